@@ -1,6 +1,6 @@
-//! Checks overlapping WRITEs and READs against a model of every byte. While operations are in flight, a byte
-//! may be old or new, but never returns to an earlier value. After a completion the written bytes are in
-//! place.
+//! Checks overlapping WRITEs and READs against a model of every byte. While WRITEs are in flight, a byte has
+//! an old or a new value, but never returns to an earlier value. When a WRITE has completed, its bytes are in
+//! memory.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,11 +11,12 @@ use mitra_sim::workload::{Endpoint, EndpointCompletion, RcEndpoint, RcOptions, R
 use mitra_sim::{AppContext, Config, Testbed, seeds};
 use mitra_verbs::{Access, Buffer, Data, Mr, Mtu, Provider, SendFlags, SendOp, SendWr};
 
+/// The size of the responder's memory, in bytes.
 const REGION: usize = 1024;
 /// The largest operation, in bytes.
 const MAX_OP_BYTES: usize = 900;
-/// The number of operations. Operation `n`, counted from 1, writes `n` into every byte, so a byte shows which
-/// operation wrote it last.
+/// The number of operations. Operation `n`, counted from 1, writes `n` to each of its bytes, so a byte shows
+/// which operation wrote it last.
 const OPS: u8 = 200;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -27,15 +28,19 @@ struct Op {
 
 /// The possible content of the responder's memory.
 struct Model {
-    /// For each byte, the last WRITE that has completed, and the last that was posted.
+    /// For each byte, the last WRITE that has completed.
     completed: Vec<u8>,
+    /// For each byte, the last WRITE that was posted.
     posted: Vec<u8>,
-    /// For each byte, the last writer that was observed.
+    /// For each byte, the last value that was observed in the responder's memory.
     observed: Vec<u8>,
+    /// How many observed bytes held the value of a WRITE between the last completed and the last posted one.
     intermediate: u32,
 }
 
 impl Model {
+    /// Checks that each byte has at least the value in `at_least` and at most the last posted one. With `in_place`,
+    /// the bytes are those of the responder's memory, and must not return to an earlier value.
     fn check(&mut self, source_name: &str, from: usize, bytes: &[u8], at_least: &[u8], in_place: bool) {
         for (i, &byte) in bytes.iter().enumerate() {
             let at = from + i;
@@ -64,7 +69,7 @@ struct Requester {
     model: Rc<RefCell<Model>>,
     in_flight: Vec<(u8, Op, Vec<u8>)>,
     next: u8,
-    completions: Rc<RefCell<bool>>,
+    done: Rc<RefCell<bool>>,
     depth: usize,
 }
 
@@ -79,7 +84,7 @@ impl Requester {
             self.next += 1;
             self.post(ctx);
         }
-        *self.completions.borrow_mut() = self.next == OPS && self.in_flight.is_empty();
+        *self.done.borrow_mut() = self.next == OPS && self.in_flight.is_empty();
     }
 
     fn post(&mut self, ctx: &mut AppContext<'_>) {
@@ -92,7 +97,8 @@ impl Requester {
         let sge = self.local.1.sge(slot as u64, len as u32);
         let mut model = self.model.borrow_mut();
         let target = self.remote.remote(from as u64);
-        // A READ returns data no older than the WRITEs posted before it. Later WRITEs may overtake it.
+        // A READ returns the data of all WRITEs that were posted before. It may also return data of later
+        // WRITEs.
         let at_least = model.posted.clone();
         let send = if op.read {
             SendOp::Read(target)
@@ -108,10 +114,10 @@ impl Requester {
         self.in_flight.push((self.next, op, at_least));
     }
 
-    fn complete(&mut self, completions: EndpointCompletion) {
-        assert_eq!(completions.outcome, ReportedOutcome::Success, "{completions:?}");
+    fn complete(&mut self, completion: EndpointCompletion) {
+        assert_eq!(completion.outcome, ReportedOutcome::Success, "{completion:?}");
         let (id, op, at_least) = self.in_flight.remove(0);
-        assert_eq!(completions.wr_id, u64::from(id), "in order");
+        assert_eq!(completion.wr_id, u64::from(id), "completions are in posting order");
         let mut model = self.model.borrow_mut();
         if op.read {
             let mut read = vec![0; op.to - op.from];
@@ -146,7 +152,7 @@ fn run(seed: u64) -> u32 {
     let local = a.nic().reg_mr(a.pd, Arc::clone(&source), Access::LOCAL_WRITE).unwrap();
     let (completed, posted, observed) = (vec![0; REGION], vec![0; REGION], vec![0; REGION]);
     let model = Rc::new(RefCell::new(Model { completed, posted, observed, intermediate: 0 }));
-    let completions = Rc::new(RefCell::new(false));
+    let done = Rc::new(RefCell::new(false));
     let depth = 1 + rng.index(30);
     let mut requester = Requester {
         endpoint: a,
@@ -155,21 +161,22 @@ fn run(seed: u64) -> u32 {
         model: Rc::clone(&model),
         in_flight: Vec::new(),
         next: 0,
-        completions: Rc::clone(&completions),
+        done: Rc::clone(&done),
         depth,
     };
     testbed.world.add_app(testbed.hosts[0], move |ctx: &mut AppContext<'_>| requester.step(ctx));
     let (observed_model, observed_memory) = (Rc::clone(&model), Arc::clone(&memory));
-    // Relaxed ordering may show a later WRITE before an earlier one of another address, never of the same.
+    // With relaxed ordering, a later WRITE may become visible before an earlier WRITE to another address, but
+    // never before an earlier WRITE to the same address.
     let check_memory = move || {
-        let mut now = vec![0; REGION];
-        observed_memory.read_at(0, &mut now);
+        let mut bytes = vec![0; REGION];
+        observed_memory.read_at(0, &mut bytes);
         let at_least = observed_model.borrow().completed.clone();
-        observed_model.borrow_mut().check("memory", 0, &now, &at_least, true);
+        observed_model.borrow_mut().check("memory", 0, &bytes, &at_least, true);
     };
     let check_often = check_memory.clone();
     testbed.world.add_app(testbed.hosts[1], move |_: &mut AppContext<'_>| check_often());
-    let is_done = move |_: &mitra_sim::World| *completions.borrow();
+    let is_done = move |_: &mitra_sim::World| *done.borrow();
     if testbed.world.run_until(&is_done, Duration::from_millis(40)).is_err() {
         testbed.world.heal();
         testbed.world.run_until(&is_done, Duration::from_secs(30)).unwrap_or_else(|e| panic!("{e}"));

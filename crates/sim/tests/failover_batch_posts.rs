@@ -1,4 +1,4 @@
-//! Posting several requests at once to a virtual queue pair: it takes all of them or none.
+//! `post_send_all` of a virtual queue pair posts all requests of a batch or none.
 
 mod vqp_pair;
 
@@ -33,8 +33,8 @@ fn batch_is_posted_completely_or_not_at_all() {
     assert_eq!(outcomes, (0..5).map(|id| (id, Outcome::Success)).collect::<Vec<_>>());
 }
 
-/// The only rail's NIC is dead, which this end does not know when it posts. All requests are accepted, and
-/// all complete.
+/// The NIC of the only rail is dead, but the end has not noticed the failure when it posts. All requests are
+/// accepted, and each one completes with an error.
 #[test]
 fn batch_is_accepted_before_dead_nic_is_noticed() {
     let mut pair = VqpPair::new(1, config());

@@ -1,5 +1,5 @@
-//! Failback: a rail that was left and has recovered is used again, as often as necessary. The tests poll both
-//! ends themselves.
+//! Failback: a rail that failed and has recovered is used again. The tests poll both ends, so that each run
+//! has one fixed schedule.
 
 mod vqp_pair;
 
@@ -12,8 +12,7 @@ use mitra_verbs::{Data, SendOp};
 use vqp_pair::{VqpPair, config};
 
 impl VqpPair {
-    /// Sends a message in each direction, and a fetch-and-add from the first end, which must be executed
-    /// once.
+    /// Posts a message in each direction and a fetch-and-add from the first end.
     fn exchange(&mut self, round: u64) {
         for (from, to) in [(0, 1), (1, 0)] {
             self.recv(to, round, 64);
@@ -24,7 +23,8 @@ impl VqpPair {
         self.send(0, 2000 + round, SendOp::FetchAdd { remote: word, add: 1 }, Data::sge(sge));
     }
 
-    /// Checks that all operations of these rounds succeeded.
+    /// Checks that all operations of the first `rounds` rounds succeeded, and that each fetch-and-add was
+    /// executed once.
     fn assert_done(&self, rounds: u64) {
         for round in 0..rounds {
             for host in 0..2 {
@@ -41,7 +41,7 @@ impl VqpPair {
     }
 }
 
-/// The number of polls that suffices for a failover, or for a rail to become ready.
+/// A number of polls during which a failover completes, or a recovered rail becomes ready.
 const SETTLE_POLLS: usize = 1200;
 
 #[test]
@@ -53,7 +53,7 @@ fn connection_survives_while_one_rail_lives() {
         for round in 0..rounds {
             let failed_rail = round as usize % 2;
             pair.exchange(round);
-            pair.poll_times(&[0, 1], round as usize % 5); // in some rounds operations are in flight
+            pair.poll_times(&[0, 1], round as usize % 5); // operations are in flight in some rounds
             pair.link_down(host, failed_rail);
             pair.poll_times(&[0, 1], SETTLE_POLLS);
             assert_eq!(
@@ -75,14 +75,14 @@ fn connection_survives_while_one_rail_lives() {
 #[test]
 fn vqp_keeps_its_number_and_frees_all_resources() {
     let mut pair = VqpPair::new(2, config());
-    let epoch = pair.vqps[0].qpn();
+    let qpn = pair.vqps[0].qpn();
     for failed_rail in [0, 1, 0] {
         pair.link_down(0, failed_rail);
         pair.poll_times(&[0, 1], SETTLE_POLLS);
         pair.link_up(0, failed_rail);
         pair.poll_times(&[0, 1], SETTLE_POLLS);
     }
-    assert_eq!(pair.vqps[0].qpn(), epoch);
+    assert_eq!(pair.vqps[0].qpn(), qpn);
     assert_eq!(pair.vqps[0].last_failover().expect("a failover took place").epoch, 4);
     for host in 0..2 {
         pair.vqps[host].close().expect("the NICs confirm");
@@ -99,7 +99,8 @@ fn vqp_keeps_its_number_and_frees_all_resources() {
     }
 }
 
-/// The second failure comes before the recovered rail is ready. The failover waits until it is.
+/// The active rail fails before the recovered rail is ready. The failover waits until the recovered rail is
+/// ready.
 #[test]
 fn failover_waits_for_recovering_rail() {
     for gap in [0, 1, 2, 5, 20, 100] {
@@ -122,7 +123,8 @@ fn failover_waits_for_recovering_rail() {
     }
 }
 
-/// The target rail fails before the failover completes. The next failover begins afterwards.
+/// The rail to which a failover moves also fails, before or after the failover completes. Another failover
+/// moves to the third rail.
 #[test]
 fn failure_of_target_rail_leads_to_next_rail() {
     for gap in 0..60 {
@@ -143,7 +145,7 @@ fn failure_of_target_rail_leads_to_next_rail() {
     }
 }
 
-/// All links are down for a while. The first one that recovers is used.
+/// All links are down for a while. The vQP uses the first rail that it can after a link recovers.
 #[test]
 fn vqp_waits_for_first_link_to_recover() {
     for (host, healed_rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -164,7 +166,8 @@ fn vqp_waits_for_first_link_to_recover() {
                 pair.poll_times(&[0, 1], SETTLE_POLLS);
             }
             if with_traffic && healed_rail == 1 {
-                // The queue pair of the active rail has failed, so only the other rail can help.
+                // The queue pair of the active rail has failed, so its link does not suffice. The other rail
+                // must recover, too.
                 pair.link_up(host, 0);
                 pair.poll_times(&[0, 1], 2 * SETTLE_POLLS);
             }
@@ -179,7 +182,7 @@ fn vqp_waits_for_first_link_to_recover() {
     }
 }
 
-/// If no NIC is alive, the vQP closes at once and does not wait for `peer_timeout`.
+/// When no NIC is alive, the vQP closes immediately and does not wait for `peer_timeout`.
 #[test]
 fn vqp_closes_at_once_without_living_nic() {
     let mut pair = VqpPair::new(2, config());
@@ -192,7 +195,8 @@ fn vqp_closes_at_once_without_living_nic() {
     assert!(pair.vqps[0].close_reason().is_some());
 }
 
-/// The proposed rail is down at the peer. When it is up again, the failover goes on with another ballot.
+/// The proposed rail is down at the peer, which declines the ballot. When the rail is up again, the failover
+/// continues with another ballot.
 #[test]
 fn declined_proposal_is_repeated() {
     let mut config = config();
@@ -204,7 +208,7 @@ fn declined_proposal_is_repeated() {
     pair.exchange(0);
     pair.link_down(0, 0);
     pair.poll_times(&[0, 1], 20);
-    pair.link_up(0, 0); // over this rail the refusal arrives
+    pair.link_up(0, 0); // the refusal arrives over this rail
     pair.poll_times(&[0, 1], 100);
     assert!(!pair.vqps[0].is_active() && pair.vqps[1].is_active());
     pair.link_up(1, 1);
@@ -213,7 +217,8 @@ fn declined_proposal_is_repeated() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1; 2]);
 }
 
-/// The port of a rail is up at this end, but the path is broken. The wait for the rail ends.
+/// The port of a rail is up at the first end, but the path is broken. The first end waits for the rail until
+/// `peer_timeout`, and closes.
 #[test]
 fn wait_for_rail_ends_after_peer_timeout() {
     let mut config = config();
@@ -229,7 +234,7 @@ fn wait_for_rail_ends_after_peer_timeout() {
     assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::NoRail));
 }
 
-/// A dead NIC stays dead, whatever its link does.
+/// A dead NIC is not used again when its link is up.
 #[test]
 fn dead_nic_is_not_used_again() {
     let mut pair = VqpPair::new(2, config());
@@ -247,7 +252,8 @@ fn dead_nic_is_not_used_again() {
     assert!(pair.vqps[0].close_reason().is_some());
 }
 
-/// A rail that flaps thousands of times leaves nothing behind at either end except counters.
+/// Thousands of failovers between flapping rails leak no objects of the NICs, and the state of the vQP does
+/// not grow.
 #[test]
 fn thousands_of_flaps_leak_nothing() {
     let mut pair = VqpPair::new(2, config());
@@ -281,8 +287,8 @@ fn thousands_of_flaps_leak_nothing() {
     }
 }
 
-/// Both ends have moved, and all links fail before either has a confirmation. When the links recover, the failover
-/// is confirmed, however late.
+/// Both ends have moved, and all links fail before an end has received a confirmation. When the links
+/// recover, the failover is confirmed, even after a long time.
 #[test]
 fn unconfirmed_failover_is_confirmed_after_links_recover() {
     let mut unconfirmed = 0;
@@ -297,7 +303,7 @@ fn unconfirmed_failover_is_confirmed_after_links_recover() {
         pair.poll_times(&[0, 1], 40);
         let moved = pair.vqps.iter().all(|v| v.active_rail() == 1 && v.is_active());
         unconfirmed += u32::from(moved && pair.vqps.iter().all(|v| !v.is_move_confirmed()));
-        pair.poll_times(&[0, 1], 1600); // beyond the time of the frequent retries
+        pair.poll_times(&[0, 1], 1600); // longer than the period of frequent retries
         pair.link_up(0, 0);
         pair.link_up(0, 1);
         pair.poll_times(&[0, 1], SETTLE_POLLS);
@@ -316,8 +322,9 @@ fn unconfirmed_failover_is_confirmed_after_links_recover() {
     assert!(unconfirmed > 0, "no gap left the failover unconfirmed at both ends");
 }
 
-/// Control messages arrive, but large data packets do not, because the path's MTU is smaller than the ends
-/// believe. Each rail recovers whenever it was left, and none helps. The vQP gives up and says why.
+/// Control messages arrive, but large data packets are lost, because the path MTU is smaller than the
+/// configured MTU. Each rail appears to recover after a failover, but fails again. The vQP closes with
+/// `NoRail`.
 #[test]
 fn rails_that_drop_large_packets_are_given_up() {
     let mut config = config();
@@ -345,8 +352,8 @@ fn rails_that_drop_large_packets_are_given_up() {
     );
 }
 
-/// The queue pair of each rail fails while its link is down, one after the other. That is no reason to close
-/// before `peer_timeout`.
+/// The queue pairs of both rails fail one after the other, each while its link is down. The vQP must not
+/// close, because the links recover before `peer_timeout`.
 #[test]
 fn lost_queue_pairs_are_replaced_when_links_recover() {
     for host in 0..2 {
@@ -356,7 +363,7 @@ fn lost_queue_pairs_are_replaced_when_links_recover() {
         pair.poll_times(&[0, 1], SETTLE_POLLS);
         pair.link_down(host, 1);
         pair.exchange(0);
-        pair.poll_times(&[0, 1], 2 * SETTLE_POLLS); // retries run out: rail 1's queue pair fails
+        pair.poll_times(&[0, 1], 2 * SETTLE_POLLS); // rail 1's queue pair exhausts its retries and fails
         pair.link_up(host, 0);
         pair.poll_times(&[0, 1], SETTLE_POLLS);
         assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [0; 2]);
@@ -370,7 +377,7 @@ fn lost_queue_pairs_are_replaced_when_links_recover() {
     }
 }
 
-/// A link that is down may hide that its NIC has died.
+/// The NICs die while their links are down. The vQP must detect their death and close.
 #[test]
 fn nic_that_dies_behind_failed_link_is_not_waited_for() {
     for first in 0..2 {

@@ -1,5 +1,4 @@
-//! Virtual queue pairs that receive malformed, stale and forged control messages, and messages that leave no
-//! epoch for a failover.
+//! Virtual queue pairs that receive malformed, stale and forged control messages.
 
 mod vqp_pair;
 
@@ -13,8 +12,8 @@ use mitra_verbs::{
 
 use vqp_pair::{VqpPair, config};
 
-/// An attacker on the first host who knows the address and cookie of the second end's control queue pair on
-/// rail 0.
+/// An attacker on the first host. It knows the second end's cookie, and the address of that end's control
+/// queue pair on rail 0.
 struct Forger {
     nic: Arc<dyn Provider>,
     qpn: Qpn,
@@ -33,8 +32,9 @@ impl Forger {
         let qp_type = QpType::Ud;
         let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
         let qpn = nic.create_qp(&init).expect("a free queue pair");
-        // The encoded ConnectInfo: magic MVQ2 (4), cookie (8), 4 more bytes; per rail: GID (16), MTU (2), and
-        // four 4-byte numbers (queue pair, PSN, control queue pair, Q_Key).
+        // The encoded `ConnectInfo` begins with the magic MVQ2 (4 bytes), the cookie (8 bytes) and 4 other
+        // bytes. Then it contains for each rail the GID (16 bytes), the MTU (2 bytes) and four 4-byte
+        // numbers: queue pair, PSN, control queue pair, Q_Key.
         let info = pair.vqps[1].local_info().expect("the vQP is not closed").encode();
         let word = |at: usize| u32::from_le_bytes(info[at..at + 4].try_into().unwrap());
         let gid = Gid(info[16..32].try_into().unwrap());
@@ -57,8 +57,8 @@ impl Forger {
         self.nic.poll_cq(self.cq, 64, &mut Vec::new()).expect("the NIC is alive");
     }
 
-    /// Encodes a message with the correct cookie and role.
-    fn send_message(&self, kind: u8, epoch: u16, proposer: u8, body: &[u8]) -> Vec<u8> {
+    /// Encodes a control message with the correct cookie. `kind` is one of the constants below.
+    fn encode(&self, kind: u8, epoch: u16, proposer: u8, body: &[u8]) -> Vec<u8> {
         let mut out = vec![1, kind, 0, 0];
         out.extend_from_slice(&self.cookie.to_le_bytes());
         out.extend_from_slice(&epoch.to_le_bytes());
@@ -68,6 +68,7 @@ impl Forger {
     }
 }
 
+// The kinds of control messages.
 const PROPOSE: u8 = 2;
 const EVIDENCE: u8 = 3;
 const RESUME: u8 = 4;
@@ -75,7 +76,7 @@ const REFUSE: u8 = 5;
 const CLOSED: u8 = 6;
 const PATH: u8 = 7;
 
-/// Returns the body of an Evidence message for rail 1 with absurd numbers.
+/// Returns the body of an `Evidence` message for rail 1 in which most fields have their largest value.
 fn evidence() -> Vec<u8> {
     let mut body = vec![1, 3, 1];
     body.resize(body.len() + 3 + 8 + 8 + 4 + 11, 0xff);
@@ -92,34 +93,34 @@ fn ballots_for_unusable_rails_have_no_effect() {
     run_forged_messages(true);
 }
 
-/// Sends forged messages and checks that they have no effect. `with_ballots` adds ballots above the current
-/// one. A vQP promises to the highest ballot that it hears, so the peer's own ballots then come too late: an
-/// attacker who knows the cookie can act as the peer.
+/// Sends forged messages, and checks that they change nothing and that messages are still received.
+/// `with_ballots` adds proposals for unusable rails with higher ballots than the current one. The vQP
+/// promises to accept no lower ballot, so the test then expects no failover: the peer would propose lower
+/// ballots.
 fn run_forged_messages(with_ballots: bool) {
     let mut pair = VqpPair::new(2, config());
     (0..32).for_each(|i| pair.recv(1, i, 64));
     pair.poll_times(&[0, 1], 50);
     let forger = Forger::new(&pair);
     let mut well_formed = vec![
-        forger.send_message(PROPOSE, 0, 1, &[1]),
-        forger.send_message(PROPOSE, 1, 0, &[1]),
-        forger.send_message(EVIDENCE, 1, 0, &evidence()),
-        forger.send_message(REFUSE, 1, 0, &[0xff]),
-        forger.send_message(REFUSE, 777, 1, &[0xff]),
-        forger.send_message(CLOSED, 0, 1, &[]),
+        forger.encode(PROPOSE, 0, 1, &[1]),
+        forger.encode(PROPOSE, 1, 0, &[1]),
+        forger.encode(EVIDENCE, 1, 0, &evidence()),
+        forger.encode(REFUSE, 1, 0, &[0xff]),
+        forger.encode(REFUSE, 777, 1, &[0xff]),
+        forger.encode(CLOSED, 0, 1, &[]),
     ];
-    // Paths for rails that were not left, or do not exist.
+    // `Path` messages for rails that were not left or do not exist.
     for (epoch, rail) in [(0, 0), (1, 0), (1, 1), (777, 1), (777, 200)] {
-        well_formed.push(forger.send_message(PATH, epoch, 1, &[rail, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]));
+        well_formed.push(forger.encode(PATH, epoch, 1, &[rail, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]));
     }
-    // Resume messages for a failover that does not take place.
-    well_formed
-        .extend((0..50).map(|i| forger.send_message(RESUME, 2 + i * 1000, 1, &[0, 0xff, 0xff, 0xff, 0xff])));
+    // `Resume` messages for failovers that do not take place.
+    well_formed.extend((0..50).map(|i| forger.encode(RESUME, 2 + i * 1000, 1, &[0, 0xff, 0xff, 0xff, 0xff])));
     if with_ballots {
-        well_formed.extend((0..50).map(|i| forger.send_message(PROPOSE, 2 + i, 1, &[200])));
-        well_formed.extend((0..50).map(|i| forger.send_message(PROPOSE, 100 + i, 0, &[0])));
+        well_formed.extend((0..50).map(|i| forger.encode(PROPOSE, 2 + i, 1, &[200])));
+        well_formed.extend((0..50).map(|i| forger.encode(PROPOSE, 100 + i, 0, &[0])));
     }
-    let valid = forger.send_message(EVIDENCE, 1, 0, &evidence());
+    let valid = forger.encode(EVIDENCE, 1, 0, &evidence());
     let mut rejected: Vec<Vec<u8>> = (0..valid.len()).map(|n| valid[..n].to_vec()).collect();
     rejected.extend((0..8).map(|bit| {
         let mut foreign = valid.clone();
@@ -128,9 +129,9 @@ fn run_forged_messages(with_ballots: bool) {
     }));
     rejected.extend([
         [valid.as_slice(), &[0]].concat(),
-        forger.send_message(8, 1, 0, &[]),
-        forger.send_message(PATH, 1, 0, &[0; 7]),
-        forger.send_message(CLOSED, 9, 2, &[]),
+        forger.encode(8, 1, 0, &[]),
+        forger.encode(PATH, 1, 0, &[0; 7]),
+        forger.encode(CLOSED, 9, 2, &[]),
     ]);
     rejected.push(vec![0xff; 256]);
     let mut sizes = Vec::new();
@@ -148,18 +149,18 @@ fn run_forged_messages(with_ballots: bool) {
     assert_eq!([pair.vqps[0].last_failover(), pair.vqps[1].last_failover()], [None, None]);
     pair.send_message(100, 1);
     pair.poll_times(&[0, 1], 20);
-    let mut moves = [0, 0];
+    let mut expected_rails = [0, 0];
     if !with_ballots {
         let nic = pair.testbed.nics[0][0].id();
         pair.testbed.world.set_link(nic, false);
-        moves = [1, 1];
+        expected_rails = [1, 1];
     }
     pair.send_message(101, 2);
     pair.poll_times(&[0, 1], 400);
     assert_eq!(pair.received_ids(), [0, 1]);
     assert_eq!(
         [pair.vqps[0].active_rail(), pair.vqps[1].active_rail()],
-        moves,
+        expected_rails,
         "{:?}",
         pair.vqps[1].close_reason()
     );
@@ -170,9 +171,9 @@ fn exhausted_epochs_close_both_ends() {
     for failing_end in [0, 1] {
         let mut pair = VqpPair::new(2, config());
         pair.poll_times(&[0, 1], 50);
-        // The second end declines this ballot, but has promised not to accept a lower one.
+        // The second end declines this ballot, but promises to accept no lower ballot.
         let forger = Forger::new(&pair);
-        forger.send(&forger.send_message(PROPOSE, u16::MAX, 1, &[0]));
+        forger.send(&forger.encode(PROPOSE, u16::MAX, 1, &[0]));
         pair.poll_times(&[0, 1], 20);
         assert_eq!(pair.vqps[1].close_reason(), None);
         let nic = pair.testbed.nics[1][0].id();
@@ -187,8 +188,8 @@ fn exhausted_epochs_close_both_ends() {
                 matches!(pair.outcome(0, 1, false), Some(o) if o == undecided || pair.memory[1].load(0) == 7)
             );
         } else {
-            // Only the first end notices the failure. Its ballots are all below the promised one, so it gives
-            // up with a reason.
+            // Only the first end detects the failure. All its ballots are lower than the promised ballot, so
+            // it closes.
             let nic = pair.testbed.nics[0][0].id();
             pair.testbed.world.set_link(nic, false);
             pair.send_write(1, 0, 7);

@@ -1,5 +1,6 @@
-//! Virtual queue pairs over failing rails: every stage × failure target × kind of operation keeps the promise
-//! table (docs/failover.md). The verdict shares no state with the queue pairs.
+//! Virtual queue pairs over failing rails: for every combination of stage, failure target and kind of
+//! operation, the outcomes are those that the promise table (docs/failover.md) allows. The verdict uses no
+//! state of the queue pairs.
 
 use core::time::Duration;
 use std::cell::{Cell, RefCell};
@@ -16,9 +17,9 @@ use mitra_verbs::Provider;
 
 /// The results of a run.
 struct Run {
-    /// The requester's and the responder's end.
+    /// The end of host `a`, which is the requester in a failure case, and the end of host `b`.
     ends: [Rc<RefCell<VqpEndpoint>>; 2],
-    /// The verdict on the requester's operations, and on the responder's.
+    /// The verdict on each end's operations.
     verdicts: [Verdict; 2],
     /// Whether the stage of the failure was reached.
     stage_reached: bool,
@@ -27,8 +28,9 @@ struct Run {
 #[derive(Clone, Copy)]
 struct Setup {
     config: Config,
+    /// The number of operations of the first end. The second end posts half as many.
     ops: usize,
-    /// Whether the responder posts operations, too.
+    /// Whether the second end posts operations, too.
     bidirectional: bool,
     ack_after_placement: bool,
 }
@@ -50,7 +52,8 @@ fn run(seed: u64, case: Option<FailureCase>, setup: Setup, tune: impl FnOnce(&mu
     run_with_hold(seed, case, setup, None, tune)
 }
 
-/// Runs with `hold`: the packet at which the failure happens arrives that much later instead of being lost.
+/// Runs peers while rail 0 fails: as `case` describes, or by a link failure at a random time. With `hold`,
+/// the packet that triggers the failure is delayed by this time instead of being lost.
 fn run_with_hold(
     seed: u64,
     case: Option<FailureCase>,
@@ -69,7 +72,7 @@ fn run_with_hold(
     }
     if let Some(case) = case {
         plans[0] = plans[0].clone().only(&[case.kind]);
-        // The trigger would count the responder's own operations.
+        // The second end posts no operations, because the trigger would count their packets.
         plans[1].ops = 0;
     }
     let mut peers = [WorkloadPeer::new(&plans[0], &plans[1]), WorkloadPeer::new(&plans[1], &plans[0])];
@@ -116,11 +119,11 @@ fn run_with_hold(
         }
     }
     let stage_reached = observer.is_none_or(|nic| testbed.world.stage_reached(nic));
-    // Packets that are still in flight arrive and must have no effect.
+    // Packets that are still in flight arrive. They must have no effect.
     let has_stragglers =
         testbed.world.config().link.straggler_ppm > 0 || testbed.world.config().link.survivor_ppm > 0;
     let drain_time = if has_stragglers { Duration::from_millis(1100) } else { Duration::from_millis(5) };
-    testbed.world.run_for(Duration::from_millis(20)); // the responder consumes what has arrived
+    testbed.world.run_for(Duration::from_millis(20)); // the responder consumes the data that has arrived
     stop.set(true);
     testbed.world.run_for(drain_time.max(hold.unwrap_or_default() * 2));
     for p in &peers {
@@ -140,7 +143,7 @@ fn assert_exact(seed: u64, label: &str, run: &Run) {
     }
 }
 
-/// Checks that every operation succeeded, where the table promises exactly once.
+/// Checks that the verdicts are exact and that every operation succeeded.
 fn assert_complete(seed: u64, label: &str, run: &Run) {
     assert_exact(seed, label, run);
     for (v, end) in run.verdicts.iter().zip(&run.ends) {
@@ -180,7 +183,7 @@ fn every_failure_case_keeps_the_promise_table() {
     let cases: Vec<FailureCase> =
         FailureCase::all().into_iter().filter(|c| !c.requires_early_ack()).collect();
     let seeds_per_case = 1_400_u64.div_ceil(cases.len() as u64);
-    let mut stage_reached: BTreeMap<(u8, String), u32> = BTreeMap::new();
+    let mut reached_counts: BTreeMap<(u8, String), u32> = BTreeMap::new();
     for seed in seeds(seeds_per_case * cases.len() as u64) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup::exact();
@@ -191,10 +194,10 @@ fn every_failure_case_keeps_the_promise_table() {
         let run = run(seed, Some(case), setup, |_| {});
         let label = case.to_string();
         if run.stage_reached {
-            *stage_reached.entry((case.stage.number(), format!("{:?}", case.target))).or_default() += 1;
+            *reached_counts.entry((case.stage.number(), format!("{:?}", case.target))).or_default() += 1;
         }
-        // A program that declares WRITEs repeatable and nevertheless consumes their targets may see one of
-        // them twice.
+        // The setup declares WRITEs repeatable, but the responder consumes their targets. It may therefore
+        // observe one WRITE twice.
         let may_repeat = setup.config.write_policy == WritePolicy::Repeatable
             && matches!(case.kind, OpKind::Write | OpKind::Block | OpKind::WriteImm)
             && matches!(
@@ -239,10 +242,10 @@ fn every_failure_case_keeps_the_promise_table() {
             }
         }
     }
-    println!("cases whose stage was reached: {stage_reached:?}");
+    println!("cases whose stage was reached: {reached_counts:?}");
 }
 
-/// A NIC acknowledges data, and dies before it has placed them. The loss is detected and reported.
+/// A NIC acknowledges data and dies before it has placed them. The vQP detects and reports the loss.
 #[test]
 fn lost_acknowledged_data_is_reported() {
     let mut detected = 0;
@@ -261,7 +264,7 @@ fn lost_acknowledged_data_is_reported() {
         match (end.vqp.close_reason(), end.vqp.contradiction()) {
             (Some(CloseReason::Contradiction), Some(Contradiction::LostAfterAck { .. })) => detected += 1,
             (None, None) => assert_exact(seed, &case.to_string(), &run),
-            // The responder's end may have found the loss first and closed.
+            // The responder's end may have detected the loss first and closed.
             (Some(CloseReason::PeerClosed), _) if run.ends[1].borrow().vqp.contradiction().is_some() => {}
             other => panic!("seed {seed}, {case}: {other:?}, {:?}", run.ends[1].borrow().vqp.close_reason()),
         }
@@ -269,7 +272,8 @@ fn lost_acknowledged_data_is_reported() {
     assert!(detected > 0, "no seed lost data after its acknowledgement");
 }
 
-/// Without the fence, a delayed packet executes after the evidence was read.
+/// Without the fence, a delayed packet is executed after the evidence was read, so its operation is executed
+/// twice.
 #[test]
 fn delayed_packet_executes_twice_without_fence() {
     let mut doubled = 0;
@@ -291,7 +295,7 @@ fn delayed_packet_executes_twice_without_fence() {
     assert!(doubled > 0, "no seed repeated an operation without the fence");
 }
 
-/// The policy that repeats everything corrupts data, and the verdict detects it.
+/// The policy `Blanket` repeats executed operations, and the verdict detects it.
 #[test]
 fn blanket_policy_repeats_operations() {
     let mut doubled = 0;

@@ -1,4 +1,5 @@
-//! Virtual queue pairs whose receiver has no receive posted for a message: the responder answers with RNR NAKs.
+//! Virtual queue pairs whose receiver has posted no receive for a message. The responder answers the message
+//! with RNR NAKs.
 
 mod vqp_pair;
 
@@ -7,7 +8,8 @@ use mitra_verbs::WcStatus;
 
 use vqp_pair::{VqpPair, config};
 
-/// RNR is no failure of the rail: the message waits, and so do the operations behind it.
+/// An RNR NAK is no failure of the rail. The message and the operations after it wait until a receive is
+/// posted.
 #[test]
 fn message_waits_for_its_receive() {
     let mut pair = VqpPair::new(2, config());
@@ -30,7 +32,7 @@ fn message_waits_for_its_receive() {
     assert_eq!([pair.vqps[0].last_failover(), pair.vqps[1].last_failover()], [None, None]);
 }
 
-/// The rail fails while messages wait for their receives, which the peer posts only after the failover.
+/// The rail fails while messages wait for receives. The peer posts the receives after the failover.
 #[test]
 fn message_waiting_for_receive_survives_failover() {
     for completion_log in [false, true] {
@@ -59,7 +61,7 @@ fn message_waiting_for_receive_survives_failover() {
     }
 }
 
-/// With a finite `rnr_retry`, the message fails. The rail stays active, and nothing behind the message was
+/// With a finite `rnr_retry`, the message fails. The rail stays active, and no operation after the message is
 /// executed.
 #[test]
 fn exceeded_rnr_retry_fails_request_not_rail() {

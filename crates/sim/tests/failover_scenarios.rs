@@ -1,5 +1,5 @@
-//! Failover scenarios that are known to be dangerous. The test polls both ends itself, so each scenario has
-//! one exact schedule. Random schedules are in `failover_random_faults`.
+//! Failover scenarios with one fixed schedule each: the tests poll both ends. Runs with random schedules are
+//! in `failover_random_faults`.
 
 mod vqp_pair;
 
@@ -19,8 +19,8 @@ fn inline(value: u64) -> Data {
     Data::inline(&value.to_ne_bytes())
 }
 
-/// The next rail is unusable at the peer, which says so only after this end has fenced and posted its
-/// receives there.
+/// The next rail is down at the peer. The peer refuses it only after the first end has posted its receives on
+/// that rail.
 #[test]
 fn receives_move_to_chosen_rail_not_to_refused_one() {
     let mut pair = VqpPair::new(4, config());
@@ -32,7 +32,7 @@ fn receives_move_to_chosen_rail_not_to_refused_one() {
     pair.link_down(1, 1);
     pair.poll_times(&[1], 5);
     pair.link_down(0, 0);
-    pair.poll_times(&[0], 20); // this end proposes rail 1, fences, and posts its receives there
+    pair.poll_times(&[0], 20); // the first end proposes rail 1, fences, and posts its receives on rail 1
     pair.poll_times(&[0, 1], 200);
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [2, 2]);
     for i in 0..4 {
@@ -41,8 +41,8 @@ fn receives_move_to_chosen_rail_not_to_refused_one() {
         assert_eq!(pair.outcome(0, i, true), Some(Outcome::Success), "message {i} was not received");
         assert_eq!(pair.memory[0].load(i as usize * 256), 1000 + i);
     }
-    // The refused rail recovers, and the next failover goes there. It must hold no receives of the first
-    // attempt.
+    // The refused rail recovers, and the third failover moves to it. The receives that the first attempt
+    // posted there must be gone.
     pair.link_up(1, 1);
     pair.poll_times(&[0, 1], 10);
     for rail in [2, 3] {
@@ -63,7 +63,7 @@ fn receives_move_to_chosen_rail_not_to_refused_one() {
     }
 }
 
-/// The sender got completions for its messages. Its later close does not undo them.
+/// Messages whose sends have completed are received, even if the sender then closes.
 #[test]
 fn messages_before_peer_close_are_received() {
     let mut pair = VqpPair::new(2, config());
@@ -84,8 +84,8 @@ fn messages_before_peer_close_are_received() {
     assert_eq!(received, 60);
 }
 
-/// A key that is revoked while its operation waits fails that operation, and does not affect the outcome of
-/// earlier ones.
+/// A region is deregistered while an operation that uses it waits for the failover. That operation fails. The
+/// reported outcome of the earlier operation must be true.
 #[test]
 fn failed_post_says_nothing_about_earlier_operations() {
     let mut pair = VqpPair::new(2, config());
@@ -110,7 +110,8 @@ fn failed_post_says_nothing_about_earlier_operations() {
     assert!(first.is_some());
 }
 
-/// A local protection error of a READ says nothing about the WRITE behind it, which was executed.
+/// A READ fails with a local protection error after the responder has executed a later WRITE. The WRITE must
+/// not be reported as flushed.
 #[test]
 fn executed_write_behind_local_error_is_not_reported_flushed() {
     let mut pair = VqpPair::new(2, config());
@@ -124,14 +125,18 @@ fn executed_write_behind_local_error_is_not_reported_flushed() {
     pair.poll_times(&[0, 1], 100);
     assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
     assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::LocalProtection)));
-    let behind = pair.outcome(0, 2, false);
+    let write_outcome = pair.outcome(0, 2, false);
     let executed = pair.memory[1].load(0) == 7;
     assert!(executed, "the test needs a WRITE that was executed");
-    assert_ne!(behind, Some(Outcome::Failed(WcStatus::Flushed)), "an executed WRITE was reported as flushed");
+    assert_ne!(
+        write_outcome,
+        Some(Outcome::Failed(WcStatus::Flushed)),
+        "an executed WRITE was reported as flushed"
+    );
 }
 
-/// A receive whose memory was deregistered closes the vQP on the next rail. The sender must not retry
-/// forever.
+/// The memory of a posted receive was deregistered. When the receive is posted on the next rail, the vQP
+/// closes, so that the sender does not retry forever.
 #[test]
 fn receive_without_memory_closes_vqp_instead_of_blocking_sender() {
     let mut pair = VqpPair::new(2, config());
@@ -149,15 +154,15 @@ fn receive_without_memory_closes_vqp_instead_of_blocking_sender() {
     assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
 }
 
-/// A host that is suspended during its fence, between two polls or within one, has seen no stalled NIC and
-/// must not reset it.
+/// A host is suspended while it fences a NIC, between two polls or within a poll. The time of the suspension
+/// does not show that the NIC has stalled, so the host must not reset the NIC.
 #[test]
 fn host_pause_during_fence_does_not_reset_nic() {
     let pause = Duration::from_millis(100);
     for reading in std::iter::once(None).chain((0..24).map(Some)) {
         let mut pair = VqpPair::new(2, config());
         for i in 0..60 {
-            pair.recv(0, i, 64); // more flushed receives than one poll handles
+            pair.recv(0, i, 64); // one poll does not handle all flushed receives
             pair.recv(1, i, 64);
         }
         pair.poll_times(&[0, 1], 5);
@@ -183,7 +188,7 @@ fn host_pause_during_fence_does_not_reset_nic() {
     }
 }
 
-/// An invalid rkey is an error of the request, not of the rail, so neither end moves.
+/// An invalid rkey is an error of the request, not a failure of the rail. Both ends close without a failover.
 #[test]
 fn invalid_rkey_closes_both_ends_without_failover() {
     let mut pair = VqpPair::new(2, config());
@@ -212,7 +217,7 @@ fn invalid_rkey_closes_both_ends_without_failover() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [0, 0]);
 }
 
-/// All times of a failover report come from one clock, although each NIC's clock differs.
+/// The times of a failover report are in order, because they come from one clock.
 #[test]
 fn failover_times_come_from_one_clock() {
     let mut pair = VqpPair::new(2, config());
@@ -229,7 +234,7 @@ fn failover_times_come_from_one_clock() {
     assert!(report.decided_at <= completed, "{report:?}");
 }
 
-/// Both links fail at once or one after the other. Each end closes with a reason, and soon.
+/// Both links fail, at the same time or one after the other. Both ends close, and every outcome is true.
 #[test]
 fn failure_of_both_rails_closes_both_ends_in_time() {
     for gap in [0, 1, 2, 3, 5, 10, 40, 100, 400] {
@@ -263,8 +268,8 @@ fn failure_of_both_rails_closes_both_ends_in_time() {
     }
 }
 
-/// A READ is not repeated if a fenced operation behind it was executed, because it would then return newer
-/// bytes.
+/// A READ is not repeated if a later fenced WRITE was executed, because a repeated READ would return the data
+/// of the WRITE.
 #[test]
 fn read_before_executed_fenced_write_is_not_repeated() {
     let mut pair = VqpPair::new(2, config());
@@ -274,7 +279,7 @@ fn read_before_executed_fenced_write_is_not_repeated() {
     let fenced = SendWr::new(2, SendOp::Write(pair.remote(1, 0)), inline(2))
         .with_flags(SendFlags::SIGNALED | SendFlags::FENCE);
     pair.vqps[0].post_send(fenced).expect("the send queue has room");
-    pair.testbed.world.run_for(Duration::from_micros(60)); // both are executed, and no end has polled
+    pair.testbed.world.run_for(Duration::from_micros(60)); // both operations are executed, and no end has polled
     assert_eq!(pair.memory[1].load(0), 2);
     pair.link_down(0, 0);
     pair.poll_times(&[0, 1], 400);
@@ -282,8 +287,9 @@ fn read_before_executed_fenced_write_is_not_repeated() {
     assert_eq!(pair.memory[0].load(0), 1, "the READ was repeated after the fenced WRITE");
 }
 
-/// The peer has moved and has sent the rest of a torn WRITE with immediate. This end closes before it has
-/// moved too. It never learns the length of the whole message, and must not report the length of the rest.
+/// The first end has moved and has sent the rest of a torn WRITE with immediate data. The second end closes
+/// before it has completed its move. It does not know the length of the whole message, and must not report
+/// the length of the rest.
 #[test]
 fn torn_message_completed_before_close_reports_no_length() {
     const LEN: usize = 40_000;
@@ -298,7 +304,7 @@ fn torn_message_completed_before_close_reports_no_length() {
     }
     assert_eq!(pair.memory[1].load(8192 + LEN - 8), 0, "the message is no longer torn");
     pair.link_down(1, 0);
-    pair.poll_times(&[1], 40); // this end fences, and gives evidence
+    pair.poll_times(&[1], 40); // the second end fences and sends its evidence
     pair.poll_times(&[0], 100);
     assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Success));
     pair.vqps[1].shutdown();
@@ -307,7 +313,7 @@ fn torn_message_completed_before_close_reports_no_length() {
     assert_eq!(pair.outcome(1, 7, true), Some(Outcome::Unresolved(UnresolvedError::ValueLost)));
 }
 
-/// An end that polls once per heartbeat interval is alive.
+/// An end that polls only once per heartbeat interval is not reported as failed.
 #[test]
 fn polling_once_per_heartbeat_raises_no_alarm() {
     let mut c = config();
@@ -331,7 +337,7 @@ fn polling_once_per_heartbeat_raises_no_alarm() {
     );
 }
 
-/// An end that polls rarely takes part in a recovery before its peer gives up.
+/// An end that polls rarely answers a proposal before its peer's `peer_timeout`.
 #[test]
 fn rarely_polling_end_answers_proposal() {
     let mut c = config();
@@ -347,7 +353,7 @@ fn rarely_polling_end_answers_proposal() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
 }
 
-/// An end that rarely calls `progress` and never polls takes part in a recovery before its peer gives up.
+/// An end that rarely calls `progress` and never polls answers a proposal before its peer's `peer_timeout`.
 #[test]
 fn rarely_progressing_end_answers_proposal() {
     let mut c = config();
@@ -363,25 +369,25 @@ fn rarely_progressing_end_answers_proposal() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
 }
 
-/// Operations that were posted after a failure are sent by `progress` alone, whether or not the last of them
-/// is signalled.
+/// An end that calls only `progress` replays the operations that were posted before the failover, and sends
+/// later operations. All of them are unsignalled.
 #[test]
 fn progress_alone_replays_and_sends_queued_operations() {
     let mut pair = VqpPair::new(2, config());
     pair.poll_times(&[0, 1], 10);
-    let unsignaled = |pair: &mut VqpPair, i: u64| {
+    let post_unsignalled = |pair: &mut VqpPair, i: u64| {
         let wr = SendWr::new(i, SendOp::Write(pair.remote(1, i * 8)), inline(i + 1))
             .with_flags(SendFlags::empty());
         pair.vqps[0].post_send(wr).expect("the send queue has room");
     };
     pair.link_down(0, 0);
-    (0..5).for_each(|i| unsignaled(&mut pair, i));
+    (0..5).for_each(|i| post_unsignalled(&mut pair, i));
     for _ in 0..400 {
         pair.vqps[0].progress();
         pair.poll(&[1]);
     }
     assert_eq!(pair.vqps[0].active_rail(), 1);
-    (5..45).for_each(|i| unsignaled(&mut pair, i));
+    (5..45).for_each(|i| post_unsignalled(&mut pair, i));
     for _ in 0..400 {
         pair.vqps[0].progress();
         pair.poll(&[1]);
@@ -391,7 +397,8 @@ fn progress_alone_replays_and_sends_queued_operations() {
     }
 }
 
-/// Returns a domain with the NICs of one host. `reset_capable` says whether a dead NIC can be reset.
+/// Returns a testbed, and a domain with the NICs of its first host. `reset_capable` says whether the NICs can
+/// be reset.
 fn one_host(reset_capable: bool) -> (Testbed, Arc<Domain>) {
     let mut world = mitra_sim::Config::fault_free();
     world.capabilities.reset = reset_capable;
@@ -400,8 +407,9 @@ fn one_host(reset_capable: bool) -> (Testbed, Arc<Domain>) {
     (testbed, Domain::new(nics).expect("the NICs have the resources of a domain"))
 }
 
-/// Returns whether the protection domain of a rail's NIC is empty.
-fn is_empty(domain: &Domain, rail: usize) -> bool {
+/// Deallocates the protection domain of a rail's NIC, and returns whether this succeeded, which means that it
+/// was empty.
+fn dealloc_pd(domain: &Domain, rail: usize) -> bool {
     let nic = &domain.nics()[rail];
     nic.provider.dealloc_pd(nic.pd).is_ok()
 }
@@ -415,11 +423,11 @@ fn dead_nic_does_not_block_deregistration_on_others() {
     let dead = testbed.nics[0][0].id();
     testbed.world.fail(dead, Failure::NicDead);
     assert!(matches!(domain.deregister(&mr), Err(Error::Unsupported(_))));
-    assert!(is_empty(&domain, 1), "the memory is still registered with the living NIC");
+    assert!(dealloc_pd(&domain, 1), "the memory is still registered with the living NIC");
 }
 
-/// Memory can be registered while one NIC lives, and connections over that NIC use it. Memory that was
-/// registered before keeps its key, and no other region gets that key.
+/// Memory can be registered while one of the NICs is alive, and a vQP over that NIC can use the memory. The
+/// new region gets a key of its own.
 #[test]
 fn memory_is_registered_on_living_rails() {
     for dead in 0..2 {
@@ -454,7 +462,8 @@ fn memory_is_registered_on_living_rails() {
     }
 }
 
-/// The key that the second NIC assigns may equal one that the first NIC assigned before it died.
+/// The keys of regions stay unique when the NIC that assigned them dies, although the other NIC may assign
+/// the same keys.
 #[test]
 fn region_keys_are_unique_after_nic_failure() {
     let (mut testbed, domain) = one_host(true);
@@ -464,13 +473,13 @@ fn region_keys_are_unique_after_nic_failure() {
         .map(|_| domain.register(&memory, FULL_ACCESS).expect("the NICs have a free region"))
         .collect();
     testbed.world.fail(dead, Failure::NicDead);
-    let behind: Vec<_> = (0..64)
+    let after: Vec<_> = (0..64)
         .map(|_| domain.register(&memory, FULL_ACCESS).expect("the NICs have a free region"))
         .collect();
-    let mut names: Vec<_> = before.iter().chain(&behind).map(|mr| mr.primary().lkey).collect();
-    names.sort();
-    names.dedup();
-    assert_eq!(names.len(), 128);
+    let mut keys: Vec<_> = before.iter().chain(&after).map(|mr| mr.primary().lkey).collect();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 128);
 }
 
 #[test]
@@ -479,11 +488,11 @@ fn failed_vqp_creation_leaves_no_queue_pairs() {
     let dead = testbed.nics[0][1].id();
     testbed.world.fail(dead, Failure::NicDead);
     assert_eq!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).err(), Some(Error::DeviceFatal));
-    assert!(is_empty(&domain, 0), "queue pairs remain on the first rail");
+    assert!(dealloc_pd(&domain, 0), "queue pairs remain on the first rail");
 }
 
-/// The ends may have send queues of different depth. A completion log has room for the peer's requests, or
-/// `connect` fails and says why.
+/// The ends may have send queues of different depth. `connect` fails if a completion log has less room than
+/// the peer's send queue needs.
 #[test]
 fn completion_log_must_fit_peer_send_queue() {
     let (_testbed, domain) = one_host(true);
@@ -500,7 +509,8 @@ fn completion_log_must_fit_peer_send_queue() {
     deep.connect(&info(&other)).expect("the log fits the peer's send queue");
 }
 
-/// The NIC has room for a rail's data queue pair, and none for the queue pair of its control messages.
+/// The NIC has one free queue pair. It suffices for the data of a rail, but not also for its control
+/// messages.
 #[test]
 fn partially_created_rail_is_removed() {
     let (_testbed, domain) = one_host(true);
@@ -515,7 +525,7 @@ fn partially_created_rail_is_removed() {
     provider.create_qp(&init).expect("the rail's data queue pair was not destroyed");
 }
 
-/// A request that no rail can execute is refused when it is posted, and affects nothing else.
+/// A request that no rail can execute is refused when it is posted, and has no effect on other requests.
 #[test]
 fn invalid_requests_are_refused_when_posted() {
     let mut pair = VqpPair::new(2, config());
@@ -535,7 +545,7 @@ fn invalid_requests_are_refused_when_posted() {
         assert_eq!([pair.vqps[0].close_reason(), pair.vqps[1].close_reason()], [None, None]);
     }
     let too_many_sges = RecvWr { wr_id: 1, sges: [own_sge; 17].into_iter().collect() };
-    assert!(pair.vqps[0].post_recv(too_many_sges).is_err(), "the receive would block all receives behind it");
+    assert!(pair.vqps[0].post_recv(too_many_sges).is_err(), "the receive would block all later receives");
     assert!(pair.vqps[0].post_recv(RecvWr { wr_id: 1, sges: [long_sge; 2].into_iter().collect() }).is_err());
     pair.recv(0, 2, 64);
     pair.send(1, 9, SendOp::Send, inline(7));

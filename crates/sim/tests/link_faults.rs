@@ -1,4 +1,5 @@
-//! Links and hosts: the ICRC detects corruption, links fail, stragglers arrive, and hosts pause.
+//! Faults of links, NICs and hosts: corrupt packets, failed links, stragglers, paused hosts, and dead and
+//! hung NICs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +17,7 @@ struct Run {
     endpoints: [Rc<RefCell<RcEndpoint>>; 2],
 }
 
-/// Starts a run in which host a posts a plan to host b.
+/// Starts a run in which host `a` posts the operations of a plan and host `b` serves them.
 fn start(seed: u64, config: Config, ops: usize, options: &RcOptions) -> Run {
     let mut testbed = Testbed::with_config(seed, config, 1);
     let plan = Plan { depth: 16, ..Plan::new(seed, ops) };
@@ -24,7 +25,7 @@ fn start(seed: u64, config: Config, ops: usize, options: &RcOptions) -> Run {
     let mut peers = [WorkloadPeer::new(&plan, &none), WorkloadPeer::new(&none, &plan)];
     let nics = testbed.nics.each_ref().map(|n| Arc::clone(&n[0]) as Arc<dyn Provider>);
     let endpoints = connect_rc(nics, peers.each_mut(), options).unwrap().map(|e| Rc::new(RefCell::new(e)));
-    let peers = peers.map(|requester| Rc::new(RefCell::new(requester)));
+    let peers = peers.map(|peer| Rc::new(RefCell::new(peer)));
     for i in 0..2 {
         let app = PeerApp { peer: Rc::clone(&peers[i]), endpoint: Rc::clone(&endpoints[i]) };
         testbed.world.add_app(testbed.hosts[i], app);
@@ -39,7 +40,7 @@ impl Run {
     }
 
     fn verify(&mut self) -> mitra_sim::workload::Verdict {
-        // The responder takes its last completions.
+        // The responder polls its last completions.
         self.testbed.world.run_for(Duration::from_millis(5));
         for peer in &self.peers {
             peer.borrow_mut().sweep();
@@ -50,7 +51,7 @@ impl Run {
 
 #[test]
 fn icrc_detects_corrupt_packets() {
-    let (mut corrupted, mut caught) = (0, 0);
+    let (mut sent, mut caught) = (0, 0);
     for seed in seeds(40) {
         let mut config = Config::fault_free();
         config.link.noise.corrupt_ppm = 150_000;
@@ -66,10 +67,10 @@ fn icrc_detects_corrupt_packets() {
         let stats = run.testbed.rail(0).map(|n| run.testbed.world.stats(n));
         assert!(stats.iter().all(|s| s.malformed == 0), "seed {seed}: {stats:?}");
         caught += stats.iter().map(|s| s.icrc_errors).sum::<u64>();
-        corrupted += stats.iter().map(|s| s.sent).sum::<u64>();
+        sent += stats.iter().map(|s| s.sent).sum::<u64>();
     }
-    eprintln!("{caught} of {corrupted} packets were corrupted and caught");
-    assert!(caught * 10 > corrupted && caught * 5 < corrupted, "{caught} of {corrupted}");
+    eprintln!("{caught} of {sent} packets were corrupt and detected");
+    assert!(caught * 10 > sent && caught * 5 < sent, "{caught} of {sent}");
 }
 
 #[test]
@@ -89,8 +90,8 @@ fn fully_corrupting_link_delivers_no_wrong_data() {
         let verdict = run.verify();
         assert!(verdict.is_exact(), "seed {seed}\n{verdict}");
     }
-    // The ICRC does not cover the byte of the congestion bits and its reserved bits, which may change on the
-    // way.
+    // Some packets pass, because the ICRC does not cover the BTH byte with the congestion bits, which may
+    // change on the way.
     assert!(passed * 20 < all, "{passed} of {all}");
 }
 
@@ -125,7 +126,7 @@ fn peer_sees_link_down_only_without_switch() {
         let event = |host: usize, rail: usize| testbed.nics[host][rail].poll_async_event();
         assert_eq!(event(0, 0), Some(AsyncEvent::PortError));
         assert_eq!(event(1, 0), if switched { None } else { Some(AsyncEvent::PortError) });
-        assert_eq!((event(0, 1), event(1, 1)), (None, None), "the other rail is another network");
+        assert_eq!((event(0, 1), event(1, 1)), (None, None), "the NICs of the other rail have no event");
     }
 }
 
@@ -185,14 +186,14 @@ fn paused_host_takes_no_turns_and_its_nic_continues() {
     world.run_for(Duration::from_millis(9));
     assert!(turns.borrow().len() > before);
 
-    // The responder's host is paused. One-sided operations still complete.
+    // While the responder's host is paused, its NIC continues, and operations complete.
     let mut run = start(6, Config::fault_free(), 40, &RcOptions::default());
     let paused_host = run.testbed.hosts[1];
     run.testbed.world.run_for(Duration::from_micros(4));
     run.testbed.world.pause(paused_host, None);
     assert!(run.peers[0].borrow().ended() < 10);
     let peer = Rc::clone(&run.peers[0]);
-    // The 32 posted receives suffice for a while.
+    // The responder has posted 32 receives, so at least 20 operations can complete.
     run.testbed.world.run_until(move |_| peer.borrow().ended() >= 20, Duration::from_secs(1)).unwrap();
     run.testbed.world.resume(paused_host);
     run.run_until_done(Duration::from_secs(1)).unwrap_or_else(|e| panic!("{e}"));
@@ -227,7 +228,7 @@ fn failed_nic_refuses_verbs_and_replacement_works() {
         run.testbed.world.run_for(Duration::from_millis(1));
         assert_eq!(run.testbed.world.stats(b).received, at_reset.received);
         assert_eq!(run.testbed.world.placed_bytes(b), placed, "a reset NIC does not write memory");
-        // The replacement NIC has the address of the old one and none of its state.
+        // The replacement NIC has the address of the old NIC, and none of its state.
         let new = run.testbed.world.add_nic(run.testbed.hosts[1], 0);
         assert_eq!(new.query_port().unwrap().gid, {
             let peer = run.testbed.nics[0][0].query_qp(run.endpoints[0].borrow().qpn).unwrap();
@@ -253,8 +254,8 @@ fn failed_nic_refuses_verbs_and_replacement_works() {
                 Duration::from_secs(1),
             )
             .unwrap_or_else(|e| panic!("{e}"));
-        // The old connection still sends to the address, where the replacement NIC does not know its queue
-        // pair.
+        // The requester of the old connection still sends to this address. The replacement NIC has no such
+        // queue pair and drops the packets.
         run.testbed.world.run_for(Duration::from_millis(5));
         let dropped = new.counters().into_iter().find(|c| c.name == "drop_no_qp").unwrap();
         assert!(new.id() != b && dropped.value > 0, "{failure:?}");

@@ -1,4 +1,5 @@
-//! Host memory behaves as with hardware: placements tear, atomics of two NICs race, and revocation is final.
+//! Simulated host memory behaves like that of hardware NICs: placements tear, atomics of two NICs race, and
+//! revoked memory does not change.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use mitra_verbs::{
     Access, AtomicScope, Buffer, Data, Mr, Provider, QpAttr, QpState, SendFlags, SendOp, SendWr, Wc, WcStatus,
 };
 
-/// Connects host a to host b on a rail, and registers b's memory with that rail's NIC.
+/// Connects host `a` to host `b` on a rail, and registers `memory` with `b`'s NIC.
 fn connect(testbed: &Testbed, rail: usize, memory: &Arc<Buffer>) -> (RcEndpoint, RcEndpoint, Mr) {
     let options = RcOptions { timeout: 8, ..RcOptions::default() };
     let [a, b] = [0, 1]
@@ -28,7 +29,7 @@ fn local(end: &RcEndpoint, len: usize) -> (Arc<Buffer>, Mr) {
     (buffer, mr)
 }
 
-/// Increments one word over two connections, and returns its final value.
+/// Increments a word 20 times over each of two connections, and returns its final value.
 fn race(seed: u64, rails: [usize; 2], scope: AtomicScope) -> u64 {
     const EACH: u64 = 20;
     let mut config = Config::swarm(seed).without_noise();
@@ -115,9 +116,9 @@ enum Revoke {
     ResetNic,
 }
 
-/// Revokes access during a stream of WRITEs over a noisy link. Returns whether memory had changed before, and
-/// whether it changed afterwards.
-fn late_write(seed: u64, method: Revoke, revoke_waits: bool) -> (bool, bool) {
+/// Revokes access to memory during a stream of WRITEs over a noisy link. Returns whether the memory had
+/// changed before the revocation, and whether it changed after it.
+fn write_around_revocation(seed: u64, method: Revoke, revoke_waits: bool) -> (bool, bool) {
     let mut config = Config::swarm(seed);
     config.link.noise.duplicate_ppm = 200_000;
     config.link.noise.reorder_ppm = 100_000;
@@ -137,11 +138,11 @@ fn late_write(seed: u64, method: Revoke, revoke_waits: bool) -> (bool, bool) {
         let at = ctx.rng().index(3000);
         source.write_at(0, &[fill; 1000]);
         let wr = SendWr::new(1, SendOp::Write(mr.remote(at as u64)), Data::sge(lmr.sge(0, 1000)));
-        // The post fails once the queue is full or in error, and then has no effect.
+        // A post to a full queue or to a failed queue pair is refused and has no effect.
         let _ = a.post(wr);
     });
-    let when = testbed.world.test_rng("revoke").between(20_000, 400_000);
-    testbed.world.run_for(Duration::from_nanos(when));
+    let revoke_after_ns = testbed.world.test_rng("revoke").between(20_000, 400_000);
+    testbed.world.run_for(Duration::from_nanos(revoke_after_ns));
     let nic = Arc::clone(b.nic());
     match method {
         Revoke::Deregister => nic.dereg_mr(mr.id).unwrap(),
@@ -156,7 +157,7 @@ fn late_write(seed: u64, method: Revoke, revoke_waits: bool) -> (bool, bool) {
         bytes
     };
     let before = snapshot();
-    // Longer than the longest straggler.
+    // The world runs for longer than the longest straggler delay, so that every WRITE has arrived.
     testbed.world.run_for(testbed.world.config().link.straggler_delay.max + Duration::from_millis(5));
     (before.iter().any(|&b| b != 0), before != snapshot())
 }
@@ -169,7 +170,7 @@ fn revoked_memory_does_not_change() {
     let mut written = 0;
     for seed in seeds(60) {
         for method in ALL_METHODS {
-            let (before, after) = late_write(seed, method, true);
+            let (before, after) = write_around_revocation(seed, method, true);
             assert!(!after, "seed {seed}: memory changed after {method:?}");
             written += u32::from(before);
         }
@@ -180,7 +181,7 @@ fn revoked_memory_does_not_change() {
 #[test]
 fn revoke_without_waiting_is_detected() {
     for method in [Revoke::Deregister, Revoke::Error, Revoke::ResetQp, Revoke::Destroy] {
-        let found = (0..200).find(|&seed| late_write(seed, method, false).1);
+        let found = (0..200).find(|&seed| write_around_revocation(seed, method, false).1);
         eprintln!("{method:?} without waiting touches memory late under seed {found:?}");
         assert!(found.is_some(), "{method:?}");
     }
@@ -188,9 +189,9 @@ fn revoke_without_waiting_is_detected() {
 
 #[test]
 fn dead_nic_loses_acknowledged_data_only_without_ack_after_placement() {
-    let run = |seed, promises: bool| {
+    let loses_data = |seed, ack_after_placement: bool| {
         let mut config = Config::swarm(seed).without_noise();
-        config.capabilities.ack_after_placement = promises;
+        config.capabilities.ack_after_placement = ack_after_placement;
         config.memory.chunk_min = 8;
         config.memory.chunk_max = 64;
         config.memory.chunk_delay = mitra_sim::DurationRange::nanos(500, 5_000);
@@ -218,9 +219,9 @@ fn dead_nic_loses_acknowledged_data_only_without_ack_after_placement() {
         memory.read_at(0, &mut now);
         now.contains(&0)
     };
-    assert!(seeds(40).all(|seed| !run(seed, true)));
-    let lost = seeds(40).filter(|&seed| run(seed, false)).count();
-    assert!(lost > 10 || seeds(40).count() < 40, "acknowledged and lost in {lost} runs");
+    assert!(seeds(40).all(|seed| !loses_data(seed, true)));
+    let lost = seeds(40).filter(|&seed| loses_data(seed, false)).count();
+    assert!(lost > 10 || seeds(40).count() < 40, "only {lost} runs lost acknowledged data");
 }
 
 #[test]
@@ -242,8 +243,8 @@ fn completions_of_dead_nic_follow_their_data() {
             let wr = SendWr::new(i, SendOp::Send, Data::sge(from.sge(0, 512))).with_flags(flags);
             a.post(wr).unwrap();
         }
-        let when = testbed.world.test_rng("death").between(2_000, 30_000);
-        testbed.world.run_for(Duration::from_nanos(when));
+        let fail_after_ns = testbed.world.test_rng("death").between(2_000, 30_000);
+        testbed.world.run_for(Duration::from_nanos(fail_after_ns));
         testbed.world.fail(testbed.nics[1][0].id(), mitra_sim::Failure::NicDead);
         assert!(b.nic().query_qp(b.qpn).is_err());
         testbed.world.run_for(Duration::from_millis(1));

@@ -1,6 +1,6 @@
-//! Captures a simulated run to a pcap file and parses it.
+//! Captures a simulated run in a pcap file, and parses the file.
 //!
-//! This test has a binary of its own, because it sets an environment variable.
+//! The test has its own binary, because it runs that binary again with an environment variable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ fn run_is_captured_to_pcap() {
     let path = std::env::temp_dir().join(format!("mitra-sim-{}.pcap", std::process::id()));
     let mut args = std::env::args();
     if std::env::var_os("MITRA_SIM_PCAP").is_none() {
-        // The test runs itself again with the variable set: setting one in a running process is not safe.
+        // The test runs itself again with the variable set, because it is not safe to set a variable in a
+        // running process.
         let status = std::process::Command::new(args.next().unwrap())
             .args(["--exact", "run_is_captured_to_pcap"])
             .env("MITRA_SIM_PCAP", &path)
@@ -46,11 +47,11 @@ fn run_is_captured_to_pcap() {
 }
 
 fn check(bytes: &[u8]) {
-    let (mut good, mut bad, mut last) = (0, 0, 0);
+    let (mut good, mut bad, mut last_ts_ns) = (0, 0, 0);
     for record in pcap::records(bytes) {
         let record = record.expect("the capture is well-formed");
-        assert!(record.ts_ns >= last);
-        last = record.ts_ns;
+        assert!(record.ts_ns >= last_ts_ns);
+        last_ts_ns = record.ts_ns;
         let frame = Frame::parse(LinkType::Ethernet, record.bytes).expect("the record is a RoCEv2 frame");
         assert!(frame.src.ip().to_string().starts_with("10.0."), "{}", frame.src);
         if icrc::verify_frame(&frame).is_good() {

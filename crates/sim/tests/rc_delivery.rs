@@ -1,5 +1,4 @@
-//! Reliable connections over the simulated fabric execute every operation exactly once, in order and
-//! completely, whatever the link does.
+//! Reliable connections over noisy links execute every operation exactly once and in order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -52,7 +51,8 @@ impl Run {
         run
     }
 
-    /// Runs with noise for a while, then without: all operations must end.
+    /// Runs with noise until all operations have ended, but for at most 40 ms. Then runs without noise, and
+    /// fails if an operation does not end. Returns the verdict on each end's operations.
     fn finish(&mut self) -> [Verdict; 2] {
         let peers = self.peers.clone();
         let done = move |_: &World| peers.iter().all(|p| p.borrow().is_done());
@@ -60,9 +60,9 @@ impl Run {
             self.testbed.world.heal();
             self.testbed.world.run_until(&done, Duration::from_secs(60)).unwrap_or_else(|e| panic!("{e}"));
         }
-        // Stragglers may still arrive and must have no effect.
+        // Stragglers may still arrive. They must have no effect.
         self.testbed.world.run_until_quiet().unwrap_or_else(|e| panic!("{e}"));
-        // A paused host must resume to see its completions.
+        // A paused host must resume to poll its completions.
         self.testbed.world.heal();
         self.testbed.world.run_for(Duration::from_millis(10));
         for peer in &self.peers {
@@ -101,7 +101,7 @@ fn operations_execute_exactly_once_in_order_despite_noise() {
     eprintln!(
         "{posted} operations succeeded in {packets} packets and {events} events, {broken} connections broke"
     );
-    // Under heavy noise a connection may exhaust its retries and fail, but only rarely.
+    // Under heavy noise, a connection may exhaust its retries and fail. This must be rare.
     assert!(broken <= seeds(1_000).count() / 250, "{broken} connections broke");
 }
 

@@ -1,5 +1,5 @@
-//! Every stage × failure target × kind, with one operation over an RC queue pair: the operation has the
-//! effect that the table expects, and never two.
+//! For every combination of stage, failure target and kind of operation: one operation over an RC queue pair
+//! has the effect that `expected` returns, and never two effects.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use mitra_sim::workload::{OpKind, Plan, RcOptions, Record, WorkloadPeer, connect
 use mitra_sim::{Config, FailureCase, FailureTarget, PeerApp, Stage, Testbed, seeds};
 use mitra_verbs::{Mtu, Provider};
 
-/// The effect that the operation may have at the responder.
+/// How many effects the operation may have at the responder.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
     None,
@@ -24,14 +24,14 @@ fn expected(case: FailureCase) -> Effect {
     match (case.stage, case.target) {
         _ if hung => Effect::Once,
         (Stage::Posted | Stage::RequestOnWire, _) => Effect::None,
-        // The requester dies after its packet has arrived.
+        // The packet has arrived before the requester dies, so it is executed.
         (Stage::Arrived, Requester) => Effect::Once,
         (Stage::Arrived, _) => Effect::None,
-        // The remaining packets of the message survive the death of their sender, but neither of their cable
-        // nor of the receiver.
+        // If the requester dies, packets of the message that are in flight still arrive. If the cable or the
+        // responder fails, they are lost.
         (Stage::PartlyExecuted, Requester) => Effect::AtMostOnce,
         (Stage::PartlyExecuted, _) => Effect::None,
-        // The responder may die after execution and before placement.
+        // The responder may die after the execution and before the placement.
         (Stage::Executed, Responder | Both) => Effect::AtMostOnce,
         (Stage::NotPlaced, Responder | Both) => Effect::None,
         (Stage::Executed | Stage::AckOnWire | Stage::Acknowledged | Stage::NotPlaced, _) => Effect::Once,
@@ -52,7 +52,7 @@ fn run(seed: u64, case: FailureCase, hold: Option<Duration>) -> Outcome {
     // The window is as large as the message, so that nothing is acknowledged before the last packet.
     config.tuning.send_window = 1 << 18;
     let mut testbed = Testbed::with_config(seed, config, 1);
-    // An operation of several packets, if the kind has such operations.
+    // The operation has several packets, if its kind has such operations.
     let plan = (seed..)
         .map(|s| Plan { unsignalled_ppm: 0, ..Plan::new(s, 1).only(&[case.kind]) })
         .find(|p| {
@@ -70,7 +70,8 @@ fn run(seed: u64, case: FailureCase, hold: Option<Duration>) -> Outcome {
         let endpoint = Rc::new(RefCell::new(endpoint));
         testbed.world.add_app(testbed.hosts[host], PeerApp { peer: Rc::clone(peer), endpoint });
     };
-    // The responder posts its receives first, because an RNR NAK would count as an acknowledgement.
+    // The responder posts its receives first, because the trigger would count an RNR NAK as an
+    // acknowledgement.
     start(&mut testbed, 1, &responder, b);
     testbed.world.run_for(Duration::from_millis(1));
     let rail = testbed.rail(0);
@@ -113,14 +114,14 @@ fn every_failure_case_has_the_expected_effect() {
             let succeeded = outcome.record.outcome == Some(mitra_sim::workload::ReportedOutcome::Success);
             let lost_after_ack = case.requires_early_ack() && matches!(case.target, FailureTarget::Responder);
             if lost_after_ack {
-                // The only case in which a NIC acknowledges what it then loses, so the verdict must report
-                // it.
+                // Only in this case, a NIC loses data that it has acknowledged. The verdict must report the
+                // loss.
                 assert!(succeeded && !outcome.exact, "{}", outcome.report);
             } else {
                 assert!(outcome.exact, "{}", outcome.report);
             }
             if case.target == FailureTarget::ResponderHung {
-                assert!(succeeded, "a hung responder goes on: {}", outcome.report);
+                assert!(succeeded, "a hung responder continues to execute requests: {}", outcome.report);
             }
             if matches!(case.target, FailureTarget::Requester | FailureTarget::Both) {
                 assert_eq!(outcome.record.outcome, None, "a dead NIC completes nothing: {}", outcome.report);
@@ -134,7 +135,7 @@ fn held_request_executes_late() {
     let hold = Some(Duration::from_millis(20));
     for seed in seeds(3) {
         for case in FailureCase::all().into_iter().filter(|c| c.kind == OpKind::Write) {
-            // The request is in flight and the responder is alive, so the request arrives.
+            // In these cases, the request is in flight and the responder is alive, so the request arrives.
             if matches!(case.stage, Stage::RequestOnWire | Stage::Arrived)
                 && case.target == FailureTarget::Requester
             {

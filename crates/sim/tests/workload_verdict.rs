@@ -1,5 +1,5 @@
-//! The verdict reports every fault and nothing else. The test runs it over an endpoint that is a piece of
-//! memory and injects faults on request.
+//! Tests that the verdict reports every fault of an endpoint, and no fault of a correct endpoint. The
+//! endpoint executes operations directly in the peer's memory, and injects one fault.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,13 +18,13 @@ enum Fault {
     None,
     /// Reports success without executing the operation.
     NotExecuted,
-    /// Executes the operation again after the responder had time to consume it.
+    /// Executes the operation again, after the responder could consume it.
     ExecutedTwice,
     /// Executes the operation with changed data.
     Corrupted,
-    /// Executes half of the operation again, later.
+    /// Writes the first half of the data again, after the responder could consume the block.
     HalfRepeated,
-    /// Completes the operation before an earlier one.
+    /// Completes the operation before earlier operations.
     CompletedEarly,
     /// Writes to the requester's memory after the operation has completed.
     LateLocalWrite,
@@ -32,14 +32,15 @@ enum Fault {
     ReportedUnknown,
     /// Executes the operation and reports that it was not executed.
     ReportedNotExecuted,
-    /// Executes the operation and reports that its value is lost.
+    /// Executes the operation and reports that the returned value is lost.
     ReportedValueLost,
 }
 
 #[derive(Default)]
 struct Channel {
     receives: VecDeque<RecvWr>,
-    done: Vec<EndpointCompletion>,
+    completions: Vec<EndpointCompletion>,
+    /// Requests that are executed later, each with the number of polls until then.
     delayed: VecDeque<(u32, SendWr)>,
 }
 
@@ -48,9 +49,11 @@ struct FaultyEndpoint {
     memory: [Arc<Buffer>; 2],
     channels: [Rc<RefCell<Channel>>; 2],
     fault: Fault,
+    /// The `wr_id` of the operation with the fault.
     target: u64,
 }
 
+/// The address at which the memory of each end begins.
 const BASE: u64 = 0x10_0000;
 
 impl FaultyEndpoint {
@@ -81,7 +84,7 @@ impl FaultyEndpoint {
         if !bytes.is_empty() {
             self.memory[1 - self.index].write_at((wr.sges[0].addr - BASE) as usize, bytes);
         }
-        channel.done.push(EndpointCompletion {
+        channel.completions.push(EndpointCompletion {
             wr_id: wr.wr_id,
             outcome: ReportedOutcome::Success,
             byte_len: byte_len as u32,
@@ -89,9 +92,9 @@ impl FaultyEndpoint {
         });
     }
 
-    fn execute(&self, wr: &SendWr, mut bytes: Vec<u8>, change: bool) {
+    fn execute(&self, wr: &SendWr, mut bytes: Vec<u8>, corrupt: bool) {
         let remote = &self.memory[1 - self.index];
-        if change && !bytes.is_empty() {
+        if corrupt && !bytes.is_empty() {
             bytes[0] ^= 1;
         }
         let offset = |addr: u64| (addr - BASE) as usize;
@@ -107,20 +110,20 @@ impl FaultyEndpoint {
                 let sge = self.local(&wr.data);
                 let mut read = vec![0; sge.len as usize];
                 remote.read_at(offset(r.addr), &mut read);
-                read[0] ^= u8::from(change);
+                read[0] ^= u8::from(corrupt);
                 self.memory[self.index].write_at(offset(sge.addr), &read);
             }
             SendOp::FetchAdd { remote: r, add } => {
                 let old = remote.load(offset(r.addr));
                 remote.store(offset(r.addr), old + add);
-                self.memory[self.index].store(offset(self.local(&wr.data).addr), old + u64::from(change));
+                self.memory[self.index].store(offset(self.local(&wr.data).addr), old + u64::from(corrupt));
             }
             SendOp::CompareSwap { remote: r, compare, swap } => {
                 let old = remote.load(offset(r.addr));
                 if old == compare {
                     remote.store(offset(r.addr), swap);
                 }
-                self.memory[self.index].store(offset(self.local(&wr.data).addr), old + u64::from(change));
+                self.memory[self.index].store(offset(self.local(&wr.data).addr), old + u64::from(corrupt));
             }
             _ => panic!("a plan has no {wr:?}"),
         }
@@ -151,11 +154,11 @@ impl Endpoint for FaultyEndpoint {
             Fault::ReportedValueLost => ReportedOutcome::Executed,
             _ => ReportedOutcome::Success,
         };
-        let done = EndpointCompletion { wr_id: wr.wr_id, outcome, byte_len: 0, imm: None };
-        if fault == Fault::CompletedEarly && !channel.done.is_empty() {
-            channel.done.insert(0, done);
+        let completion = EndpointCompletion { wr_id: wr.wr_id, outcome, byte_len: 0, imm: None };
+        if fault == Fault::CompletedEarly && !channel.completions.is_empty() {
+            channel.completions.insert(0, completion);
         } else {
-            channel.done.push(done);
+            channel.completions.push(completion);
         }
         Ok(())
     }
@@ -167,7 +170,7 @@ impl Endpoint for FaultyEndpoint {
 
     fn poll(&mut self, out: &mut Vec<EndpointCompletion>) {
         let mut channel = self.channels[self.index].borrow_mut();
-        out.append(&mut channel.done);
+        out.append(&mut channel.completions);
         let delayed: Vec<SendWr> = channel
             .delayed
             .iter_mut()
@@ -219,7 +222,7 @@ fn run(plan: &Plan, fault: Fault, target: u64) -> Verdict {
     }
     assert!(peers[0].is_done(), "the plan did not finish");
     for peer in &mut peers {
-        peer.step(&mut endpoints[0]); // handles the last completions
+        peer.step(&mut endpoints[0]); // the peer handles its last completions
         peer.sweep();
     }
     verify(plan, peers[0].requester_log(), peers[1].responder_log())
@@ -230,7 +233,7 @@ fn plan(seed: u64) -> Plan {
 }
 
 fn target_op(plan: &Plan, kind: OpKind) -> Option<Op> {
-    // Not the last operation, because the verdict needs later ones.
+    // Not the last operation of the plan, because some faults are detected only by later operations.
     plan.ops().into_iter().filter(|op| op.kind == kind && !op.inline).nth(2)
 }
 

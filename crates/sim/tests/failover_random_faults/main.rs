@@ -1,7 +1,6 @@
 //! Virtual queue pairs under random faults: several failures on three rails, flapping rails, packets that
-//! arrive long after their rail was left, hosts that are paused during a failover, devices with fewer
-//! capabilities, and several queue pairs over the same NICs. Every reported outcome must be true, and every
-//! end that closes must report a reason.
+//! arrive long after a failover, hosts that are paused during a failover, devices with fewer capabilities,
+//! and several vQPs over the same NICs. Every reported outcome must be true.
 
 mod random_run;
 
@@ -14,10 +13,10 @@ use mitra_sim::{DurationRange, Failure, FailureCase, Prng, reproduce_command, se
 
 use random_run::{Endings, Setup, cut_cable, micros, random_time, run};
 
-/// The second failure comes during the first recovery, shortly after it, or much later.
+/// The second link fails during the first failover, shortly after it, or much later.
 #[test]
 fn two_link_failures_on_three_rails() {
-    let (mut moved_twice, mut close_reasons) = (0, 0);
+    let (mut moved_twice, mut closed) = (0, 0);
     for seed in seeds(400) {
         let mut setup = Setup::new(seed, 3);
         setup.failover.completion_log = seed % 2 == 0;
@@ -43,14 +42,14 @@ fn two_link_failures_on_three_rails() {
                 moved_twice += u32::from(out.epochs[0] >= 3);
                 assert!(out.verdicts[0].iter().all(Verdict::is_complete), "seed {seed}");
             }
-            _ => close_reasons += 1,
+            _ => closed += 1,
         }
     }
-    println!("moved twice: {moved_twice}, closed: {close_reasons}");
+    println!("moved twice: {moved_twice}, closed: {closed}");
     assert!(moved_twice > 0);
 }
 
-/// Two to four failures of any kind, anywhere, at any time.
+/// Two to four failures of links and NICs, at random places and times.
 #[test]
 fn overlapping_failures_on_three_rails() {
     let mut endings = Endings::default();
@@ -106,12 +105,13 @@ fn flapping_links_on_two_rails() {
     }
 }
 
-/// One rail lives at almost any time: the failed rail recovers shortly before the other one fails, or at that
-/// moment.
+/// The rails fail in turn. A failed rail recovers before the next rail fails, so at most one link is down at
+/// any time.
 #[test]
 fn alternating_flaps_close_no_vqp() {
     let mut epochs = BTreeMap::<u16, u32>::new();
-    // Seed 541: a ballot was declined, and later accepted when its proposer had moved on to another.
+    // In the run of seed 541, an end declines a ballot, and would later accept it when the proposer has
+    // already made another proposal.
     for seed in seeds(300).chain([541]) {
         let rng = &mut Prng::stream(seed, "setup");
         let rails = 2 + (seed % 2) as usize;
@@ -136,7 +136,7 @@ fn alternating_flaps_close_no_vqp() {
         assert_eq!(
             out.close_reasons[0],
             [None; 2],
-            "seed {seed}: one rail lived\n{}",
+            "seed {seed}: closed although a rail was up\n{}",
             reproduce_command(seed)
         );
         assert!(out.verdicts[0].iter().all(Verdict::is_complete), "seed {seed}\n{}", reproduce_command(seed));
@@ -146,7 +146,7 @@ fn alternating_flaps_close_no_vqp() {
     assert!(epochs.keys().any(|&epoch| epoch > 5));
 }
 
-/// Any links fail at any time, also all at once. All recover before `peer_timeout`.
+/// Links fail at random times, possibly all at the same time. Each link recovers before `peer_timeout`.
 #[test]
 fn link_failures_shorter_than_peer_timeout_close_no_vqp() {
     let mut epochs = BTreeMap::<u16, u32>::new();
@@ -182,7 +182,7 @@ fn link_failures_shorter_than_peer_timeout_close_no_vqp() {
     assert!(epochs.keys().any(|&epoch| epoch > 5));
 }
 
-/// Links flap, NICs die, packets arrive late and hosts pause, on devices of any capabilities.
+/// Links flap, NICs die or hang, packets arrive late and hosts pause, on devices with random capabilities.
 #[test]
 fn mixed_faults_on_any_device() {
     let mut endings = Endings::default();
@@ -242,7 +242,7 @@ fn every_failure_case_with_late_packets_and_pauses() {
         let mut setup = Setup::with_late_packets(seed, 2, rng);
         setup.world.host.pause_ppm = *rng.pick(&[0, 5_000]);
         setup.world.host.pause_length = DurationRange::micros(50, 30_000);
-        // The trigger would count the responder's own operations.
+        // The second end posts no operations, because the trigger would count their packets.
         setup.ops = [40, 0];
         let plan = |p: Plan| p.only(&[case.kind]);
         let out = run(seed, setup, plan, |testbed, rng| {
@@ -254,7 +254,8 @@ fn every_failure_case_with_late_packets_and_pauses() {
     }
 }
 
-/// On devices with fewer capabilities, outcomes that cannot be known are reported as unknown.
+/// Devices lack random capabilities. The reported outcomes must be true, unless a report or the device
+/// excuses a false one.
 #[test]
 fn devices_with_fewer_capabilities() {
     let mut endings = Endings::default();
@@ -286,21 +287,21 @@ fn devices_with_fewer_capabilities() {
             },
         );
         endings.count(&out);
-        // Two reports excuse a wrong outcome. A hung NIC that cannot be fenced may go on receiving. And the
-        // completion log of a device that acknowledges before placement does not prove the placement.
+        // Two reports excuse a false outcome. After `Unfenced`, a hung NIC may continue to execute requests.
+        // After `LostAfterAck`, the responder lost data that it had acknowledged before placement.
         let reports_loss = |c: &Option<Contradiction>| matches!(c, Some(Contradiction::LostAfterAck { .. }));
-        let released = out.close_reasons[0].contains(&Some(CloseReason::Unfenced))
+        let excused = out.close_reasons[0].contains(&Some(CloseReason::Unfenced))
             || !ack_after_placement && out.contradictions[0].iter().any(reports_loss);
-        // Without a log, the loss of such a device is not detectable.
-        let unknowable = !ack_after_placement && !log && out.placement_bytes_lost > 0;
-        if !released && !unknowable {
+        // Without a completion log, the loss of acknowledged data cannot be detected.
+        let undetectable = !ack_after_placement && !log && out.placement_bytes_lost > 0;
+        if !excused && !undetectable {
             out.assert_exact(seed, &label);
         }
     }
     endings.print();
 }
 
-/// The standby rail flaps while the active rail fails, or stays up.
+/// The standby rail flaps. For even seeds, the active rail fails. For odd seeds, it stays up.
 #[test]
 fn flapping_standby_rail_causes_no_failover() {
     for seed in seeds(150) {
@@ -328,14 +329,14 @@ fn flapping_standby_rail_causes_no_failover() {
             assert_eq!(
                 (out.close_reasons[0], out.epochs[0]),
                 ([None; 2], 0),
-                "seed {seed}: the standby is not in use"
+                "seed {seed}: the standby rail is not in use"
             );
             assert!(out.verdicts[0].iter().all(Verdict::is_complete), "seed {seed}");
         }
     }
 }
 
-/// All links fail one after the other, and none recovers.
+/// Both rails fail one after the other, and neither recovers.
 #[test]
 fn failure_of_all_rails_closes_both_ends() {
     for seed in seeds(150) {
@@ -354,13 +355,13 @@ fn failure_of_all_rails_closes_both_ends() {
         );
         out.assert_exact(seed, "every cable");
         let finished = out.verdicts[0].iter().all(Verdict::is_complete);
-        let released = out.close_reasons[0].iter().all(Option::is_some);
-        assert!(finished || released, "seed {seed}: {:?}", out.close_reasons[0]);
+        let both_closed = out.close_reasons[0].iter().all(Option::is_some);
+        assert!(finished || both_closed, "seed {seed}: {:?}", out.close_reasons[0]);
     }
 }
 
-/// A host is paused during the failure, and resumes after its peer has moved, while it waits, or after it has
-/// given up.
+/// A host is paused around the time of a failure. When it resumes, its peer may have moved, may be waiting
+/// for it, or may have closed.
 #[test]
 fn host_paused_during_failover_resumes_in_old_epoch() {
     let mut closed = 0;
@@ -382,14 +383,14 @@ fn host_paused_during_failover_resumes_in_old_epoch() {
                 cut_cable(testbed, rng, 0, cut_at);
             },
         );
-        out.assert_exact(seed, "asleep");
+        out.assert_exact(seed, "paused host");
         closed += u32::from(out.close_reasons[0].iter().any(Option::is_some));
     }
     println!("{closed} closed");
 }
 
-/// Several vQPs use the same NICs. A failover of one, even with a NIC reset, must not affect the outcomes of
-/// the others.
+/// Several vQPs use the same NICs. A failover of one vQP, even with a NIC reset, must not make outcomes of
+/// the other vQPs false or close them.
 #[test]
 fn vqps_sharing_nics_stay_independent() {
     let cases: Vec<FailureCase> =
@@ -397,7 +398,8 @@ fn vqps_sharing_nics_stay_independent() {
     for seed in seeds(150) {
         let mut setup = Setup { vqps: 3, ..Setup::new(seed, 2) };
         setup.failover.completion_log = true;
-        setup.failover.detector.max_missed_heartbeats = 40; // longer than the hosts' pauses, so that only one rail fails
+        // The heartbeat timeout is longer than the hosts' pauses, so that only the failed rail is left.
+        setup.failover.detector.max_missed_heartbeats = 40;
         let case = cases[(seed as usize * 7) % cases.len()];
         let out = run(
             seed,

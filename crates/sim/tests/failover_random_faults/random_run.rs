@@ -24,7 +24,7 @@ pub fn config() -> Config {
 pub struct Setup {
     pub rails: u8,
     pub vqps: u64,
-    /// The number of operations in each direction.
+    /// The number of operations that each end of a vQP posts.
     pub ops: [usize; 2],
     pub world: mitra_sim::Config,
     pub failover: Config,
@@ -36,8 +36,8 @@ impl Setup {
         Setup { rails, vqps: 1, ops: [80, 40], world, failover: config() }
     }
 
-    /// Returns a setup with stragglers that outlast a failover, packets that survive a failed cable, and a
-    /// completion log for some seeds.
+    /// Returns a setup in which some seeds have stragglers that may arrive after a failover, packets that
+    /// survive a cable failure, or a completion log.
     pub fn with_late_packets(seed: u64, rails: u8, rng: &mut Prng) -> Setup {
         let mut setup = Setup::new(seed, rails);
         setup.world.link.survivor_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
@@ -48,18 +48,20 @@ impl Setup {
     }
 }
 
-/// The results of a run: per vQP, for both directions or both ends.
+/// The results of a run. Each `Vec` has one element for each vQP, and each array one element for each end.
 pub struct Outcome {
     pub verdicts: Vec<[Verdict; 2]>,
     pub close_reasons: Vec<[Option<CloseReason>; 2]>,
+    /// The epoch of the first end's last failover, or 0 without a failover.
     pub epochs: Vec<u16>,
     pub last_failovers: Vec<[Option<FailoverReport>; 2]>,
     pub contradictions: Vec<[Option<Contradiction>; 2]>,
-    /// Bytes whose placement was pending when a NIC died.
+    /// The number of bytes that were not placed because a NIC died or was reset.
     pub placement_bytes_lost: u64,
 }
 
 impl Outcome {
+    /// Checks that every verdict is exact and that no end reports a contradiction.
     pub fn assert_exact(&self, seed: u64, label: &str) {
         for (i, v) in self.verdicts.iter().enumerate() {
             for v in v {
@@ -75,8 +77,8 @@ impl Outcome {
     }
 }
 
-/// Runs the peers while `inject_faults` schedules faults. All operations must end within 20 s of virtual
-/// time.
+/// Runs the peers under the faults that `inject_faults` schedules. All operations must end within 20 s of
+/// virtual time. `plan` adapts the plan of each end.
 pub fn run(
     seed: u64,
     setup: Setup,
@@ -122,9 +124,9 @@ pub fn run(
         }
         panic!("operations did not end: {stalled}");
     }
-    // Paused hosts resume, both ends learn that the run is over and consume what has arrived, and stragglers
-    // arrive without effect. A host that was paused until now must still notice a failure by exhausting its
-    // retries, which takes up to 120 ms.
+    // Paused hosts resume, both ends consume the data that has arrived, and stragglers arrive, which must
+    // have no effect. A host that was paused until now may detect a failure only when its retries are
+    // exhausted, which takes up to 120 ms.
     testbed.world.stop_noise();
     testbed.hosts.iter().for_each(|&host| testbed.world.resume(host));
     testbed.world.run_for(setup.failover.peer_timeout + Duration::from_millis(500));
@@ -160,13 +162,14 @@ pub fn run(
     out
 }
 
-/// Takes down one of the two links of a rail after a delay.
+/// Schedules a failure of one of the two links of a rail.
 pub fn cut_cable(testbed: &mut Testbed, rng: &mut Prng, rail: usize, after: Duration) {
     let nic = testbed.rail(rail)[rng.index(2)];
     testbed.world.after(after, move |w| w.set_link(nic, false));
 }
 
-/// Returns a time between 1 µs and `nanos` doubled up to `doublings` - 1 times.
+/// Returns a random time between 1 µs and an upper bound. The bound is `nanos` ns, doubled at most
+/// `doublings` - 1 times.
 pub fn random_time(rng: &mut Prng, nanos: u64, doublings: u64) -> Duration {
     let limit = nanos << rng.below(doublings);
     Duration::from_nanos(rng.between(1_000, limit))
@@ -186,6 +189,7 @@ impl Endings {
     }
 }
 
+/// Returns a random time between `low` and `high` µs.
 pub fn micros(rng: &mut Prng, low: u64, high: u64) -> Duration {
     Duration::from_nanos(rng.between(low * 1000, high * 1000))
 }

@@ -1,5 +1,4 @@
-//! A connected pair of virtual queue pairs that the test polls itself, so that the test determines the
-//! schedule.
+//! A connected pair of virtual queue pairs that the test polls, so that the test determines the schedule.
 #![allow(dead_code)] // each test binary uses a part of this module
 
 use core::time::Duration;
@@ -12,7 +11,7 @@ use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendOp, Se
 pub const MEMORY_BYTES: usize = 1 << 16;
 pub const FULL_ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
-/// Two connected ends, their memory, and the completions of each.
+/// Two connected ends. Each array contains one element for each end.
 pub struct VqpPair {
     pub testbed: Testbed,
     pub vqps: [VirtualQp; 2],
@@ -56,7 +55,7 @@ impl VqpPair {
         VqpPair { testbed, vqps: [a, b], memory, mr, completions: [Vec::new(), Vec::new()] }
     }
 
-    /// Polls these ends once and lets 25 µs pass.
+    /// Polls these ends once and advances the virtual time by 25 µs.
     pub fn poll(&mut self, ends: &[usize]) {
         for &h in ends {
             self.vqps[h].poll(&mut self.completions[h]);
@@ -78,14 +77,17 @@ impl VqpPair {
         self.vqps[from].post_send(SendWr::new(wr_id, op, data)).expect("the send queue has room");
     }
 
+    /// Posts a SEND of one word from the first end.
     pub fn send_message(&mut self, wr_id: u64, value: u64) {
         self.send(0, wr_id, SendOp::Send, Data::inline(&value.to_ne_bytes()));
     }
 
-    pub fn send_write(&mut self, wr_id: u64, at: u64, value: u64) {
-        self.send(0, wr_id, SendOp::Write(self.remote(1, at)), Data::inline(&value.to_ne_bytes()));
+    /// Posts a WRITE of one word from the first end to the second end's memory.
+    pub fn send_write(&mut self, wr_id: u64, offset: u64, value: u64) {
+        self.send(0, wr_id, SendOp::Write(self.remote(1, offset)), Data::inline(&value.to_ne_bytes()));
     }
 
+    /// Returns the `wr_id`s of the second end's successful receives, in order of completion.
     pub fn received_ids(&self) -> Vec<u64> {
         self.completions[1]
             .iter()
@@ -94,9 +96,10 @@ impl VqpPair {
             .collect()
     }
 
-    pub fn recv(&mut self, at: usize, wr_id: u64, len: u32) {
-        let sge = self.mr[at].sge(wr_id * 256, len);
-        self.vqps[at].post_recv(RecvWr::new(wr_id, sge)).expect("the receive queue has room");
+    /// Posts a receive of `len` bytes at offset 256 · `wr_id` of the end's memory.
+    pub fn recv(&mut self, end: usize, wr_id: u64, len: u32) {
+        let sge = self.mr[end].sge(wr_id * 256, len);
+        self.vqps[end].post_recv(RecvWr::new(wr_id, sge)).expect("the receive queue has room");
     }
 
     pub fn link_down(&mut self, h: usize, rail: usize) {
@@ -109,6 +112,7 @@ impl VqpPair {
         self.testbed.world.set_link(nic, true);
     }
 
+    /// Returns the outcome of an end's operation or receive, or `None` if it has not completed.
     pub fn outcome(&self, h: usize, wr_id: u64, is_receive: bool) -> Option<Outcome> {
         let matches_request = |c: &&Completion| {
             c.wr_id == wr_id && matches!(c.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) == is_receive
