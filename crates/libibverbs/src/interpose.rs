@@ -1,4 +1,4 @@
-//! Functions of the C library that this library overrides. Each calls the C library's function of the same name.
+//! Functions of the C library that this library overrides. An override may call the C library's function of the same name.
 
 use core::ffi::{CStr, c_void};
 use core::marker::PhantomData;

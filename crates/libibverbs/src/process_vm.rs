@@ -1,5 +1,5 @@
-//! Copies from and to memory that may be unmapped, by `process_vm_readv` and `process_vm_writev`. The kernel checks the mapping
-//! and returns EFAULT. Slower than `copy_nofault`, and available on every architecture.
+//! Copies from and to memory that may be unmapped, by `process_vm_readv` and `process_vm_writev`. If the memory is not mapped, the
+//! kernel returns EFAULT. These copies are slower than those of `copy_nofault`, but work on every architecture.
 
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
@@ -46,10 +46,11 @@ pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
     }
 }
 
-/// Replaces the word if it equals `current`. The inner result is the old word.
+/// Replaces the word by `new` if it equals `current`. The inner result contains the old word and is `Ok` if the word was replaced.
 ///
-/// The exchange is atomic among callers of this function only, not with atomic instructions of a processor: those would fault
-/// on unmapped memory, and surviving the fault takes code for each architecture.
+/// The exchange is atomic only with respect to other calls of this function, not to atomic instructions of a processor. The function
+/// does not use such an instruction, because it would fault on unmapped memory, and recovery from a fault takes code for each
+/// architecture.
 ///
 /// # Errors
 /// The word is unmapped or not writable.

@@ -1,8 +1,8 @@
 //! Memory that the program registers.
 //!
-//! Programs unmap, protect and truncate memory while it is registered. A hardware NIC then reports an error. A software NIC that
-//! accesses such memory by ordinary instructions is killed by a signal. All accesses therefore use copies that return an error
-//! instead: `copy_nofault` on x86-64, `process_vm` elsewhere.
+//! A program may unmap, protect or truncate memory while it is registered. A hardware NIC that accesses such memory reports an error. In
+//! a process with a software NIC, an access by ordinary instructions would kill the process by a signal. All accesses are therefore
+//! made by functions that return an error instead: those of `copy_nofault` on x86-64, and those of `process_vm` elsewhere.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::copy_nofault as copy;
 #[cfg(not(target_arch = "x86_64"))]
 use crate::process_vm as copy;
 
-/// Returns a buffer of `len` bytes of the program's memory from `start`, which work requests address from `iova`.
+/// Returns a buffer of the `len` bytes of the program's memory at `start`. In work requests, the first byte has the address `iova`.
 ///
-/// Nothing needs to be mapped there. As in the kernel's `ibv_reg_mr`, `start` and `iova` should have the same offset in a page,
-/// because the alignment of an atomic's operand is checked at its `iova`.
+/// The memory need not be mapped. As in the kernel's `ibv_reg_mr`, `start` and `iova` should have the same offset in a page, because
+/// the alignment of an atomic's operand is checked by its address in the work request, not by its address in the process.
 ///
 /// # Safety
 /// Until the buffer is dropped, every mapping in the range belongs to the program, which allows other threads and peers to read

@@ -1,10 +1,11 @@
-//! Memory as atomic 8-byte words, which all threads may access at any time.
+//! Memory that consists of atomic 8-byte words, so that all threads can access it at any time.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 pub(crate) const WORD: usize = size_of::<u64>();
 
-/// Atomic words. The caller checks ranges.
+/// A block of memory that consists of atomic 8-byte words. Accesses outside the block panic or reach the padding of the last word, so
+/// callers check ranges.
 pub(crate) struct AtomicWords(Box<[AtomicU64]>);
 
 impl AtomicWords {
@@ -17,18 +18,18 @@ impl AtomicWords {
         self.0.as_ptr().addr() as u64
     }
 
-    /// Copies bytes out, starting at `offset`. The first word is loaded with acquire ordering.
+    /// Copies the bytes from `offset` on to `out`. The first word is loaded with acquire ordering.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
         if out.is_empty() {
             return;
         }
         let mut word = offset / WORD;
-        let lead = offset % WORD;
+        let byte_in_word = offset % WORD;
         let mut rest = out;
         let first = self.0[word].load(Ordering::Acquire).to_le_bytes();
-        let n = rest.len().min(WORD - lead);
+        let n = rest.len().min(WORD - byte_in_word);
         let (head, tail) = rest.split_at_mut(n);
-        head.copy_from_slice(&first[lead..lead + n]);
+        head.copy_from_slice(&first[byte_in_word..byte_in_word + n]);
         rest = tail;
         word += 1;
         let whole = rest.len() / WORD;
@@ -42,14 +43,14 @@ impl AtomicWords {
         }
     }
 
-    /// Copies bytes in, starting at `offset`. The last word is stored last, with release ordering.
+    /// Copies `data` to the memory, from `offset` on. The last word is stored last, with release ordering.
     pub(crate) fn write(&self, offset: usize, data: &[u8]) {
         let mut word = offset / WORD;
-        let lead = offset % WORD;
+        let byte_in_word = offset % WORD;
         let mut rest = data;
-        if lead != 0 {
-            let n = rest.len().min(WORD - lead);
-            self.merge(word, lead, &rest[..n]);
+        if byte_in_word != 0 {
+            let n = rest.len().min(WORD - byte_in_word);
+            self.store_part_of_word(word, byte_in_word, &rest[..n]);
             rest = &rest[n..];
             word += 1;
         }
@@ -66,7 +67,7 @@ impl AtomicWords {
             }
         }
         if tail_len > 0 {
-            self.merge(word + whole, 0, &rest[whole * WORD..]);
+            self.store_part_of_word(word + whole, 0, &rest[whole * WORD..]);
         }
     }
 
@@ -90,19 +91,20 @@ impl AtomicWords {
             .map_err(from_stored)
     }
 
-    /// Stores some bytes of one word by compare-and-swap, because another thread may write the other bytes at the same time.
-    fn merge(&self, word: usize, lead: usize, data: &[u8]) {
+    /// Stores `data` in one word, from byte `byte_in_word` on. The method uses compare-and-swap, because another thread may write the
+    /// other bytes of the word at the same time.
+    fn store_part_of_word(&self, word: usize, byte_in_word: usize, data: &[u8]) {
         fence(Ordering::Release);
         let (mut bytes, mut mask) = ([0; WORD], [0; WORD]);
-        bytes[lead..lead + data.len()].copy_from_slice(data);
-        mask[lead..lead + data.len()].fill(0xff);
+        bytes[byte_in_word..byte_in_word + data.len()].copy_from_slice(data);
+        mask[byte_in_word..byte_in_word + data.len()].fill(0xff);
         let (new, mask) = (u64::from_le_bytes(bytes), u64::from_le_bytes(mask));
-        let cell = &self.0[word];
-        let mut old = cell.load(Ordering::Relaxed);
-        while let Err(now) =
-            cell.compare_exchange_weak(old, (old & !mask) | new, Ordering::Release, Ordering::Relaxed)
+        let word = &self.0[word];
+        let mut old = word.load(Ordering::Relaxed);
+        while let Err(actual) =
+            word.compare_exchange_weak(old, (old & !mask) | new, Ordering::Release, Ordering::Relaxed)
         {
-            old = now;
+            old = actual;
         }
     }
 }
@@ -111,12 +113,13 @@ fn word_of(chunk: &[u8]) -> u64 {
     u64::from_le_bytes(chunk.try_into().expect("chunks_exact gives whole words"))
 }
 
-/// Converts a value to its stored form. Stored words are little-endian on every machine, so byte copies keep the order of bytes.
+/// Converts a value in the machine's byte order to the stored word. The byte of a stored word at the lowest offset is always the least
+/// significant one, as `read` and `write` assume.
 fn to_stored(value: u64) -> u64 {
     u64::from_le_bytes(value.to_ne_bytes())
 }
 
-/// Converts a stored word to its value.
+/// Converts a stored word to a value in the machine's byte order.
 fn from_stored(word: u64) -> u64 {
     u64::from_ne_bytes(word.to_le_bytes())
 }

@@ -5,13 +5,14 @@ use crate::{ForeignMemory, Unmapped};
 
 /// Memory that can be registered with NICs: memory of its own, or [`ForeignMemory`].
 ///
-/// Peers write registered memory at any time, so a buffer never exposes it as a `&[u8]`. Methods copy bytes in and out. A copy
-/// accesses aligned 8-byte words in ascending order with relaxed ordering. A write stores its last word with release ordering, and
-/// a read loads its first word with acquire ordering: a reader that sees the last byte of a write also sees all earlier bytes. A
-/// copy of more than one word is not atomic. Readers may see it torn, as with the DMA of a hardware NIC.
+/// Peers may write to registered memory at any time, so a buffer never exposes it as a `&[u8]`. Methods copy bytes out of the memory and
+/// into it. A copy accesses aligned 8-byte words in ascending order. A write stores its last word with release ordering, and a read loads
+/// its first word with acquire ordering; all other accesses are relaxed. A reader that finds the last byte of a write in one read
+/// therefore finds the other bytes of the write in a second read. A copy of more than one word is not atomic. A concurrent reader may
+/// see it torn, as with the DMA of a hardware NIC.
 ///
-/// Foreign memory may be unmapped at any time. Code that may handle foreign memory uses the `try_` methods. The other methods
-/// panic if foreign memory is unmapped.
+/// Foreign memory may be unmapped at any time. Code that may access foreign memory uses the `try_` methods. The other methods panic if
+/// foreign memory is unmapped.
 pub struct Buffer {
     storage: Storage,
     addr: u64,
@@ -30,8 +31,8 @@ impl Buffer {
         Buffer { addr: words.addr(), storage: Storage::Own(words), len }
     }
 
-    /// Creates a buffer of the first `len` bytes of foreign memory. Work requests address its first byte by `addr`, which may
-    /// differ from the memory's own address (`ibv_reg_mr_iova2`).
+    /// Creates a buffer of the first `len` bytes of foreign memory. In work requests, the first byte has the address `addr`, which may
+    /// differ from its address in the process (`ibv_reg_mr_iova2`).
     pub fn from_foreign(memory: Box<dyn ForeignMemory>, addr: u64, len: usize) -> Buffer {
         Buffer { storage: Storage::Foreign(memory), addr, len }
     }
@@ -46,8 +47,8 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Returns the address by which work requests name the first byte. For the buffer's own memory this is the address in this
-    /// process, aligned to 8 bytes. Foreign memory may start at any address.
+    /// Returns the address of the first byte that work requests use. For memory that the buffer itself allocated, it is the address in
+    /// this process and a multiple of 8. For foreign memory, it is the address that [`Buffer::from_foreign`] was given.
     pub fn addr(&self) -> u64 {
         self.addr
     }
@@ -71,7 +72,7 @@ impl Buffer {
     /// Copies bytes in, starting at `offset`. The last word is stored last, with release ordering.
     ///
     /// # Errors
-    /// [`Unmapped`] if foreign memory is unmapped or not writable. A first part of the data may have been written.
+    /// [`Unmapped`] if foreign memory is unmapped or not writable. The first bytes of `data` may have been written.
     ///
     /// # Panics
     /// If the range does not lie within the buffer.
@@ -104,7 +105,7 @@ impl Buffer {
     }
 
     /// Replaces the 8-byte word at `offset` by `new` if it equals `current`, atomically *among CPUs* (see [`Buffer::swap`]). The
-    /// inner result holds the old word: `Ok` if it was replaced.
+    /// inner result contains the old word and is `Ok` if the word was replaced.
     ///
     /// # Errors
     /// [`Unmapped`] if foreign memory is unmapped or not writable.
@@ -160,8 +161,8 @@ impl Buffer {
         }
     }
 
-    /// Replaces the 8-byte word at `offset` and returns the old word. The operation is atomic *among CPUs*. It is atomic with the
-    /// atomics of a NIC only if the device reports [`crate::AtomicScope::Global`].
+    /// Replaces the 8-byte word at `offset` and returns the old word. The operation is atomic *among CPUs*. It is atomic with respect to
+    /// the atomics of a NIC only if the device reports [`crate::AtomicScope::Global`].
     ///
     /// # Panics
     /// As [`Buffer::load`].
@@ -171,8 +172,8 @@ impl Buffer {
             Storage::Own(words) => words.swap(offset, value),
             Storage::Foreign(_) => {
                 let mut old = self.load(offset);
-                while let Err(now) = self.compare_exchange(offset, old, value) {
-                    old = now;
+                while let Err(actual) = self.compare_exchange(offset, old, value) {
+                    old = actual;
                 }
                 old
             }
@@ -183,7 +184,7 @@ impl Buffer {
     /// returns the old word.
     ///
     /// # Errors
-    /// The word does not equal `current`; the error holds it.
+    /// The word, if it does not equal `current`.
     ///
     /// # Panics
     /// As [`Buffer::load`].
@@ -271,18 +272,18 @@ mod tests {
     struct HalfUnmapped(Buffer);
 
     impl HalfUnmapped {
-        fn reach(&self, offset: usize, len: usize) -> Result<&Buffer, Unmapped> {
+        fn mapped_range(&self, offset: usize, len: usize) -> Result<&Buffer, Unmapped> {
             if offset + len <= self.0.len() / 2 { Ok(&self.0) } else { Err(Unmapped) }
         }
     }
 
     impl ForeignMemory for HalfUnmapped {
         fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
-            self.reach(offset, out.len())?.try_read_at(offset, out)
+            self.mapped_range(offset, out.len())?.try_read_at(offset, out)
         }
 
         fn write(&self, offset: usize, data: &[u8]) -> Result<(), Unmapped> {
-            self.reach(offset, data.len())?.try_write_at(offset, data)
+            self.mapped_range(offset, data.len())?.try_write_at(offset, data)
         }
 
         fn compare_exchange(
@@ -291,7 +292,7 @@ mod tests {
             current: u64,
             new: u64,
         ) -> Result<Result<u64, u64>, Unmapped> {
-            self.reach(offset, 8)?.try_compare_exchange(offset, current, new)
+            self.mapped_range(offset, 8)?.try_compare_exchange(offset, current, new)
         }
     }
 

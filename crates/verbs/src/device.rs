@@ -1,7 +1,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// A global identifier: for RoCEv2, the IP address of a NIC or multicast group (IPv4 as `::ffff:a.b.c.d`).
+/// A global identifier. In RoCEv2, it is the IP address of a NIC or a multicast group. An IPv4 address has the form `::ffff:a.b.c.d`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gid(pub [u8; 16]);
 
@@ -26,7 +26,7 @@ impl fmt::Display for Gid {
     }
 }
 
-/// A path MTU: payload bytes per packet (IBTA volume 1, 9.7.4.1).
+/// A path MTU, which is the maximum payload of a packet (IBTA volume 1, 9.7.4.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Mtu {
     /// 256 bytes.
@@ -56,19 +56,19 @@ impl Mtu {
         }
     }
 
-    /// Returns the MTU of exactly `bytes` bytes.
+    /// Returns the MTU of exactly `bytes` bytes, or `None` if there is none.
     pub fn from_bytes(bytes: usize) -> Option<Mtu> {
         Mtu::ALL.into_iter().find(|m| m.bytes() == bytes)
     }
 
-    /// Returns the largest MTU that fits into an interface's MTU together with the IP and UDP headers, at most 40 bytes of RoCE
-    /// headers and the ICRC (annex A17.3).
+    /// Returns the largest path MTU for an interface with the MTU `interface_mtu`, or `None` if even 256 bytes are too many. The payload,
+    /// the IP and UDP headers, 40 bytes of RoCE headers and the ICRC must fit into the interface's MTU (annex A17.3).
     pub fn for_interface(interface_mtu: usize, v6: bool) -> Option<Mtu> {
         let headers = if v6 { 40 } else { 20 } + 8 + 12 + 28 + 4;
         Mtu::ALL.into_iter().rev().find(|m| m.bytes() + headers <= interface_mtu)
     }
 
-    /// Returns the number of packets of a message of `len` bytes, at least 1.
+    /// Returns the number of packets of a message of `len` bytes. It is 1 for an empty message.
     pub fn packets(self, len: u64) -> u64 {
         len.div_ceil(self.bytes() as u64).max(1)
     }
@@ -80,70 +80,73 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// The scope in which a NIC's atomics are atomic (`enum ibv_atomic_cap`).
+/// The accesses with respect to which a NIC's atomics are atomic (`enum ibv_atomic_cap`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AtomicScope {
     /// The NIC has no atomics (`IBV_ATOMIC_NONE`).
     None,
-    /// Among atomics of the same NIC only, not with the CPU or another NIC (`IBV_ATOMIC_HCA`).
+    /// Atomics of the same NIC, but not accesses of a CPU or another NIC (`IBV_ATOMIC_HCA`).
     Nic,
-    /// Among all CPUs and NICs of the host (`IBV_ATOMIC_GLOB`).
+    /// Atomics of all CPUs and NICs of the host (`IBV_ATOMIC_GLOB`).
     Global,
 }
 
 /// Capabilities of a device on which failover depends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Capabilities {
-    /// The scope of the atomics.
+    /// The accesses with respect to which atomics are atomic.
     pub atomic_scope: AtomicScope,
-    /// [`crate::QpStatus::rq_psn`] is the responder's next expected PSN, also in ERR.
+    /// Whether [`crate::QpStatus::rq_psn`] is the PSN that the responder expects next, in every state including ERR.
     pub psn_query: bool,
-    /// [`crate::Provider::saved_results`] works, also in ERR.
+    /// Whether [`crate::Provider::saved_results`] works, in every state including ERR.
     pub saved_results: bool,
-    /// The responder acknowledges a request only after its data is in memory. (IBTA allows the acknowledgement before.)
+    /// Whether the responder acknowledges a request only after the data of the request is in memory. IBTA allows it to acknowledge
+    /// earlier.
     pub ack_after_placement: bool,
-    /// Data of work requests of one queue pair is placed in posting order (no relaxed ordering).
+    /// Whether the responder writes the data of a queue pair's requests to memory in the order in which they were posted (no relaxed
+    /// ordering).
     pub write_order: bool,
-    /// [`crate::Provider::reset`] works: after it returns, the NIC no longer accesses host memory.
+    /// Whether [`crate::Provider::reset`] works.
     pub reset: bool,
-    /// The device has memory windows of type 2B.
+    /// Whether the device has memory windows of type 2B.
     pub windows: bool,
 }
 
-/// Limits of a device. A call that would exceed one fails with [`Error::Limit`](crate::Error::Limit).
+/// The limits of a device. A call that would exceed a limit fails with [`Error::Limit`](crate::Error::Limit).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Limits {
-    /// Protection domains.
+    /// The maximum number of protection domains.
     pub pds: u32,
-    /// Memory regions.
+    /// The maximum number of memory regions.
     pub mrs: u32,
-    /// Memory windows.
+    /// The maximum number of memory windows.
     pub mws: u32,
-    /// Completion queues.
+    /// The maximum number of completion queues.
     pub cqs: u32,
-    /// Entries of a completion queue.
+    /// The maximum number of entries in a completion queue.
     pub cqe: u32,
-    /// Queue pairs.
+    /// The maximum number of queue pairs.
     pub qps: u32,
-    /// Entries of a send or receive queue.
+    /// The maximum number of entries in a send queue, a receive queue or a shared receive queue.
     pub wrs: u32,
-    /// Scatter/gather entries of a request.
+    /// The maximum number of scatter/gather entries in a work request.
     pub sges: u32,
-    /// Bytes of inline data.
+    /// The maximum length of inline data in a send request, in bytes.
     pub inline: u32,
-    /// Shared receive queues.
+    /// The maximum number of shared receive queues.
     pub srqs: u32,
-    /// Address handles.
+    /// The maximum number of address handles.
     pub ahs: u32,
-    /// Multicast groups with queue pairs attached to them.
+    /// The maximum number of multicast groups to which queue pairs are attached.
     pub mcast_groups: u32,
-    /// Queue pairs attached to one multicast group.
+    /// The maximum number of queue pairs that are attached to one multicast group.
     pub mcast_qps: u32,
-    /// Attachments of queue pairs to multicast groups, in total.
+    /// The maximum number of pairs of a queue pair and a multicast group to which it is attached.
     pub mcast_attached: u32,
-    /// READs and atomics outstanding on a queue pair, at either end.
+    /// The maximum number of READs and atomics that a queue pair has outstanding as requester. The same limit applies to those that it
+    /// accepts as responder.
     pub rd_atomic: u8,
-    /// Bytes of a message.
+    /// The maximum length of a message in bytes.
     pub message_bytes: u32,
 }
 
@@ -178,10 +181,10 @@ pub struct PortAttr {
     pub gid: Gid,
 }
 
-/// A named count, for metrics and `mitra devices`.
+/// A counter of a NIC, which `mitra devices` prints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter {
-    /// A stable snake_case name.
+    /// The name, in snake case. It does not change between versions.
     pub name: &'static str,
     /// The number of occurrences since the NIC was created.
     pub value: u64,

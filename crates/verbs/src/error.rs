@@ -3,14 +3,15 @@ use crate::{ModifyError, Qpn};
 /// The result of a verbs call.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Why a verbs call failed. A failed call changes nothing.
+/// Why a verbs call failed. A failed call changes nothing, except that a list of work requests may have been posted in part
+/// ([`PostError`]).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The NIC is dead or hung. Only [`crate::Provider::reset`] works.
+    /// The NIC is dead or hung. [`Provider`](crate::Provider) lists the calls that still work.
     #[error("the NIC does not answer (device fatal); fail over, or reset it")]
     DeviceFatal,
-    /// No object of that kind has that handle.
+    /// No object of the required kind has the handle that the caller passed.
     #[error("no {kind} has the handle {id:#x}; it was destroyed, or belongs to another NIC")]
     NoSuchObject {
         /// The kind of object.
@@ -38,14 +39,14 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// A queue has no room.
+    /// A queue has no free entry.
     #[error("{queue} of {qpn} is full ({depth} entries); poll its CQ, or create it larger")]
     QueueFull {
         /// "send queue" or "receive queue".
         queue: &'static str,
         /// The queue pair.
         qpn: Qpn,
-        /// Its depth.
+        /// The number of entries of the queue.
         depth: u32,
     },
     /// The call is not allowed in the queue pair's state.
@@ -55,12 +56,12 @@ pub enum Error {
         call: &'static str,
         /// The queue pair.
         qpn: Qpn,
-        /// The states in which it works.
+        /// The states in which the call is allowed.
         needs: &'static str,
-        /// The state it is in.
+        /// The state of the queue pair.
         state: crate::QpState,
     },
-    /// A queue-pair transition was refused.
+    /// A change of a queue pair's state or attributes was refused.
     #[error(transparent)]
     Modify(#[from] ModifyError),
     /// The request breaks a rule of the verbs.
@@ -72,18 +73,19 @@ pub enum Error {
     /// A call of the operating system failed.
     #[error("{operation}: {message}")]
     System {
-        /// The operation that failed, as in "creating an eventfd".
+        /// The operation that failed, such as "creating an eventfd".
         operation: &'static str,
         /// The operating system's error message.
         message: String,
     },
 }
 
-/// Error of posting a list of work requests: the request at `index` and all later ones were not posted, the earlier ones were.
+/// The error of posting a list of work requests. The request at `index` was refused, and the requests after it were not posted. The
+/// requests before it were posted, except by [`post_send_all`](crate::Provider::post_send_all), which then posts none.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("work request {index}: {error}")]
 pub struct PostError {
-    /// The first request that was not posted.
+    /// The index in the list of the request that was refused.
     pub index: usize,
     /// Why the request was refused.
     #[source]

@@ -1,6 +1,7 @@
 use crate::{CqId, Qpn, SrqId};
 
-/// An asynchronous event, which a NIC reports besides completions (IBTA volume 1, 11.6.3; `ibv_get_async_event`).
+/// An asynchronous event, by which a NIC reports what is not the result of a work request (IBTA volume 1, 11.6.3;
+/// `ibv_get_async_event`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -10,20 +11,20 @@ pub enum AsyncEvent {
     PortActive,
     /// The NIC died: host access fails, and the NIC writes no further completion.
     DeviceFatal,
-    /// A queue pair hit an error that no completion can carry.
+    /// An error occurred on a queue pair that could not be reported by a completion.
     QpFatal(Qpn),
-    /// A request on this queue pair was malformed or broke a rule of the transport.
+    /// The peer of this queue pair sent a request that was malformed or violated a rule of the transport.
     QpRequestError(Qpn),
-    /// A remote request named a wrong key, bound or right on this queue pair.
+    /// The peer of this queue pair requested a memory access with an invalid key, outside the bounds or without the right.
     QpAccessError(Qpn),
     /// A send queue in SQD has drained.
     SqDrained(Qpn),
-    /// The first packet arrived on a queue pair still in RTR.
+    /// The first packet arrived on a queue pair in RTR.
     CommunicationEstablished(Qpn),
-    /// A completion queue overflowed: completions are lost, and the queue pairs that use it are in ERR.
+    /// A completion queue overflowed. Completions are lost, and the queue pairs that use the queue are in ERR.
     CqError(CqId),
-    /// A shared receive queue fell below its limit.
+    /// The number of receives in a shared receive queue fell below the armed limit ([`arm_srq`](crate::Provider::arm_srq)).
     SrqLimitReached(SrqId),
-    /// This queue pair, which is in ERR, will consume no further receives of its shared receive queue.
+    /// This queue pair is in ERR and will consume no further receive of its shared receive queue.
     LastWqeReached(Qpn),
 }

@@ -39,19 +39,20 @@ handle!(
     AhId
 );
 handle!(
-    /// Identifies the buffer behind a memory region between the transport's key table and the driver that accesses the buffer.
+    /// The identifier of the buffer of a memory region. The transport's key table translates keys to such identifiers, and the driver
+    /// finds the buffer by them.
     RegionId
 );
 
 /// A local or remote key: 32 bits that identify memory and grant access to it on one NIC.
 ///
-/// The consumer chooses the low 8 bits of a type-2 window's key (IBTA volume 1, 10.6.7.2). The NIC keeps index, generation and
-/// random bits in the upper 24.
+/// The NIC chooses the upper 24 bits, from an index, a generation and random bits. The program chooses the low 8 bits of the key of a
+/// type-2 window (IBTA volume 1, 10.6.7.2).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Key(pub u32);
 
 impl Key {
-    /// Returns the key with its low 8 bits cleared: the part that the NIC chose.
+    /// Returns the upper 24 bits of the key, which the NIC chose, with zeros in the low 8 bits.
     pub const fn index_part(self) -> u32 {
         self.0 & 0xffff_ff00
     }

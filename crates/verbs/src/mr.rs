@@ -29,7 +29,7 @@ pub struct Mr {
     pub id: MrId,
     /// The protection domain.
     pub pd: PdId,
-    /// The address by which work requests name the first byte.
+    /// The address of the first byte that work requests use.
     pub addr: u64,
     /// The length in bytes.
     pub len: u64,
@@ -51,15 +51,16 @@ impl Mr {
     }
 }
 
-/// A type-2 memory window (IBTA volume 1, 10.6.7): remote rights to a part of a region, which work requests grant and revoke. It is
-/// bound to one queue pair (type 2B).
+/// A memory window of type 2B (IBTA volume 1, 10.6.7), which grants remote access to a part of a region through one queue pair. Work
+/// requests on that queue pair bind and invalidate the window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mw {
     /// The handle.
     pub id: MwId,
     /// The protection domain.
     pub pd: PdId,
-    /// The key from the allocation. It grants no access until the window is bound. A bind chooses the low 8 bits.
+    /// The key that the NIC assigned at the allocation. It grants no access. A bind replaces its low 8 bits, and the resulting key grants
+    /// access ([`WindowBind::rkey`]).
     pub rkey: Key,
 }
 
@@ -72,7 +73,7 @@ pub struct WindowBind {
     pub rkey: Key,
     /// The region, which must have [`Access::WINDOW_BIND`].
     pub mr: MrId,
-    /// The first byte, in the region's addresses.
+    /// The address of the first byte. It counts like [`Mr::addr`].
     pub addr: u64,
     /// The length in bytes.
     pub len: u64,

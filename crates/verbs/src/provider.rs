@@ -7,34 +7,34 @@ use crate::{
     PostError, Psn, QpAttr, QpInitAttr, QpStatus, Qpn, RecvWr, Result, SendWr, SrqId, Time, Wc,
 };
 
-/// An open NIC: the interface of software, simulated and failover NICs.
+/// An open NIC, which may be a software NIC, a simulated NIC, or several NICs with failover.
 ///
-/// No call sleeps unless its documentation says so. Calls may come from any thread; a NIC has one lock. A handle is valid only for
-/// the NIC that returned it.
+/// No call sleeps unless its documentation says so. Any thread may call any method. A handle is valid only for the NIC that returned
+/// it.
 ///
 /// On a dead or hung NIC all calls return [`DeviceFatal`](crate::Error::DeviceFatal), except [`Provider::poll_cq`],
-/// [`Provider::poll_async_event`], [`Provider::attr`], [`Provider::now`] and [`Provider::reset`]. Completions that were written
-/// before can still be polled, because the completion queue is host memory. A handle that does not exist is refused with
-/// [`NoSuchObject`](crate::Error::NoSuchObject).
+/// [`Provider::poll_async_event`], [`Provider::counters`], [`Provider::attr`], [`Provider::now`] and [`Provider::reset`]. Completions
+/// that the NIC wrote before it failed can still be polled, because the completion queue is host memory. A call with a handle of no
+/// object returns [`NoSuchObject`](crate::Error::NoSuchObject). The sections "Errors" of the methods do not repeat these two errors.
 ///
-/// The trait declares no `unsafe` functions, because memory is passed as [`Buffer`]s.
+/// The trait declares no `unsafe` functions, because programs pass memory as [`Buffer`]s, which are valid as long as they exist.
 pub trait Provider: Send + Sync + fmt::Debug {
-    /// Returns name, limits and capabilities.
+    /// Returns the name, the limits and the capabilities of the NIC.
     fn attr(&self) -> &DeviceAttr;
 
     /// Returns the time of the NIC's clock. Timeouts of the NIC's users should use this clock.
     fn now(&self) -> Time;
 
-    /// Returns the port's state, MTU and address.
+    /// Returns the state, the maximum MTU and the address of the port.
     ///
     /// # Errors
     /// See the trait.
     fn query_port(&self) -> Result<PortAttr>;
 
-    /// Returns the counters since the NIC was created.
+    /// Returns the NIC's counters.
     fn counters(&self) -> Vec<Counter>;
 
-    /// Removes and returns the oldest asynchronous event.
+    /// Removes and returns the oldest asynchronous event. Returns `None` if there is no event.
     fn poll_async_event(&self) -> Option<AsyncEvent>;
 
     /// Allocates a protection domain.
@@ -52,7 +52,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Registers memory. The NIC keeps the buffer alive until [`Provider::dereg_mr`].
     ///
     /// # Errors
-    /// `Limit`, and `Invalid` for remote write or atomic access without local write (IBTA volume 1, 11.2.8.2).
+    /// `Limit`, and `Invalid` if `access` contains remote write or atomic access without local write (IBTA volume 1, 11.2.8.2).
     fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr>;
 
     /// Deregisters a region. After the call returns, the NIC no longer accesses the memory, even for packets in flight.
@@ -109,8 +109,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// See the trait.
     fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize>;
 
-    /// Arms the queue for one event at the next completion, or at the next completion that is solicited or an error. Completions
-    /// that are already in the queue cause no event, so the caller polls once more after arming.
+    /// Arms the queue: the next completion causes one event. If `solicited_only` is set, only a completion that is solicited or an error
+    /// does. Completions that are already in the queue cause no event, so the caller must poll once more after this call.
     ///
     /// # Errors
     /// See the trait.
@@ -137,17 +137,17 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Posts receives to a shared receive queue, in order.
     ///
     /// # Errors
-    /// `QueueFull` and `Limit`, with the index of the first receive that was not posted.
+    /// `QueueFull` and `Limit`, with the index of the first receive that was not posted. The receives before it remain posted.
     fn post_srq_recv(&self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError>;
 
-    /// Creates a queue pair in RESET.
+    /// Creates a queue pair in the state RESET.
     ///
     /// # Errors
     /// `Limit`, and `Invalid` for attributes that contradict each other.
     fn create_qp(&self, init: &QpInitAttr) -> Result<Qpn>;
 
-    /// Changes the state or attributes of a queue pair; [`crate::check_modify`] has the rules. A change to ERR is a fence: after the
-    /// call returns, no packet of this queue pair accesses memory, and all earlier placements are complete.
+    /// Changes the state or the attributes of a queue pair by the rules of [`crate::check_modify`]. A change to ERR is a fence: when the
+    /// call returns, all earlier accesses to memory by this queue pair are complete, and no later packet accesses memory.
     ///
     /// # Errors
     /// `Modify` for a change that the rules forbid, and `Limit`.
@@ -159,8 +159,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// See the trait.
     fn query_qp(&self, qp: Qpn) -> Result<QpStatus>;
 
-    /// Attaches a UD queue pair to a multicast group. The queue pair then receives a copy of each message to the group; of its own
-    /// messages only if `loopback` is set. Does nothing if the queue pair is attached already.
+    /// Attaches a UD queue pair to a multicast group. The queue pair then receives a copy of each message to the group. It receives
+    /// messages that it sent itself only if `loopback` is set. Does nothing if the queue pair is attached already.
     ///
     /// # Errors
     /// `Invalid` unless the GID is that of a multicast group that this NIC can reach, and `Limit`.
@@ -172,18 +172,18 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Invalid` if the queue pair is not attached.
     fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()>;
 
-    /// Destroys a queue pair. Its outstanding requests get no completion. The NIC does not reuse its number for the maximum packet
-    /// lifetime.
+    /// Destroys a queue pair. Its outstanding requests get no completion. The NIC does not assign the number of the queue pair again
+    /// until the maximum packet lifetime is over.
     ///
     /// # Errors
     /// `Busy` while the queue pair is attached to a multicast group.
     fn destroy_qp(&self, qp: Qpn) -> Result<()>;
 
-    /// Posts sends, in order, and starts them.
+    /// Posts sends, in order.
     ///
     /// # Errors
-    /// `WrongState`, `QueueFull`, `Limit` and `Invalid`, with the index of the first request that was not posted. Earlier requests
-    /// stay posted.
+    /// `WrongState`, `QueueFull`, `Limit` and `Invalid`, with the index of the first request that was not posted. The requests before
+    /// it remain posted.
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError>;
 
     /// Posts all sends or, if one of them is refused, none.
@@ -195,25 +195,27 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Posts receives, in order.
     ///
     /// # Errors
-    /// `WrongState`, `QueueFull` and `Limit`, with the index of the first receive that was not posted.
+    /// `WrongState`, `QueueFull` and `Limit`, with the index of the first receive that was not posted. The receives before it remain
+    /// posted.
     fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError>;
 
-    /// Returns the responder's saved results of atomics, oldest first, from which it answers duplicate requests. Works in ERR.
+    /// Returns the saved results of atomics, oldest first, with which the responder answers duplicate requests. The call also works in
+    /// ERR.
     ///
     /// # Errors
     /// `Unsupported` unless [`crate::Capabilities::saved_results`].
     fn saved_results(&self, qp: Qpn) -> Result<Vec<SavedResult>>;
 
-    /// Resets the NIC and destroys all its objects. After the call returns, the NIC no longer accesses host memory. Completions that
-    /// were written before can still be polled. The call also works on a hung NIC, and on a dead NIC, where it confirms that the NIC
-    /// is dead. The NIC remains unusable; the program opens it again.
+    /// Resets the NIC and destroys all its objects. When the call returns, the NIC no longer accesses host memory. Completions that the
+    /// NIC wrote before can still be polled. The call also works on a hung or dead NIC. This `Provider` remains unusable after the call,
+    /// and the program must open the NIC again.
     ///
     /// # Errors
     /// `Unsupported` unless [`crate::Capabilities::reset`].
     fn reset(&self) -> Result<()>;
 }
 
-/// The saved result of an atomic.
+/// The saved result of an atomic that the responder executed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SavedResult {
     /// The PSN of the request.
@@ -222,10 +224,10 @@ pub struct SavedResult {
     pub value: u64,
 }
 
-/// Delivers the events of completion queues. Its file descriptor is readable while an event waits, so the channel can be used in any
-/// event loop.
+/// A completion channel, which delivers the events of completion queues. Its file descriptor is readable while the channel holds an
+/// event, so any event loop can wait for the channel.
 pub trait CompletionChannel: AsFd + Send + Sync + fmt::Debug {
-    /// Removes the oldest event without blocking and returns its completion queue.
+    /// Removes the oldest event and returns its completion queue. Returns `None`, without blocking, if there is no event.
     ///
     /// # Errors
     /// `System`.

@@ -1,4 +1,4 @@
-//! Queue pairs: their states, attributes, and which transition needs which attribute.
+//! Queue pairs: their states, their attributes, and the attributes that each transition between states requires or allows.
 
 use core::fmt;
 
@@ -13,17 +13,17 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Unreliable datagram on queue pair 1, the general services interface, where management datagrams go
-    /// (IBTA volume 1, chapter 16). A NIC has at most one. Its Q_Key is [`GSI_QKEY`].
+    /// Unreliable datagram on queue pair 1, the general services interface, to which management datagrams are sent (IBTA volume 1,
+    /// chapter 16). A NIC has at most one queue pair of this type. Its Q_Key is [`GSI_QKEY`].
     Gsi,
 }
 
-/// The Q_Key of every queue pair 1 (`IB_QP1_QKEY` in the kernel's `ib_mad.h`). Its top bit is set, so only a queue pair that has it
-/// as its own Q_Key can send with it (IBTA volume 1, 10.2.5).
+/// The Q_Key of every queue pair 1 (`IB_QP1_QKEY` in the kernel's `ib_mad.h`). Its top bit is set. A send with such a Q_Key uses the
+/// sending queue pair's own Q_Key instead (IBTA volume 1, 10.2.5), so only a queue pair with this Q_Key can send to queue pair 1.
 pub const GSI_QKEY: u32 = 0x8001_0000;
 
 impl QpType {
-    /// Whether each send carries its destination.
+    /// Whether each send request contains its destination, as for UD and GSI.
     pub fn is_datagram(self) -> bool {
         matches!(self, QpType::Ud | QpType::Gsi)
     }
@@ -32,39 +32,40 @@ impl QpType {
 /// The states of a queue pair (IBTA volume 1, 10.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QpState {
-    /// Newly created or reset: nothing can be posted.
+    /// The queue pair is new or was reset. No request can be posted.
     Reset,
-    /// Receives may be posted; packets are dropped.
+    /// Receives can be posted. The NIC drops packets for the queue pair.
     Init,
-    /// Ready to receive.
+    /// Ready to receive: the queue pair receives messages. Sends cannot be posted.
     Rtr,
-    /// Ready to send.
+    /// Ready to send: the queue pair sends and receives.
     Rts,
-    /// The send queue drains and starts no new request; receiving continues.
+    /// Send queue drain: the queue pair completes the sends that were started, and starts no other. It continues to receive.
     Sqd,
-    /// The send queue failed; receiving continues (UC and UD only).
+    /// Send queue error: a send failed, and posted sends are flushed. The queue pair continues to receive. Only UC and UD queue pairs
+    /// have this state.
     Sqe,
-    /// Failed: all posted requests are flushed.
+    /// The queue pair failed. All posted requests are flushed.
     Err,
 }
 
-/// Sizes of a queue pair's queues.
+/// The sizes of a queue pair's queues and of the requests in them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct QpCap {
-    /// The number of outstanding send requests.
+    /// The maximum number of outstanding send requests.
     pub send_wrs: u32,
-    /// The number of outstanding receive requests; 0 with a shared receive queue.
+    /// The maximum number of outstanding receive requests. It is not used if the queue pair has a shared receive queue.
     pub recv_wrs: u32,
-    /// Scatter/gather entries of a send request.
+    /// The maximum number of scatter/gather entries in a send request.
     pub send_sges: u32,
-    /// Scatter/gather entries of a receive request.
+    /// The maximum number of scatter/gather entries in a receive request.
     pub recv_sges: u32,
-    /// Bytes of inline data in a send request.
+    /// The maximum length of inline data in a send request, in bytes.
     pub inline: u32,
 }
 
 impl Default for QpCap {
-    /// 128 requests each way, 4 entries each, 64 bytes inline.
+    /// Returns sizes of 128 send and 128 receive requests, 4 entries in each, and 64 bytes of inline data.
     fn default() -> QpCap {
         QpCap { send_wrs: 128, recv_wrs: 128, send_sges: 4, recv_sges: 4, inline: 64 }
     }
@@ -73,57 +74,57 @@ impl Default for QpCap {
 /// The attributes of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct QpInitAttr {
-    /// Transport service.
+    /// The transport service.
     pub qp_type: QpType,
-    /// Protection domain.
+    /// The protection domain.
     pub pd: PdId,
     /// The completion queue of sends.
     pub send_cq: CqId,
     /// The completion queue of receives.
     pub recv_cq: CqId,
-    /// A shared receive queue in place of a receive queue of its own.
+    /// The shared receive queue that the queue pair uses. `None` for a receive queue of its own.
     pub srq: Option<SrqId>,
     /// The sizes of the queues.
     pub cap: QpCap,
-    /// Whether every send gets a completion, signalled or not.
+    /// Whether every successful send creates a completion. Otherwise only signalled sends do.
     pub sq_sig_all: bool,
 }
 
-/// Attributes to set with [`crate::Provider::modify_qp`]; `None` leaves one as it is. Fields and units as in
+/// Attributes to set with [`crate::Provider::modify_qp`]. An attribute that is `None` is not changed. Fields and units are those of
 /// `ibv_modify_qp`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct QpAttr {
     /// The next state.
     pub state: Option<QpState>,
-    /// Index into the P_Key table; this project's NICs have index 0 only.
+    /// The index into the P_Key table. The only valid index is 0.
     pub pkey_index: Option<u16>,
-    /// The port; this project's NICs have port 1 only.
+    /// The port. The only valid port is 1.
     pub port: Option<u8>,
-    /// Remote rights through this queue pair.
+    /// The operations that the peer may request through this queue pair.
     pub access: Option<Access>,
-    /// Q_Key, on UD.
+    /// The Q_Key of a UD or GSI queue pair.
     pub qkey: Option<u32>,
     /// The peer's address (the address vector).
     pub dest_gid: Option<Gid>,
-    /// The peer's queue pair.
+    /// The number of the peer's queue pair.
     pub dest_qpn: Option<Qpn>,
-    /// Payload bytes per packet.
+    /// The maximum payload of a packet.
     pub path_mtu: Option<Mtu>,
-    /// First PSN expected.
+    /// The PSN of the first packet that the peer sends.
     pub rq_psn: Option<Psn>,
-    /// First PSN sent.
+    /// The PSN of the first packet that this queue pair sends.
     pub sq_psn: Option<Psn>,
-    /// READs and atomics outstanding as requester.
+    /// The maximum number of READs and atomics that the queue pair has outstanding as requester.
     pub max_rd_atomic: Option<u8>,
-    /// READs and atomics accepted and remembered as responder.
+    /// The maximum number of READs and atomics that the queue pair accepts at once as responder.
     pub max_dest_rd_atomic: Option<u8>,
     /// The time that the peer waits after an RNR NAK, as the 5-bit code of IBTA volume 1, table 45.
     pub min_rnr_timer: Option<u8>,
-    /// The local ACK timeout of 4.096 µs · 2^timeout; at most 31, and 0 disables retransmission.
+    /// The code of the local ACK timeout, which is 4.096 µs · 2^code. The maximum code is 31. Code 0 means no timeout.
     pub timeout: Option<u8>,
-    /// Retransmissions before RETRY_EXC, at most 7.
+    /// The number of retransmissions before a request fails with [`RetryExceeded`](crate::WcStatus::RetryExceeded). The maximum is 7.
     pub retry_cnt: Option<u8>,
-    /// Retries after RNR NAKs, at most 7; 7 means without limit.
+    /// The number of retries after RNR NAKs before a request fails. The maximum is 7, which means no limit.
     pub rnr_retry: Option<u8>,
 }
 
@@ -132,16 +133,16 @@ pub struct QpAttr {
 pub struct QpStatus {
     /// The current state.
     pub state: QpState,
-    /// The attributes from its creation.
+    /// The attributes with which the queue pair was created.
     pub init: QpInitAttr,
-    /// The attributes as set, except `state`, `rq_psn` and `sq_psn`, which are `None` here.
+    /// The attributes that were set by [`crate::Provider::modify_qp`], except `state`, `rq_psn` and `sq_psn`, which are `None`.
     pub attr: QpAttr,
-    /// As responder, the next PSN expected: every request packet before it was executed (READ: accepted).
-    /// Valid in ERR too, if the device reports [`crate::Capabilities::psn_query`].
+    /// The PSN that the responder expects next. It has executed all requests in packets with earlier PSNs; a READ has at least been
+    /// accepted. The PSN is valid in every state, including ERR, if the device reports [`crate::Capabilities::psn_query`].
     pub rq_psn: Psn,
-    /// As requester, the PSN of the next new packet.
+    /// The PSN of the next new packet that the requester sends.
     pub sq_psn: Psn,
-    /// Whether a send queue in SQD has drained.
+    /// The progress of the send queue if the queue pair is in SQD.
     pub sq_drain: SqDrain,
 }
 
@@ -150,15 +151,15 @@ pub struct QpStatus {
 pub enum SqDrain {
     /// The queue pair is not in SQD.
     NotInSqd,
-    /// Requests that were started before are outstanding.
+    /// Some requests that were started before the change to SQD are outstanding.
     Draining,
-    /// All requests that were started before have completed.
+    /// All requests that were started before the change to SQD have completed.
     Drained,
 }
 
-/// The name of a queue pair attribute, in transition tables and errors.
+/// The name of a queue pair attribute. Each variant stands for the field of [`QpAttr`] with the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)] // each is the field of `QpAttr` with that name
+#[allow(missing_docs)]
 pub enum QpAttribute {
     PkeyIndex,
     Port,
@@ -214,10 +215,10 @@ pub enum ModifyError {
         from: QpState,
         /// The state asked for.
         to: QpState,
-        /// The states that can be reached.
+        /// The states to which the queue pair can go, separated by commas.
         allowed: String,
     },
-    /// An attribute is missing.
+    /// Attributes that the transition requires are missing.
     #[error("{from:?} to {to:?} of a {qp_type:?} queue pair needs {missing}")]
     Missing {
         /// Transport service.
@@ -226,7 +227,7 @@ pub enum ModifyError {
         from: QpState,
         /// The state asked for.
         to: QpState,
-        /// Comma-separated attributes.
+        /// The missing attributes, separated by commas.
         missing: String,
     },
     /// An attribute may not be set in this transition.
@@ -246,7 +247,7 @@ pub enum ModifyError {
     OutOfRange {
         /// The attribute.
         attribute: QpAttribute,
-        /// What it must be.
+        /// The rule for the value. It completes the sentence "The attribute must be …".
         rule: &'static str,
     },
 }
@@ -314,7 +315,7 @@ impl QpAttr {
         QpAttr { state: Some(state), ..QpAttr::default() }
     }
 
-    /// Overwrites the attributes that are set in `new`.
+    /// Replaces the attributes that are set in `new` by their values in `new`.
     pub fn update(&mut self, new: &QpAttr) {
         macro_rules! set {
             ($($field:ident)*) => { $( if new.$field.is_some() { self.$field = new.$field; } )* };
@@ -323,7 +324,7 @@ impl QpAttr {
             max_dest_rd_atomic min_rnr_timer timeout retry_cnt rnr_retry);
     }
 
-    /// Returns the attributes that are set, except the state.
+    /// Returns the names of the attributes that are set, except the state.
     pub fn attributes(&self) -> impl Iterator<Item = QpAttribute> {
         [
             (self.pkey_index.is_some(), A::PkeyIndex),
@@ -347,11 +348,11 @@ impl QpAttr {
     }
 }
 
-/// Checks a modification against the rules of the verbs and returns the next state. The device checks the values that depend on its
-/// limits (MTU, rd_atomic).
+/// Checks a modification against the rules of the verbs. Returns the state after the modification. The function does not check values
+/// that depend on the limits of a device (`path_mtu`, `max_rd_atomic` and `max_dest_rd_atomic`), which the device does.
 ///
 /// # Errors
-/// The rule that the modification breaks; see [`ModifyError`].
+/// The first rule that the modification breaks (see [`ModifyError`]).
 pub fn check_modify(qp_type: QpType, from: QpState, attr: &QpAttr) -> Result<QpState, ModifyError> {
     let to = attr.state.unwrap_or(from);
     let Some((required, optional)) = transition_rule(qp_type, from, to) else {
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_attribute_error_names_them() {
+    fn missing_attribute_error_names_attributes() {
         let e =
             check_modify(Rc, Init, &QpAttr { path_mtu: Some(Mtu::M1024), ..QpAttr::to(Rtr) }).unwrap_err();
         assert_eq!(
@@ -413,13 +414,13 @@ mod tests {
     }
 
     #[test]
-    fn extra_attributes_are_refused() {
+    fn attributes_that_transition_does_not_allow_are_refused() {
         let e = check_modify(Rc, Reset, &QpAttr { qkey: Some(1), ..rc_init() }).unwrap_err();
         assert!(matches!(e, ModifyError::NotAllowed { attribute: A::Qkey, .. }), "{e}");
     }
 
     #[test]
-    fn ranges_are_checked() {
+    fn values_out_of_range_are_refused() {
         let e = check_modify(Rc, Reset, &QpAttr { port: Some(2), ..rc_init() }).unwrap_err();
         assert_eq!(e.to_string(), "port must be 1, the only port of this device");
         assert_eq!(check_modify(Rc, Reset, &rc_init()), Ok(Init));

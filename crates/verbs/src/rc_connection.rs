@@ -1,40 +1,41 @@
-//! The attributes of a reliable connection, and the three state changes that make it.
+//! The attributes of a reliable connection, and the three state changes that establish the connection.
 
 use crate::{Access, Gid, LocalAckTimeout, Mtu, Provider, Psn, QpAttr, QpState, Qpn, Result, RnrTimer};
 
-/// One end's attributes of a reliable connection.
+/// The attributes of one end of a reliable connection.
 ///
-/// Both ends exchange GID, queue pair number and first PSN out of band, then each takes its queue pair from RESET
-/// through INIT and RTR to RTS (IBTA volume 1, 10.3.1) with [`RcConnection::connect`].
+/// The two ends exchange their GIDs, queue pair numbers and first PSNs out of band. Each end then calls [`RcConnection::connect`], which
+/// changes the state of its queue pair from RESET to INIT, RTR and RTS (IBTA volume 1, 10.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RcConnection {
     /// The peer's address.
     pub dest_gid: Gid,
     /// The peer's queue pair number.
     pub dest_qpn: Qpn,
-    /// The largest payload of a packet. Both ends set the same.
+    /// The maximum payload of a packet. It must be the same at both ends.
     pub path_mtu: Mtu,
     /// The PSN of the first packet that this end sends.
     pub sq_psn: Psn,
     /// The PSN of the first packet that the peer sends.
     pub rq_psn: Psn,
-    /// What the peer may do to this end's memory.
+    /// The operations that the peer may request through this end's queue pair.
     pub access: Access,
-    /// READs and atomics that may be outstanding in each direction.
+    /// The maximum number of outstanding READs and atomics in each direction.
     pub rd_atomic: u8,
-    /// The wait that this end's RNR NAKs ask for.
+    /// The time that the peer waits before it retries, after an RNR NAK from this end.
     pub min_rnr_timer: RnrTimer,
     /// The time without a response after which this end retransmits.
     pub local_ack_timeout: LocalAckTimeout,
-    /// Retransmissions before a request fails with [`RetryExceeded`](crate::WcStatus::RetryExceeded), at most 7.
+    /// The number of retransmissions before a request fails with [`RetryExceeded`](crate::WcStatus::RetryExceeded). The maximum is 7.
     pub retry_cnt: u8,
-    /// Retries after RNR NAKs before a request fails; 7 is without limit.
+    /// The number of retries after RNR NAKs before a request fails. The maximum is 7, which means no limit.
     pub rnr_retry: u8,
 }
 
 impl RcConnection {
-    /// The connection to a queue pair of that GID and number, with these defaults: MTU 1024, PSNs 0, all remote access,
-    /// one READ or atomic at a time, RNR timer 10 µs, local ACK timeout 67 ms, 7 retries, RNR retries without limit.
+    /// Returns the attributes of a connection to the queue pair with this GID and number. The other attributes have these defaults: MTU
+    /// 1024, both PSNs 0, all remote access, one outstanding READ or atomic in each direction, RNR timer 10 µs, local ACK timeout 67 ms,
+    /// 7 retransmissions, and no limit on RNR retries.
     pub fn to(dest_gid: Gid, dest_qpn: Qpn) -> RcConnection {
         RcConnection {
             dest_gid,
@@ -51,12 +52,12 @@ impl RcConnection {
         }
     }
 
-    /// The attributes of the change from RESET to INIT.
+    /// Returns the attributes for the change from RESET to INIT.
     pub fn init(&self) -> QpAttr {
         QpAttr { pkey_index: Some(0), port: Some(1), access: Some(self.access), ..QpAttr::to(QpState::Init) }
     }
 
-    /// The attributes of the change from INIT to RTR.
+    /// Returns the attributes for the change from INIT to RTR.
     pub fn rtr(&self) -> QpAttr {
         QpAttr {
             dest_gid: Some(self.dest_gid),
@@ -69,7 +70,7 @@ impl RcConnection {
         }
     }
 
-    /// The attributes of the change from RTR to RTS.
+    /// Returns the attributes for the change from RTR to RTS.
     pub fn rts(&self) -> QpAttr {
         QpAttr {
             sq_psn: Some(self.sq_psn),
@@ -81,10 +82,10 @@ impl RcConnection {
         }
     }
 
-    /// Takes a queue pair from RESET to RTS.
+    /// Changes the state of a queue pair from RESET to INIT, RTR and RTS.
     ///
     /// # Errors
-    /// Those of [`Provider::modify_qp`].
+    /// The error of [`Provider::modify_qp`]. The queue pair then remains in the state of the last change that succeeded.
     pub fn connect(&self, nic: &dyn Provider, qp: Qpn) -> Result<()> {
         [self.init(), self.rtr(), self.rts()].iter().try_for_each(|attr| nic.modify_qp(qp, attr))
     }

@@ -3,7 +3,7 @@ use core::time::Duration;
 
 /// A point in time on a NIC's monotonic clock, in nanoseconds since the clock's origin.
 ///
-/// State machines never read a clock; callers pass the time. In the simulator the time is virtual.
+/// State machines do not read a clock. Their callers pass the time, which is virtual in the simulator.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(u64);
 
@@ -16,12 +16,12 @@ impl Time {
         Time(nanos)
     }
 
-    /// Returns the nanoseconds since the origin.
+    /// Returns the number of nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Returns the time since `earlier`, or zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is after `self`.
     pub const fn saturating_since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -29,7 +29,7 @@ impl Time {
 
 impl Add<Duration> for Time {
     type Output = Time;
-    /// Saturates at the end of the clock, 584 years after its origin.
+    /// Adds a duration. The result is at most the end of the clock, 584 years after its origin.
     fn add(self, rhs: Duration) -> Time {
         Time(self.0.saturating_add(u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX)))
     }

@@ -5,71 +5,73 @@ use core::time::Duration;
 /// The largest value of a 5-bit code.
 const MAX_CODE: u8 = 31;
 
-/// The local ACK timeout of a requester: the time after which it retransmits a request that no response has acknowledged
+/// The local ACK timeout: the time after which a requester retransmits a request that has not been acknowledged
 /// ([`QpAttr::timeout`](crate::QpAttr::timeout)).
 ///
-/// The code stands for 4.096 µs · 2^code; code 0 switches the timeout off (IBTA volume 1, 9.7.6).
+/// The timeout with a code from 1 to 31 is 4.096 µs · 2^code. Code 0 means no timeout (IBTA volume 1, 9.7.6).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LocalAckTimeout(u8);
 
 impl LocalAckTimeout {
-    /// No timeout: the requester never retransmits because of silence.
+    /// No timeout. The requester retransmits only after a NAK.
     pub const INFINITE: LocalAckTimeout = LocalAckTimeout(0);
 
-    /// The timeout with this code. [`Provider::modify_qp`](crate::Provider::modify_qp) refuses codes above 31.
+    /// Creates the timeout with this code. [`Provider::modify_qp`](crate::Provider::modify_qp) refuses codes above 31.
     pub const fn from_code(code: u8) -> LocalAckTimeout {
         LocalAckTimeout(code)
     }
 
-    /// The shortest timeout that is at least `duration`: 8.192 µs at least, and the longest one, 8796 s, where `duration` exceeds it.
+    /// Returns the shortest timeout that is not shorter than `duration`. The result is between 8.192 µs and 8796 s, even if `duration` is
+    /// not.
     pub fn from_duration(duration: Duration) -> LocalAckTimeout {
         let code = (1..MAX_CODE).find(|&code| LocalAckTimeout(code).as_duration() >= Some(duration));
         LocalAckTimeout(code.unwrap_or(MAX_CODE))
     }
 
-    /// The 5-bit code.
+    /// Returns the 5-bit code.
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// The timeout; `None` if it is infinite. Only the low 5 bits of the code count.
+    /// Returns the timeout, or `None` for code 0. Of any other code, only the low 5 bits are used.
     pub fn as_duration(self) -> Option<Duration> {
         (self.0 != 0).then(|| Duration::from_nanos(4096 << (self.0 & MAX_CODE)))
     }
 }
 
-/// The time that a requester waits after an RNR NAK, chosen by the responder
+/// The time that a requester waits after an RNR NAK. The responder chooses it
 /// ([`QpAttr::min_rnr_timer`](crate::QpAttr::min_rnr_timer)).
 ///
-/// The codes are those of IBTA volume 1, table 45: 10 µs to 491.52 ms for codes 1 to 31, and 655.36 ms for code 0.
+/// Codes 1 to 31 stand for 10 µs to 491.52 ms, and code 0 for 655.36 ms (IBTA volume 1, table 45).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RnrTimer(u8);
 
-/// The wait for each code, in units of 10 µs (IBTA volume 1, table 45).
+/// The time for each code, in units of 10 µs (IBTA volume 1, table 45).
 const RNR_TEN_MICROS: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
 impl RnrTimer {
-    /// The timer with this code. [`Provider::modify_qp`](crate::Provider::modify_qp) refuses codes above 31.
+    /// Creates the timer with this code. [`Provider::modify_qp`](crate::Provider::modify_qp) refuses codes above 31.
     pub const fn from_code(code: u8) -> RnrTimer {
         RnrTimer(code)
     }
 
-    /// The shortest wait that is at least `duration`: 10 µs at least, and the longest one, 655.36 ms, where `duration` exceeds it.
+    /// Returns the shortest timer that is not shorter than `duration`. The result is between 10 µs and 655.36 ms, even if `duration` is
+    /// not.
     pub fn from_duration(duration: Duration) -> RnrTimer {
-        // Codes 1 to 31 grow; code 0 is the longest wait.
+        // The time increases from code 1 to code 31. Code 0 stands for the longest time.
         let code = (1..=MAX_CODE).find(|&code| RnrTimer(code).as_duration() >= duration);
         RnrTimer(code.unwrap_or(0))
     }
 
-    /// The 5-bit code.
+    /// Returns the 5-bit code.
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// The wait. Only the low 5 bits of the code count.
+    /// Returns the time. Only the low 5 bits of the code are used.
     pub fn as_duration(self) -> Duration {
         Duration::from_micros(u64::from(RNR_TEN_MICROS[usize::from(self.0 & MAX_CODE)]) * 10)
     }

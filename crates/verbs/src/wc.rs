@@ -1,16 +1,16 @@
 use crate::{Key, Qpn};
 
-/// How a work request ended (`enum ibv_wc_status`; IBTA volume 1, 11.6.2).
+/// The result of a work request (`enum ibv_wc_status`; IBTA volume 1, 11.6.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WcStatus {
     /// The request was executed.
     Success,
-    /// The message is longer than the receive buffers or the local buffers of the request.
+    /// The message is longer than the buffers of the receive or of the READ.
     LocalLength,
-    /// The NIC failed to execute the request.
+    /// The local NIC has an error of its own that prevented it from executing the request.
     LocalQpOperation,
-    /// A local key, bound or right is wrong.
+    /// A scatter/gather entry has an invalid local key, exceeds the bounds of the region, or lacks the access right.
     LocalProtection,
     /// The queue pair went to ERR before this request was executed.
     Flushed,
@@ -22,13 +22,13 @@ pub enum WcStatus {
     LocalAccess,
     /// The responder reported an invalid request.
     RemoteInvalidRequest,
-    /// The responder refused the access: a key, bound or right is wrong.
+    /// The responder refused the access: the remote key is invalid, or its bounds or rights forbid the access.
     RemoteAccess,
-    /// The responder failed to execute the request.
+    /// The responder has an error of its own that prevented it from executing the request.
     RemoteOperation,
-    /// No acknowledgement arrived within all retries. It is unknown whether the request was executed.
+    /// No acknowledgement arrived after the last retransmission. The responder may have executed the request.
     RetryExceeded,
-    /// The responder had no receive posted during all retries.
+    /// The responder had no receive posted, even at the last RNR retry.
     RnrRetryExceeded,
 }
 
@@ -62,13 +62,14 @@ pub enum WcOpcode {
 pub struct Wc {
     /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// Whether and why the request failed.
+    /// The result of the request.
     pub status: WcStatus,
     /// The operation.
     pub opcode: WcOpcode,
     /// The queue pair of the request.
     pub qpn: Qpn,
-    /// Bytes received or read. A UD receive counts the 40 bytes of the GRH area.
+    /// For a receive, a READ and an atomic, the number of bytes that were received or read. On a UD queue pair, it includes the 40 bytes
+    /// of the GRH.
     pub byte_len: u32,
     /// For a receive, the immediate data.
     pub imm: Option<u32>,
@@ -78,6 +79,6 @@ pub struct Wc {
     pub src_qp: Qpn,
     /// For a receive, whether the sender set [`SOLICITED`](crate::SendFlags::SOLICITED).
     pub solicited: bool,
-    /// A code with details of an error, specific to this project; 0 if there are none.
+    /// A code of Mitra with details of the error; 0 if there are no details.
     pub vendor_err: u32,
 }

@@ -3,10 +3,10 @@ use smallvec::SmallVec;
 
 use crate::{AhId, Key, Qpn, WcOpcode, WindowBind};
 
-/// A scatter/gather entry: local memory by address and key.
+/// A scatter/gather entry: a range of registered local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sge {
-    /// The first byte, in the region's addresses.
+    /// The address of the first byte. It counts like [`Mr::addr`](crate::Mr::addr).
     pub addr: u64,
     /// The length in bytes.
     pub len: u32,
@@ -17,14 +17,14 @@ pub struct Sge {
 /// A scatter/gather list. Up to two entries need no allocation.
 pub type SgeList = SmallVec<[Sge; 2]>;
 
-/// Payload in the work request itself (`IBV_SEND_INLINE`). It is copied when the request is posted, so its memory needs no key and
-/// can be reused at once. Up to 32 bytes need no allocation.
+/// A payload that the work request itself contains (`IBV_SEND_INLINE`), so that no memory has to be registered for it. Up to 32 bytes
+/// need no allocation.
 pub type InlineData = SmallVec<[u8; 32]>;
 
-/// Remote memory by address and key.
+/// The address and the key of remote memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteAddr {
-    /// The first byte, in the addresses of the peer's region.
+    /// The address of the first byte. It counts like the [`Mr::addr`](crate::Mr::addr) of the peer's region.
     pub addr: u64,
     /// The peer's remote key.
     pub rkey: Key,
@@ -43,33 +43,34 @@ pub enum SendOp {
     Write(RemoteAddr),
     /// RDMA WRITE that consumes a receive and delivers immediate data.
     WriteWithImm(RemoteAddr, u32),
-    /// RDMA READ into the local entries.
+    /// RDMA READ into the local memory that the scatter/gather list describes.
     Read(RemoteAddr),
-    /// Atomic compare-and-swap of the 8-byte word at the remote address, in the responder's byte order; the old value
-    /// goes to the one 8-byte local entry.
+    /// Atomic compare-and-swap of the 8-byte word at the remote address, in the responder's byte order. The old value is written to the
+    /// only scatter/gather entry, which has 8 bytes.
     CompareSwap {
-        /// The word; 8-byte aligned.
+        /// The word. Its address must be a multiple of 8.
         remote: RemoteAddr,
         /// The value that the word must have for the swap.
         compare: u64,
         /// The new value.
         swap: u64,
     },
-    /// Atomic fetch-and-add on the 8-byte word at the remote address; the old value goes to the one 8-byte local entry.
+    /// Atomic fetch-and-add on the 8-byte word at the remote address, in the responder's byte order. The old value is written to the
+    /// only scatter/gather entry, which has 8 bytes.
     FetchAdd {
-        /// The word; 8-byte aligned.
+        /// The word. Its address must be a multiple of 8.
         remote: RemoteAddr,
-        /// The addend; the addition wraps.
+        /// The addend. The addition wraps around.
         add: u64,
     },
-    /// Binds a type-2 memory window; a local operation.
+    /// Binds a type-2 memory window. The operation sends no packet.
     BindWindow(WindowBind),
-    /// Invalidates a local key; a local operation.
+    /// Invalidates a local key. The operation sends no packet.
     LocalInvalidate(Key),
 }
 
 impl SendOp {
-    /// Returns the remote memory of the operation, if it has one.
+    /// Returns the remote memory that the operation accesses, if any.
     pub fn remote(&self) -> Option<RemoteAddr> {
         match *self {
             SendOp::Write(r) | SendOp::WriteWithImm(r, _) | SendOp::Read(r) => Some(r),
@@ -78,7 +79,7 @@ impl SendOp {
         }
     }
 
-    /// Whether the operation is a READ or an atomic, which `max_rd_atomic` limits.
+    /// Whether the operation is a READ or an atomic. `max_rd_atomic` limits the number of such operations that are outstanding.
     pub fn is_read_or_atomic(&self) -> bool {
         matches!(self, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
@@ -178,15 +179,15 @@ pub struct UdDestination {
 /// A send work request.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SendWr {
-    /// A number of the consumer's choice, returned in the completion.
+    /// A number that the program chooses. The completion contains it.
     pub wr_id: u64,
     /// The operation.
     pub op: SendOp,
-    /// The local data: gathered for a SEND or WRITE, and scattered to for a READ or an atomic.
+    /// The local data: the source of a SEND or WRITE, and the destination of a READ or an atomic.
     pub data: Data,
     /// The flags.
     pub flags: SendFlags,
-    /// The destination, on a UD queue pair.
+    /// The destination. Only sends on a UD queue pair have one.
     pub ud: Option<UdDestination>,
 }
 
@@ -218,9 +219,9 @@ impl fmt::Debug for SendWr {
 /// A receive work request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RecvWr {
-    /// The consumer's own name for it.
+    /// A number that the program chooses. The completion contains it.
     pub wr_id: u64,
-    /// The memory that the message is scattered to.
+    /// The memory to which the message is written.
     pub sges: SgeList,
 }
 

@@ -1,9 +1,10 @@
 //! `sigaction` and `signal`: the library's handler of SIGSEGV and SIGBUS stays installed when the program installs its own.
 //!
-//! For these two signals the functions store the program's action instead of installing it, return it when the program asks
-//! for it, and carry it out when a fault is the program's own. The library's handler is installed with the flags and the mask of
-//! the program's action, so that the kernel prepares the stack, the mask and the restart of system calls as the program wants
-//! them. Other signals go to the C library, and so do these two until the library's handler is installed.
+//! For these two signals, the functions store the program's action instead of installing it, and return the stored action when the
+//! program queries it. The library's handler carries out the stored action for a fault that the library did not cause. The handler is
+//! installed with the flags and the mask of the program's action, so the kernel sets up the stack and the mask and restarts system
+//! calls as the program requested. Calls for other signals are passed to the C library, and so are calls for these two signals before
+//! the library's handler is installed.
 
 use core::mem::{MaybeUninit, transmute};
 use core::ptr;
@@ -25,14 +26,14 @@ pub(crate) type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_voi
 struct ProgramAction {
     handler: sighandler_t,
     flags: c_int,
-    /// The kernel's 64 signals; the C library's `sigset_t` has room for 1024.
+    /// The blocked signals, one bit for each of the kernel's 64 signals. The C library's `sigset_t` has 1024 bits.
     mask: u64,
 }
 
 /// A signal whose handler is the library's, and the program's action for it.
 ///
-/// Signal handlers read the program's action at any moment, also while another thread changes it. The action is therefore
-/// stored in two slots: a change writes the slot that is not read and then switches.
+/// A signal handler may read the program's action while another thread changes it. The action is therefore stored in two slots. A change
+/// writes the slot that is not in use and then makes it the slot in use.
 struct InterceptedSignal {
     signal: c_int,
     /// Whether the library's handler is installed.
@@ -40,7 +41,7 @@ struct InterceptedSignal {
     /// The number of changes. Its lowest bit selects the slot to read.
     version: AtomicUsize,
     slots: [Slot; 2],
-    /// Whether a thread is making a change: a spin lock.
+    /// The spin lock for changes. It is true while a thread makes a change.
     changing: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! Acknowledging events: the program returns an event, and its memory is freed.
+//! Acknowledgement of events: the program has no more use for an event, and the event's memory is freed.
 
 use std::ptr;
 
@@ -29,7 +29,7 @@ pub fn acknowledge(manager: &Manager, event: *mut rdma_cm_event) -> Result<(), E
 /// Acknowledges the event that a synchronous identifier holds in its `event` field, if there is one.
 ///
 /// # Safety
-/// `id` is the memory of a live identifier, and no other thread changes its `event`.
+/// `id` is the memory of a live identifier, and no other thread accesses its `event`.
 pub unsafe fn acknowledge_held_event(manager: &Manager, id: *mut rdma_cm_id) {
     // SAFETY: by the contract `id` is readable and writable.
     let held = unsafe { std::mem::replace(&mut (*id).event, ptr::null_mut()) };

@@ -2,8 +2,8 @@
 
 use std::hash::{Hash, Hasher};
 
-/// A pointer that the program holds or passed in. The manager compares such pointers and returns them; it follows one only
-/// in a call of the program.
+/// A pointer that the program holds or passed in. The manager compares such pointers and returns them to the program. It dereferences
+/// them only in a call of the program, never in its own thread.
 pub struct CallerPtr<T>(pub *mut T);
 
 impl<T> PartialEq for CallerPtr<T> {

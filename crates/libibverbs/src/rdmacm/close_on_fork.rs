@@ -1,21 +1,22 @@
 //! Descriptors that a child process closes on `fork`, as `O_CLOFORK` would. Linux does not have that flag.
 //!
-//! If a child kept its parent's sockets open, the peers of the parent would not notice the parent's death. The handler that
-//! runs in the child between `fork` and its return may take no lock, because another thread of the parent may hold it. The
-//! descriptors are therefore entered in a table of atomics.
+//! If a child kept its parent's sockets open, the peers of the parent would not detect the parent's death. A handler therefore closes
+//! them in the child before `fork` returns there. The handler must not take a lock, because another thread of the parent may have held
+//! the lock at the `fork`. The descriptors are therefore registered in a table of atomics.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
-/// The table covers the descriptors below this number. A connection with a greater descriptor is refused.
+/// The number of descriptors in the table. A descriptor with this number or a greater one cannot be registered.
 const MAX_DESCRIPTORS: usize = 1 << 16;
 
 /// One bit for each descriptor, set while the descriptor is registered.
 static REGISTERED: [AtomicU64; MAX_DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; MAX_DESCRIPTORS / 64];
 
-/// The registration of one descriptor. It is dropped before the descriptor is closed.
+/// The registration of one descriptor. Its owner drops it before the descriptor is closed, so that no other descriptor with the same
+/// number is closed.
 #[derive(Debug)]
 pub struct CloseOnFork(usize);
 

@@ -1,4 +1,4 @@
-//! The program's memory of an identifier: `struct rdma_cm_id`.
+//! The memory that the program holds: `struct rdma_cm_id` of an identifier and `struct rdma_event_channel`.
 
 use nix::errno::Errno;
 
@@ -29,8 +29,8 @@ pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errn
 
 /// Destroys an event channel. Does nothing if the channel is unknown.
 ///
-/// Some programs leave a thread behind that waits on the channel (rping does). With the kernel's connection manager that
-/// thread waits forever, unless it starts to wait after the descriptor was closed. Here it waits forever in both cases.
+/// Some programs, such as rping, destroy a channel while a thread waits on it. With the kernel's connection manager, that thread waits
+/// forever; if it begins to wait after the descriptor was closed, its call fails. With this one, it waits forever in both cases.
 pub fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
     let mut state = manager.lock();
     if let Some(destroyed) = state.channels.remove(&CallerPtr(channel)) {
@@ -60,7 +60,7 @@ pub fn allocate_id(identifier: &Identifier) -> *mut rdma_cm_id {
 /// Frees the memory of an identifier.
 ///
 /// # Safety
-/// `id` comes from [`allocate_id`], its identifier was removed from the state, and the program uses it no more.
+/// `id` comes from [`allocate_id`], its identifier was removed from the state, and neither the program nor another call uses it.
 pub unsafe fn free_id(id: *mut rdma_cm_id) {
     // SAFETY: by the contract this is the only owner of the allocation. `set_path` made the path record by `Box::into_raw`.
     unsafe {
@@ -71,7 +71,7 @@ pub unsafe fn free_id(id: *mut rdma_cm_id) {
     }
 }
 
-/// What a request asks for.
+/// The parameters of a request, by its kind.
 pub enum RequestParams {
     /// A connection.
     Connection(ConnectionParams),
@@ -116,7 +116,7 @@ pub fn allocate_request_id(
 /// Stores the known addresses in the identifier's memory.
 ///
 /// # Safety
-/// `id` is the memory of a live identifier.
+/// `id` is the memory of a live identifier, and no other thread accesses its addresses.
 pub unsafe fn set_addresses(id: *mut rdma_cm_id, (source, destination): Addresses) {
     // SAFETY: by the contract `id` is writable.
     unsafe {
@@ -132,7 +132,7 @@ pub unsafe fn set_addresses(id: *mut rdma_cm_id, (source, destination): Addresse
 /// Stores the path in the identifier's memory.
 ///
 /// # Safety
-/// `id` is the memory of a live identifier.
+/// `id` is the memory of a live identifier, and no other thread accesses its path record.
 pub unsafe fn set_path(id: *mut rdma_cm_id, path: ibv_sa_path_rec) {
     // SAFETY: by the contract `id` is writable. A path record that is not null was allocated by an earlier call.
     unsafe {

@@ -67,20 +67,20 @@ pub struct ConnectionStream {
     pub listener: Option<IdHandle>,
 }
 
-/// The parameters that both sides agreed on, from which `ibv_modify_qp` is called.
+/// The connection parameters of this side, from which the attributes for `ibv_modify_qp` are taken.
 #[derive(Clone, Debug, Default)]
 pub struct NegotiatedParams {
     /// The first PSN of this side's queue pair.
     pub starting_psn: u32,
     /// The peer's parameters, once its REQ or REP arrived.
     pub peer: Option<ConnectionParams>,
-    /// READs and atomics that this side's queue pair accepts at once as responder.
+    /// The maximum number of READs and atomics that this side's queue pair accepts at once as responder.
     pub responder_resources: u8,
-    /// READs and atomics that this side's queue pair has outstanding as requester.
+    /// The maximum number of READs and atomics that this side's queue pair has outstanding as requester.
     pub initiator_depth: u8,
-    /// Retransmissions of this side's queue pair, at most 7.
+    /// The maximum number of retransmissions by this side's queue pair, from 0 to 7.
     pub retry_count: u8,
-    /// Retries after RNR NAKs of this side's queue pair, at most 7.
+    /// The maximum number of retries after RNR NAKs by this side's queue pair, from 0 to 7.
     pub rnr_retry_count: u8,
 }
 
@@ -123,7 +123,7 @@ pub struct Identifier {
     pub memory: Option<CallerPtr<rdma_cm_id>>,
     /// The channel of the identifier's events.
     pub channel: CallerPtr<rdma_event_channel>,
-    /// Whether the channel was created for this identifier alone, and calls wait for their event.
+    /// Whether the identifier is synchronous: it has a channel of its own, and its calls wait for their events.
     pub is_synchronous: bool,
     /// The program's context pointer. The requests of a listener inherit it.
     pub context: CallerPtr<c_void>,
@@ -133,7 +133,7 @@ pub struct Identifier {
     pub qp_type: ibv_qp_type,
     /// The state on the network.
     pub network: NetworkState,
-    /// The own address and the peer's.
+    /// The identifier's own address and the peer's address.
     pub addresses: Addresses,
     /// Whether `rdma_resolve_route` succeeded.
     pub is_route_resolved: bool,
@@ -151,7 +151,7 @@ pub struct Identifier {
     pub memberships: Vec<Membership>,
     /// The number of joins so far. The numbers of memberships come from it.
     pub joins: u64,
-    /// Events that the program has read and not acknowledged.
+    /// The number of events that the program has read and not acknowledged.
     pub unacknowledged: usize,
 }
 
@@ -185,7 +185,8 @@ impl Identifier {
         }
     }
 
-    /// Creates the identifier of a request to this listener. It inherits channel, context and options.
+    /// Creates the identifier of a request to this listener, with the channel, the context, the port space, the queue pair type and the
+    /// options of the listener.
     pub fn child(&self) -> Self {
         let Self { channel, is_synchronous, context, space, qp_type, .. } = *self;
         Self { options: self.options, ..Self::new(channel, is_synchronous, context, space, qp_type) }
@@ -205,7 +206,7 @@ impl Identifier {
         self.listener() == Some(listener) && self.params.peer.is_none()
     }
 
-    /// Returns when the identifier's state machine has something to do.
+    /// Returns when the next timer of the identifier's state machine expires, or `None` if no timer runs.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.network {
             NetworkState::Connected(stream) => stream.connection.deadline(),

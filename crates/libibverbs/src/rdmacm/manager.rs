@@ -16,10 +16,10 @@ use super::device::Device;
 use super::manager_state::ManagerState;
 use super::rdma_port::errno_of;
 
-/// The manager of this process; null until the first call, and again in the child of a `fork`.
+/// The manager of this process. Null before the first call of librdmacm, also in the child of a `fork`.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
 
-/// The epoll data of the waker. Identifiers count from 1.
+/// The epoll data of the waker. The epoll data of a socket is the handle of its identifier, which is never 0.
 const WAKER: u64 = 0;
 
 /// How long the thread pauses when a stream cannot be accepted because the process has no descriptors or memory left.
@@ -66,14 +66,14 @@ fn register_fork_handler() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         // SAFETY: the handler has the required signature and does only what is allowed in the child of a `fork` of a process
-        // with threads. Registration fails only for lack of memory. The consequence is that children share the parent's
-        // sockets, so a peer notices the parent's death only after the child's.
+        // with threads. A failure, which only a lack of memory causes, is ignored: children then share the parent's sockets, so a
+        // peer does not detect the parent's death before the child's.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(reset_after_fork)) };
     });
 }
 
-/// Runs in the child of a `fork`: the child starts without a manager, so it does not know the parent's identifiers. The memory
-/// of the parent's manager is not freed, because another thread of the parent may have been changing it.
+/// Removes the manager in the child of a `fork` and closes its descriptors, so the child does not know the parent's identifiers. The
+/// memory of the manager is not freed, because another thread of the parent may have been changing it at the `fork`.
 unsafe extern "C" fn reset_after_fork() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     // SAFETY: the registered descriptors belong to the parent's manager, which the child no longer uses.
@@ -114,7 +114,8 @@ impl Manager {
         }
     }
 
-    /// Unlocks the state, waits until an event is acknowledged, and locks it again.
+    /// Unlocks the state, waits for [`notify_acknowledged`](Self::notify_acknowledged), and locks the state again. The wait may also end
+    /// without a cause, so callers check their condition in a loop.
     pub fn wait_for_acknowledgement<'a>(
         &self,
         state: MutexGuard<'a, ManagerState>,
@@ -151,12 +152,12 @@ impl Manager {
                 let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
                 EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
             });
-            // The thread blocks all signals. If the wait fails nevertheless, it counts as one without ready sockets.
+            // The wait should not fail, because the thread blocks all signals. A failure is treated as a wait without ready sockets.
             let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
             let (mut state, now) = (self.lock(), Instant::now());
             for event in &ready[..count] {
                 match event.data() {
-                    // Only resets the eventfd; its value has no meaning.
+                    // Makes the eventfd unreadable. Its value is not used.
                     WAKER => drop(self.waker.read()),
                     handle => state.on_ready(handle, now),
                 }

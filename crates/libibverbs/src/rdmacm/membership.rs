@@ -17,7 +17,7 @@ pub const MULTICAST_QPN: u32 = 0xff_ffff;
 /// A multicast group that an identifier joined.
 #[derive(Clone, Copy)]
 pub struct Membership {
-    /// The number by which a report refers to the membership, unique within the identifier.
+    /// The number by which [`CmEvent::Joined`](super::cm_event::CmEvent::Joined) refers to the membership, unique within the identifier.
     pub number: u64,
     /// The group's address.
     pub address: SocketAddr,

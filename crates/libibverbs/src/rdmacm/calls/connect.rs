@@ -21,7 +21,7 @@ use crate::rdmacm::random::{random_psn, random_u64};
 use crate::rdmacm::rdma_port::{PortSpace, errno_of};
 use crate::rdmacm::return_code::return_code;
 
-/// The greatest backlog of a listener, in requests.
+/// The maximum backlog of a listener, in requests. It is also the backlog for which a value outside the range stands.
 const MAX_BACKLOG: usize = 1024;
 
 /// `rdma_listen`.
@@ -168,7 +168,7 @@ unsafe fn accept(
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe {
         if let Err(errno) = accepted {
-            // The peer has left in the meantime. A failure to enter ERR is ignored: the program destroys the queue pair.
+            // The peer has closed the connection. A failure to enter ERR is ignored, because the program destroys the queue pair.
             let _ = queue_pair::to_error(id);
             return Err(errno);
         }
@@ -276,14 +276,14 @@ unsafe fn disconnect(manager: &'static Manager, id: *mut rdma_cm_id) -> Result<(
 /// The program's `rdma_conn_param`, checked.
 struct CallerParams {
     private_data: Vec<u8>,
-    /// `None` for RDMA_MAX_RESP_RES: as much as the device supports.
+    /// `None` (RDMA_MAX_RESP_RES) stands for the maximum that the device supports and, in `accept`, that the peer requests.
     responder_resources: Option<u8>,
-    /// `None` for RDMA_MAX_INIT_DEPTH: as much as the device supports.
+    /// `None` (RDMA_MAX_INIT_DEPTH) stands for the maximum that the device supports and, in `accept`, that the peer requests.
     initiator_depth: Option<u8>,
     flow_control: bool,
     retry_count: u8,
     rnr_retry_count: u8,
-    /// The queue pair of the identifier, or the one that the program names.
+    /// The number of the identifier's queue pair or, if it has none, the number in the program's parameters.
     qpn: u32,
     srq: bool,
 }
