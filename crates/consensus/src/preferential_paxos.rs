@@ -9,7 +9,7 @@
 //! | the leader has signed the value | 1 | a correct leader signs one value only |
 //! | none | 0 | |
 //!
-//! A claim's priority follows from the signatures: every process that replays the claimant computes the priority itself.
+//! A claim's priority follows from the signatures: every process that replays the claiming process computes the priority itself.
 
 use core::marker::PhantomData;
 
