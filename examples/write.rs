@@ -40,8 +40,8 @@ impl End {
         Ok(End { nic, cq, qpn, memory, mr })
     }
 
-    /// Takes the queue pair from RESET over INIT and RTR to RTS. Between machines, the peer sends its address, queue pair
-    /// number and first PSN over a socket.
+    /// Takes the queue pair from RESET through INIT and RTR to RTS. If the ends are on different machines, they exchange address,
+    /// queue pair number and first PSN over a socket.
     fn connect(&self, peer_gid: Gid, peer_qpn: Qpn) -> mitra::verbs::Result<()> {
         let path_mtu = self.nic.query_port()?.max_mtu;
         let connection = RcConnection { path_mtu, ..RcConnection::to(peer_gid, peer_qpn) };

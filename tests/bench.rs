@@ -1,5 +1,5 @@
-//! Tests of `mitra bench`: short runs whose data must be right, the JSON fields, errors, Ctrl-C. No test checks a
-//! figure, because this machine may be busy.
+//! Tests of `mitra bench`: short runs that must succeed (the benchmark verifies the transferred data), the JSON fields,
+//! errors and Ctrl-C. No test compares a time or a rate with a limit, because the machine may be busy.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -92,7 +92,7 @@ fn consensus_rows_have_raw_writes_as_baseline() {
 
 #[test]
 fn missing_stores_are_noted_with_how_to_install_them() {
-    // A copy of `mitra` without the Raft baseline next to it and without Redis on the PATH.
+    // A copy of `mitra` without the Raft baseline next to it. Redis is found only with the real PATH.
     let alone = tempfile::tempdir().unwrap();
     let mitra = alone.path().join("mitra");
     fs::copy(env!("CARGO_BIN_EXE_mitra"), &mitra).unwrap();

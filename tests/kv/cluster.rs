@@ -27,7 +27,7 @@ pub struct Cluster {
     run_dir: TempDir,
     /// Additional options of `mitra memory`.
     options: &'static [&'static str],
-    /// The hosts, if each program has its own: first of the processes, then of the memories.
+    /// The hosts, if each program has its own host: first those of the processes, then those of the memories.
     hosts: Option<NetworkHosts>,
 }
 

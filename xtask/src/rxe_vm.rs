@@ -271,7 +271,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Returns a tool from the cache, or the host's tool if the host had it when the cache was filled.
+    /// Returns a tool from the cache or, if it is not there, from the host. The cache lacks the tools that the host had when the
+    /// cache was filled.
     fn tool(&self, path: &str) -> Result<PathBuf> {
         let host = Path::new("/").join(path);
         [self.path("root").join(path), host.clone()].into_iter().find(|file| file.exists()).with_context(
@@ -393,7 +394,7 @@ fn boot(cache: &Cache, args: &Args) -> Result<u8> {
     };
 
     let root = cache.path("root");
-    // The firmware is next to QEMU, and QEMU's libraries may be in the cache only.
+    // QEMU's libraries may be in the cache only.
     let libraries = [root.join("usr/lib/x86_64-linux-gnu"), "/usr/lib/x86_64-linux-gnu".into()];
     // `timeout` survives a killed xtask, so the machine always stops.
     let mut qemu = Command::new("timeout");
@@ -404,6 +405,7 @@ fn boot(cache: &Cache, args: &Args) -> Result<u8> {
         .args(["-machine", "q35,sata=off,smbus=off,usb=off", "-accel", "tcg,thread=multi"])
         .args(["-cpu", "qemu64", "-smp", "2", "-m", "1024", "-nodefaults", "-no-user-config"])
         .args(["-display", "none", "-no-reboot"])
+        // The firmware is where QEMU was installed: in the cache or on the host.
         .arg("-L")
         .arg(root.join("usr/share/qemu"))
         .arg("-L")

@@ -123,8 +123,8 @@ fn random_datagrams_of_every_length_do_no_harm() {
 
 #[test]
 fn idents_of_counting_sender_are_solved() {
-    // The kernel counts identifications up if a socket allows fragments, as soft-RoCE does. A connected UDP socket counts from a
-    // random start even with the "don't fragment" flag.
+    // Some senders count the IPv4 identification up: soft-RoCE, a socket that allows fragments, and (from a random start) a
+    // connected UDP socket, even with the "don't fragment" flag.
     let b = Endpoint::new(common::open(mitra_softnic::Config::loopback()));
     let ip = "127.200.1.3".parse().unwrap();
     b.connect_to(Gid::from(std::net::IpAddr::V4(ip)), Qpn::new(0x11), common::LinkAttr::default());

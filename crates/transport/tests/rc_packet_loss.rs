@@ -476,8 +476,8 @@ fn pending_sequence_nak_is_updated_to_next_missing_psn() {
     p.inject(1, &late);
     p.transmit_all();
     assert_eq!(naks(&p).len(), 1, "each gap is NAKed once");
-    // If the dropped packets arrive again before the NAK is sent, the responder sends an acknowledgement instead of the
-    // NAK.
+    // Packet 3 overtakes packet 2, so a NAK for packet 2 is pending. Both packets arrive before it is sent, so the responder
+    // sends an acknowledgement instead.
     for psn in [1, 3, 2, 3] {
         let packet = packet(&p, psn);
         p.inject(1, &packet);
@@ -506,8 +506,8 @@ fn max_rd_atomic_change_does_not_disturb_read_in_flight() {
 #[test]
 fn max_rd_atomic_change_keeps_chunks_of_started_read() {
     let mut p = Setup { send_window: 8192, rd_atomic: 4, ..Setup::default() }.pair();
-    // Each request packet asks for two response packets, at the PSNs 100, 102, 104 and 106. The link drops the last
-    // request and all responses from PSN 103 on.
+    // Each request packet asks for two response packets. The first four requests have the PSNs 100, 102, 104 and 106.
+    // Until `broken` is false, the link drops the fourth and all later requests, and all responses from PSN 103 on.
     let broken = Rc::new(Cell::new(true));
     let (lossy, mut requests) = (broken.clone(), 0);
     p.set_link(move |from, packet| {

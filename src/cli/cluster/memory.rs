@@ -17,7 +17,7 @@ use super::{ClusterArgs, elect};
 /// The longest sleep. It bounds the delay with which this memory node reacts to the failover of a peer.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
-/// Run a memory node, which processes read and write by RDMA
+/// Run a memory node; processes read and write its memory by RDMA
 ///
 /// The CPU of the memory node accepts connections and changes permissions. Reads and writes do not involve it: the NIC
 /// executes them, and refuses those without permission. Without --data, a restarted memory node has lost its contents

@@ -173,7 +173,7 @@ impl Nic {
         }
         while let Some(cq) = self.shared.cqs.take_overflowed() {
             self.shared.events.raise(AsyncEvent::CqError(cq));
-            // An overflow is rare, so that a scan over all queue pairs is acceptable.
+            // An overflow is rare, so a scan over all queue pairs is acceptable.
             for (_, qp) in self.qps.iter_mut() {
                 let init = &qp.attrs.init;
                 // A queue pair in RESET has no work requests to complete.

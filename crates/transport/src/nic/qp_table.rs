@@ -140,7 +140,7 @@ impl QpTable {
         let qp = self.slots[slot as usize].qp.take().ok_or(no_such_qp(qpn))?;
         self.live -= 1;
         if slot == GSI_SLOT {
-            // The number 1 is well known, so that a quarantine would not protect the next owner.
+            // The number 1 is well known, so a quarantine would not protect the next owner.
         } else if self.next_tag(slot) {
             self.quarantined.push_back((now + self.quarantine, slot));
         } else {
