@@ -13,7 +13,7 @@ fn json(words: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn a_protocol_is_explored() {
+fn protocol_is_explored_exhaustively() {
     let report = json(&["check", "paxos", "--json"]);
     assert!(report["states"].as_u64().unwrap() > 10_000, "{report}");
     assert_eq!(report["holds"], serde_json::json!(["agreement", "validity"]));
@@ -36,7 +36,7 @@ fn all_protocols_run_from_seeds() {
 }
 
 #[test]
-fn who_asks_for_what_there_is_not_is_told_what_there_is() {
+fn unknown_protocol_is_reported_with_the_known_ones() {
     for words in [&["check", "raft"][..], &["sim", "--workload", "raft"]] {
         let output = mitra(words);
         let said = String::from_utf8_lossy(&output.stderr);

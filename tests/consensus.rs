@@ -110,32 +110,32 @@ fn agree(outputs: &[Output], valid: &[&str]) {
 const COLOURS: [Option<&str>; 3] = [Some("red"), Some("green"), Some("blue")];
 
 #[test]
-fn three_programs_decide_over_three_memories() {
+fn three_processes_decide_over_three_memories() {
     for protocol in ["protected-memory-paxos", "disk-paxos", "aligned-paxos"] {
         agree(&decide(protocol, 3, COLOURS, &[1]), &["green"]);
     }
 }
 
 #[test]
-fn two_who_lead_agree_all_the_same() {
+fn two_leaders_decide_the_same_value() {
     for protocol in ["protected-memory-paxos", "disk-paxos"] {
         agree(&decide(protocol, 3, COLOURS, &[0, 2]), &["red", "blue"]);
     }
 }
 
 #[test]
-fn three_programs_decide_by_messages() {
+fn three_processes_decide_by_messages() {
     agree(&decide("paxos", 0, COLOURS, &[2]), &["blue"]);
     agree(&decide("fast-paxos", 0, [None, Some("green"), None], &[]), &["green"]);
 }
 
 #[test]
-fn three_programs_decide_by_coins() {
+fn three_processes_decide_by_coin_flips() {
     agree(&decide("hbo", 3, [Some("true"), Some("false"), Some("true")], &[]), &["true", "false"]);
 }
 
 #[test]
-fn three_programs_that_might_lie_decide() {
+fn three_processes_decide_with_byzantine_protocols() {
     let dir = TempDir::new().expect("a directory");
     let make = |id: usize| {
         let file = dir.path().join(format!("key{id}"));
@@ -153,7 +153,7 @@ fn three_programs_that_might_lie_decide() {
 
 /// Three processes elect a leader. The leader is killed, and the other two elect one of them.
 #[test]
-fn when_the_leader_dies_the_others_name_another() {
+fn survivors_elect_a_new_leader() {
     let memory = Memory::start("omega", 0);
     let doors = doors().iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
     let (tell, told) = mpsc::channel();
@@ -186,7 +186,7 @@ fn when_the_leader_dies_the_others_name_another() {
 }
 
 #[test]
-fn what_is_asked_wrongly_is_said_in_one_line() {
+fn bad_arguments_are_reported_in_one_line() {
     for (arguments, says) in [
         (&["memory", "raft"][..], "use kv, omega, or one of paxos"),
         (&["memory", "kv", "--listen", "0.0.0.0:0"], "--secret FILE"),

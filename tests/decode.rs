@@ -27,7 +27,7 @@ fn temporary(bytes: &[u8]) -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn text_has_a_line_a_packet_and_a_summary() {
+fn text_has_one_line_per_packet_and_a_summary() {
     let output = decode(&capture("rnr_nak.pcap"), &[]);
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -42,7 +42,7 @@ fn text_has_a_line_a_packet_and_a_summary() {
 }
 
 #[test]
-fn json_names_every_field() {
+fn json_has_every_field() {
     let output = decode(&capture("mixed.pcap"), &["--json"]);
     assert_eq!(output.status.code(), Some(0));
     let lines = json_lines(&output);
@@ -68,7 +68,7 @@ fn json_names_every_field() {
 }
 
 #[test]
-fn a_corrupted_packet_is_bad_and_a_cut_one_malformed() {
+fn corrupted_packet_is_bad_and_truncated_one_malformed() {
     let original = std::fs::read(capture("cas.pcap")).unwrap();
     // The file and record headers take 24 + 16 bytes; the last byte of the first frame belongs to its ICRC.
     let first_len = u32::from_le_bytes(original[32..36].try_into().unwrap()) as usize;
@@ -94,7 +94,7 @@ fn a_corrupted_packet_is_bad_and_a_cut_one_malformed() {
 }
 
 #[test]
-fn other_traffic_is_counted_and_passed_over() {
+fn other_traffic_is_counted_and_skipped() {
     let mut file = std::fs::read(capture("cas.pcap")).unwrap();
     // The first frame gets another UDP destination port; the second frame is unchanged.
     let port = 24 + 16 + 14 + 20 + 2;
@@ -105,7 +105,7 @@ fn other_traffic_is_counted_and_passed_over() {
 }
 
 #[test]
-fn a_congestion_notification_is_a_packet() {
+fn congestion_notification_is_a_packet() {
     let mut file = std::fs::read(capture("cas.pcap")).unwrap();
     file[24 + 16 + 14 + 20 + 8] = 0x81;
     let lines = json_lines(&decode(temporary(&file).path(), &["--json"]));
@@ -116,7 +116,7 @@ fn a_congestion_notification_is_a_packet() {
 }
 
 #[test]
-fn a_cut_file_is_decoded_as_far_as_it_goes() {
+fn truncated_file_is_decoded_up_to_its_end() {
     let file = std::fs::read(capture("send.pcap")).unwrap();
     let output = decode(temporary(&file[..file.len() - 1]).path(), &["--json"]);
     assert_eq!(output.status.code(), Some(0));
@@ -126,7 +126,7 @@ fn a_cut_file_is_decoded_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_is_no_capture_is_an_error_of_one_line() {
+fn file_that_is_no_capture_is_reported_in_one_line() {
     let missing = Path::new("/nonexistent/x.pcap");
     let garbage = temporary(b"#!/bin/sh\necho this is not a capture at all\n");
     let empty = temporary(b"");
@@ -152,7 +152,7 @@ fn what_is_no_capture_is_an_error_of_one_line() {
 }
 
 #[test]
-fn a_foreign_link_type_is_said() {
+fn unknown_link_type_is_reported() {
     let mut file = std::fs::read(capture("cas.pcap")).unwrap();
     file[20..24].copy_from_slice(&147u32.to_le_bytes());
     let output = decode(temporary(&file).path(), &["--json"]);
@@ -161,7 +161,7 @@ fn a_foreign_link_type_is_said() {
 }
 
 #[test]
-fn standard_input_is_read_in_pieces() {
+fn standard_input_is_read_in_chunks() {
     let file = std::fs::read(capture("mixed_mtu4096.pcap")).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_mitra"))
         .args(["decode", "-", "--json"])
@@ -181,7 +181,7 @@ fn standard_input_is_read_in_pieces() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_it_quietly() {
+fn closed_output_pipe_ends_decode_quietly() {
     // The output exceeds a pipe's buffer, so a write fails.
     let one = std::fs::read(capture("mixed.pcap")).unwrap();
     let mut file = one.clone();

@@ -10,7 +10,7 @@ fn devices(flags: &[&str]) -> Output {
 }
 
 #[test]
-fn json_has_what_scripts_ask_for() {
+fn json_has_documented_fields() {
     let output = devices(&["--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -32,7 +32,7 @@ fn json_has_what_scripts_ask_for() {
 }
 
 #[test]
-fn text_says_yes_and_why_not_more() {
+fn text_lists_devices_and_missing_features() {
     let output = devices(&[]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("Software NICs: yes"), "{text}");
@@ -40,7 +40,7 @@ fn text_says_yes_and_why_not_more() {
 }
 
 #[test]
-fn who_has_the_port_is_named() {
+fn holder_of_roce_port_is_named() {
     let socket = UdpSocket::bind("127.79.1.1:4791").unwrap();
     let text = String::from_utf8(devices(&[]).stdout).unwrap();
     let line = text.lines().find(|line| line.contains("127.79.1.1")).expect("the address");
@@ -49,7 +49,7 @@ fn who_has_the_port_is_named() {
 }
 
 #[test]
-fn a_bad_flag_is_named() {
+fn bad_flag_is_named() {
     let output = devices(&["--jsn"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--jsn"));

@@ -11,6 +11,6 @@ fn write_arrives() {
 }
 
 #[test]
-fn a_counter_survives_a_rail() {
+fn counter_survives_rail_failure() {
     survive::main().unwrap();
 }

@@ -9,7 +9,7 @@ use mitra_wire::{BTH_LEN, ICRC_LEN, Message, Packet, opcode};
 use serde_json::{Value, json};
 
 #[test]
-fn scapy_reads_and_seals_what_we_emit() {
+fn scapy_agrees_on_fields_and_icrc() {
     let samples = sample_packets::samples();
     let capture = sample_packets::write_pcap(&samples);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -42,7 +42,7 @@ const FIELDS: [&str; 29] = [
 ];
 
 #[test]
-fn tshark_reads_what_we_emit() {
+fn tshark_agrees_on_fields() {
     let samples = sample_packets::samples();
     let capture = sample_packets::write_pcap(&samples);
     let mut tshark = tshark();
@@ -70,7 +70,7 @@ fn tshark_reads_what_we_emit() {
 }
 
 #[test]
-fn tshark_names_the_operations_alike() {
+fn tshark_uses_the_same_operation_names() {
     let samples = sample_packets::samples();
     let capture = sample_packets::write_pcap(&samples);
     let output = sample_packets::run(tshark().args(["-O", "infiniband", "-r"]).arg(&*capture));

@@ -83,7 +83,7 @@ fn refused(command: &mut Command, code: i32, says: &str) {
 }
 
 #[test]
-fn the_program_gets_the_library_the_options_and_its_own_exit_code() {
+fn program_gets_library_options_and_exit_code() {
     let scene = Scene::new();
     let mut run =
         scene.run(&["--rails", "2", "--policy", "blanket", "--writes", "repeatable", "--log", "--verbose"]);
@@ -101,7 +101,7 @@ fn the_program_gets_the_library_the_options_and_its_own_exit_code() {
 }
 
 #[test]
-fn the_environment_holds_where_no_option_is_given() {
+fn environment_variables_apply_without_options() {
     let scene = Scene::new();
     let own_dir = scene.path("own");
     let mut run = scene.run(&["--policy", "none", "true"]);
@@ -115,7 +115,7 @@ fn the_environment_holds_where_no_option_is_given() {
 }
 
 #[test]
-fn what_was_preloaded_stays() {
+fn earlier_preloaded_libraries_stay() {
     let scene = Scene::new();
     let other = scene.compile("other.so", &STAND_IN.replace("loaded", "other"), &["-shared", "-fPIC"]);
     let output = scene.run(&["true"]).env("LD_PRELOAD", other).output().unwrap();
@@ -124,7 +124,7 @@ fn what_was_preloaded_stays() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn missing_program_is_named() {
     let scene = Scene::new();
     refused(&mut scene.run(&["--", "no-such-program"]), 127, "no program \"no-such-program\" on the PATH");
     refused(&mut scene.run(&["--", "/no/such"]), 127, "there is no program /no/such");
@@ -132,7 +132,7 @@ fn a_program_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_program_that_cannot_be_executed_is_named() {
+fn non_executable_program_is_named() {
     let scene = Scene::new();
     let file = scene.file("data", b"", 0o644);
     refused(&mut scene.run(&[file.to_str().unwrap()]), 126, "data is not executable; chmod +x it");
@@ -141,7 +141,7 @@ fn a_program_that_cannot_be_executed_is_named() {
 }
 
 #[test]
-fn a_statically_linked_program_is_refused() {
+fn statically_linked_program_is_refused() {
     let scene = Scene::new();
     for flag in ["-static", "-static-pie"] {
         let program = scene.compile("static", "int main(void) { return 0; }", &[flag]);
@@ -150,7 +150,7 @@ fn a_statically_linked_program_is_refused() {
 }
 
 #[test]
-fn a_privileged_program_is_refused() {
+fn set_uid_program_is_refused() {
     let scene = Scene::new();
     let program = if Uid::effective().is_root() {
         // As root the test creates a directory of another user; other users take one of root's.
@@ -165,7 +165,7 @@ fn a_privileged_program_is_refused() {
 }
 
 #[test]
-fn a_damaged_or_foreign_program_is_refused() {
+fn damaged_or_foreign_program_is_refused() {
     let scene = Scene::new();
     let mut elf = fs::read("/bin/true").unwrap();
     let cut = scene.file("cut", &elf[..80], 0o755);
@@ -178,7 +178,7 @@ fn a_damaged_or_foreign_program_is_refused() {
 }
 
 #[test]
-fn a_program_without_verbs_is_run_with_a_note() {
+fn program_without_verbs_runs_with_a_note() {
     let scene = Scene::new();
     let note = |command: &[&str]| {
         let output = scene.run(command).output().unwrap();
@@ -199,7 +199,7 @@ fn a_program_without_verbs_is_run_with_a_note() {
 }
 
 #[test]
-fn a_library_that_is_not_there_is_named_with_the_way_out() {
+fn missing_library_is_named_with_instructions() {
     let scene = Scene::new();
     refused(
         scene.mitra(&["run", "true"]).env("MITRA_PRELOAD", "/no/lib.so"),
@@ -261,7 +261,7 @@ impl ControlledDevice for Notes {
 }
 
 #[test]
-fn faults_reach_programs_that_run() {
+fn faults_reach_running_programs() {
     let scene = Scene::new();
     let (sender, notes) = channel();
     let settings =

@@ -39,7 +39,7 @@ fn file(text: &str) -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn json_names_every_field_of_an_exact_answer() {
+fn json_has_every_field_of_an_exact_result() {
     let edges = file("# a star of six\n0 1\n0 2\n0 3\n\n0 4\n0 5\n");
     let output = topology(&["--edges", edges.path().to_str().unwrap(), "--json"]);
     assert_eq!(
@@ -54,7 +54,7 @@ fn json_names_every_field_of_an_exact_answer() {
 }
 
 #[test]
-fn every_row_of_the_table_comes_through_an_edge_list() {
+fn documented_table_is_reproduced_from_edge_lists() {
     let cycle = |n: u32| (0..n).map(|v| format!("{v} {}\n", (v + 1) % n)).collect::<String>();
     let complete =
         |n: u32| (0..n).flat_map(|u| (u + 1..n).map(move |v| format!("{u} {v}\n"))).collect::<String>();
@@ -90,7 +90,7 @@ fn every_row_of_the_table_comes_through_an_edge_list() {
 }
 
 #[test]
-fn what_is_not_exact_says_so_and_holds_both_bounds() {
+fn inexact_result_has_both_bounds() {
     let value = json(&topology(&["--family", "random-regular", "1000", "6", "--json"]));
     assert_eq!((&value["exact"], &value["spectral"]), (&false.into(), &true.into()));
     for field in ["expansion", "bound_f", "hbo_f", "best_f"] {
@@ -106,7 +106,7 @@ fn what_is_not_exact_says_so_and_holds_both_bounds() {
 }
 
 #[test]
-fn a_single_process_has_no_expansion() {
+fn single_process_has_no_expansion() {
     let value = json(&with_input(&["--json"], b"0\n"));
     assert_eq!(
         (&value["expansion"], &value["best_f"], &value["exact"]),
@@ -129,7 +129,7 @@ fn table_names_the_defeating_sets_and_explains_the_misread_bound() {
 }
 
 #[test]
-fn a_suggestion_is_written_and_holds_when_it_is_read_again() {
+fn written_suggestion_is_confirmed_when_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("graph.txt");
     let path = path.to_str().unwrap();
@@ -145,7 +145,7 @@ fn a_suggestion_is_written_and_holds_when_it_is_read_again() {
 }
 
 #[test]
-fn drawings_show_every_vertex_and_need_nothing_from_elsewhere() {
+fn drawings_show_every_vertex_and_load_no_resources() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
@@ -179,7 +179,7 @@ fn refused(output: &Output, says: &str) {
 }
 
 #[test]
-fn bad_input_is_refused_in_one_line_that_names_it() {
+fn bad_input_is_reported_in_one_line() {
     refused(&with_input(&[], b"0 1\n1 two\n"), "-: line 2: `two` is no vertex");
     refused(&with_input(&[], b""), "at least one");
     refused(&with_input(&[], b"0 1\n5 6\n"), "vertex 2 is missing");
@@ -199,7 +199,7 @@ fn bad_input_is_refused_in_one_line_that_names_it() {
 }
 
 #[test]
-fn the_largest_graph_that_is_taken_is_measured() {
+fn largest_accepted_graph_is_measured() {
     let edges: String = (0..100_000)
         .map(|v| format!("{v} {}\n", (v * 7 + 1) % 100_000))
         .filter(|line| {

@@ -21,8 +21,8 @@ ends() { wait $server || { echo "server: $?"; exit 1; }; wait $client || { echo 
 "#;
 
 /// Runs a script on the two hosts, and returns its output.
-fn play(script: &str) -> String {
-    let dir = tempfile::tempdir().expect("a directory for what the ends say");
+fn run_script(script: &str) -> String {
+    let dir = tempfile::tempdir().expect("a directory for the outputs");
     let script = format!("{HOSTS}\n{script}\ncat server client");
     let mut hosts = network_namespace::command_in_new_namespace();
     hosts.args(["sh", "-c", &script]).env("MITRA", env!("CARGO_BIN_EXE_mitra"));
@@ -37,12 +37,12 @@ fn play(script: &str) -> String {
         file("server"),
         file("client"),
     );
-    String::from_utf8(output.stdout).expect("the programs speak ASCII")
+    String::from_utf8(output.stdout).expect("the output is ASCII")
 }
 
 #[test]
-fn two_hosts_ping() {
-    let said = play(
+fn rc_pingpong_runs_between_two_hosts() {
+    let output = run_script(
         r#"
         "$MITRA" run --rails 10.0.0.1 -- ibv_rc_pingpong -g 0 -c >server 2>&1 & server=$!
         listens 18515
@@ -50,12 +50,12 @@ fn two_hosts_ping() {
         ends
         "#,
     );
-    assert_eq!(said.matches("1000 iters").count(), 2, "{said}");
+    assert_eq!(output.matches("1000 iters").count(), 2, "{output}");
 }
 
 #[test]
-fn a_cable_is_unplugged_under_a_program_on_two_hosts() {
-    let said = play(
+fn program_on_two_hosts_survives_link_failure() {
+    let output = run_script(
         r#"
         "$MITRA" run --rails 10.0.0.1,10.1.0.1 -- ib_write_bw -D 3 >server 2>&1 & server=$!
         listens 18515
@@ -67,5 +67,5 @@ fn a_cable_is_unplugged_under_a_program_on_two_hosts() {
         ends
         "#,
     );
-    assert_eq!(said.matches("moved from rail 0 to rail 1").count(), 2, "{said}");
+    assert_eq!(output.matches("moved from rail 0 to rail 1").count(), 2, "{output}");
 }
