@@ -1,9 +1,9 @@
 //! The client of one memory node: turns operations into one-sided work requests, and their completions into responses.
 //!
-//! The client replaces a broken connection. A NAK breaks a connection, too. The memory node fences the old connection before it
-//! accepts the new connection. The client then answers a WRITE that was posted on the old connection, and whose outcome is unknown,
-//! with NAK: the WRITE may have been executed, but will not be executed later. Reads, write-once operations and changes of permissions
-//! are repeatable, so the client posts them again instead.
+//! The client replaces a broken connection. An RC NAK from the memory node's NIC breaks the connection, too. The memory node fences the
+//! old connection before it accepts the new connection. The client then responds with `Response::Nak` to each WRITE that was posted
+//! on the old connection and whose outcome is unknown: the WRITE may have been executed, but will not be executed later. The client
+//! posts reads, write-once operations and changes of permissions again, because they are repeatable.
 
 mod complete;
 mod connection;
@@ -93,8 +93,8 @@ struct PendingOp<C> {
     stage: Stage,
     /// The cells that a read operation has read so far.
     cells: Vec<C>,
-    /// Set if the last READ of the register that a read operation reads next found one torn slot: the sequence number of the other,
-    /// whole slot.
+    /// The sequence number of the whole slot, if the last READ found the other slot of the register torn. The register is the one that
+    /// the operation reads next, after `cells`.
     whole_beside_torn: Option<u64>,
     /// The number of READs of the same register so far that found a torn slot.
     torn_reads: u32,

@@ -43,7 +43,7 @@ struct Op {
     app_signaled: bool,
     write_policy: WritePolicy,
     kind: Kind,
-    /// The PSN of the first packet, valid while the operation is in flight.
+    /// The PSN of the first packet on the rail on which the operation was last posted. Not valid before the operation is posted.
     first_psn: Psn,
     /// The number of packets, without the packet of the log entry.
     packets: u32,
@@ -250,7 +250,8 @@ impl Ledger {
             return false;
         }
         self.ops[index].byte_len = byte_len;
-        // An earlier completion marked all operations before the last completed one as done, so the loop stops there.
+        // The loop stops at the first operation that this rail completed earlier: that completion marked everything before it.
+        // Operations that a failover completed (`Recovered`) say nothing about their predecessors, so the loop passes them.
         for i in (0..=index).rev() {
             match self.ops[i].state {
                 State::InFlight => self.ops[i].state = State::Done(Outcome::Success),
@@ -350,7 +351,8 @@ impl Ledger {
             let State::Done(outcome) = self.ops.front()?.state else { return None };
             let op = self.ops.pop_front()?;
             if self.ops.is_empty() {
-                self.ops.clear(); // the ring continues at its first slot, which is still in the CPU cache
+                // `clear` moves the head of the empty ring back to slot 0, so a short queue reuses the same few cached slots.
+                self.ops.clear();
             }
             self.first_seq += 1;
             self.cursor = self.cursor.saturating_sub(1);

@@ -1,5 +1,5 @@
-//! Failover scenarios with one fixed schedule each: the tests poll both ends. Runs with random schedules are
-//! in `failover_random_faults`.
+//! Failover scenarios with fixed schedules: each test itself decides when an end polls and when time advances. Runs with random
+//! schedules are in `failover_random_faults`.
 
 mod vqp_pair;
 

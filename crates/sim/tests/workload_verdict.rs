@@ -221,8 +221,8 @@ fn run(plan: &Plan, fault: Fault, target: u64) -> Verdict {
         }
     }
     assert!(peers[0].is_done(), "the plan did not finish");
-    for peer in &mut peers {
-        peer.step(&mut endpoints[0]); // the peer handles its last completions
+    for (peer, endpoint) in peers.iter_mut().zip(&mut endpoints) {
+        peer.step(endpoint); // the peer handles its last completions
         peer.sweep();
     }
     verify(plan, peers[0].requester_log(), peers[1].responder_log())
@@ -233,7 +233,7 @@ fn plan(seed: u64) -> Plan {
 }
 
 fn target_op(plan: &Plan, kind: OpKind) -> Option<Op> {
-    // Not the last operation of the plan, because some faults are detected only by later operations.
+    // The third operation of the kind: others normally follow it, and some faults are detected only by later operations.
     plan.ops().into_iter().filter(|op| op.kind == kind && !op.inline).nth(2)
 }
 

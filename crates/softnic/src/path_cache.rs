@@ -1,4 +1,4 @@
-//! Caches of the paths to and from peers. A path has the peer's address, the ICRC state, and for a received packet the state of the
+//! Caches of the paths to and from peers. A path has the peer's address and the ICRC state. A receive path also has the state of the
 //! peer's IPv4 identifications.
 
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use crate::udp_socket::MAX_GSO_SEGMENTS;
 
 /// The capacity of a cache, in paths. A full cache is cleared.
 const MAX_PATHS: usize = 4096;
-/// The number of consecutive packets with unexpected identifications that convince the NIC that a predictable sender has changed. The NIC
-/// drops all of them except the last.
+/// The number of consecutive packets with unexpected identifications after which the NIC no longer treats a sender as predictable. The NIC
+/// accepts the last of these packets and drops the others.
 const ACCEPT_AFTER: u8 = 3;
 
 /// The transmit and receive paths of a NIC.
@@ -81,7 +81,8 @@ pub(crate) struct RxPath {
 /// The result of an ICRC check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IcrcCheck {
-    /// The ICRC is right for this identification. `solved` is whether the identification was computed from the ICRC and not expected.
+    /// The ICRC is right for this identification. `solved` is true if the identification was computed from the ICRC and
+    /// is neither small nor the successor of the last one.
     Good { ident: u16, solved: bool },
     /// The ICRC is wrong, or is right only for an implausible identification.
     Bad,

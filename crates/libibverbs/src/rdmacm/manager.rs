@@ -27,13 +27,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A process' connection manager. It is never freed.
 pub struct Manager {
+    /// Dropped before the descriptors that it names, because a closed number can be reused at once.
+    _close_on_fork: [CloseOnFork; 2],
     state: Mutex<ManagerState>,
     acknowledged: Condvar,
     epoll: Arc<Epoll>,
     /// Wakes the thread from `epoll_wait`.
     waker: EventFd,
     device: Mutex<Option<Device>>,
-    _close_on_fork: [CloseOnFork; 2],
 }
 
 /// Returns the manager, and creates it in the first call of a process.

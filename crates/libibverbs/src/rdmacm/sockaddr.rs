@@ -31,7 +31,7 @@ pub unsafe fn read_sockaddr(address: *const sockaddr) -> Result<Option<SocketAdd
                 let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
                 SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into()
             }
-            // AF_IB is InfiniBand's own address family.
+            // This includes AF_IB, InfiniBand's own address family, which this library does not support.
             _ => return Err(Errno::EAFNOSUPPORT),
         }
     };

@@ -1,4 +1,4 @@
-//! Registered program memory under the operations of a software NIC.
+//! Tests of a software NIC's operations on registered program memory, mapped and unmapped.
 
 use std::time::{Duration, Instant};
 
