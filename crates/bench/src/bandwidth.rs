@@ -59,7 +59,7 @@ fn parse_ops(text: &str) -> Result<super::Ops, String> {
     }
 }
 
-/// One block, as the first process describes it to the second.
+/// The parameters of one block, which the first process sends to the second.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Block {
     /// The block number, from 1. Every payload contains it, so that data of an earlier block is detected.

@@ -1,4 +1,4 @@
-//! One process's side of a comparison: two NICs, a UDP socket, two RC and two virtual queue pairs, all connected to
+//! The endpoint of a comparison in one process: two NICs, a UDP socket, two RC and two virtual queue pairs, all connected to
 //! one peer.
 
 use std::net::{IpAddr, SocketAddr};
@@ -90,7 +90,7 @@ impl Layout {
     }
 }
 
-/// One process's side of every variant.
+/// The endpoint of every variant in one process.
 pub(crate) struct Endpoint {
     /// The NIC of each rail. The NIC of rail 0 also carries the RC queue pairs.
     pub(crate) nics: [Arc<SoftNic>; 2],

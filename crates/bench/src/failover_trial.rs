@@ -1,4 +1,4 @@
-//! One failover trial between two processes: operations in flight, a rail that fails, and the outcome of every
+//! A failover trial between two processes: operations in flight, a rail that fails, and the outcome of every
 //! operation.
 
 use std::collections::VecDeque;
@@ -55,7 +55,7 @@ impl Fault {
     }
 }
 
-/// One trial, as both processes know it.
+/// The parameters of a trial, which both processes know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TrialPlan {
     pub(crate) placement: NicPlacement,
