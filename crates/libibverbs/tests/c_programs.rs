@@ -66,7 +66,7 @@ macro_rules! scenarios {
     )*};
 }
 
-scenarios! { TWO_PROCESSES: unmapped killed killed_idle forks late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives multicast }
+scenarios! { TWO_PROCESSES: unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives multicast }
 
 scenarios! { DEVICE_AND_RAILS: port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets connected_to_itself rnr_retries_are_limited solicited }
 

@@ -11,6 +11,7 @@
 
 mod async_event_thread;
 mod fault_control;
+mod fork_gate;
 pub(crate) mod multi_rail_domain;
 pub(crate) mod multi_rail_qp;
 pub(crate) mod object_table;

@@ -10,7 +10,7 @@ use mitra_verbs::Result;
 use super::fault_control::FaultControl;
 use super::rail_set::RailSet;
 use super::virtual_qps::MultiRail;
-use super::{async_event_thread, progress_thread};
+use super::{async_event_thread, fork_gate, progress_thread};
 use crate::common::errno::system_error;
 use crate::common::lock::lock;
 use crate::common::logging;
@@ -43,9 +43,10 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
         // SAFETY: `at_exit` is a function without arguments that does not unwind. If the C library cannot register the handler, the
         // handler is not called, and the peers detect the exit by their timeouts.
         unsafe { libc::atexit(at_exit) };
-        // SAFETY: `after_fork_in_child` only increments an atomic counter, which is allowed after a fork. If the C library cannot
-        // register the handler, a child that uses an inherited object may hang, as with any verbs library.
-        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        let (before, in_parent) = (fork_gate::before_fork, fork_gate::after_fork_in_parent);
+        // SAFETY: the handlers have the required signature and do not unwind. The one in the child only changes atomic counters, which is
+        // allowed after a fork. If the C library cannot register the handlers, a child that uses an inherited object may hang.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(after_fork_in_child)) };
     }
     if let Some(inherited) = open.replace((pid, Arc::clone(&rails))) {
         // Dropping the NICs of the parent process would join threads that do not exist in this process.
@@ -80,8 +81,9 @@ fn open_rails() -> Result<Arc<RailSet>> {
 }
 
 /// Tells the software NICs that their threads do not exist in this process.
-unsafe extern "C" fn after_fork_in_child() {
+extern "C" fn after_fork_in_child() {
     mitra_softnic::after_fork_in_child();
+    fork_gate::after_fork_in_child();
 }
 
 /// Closes the virtual queue pairs, and sends the acknowledgements that the NICs hold. A hardware NIC would have sent them without the

@@ -152,6 +152,38 @@ static void killed_idle(void)
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
+/* A child's use of its parent's objects fails. The completion queue may hold a completion from before the fork. */
+static void use_inherited_objects(void)
+{
+	enum { CHILDS_WRITE = 1000 };
+	struct ibv_wc wc;
+	post_write(qp, &end, CHILDS_WRITE, peer.addr, peer.rkey);
+	for (int i = 0; i < 2; i++)
+		CHECK(ibv_poll_cq(end.cq, 1, &wc) == 0 || wc.wr_id != CHILDS_WRITE || wc.status != IBV_WC_SUCCESS);
+	CHECK(!ibv_reg_mr(end.pd, end.memory, PAGE, IBV_ACCESS_LOCAL_WRITE));
+}
+
+/* A parent forks children while the library's threads work: no child waits for a lock that a thread held at the fork. */
+static void forks_during_progress(void)
+{
+	connect_ends();
+	for (int i = 0; i < 300; i++) {
+		/* The sleep ends at varying points of the progress thread's rounds, which begin every millisecond. */
+		usleep(i * 37 % 1000);
+		CHECK(post_write(qp, &end, i, peer.addr, peer.rkey) == 0);
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			alarm(60);
+			use_inherited_objects();
+			_exit(0);
+		}
+		CHECK(next(end.cq).status == IBV_WC_SUCCESS);
+		exit_well(pid);
+	}
+	disconnect();
+}
+
 /* A parent forks children while it uses its device: one that does nothing, one that calls exit, one that uses its parent's
  * objects, which must fail, and one with a device of its own. */
 static void forks(void)
@@ -161,15 +193,13 @@ static void forks(void)
 		pid_t pid = fork();
 		CHECK(pid >= 0);
 		if (pid == 0) {
+			alarm(60); /* a child does not inherit its parent's alarm */
 			if (i % 4 == 0)
 				_exit(0);
 			if (i % 4 == 1)
 				exit(0);
 			if (i % 4 == 2) {
-				struct ibv_wc wc;
-				post_write(qp, &end, 1, peer.addr, peer.rkey);
-				CHECK(ibv_poll_cq(end.cq, 1, &wc) == 0 || wc.status != IBV_WC_SUCCESS);
-				CHECK(!ibv_reg_mr(end.pd, end.memory, PAGE, IBV_ACCESS_LOCAL_WRITE));
+				use_inherited_objects();
 				exit(0);
 			}
 			struct end own = open_end();
@@ -571,7 +601,8 @@ static void multicast(void)
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } scenarios[] = {
-		{ "unmapped", unmapped }, { "killed", killed }, { "killed_idle", killed_idle }, { "forks", forks }, { "late_acknowledgement", late_acknowledgement },
+		{ "unmapped", unmapped }, { "killed", killed }, { "killed_idle", killed_idle }, { "forks", forks },
+		{ "forks_during_progress", forks_during_progress }, { "late_acknowledgement", late_acknowledgement },
 		{ "destroyed_while_polled", destroyed_while_polled }, { "exits_in_signal_handler", exits_in_signal_handler },
 		{ "peer_closed", peer_closed }, { "read_only", read_only }, { "sleepers", sleepers }, { "shared_receives", shared_receives },
 		{ "multicast", multicast },
