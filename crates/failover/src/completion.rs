@@ -1,22 +1,28 @@
+use core::fmt;
+
 use mitra_verbs::{Key, WcOpcode, WcStatus};
 
-use crate::negotiation::CloseReason;
+use crate::close_reason::CloseReason;
 
 /// The reason why an operation's execution or its return value is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnresolvedError {
     /// The evidence does not show whether the responder executed none, a part or all of the operation.
-    #[error("not, partly or fully executed: no evidence tells which")]
+    #[error(
+        "not, partly or fully executed: no evidence tells which; read the peer's memory to find out, then resume()"
+    )]
     Indeterminate,
     /// The operation was executed exactly once, but its return value is lost. For a receive: its length is unknown.
-    #[error("executed exactly once, but its value is lost")]
+    #[error("executed exactly once, but its value is lost; do not repeat it, then resume()")]
     ValueLost,
     /// The responder executed the operation exactly once, although an earlier operation ended in an error.
-    #[error("executed exactly once, behind an operation that ended in an error")]
+    #[error(
+        "executed exactly once, behind an operation that ended in an error; do not repeat it, then resume()"
+    )]
     ExecutedBehindError,
     /// The vQP closed before it could decide this operation.
-    #[error("the queue pair closed before this operation could be decided: {0:?}")]
+    #[error("the queue pair closed before this operation could be decided: {0}")]
     Undecided(CloseReason),
 }
 
@@ -29,6 +35,16 @@ pub enum Outcome {
     Failed(WcStatus),
     /// The operation's execution or return value is unknown.
     Unresolved(UnresolvedError),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Success => f.write_str("success"),
+            Outcome::Failed(status) => write!(f, "{status}"),
+            Outcome::Unresolved(error) => write!(f, "{error}"),
+        }
+    }
 }
 
 /// The step that determined an operation's [`Outcome`].
@@ -72,4 +88,27 @@ impl Completion {
     pub fn is_success(&self) -> bool {
         self.outcome == Outcome::Success
     }
+
+    /// Returns the completion if its outcome is [`Outcome::Success`].
+    ///
+    /// # Errors
+    /// The operation and its outcome, for every other outcome.
+    pub fn into_result(self) -> Result<Completion, OperationError> {
+        match self.outcome {
+            Outcome::Success => Ok(self),
+            outcome => Err(OperationError { wr_id: self.wr_id, opcode: self.opcode, outcome }),
+        }
+    }
+}
+
+/// An operation that did not end in success. Its message names the operation, the cause and, if there is one, the way out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{opcode} {wr_id}: {outcome}")]
+pub struct OperationError {
+    /// The `wr_id` of the work request.
+    pub wr_id: u64,
+    /// The type of the operation.
+    pub opcode: WcOpcode,
+    /// The result, which is not [`Outcome::Success`].
+    pub outcome: Outcome,
 }

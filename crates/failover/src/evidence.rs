@@ -107,6 +107,23 @@ pub enum Contradiction {
     },
 }
 
+impl core::fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Contradiction::Sources { sources } => write!(f, "{sources} imply different executed operations"),
+            Contradiction::LostAfterAck { proven: Some(proven), completed } => {
+                write!(
+                    f,
+                    "operation {completed} was acknowledged, but only those up to {proven} are in memory"
+                )
+            }
+            Contradiction::LostAfterAck { proven: None, completed } => {
+                write!(f, "operation {completed} was acknowledged, but none is proven to be in memory")
+            }
+        }
+    }
+}
+
 /// Returns the verdict on each operation in flight, in posting order.
 ///
 /// `log` says whether the vQP keeps a completion log. `acks_after_placement` says whether the responder's NIC acknowledges data only

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod ballot;
+mod close_reason;
 mod completion;
 mod completion_log;
 mod config;
@@ -17,12 +18,13 @@ mod rail;
 mod recovery_plan;
 mod vqp;
 
-pub use completion::{Completion, Outcome, Resolution, UnresolvedError};
+pub use close_reason::CloseReason;
+pub use completion::{Completion, OperationError, Outcome, Resolution, UnresolvedError};
 pub use config::{Config, DetectorConfig, Fencing, ParsePolicyError, Policy, WritePolicy};
 pub use connect_info::ConnectInfo;
 pub use domain::{Domain, LocalNic};
 pub use evidence::Contradiction;
 pub use ledger::RecoveryStats;
 pub use memory_region::{RemoteRegion, VirtualMr};
-pub use negotiation::{CloseReason, MAX_RAILS};
+pub use negotiation::MAX_RAILS;
 pub use vqp::{Cause, FailoverReport, VirtualQp};

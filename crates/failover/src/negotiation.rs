@@ -11,6 +11,7 @@ use mitra_verbs::Time;
 use smallvec::SmallVec;
 
 use crate::ballot::{Ballot, Role};
+pub use crate::close_reason::CloseReason;
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
 
@@ -26,29 +27,6 @@ pub const MAX_RAILS: usize = 8;
 /// The maximum number of retries per peer timeout in two cases: proposals of a new ballot to a peer that refuses, which each use up an epoch,
 /// and Resumes that are still unanswered after the peer timeout.
 const ATTEMPTS_PER_TIMEOUT: u32 = 32;
-
-/// The reason why a vQP closed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum CloseReason {
-    /// There is no rail that both ends can use.
-    NoRail,
-    /// The peer did not answer on any rail during a failover. Without its evidence, the operations in flight cannot be decided.
-    PeerUnreachable,
-    /// This end could not fence its old NIC.
-    Unfenced,
-    /// The new rail of a failover failed before the peer had confirmed the move, and no other rail was left to reach the peer.
-    FailedDuringRecovery,
-    /// The evidence contradicts itself or the completions.
-    Contradiction,
-    /// All epochs are used up.
-    EpochsUsedUp,
-    /// A request was invalid, for example because of a wrong key or a message that is too long. Such an error ends any RC queue pair.
-    RequestError,
-    /// The application closed the vQP.
-    Closed,
-    /// The peer closed the vQP.
-    PeerClosed,
-}
 
 /// An action that the negotiation requests from its driver.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

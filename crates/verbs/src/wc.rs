@@ -1,3 +1,5 @@
+use core::fmt;
+
 use crate::{Key, Qpn};
 
 /// The result of a work request (`enum ibv_wc_status`; IBTA volume 1, 11.6.2).
@@ -32,6 +34,35 @@ pub enum WcStatus {
     RnrRetryExceeded,
 }
 
+impl fmt::Display for WcStatus {
+    /// Writes the error's name in the field, and for an error its usual cause.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WcStatus::Success => "success",
+            WcStatus::LocalLength => "local length error: the message is longer than the buffer",
+            WcStatus::LocalQpOperation => "local queue pair operation error: the local NIC failed",
+            WcStatus::LocalProtection => {
+                "local protection error: a local key is invalid, or its bounds or rights forbid the access"
+            }
+            WcStatus::Flushed => "flushed: the queue pair ended before it executed this request",
+            WcStatus::WindowBind => "memory window bind error: the region or the rights forbid the window",
+            WcStatus::BadResponse => "bad response error: the peer's NIC sent an unexpected response",
+            WcStatus::LocalAccess => "local access error: the responder could not access its own memory",
+            WcStatus::RemoteInvalidRequest => {
+                "remote invalid request error: the peer's queue pair does not accept this request"
+            }
+            WcStatus::RemoteAccess => {
+                "remote access error: the remote key is invalid, or its bounds or rights forbid the access"
+            }
+            WcStatus::RemoteOperation => {
+                "remote operation error: the peer's NIC failed to execute the request"
+            }
+            WcStatus::RetryExceeded => "transport retry counter exceeded: the peer's NIC does not answer",
+            WcStatus::RnrRetryExceeded => "RNR retry counter exceeded: the peer has posted no receive",
+        })
+    }
+}
+
 /// The operation that completed (`enum ibv_wc_opcode`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
@@ -54,6 +85,22 @@ pub enum WcOpcode {
     Recv,
     /// A receive that a WRITE with immediate consumed.
     RecvWithImm,
+}
+
+impl fmt::Display for WcOpcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WcOpcode::Send => "SEND",
+            WcOpcode::Write => "WRITE",
+            WcOpcode::Read => "READ",
+            WcOpcode::CompareSwap => "compare-and-swap",
+            WcOpcode::FetchAdd => "fetch-and-add",
+            WcOpcode::BindWindow => "window bind",
+            WcOpcode::LocalInvalidate => "local invalidation",
+            WcOpcode::Recv => "receive",
+            WcOpcode::RecvWithImm => "receive with immediate",
+        })
+    }
 }
 
 /// A work completion. If `status` is not [`WcStatus::Success`], only `wr_id`, `status`, `qpn` and

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use mitra_failover::{Cause, Config, ConnectInfo, DetectorConfig, Domain, VirtualQp};
+use mitra_failover::{Config, ConnectInfo, DetectorConfig, Domain, VirtualQp};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{LocalAckTimeout, PortState, Provider};
 
@@ -102,15 +102,9 @@ impl RailEndpoint {
 
     pub(super) fn failover(&self) -> Option<Failover> {
         let report = self.vqp.last_failover()?;
-        let cause = match report.cause {
-            Cause::Completion(status) => format!("completion {status:?}"),
-            Cause::Device => "device event".to_owned(),
-            Cause::Heartbeat => "heartbeats missed".to_owned(),
-            Cause::Peer => "told by the peer".to_owned(),
-        };
         Some(Failover {
             moves: report.epoch - 1,
-            cause,
+            cause: report.cause.to_string(),
             detected: report.detected_at.as_nanos(),
             fenced: report.fenced_at.as_nanos(),
             decided: report.decided_at.as_nanos(),
@@ -123,8 +117,8 @@ impl RailEndpoint {
     pub(super) fn ended(&self) -> Option<String> {
         let reason = self.vqp.close_reason()?;
         Some(match self.vqp.contradiction() {
-            Some(contradiction) => format!("{reason:?}: {contradiction:?}"),
-            None => format!("{reason:?}"),
+            Some(contradiction) => format!("{contradiction}: {reason}"),
+            None => reason.to_string(),
         })
     }
 }

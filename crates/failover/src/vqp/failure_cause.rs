@@ -1,3 +1,5 @@
+use core::fmt;
+
 use mitra_verbs::WcStatus;
 
 /// The detector that reported a rail's failure.
@@ -11,4 +13,15 @@ pub enum Cause {
     Heartbeat,
     /// The peer proposed to move.
     Peer,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Completion(status) => write!(f, "an operation failed ({status})"),
+            Cause::Device => f.write_str("device event"),
+            Cause::Heartbeat => f.write_str("heartbeats missed"),
+            Cause::Peer => f.write_str("told by the peer"),
+        }
+    }
 }

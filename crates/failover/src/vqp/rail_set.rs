@@ -1,9 +1,9 @@
 use mitra_verbs::{Error, Mtu, Qpn, Result, RnrTimer, Time};
 
+use crate::close_reason::CloseReason;
 use crate::config::Config;
 use crate::connect_info::RailInfo;
 use crate::domain::Domain;
-use crate::negotiation::CloseReason;
 use crate::rail::Rail;
 
 /// The rails of a vQP, and the vQP's configuration.

@@ -1,7 +1,7 @@
 use mitra_verbs::{AsyncEvent, Qpn};
 
+use crate::close_reason::CloseReason;
 use crate::evidence::Contradiction;
-use crate::negotiation::CloseReason;
 
 /// The reason for which a vQP closed, and the state of closing.
 #[derive(Debug, Default)]

@@ -2,13 +2,13 @@ use std::sync::Arc;
 
 use mitra_verbs::{AsyncEvent, CqId, Error, PostError, Qpn, RecvWr, Result, RnrTimer, SendWr, Time};
 
+use crate::close_reason::CloseReason;
 use crate::completion::Completion;
 use crate::config::{Config, WritePolicy};
 use crate::connect_info::ConnectInfo;
 use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::memory_region::RemoteRegion;
-use crate::negotiation::CloseReason;
 use crate::vqp::FailoverReport;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
@@ -16,7 +16,6 @@ use crate::vqp::maintenance::Maintenance;
 use crate::vqp::recovery::Recovery;
 
 const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
-const CLOSED: Error = Error::Invalid("this virtual queue pair is closed");
 
 /// A reliable connection over several rails that survives the loss of a rail.
 ///
@@ -177,7 +176,12 @@ impl VirtualQp {
         if self.recovery.control().is_none() {
             return Err(NOT_CONNECTED);
         }
-        if self.recovery.is_closed() { Err(CLOSED) } else { Ok(()) }
+        self.check_not_closed()
+    }
+
+    #[inline]
+    fn check_not_closed(&self) -> Result<()> {
+        self.recovery.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
     }
 
     #[inline]
@@ -202,9 +206,7 @@ impl VirtualQp {
     /// On an error, the receive is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is closed or the receive names memory that
     /// is not registered; [`Error::Limit`] if the receive exceeds a limit.
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
-        if self.recovery.is_closed() {
-            return Err(CLOSED);
-        }
+        self.check_not_closed()?;
         self.datapath.push_recv(wr)?;
         self.post_pending_recvs();
         Ok(())

@@ -36,7 +36,7 @@ impl MultiRailQp {
             // Possibly no request is outstanding whose completion could report the end, so an event reports it. Requests that are posted
             // from now on are flushed.
             Some(reason) if reason != CloseReason::Closed && locked.state == QpState::Rts => {
-                tracing::warn!("queue pair {}: the connection has ended: {reason:?}", self.qpn);
+                tracing::warn!("queue pair {}: the connection has ended: {reason}", self.qpn);
                 locked.fail();
                 (self.params.on_event)(AsyncEvent::QpFatal(self.qpn));
             }
@@ -90,7 +90,7 @@ impl MultiRailQp {
         {
             locked.logged_errors += 1;
             tracing::warn!(
-                "queue pair {}: {:?}, wr_id {:#x}: {error}",
+                "queue pair {}: {}, wr_id {:#x}: {error}",
                 self.qpn,
                 completion.opcode,
                 completion.wr_id
