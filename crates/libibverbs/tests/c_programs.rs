@@ -35,6 +35,7 @@ fn build(name: &str) -> PathBuf {
 static REFUSED_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("refused_calls"));
 static TWO_PROCESSES: LazyLock<PathBuf> = LazyLock::new(|| build("two_processes"));
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
+static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 /// The directory for the control sockets of the programs.
 static RUNTIME: LazyLock<tempfile::TempDir> =
     LazyLock::new(|| tempfile::tempdir().expect("a temporary directory can be created"));
@@ -69,6 +70,8 @@ macro_rules! scenarios {
 scenarios! { TWO_PROCESSES: unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives multicast }
 
 scenarios! { DEVICE_AND_RAILS: port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets connected_to_itself rnr_retries_are_limited solicited }
+
+scenarios! { OBJECTS: foreign_handles destroyed_twice busy inherited }
 
 mod completion_log {
     #[test]

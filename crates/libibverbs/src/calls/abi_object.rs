@@ -1,7 +1,23 @@
-//! The memory layout of objects to which programs hold pointers: boxes that begin with a C structure.
+//! The memory layout of objects to which programs hold pointers, and the check that such an object exists.
+//!
+//! Each object is in a [`Slot`], which begins with the object's C structure. Slots are never returned to the allocator, and a slot only ever
+//! holds objects of one type. The state of a slot can therefore be read through any pointer that the library has returned, also after the
+//! object was destroyed. [`AbiObject::find`] reads it, and refuses an object
+//! - that was destroyed, until its slot holds another object ([`MIN_FREE`] delays this),
+//! - whose `handle` the program has changed,
+//! - that belongs to the parent process of a forked child. Its locks may be in any state, so not even its memory is freed.
 
 use std::cell::UnsafeCell;
+use std::collections::VecDeque;
 use std::mem;
+use std::ptr::{self, NonNull};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use mitra_verbs::{Error, Result};
+
+use crate::common::fork_generation;
+use crate::common::lock::lock;
 
 /// The C structure at the beginning of an object. Programs may read and write it, so the library holds no reference to it while C code
 /// can run, and accesses it through its address.
@@ -36,35 +52,215 @@ impl<F> AbiHeader<F> {
     }
 }
 
-/// An object that begins with its C structure.
+/// The value of [`Slot::owner`] if the slot holds no object.
+const NO_OWNER: u32 = 0;
+
+/// The minimum number of free slots of a type. A freed slot is used again only after this number of other slots of the type was freed.
+const MIN_FREE: usize = 64;
+
+/// Memory for one object at a time.
+#[repr(C)]
+pub(crate) struct Slot<T> {
+    /// The object, or the bytes of the object that was destroyed last. Programs read the C structure of a destroyed object.
+    object: UnsafeCell<mem::MaybeUninit<T>>,
+    /// The owner's number in [`fork_generation`], or [`NO_OWNER`].
+    owner: AtomicU32,
+    /// The handle that the C structure had when the object was created.
+    handle: AtomicU32,
+}
+
+/// The free slots of one type in one process.
+struct FreeSlots<T> {
+    owner: u32,
+    /// The slot that was freed first is in front.
+    slots: Mutex<VecDeque<NonNull<Slot<T>>>>,
+}
+
+/// The slots of one type.
+pub(crate) struct Slots<T>(AtomicPtr<FreeSlots<T>>);
+
+impl<T> Slots<T> {
+    pub(crate) const fn new() -> Slots<T> {
+        Slots(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Returns the free slots of this process. A forked child leaves the free slots of its parent alone, because their lock may be in any
+    /// state.
+    fn free(&self) -> &FreeSlots<T> {
+        let owner = fork_generation::current();
+        let known = self.0.load(Ordering::Acquire);
+        // SAFETY: a pointer in the field came from `Box::into_raw` below, and its box is never freed.
+        if let Some(free) = unsafe { known.as_ref() }
+            && free.owner == owner
+        {
+            return free;
+        }
+        let new = Box::into_raw(Box::new(FreeSlots { owner, slots: Mutex::default() }));
+        let kept = match self.0.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => new,
+            Err(newer) => {
+                // SAFETY: `new` came from `Box::into_raw` above, and no other thread knows it.
+                drop(unsafe { Box::from_raw(new) });
+                newer
+            }
+        };
+        // SAFETY: as above.
+        unsafe { &*kept }
+    }
+
+    /// Returns a slot without an object.
+    fn take(&self) -> NonNull<Slot<T>> {
+        let mut free = lock(&self.free().slots);
+        let oldest = if free.len() > MIN_FREE { free.pop_front() } else { None };
+        oldest.unwrap_or_else(|| {
+            NonNull::from(Box::leak(Box::new(Slot {
+                object: UnsafeCell::new(mem::MaybeUninit::zeroed()),
+                owner: AtomicU32::new(NO_OWNER),
+                handle: AtomicU32::new(0),
+            })))
+        })
+    }
+}
+
+/// An object that begins with its C structure. [`abi_object`] implements the trait.
 ///
 /// # Safety
-/// The implementor is `repr(C)`, and its first field is an `AbiHeader<Self::C>`.
-pub(crate) unsafe trait AbiObject: Sized {
+/// The implementor is `repr(C)`, and its first field is an `AbiHeader` of a structure that begins with `Self::C`. All slots of the type
+/// are in [`AbiObject::slots`].
+pub(crate) unsafe trait AbiObject: Sized + 'static {
     /// The C structure.
     type C;
+    /// The name of the objects in error messages.
+    const KIND: &'static str;
 
-    /// Moves the object to a box, and returns the address for the program. [`AbiObject::from_raw`] takes the object back.
+    /// Returns the slots of the type.
+    fn slots() -> &'static Slots<Self>;
+
+    /// Returns the `handle` of a C structure, or 0 if the structure has none.
+    ///
+    /// # Safety
+    /// `c` is valid for reading.
+    unsafe fn handle(c: *const Self::C) -> u32;
+
+    /// Moves the object to a slot, and returns the address for the program. [`AbiObject::destroy`] ends the object.
     fn into_raw(self) -> *mut Self::C {
-        Box::into_raw(Box::new(self)).cast()
+        let slot = Self::slots().take();
+        let c: *mut Self::C = slot.as_ptr().cast();
+        // SAFETY: slots are never freed. Nothing else accesses the object of this slot, because the slot was free. `c` is the address of
+        // the C structure at the beginning of the object that is written here.
+        unsafe {
+            (*slot.as_ref().object.get()).write(self);
+            slot.as_ref().handle.store(Self::handle(c), Ordering::Relaxed);
+            slot.as_ref().owner.store(fork_generation::current(), Ordering::Release);
+        }
+        c
     }
 
     /// Returns the object that a program's pointer refers to.
     ///
+    /// # Errors
+    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another handle, or `System` if it belongs to the
+    /// parent process.
+    ///
     /// # Safety
-    /// `c` came from [`AbiObject::into_raw`], and is not passed to [`AbiObject::from_raw`] while the reference lives.
+    /// `c` is null or came from [`AbiObject::into_raw`]. The object is not passed to [`AbiObject::destroy`] while the reference lives.
+    unsafe fn find<'a>(c: *mut Self::C) -> Result<&'a Self> {
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
+        let (slot, is_own) = unsafe { look_up::<Self>(c)? };
+        if !is_own {
+            let message = "it belongs to the parent process; open the device again after a fork".to_owned();
+            return Err(Error::System { operation: Self::KIND, message });
+        }
+        // SAFETY: the slot holds an object of this process, which the caller does not destroy while the reference lives.
+        Ok(unsafe { (*slot.as_ref().object.get()).assume_init_ref() })
+    }
+
+    /// Returns an object that exists. In contrast to [`AbiObject::find`], nothing is checked.
+    ///
+    /// # Safety
+    /// `c` came from [`AbiObject::into_raw`], and the object is not passed to [`AbiObject::destroy`] before the reference ends.
     unsafe fn borrow_raw<'a>(c: *mut Self::C) -> &'a Self {
-        // SAFETY: `c` came from `into_raw` and was not passed to `from_raw`, so it is the address of a live `Self`.
+        // SAFETY: `c` is the address of the object at the beginning of a slot, and the object was not destroyed.
         unsafe { &*c.cast::<Self>() }
     }
 
-    /// Takes the object back from the program.
+    /// Destroys an object if `end` ends its use. An object of the parent process is only forgotten, because the child has no part of the
+    /// parent's device that could end.
+    ///
+    /// # Errors
+    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another handle, or the error of `end`, after
+    /// which the object exists as before.
     ///
     /// # Safety
-    /// `c` came from [`AbiObject::into_raw`], is passed to this function once, and no reference to the object lives.
-    unsafe fn from_raw(c: *mut Self::C) -> Box<Self> {
-        // SAFETY: `c` came from `into_raw`, which leaked a `Box<Self>`, and the caller guarantees that nothing else uses the
-        // object.
-        unsafe { Box::from_raw(c.cast::<Self>()) }
+    /// `c` is null or came from [`AbiObject::into_raw`]. Apart from the reference that `end` gets, no reference to the object lives.
+    unsafe fn destroy(c: *mut Self::C, end: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
+        let (slot, is_own) = unsafe { look_up::<Self>(c)? };
+        // SAFETY: slots are never freed.
+        let Slot { object, owner, .. } = unsafe { slot.as_ref() };
+        if !is_own {
+            owner.store(NO_OWNER, Ordering::Release);
+            return Ok(());
+        }
+        // SAFETY: the slot holds an object of this process.
+        end(unsafe { (*object.get()).assume_init_ref() })?;
+        owner.store(NO_OWNER, Ordering::Release);
+        // SAFETY: only this function drops objects, and the slot held one until it was marked above. No reference to the object lives.
+        unsafe { (*object.get()).assume_init_drop() };
+        lock(&Self::slots().free().slots).push_back(slot);
+        Ok(())
     }
 }
+
+/// Returns the slot of an object, and whether the object belongs to this process.
+///
+/// # Errors
+/// `Invalid` if the pointer is null, or `NoSuchObject` if the object was destroyed or has another handle.
+///
+/// # Safety
+/// `c` is null or came from [`AbiObject::into_raw`].
+unsafe fn look_up<T: AbiObject>(c: *mut T::C) -> Result<(NonNull<Slot<T>>, bool)> {
+    let slot: NonNull<Slot<T>> =
+        NonNull::new(c).ok_or(Error::Invalid("the pointer to an object is null"))?.cast();
+    // SAFETY: `c` came from `into_raw`, so it is the address of a slot, which is never freed, and of the C structure of an object that
+    // exists or was destroyed.
+    let (Slot { owner, handle: own_handle, .. }, handle) = unsafe { (slot.as_ref(), T::handle(c)) };
+    let owner = owner.load(Ordering::Acquire);
+    if owner == NO_OWNER || handle != own_handle.load(Ordering::Relaxed) {
+        return Err(Error::NoSuchObject { kind: T::KIND, id: handle });
+    }
+    Ok((slot, owner == fork_generation::current()))
+}
+
+/// Implements [`AbiObject`] for a `repr(C)` type whose first field `header` is an [`AbiHeader`]:
+/// `abi_object!(Type: c_structure, "kind", handle)`. The last argument is the field with the handle, and is left out if there is none.
+macro_rules! abi_object {
+    ($type:ident: $c:ident, $kind:literal) => {
+        abi_object!(@implement $type, $c, $kind, |_| 0);
+    };
+    ($type:ident: $c:ident, $kind:literal, $($handle:ident).+) => {
+        // SAFETY: the caller of `AbiObject::handle` guarantees that the structure is valid for reading.
+        abi_object!(@implement $type, $c, $kind, |c: *const $c| unsafe { (*c).$($handle).+ });
+    };
+    (@implement $type:ident, $c:ident, $kind:literal, $handle:expr) => {
+        const _: () = assert!(std::mem::offset_of!($type, header) == 0);
+        // SAFETY: the type is `repr(C)`, its first field is an `AbiHeader` of a structure that begins with `$c`, and all its slots are taken
+        // from the static.
+        unsafe impl $crate::calls::abi_object::AbiObject for $type {
+            type C = $c;
+            const KIND: &'static str = $kind;
+
+            fn slots() -> &'static $crate::calls::abi_object::Slots<$type> {
+                static SLOTS: $crate::calls::abi_object::Slots<$type> =
+                    $crate::calls::abi_object::Slots::new();
+                &SLOTS
+            }
+
+            unsafe fn handle(c: *const $c) -> u32 {
+                let read: fn(*const $c) -> u32 = $handle;
+                read(c)
+            }
+        }
+    };
+}
+pub(crate) use abi_object;

@@ -4,11 +4,11 @@ use std::ffi::c_int;
 
 use mitra_verbs::{AhId, Error, Gid, Provider, Result};
 
-use super::abi_object::{AbiHeader, AbiObject};
-use super::context::Context;
+use super::abi_object::{AbiHeader, AbiObject, abi_object};
+use super::context::{Context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{pointer, status};
+use crate::common::errno::{pointer, status, unless_dead};
 use crate::common::grh::{GRH_LEN, source_gid};
 
 /// An address handle, which begins with its C structure.
@@ -19,10 +19,7 @@ pub(crate) struct Ah {
     _pd: PdMember,
 }
 
-// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
-unsafe impl AbiObject for Ah {
-    type C = ibv_ah;
-}
+abi_object!(Ah: ibv_ah, "address handle", handle);
 
 /// Returns the destination GID of an address vector.
 ///
@@ -52,7 +49,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
 /// `pd` is a protection domain.
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
+    let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
     let id = context.nic().create_ah(object.id, destination(attr)?)?;
     let header = ibv_ah { context: context.address(), pd, handle: id.0 };
     Ok(Ah { header: AbiHeader::new(header), id, _pd: PdMember::clone(&object.member) }.into_raw())
@@ -60,17 +57,10 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `ah` is not destroyed by another thread, and its context outlives it.
-    let (object, context) = unsafe { (Ah::borrow_raw(ah), Context::borrow_raw((*ah).context)) };
-    match context.nic().destroy_ah(object.id) {
-        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
-        Ok(()) | Err(Error::DeviceFatal) => {
-            // SAFETY: rule *objects* (module `calls`): the program destroys the object once, and does not use it afterwards.
-            drop(unsafe { Ah::from_raw(ah) });
-            0
-        }
-        Err(error) => status("ibv_destroy_ah", Err(error)),
-    }
+    // SAFETY: rule *objects* (module `calls`): `ah` is an address handle, and no other verb uses it now.
+    status("ibv_destroy_ah", unsafe {
+        Ah::destroy(ah, |object| unless_dead(Context::find_raw((*ah).context)?.nic().destroy_ah(object.id)))
+    })
 }
 
 #[unsafe(no_mangle)]

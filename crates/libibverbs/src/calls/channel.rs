@@ -7,10 +7,10 @@ use std::sync::Arc;
 use mitra_verbs::{CompletionChannel, Error, Provider, Result};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use super::abi_object::{AbiHeader, AbiObject};
+use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::Context;
 use crate::abi::*;
-use crate::common::errno::{log_failure, pointer};
+use crate::common::errno::{pointer, status};
 use crate::common::event_queue::{EventQueue, new_event_queue};
 use crate::rails::rail_set::RailSet;
 
@@ -39,10 +39,7 @@ impl EventSource {
     }
 }
 
-// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
-unsafe impl AbiObject for Channel {
-    type C = ibv_comp_channel;
-}
+abi_object!(Channel: ibv_comp_channel, "completion channel");
 
 impl Channel {
     /// Removes the events of a completion queue that is being destroyed. Events of a NIC's channel need no removal, because they identify
@@ -57,7 +54,7 @@ impl Channel {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    pointer("ibv_create_comp_channel", create(unsafe { Context::borrow_raw(context) }))
+    pointer("ibv_create_comp_channel", unsafe { Context::find_raw(context) }.and_then(create))
 }
 
 fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
@@ -79,15 +76,15 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `channel` is not destroyed during the call.
-    if unsafe { (*channel).refcnt } > 0 {
-        log_failure(
-            "ibv_destroy_comp_channel",
-            &"a completion queue uses the channel; destroy the queue first",
-        );
-        return libc::EBUSY;
-    }
-    // SAFETY: rule *objects* (module `calls`): the program destroys the channel once, and no queue uses it, as checked above.
-    drop(unsafe { Channel::from_raw(channel) });
-    0
+    // SAFETY: rule *objects* (module `calls`): `channel` is a completion channel, and no other verb uses it now.
+    status("ibv_destroy_comp_channel", unsafe {
+        Channel::destroy(channel, |_| match (*channel).refcnt {
+            0 => Ok(()),
+            _ => Err(Error::Busy {
+                kind: "completion channel",
+                id: (*channel).fd as u32,
+                user: "a completion queue",
+            }),
+        })
+    })
 }

@@ -4,8 +4,9 @@ use std::mem;
 use std::sync::Arc;
 
 use mitra_softnic::SoftNic;
+use mitra_verbs::{Error, Result};
 
-use super::abi_object::AbiHeader;
+use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use crate::abi::*;
 use crate::rails::object_table::{AsyncEventQueue, ObjectEntry, ObjectTable};
 use crate::rails::rail_set::RailSet;
@@ -21,6 +22,21 @@ pub(crate) struct Context {
     pub(crate) events: Arc<AsyncEventQueue>,
 }
 
+abi_object!(Context: verbs_context, "device context");
+
+/// Returns the object that a program's pointer refers to, and the context in which the object was created.
+///
+/// # Errors
+/// The errors of [`AbiObject::find`] for the object and for the context.
+///
+/// # Safety
+/// The requirements of [`AbiObject::find`]. The context is not closed while the reference lives.
+pub(crate) unsafe fn find_with_context<'a, T: AbiObject>(c: *mut T::C) -> Result<(&'a T, &'a Context)> {
+    // SAFETY: the caller upholds the requirements of `find`. Every C structure of an object begins with the pointer to its context, which
+    // `ibv_open_device` returned.
+    unsafe { Ok((T::find(c)?, Context::find_raw(*c.cast())?)) }
+}
+
 impl Context {
     /// Creates a context that begins with a C structure.
     pub(crate) fn new(
@@ -31,20 +47,68 @@ impl Context {
         Context { header, rails, events: Arc::new(events) }
     }
 
-    /// Returns the context that a program's pointer refers to.
+    /// Returns a context that exists and belongs to this process or its parent. In contrast to [`Context::find_raw`], nothing is checked.
     ///
     /// # Safety
-    /// `context` came from `ibv_open_device`, and is not closed while the reference lives.
+    /// `context` came from `ibv_open_device`, and is not closed before the reference ends.
     pub(crate) unsafe fn borrow_raw<'a>(context: *mut ibv_context) -> &'a Context {
-        // SAFETY: `ibv_open_device` returns `Context::address`, the address of the field `context` of the `verbs_context` that begins
+        // SAFETY: `ibv_open_device` returns `Context::address_in`, the address of the field `context` of the `verbs_context` that begins
         // a `Context`. Subtracting the field's offset leads back to the `Context`, which the caller keeps open.
         unsafe { &*context.byte_sub(mem::offset_of!(verbs_context, context)).cast::<Context>() }
     }
 
+    /// Returns the context that a program's pointer refers to.
+    ///
+    /// # Errors
+    /// `Invalid` if the pointer is null, `NoSuchObject` if the context was closed, or `System` if it belongs to the parent process.
+    ///
+    /// # Safety
+    /// `context` is null or came from `ibv_open_device`, and is not closed while the reference lives.
+    pub(crate) unsafe fn find_raw<'a>(context: *mut ibv_context) -> Result<&'a Context> {
+        // SAFETY: the caller upholds the same requirements (`# Safety` above).
+        unsafe { Context::find(Context::start_of(context)?) }
+    }
+
+    /// Closes the context.
+    ///
+    /// # Errors
+    /// The errors of [`AbiObject::destroy`].
+    ///
+    /// # Safety
+    /// The requirements of [`AbiObject::destroy`], for the context that `ibv_open_device` returned as `context`.
+    pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<()> {
+        // SAFETY: the caller upholds the same requirements (`# Safety` above).
+        unsafe {
+            Context::destroy(Context::start_of(context)?, |object| {
+                object.rails.objects().contexts.retain(|other| other.address != context as usize);
+                Ok(())
+            })
+        }
+    }
+
+    /// Returns the address of the structure of which programs hold the address of a field.
+    ///
+    /// # Errors
+    /// `Invalid` if the pointer is null.
+    ///
+    /// # Safety
+    /// `context` is null or came from `ibv_open_device`.
+    unsafe fn start_of(context: *mut ibv_context) -> Result<*mut verbs_context> {
+        if context.is_null() {
+            return Err(Error::Invalid("the pointer to the device context is null"));
+        }
+        // SAFETY: `ibv_open_device` returns `Context::address_in`, the address of the field `context` of a `verbs_context`.
+        Ok(unsafe { context.byte_sub(mem::offset_of!(verbs_context, context)).cast() })
+    }
+
+    /// Returns the address by which programs know the context that begins with a structure.
+    pub(crate) fn address_in(header: *mut verbs_context) -> *mut ibv_context {
+        header.wrapping_byte_add(mem::offset_of!(verbs_context, context)).cast()
+    }
+
     /// Returns the address by which programs know the context.
     pub(crate) fn address(&self) -> *mut ibv_context {
-        // SAFETY: the header is initialized and lives as long as `self`; only the address of a field is computed, nothing is read.
-        unsafe { &raw mut (*self.header.get()).context }
+        Context::address_in(self.header.get())
     }
 
     /// Returns the NIC of rail 0.

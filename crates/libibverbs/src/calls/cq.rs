@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{CqId, Error, Gid, Provider, Result, Wc, WcOpcode, WcStatus};
 
-use super::abi_object::{AbiHeader, AbiObject};
+use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::channel::{Channel, EventSource};
 use super::context::Context;
 use crate::abi::*;
-use crate::common::errno::{log_failure, pointer, status};
+use crate::common::errno::{log_failure, pointer, status, unless_dead};
 use crate::common::grh::GRH_LEN;
 use crate::common::lock::lock;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
@@ -41,10 +41,7 @@ pub(crate) struct Polled {
     pub(crate) next: usize,
 }
 
-// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `ibv_cq_ex`, whose prefix is `ibv_cq`.
-unsafe impl AbiObject for Cq {
-    type C = ibv_cq;
-}
+abi_object!(Cq: ibv_cq, "completion queue", handle);
 
 impl Cq {
     /// If the program has received the whole batch, replaces it by up to `max` new completions. Returns whether the batch contains a completion
@@ -101,8 +98,10 @@ pub(crate) unsafe fn create(
     comp_vector: u32,
 ) -> Result<*mut ibv_cq_ex> {
     // SAFETY: the caller passes an open device, and null or a channel of this device.
-    let (ctx, channel_object) =
-        unsafe { (Context::borrow_raw(context), (!channel.is_null()).then(|| Channel::borrow_raw(channel))) };
+    let (ctx, channel_object) = unsafe {
+        let channel = if channel.is_null() { None } else { Some(Channel::find(channel)?) };
+        (Context::find_raw(context)?, channel)
+    };
     if cqe == 0 || comp_vector != 0 {
         return Err(Error::Invalid("a completion queue needs at least one entry, and vector 0"));
     }
@@ -166,23 +165,21 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed by another thread, and its context and its channel outlive
-    // it.
-    let (object, context, channel) =
-        unsafe { (Cq::borrow_raw(cq), Context::borrow_raw((*cq).context), (*cq).channel) };
+    // SAFETY: rule *objects* (module `calls`): `cq` is a completion queue, and no other verb uses it now.
+    status("ibv_destroy_cq", unsafe {
+        Cq::destroy(cq, |object| end(object, Context::find_raw((*cq).context)?, cq, (*cq).channel))
+    })
+}
+
+/// Ends the use of a queue that is being destroyed. Afterwards no other thread finds its address.
+///
+/// # Safety
+/// `cq` is the queue, and `channel` is its channel or null.
+unsafe fn end(object: &Cq, context: &Context, cq: *mut ibv_cq, channel: *mut ibv_comp_channel) -> Result<()> {
     if object.virtual_cq.as_ref().is_some_and(|virtual_cq| !virtual_cq.is_unused()) {
-        log_failure(
-            "ibv_destroy_cq",
-            &"a queue pair uses the completion queue; destroy the queue pair first",
-        );
-        return libc::EBUSY;
+        return Err(Error::Busy { kind: "completion queue", id: object.id.0, user: "a queue pair" });
     }
-    if let Err(error) = object.nic.destroy_cq(object.id)
-        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
-        && error != Error::DeviceFatal
-    {
-        return status("ibv_destroy_cq", Err(error));
-    }
+    unless_dead(object.nic.destroy_cq(object.id))?;
     context.remove_object(cq as usize, |objects| {
         objects.cqs.remove(&object.id);
         if !channel.is_null() {
@@ -198,25 +195,23 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         // object table, which is held here.
         unsafe { (*channel).refcnt -= 1 };
     }
-    // SAFETY: rule *objects* (module `calls`): the program destroys the object once. It has left the table and the event queue
-    // above, so no other thread finds its address.
-    drop(unsafe { Cq::from_raw(cq) });
-    0
+    Ok(())
 }
 
 /// Accepts a size up to the current size without effect, and refuses a larger size.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    if cqe < 1 {
-        log_failure("ibv_resize_cq", &"a completion queue needs at least one entry");
-        return libc::EINVAL;
-    }
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    if cqe <= unsafe { (*cq).cqe } {
-        return 0;
-    }
-    log_failure("ibv_resize_cq", &"a completion queue cannot grow; create it larger");
-    libc::EOPNOTSUPP
+    let resized = unsafe { Cq::find(cq).map(|_| (*cq).cqe) }.and_then(|current| {
+        if cqe < 1 {
+            Err(Error::Invalid("a completion queue needs at least one entry"))
+        } else if cqe > current {
+            Err(Error::Unsupported("growing a completion queue; create it larger"))
+        } else {
+            Ok(())
+        }
+    });
+    status("ibv_resize_cq", resized)
 }
 
 pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modify_cq_attr) -> c_int {
@@ -226,19 +221,25 @@ pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modi
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    let cq = unsafe { Cq::borrow_raw(cq) };
-    status("ibv_req_notify_cq", cq.arm(solicited_only != 0))
+    status("ibv_req_notify_cq", unsafe { Cq::find(cq) }.and_then(|cq| cq.arm(solicited_only != 0)))
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    let cq = unsafe { Cq::borrow_raw(cq) };
+    let found = unsafe { Cq::find(cq) };
     let Ok(max) = usize::try_from(num_entries) else { return -1 };
-    let mut polled = lock(&cq.polled);
-    if let Err(error) = cq.refill(&mut polled, max) {
-        log_failure("ibv_poll_cq", &error);
-        return -1;
-    }
+    let filled = found.and_then(|cq| {
+        let mut polled = lock(&cq.polled);
+        cq.refill(&mut polled, max)?;
+        Ok((cq, polled))
+    });
+    let (cq, mut polled) = match filled {
+        Ok(filled) => filled,
+        Err(error) => {
+            log_failure("ibv_poll_cq", &error);
+            return -1;
+        }
+    };
     let from = polled.next;
     let n = max.min(polled.batch.len() - from);
     for (i, completed) in polled.batch[from..from + n].iter().enumerate() {

@@ -6,7 +6,7 @@ use super::abi_object::AbiObject;
 use super::channel::{Channel, EventSource};
 use super::cq::Cq;
 use crate::abi::*;
-use crate::common::errno::minus_one;
+use crate::common::errno::{minus_one, status};
 use crate::common::event_queue::wait_for_event;
 
 #[unsafe(no_mangle)]
@@ -16,7 +16,10 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `channel` is not destroyed during the call.
-    let channel = unsafe { Channel::borrow_raw(channel) };
+    let channel = match unsafe { Channel::find(channel) } {
+        Ok(channel) => channel,
+        Err(error) => return minus_one(status("ibv_get_cq_event", Err(error))),
+    };
     let taken = wait_for_event(channel.source.fd(), || {
         // While this thread holds the lock, no other thread can destroy the queue between the removal of the event from the channel and
         // the increment of the queue's event count.
@@ -54,5 +57,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: u32) {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    unsafe { Cq::borrow_raw(cq) }.comp_events.acknowledge(nevents);
+    if let Ok(cq) = unsafe { Cq::find(cq) } {
+        cq.comp_events.acknowledge(nevents);
+    }
 }

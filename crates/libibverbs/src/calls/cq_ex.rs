@@ -64,10 +64,13 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
 /// time, as `ibv_start_poll(3)` demands.
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    let object = unsafe { Cq::borrow_raw(cq.cast()) };
-    let mut polled = lock(&object.polled);
-    match object.refill(&mut polled, BATCH) {
-        Ok(true) => {
+    let filled = unsafe { Cq::find(cq.cast()) }.and_then(|object| {
+        let mut polled = lock(&object.polled);
+        let any = object.refill(&mut polled, BATCH)?;
+        Ok((any, polled))
+    });
+    match filled {
+        Ok((true, mut polled)) => {
             let wc = polled.batch[polled.next];
             polled.next += 1;
             // SAFETY: the caller guarantees that `cq` points to an existing queue, and that no other thread accesses these fields now.
@@ -77,7 +80,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
             }
             0
         }
-        Ok(false) => libc::ENOENT,
+        Ok((false, _)) => libc::ENOENT,
         Err(error) => {
             log_failure("ibv_start_poll", &error);
             crate::common::errno::errno_of(&error)
@@ -107,7 +110,7 @@ unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 /// The requirements of [`advance`].
 unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Wc> {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    let polled = lock(&unsafe { Cq::borrow_raw(cq.cast()) }.polled);
+    let polled = lock(&unsafe { Cq::find(cq.cast()) }.ok()?.polled);
     polled.next.checked_sub(1).and_then(|at| polled.batch.get(at).copied())
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
 
-use super::abi_object::{AbiHeader, AbiObject};
+use super::abi_object::AbiHeader;
 use crate::abi::*;
 use crate::common::errno::set_errno;
 use crate::rails::open;
@@ -19,11 +19,6 @@ pub(crate) const CHAR_DEVICE_NAME: &str = "uverbs0";
 struct Device {
     header: AbiHeader<ibv_device>,
     provider_data: [u64; 64],
-}
-
-// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
-unsafe impl AbiObject for Device {
-    type C = ibv_device;
 }
 
 /// The device's address. It is an integer, because a cell with a pointer would not be `Sync`. The device is never freed.
@@ -44,7 +39,7 @@ pub(crate) fn device() -> *mut ibv_device {
         copy_c_string(&mut device.dev_name, CHAR_DEVICE_NAME);
         copy_c_string(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
         copy_c_string(&mut device.ibdev_path, "/sys/class/infiniband/mitra0");
-        Device { header, provider_data: [0; 64] }.into_raw() as usize
+        Box::into_raw(Box::new(Device { header, provider_data: [0; 64] })) as usize
     }) as *mut ibv_device
 }
 

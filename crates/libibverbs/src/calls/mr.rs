@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use mitra_failover::VirtualMr;
 use mitra_verbs::{Access, Error, PdId, Provider, Result};
 
-use super::abi_object::{AbiHeader, AbiObject};
-use super::context::Context;
+use super::abi_object::{AbiHeader, AbiObject, abi_object};
+use super::context::{Context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure, pointer, set_errno, status};
@@ -61,10 +61,7 @@ impl Registration {
     }
 }
 
-// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
-unsafe impl AbiObject for Mr {
-    type C = ibv_mr;
-}
+abi_object!(Mr: ibv_mr, "memory region", handle);
 
 /// The bits of an address that are its offset in its page. They must be equal in the memory's address and in the I/O virtual address
 /// (`ibv_reg_mr_iova(3)`).
@@ -136,9 +133,10 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
-    let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
-    // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
-    let made = unsafe { register(context, object.id, addr, length, iova, access) }.map(|registration| {
+    let found = unsafe { find_with_context::<Pd>(pd) };
+    let made = found.and_then(|(object, context)| {
+        // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
+        let registration = unsafe { register(context, object.id, addr, length, iova, access)? };
         let primary = registration.primary();
         let header = ibv_mr {
             context: context.address(),
@@ -150,12 +148,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
             rkey: primary.rkey.0,
         };
         let params = RegistrationParams { iova, access, _pd: PdMember::clone(&object.member) };
-        Mr {
-            header: AbiHeader::new(header),
-            registration: Mutex::new(registration),
-            params: Mutex::new(params),
-        }
-        .into_raw()
+        let (registration, params) = (Mutex::new(registration), Mutex::new(params));
+        Ok(Mr { header: AbiHeader::new(header), registration, params }.into_raw())
     });
     pointer("ibv_reg_mr", made)
 }
@@ -237,9 +231,7 @@ unsafe fn reregister(
 ) -> Result<()> {
     // SAFETY: the caller passes a region that is not deregistered during the call. By rule *exclusivity* (module `calls`) no
     // other thread accesses its header, so the reference is exclusive.
-    let (object, header) = unsafe { (Mr::borrow_raw(mr), &mut *mr) };
-    // SAFETY: a context outlives its regions.
-    let context = unsafe { Context::borrow_raw(header.context) };
+    let ((object, context), header) = unsafe { (find_with_context::<Mr>(mr)?, &mut *mr) };
     let mut params = lock(&object.params);
     let (addr, length, iova) = match changes & IBV_REREG_MR_CHANGE_TRANSLATION {
         0 => (header.addr, header.length, params.iova),
@@ -248,7 +240,7 @@ unsafe fn reregister(
     let access = if changes & IBV_REREG_MR_CHANGE_ACCESS == 0 { params.access } else { access };
     let pd = if changes & IBV_REREG_MR_CHANGE_PD == 0 { header.pd } else { pd };
     // SAFETY: the caller passes a protection domain, and the domain of a region outlives it.
-    let domain = unsafe { Pd::borrow_raw(pd) };
+    let domain = unsafe { Pd::find(pd)? };
     // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
     let new_registration = unsafe { register(context, domain.id, addr, length, iova, access)? };
     let mut registration = lock(&object.registration);
@@ -261,21 +253,16 @@ unsafe fn reregister(
     *registration = new_registration;
     *params = RegistrationParams { iova, access, _pd: PdMember::clone(&domain.member) };
     (header.pd, header.addr, header.length) = (pd, addr, length);
-    (header.handle, header.lkey, header.rkey) = (primary.id.0, primary.lkey.0, primary.rkey.0);
+    (header.lkey, header.rkey) = (primary.lkey.0, primary.rkey.0);
     Ok(())
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `mr` is not deregistered by another thread, and its context outlives it.
-    let (object, context) = unsafe { (Mr::borrow_raw(mr), Context::borrow_raw((*mr).context)) };
-    let revoked = lock(&object.registration).revoke(&context.rails);
-    if revoked.is_err() {
-        return status("ibv_dereg_mr", revoked);
-    }
-    // SAFETY: rule *objects* (module `calls`): the program destroys the object once, and does not use it afterwards.
-    drop(unsafe { Mr::from_raw(mr) });
-    0
+    // SAFETY: rule *objects* (module `calls`): `mr` is a memory region, and no other verb uses it now.
+    status("ibv_dereg_mr", unsafe {
+        Mr::destroy(mr, |object| lock(&object.registration).revoke(&Context::find_raw((*mr).context)?.rails))
+    })
 }
 
 /// Fails with `EOPNOTSUPP`, because a software NIC cannot prefetch memory. The kernel pages memory in when the NIC accesses it.

@@ -4,11 +4,11 @@ use std::ffi::c_int;
 
 use mitra_verbs::{Error, MwId, Provider, Result};
 
-use super::abi_object::{AbiHeader, AbiObject};
-use super::context::Context;
+use super::abi_object::{AbiHeader, AbiObject, abi_object};
+use super::context::{Context, find_with_context};
 use super::pd::Pd;
 use crate::abi::*;
-use crate::common::errno::{log_failure, pointer, status};
+use crate::common::errno::{log_failure, pointer, status, unless_dead};
 
 /// A memory window, which begins with its C structure.
 #[repr(C)]
@@ -17,10 +17,7 @@ pub(crate) struct Mw {
     pub(crate) id: MwId,
 }
 
-// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
-unsafe impl AbiObject for Mw {
-    type C = ibv_mw;
-}
+abi_object!(Mw: ibv_mw, "memory window", handle);
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw {
     // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
@@ -34,7 +31,7 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
         return Err(Error::Unsupported("memory windows of type 1; use IBV_MW_TYPE_2"));
     }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
+    let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
     if context.rails.multi_rail.is_some() {
         return Err(Error::Unsupported("memory windows on a device with several rails"));
     }
@@ -44,17 +41,10 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `mw` is not deallocated by another thread, and its context outlives it.
-    let (object, context) = unsafe { (Mw::borrow_raw(mw), Context::borrow_raw((*mw).context)) };
-    match context.nic().dealloc_mw(object.id) {
-        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
-        Ok(()) | Err(Error::DeviceFatal) => {
-            // SAFETY: rule *objects* (module `calls`): the program destroys the object once, and does not use it afterwards.
-            drop(unsafe { Mw::from_raw(mw) });
-            0
-        }
-        Err(error) => status("ibv_dealloc_mw", Err(error)),
-    }
+    // SAFETY: rule *objects* (module `calls`): `mw` is a memory window, and no other verb uses it now.
+    status("ibv_dealloc_mw", unsafe {
+        Mw::destroy(mw, |object| unless_dead(Context::find_raw((*mw).context)?.nic().dealloc_mw(object.id)))
+    })
 }
 
 /// Fails with `EOPNOTSUPP`, because the verb binds only windows of type 1. Windows of type 2 are bound with `IBV_WR_BIND_MW` requests.

@@ -2,13 +2,14 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::{mem, ptr};
 
-use super::abi_object::AbiHeader;
+use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
 use super::{cq, cq_ex, mr, mw, post, query_device, query_port, srq, wr_calls};
 use crate::abi::*;
-use crate::common::errno::{pointer, set_errno};
+use crate::common::errno::{pointer, set_errno, status};
 use crate::common::event_queue::new_event_queue;
 use crate::rails::object_table::ObjectEntry;
 use crate::rails::open;
@@ -46,22 +47,23 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     header.context.async_fd = events.as_fd().as_raw_fd();
     header.context.num_comp_vectors = 1;
     header.context.abi_compat = ptr::without_provenance_mut(__VERBS_ABI_IS_EXTENDED);
-    let context = Box::leak(Box::new(Context::new(AbiHeader::new(header), rails, events)));
-    let address = context.address();
-    let entry: ObjectEntry = context.object_entry(address as usize);
-    context.rails.objects().contexts.push(entry);
+    let context = Context::new(AbiHeader::new(header), Arc::clone(&rails), events);
+    let events = Arc::clone(&context.events);
+    let address = Context::address_in(context.into_raw());
+    rails.objects().contexts.push(ObjectEntry { address: address as usize, events });
     Ok(address)
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let object = unsafe { Context::borrow_raw(context) };
-    object.rails.objects().contexts.retain(|other| other.address != context as usize);
-    // SAFETY: `ibv_open_device` leaked the box. By rule *objects* (module `calls`) the program closes the context once, and it
-    // has left the table above.
-    drop(unsafe { Box::from_raw(ptr::from_ref(object).cast_mut()) });
-    0
+    // SAFETY: rule *objects* (module `calls`): `context` came from `ibv_open_device`, and no other verb uses it now.
+    match unsafe { Context::close(context) } {
+        Ok(()) => 0,
+        Err(error) => {
+            status("ibv_close_device", Err(error));
+            -1
+        }
+    }
 }
 
 /// Fails with `EOPNOTSUPP`, because no other process has a device that this process could import.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use mitra_verbs::{Error, PdId, Provider, Result};
 
-use super::abi_object::{AbiHeader, AbiObject};
+use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::Context;
 use crate::abi::*;
-use crate::common::errno::{pointer, set_errno, status};
+use crate::common::errno::{pointer, set_errno, status, unless_dead};
 
 /// A protection domain, which begins with its C structure.
 #[repr(C)]
@@ -23,15 +23,12 @@ pub(crate) struct Pd {
 /// A reference by which an object is counted as a member of its protection domain.
 pub(crate) type PdMember = Arc<()>;
 
-// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
-unsafe impl AbiObject for Pd {
-    type C = ibv_pd;
-}
+abi_object!(Pd: ibv_pd, "protection domain", handle);
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    pointer("ibv_alloc_pd", alloc(unsafe { Context::borrow_raw(context) }))
+    pointer("ibv_alloc_pd", unsafe { Context::find_raw(context) }.and_then(alloc))
 }
 
 fn alloc(context: &Context) -> Result<*mut ibv_pd> {
@@ -45,8 +42,13 @@ fn alloc(context: &Context) -> Result<*mut ibv_pd> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
-    let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
+    // SAFETY: rule *objects* (module `calls`): `pd` is a protection domain, and no other verb uses it now.
+    status("ibv_dealloc_pd", unsafe {
+        Pd::destroy(pd, |object| free(object, Context::find_raw((*pd).context)?))
+    })
+}
+
+fn free(object: &Pd, context: &Context) -> Result<()> {
     let freed = match &context.rails.multi_rail {
         None => context.nic().dealloc_pd(object.id),
         Some(_) if Arc::strong_count(&object.member) > 1 => {
@@ -54,15 +56,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         }
         Some(_) => Ok(()),
     };
-    match freed {
-        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
-        Ok(()) | Err(Error::DeviceFatal) => {
-            // SAFETY: rule *objects* (module `calls`): the program destroys the object once, and does not use it afterwards.
-            drop(unsafe { Pd::from_raw(pd) });
-            0
-        }
-        Err(error) => status("ibv_dealloc_pd", Err(error)),
-    }
+    unless_dead(freed)
 }
 
 /// Returns null, with `errno` set to `EOPNOTSUPP`, because no other process has an object that this process could import.

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::abi_object::AbiObject;
 use super::ah::Ah;
-use super::context::Context;
+use super::context::find_with_context;
 use super::mr::{self, Mr};
 use super::mw::Mw;
 use super::qp::Qp;
@@ -83,10 +83,8 @@ unsafe fn post<C: LinkedRequest, R>(
             refused = Some(error.error);
         }
         if let Some(error) = refused {
-            log_failure(call, &error);
             // SAFETY: the caller guarantees that `bad` is valid for writing.
-            unsafe { *bad = next };
-            return errno_of(&error);
+            return unsafe { refuse(call, next, bad, &error) };
         }
         if next.is_null() {
             return 0;
@@ -96,13 +94,28 @@ unsafe fn post<C: LinkedRequest, R>(
     }
 }
 
+/// Logs why a request is refused, stores its address in `bad`, and returns the `errno` value.
+///
+/// # Safety
+/// `bad` is valid for writing.
+unsafe fn refuse<C>(call: &str, request: *mut C, bad: *mut *mut C, error: &Error) -> c_int {
+    log_failure(call, error);
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    unsafe { *bad = request };
+    errno_of(error)
+}
+
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
-    let qp = unsafe { Qp::borrow_ibv_qp(qp) };
+    let qp = match unsafe { Qp::find_ibv_qp(qp) } {
+        Ok(qp) => qp,
+        // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
+        Err(error) => return unsafe { refuse("ibv_post_send", wr, bad_wr, &error) },
+    };
     let translate = |wr: &ibv_send_wr| {
         // SAFETY: rules *objects* and *structures* (module `calls`): the program has set the members that the opcode and the queue
         // pair's type select, and their pointers are valid.
@@ -118,7 +131,11 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
-    let qp = unsafe { Qp::borrow_ibv_qp(qp) };
+    let qp = match unsafe { Qp::find_ibv_qp(qp) } {
+        Ok(qp) => qp,
+        // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
+        Err(error) => return unsafe { refuse("ibv_post_recv", wr, bad_wr, &error) },
+    };
     // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is valid for writing.
     unsafe { post("ibv_post_recv", wr, bad_wr, recv_request, |wrs| qp.post_recv(wrs)) }
 }
@@ -129,7 +146,11 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `srq` is not destroyed during the call, and its context outlives it.
-    let (srq, nic) = unsafe { (Srq::borrow_raw(srq), Context::borrow_raw((*srq).context).nic()) };
+    let (srq, nic) = match unsafe { find_with_context::<Srq>(srq) } {
+        Ok((srq, context)) => (srq, context.nic()),
+        // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
+        Err(error) => return unsafe { refuse("ibv_post_srq_recv", wr, bad_wr, &error) },
+    };
     let post_to = |wrs: &[RecvWr]| match &srq.virtual_srq {
         None => nic.post_srq_recv(srq.id, wrs),
         Some(virtual_srq) => virtual_srq.post(wrs),
@@ -285,7 +306,7 @@ pub(crate) unsafe fn ud_destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Res
         return Err(Error::Invalid("a datagram needs an address handle"));
     }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    Ok(UdDestination { ah: unsafe { Ah::borrow_raw(ah) }.id, qpn: Qpn::new(qpn), qkey })
+    Ok(UdDestination { ah: unsafe { Ah::find(ah)? }.id, qpn: Qpn::new(qpn), qkey })
 }
 
 /// Converts the operation of a send request.
@@ -335,8 +356,7 @@ pub(crate) unsafe fn bind_operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bi
         return Err(Error::Invalid("a bind needs a window and a region"));
     }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let (window, region) =
-        unsafe { (Mw::borrow_raw(mw), lock(&Mr::borrow_raw(info.mr).registration).primary().id) };
+    let (window, region) = unsafe { (Mw::find(mw)?, lock(&Mr::find(info.mr)?.registration).primary().id) };
     Ok(SendOp::BindWindow(WindowBind {
         mw: window.id,
         rkey: Key(rkey),

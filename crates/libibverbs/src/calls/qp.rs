@@ -8,15 +8,15 @@ use mitra_verbs::{
     Error, Gid, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result, SendWr,
 };
 
-use super::abi_object::{AbiHeader, AbiObject};
-use super::context::Context;
+use super::abi_object::{AbiHeader, AbiObject, abi_object};
+use super::context::{Context, find_with_context};
 use super::cq::Cq;
 use super::pd::{Pd, PdMember};
 use super::qp_attr;
 use super::srq::Srq;
 use super::wr_list::WrBuilder;
 use crate::abi::*;
-use crate::common::errno::{log_failure, pointer, status};
+use crate::common::errno::{log_failure, pointer, status, unless_dead};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
 use crate::rails::virtual_cq::VirtualCq;
@@ -37,10 +37,7 @@ pub(crate) struct Qp {
     _pd: PdMember,
 }
 
-// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `ibv_qp_ex`, whose prefix is `ibv_qp`.
-unsafe impl AbiObject for Qp {
-    type C = ibv_qp_ex;
-}
+abi_object!(Qp: ibv_qp_ex, "queue pair", qp_base.handle);
 
 /// The minimum length of inline data that every queue pair accepts, in bytes. Some programs, such as rdma_xclient, send a few bytes of
 /// inline data without having requested the capacity.
@@ -92,7 +89,7 @@ impl Qp {
         }
     }
 
-    fn destroy(&self) -> Result<()> {
+    fn close(&self) -> Result<()> {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.destroy_qp(*qpn),
             Backend::MultiRail(multi_rail, qp) => {
@@ -118,12 +115,15 @@ impl Qp {
 
     /// Returns the queue pair that a program's pointer refers to.
     ///
+    /// # Errors
+    /// The errors of [`AbiObject::find`].
+    ///
     /// # Safety
-    /// The requirements of [`AbiObject::borrow_raw`], for the `ibv_qp_ex` at the same address.
-    pub(crate) unsafe fn borrow_ibv_qp<'a>(qp: *mut ibv_qp) -> &'a Qp {
+    /// The requirements of [`AbiObject::find`], for the `ibv_qp_ex` at the same address.
+    pub(crate) unsafe fn find_ibv_qp<'a>(qp: *mut ibv_qp) -> Result<&'a Qp> {
         // SAFETY: every `ibv_qp` that a program knows is the first field of an `ibv_qp_ex`, which is the C structure of a `Qp`. The
-        // caller upholds the requirements of `borrow_raw`.
-        unsafe { Qp::borrow_raw(qp.cast()) }
+        // caller upholds the requirements of `find`.
+        unsafe { Qp::find(qp.cast()) }
     }
 }
 
@@ -164,14 +164,9 @@ pub(crate) unsafe fn create(
         return Err(Error::Invalid("a queue pair needs a completion queue for sends and one for receives"));
     }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let (domain, context, send_cq, recv_cq, srq) = unsafe {
-        (
-            Pd::borrow_raw(pd),
-            Context::borrow_raw((*pd).context),
-            Cq::borrow_raw(init.send_cq),
-            Cq::borrow_raw(init.recv_cq),
-            (!init.srq.is_null()).then(|| Srq::borrow_raw(init.srq)),
-        )
+    let ((domain, context), send_cq, recv_cq, srq) = unsafe {
+        let srq = if init.srq.is_null() { None } else { Some(Srq::find(init.srq)?) };
+        (find_with_context::<Pd>(pd)?, Cq::find(init.send_cq)?, Cq::find(init.recv_cq)?, srq)
     };
     let qp_type = transport_type(init.qp_type)?;
     let cap = &mut init.cap;
@@ -259,8 +254,8 @@ fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the call, and `attr` is valid.
-    let (object, attr) = unsafe { (Qp::borrow_ibv_qp(qp), &*attr) };
-    let changed = qp_attr::from_c(attr, mask as u32).and_then(|attr| object.modify(&attr));
+    let (object, attr) = unsafe { (Qp::find_ibv_qp(qp), &*attr) };
+    let changed = object.and_then(|object| object.modify(&qp_attr::from_c(attr, mask as u32)?));
     if changed.is_ok() && mask as u32 & IBV_QP_STATE != 0 {
         // SAFETY: rule *exclusivity* (module `calls`): no other thread writes the field of this queue pair now.
         unsafe { (*qp).state = attr.qp_state };
@@ -276,9 +271,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
-    let object = unsafe { Qp::borrow_ibv_qp(qp) };
-    match object.query() {
-        Ok(state) => {
+    match unsafe { Qp::find_ibv_qp(qp) }.and_then(|object| Ok((object, object.query()?))) {
+        Ok((object, state)) => {
             let mut answer = qp_attr::to_c(&state);
             answer.cap = object.cap;
             // SAFETY: rules *structures* and *exclusivity* (module `calls`): `attr` and `init` are valid for writing, and no
@@ -304,22 +298,21 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed by another thread, and its context outlives it.
-    let (object, context) = unsafe { (Qp::borrow_ibv_qp(qp), Context::borrow_raw((*qp).context)) };
-    if let Err(error) = object.destroy()
-        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
-        && error != Error::DeviceFatal
-    {
-        return status("ibv_destroy_qp", Err(error));
-    }
-    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed by another thread.
-    let qpn = Qpn::new(unsafe { (*qp).qp_num });
-    context.remove_object(qp as usize, |objects| objects.qps.remove(&qpn));
+    // SAFETY: rule *objects* (module `calls`): `qp` is a queue pair, and no other verb uses it now.
+    let destroyed = unsafe {
+        Qp::destroy(qp.cast(), |object| {
+            end(object, Context::find_raw((*qp).context)?, Qpn::new((*qp).qp_num), qp as usize)
+        })
+    };
+    status("ibv_destroy_qp", destroyed)
+}
+
+/// Ends the use of a queue pair that is being destroyed. Afterwards no other thread finds its address.
+fn end(object: &Qp, context: &Context, qpn: Qpn, address: usize) -> Result<()> {
+    unless_dead(object.close())?;
+    context.remove_object(address, |objects| objects.qps.remove(&qpn));
     object.events.wait_for_all();
-    // SAFETY: rule *objects* (module `calls`): the program destroys the object once. It has left the table and the event queue
-    // above, so no other thread finds its address.
-    drop(unsafe { Qp::from_raw(qp.cast()) });
-    0
+    Ok(())
 }
 
 /// Writes zeros, because the device does not support enhanced connection establishment.

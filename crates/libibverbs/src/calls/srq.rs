@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use mitra_verbs::{AsyncEvent, Error, Provider, Result, SrqId};
 
-use super::abi_object::{AbiHeader, AbiObject};
-use super::context::Context;
+use super::abi_object::{AbiHeader, AbiObject, abi_object};
+use super::context::{Context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{pointer, status};
+use crate::common::errno::{pointer, status, unless_dead};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::virtual_srq::VirtualSrq;
 
@@ -29,10 +29,7 @@ pub(crate) struct Srq {
     _pd: PdMember,
 }
 
-// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
-unsafe impl AbiObject for Srq {
-    type C = ibv_srq;
-}
+abi_object!(Srq: ibv_srq, "shared receive queue", handle);
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_srq(
@@ -75,7 +72,7 @@ unsafe fn create(
     srq_context: *mut std::ffi::c_void,
 ) -> Result<*mut ibv_srq> {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
+    let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
     let limits = &context.nic().attr().limits;
     if attr.max_sge > limits.sges {
         return Err(Error::Limit {
@@ -122,11 +119,13 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
-    let mask = mask as u32;
     // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the call, its context outlives
     // it, and `attr` is valid.
-    let (object, context, attr) =
-        unsafe { (Srq::borrow_raw(srq), Context::borrow_raw((*srq).context), &*attr) };
+    let (found, attr) = unsafe { (find_with_context::<Srq>(srq), &*attr) };
+    status("ibv_modify_srq", found.and_then(|(object, context)| modify(object, context, attr, mask as u32)))
+}
+
+fn modify(object: &Srq, context: &Context, attr: &ibv_srq_attr, mask: u32) -> Result<()> {
     let changed = if mask & !IBV_SRQ_LIMIT != 0 {
         Err(Error::Unsupported("resizing a shared receive queue"))
     } else if mask & IBV_SRQ_LIMIT != 0 {
@@ -140,42 +139,38 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     if changed.is_ok() && mask & IBV_SRQ_LIMIT != 0 {
         object.limit.store(attr.srq_limit, Ordering::Relaxed);
     }
-    status("ibv_modify_srq", changed)
+    changed
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the call, and `attr` is valid
     // for writing.
-    unsafe {
-        let object = Srq::borrow_raw(srq);
+    let queried = unsafe { Srq::find(srq) }.map(|object| unsafe {
         attr.write(ibv_srq_attr {
             max_wr: object.depth,
             max_sge: object.sges,
             srq_limit: object.limit.load(Ordering::Relaxed),
         });
-    }
-    0
+    });
+    status("ibv_query_srq", queried)
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `srq` is not destroyed during the call, and its context outlives it.
-    let (object, context) = unsafe { (Srq::borrow_raw(srq), Context::borrow_raw((*srq).context)) };
+    // SAFETY: rule *objects* (module `calls`): `srq` is a shared receive queue, and no other verb uses it now.
+    status("ibv_destroy_srq", unsafe {
+        Srq::destroy(srq, |object| end(object, Context::find_raw((*srq).context)?, srq as usize))
+    })
+}
+
+/// Ends the use of a queue that is being destroyed. Afterwards no other thread finds its address.
+fn end(object: &Srq, context: &Context, address: usize) -> Result<()> {
     if object.virtual_srq.as_ref().is_some_and(|virtual_srq| !virtual_srq.is_unused()) {
-        let used = Error::Busy { kind: "shared receive queue", id: object.id.0, user: "a queue pair" };
-        return status("ibv_destroy_srq", Err(used));
+        return Err(Error::Busy { kind: "shared receive queue", id: object.id.0, user: "a queue pair" });
     }
-    if let Err(error) = context.nic().destroy_srq(object.id)
-        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
-        && error != Error::DeviceFatal
-    {
-        return status("ibv_destroy_srq", Err(error));
-    }
-    context.remove_object(srq as usize, |objects| objects.srqs.remove(&object.id));
+    unless_dead(context.nic().destroy_srq(object.id))?;
+    context.remove_object(address, |objects| objects.srqs.remove(&object.id));
     object.events.wait_for_all();
-    // SAFETY: rule *objects* (module `calls`): the program destroys the object once. It has left the table and the event queue
-    // above, so no other thread finds its address.
-    drop(unsafe { Srq::from_raw(srq) });
-    0
+    Ok(())
 }

@@ -9,7 +9,7 @@ use super::abi_object::AbiObject;
 use super::post;
 use super::qp::{self, Qp};
 use crate::abi::*;
-use crate::common::errno::{errno_of, log_failure, pointer};
+use crate::common::errno::{errno_of, log_failure, pointer, status};
 
 /// The operations that a program may request at creation, for which the slots are filled.
 const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
@@ -94,12 +94,17 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
-    unsafe { Qp::borrow_raw(qp) }.wr_builder.start();
+    if let Ok(qp) = unsafe { Qp::find(qp) } {
+        qp.wr_builder.start();
+    }
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
-    let qp = unsafe { Qp::borrow_raw(qp) };
+    let qp = match unsafe { Qp::find(qp) } {
+        Ok(qp) => qp,
+        Err(error) => return status("ibv_wr_complete", Err(error)),
+    };
     let mut list = qp.wr_builder.list();
     let posted = match list.error.take() {
         Some(error) => Err(error),
@@ -120,7 +125,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
-    let builder = &unsafe { Qp::borrow_raw(qp) }.wr_builder;
+    let Ok(Qp { wr_builder: builder, .. }) = (unsafe { Qp::find(qp) }) else { return };
     let mut list = builder.list();
     list.wrs.clear();
     list.error = None;
@@ -137,7 +142,8 @@ unsafe fn begin_request(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
     // thread (`ibv_wr_start(3)`).
     let (wr_id, flags): (u64, c_uint) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let mut list = unsafe { Qp::borrow_raw(qp) }.wr_builder.list();
+    let Ok(object) = (unsafe { Qp::find(qp) }) else { return };
+    let mut list = object.wr_builder.list();
     match op.and_then(|op| Ok(SendWr::new(wr_id, op, Data::empty()).with_flags(post::send_flags(flags)?))) {
         Ok(wr) => list.wrs.push(wr),
         Err(error) => {
@@ -152,7 +158,8 @@ unsafe fn begin_request(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
 /// The requirements of [`begin_request`].
 unsafe fn modify_last(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<()>) {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let mut list = unsafe { Qp::borrow_raw(qp) }.wr_builder.list();
+    let Ok(object) = (unsafe { Qp::find(qp) }) else { return };
+    let mut list = object.wr_builder.list();
     let changed = match list.wrs.last_mut() {
         Some(wr) => change(wr),
         None => Err(Error::Invalid("set an operation (ibv_wr_send and so on) before its data")),

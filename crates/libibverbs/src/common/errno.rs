@@ -13,6 +13,7 @@ pub(crate) fn errno_of(error: &Error) -> c_int {
     match error {
         Error::DeviceFatal | Error::System { .. } => libc::EIO,
         Error::Busy { .. } => libc::EBUSY,
+        Error::NoSuchObject { .. } => libc::ENOENT,
         Error::QueueFull { .. } => libc::ENOMEM,
         Error::Unsupported(_) => libc::EOPNOTSUPP,
         _ => libc::EINVAL,
@@ -26,14 +27,27 @@ pub(crate) fn log_failure(verb: &str, reason: &dyn Display) {
     tracing::debug!("{verb}: {reason}");
 }
 
-/// Converts a result for a verb that returns 0 or an `errno` value. Logs an error.
+/// Converts a result for a verb that returns 0 or an `errno` value. Logs an error, and sets `errno`, as the system call of a kernel's device
+/// does.
 pub(crate) fn status(verb: &str, result: Result<(), Error>) -> c_int {
     match result {
         Ok(()) => 0,
         Err(error) => {
             log_failure(verb, &error);
+            set_errno(errno_of(&error));
             errno_of(&error)
         }
+    }
+}
+
+/// Converts the result of destroying an object of a NIC. A dead NIC is not an error, because its objects do not exist any more.
+///
+/// # Errors
+/// Any other error of the NIC.
+pub(crate) fn unless_dead(destroyed: Result<(), Error>) -> Result<(), Error> {
+    match destroyed {
+        Err(Error::DeviceFatal) => Ok(()),
+        other => other,
     }
 }
 

@@ -12,6 +12,7 @@ use super::rail_set::RailSet;
 use super::virtual_qps::MultiRail;
 use super::{async_event_thread, fork_gate, progress_thread};
 use crate::common::errno::system_error;
+use crate::common::fork_generation;
 use crate::common::lock::lock;
 use crate::common::logging;
 
@@ -84,6 +85,7 @@ fn open_rails() -> Result<Arc<RailSet>> {
 extern "C" fn after_fork_in_child() {
     mitra_softnic::after_fork_in_child();
     fork_gate::after_fork_in_child();
+    fork_generation::after_fork_in_child();
 }
 
 /// Closes the virtual queue pairs, and sends the acknowledgements that the NICs hold. A hardware NIC would have sent them without the

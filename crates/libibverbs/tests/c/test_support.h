@@ -126,7 +126,7 @@ static struct ibv_wc next(struct ibv_cq *cq)
 	return wc;
 }
 
-static bool is_empty(struct ibv_cq *cq)
+static inline bool is_empty(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
 	for (int i = 0; i < 1000; i++) {
