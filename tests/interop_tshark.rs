@@ -71,7 +71,9 @@ fn tshark_agrees_on_fields() {
 
 #[test]
 fn tshark_uses_the_same_operation_names() {
-    let samples = sample_packets::samples();
+    // The dissector knows XRC's opcodes, but not the XRCETH.
+    let mut samples = sample_packets::samples();
+    samples.extend(sample_packets::xrc_samples());
     let capture = sample_packets::write_pcap(&samples);
     let output = sample_packets::run(tshark().args(["-O", "infiniband", "-r"]).arg(&*capture));
     let text = String::from_utf8_lossy(&output.stdout);
@@ -169,6 +171,7 @@ fn tshark_name(packet: &Packet<'_>) -> (&'static str, &'static str) {
         Transport::Rc => "Reliable Connection (RC)",
         Transport::Uc => "Unreliable Connection (UC)",
         Transport::Ud(_) => "Unreliable Datagram (UD)",
+        Transport::Xrc(_) => "Extended Reliable Connection (XRC)",
     };
     let operation = match packet.message {
         Message::SendFirst => "SEND First",

@@ -61,16 +61,26 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-/// Returns a packet of every opcode of every transport over both address families, with payloads of every pad count.
+/// Returns a packet of every opcode of RC, UC and UD over both address families, with payloads of every pad count.
 pub(crate) fn samples() -> Vec<Sample> {
+    let ud = Transport::Ud(Deth { qkey: 0x8001_0203, src_qp: Qpn::new(0xabcdef) });
+    samples_of(&[Transport::Rc, Transport::Uc, ud])
+}
+
+/// Returns the same packets for XRC.
+#[allow(dead_code, reason = "scapy and tshark do not parse the XRCETH")]
+pub(crate) fn xrc_samples() -> Vec<Sample> {
+    samples_of(&[Transport::Xrc(Srqn::new(0x12_3456))])
+}
+
+fn samples_of(transports: &[Transport]) -> Vec<Sample> {
     let ends: [(SocketAddr, SocketAddr); 2] = [
         ("10.1.2.3:49153".parse().unwrap(), "10.3.2.1:4791".parse().unwrap()),
         ("[fd00::1:2]:61000".parse().unwrap(), "[fd00::2:1]:4791".parse().unwrap()),
     ];
-    let ud = Transport::Ud(Deth { qkey: 0x8001_0203, src_qp: Qpn::new(0xabcdef) });
     let mut samples = Vec::new();
     for (src, dst) in ends {
-        for transport in [Transport::Rc, Transport::Uc, ud] {
+        for &transport in transports {
             for message in messages().into_iter().filter(|message| transport.carries(message)) {
                 let lens: &[usize] = if message.has_payload() { &[0, 1, 2, 3, 4, 61, 1024] } else { &[0] };
                 for &len in lens {

@@ -354,9 +354,9 @@ impl Faults {
 /// The kind of a packet, as triggers distinguish it.
 #[derive(Clone, Copy)]
 enum PacketKind {
-    /// An RC request. `completes` is whether it is the last packet of its message.
+    /// An RC or XRC request. `completes` is whether it is the last packet of its message.
     Request { completes: bool },
-    /// An RC response. `positive` is whether it is no NAK.
+    /// An RC or XRC response. `positive` is whether it is no NAK.
     Response { positive: bool },
     /// A packet of another service. Triggers do not count it, so that failover's control messages do not change the
     /// count.
@@ -366,7 +366,7 @@ enum PacketKind {
 impl PacketKind {
     fn of(packet: &Packet<'_>) -> PacketKind {
         match packet.message {
-            _ if packet.transport != Transport::Rc => PacketKind::Uncounted,
+            _ if !matches!(packet.transport, Transport::Rc | Transport::Xrc(_)) => PacketKind::Uncounted,
             Message::Ack(aeth) => {
                 PacketKind::Response { positive: matches!(aeth.syndrome, Syndrome::Ack { .. }) }
             }

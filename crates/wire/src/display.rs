@@ -20,6 +20,11 @@ impl fmt::Display for Packet<'_> {
         if let Transport::Ud(deth) = self.transport {
             write!(f, " srcqp {} qkey 0x{:08x}", deth.src_qp, deth.qkey)?;
         }
+        if let Transport::Xrc(srqn) = self.transport
+            && self.message.is_request()
+        {
+            write!(f, " srqn {srqn}")?;
+        }
         let mut written = Ok(());
         self.message.for_each_extension_header(|header| {
             written = written.and_then(|()| write!(f, " {header}"));
@@ -112,6 +117,8 @@ mod tests {
         let nak = Aeth { syndrome: Syndrome::Nak(NakCode::RemoteAccess), msn: 3 };
         let nak = Packet::new(Transport::Rc, qp, psn, Message::Ack(nak), &[]);
         assert_eq!(nak.to_string(), "RC_ACKNOWLEDGE qp 0x000019 psn 4096 nak remote-access msn 3");
+        let xrc = Packet::new(Transport::Xrc(Srqn::new(0x77)), qp, psn, Message::SendOnly, b"abcd");
+        assert_eq!(xrc.to_string(), "XRC_SEND_ONLY qp 0x000019 psn 4096 srqn 0x000077 len 4");
         let ud = Transport::Ud(Deth { qkey: 0x1111_1111, src_qp: Qpn::new(7) });
         let mut ud = Packet::new(ud, qp, psn, Message::SendOnlyImm(5), b"abc");
         ud.solicited = true;

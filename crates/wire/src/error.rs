@@ -16,7 +16,7 @@ pub enum ParseError {
         need: usize,
     },
     /// The opcode does not exist, does not exist for this transport (IBTA 9.2), or belongs to a transport that Mitra does not
-    /// support (reliable datagram, XRC).
+    /// support (reliable datagram).
     #[error("unknown opcode 0x{0:02x}")]
     UnknownOpcode(u8),
     /// The transport header version is not 0 (IBTA 9.2).

@@ -1,8 +1,8 @@
-//! The extension headers with more than one field, and how they are encoded in a packet (IBTA 9.3).
+//! The extension headers with more than one field and the XRCETH, and how they are encoded in a packet (IBTA 9.3, annex A14).
 //!
 //! Multi-byte fields are big-endian in a packet.
 
-use crate::psn::Qpn;
+use crate::psn::{Qpn, Srqn};
 
 /// RDMA extended transport header (IBTA 9.3): the responder's memory that an operation accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -186,6 +186,19 @@ impl Deth {
     }
 }
 
+/// The length of the XRCETH: a reserved byte and the number of the shared receive queue.
+pub(crate) const XRCETH_LEN: usize = 4;
+
+/// Decodes an XRCETH. Returns the number and the reserved byte.
+pub(crate) fn decode_xrceth(b: &[u8; XRCETH_LEN]) -> (Srqn, u8) {
+    (Srqn::new(u32::from_be_bytes(*b)), b[0])
+}
+
+/// Encodes an XRCETH.
+pub(crate) fn encode_xrceth(srqn: Srqn, reserved: u8) -> [u8; XRCETH_LEN] {
+    (u32::from(reserved) << 24 | srqn.value()).to_be_bytes()
+}
+
 impl Aeth {
     pub(crate) const LEN: usize = 4;
 
@@ -237,6 +250,9 @@ mod tests {
         let deth = Deth { qkey: 0x0102_0304, src_qp: Qpn::new(0x06_0708) };
         assert_eq!(deth.encode(5), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(Deth::decode(&[1, 2, 3, 4, 5, 6, 7, 8]), (deth, 5));
+
+        assert_eq!(encode_xrceth(Srqn::new(0x02_0304), 1), [1, 2, 3, 4]);
+        assert_eq!(decode_xrceth(&[1, 2, 3, 4]), (Srqn::new(0x02_0304), 1));
 
         let aeth = Aeth { syndrome: Syndrome::Nak(NakCode::RemoteAccess), msn: 0x01_0203 };
         assert_eq!(aeth.encode(), [0x62, 1, 2, 3]);

@@ -19,7 +19,7 @@ pub use headers::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
 pub use icrc::{ICRC_LEN, IcrcPath, Verdict};
 pub use message::{ExtensionHeader, Message, Transport};
 pub use packet::{Packet, ReservedBits};
-pub use psn::{Psn, Qpn};
+pub use psn::{Psn, Qpn, Srqn};
 
 /// The UDP destination port of RoCEv2 (annex A17; IANA "ri-rocev2").
 pub const ROCE_PORT: u16 = 4791;
@@ -27,5 +27,5 @@ pub const ROCE_PORT: u16 = 4791;
 /// The length of the base transport header, with which every packet begins, in bytes (IBTA 9.2).
 pub const BTH_LEN: usize = 12;
 
-/// The length of the longest headers of an opcode, which are a BTH and an AtomicETH, in bytes.
-pub const MAX_HEADERS_LEN: usize = BTH_LEN + 28;
+/// The length of the longest headers of an opcode, which are a BTH, an XRCETH and an AtomicETH, in bytes.
+pub const MAX_HEADERS_LEN: usize = BTH_LEN + 4 + 28;

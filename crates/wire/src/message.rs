@@ -1,6 +1,7 @@
 //! The transport service and the operation of a packet, with the extension headers that each of them requires.
 
 use crate::headers::{Aeth, AtomicEth, Deth, Reth};
+use crate::psn::Srqn;
 
 /// The transport service of a packet, from the top three bits of its opcode (IBTA 9.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -12,15 +13,18 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram. The DETH of a packet contains the sender's queue pair number.
     Ud(Deth),
+    /// Extended reliable connection (annex A14). The XRCETH of a request contains the number of the shared receive queue to which the
+    /// message is addressed. A response has no XRCETH: the number of a parsed response is 0, and it is not emitted.
+    Xrc(Srqn),
 }
 
 impl Transport {
-    /// Whether the service has this operation (IBTA 9.2, opcode table): RC has all operations, UC has WRITEs and SENDs without
+    /// Whether the service has this operation (IBTA 9.2, opcode table): RC and XRC have all operations, UC has WRITEs and SENDs without
     /// invalidate, and UD has SENDs of one packet.
     pub const fn carries(&self, message: &Message) -> bool {
         use Message::*;
         match self {
-            Transport::Rc => true,
+            Transport::Rc | Transport::Xrc(_) => true,
             Transport::Uc => matches!(
                 message,
                 SendFirst
@@ -41,7 +45,7 @@ impl Transport {
     }
 }
 
-/// The operation of a packet, with the extension headers that its opcode has, except for the DETH (IBTA 9.2, opcode table).
+/// The operation of a packet, with the extension headers that its opcode has, except for the DETH and the XRCETH (IBTA 9.2, opcode table).
 ///
 /// A variant whose name ends in `Imm` holds the immediate data, read as a big-endian number. A variant whose name ends in `Inv` holds
 /// the remote key to invalidate.
@@ -95,7 +99,7 @@ pub enum Message {
     FetchAdd(AtomicEth),
 }
 
-/// An extension header other than the DETH (IBTA 9.3). The opcode of a packet determines which extension headers it has.
+/// An extension header other than the DETH and the XRCETH (IBTA 9.3). The opcode of a packet determines which extension headers it has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ExtensionHeader {
     /// RDMA extended transport header.
@@ -146,7 +150,7 @@ impl Message {
         matches!(self, ReadFirst(_) | ReadMiddle | ReadLast(_) | ReadOnly(_) | Ack(_) | AtomicAck(_, _))
     }
 
-    /// Calls `visit` for each extension header other than the DETH, in the order in which a packet contains them (IBTA 9.2, opcode
+    /// Calls `visit` for each extension header other than the DETH and the XRCETH, in the order in which a packet contains them (IBTA 9.2, opcode
     /// table).
     ///
     /// The method is always inlined and is not an iterator, because the items of an iterator pass through memory: emitting a packet
@@ -174,7 +178,7 @@ impl Message {
         }
     }
 
-    /// Returns the total length of the extension headers other than the DETH, in bytes.
+    /// Returns the total length of the extension headers other than the DETH and the XRCETH, in bytes.
     #[inline]
     pub fn headers_len(&self) -> usize {
         let mut len = 0;

@@ -10,6 +10,7 @@ pub const CNP: u8 = 0x81;
 pub(crate) const RC: u8 = 0x00;
 pub(crate) const UC: u8 = 0x20;
 pub(crate) const UD: u8 = 0x60;
+pub(crate) const XRC: u8 = 0xa0;
 
 // The operations: the low five bits of the opcode.
 pub(crate) const SEND_FIRST: u8 = 0x00;
@@ -74,6 +75,7 @@ impl Transport {
             Transport::Rc => RC,
             Transport::Uc => UC,
             Transport::Ud(_) => UD,
+            Transport::Xrc(_) => XRC,
         }
     }
 }
@@ -119,6 +121,29 @@ pub const fn name(opcode: u8) -> Option<&'static str> {
         0x2b => "UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE",
         0x64 => "UD_SEND_ONLY",
         0x65 => "UD_SEND_ONLY_WITH_IMMEDIATE",
+        0xa0 => "XRC_SEND_FIRST",
+        0xa1 => "XRC_SEND_MIDDLE",
+        0xa2 => "XRC_SEND_LAST",
+        0xa3 => "XRC_SEND_LAST_WITH_IMMEDIATE",
+        0xa4 => "XRC_SEND_ONLY",
+        0xa5 => "XRC_SEND_ONLY_WITH_IMMEDIATE",
+        0xa6 => "XRC_RDMA_WRITE_FIRST",
+        0xa7 => "XRC_RDMA_WRITE_MIDDLE",
+        0xa8 => "XRC_RDMA_WRITE_LAST",
+        0xa9 => "XRC_RDMA_WRITE_LAST_WITH_IMMEDIATE",
+        0xaa => "XRC_RDMA_WRITE_ONLY",
+        0xab => "XRC_RDMA_WRITE_ONLY_WITH_IMMEDIATE",
+        0xac => "XRC_RDMA_READ_REQUEST",
+        0xad => "XRC_RDMA_READ_RESPONSE_FIRST",
+        0xae => "XRC_RDMA_READ_RESPONSE_MIDDLE",
+        0xaf => "XRC_RDMA_READ_RESPONSE_LAST",
+        0xb0 => "XRC_RDMA_READ_RESPONSE_ONLY",
+        0xb1 => "XRC_ACKNOWLEDGE",
+        0xb2 => "XRC_ATOMIC_ACKNOWLEDGE",
+        0xb3 => "XRC_COMPARE_SWAP",
+        0xb4 => "XRC_FETCH_ADD",
+        0xb6 => "XRC_SEND_LAST_WITH_INVALIDATE",
+        0xb7 => "XRC_SEND_ONLY_WITH_INVALIDATE",
         CNP => "CNP",
         _ => return None,
     })

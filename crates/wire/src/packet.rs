@@ -1,11 +1,11 @@
 //! Parses and emits RoCEv2 packets. A packet is a UDP payload without its ICRC.
 
 use crate::error::ParseError;
-use crate::headers::{Aeth, AtomicEth, Deth, Reth};
+use crate::headers::{Aeth, AtomicEth, Deth, Reth, XRCETH_LEN, decode_xrceth, encode_xrceth};
 use crate::message::{ExtensionHeader, Message, Transport};
 use crate::opcode;
-use crate::psn::{Psn, Qpn};
-use crate::{BTH_LEN, MAX_HEADERS_LEN};
+use crate::psn::{Psn, Qpn, Srqn};
+use crate::BTH_LEN;
 
 /// A RoCEv2 packet: the fields of the BTH (IBTA 9.2), the transport and the operation with their extension headers, and the payload.
 /// Neither the ICRC nor pad bytes are part of it.
@@ -14,7 +14,7 @@ use crate::{BTH_LEN, MAX_HEADERS_LEN};
 /// [`Syndrome`](crate::Syndrome)). Only their low bits are emitted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Packet<'a> {
-    /// The transport service. UD contains the DETH.
+    /// The transport service. UD contains the DETH, and XRC the number in the XRCETH.
     pub transport: Transport,
     /// Whether the receiver's completion is a solicited event (IBTA 9.2).
     pub solicited: bool,
@@ -40,15 +40,16 @@ pub struct Packet<'a> {
     pub reserved: ReservedBits,
 }
 
-/// The reserved fields of the BTH and the DETH. Senders set them to zero, and receivers ignore them (IBTA 9.2).
+/// The reserved fields of the BTH, the DETH and the XRCETH. Senders set them to zero, and receivers ignore them (IBTA 9.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ReservedBits {
     /// The 6 bits of the BTH after FECN and BECN. The ICRC does not cover them.
     pub bth_resv6: u8,
     /// The 7 bits of the BTH after the acknowledge request.
     pub bth_resv7: u8,
-    /// The byte of the DETH before the source queue pair. It is 0 if a parsed packet has no DETH.
-    pub deth: u8,
+    /// The byte of the DETH before the source queue pair, or of the XRCETH before the shared receive queue. It is 0 if a parsed packet
+    /// has neither.
+    pub extension: u8,
 }
 
 /// Returns the number of pad bytes after a payload of this length (IBTA 9.2).
@@ -103,7 +104,7 @@ impl<'a> HeaderReader<'a> {
     fn message(&mut self, code: u8) -> Result<Message, ParseError> {
         let operation = code & 0x1f;
         let exists = match code & 0xe0 {
-            opcode::RC => true,
+            opcode::RC | opcode::XRC => true,
             opcode::UC => operation <= opcode::WRITE_ONLY_IMM,
             opcode::UD => operation == opcode::SEND_ONLY || operation == opcode::SEND_ONLY_IMM,
             _ => false,
@@ -146,11 +147,14 @@ impl<'a> HeaderReader<'a> {
 /// Headers under construction. The buffer has space for every combination of transport and message, even for those that no opcode
 /// stands for.
 struct HeaderBuf {
-    bytes: [u8; MAX_HEADERS_LEN + Deth::LEN],
+    bytes: [u8; HeaderBuf::CAPACITY],
     len: usize,
 }
 
 impl HeaderBuf {
+    /// The DETH is the longest header of a service, and the AtomicETH the longest of a message.
+    const CAPACITY: usize = BTH_LEN + Deth::LEN + AtomicEth::LEN;
+
     fn put<const N: usize>(&mut self, bytes: [u8; N]) {
         self.bytes[self.len..self.len + N].copy_from_slice(&bytes);
         self.len += N;
@@ -182,7 +186,7 @@ impl<'a> Packet<'a> {
             psn,
             message,
             payload,
-            reserved: ReservedBits { bth_resv6: 0, bth_resv7: 0, deth: 0 },
+            reserved: ReservedBits { bth_resv6: 0, bth_resv7: 0, extension: 0 },
         }
     }
 
@@ -203,7 +207,7 @@ impl<'a> Packet<'a> {
         if !buf.len().is_multiple_of(4) {
             return Err(ParseError::BadLength(buf.len()));
         }
-        let mut reserved = ReservedBits { bth_resv6: bth[4] & 0x3f, bth_resv7: bth[8] & 0x7f, deth: 0 };
+        let mut reserved = ReservedBits { bth_resv6: bth[4] & 0x3f, bth_resv7: bth[8] & 0x7f, extension: 0 };
         let (transport, message) = if bth[0] & 0xe0 == opcode::UD {
             // `HeaderReader::message` checks the opcode, but runs after the DETH is read. The opcode is checked here first, so that an
             // unknown one is reported even if the packet is too short for a DETH.
@@ -211,8 +215,18 @@ impl<'a> Packet<'a> {
                 return Err(ParseError::UnknownOpcode(bth[0]));
             }
             let (deth, resv) = Deth::decode(headers.take()?);
-            reserved.deth = resv;
+            reserved.extension = resv;
             (Transport::Ud(deth), headers.message(bth[0])?)
+        } else if bth[0] & 0xe0 == opcode::XRC {
+            // As for UD, the opcode is checked before the XRCETH is read.
+            if opcode::name(bth[0]).is_none() {
+                return Err(ParseError::UnknownOpcode(bth[0]));
+            }
+            let mut srqn = Srqn::default();
+            if !matches!(bth[0] & 0x1f, opcode::READ_FIRST..=opcode::ATOMIC_ACK) {
+                (srqn, reserved.extension) = decode_xrceth(headers.take()?);
+            }
+            (Transport::Xrc(srqn), headers.message(bth[0])?)
         } else {
             let message = headers.message(bth[0])?;
             (if bth[0] & 0xe0 == opcode::UC { Transport::Uc } else { Transport::Rc }, message)
@@ -254,8 +268,12 @@ impl<'a> Packet<'a> {
 
     /// Returns the total length of the BTH and the extension headers in bytes.
     pub fn headers_len(&self) -> usize {
-        let deth = if matches!(self.transport, Transport::Ud(_)) { Deth::LEN } else { 0 };
-        BTH_LEN + deth + self.message.headers_len()
+        let service_header = match self.transport {
+            Transport::Ud(_) => Deth::LEN,
+            Transport::Xrc(_) if self.message.is_request() => XRCETH_LEN,
+            _ => 0,
+        };
+        BTH_LEN + service_header + self.message.headers_len()
     }
 
     /// Returns the number of bytes that [`emit`](Self::emit) writes: headers, payload and pad, without the ICRC.
@@ -309,7 +327,7 @@ impl<'a> Packet<'a> {
     /// Encodes the headers of a packet with a payload of `payload_len` bytes.
     fn headers(&self, payload_len: usize) -> HeaderBuf {
         let pad = if self.message.has_payload() { pad_len(payload_len) as u8 } else { 0 };
-        let mut out = HeaderBuf { bytes: [0; MAX_HEADERS_LEN + Deth::LEN], len: 0 };
+        let mut out = HeaderBuf { bytes: [0; HeaderBuf::CAPACITY], len: 0 };
         let [_, q0, q1, q2] = self.dest_qp.value().to_be_bytes();
         let [_, p0, p1, p2] = self.psn.value().to_be_bytes();
         let [k0, k1] = self.pkey.to_be_bytes();
@@ -327,8 +345,12 @@ impl<'a> Packet<'a> {
             p1,
             p2,
         ]);
-        if let Transport::Ud(deth) = self.transport {
-            out.put(deth.encode(self.reserved.deth));
+        match self.transport {
+            Transport::Ud(deth) => out.put(deth.encode(self.reserved.extension)),
+            Transport::Xrc(srqn) if self.message.is_request() => {
+                out.put(encode_xrceth(srqn, self.reserved.extension));
+            }
+            _ => {}
         }
         self.message.for_each_extension_header(
             #[inline(always)]

@@ -1,4 +1,4 @@
-//! The two 24-bit numbers of the BTH: packet sequence number and queue pair number.
+//! The 24-bit numbers of packets: packet sequence number, queue pair number and shared receive queue number.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -111,6 +111,34 @@ impl fmt::Debug for Qpn {
     }
 }
 
+/// The number of an XRC shared receive queue, which has 24 bits (IBTA volume 1, annex A14, XRCETH).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Srqn(u32);
+
+impl Srqn {
+    /// Creates a number from the low 24 bits of `value`.
+    pub const fn new(value: u32) -> Self {
+        Srqn(value & MASK)
+    }
+
+    /// Returns the number, below 2^24.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:06x}", self.0)
+    }
+}
+
+impl fmt::Debug for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Srqn({self})")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +152,7 @@ mod tests {
         assert_eq!(Psn::new(5).add(u32::MAX), Psn::new(4));
         assert_eq!(Qpn::new(0x0100_0011).value(), 0x11);
         assert_eq!(Qpn::new(0x11).to_string(), "0x000011");
+        assert_eq!(Srqn::new(0x0100_0011), Srqn::new(0x11));
     }
 
     #[test]

@@ -54,6 +54,47 @@ fn ud_send_round_trips() {
 }
 
 #[test]
+fn xrc_write_with_immediate_has_xrceth_before_reth() {
+    let bytes = [
+        0xab, 0x00, 0xff, 0xff, 0, 0, 1, 0x11, 0x80, 0, 0, 9, // BTH
+        0x00, 0x12, 0x34, 0x56, // XRCETH
+        0, 0, 0x7f, 0xdb, 0x99, 0x71, 0xc0, 0, 0, 0, 0x0a, 5, 0, 0, 0, 4, // RETH
+        0xde, 0xad, 0xbe, 0xef, // ImmDt
+        1, 2, 3, 4,
+    ];
+    let reth = Reth { va: 0x7fdb_9971_c000, rkey: 0xa05, len: 4 };
+    let transport = Transport::Xrc(Srqn::new(0x12_3456));
+    let message = Message::WriteOnlyImm(reth, 0xdead_beef);
+    let mut packet = Packet::new(transport, Qpn::new(0x111), Psn::new(9), message, &[1, 2, 3, 4]);
+    packet.ack_req = true;
+    assert_eq!(Packet::parse(&bytes), Ok(packet));
+    let mut out = Vec::new();
+    packet.emit_to(&mut out);
+    assert_eq!(out, bytes);
+    assert_eq!(Packet::parse(&bytes[..12]), Err(ParseError::Truncated { have: 12, need: 16 }));
+}
+
+#[test]
+fn xrc_middle_packet_has_xrceth_and_response_has_none() {
+    let middle = [0xa1, 0, 0xff, 0xff, 0, 0, 1, 0x11, 0, 0, 0, 9, 0x55, 0, 0, 7, 1, 2, 3, 4];
+    let parsed = Packet::parse(&middle).unwrap();
+    assert_eq!(
+        (parsed.transport, parsed.message, parsed.payload),
+        (Transport::Xrc(Srqn::new(7)), Message::SendMiddle, &[1, 2, 3, 4][..])
+    );
+    assert_eq!(parsed.reserved.extension, 0x55);
+    let ack = [0xb1, 0, 0xff, 0xff, 0, 0, 1, 0x11, 0, 0, 0, 9, 0x1f, 0, 0, 7];
+    let parsed = Packet::parse(&ack).unwrap();
+    let message = Message::Ack(Aeth { syndrome: Syndrome::ACK, msn: 7 });
+    assert_eq!((parsed.transport, parsed.message), (Transport::Xrc(Srqn::new(0)), message));
+    // The number of a response is not emitted.
+    let mut out = Vec::new();
+    Packet { transport: Transport::Xrc(Srqn::new(7)), ..parsed }.emit_to(&mut out);
+    assert_eq!(out, ack);
+    assert_eq!(parsed.headers_len(), ack.len());
+}
+
+#[test]
 fn atomic_acknowledgement_round_trips() {
     let bytes = [
         0x12, 0x00, 0xff, 0xff, 0, 0, 0, 0x12, 0, 0, 0x10, 0, // BTH
@@ -87,10 +128,11 @@ fn malformed_packets_are_refused() {
     assert_eq!(parse(&WRITE_ONLY_IMM[..32]), Err(ParseError::BadPad { pad: 3, available: 0 }));
     assert_eq!(parse(&edited(&[(0, 0x0c)])), Err(ParseError::BadPad { pad: 3, available: 12 }));
     assert_eq!(parse(&edited(&[(0, 0x0c), (1, 0)])), Err(ParseError::UnexpectedPayload(12)));
-    // Reserved operations, READ and invalidate on UC, WRITE on UD, reliable datagram, XRC, congestion notification.
-    for code in
-        [0x15, 0x18, 0x1f, 0x2c, 0x2d, 0x31, 0x36, 0x37, 0x60, 0x63, 0x66, 0x6a, 0x77, 0x44, 0xa4, 0x81]
-    {
+    // Reserved operations, READ and invalidate on UC, WRITE on UD, reliable datagram, XRC's reserved operations, congestion notification.
+    for code in [
+        0x15, 0x18, 0x1f, 0x2c, 0x2d, 0x31, 0x36, 0x37, 0x60, 0x63, 0x66, 0x6a, 0x77, 0x44, 0xb5, 0xb8, 0xbf,
+        0x81,
+    ] {
         assert_eq!(parse(&edited(&[(0, code)])), Err(ParseError::UnknownOpcode(code)));
     }
 }
@@ -99,7 +141,7 @@ fn malformed_packets_are_refused() {
 fn exactly_the_named_opcodes_parse() {
     for code in 0..=255u8 {
         // A packet of an opcode without payload parses only if it has the exact length of its headers. All lengths are therefore tried.
-        let parsed = (12..=40).step_by(4).find_map(|len| {
+        let parsed = (12..=44).step_by(4).find_map(|len| {
             let mut bytes = vec![0; len];
             bytes[0] = code;
             Packet::parse(&bytes).ok().map(|packet| packet.opcode())
@@ -129,7 +171,7 @@ proptest! {
     #[test]
     fn parsed_bytes_are_re_emitted_unchanged(mut bytes in prop::collection::vec(any::<u8>(), 12..80), code in any::<u8>()) {
         bytes.truncate(bytes.len() & !3);
-        bytes[0] = code & 0x3f;
+        bytes[0] = code & 0xbf; // RC, UC and XRC
         bytes[1] &= 0xc0;
         if let Ok(packet) = Packet::parse(&bytes) {
             let mut out = Vec::new();

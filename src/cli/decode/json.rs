@@ -53,6 +53,8 @@ struct Extension {
     #[serde(skip_serializing_if = "Option::is_none")]
     qkey: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    srqn: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     va: Option<Hex>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rkey: Option<u32>,
@@ -122,6 +124,11 @@ impl Extension {
         let mut out = Extension::default();
         if let Transport::Ud(deth) = transport {
             (out.src_qp, out.qkey) = (Some(deth.src_qp.value()), Some(deth.qkey));
+        }
+        if let Transport::Xrc(srqn) = transport
+            && message.is_request()
+        {
+            out.srqn = Some(srqn.value());
         }
         message.for_each_extension_header(|header| match header {
             ExtensionHeader::Reth(Reth { va, rkey, len }) => {

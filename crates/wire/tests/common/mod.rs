@@ -79,6 +79,7 @@ fn transport() -> impl Strategy<Value = Transport> {
         Just(Transport::Rc),
         Just(Transport::Uc),
         (any::<u32>(), qpn()).prop_map(|(qkey, src_qp)| Transport::Ud(Deth { qkey, src_qp })),
+        any::<u32>().prop_map(|srqn| Transport::Xrc(Srqn::new(srqn))),
     ]
 }
 
@@ -90,11 +91,20 @@ pub fn packet() -> impl Strategy<Value = (Packet<'static>, Vec<u8>)> {
     let payload = prop::collection::vec(any::<u8>(), 0..70);
     (opcode, qpn(), any::<u32>(), any::<u16>(), flags, reserved, payload).prop_map(
         |((transport, message), dest_qp, psn, pkey, flags, reserved, payload)| {
+            // A response has no XRCETH.
+            let transport = match transport {
+                Transport::Xrc(_) if message.is_response() => Transport::Xrc(Srqn::default()),
+                transport => transport,
+            };
             let mut packet = Packet::new(transport, dest_qp, Psn::new(psn), message, &[]);
             packet.pkey = pkey;
             (packet.solicited, packet.mig_req, packet.fecn, packet.becn, packet.ack_req) = flags;
-            let deth = if matches!(transport, Transport::Ud(_)) { reserved.2 } else { 0 };
-            packet.reserved = ReservedBits { bth_resv6: reserved.0, bth_resv7: reserved.1, deth };
+            let extension = match transport {
+                Transport::Ud(_) => reserved.2,
+                Transport::Xrc(_) if message.is_request() => reserved.2,
+                _ => 0,
+            };
+            packet.reserved = ReservedBits { bth_resv6: reserved.0, bth_resv7: reserved.1, extension };
             let payload = if message.has_payload() { payload } else { Vec::new() };
             (packet, payload)
         },
