@@ -12,7 +12,7 @@ use mitra_transport::NicConfig;
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId,
     Mtu, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus, Qpn, RecvWr,
-    Result, SavedResult, SendWr, SrqId, Time, Wc,
+    Result, SavedResult, SendWr, SrqId, Srqn, Time, Wc, XrcdId,
 };
 
 use crate::capture::Capture;
@@ -354,6 +354,22 @@ impl Provider for SoftNic {
 
     fn create_srq(&self, pd: PdId, depth: u32) -> Result<SrqId> {
         self.host_call(|engine, _| engine.nic.create_srq(pd, depth))
+    }
+
+    fn alloc_xrcd(&self) -> Result<XrcdId> {
+        self.host_call(|engine, _| engine.nic.alloc_xrcd())
+    }
+
+    fn dealloc_xrcd(&self, xrcd: XrcdId) -> Result<()> {
+        self.host_call(|engine, _| engine.nic.dealloc_xrcd(xrcd))
+    }
+
+    fn create_xrc_srq(&self, pd: PdId, xrcd: XrcdId, cq: CqId, depth: u32) -> Result<SrqId> {
+        self.host_call(|engine, _| engine.nic.create_xrc_srq(pd, xrcd, cq, depth))
+    }
+
+    fn srq_number(&self, srq: SrqId) -> Result<Srqn> {
+        self.host_call(|engine, _| engine.nic.srq_number(srq))
     }
 
     fn arm_srq(&self, srq: SrqId, limit: u32) -> Result<()> {

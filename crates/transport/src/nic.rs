@@ -11,6 +11,7 @@ mod qp_table;
 pub(crate) mod recv_queue;
 pub(crate) mod shared_state;
 mod timer_heap;
+pub(crate) mod xrc;
 
 use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
@@ -35,6 +36,7 @@ use crate::nic::qp_table::QpTable;
 use crate::nic::recv_queue::{RecvPostError, RecvQueue, RecvSource, Srq};
 use crate::nic::shared_state::{AddressHandle, SharedState};
 use crate::nic::timer_heap::TimerHeap;
+use crate::nic::xrc::{XrcDomains, used_cqs, used_pd};
 use crate::qp::Qp;
 use crate::qp::reassembly::MAX_MESSAGE;
 use crate::qp::send_validation;
@@ -84,9 +86,9 @@ impl Nic {
     /// Returns the state that comparison and hash cover. `eq` also compares the configuration and the random number
     /// generator.
     fn state(&self) -> impl Eq + Hash {
-        let SharedState { keys, cqs, srqs, ahs, events, .. } = &self.shared;
+        let SharedState { keys, cqs, srqs, xrc, ahs, events, .. } = &self.shared;
         let schedule = (&self.ready, &self.ack_pending, &self.ack_held, &self.timers);
-        (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, &self.groups, schedule)
+        (&self.pds, self.link_up, keys, cqs, (srqs, xrc), ahs, events, &self.qps, &self.groups, schedule)
     }
 
     /// Creates a NIC without objects. Its link is up.
@@ -105,6 +107,7 @@ impl Nic {
                 keys: KeyTable::new(&limits, quarantine, &mut rng),
                 cqs: CompletionQueues::new(limits.cqs, limits.cqe),
                 srqs: HandleTable::new("shared receive queue", "shared receive queues", limits.srqs),
+                xrc: XrcDomains::new(limits.pds),
                 ahs: HandleTable::new("address handle", "address handles", limits.ahs),
                 events: AsyncEvents::default(),
                 counters: Counters::default(),
@@ -249,7 +252,7 @@ impl Nic {
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the completion queue does not exist.
-    /// - [`Error::Busy`]: a queue pair uses the completion queue.
+    /// - [`Error::Busy`]: a queue pair or an XRC shared receive queue uses the completion queue.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<()> {
         self.shared.cqs.destroy(cq)?;
         self.shared.events.remove_cq(cq);
@@ -291,7 +294,7 @@ impl Nic {
         let limits = self.attr.limits;
         check_limit("shared receive queue entries", depth, limits.wrs)?;
         let queue = RecvQueue::new(depth, limits.sges);
-        let srq = self.shared.srqs.insert(Srq { pd, queue, limit: 0, users: 0 }).map(SrqId)?;
+        let srq = self.shared.srqs.insert(Srq { pd, queue, limit: 0, users: 0, xrc: None }).map(SrqId)?;
         *self.pds.get_mut(pd.0)? += 1;
         Ok(srq)
     }
@@ -319,8 +322,12 @@ impl Nic {
         if self.shared.srqs.get(srq.0)?.users > 0 {
             return Err(Error::Busy { kind: "shared receive queue", id: srq.0, user: "a queue pair" });
         }
-        let pd = self.shared.srqs.remove(srq.0)?.pd;
-        *self.pds.get_mut(pd.0)? -= 1;
+        let removed = self.shared.srqs.remove(srq.0)?;
+        *self.pds.get_mut(removed.pd.0)? -= 1;
+        if let Some(xrc) = removed.xrc {
+            self.shared.xrc.remove_srq(&xrc);
+            self.shared.cqs.remove_user(xrc.cq);
+        }
         self.shared.events.remove_srq(srq);
         Ok(())
     }
@@ -350,7 +357,9 @@ impl Nic {
     /// Creates a queue pair in RESET.
     ///
     /// # Errors
-    /// - [`Error::NoSuchObject`]: the protection domain, a completion queue or the shared receive queue does not exist.
+    /// - [`Error::NoSuchObject`]: the protection domain, a completion queue, the shared receive queue or the XRC domain does
+    ///   not exist.
+    /// - [`Error::Invalid`]: an XRC queue pair has a shared receive queue, or another one has an XRC shared receive queue.
     /// - [`Error::Limit`]: a capacity is too large, the NIC has the maximum number of queue pairs, or all free queue
     ///   pair numbers are quarantined.
     /// - [`Error::Busy`]: another GSI queue pair exists.
@@ -362,26 +371,50 @@ impl Nic {
         check_limit("gather entries of a send", cap.send_sges, limits.sges)?;
         check_limit("scatter entries of a receive", cap.recv_sges, limits.sges)?;
         check_limit("bytes of inline data", cap.inline, limits.inline)?;
-        self.pds.get(init.pd.0)?;
-        let (receives, recv_pd) = match init.srq {
-            Some(srq) => (RecvSource::Shared(srq), self.shared.srqs.get(srq.0)?.pd),
-            None => (RecvSource::Own(RecvQueue::new(cap.recv_wrs, cap.recv_sges)), init.pd),
-        };
+        if let Some(pd) = used_pd(init) {
+            self.pds.get(pd.0)?;
+        }
+        let (receives, recv_pd) = self.recv_source(init)?;
         let qpn = match init.qp_type {
             QpType::Gsi => self.qps.reserve_gsi()?,
             _ => self.qps.reserve(now, &mut self.rng)?,
         };
-        self.shared.cqs.add_user(init.send_cq)?;
-        if let Err(e) = self.shared.cqs.add_user(init.recv_cq) {
-            self.shared.cqs.remove_user(init.send_cq);
-            return Err(e);
+        for (n, cq) in used_cqs(init).enumerate() {
+            if let Err(e) = self.shared.cqs.add_user(cq) {
+                used_cqs(init).take(n).for_each(|added| self.shared.cqs.remove_user(added));
+                return Err(e);
+            }
         }
-        if let Some(srq) = init.srq {
+        // An `XrcRecv` queue pair has no completion queues, so nothing is to be undone if its domain does not exist.
+        if let QpType::XrcRecv(domain) = init.qp_type {
+            self.shared.xrc.add_user(domain)?;
+        }
+        if let RecvSource::Shared(srq) = receives {
             self.shared.srqs.get_mut(srq.0)?.users += 1;
         }
-        *self.pds.get_mut(init.pd.0)? += 1;
+        if let Some(pd) = used_pd(init) {
+            *self.pds.get_mut(pd.0)? += 1;
+        }
         self.qps.insert(Qp::new(qpn, init, recv_pd, receives));
         Ok(qpn)
+    }
+
+    /// Returns the queue from which a new queue pair takes its receives, and the protection domain of these receives.
+    fn recv_source(&self, init: &QpInitAttr) -> Result<(RecvSource, PdId)> {
+        match init.srq {
+            None if init.qp_type.is_xrc() => Ok((RecvSource::Xrc(None), init.pd)),
+            None => Ok((RecvSource::Own(RecvQueue::new(init.cap.recv_wrs, init.cap.recv_sges)), init.pd)),
+            Some(_) if init.qp_type.is_xrc() => Err(Error::Invalid(
+                "an XRC queue pair has no shared receive queue of its own; its messages name one",
+            )),
+            Some(srq) => {
+                let queue = self.shared.srqs.get(srq.0)?;
+                if queue.xrc.is_some() {
+                    return Err(Error::Invalid("only XRC messages reach an XRC shared receive queue"));
+                }
+                Ok((RecvSource::Shared(srq), queue.pd))
+            }
+        }
     }
 
     /// Changes the state and the attributes of a queue pair.
@@ -427,12 +460,16 @@ impl Nic {
         self.shared.keys.unbind_windows_of(qp);
         self.shared.events.remove_qp(qp);
         let init = removed.attrs.init;
-        self.shared.cqs.remove_user(init.send_cq);
-        self.shared.cqs.remove_user(init.recv_cq);
+        used_cqs(&init).for_each(|cq| self.shared.cqs.remove_user(cq));
         if let Some(srq) = init.srq {
             self.shared.srqs.get_mut(srq.0)?.users -= 1;
         }
-        *self.pds.get_mut(init.pd.0)? -= 1;
+        if let QpType::XrcRecv(domain) = init.qp_type {
+            self.shared.xrc.remove_user(domain);
+        }
+        if let Some(pd) = used_pd(&init) {
+            *self.pds.get_mut(pd.0)? -= 1;
+        }
         Ok(())
     }
 
@@ -495,7 +532,10 @@ impl Nic {
             );
         }
         let RecvSource::Own(queue) = &mut queue_pair.receives else {
-            return post_error(0, Error::Invalid("this queue pair has a shared receive queue; post to that"));
+            return post_error(
+                0,
+                Error::Invalid("this queue pair has no receive queue of its own; post to a shared one"),
+            );
         };
         let mut result = Ok(());
         for (index, wr) in wrs.iter().enumerate() {

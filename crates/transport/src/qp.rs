@@ -10,6 +10,7 @@ pub(crate) mod send_validation;
 mod uc_receiver;
 pub(crate) mod ud_receiver;
 mod unreliable_sender;
+mod xrc;
 
 use mitra_verbs::{
     AsyncEvent, Gid, PdId, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, SavedResult, SendWr,
@@ -54,7 +55,7 @@ impl Service {
     fn new(qp_type: QpType) -> Service {
         let zero = Psn::new(0);
         match qp_type {
-            QpType::Rc => Service::Rc {
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv(_) => Service::Rc {
                 requester: Requester::new(),
                 responder: Box::new(Responder::new(zero)),
                 responder_first: true,
@@ -162,7 +163,7 @@ impl Qp {
             RecvSource::Shared(_) if previous_state != QpState::Err => {
                 nic.events.raise(AsyncEvent::LastWqeReached(self.attrs.qpn));
             }
-            RecvSource::Shared(_) => {}
+            RecvSource::Shared(_) | RecvSource::Xrc(_) => {}
         }
     }
 
@@ -193,8 +194,14 @@ impl Qp {
     }
 
     fn complete_recv(&self, nic: &mut SharedState, wr: &RecvWr, status: WcStatus) {
-        let wc = completion(wr.wr_id, status, WcOpcode::Recv, self.attrs.qpn);
-        nic.complete(self.attrs.init.recv_cq, wc, false);
+        let cq = match self.receives {
+            // If the shared receive queue was destroyed, its receives do not complete.
+            RecvSource::Xrc(srq) => srq.and_then(|srq| nic.xrc_cq(srq)),
+            _ => Some(self.attrs.init.recv_cq),
+        };
+        if let Some(cq) = cq {
+            nic.complete(cq, completion(wr.wr_id, status, WcOpcode::Recv, self.attrs.qpn), false);
+        }
     }
 
     /// Raises the drained event if the queue pair is draining and no started request is unfinished.
@@ -274,6 +281,9 @@ impl Qp {
             nic.counters.drop_foreign_source += 1;
             return;
         }
+        if attrs.init.qp_type.is_xrc() {
+            return self.handle_xrc_packet(nic, now, packet, memory);
+        }
         let receives = &mut self.receives;
         // `Some` if a receive of UC or UD failed. The inner value is the status of the receive, if it has not completed
         // yet.
@@ -285,17 +295,7 @@ impl Qp {
                 }
                 None
             }
-            (Service::Rc { requester, .. }, Transport::Rc) => {
-                if attrs.state == QpState::Rtr {
-                    nic.counters.drop_qp_state += 1;
-                    return;
-                }
-                match requester.handle_response(attrs, nic, now, packet, memory) {
-                    Ok(()) => self.check_drained(nic),
-                    Err(failed) => self.handle_send_failure(nic, failed),
-                }
-                None
-            }
+            (Service::Rc { .. }, Transport::Rc) => return self.handle_response(nic, now, packet, memory),
             (Service::Uc { receiver, .. }, Transport::Uc) => {
                 receiver.handle_packet(attrs, receives, nic, packet, memory).err().map(Some)
             }
@@ -312,6 +312,30 @@ impl Qp {
         if let Some(status) = failed_recv {
             self.fail(nic, None, status);
         }
+        self.check_established(nic);
+    }
+
+    /// Handles a response packet of RC or XRC.
+    fn handle_response(
+        &mut self,
+        nic: &mut SharedState,
+        now: Time,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) {
+        let Service::Rc { requester, .. } = &mut self.service else { return };
+        if self.attrs.state == QpState::Rtr {
+            nic.counters.drop_qp_state += 1;
+            return;
+        }
+        match requester.handle_response(&self.attrs, nic, now, packet, memory) {
+            Ok(()) => self.check_drained(nic),
+            Err(failed) => self.handle_send_failure(nic, failed),
+        }
+    }
+
+    /// Raises the communication established event at the first packet in RTR.
+    fn check_established(&mut self, nic: &mut SharedState) {
         if self.attrs.state == QpState::Rtr && !self.established {
             self.established = true;
             nic.events.raise(AsyncEvent::CommunicationEstablished(self.attrs.qpn));

@@ -135,6 +135,7 @@ fn pair_with_requests_in_flight(qp_type: QpType) -> (NicPair, [Key; 2]) {
             ],
             QpType::Uc => vec![SendWr::new(1, SendOp::Send, local(600))],
             QpType::Ud | QpType::Gsi => vec![SendWr::new(1, SendOp::Send, local(600)).to(to)],
+            QpType::XrcSend | QpType::XrcRecv(_) => unreachable!("tests/xrc_random.rs has XRC"),
         };
         p.post_on(i, &wrs).unwrap();
     }
@@ -152,6 +153,7 @@ fn send_hostile_packets(qp_type: QpType, packets: Vec<HostilePacket>) {
             QpType::Rc => 0,
             QpType::Uc => 1,
             QpType::Ud | QpType::Gsi => 2,
+            QpType::XrcSend | QpType::XrcRecv(_) => unreachable!("tests/xrc_random.rs has XRC"),
         };
         let transport = match (own + h.transport) % 3 {
             0 => Transport::Rc,

@@ -115,7 +115,7 @@ pub struct Capabilities {
 /// The limits of a device. A call that would exceed a limit fails with [`Error::Limit`](crate::Error::Limit).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Limits {
-    /// The maximum number of protection domains.
+    /// The maximum number of protection domains. The same limit applies to XRC domains.
     pub pds: u32,
     /// The maximum number of memory regions.
     pub mrs: u32,

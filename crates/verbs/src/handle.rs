@@ -35,6 +35,10 @@ handle!(
     SrqId
 );
 handle!(
+    /// The handle of an XRC domain, valid for one NIC.
+    XrcdId
+);
+handle!(
     /// The handle of an address handle, valid for one NIC.
     AhId
 );

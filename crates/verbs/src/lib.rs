@@ -22,8 +22,8 @@ pub use device::{AtomicScope, Capabilities, Counter, DeviceAttr, Gid, Limits, Mt
 pub use error::{Error, PostError, Result};
 pub use event::AsyncEvent;
 pub use foreign_memory::{ForeignMemory, Unmapped};
-pub use handle::{AhId, CqId, Key, MrId, MwId, PdId, RegionId, SrqId};
-pub use mitra_wire::{Psn, Qpn};
+pub use handle::{AhId, CqId, Key, MrId, MwId, PdId, RegionId, SrqId, XrcdId};
+pub use mitra_wire::{Psn, Qpn, Srqn};
 pub use mr::{Access, Mr, Mw, WindowBind};
 pub use provider::{CompletionChannel, Provider, SavedResult};
 pub use qp::{

@@ -3,8 +3,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::{
-    Access, AhId, AsyncEvent, Buffer, Counter, CqId, DeviceAttr, Gid, Mr, MrId, Mw, MwId, PdId, PortAttr,
-    PostError, Psn, QpAttr, QpInitAttr, QpStatus, Qpn, RecvWr, Result, SendWr, SrqId, Time, Wc,
+    Access, AhId, AsyncEvent, Buffer, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId, Mw, MwId, PdId,
+    PortAttr, PostError, Psn, QpAttr, QpInitAttr, QpStatus, Qpn, RecvWr, Result, SendWr, SrqId, Srqn, Time,
+    Wc, XrcdId,
 };
 
 /// An open NIC, which may be a software NIC, a simulated NIC, or several NICs with failover.
@@ -121,6 +122,38 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Limit`.
     fn create_srq(&self, pd: PdId, depth: u32) -> Result<SrqId>;
+
+    /// Allocates an XRC domain.
+    ///
+    /// # Errors
+    /// `Limit`, and `Unsupported` if the NIC has no XRC.
+    fn alloc_xrcd(&self) -> Result<XrcdId> {
+        Err(Error::Unsupported("XRC"))
+    }
+
+    /// Deallocates an XRC domain.
+    ///
+    /// # Errors
+    /// `Busy` while a queue pair or a shared receive queue belongs to the domain.
+    fn dealloc_xrcd(&self, _xrcd: XrcdId) -> Result<()> {
+        Err(Error::Unsupported("XRC"))
+    }
+
+    /// Creates a shared receive queue in an XRC domain. Its receives complete in `cq`.
+    ///
+    /// # Errors
+    /// `Limit`, and `Unsupported` if the NIC has no XRC.
+    fn create_xrc_srq(&self, _pd: PdId, _xrcd: XrcdId, _cq: CqId, _depth: u32) -> Result<SrqId> {
+        Err(Error::Unsupported("XRC"))
+    }
+
+    /// Returns the number of an XRC shared receive queue, by which peers name it.
+    ///
+    /// # Errors
+    /// `Invalid` if the queue is in no XRC domain.
+    fn srq_number(&self, _srq: SrqId) -> Result<Srqn> {
+        Err(Error::Unsupported("XRC"))
+    }
 
     /// Arms [`AsyncEvent::SrqLimitReached`], which is reported once when fewer than `limit` receives are left.
     ///

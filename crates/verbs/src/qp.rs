@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Access, CqId, Gid, Mtu, PdId, Psn, Qpn, SrqId};
+use crate::{Access, CqId, Gid, Mtu, PdId, Psn, Qpn, SrqId, XrcdId};
 
 /// The transport service of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -16,6 +16,12 @@ pub enum QpType {
     /// Unreliable datagram on queue pair 1, the general services interface, to which management datagrams are sent (IBTA volume 1,
     /// chapter 16). A NIC has at most one queue pair of this type. Its Q_Key is [`GSI_QKEY`].
     Gsi,
+    /// The sending end of an extended reliable connection (XRC INI; IBTA volume 1, annex A14). It has no receive queue. Each send names a
+    /// shared receive queue of the peer.
+    XrcSend,
+    /// The receiving end of an extended reliable connection (XRC TGT), in an XRC domain. It delivers each message to the shared receive
+    /// queue that the message names, which must be in the same domain. It has no queues of its own.
+    XrcRecv(XrcdId),
 }
 
 /// The Q_Key of every queue pair 1 (`IB_QP1_QKEY` in the kernel's `ib_mad.h`). Its top bit is set. A send with such a Q_Key uses the
@@ -26,6 +32,11 @@ impl QpType {
     /// Whether each send request contains its destination, as for UD and GSI.
     pub fn is_datagram(self) -> bool {
         matches!(self, QpType::Ud | QpType::Gsi)
+    }
+
+    /// Whether the queue pair is an end of an extended reliable connection.
+    pub fn is_xrc(self) -> bool {
+        matches!(self, QpType::XrcSend | QpType::XrcRecv(_))
     }
 }
 
@@ -76,13 +87,15 @@ impl Default for QpCap {
 pub struct QpInitAttr {
     /// The transport service.
     pub qp_type: QpType,
-    /// The protection domain.
+    /// The protection domain. An [`XrcRecv`](QpType::XrcRecv) queue pair ignores it: its accesses are checked against the domain of the
+    /// shared receive queue that the message names.
     pub pd: PdId,
-    /// The completion queue of sends.
+    /// The completion queue of sends. Ignored by an `XrcRecv` queue pair.
     pub send_cq: CqId,
-    /// The completion queue of receives.
+    /// The completion queue of receives. Ignored by XRC queue pairs: the receives of an XRC shared receive queue complete in that queue's
+    /// own completion queue.
     pub recv_cq: CqId,
-    /// The shared receive queue that the queue pair uses. `None` for a receive queue of its own.
+    /// The shared receive queue that the queue pair uses. `None` for a receive queue of its own, and for XRC queue pairs.
     pub srq: Option<SrqId>,
     /// The sizes of the queues.
     pub cap: QpCap,
@@ -254,33 +267,41 @@ pub enum ModifyError {
 
 use QpAttribute as A;
 use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-use QpType::{Gsi, Rc, Uc, Ud};
+use QpType::{Gsi, Rc, Uc, Ud, XrcRecv, XrcSend};
 
 /// The required and the optional attributes of a transition.
 type TransitionRule = (&'static [QpAttribute], &'static [QpAttribute]);
 
 /// Returns the rule of a transition, from the tables of `ibv_modify_qp(3)` and IBTA volume 1, table 91, or `None` if the transition
-/// does not exist.
+/// does not exist. The rules of XRC are those of the kernel's `ib_modify_qp_is_ok`: the sending end has the requester's attributes of RC,
+/// and the receiving end the responder's.
 fn transition_rule(qp_type: QpType, from: QpState, to: QpState) -> Option<TransitionRule> {
     const NONE: &[QpAttribute] = &[];
     Some(match (qp_type, from, to) {
         (_, _, Reset | Err) => (NONE, NONE),
-        (Rc | Uc, Reset, Init) => (&[A::PkeyIndex, A::Port, A::Access], NONE),
+        (Rc | Uc | XrcSend | XrcRecv(_), Reset, Init) => (&[A::PkeyIndex, A::Port, A::Access], NONE),
         (Ud | Gsi, Reset, Init) => (&[A::PkeyIndex, A::Port, A::Qkey], NONE),
-        (Rc | Uc, Init, Init) => (NONE, &[A::PkeyIndex, A::Port, A::Access]),
+        (Rc | Uc | XrcSend | XrcRecv(_), Init, Init) => (NONE, &[A::PkeyIndex, A::Port, A::Access]),
         (Ud | Gsi, Init, Init) => (NONE, &[A::PkeyIndex, A::Port, A::Qkey]),
-        (Rc, Init, Rtr) => (
+        (Rc | XrcRecv(_), Init, Rtr) => (
             &[A::DestGid, A::PathMtu, A::DestQpn, A::RqPsn, A::MaxDestRdAtomic, A::MinRnrTimer],
             &[A::PkeyIndex, A::Access],
         ),
-        (Uc, Init, Rtr) => (&[A::DestGid, A::PathMtu, A::DestQpn, A::RqPsn], &[A::PkeyIndex, A::Access]),
+        (Uc | XrcSend, Init, Rtr) => {
+            (&[A::DestGid, A::PathMtu, A::DestQpn, A::RqPsn], &[A::PkeyIndex, A::Access])
+        }
         (Ud | Gsi, Init, Rtr) => (NONE, &[A::PkeyIndex, A::Qkey]),
         (Rc, Rtr, Rts) => {
             (&[A::SqPsn, A::Timeout, A::RetryCnt, A::RnrRetry, A::MaxRdAtomic], &[A::Access, A::MinRnrTimer])
         }
+        (XrcSend, Rtr, Rts) => {
+            (&[A::SqPsn, A::Timeout, A::RetryCnt, A::RnrRetry, A::MaxRdAtomic], &[A::Access])
+        }
+        (XrcRecv(_), Rtr, Rts) => (&[A::SqPsn, A::Timeout], &[A::Access, A::MinRnrTimer]),
         (Uc, Rtr, Rts) => (&[A::SqPsn], &[A::Access]),
         (Ud | Gsi, Rtr, Rts) => (&[A::SqPsn], &[A::Qkey]),
-        (Rc, Rts, Rts) | (Rc, Sqd, Rts) => (NONE, &[A::Access, A::MinRnrTimer]),
+        (Rc | XrcRecv(_), Rts | Sqd, Rts) => (NONE, &[A::Access, A::MinRnrTimer]),
+        (XrcSend, Rts | Sqd, Rts) => (NONE, &[A::Access]),
         (Uc, Rts | Sqd | Sqe, Rts) => (NONE, &[A::Access]),
         (Ud | Gsi, Rts | Sqd | Sqe, Rts) => (NONE, &[A::Qkey]),
         (_, Rts, Sqd) => (NONE, NONE),
@@ -298,6 +319,13 @@ fn transition_rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Transi
                 A::RnrRetry,
             ],
         ),
+        (XrcSend, Sqd, Sqd) => (
+            NONE,
+            &[A::PkeyIndex, A::Access, A::DestGid, A::MaxRdAtomic, A::Timeout, A::RetryCnt, A::RnrRetry],
+        ),
+        (XrcRecv(_), Sqd, Sqd) => {
+            (NONE, &[A::PkeyIndex, A::Access, A::DestGid, A::MaxDestRdAtomic, A::MinRnrTimer, A::Timeout])
+        }
         (Uc, Sqd, Sqd) => (NONE, &[A::PkeyIndex, A::Access, A::DestGid]),
         (Ud | Gsi, Sqd, Sqd) => (NONE, &[A::PkeyIndex, A::Qkey]),
         _ => return None,
@@ -433,11 +461,24 @@ mod tests {
 
     #[test]
     fn every_state_allows_err_and_reset() {
-        for t in [Rc, Uc, Ud, Gsi] {
+        for t in [Rc, Uc, Ud, Gsi, XrcSend, XrcRecv(XrcdId(0))] {
             for s in [Reset, Init, Rtr, Rts, Sqd, Sqe, Err] {
                 assert_eq!(check_modify(t, s, &QpAttr::to(Err)), Ok(Err));
                 assert_eq!(check_modify(t, s, &QpAttr::to(Reset)), Ok(Reset));
             }
         }
+    }
+
+    #[test]
+    fn ends_of_xrc_connection_need_attributes_of_their_role() {
+        let attributes = |t, from, to| required_attributes(t, from, to).unwrap();
+        let recv = XrcRecv(XrcdId(3));
+        assert_eq!(attributes(recv, Init, Rtr), attributes(Rc, Init, Rtr));
+        assert_eq!(attributes(XrcSend, Init, Rtr), attributes(Uc, Init, Rtr));
+        assert_eq!(attributes(XrcSend, Rtr, Rts), attributes(Rc, Rtr, Rts));
+        assert_eq!(attributes(recv, Rtr, Rts), [A::SqPsn, A::Timeout]);
+        let responder = QpAttr { min_rnr_timer: Some(1), ..QpAttr::to(Rts) };
+        assert_eq!(check_modify(recv, Rts, &responder), Ok(Rts));
+        assert!(check_modify(XrcSend, Rts, &responder).is_err());
     }
 }

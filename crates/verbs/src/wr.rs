@@ -1,7 +1,7 @@
 use core::fmt;
 use smallvec::SmallVec;
 
-use crate::{AhId, Key, Qpn, WcOpcode, WindowBind};
+use crate::{AhId, Key, Qpn, Srqn, WcOpcode, WindowBind};
 
 /// A scatter/gather entry: a range of registered local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -189,17 +189,25 @@ pub struct SendWr {
     pub flags: SendFlags,
     /// The destination. Only sends on a UD queue pair have one.
     pub ud: Option<UdDestination>,
+    /// The peer's shared receive queue. Requests on an [`XrcSend`](crate::QpType::XrcSend) queue pair, and only these, have one.
+    pub remote_srq: Option<Srqn>,
 }
 
 impl SendWr {
     /// Creates a signalled request.
     pub fn new(wr_id: u64, op: SendOp, data: Data) -> SendWr {
-        SendWr { wr_id, op, data, flags: SendFlags::SIGNALED, ud: None }
+        SendWr { wr_id, op, data, flags: SendFlags::SIGNALED, ud: None, remote_srq: None }
     }
 
     /// Returns the request with these flags.
     pub fn with_flags(mut self, flags: SendFlags) -> SendWr {
         self.flags = flags;
+        self
+    }
+
+    /// Returns the request with this shared receive queue of the peer.
+    pub fn to_srq(mut self, remote_srq: Srqn) -> SendWr {
+        self.remote_srq = Some(remote_srq);
         self
     }
 

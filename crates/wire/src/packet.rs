@@ -1,11 +1,11 @@
 //! Parses and emits RoCEv2 packets. A packet is a UDP payload without its ICRC.
 
+use crate::BTH_LEN;
 use crate::error::ParseError;
 use crate::headers::{Aeth, AtomicEth, Deth, Reth, XRCETH_LEN, decode_xrceth, encode_xrceth};
 use crate::message::{ExtensionHeader, Message, Transport};
 use crate::opcode;
 use crate::psn::{Psn, Qpn, Srqn};
-use crate::BTH_LEN;
 
 /// A RoCEv2 packet: the fields of the BTH (IBTA 9.2), the transport and the operation with their extension headers, and the payload.
 /// Neither the ICRC nor pad bytes are part of it.

@@ -117,6 +117,7 @@ impl Wire {
             QpType::Uc => "uc",
             QpType::Ud => "ud",
             QpType::Gsi => bail!("the kernel has its queue pair 1 for itself"),
+            QpType::XrcSend | QpType::XrcRecv(_) => bail!("the kernel's soft-RoCE has no XRC"),
         };
         let qp = format!("type={kind} access={}", setup.kernel_rights);
         let mut kernel =

@@ -291,7 +291,7 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     } else {
         None
     };
-    Ok(SendWr { wr_id: wr.wr_id, op, data, flags, ud })
+    Ok(SendWr { wr_id: wr.wr_id, op, data, flags, ud, remote_srq: None })
 }
 
 /// Returns the destination of a datagram.

@@ -27,7 +27,7 @@ struct Cq {
     /// Whether the queue is in `pending_events`.
     event_pending: bool,
     overflowed: bool,
-    /// The number of send queues and receive queues that complete here.
+    /// The number of send queues, receive queues and XRC shared receive queues that complete here.
     users: u32,
 }
 
@@ -76,7 +76,11 @@ impl CompletionQueues {
 
     pub(crate) fn destroy(&mut self, id: CqId) -> Result<()> {
         if self.table.get(id.0)?.users > 0 {
-            return Err(Error::Busy { kind: "completion queue", id: id.0, user: "a queue pair" });
+            return Err(Error::Busy {
+                kind: "completion queue",
+                id: id.0,
+                user: "a queue pair or an XRC shared receive queue",
+            });
         }
         self.pending_events.retain(|&n| n != id);
         self.table.remove(id.0).map(drop)

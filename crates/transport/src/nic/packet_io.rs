@@ -175,9 +175,8 @@ impl Nic {
             self.shared.events.raise(AsyncEvent::CqError(cq));
             // An overflow is rare, so a scan over all queue pairs is acceptable.
             for (_, qp) in self.qps.iter_mut() {
-                let init = &qp.attrs.init;
                 // A queue pair in RESET has no work requests to complete.
-                if (init.send_cq == cq || init.recv_cq == cq) && qp.attrs.state != QpState::Reset {
+                if qp.attrs.state != QpState::Reset && qp.completes_in(&self.shared, cq) {
                     qp.fail(&mut self.shared, None, None);
                 }
             }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use mitra_verbs::{Error, Limits, PdId, RecvWr, SrqId};
 
+use crate::nic::xrc::XrcSrq;
 use crate::qp::ud_receiver::GRH_LEN;
 use crate::scatter_gather::total_len;
 
@@ -87,6 +88,8 @@ pub(crate) struct Srq {
     pub(crate) limit: u32,
     /// The number of queue pairs that take receives from the queue.
     pub(crate) users: u32,
+    /// Present if the queue is in an XRC domain.
+    pub(crate) xrc: Option<XrcSrq>,
 }
 
 /// The queue from which a queue pair takes its receives.
@@ -94,4 +97,6 @@ pub(crate) struct Srq {
 pub(crate) enum RecvSource {
     Own(RecvQueue),
     Shared(SrqId),
+    /// The shared receive queue that the current message of an XRC queue pair names, or the last one between two messages.
+    Xrc(Option<SrqId>),
 }

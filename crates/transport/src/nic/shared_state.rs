@@ -9,6 +9,7 @@ use crate::nic::counters::Counters;
 use crate::nic::handle_table::HandleTable;
 use crate::nic::key_table::KeyTable;
 use crate::nic::recv_queue::{RecvSource, Srq};
+use crate::nic::xrc::XrcDomains;
 
 /// An address handle: the stored destination of UD sends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,6 +33,7 @@ pub(crate) struct SharedState {
     pub(crate) keys: KeyTable,
     pub(crate) cqs: CompletionQueues,
     pub(crate) srqs: HandleTable<Srq>,
+    pub(crate) xrc: XrcDomains,
     pub(crate) ahs: HandleTable<AddressHandle>,
     pub(crate) events: AsyncEvents,
     pub(crate) counters: Counters,
@@ -53,7 +55,8 @@ impl SharedState {
     pub(crate) fn peek_recv<'a>(&'a self, receives: &'a RecvSource) -> Option<&'a RecvWr> {
         match receives {
             RecvSource::Own(queue) => queue.first(),
-            RecvSource::Shared(id) => self.srqs.get(id.0).ok()?.queue.first(),
+            RecvSource::Shared(id) | RecvSource::Xrc(Some(id)) => self.srqs.get(id.0).ok()?.queue.first(),
+            RecvSource::Xrc(None) => None,
         }
     }
 
@@ -61,7 +64,8 @@ impl SharedState {
     pub(crate) fn take_recv(&mut self, receives: &mut RecvSource) -> Option<RecvWr> {
         match receives {
             RecvSource::Own(queue) => queue.take(),
-            RecvSource::Shared(id) => self.take_shared_recv(*id),
+            RecvSource::Shared(id) | RecvSource::Xrc(Some(id)) => self.take_shared_recv(*id),
+            RecvSource::Xrc(None) => None,
         }
     }
 
@@ -69,11 +73,12 @@ impl SharedState {
     pub(crate) fn return_recv(&mut self, receives: &mut RecvSource, wr: RecvWr) {
         match receives {
             RecvSource::Own(queue) => queue.return_to_front(wr),
-            RecvSource::Shared(id) => {
+            RecvSource::Shared(id) | RecvSource::Xrc(Some(id)) => {
                 if let Ok(srq) = self.srqs.get_mut(id.0) {
                     srq.queue.return_to_front(wr);
                 }
             }
+            RecvSource::Xrc(None) => {}
         }
     }
 

@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use mitra_verbs::{Access, Gid, LocalAckTimeout, PdId, QpAttr, QpInitAttr, QpState, Qpn};
+use mitra_verbs::{Access, Gid, LocalAckTimeout, PdId, QpAttr, QpInitAttr, QpState, QpType, Qpn, Srqn};
+use mitra_wire::Transport;
 
 /// The part of a queue pair that requester, responder, senders and receivers all read. Only [`crate::qp::Qp`] writes it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -39,6 +40,14 @@ impl QpAttributes {
 
     pub(crate) fn min_rnr_timer(&self) -> u8 {
         self.modified.min_rnr_timer.unwrap_or_default()
+    }
+
+    /// Returns the service of the responder's packets.
+    pub(crate) fn response_transport(&self) -> Transport {
+        match self.init.qp_type {
+            QpType::XrcRecv(_) => Transport::Xrc(Srqn::default()),
+            _ => Transport::Rc,
+        }
     }
 
     /// Returns the time after which the requester retransmits. `None` means never.

@@ -16,7 +16,7 @@ mod saved_atomics;
 use std::collections::VecDeque;
 
 use mitra_verbs::{AsyncEvent, Psn, Qpn, RecvWr, SavedResult, Time, WcStatus};
-use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome, Transport};
+use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome};
 
 use crate::Memory;
 use crate::batch_writer::BatchWriter;
@@ -225,10 +225,7 @@ impl Responder {
                 self.queue_nak(Syndrome::RnrNak { timer: attrs.min_rnr_timer() });
                 Ok(())
             }
-            Err(Refusal::Nak(code)) => {
-                self.queue_nak(Syndrome::Nak(code));
-                self.fail_after_responses(FatalError { receive: None, code })
-            }
+            Err(Refusal::Nak(code)) => self.refuse(nic, code),
             Err(Refusal::Receive(status)) => {
                 let code = match status {
                     WcStatus::LocalLength => NakCode::InvalidRequest,
@@ -238,6 +235,21 @@ impl Responder {
                 self.fail_after_responses(FatalError { receive: Some(status), code })
             }
         }
+    }
+
+    /// Returns whether only the first packets of a SEND or WRITE are executed.
+    pub(crate) fn is_in_message(&self) -> bool {
+        self.reassembly != Reassembly::Idle
+    }
+
+    /// Refuses the request with the expected PSN.
+    pub(crate) fn refuse(&mut self, nic: &mut SharedState, code: NakCode) -> Result<(), FatalError> {
+        if self.pending_fatal.is_some() {
+            nic.counters.drop_qp_state += 1;
+            return Ok(());
+        }
+        self.queue_nak(Syndrome::Nak(code));
+        self.fail_after_responses(FatalError { receive: None, code })
     }
 
     /// Handles a request whose PSN is after the expected one. Each gap is NAKed once (IBTA volume 1, 9.7.5).
@@ -340,7 +352,7 @@ impl Responder {
         };
         self.acks.clear();
         let message = Message::Ack(Aeth { syndrome, msn: self.msn });
-        let packet = Packet::new(Transport::Rc, attrs.dest_qpn, psn, message, &[]);
+        let packet = Packet::new(attrs.response_transport(), attrs.dest_qpn, psn, message, &[]);
         out.append_headers(&Packet { mig_req: true, ..packet });
         n += 1;
         self.pending_fatal.take().map_or(Ok(n), Err)

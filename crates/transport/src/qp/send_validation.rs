@@ -57,7 +57,20 @@ fn check_operation(
         QpType::Ud | QpType::Gsi if wr.ud.is_none() => {
             return Err(Error::Invalid("a UD send needs a destination; set `SendWr::ud`"));
         }
-        QpType::Rc | QpType::Uc if wr.ud.is_some() => {
+        QpType::XrcRecv(_) => {
+            return Err(Error::Invalid(
+                "an XRC receive queue pair sends nothing; post to an XRC send queue pair",
+            ));
+        }
+        QpType::XrcSend if wr.remote_srq.is_none() => {
+            return Err(Error::Invalid("an XRC send names a shared receive queue; set `SendWr::remote_srq`"));
+        }
+        QpType::Rc | QpType::Uc | QpType::Ud | QpType::Gsi if wr.remote_srq.is_some() => {
+            return Err(Error::Invalid(
+                "only XRC sends name a shared receive queue; leave `SendWr::remote_srq` empty",
+            ));
+        }
+        QpType::Rc | QpType::Uc | QpType::XrcSend if wr.ud.is_some() => {
             return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));
         }
         _ => {}

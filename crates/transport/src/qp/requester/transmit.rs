@@ -122,6 +122,7 @@ impl Requester {
                 data_message(op, index, packets, len)
             }
         };
+        let transport = request.wr.remote_srq.map_or(Transport::Rc, Transport::Xrc);
         let end = Cursor { request: position, packet: index + psn_count };
         let cost = self.cost_at(end, attrs.mtu);
         // At least one acknowledgement request per quarter of the window keeps the window moving.
@@ -131,7 +132,7 @@ impl Requester {
             solicited: last && message.has_payload() && request.wr.flags.contains(SendFlags::SOLICITED),
             mig_req: true,
             ack_req,
-            ..Packet::new(Transport::Rc, attrs.dest_qpn, psn, message, &[])
+            ..Packet::new(transport, attrs.dest_qpn, psn, message, &[])
         };
         if message.has_payload() {
             let offset = u64::from(index) * attrs.mtu as u64;

@@ -1,6 +1,6 @@
 //! Execution of requests, and the answers to duplicate requests.
 
-use mitra_verbs::{Access, AtomicScope, Key, Psn, SavedResult, Time};
+use mitra_verbs::{Access, AtomicScope, Key, PdId, Psn, SavedResult, Time};
 use mitra_wire::{AtomicEth, Message, NakCode, Packet, Reth};
 
 use super::Responder;
@@ -83,7 +83,10 @@ impl Responder {
             return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
         self.count_message(nic);
-        self.responses.push(read_response(self.expected_psn, packets, self.msn, reth, false), max_fetches);
+        self.responses.push(
+            read_response(attrs.init.pd, self.expected_psn, packets, self.msn, reth, false),
+            max_fetches,
+        );
         self.record_fetch(max_fetches);
         self.acks.clear();
         Ok(packets)
@@ -157,7 +160,7 @@ impl Responder {
                     nic.counters.drop_duplicate += 1;
                     return;
                 }
-                read_response(psn, packets, self.msn, reth, true)
+                read_response(attrs.init.pd, psn, packets, self.msn, reth, true)
             }
             Message::CompareSwap(_) | Message::FetchAdd(_) => {
                 let Some(value) = self.saved_atomics.find(self.executed_psns, psn) else {
@@ -184,8 +187,8 @@ impl Responder {
     }
 }
 
-fn read_response(psn: Psn, packets: u32, msn: u32, reth: Reth, duplicate: bool) -> Response {
-    let data = ResponseData::Read { va: reth.va, key: Key(reth.rkey), left: reth.len, first: true };
+fn read_response(pd: PdId, psn: Psn, packets: u32, msn: u32, reth: Reth, duplicate: bool) -> Response {
+    let data = ResponseData::Read { pd, va: reth.va, key: Key(reth.rkey), left: reth.len, first: true };
     Response { psn, end: psn.add(packets), msn, duplicate, data }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Access, Key, Psn};
-use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome, Transport};
+use mitra_verbs::{Access, Key, PdId, Psn};
+use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome};
 
 use crate::Memory;
 use crate::batch_writer::BatchWriter;
@@ -27,9 +27,9 @@ pub(super) struct Response {
 /// The payload of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum ResponseData {
-    /// The `left` unsent bytes of a READ, from the address `va` on. `first` is whether the next packet is the first of
-    /// the response.
-    Read { va: u64, key: Key, left: u32, first: bool },
+    /// The `left` unsent bytes of a READ, from the address `va` on. `pd` is the protection domain of the request. `first` is
+    /// whether the next packet is the first of the response.
+    Read { pd: PdId, va: u64, key: Key, left: u32, first: bool },
     /// The old value of the word of an atomic.
     Atomic { value: u64 },
 }
@@ -127,7 +127,8 @@ impl ResponseQueue {
 
 impl Response {
     fn packet(&self, attrs: &QpAttributes, message: Message) -> Packet<'static> {
-        Packet { mig_req: true, ..Packet::new(Transport::Rc, attrs.dest_qpn, self.psn, message, &[]) }
+        let transport = attrs.response_transport();
+        Packet { mig_req: true, ..Packet::new(transport, attrs.dest_qpn, self.psn, message, &[]) }
     }
 
     /// Appends the next packet to the batch and returns its payload length. The caller advances the PSN.
@@ -145,7 +146,7 @@ impl Response {
                 out.append_headers(&self.packet(attrs, Message::AtomicAck(aeth, value)));
                 Ok(0)
             }
-            ResponseData::Read { va, key, left, first } => {
+            ResponseData::Read { pd, va, key, left, first } => {
                 let n = (left as usize).min(attrs.mtu);
                 let message = match (first, last) {
                     (true, true) => Message::ReadOnly(aeth),
@@ -163,12 +164,12 @@ impl Response {
                     }
                     let span = nic
                         .keys
-                        .check_remote(attrs.qpn, attrs.init.pd, key, va, n as u64, Access::REMOTE_READ)
+                        .check_remote(attrs.qpn, pd, key, va, n as u64, Access::REMOTE_READ)
                         .map_err(|_| NakCode::RemoteAccess)?;
                     memory.fetch(span.region, span.offset, bytes).map_err(|_| NakCode::RemoteOperational)
                 })?;
                 let (va, left) = (va.wrapping_add(n as u64), left - n as u32);
-                self.data = ResponseData::Read { va, key, left, first: false };
+                self.data = ResponseData::Read { pd, va, key, left, first: false };
                 Ok(n as u32)
             }
         }
