@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mitra::failover::{Config, Domain, Outcome, VirtualQp};
+use mitra::failover::{Domain, VirtualQp};
 use mitra::softnic::SoftNic;
 use mitra::softnic::fault::Failure;
 use mitra::verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
@@ -26,10 +26,9 @@ fn domain() -> Result<(Arc<Domain>, Arc<SoftNic>), Box<dyn std::error::Error>> {
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ((here, _), (there, rail0_there)) = (domain()?, domain()?);
 
-    // On a network, the program takes the secrets from the system's random number generator, and exchanges the two infos over
-    // a socket.
-    let mut a = VirtualQp::new(Arc::clone(&here), Config::default(), [1, 2])?;
-    let mut b = VirtualQp::new(Arc::clone(&there), Config::default(), [3, 4])?;
+    // Two processes exchange the two infos over a socket.
+    let mut a = VirtualQp::builder(&here).build()?;
+    let mut b = VirtualQp::builder(&there).build()?;
     let (info_a, info_b) = (a.local_info()?, b.local_info()?);
     a.connect(&info_b)?;
     b.connect(&info_a)?;
@@ -54,7 +53,9 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         b.progress(); // the peer posts nothing, but takes part in the failover
     }
 
-    assert!(done.iter().all(|c| c.outcome == Outcome::Success));
+    for completion in &done {
+        completion.into_result()?;
+    }
     assert_eq!(counter.load(0), ADDS, "each addition is executed once");
     for (i, _) in done.iter().enumerate() {
         assert_eq!(old_values.load(i * 8), i as u64, "each addition returns the value before it");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use mitra::softnic::{Config, SoftNic};
 use mitra::verbs::{
-    Access, Buffer, CqId, Data, Gid, Mr, PdId, Provider, QpCap, QpInitAttr, QpType, Qpn, RcConnection,
-    SendOp, SendWr, WcStatus,
+    Access, Buffer, CqId, Data, Gid, Mr, PdId, Provider, QpBuilder, Qpn, RcConnection, SendOp, SendWr,
+    WcStatus,
 };
 
 /// One end of the connection.
@@ -27,16 +27,7 @@ impl End {
         let memory = Arc::new(Buffer::new(4096));
         let mr = nic.reg_mr(pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let cq = nic.create_cq(16, None)?;
-        let init = QpInitAttr {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            cap: QpCap::default(),
-            sq_sig_all: false,
-        };
-        let qpn = nic.create_qp(&init)?;
+        let qpn = QpBuilder::rc(pd, cq).build(&*nic)?;
         Ok(End { nic, cq, qpn, memory, mr })
     }
 

@@ -24,7 +24,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use mitra::failover::{Config, Domain, Outcome, VirtualQp};
+//! use mitra::failover::{Domain, VirtualQp};
 //! use mitra::softnic::{SoftNic, fault::Failure};
 //! use mitra::verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
 //!
@@ -36,9 +36,8 @@
 //! let client = Domain::new(client_nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?;
 //! let server = Domain::new(server_nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?;
 //!
-//! // Connect. The last argument seeds first PSNs and the cookie that authenticates control messages.
-//! let mut a = VirtualQp::new(Arc::clone(&client), Config::default(), [1, 2])?;
-//! let mut b = VirtualQp::new(Arc::clone(&server), Config::default(), [3, 4])?;
+//! let mut a = VirtualQp::builder(&client).build()?;
+//! let mut b = VirtualQp::builder(&server).build()?;
 //! a.connect(&b.local_info()?)?;
 //! b.connect(&a.local_info()?)?;
 //!
@@ -60,7 +59,7 @@
 //!         a.poll(&mut completions);
 //!         b.progress();
 //!     }
-//!     assert_eq!(completions[0].outcome, Outcome::Success);
+//!     completions[0].into_result()?;
 //!     assert_eq!(old_value.load(0), i);
 //! }
 //! assert_eq!(counter.load(0), 100);

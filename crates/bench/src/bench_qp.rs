@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use mitra_failover::{Completion, ConnectInfo, Domain, RemoteRegion, VirtualMr, VirtualQp};
 use mitra_verbs::{
-    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PdId, Provider, Psn, QpCap, QpInitAttr, QpType, Qpn,
-    RcConnection, RecvWr, RemoteAddr, SendOp, SendWr, SgeList, Wc, WcOpcode, WcStatus,
+    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PdId, Provider, Psn, QpBuilder, Qpn, RcConnection, RecvWr,
+    RemoteAddr, SendOp, SendWr, SgeList, Wc, WcOpcode, WcStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -107,15 +107,7 @@ impl RcBenchQp {
         let mr = nic.reg_mr(pd, Arc::clone(&memory), REMOTE)?;
         // `VirtualQp` creates completion queues of the same size.
         let cq = nic.create_cq(2 * QUEUE_DEPTH + 16, None)?;
-        let qpn = nic.create_qp(&QpInitAttr {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            cap: QpCap { send_wrs: QUEUE_DEPTH + 8, recv_wrs: QUEUE_DEPTH + 1, ..QpCap::default() },
-            sq_sig_all: false,
-        })?;
+        let qpn = QpBuilder::rc(pd, cq).send_wrs(QUEUE_DEPTH + 8).recv_wrs(QUEUE_DEPTH + 1).build(&**nic)?;
         let nic = Arc::clone(nic);
         let peer = RemoteAddr { addr: 0, rkey: Key(0) };
         let wcs = Vec::with_capacity(64);
@@ -235,11 +227,10 @@ impl VirtualBenchQp {
         domain: &Arc<Domain>,
         config: mitra_failover::Config,
         memory: usize,
-        secret: [u64; 2],
     ) -> anyhow::Result<VirtualBenchQp> {
         let memory = Arc::new(Buffer::new(memory));
         let mr = domain.register(&memory, REMOTE)?;
-        let vqp = VirtualQp::new(Arc::clone(domain), config, secret)?;
+        let vqp = VirtualQp::builder(domain).config(config).build()?;
         Ok(VirtualBenchQp {
             vqp,
             memory,

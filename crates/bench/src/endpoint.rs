@@ -137,7 +137,6 @@ impl Endpoint {
                 &domain,
                 mitra_failover::Config { completion_log: log, ..config },
                 layout.len(),
-                [random()?, random()?],
             )
         };
         let mut endpoint = Endpoint {

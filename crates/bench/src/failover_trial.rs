@@ -15,7 +15,7 @@ use mitra_verbs::{Mtu, PortState, Provider, QpState, Time, WcOpcode};
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, RD_ATOMIC, VirtualBenchQp, VqpInfo, request};
-use super::endpoint::{Layout, NicPlacement, post_recv, random};
+use super::endpoint::{Layout, NicPlacement, post_recv};
 use super::stopwatch::{Deadline, Stopwatch};
 use mitra_peer_process::PeerConnection;
 
@@ -136,7 +136,7 @@ impl TrialEndpoint {
         let providers = nics.each_ref().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
         let domain = Domain::new(providers.to_vec())?;
         let layout = plan.layout();
-        let mut qp = VirtualBenchQp::new(&domain, plan.config(), layout.len(), [random()?, random()?])?;
+        let mut qp = VirtualBenchQp::new(&domain, plan.config(), layout.len())?;
         connection.send(&qp.info()?)?;
         let peer: VqpInfo = connection.receive()?;
         qp.connect(&peer)?;

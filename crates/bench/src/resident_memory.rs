@@ -121,7 +121,7 @@ pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Re
             Ok([a, b])
         }),
         QpKind::Vqp | QpKind::VqpLog => measure(pairs, layout, || {
-            let make = || VirtualBenchQp::new(&domain, config, layout.len(), [random()?, random()?]);
+            let make = || VirtualBenchQp::new(&domain, config, layout.len());
             let (mut a, mut b) = (make()?, make()?);
             let (of_a, of_b) = (a.info()?, b.info()?);
             a.connect(&of_b)?;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mitra_failover::{Completion, ConnectInfo, Domain, FailoverReport, RemoteRegion, VirtualMr, VirtualQp};
-use mitra_verbs::{Buffer, Data, Error, RecvWr, Result, SendOp, SendWr, WcOpcode};
+use mitra_verbs::{Buffer, Data, RecvWr, Result, SendOp, SendWr, WcOpcode};
 
 use crate::poller::ReadyCqs;
 
@@ -53,14 +53,7 @@ impl Link {
         config: mitra_failover::Config,
         max_message_bytes: usize,
     ) -> Result<Link> {
-        let random = || {
-            getrandom::u64().map_err(|e| Error::System {
-                operation: "reading the system's random source",
-                message: e.to_string(),
-            })
-        };
-        let secret = [random()?, random()?];
-        let vqp = VirtualQp::new(Arc::clone(domain), config, secret)?;
+        let vqp = VirtualQp::builder(domain).config(config).build()?;
         let memory = Arc::new(Buffer::new(2 * MESSAGE_SLOTS as usize * max_message_bytes));
         let mr = domain.register(&memory, mitra_verbs::Access::LOCAL_WRITE)?;
         let free_slots = (0..MESSAGE_SLOTS).collect();

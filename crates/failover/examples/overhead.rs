@@ -79,6 +79,9 @@ impl Provider for Null {
         thread_local!(static START: Instant = Instant::now());
         Time::from_nanos(START.with(|start| start.elapsed().as_nanos() as u64))
     }
+    fn random_u64(&self) -> Result<u64> {
+        Ok(self.number().into())
+    }
     fn query_port(&self) -> Result<PortAttr> {
         Ok(PortAttr { state: PortState::Active, max_mtu: Mtu::M4096, gid: Gid([0; 16]) })
     }
@@ -238,8 +241,8 @@ fn main() -> Result<()> {
         // No peer answers heartbeats here.
         let detector = DetectorConfig { max_missed_heartbeats: 1 << 20, ..DetectorConfig::default() };
         let config = Config { completion_log, detector, ..Config::default() };
-        let mut a = VirtualQp::new(Arc::clone(&domain), config, [1, 2])?;
-        let mut b = VirtualQp::new(Arc::clone(&domain), config, [3, 4])?;
+        let mut a = VirtualQp::builder(&domain).config(config).build()?;
+        let mut b = VirtualQp::builder(&domain).config(config).build()?;
         let memory = Arc::new(Buffer::new(1 << 16));
         let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE)?;
         let (info_a, info_b) = (a.local_info()?, b.local_info()?);

@@ -1,18 +1,22 @@
 //! The connection parameters that the two ends of a vQP exchange through the application before they connect.
 
+use core::fmt;
+
 use mitra_verbs::{Error, Gid, Mtu, Psn, Qpn, Result};
 
 use crate::config::Policy;
 use crate::control_message::{Reader, Rejected};
 use crate::memory_region::RemoteRegion;
 use crate::negotiation::MAX_RAILS;
+use crate::secret::SecretWord;
 
 /// The connection parameters of one end, for [`VirtualQp::connect`](crate::VirtualQp::connect) at the other end.
 ///
-/// They contain the secret cookie that authenticates control messages to this end, so they must be sent over a confidential channel.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// They contain the secret cookie that authenticates control messages to this end, so they must be sent over a confidential channel. The `Debug`
+/// text names only the addresses.
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConnectInfo {
-    pub(crate) cookie: u64,
+    pub(crate) cookie: SecretWord,
     pub(crate) policy: Policy,
     pub(crate) log: bool,
     pub(crate) rd_atomic: u8,
@@ -45,7 +49,7 @@ impl ConnectInfo {
     /// Encodes the parameters, for the application to send to the other end.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&self.cookie.to_le_bytes());
+        out.extend_from_slice(&self.cookie.expose().to_le_bytes());
         out.extend_from_slice(&[
             self.policy as u8,
             u8::from(self.log),
@@ -80,11 +84,18 @@ impl ConnectInfo {
     }
 }
 
+impl fmt::Debug for ConnectInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gids: Vec<_> = self.gids().collect();
+        f.debug_struct("ConnectInfo").field("gids", &gids).finish_non_exhaustive()
+    }
+}
+
 fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
     if r.array::<4>()? != MAGIC {
         return Err(Rejected::Malformed);
     }
-    let cookie = u64::from_le_bytes(r.array()?);
+    let cookie = SecretWord::new(u64::from_le_bytes(r.array()?));
     let [policy, log, rd_atomic, rails] = r.array()?;
     let policy = match policy {
         0 => Policy::Exact,
@@ -137,7 +148,7 @@ mod tests {
         };
         let region = RemoteRegion::for_test(64, smallvec::smallvec![RemoteAddr { addr: 9, rkey: Key(8) }; 2]);
         ConnectInfo {
-            cookie: 7,
+            cookie: SecretWord::new(7),
             policy: Policy::Blanket,
             log: true,
             rd_atomic: 16,

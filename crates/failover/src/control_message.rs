@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::ballot::{Ballot, Role};
 use crate::evidence::Evidence;
+use crate::secret::SecretWord;
 
 /// The maximum length of a control message, in bytes.
 pub const MAX_LEN: usize = 256;
@@ -91,7 +92,7 @@ pub enum Rejected {
 
 impl Message {
     /// Encodes the message for a receiver with this cookie.
-    pub fn encode(&self, sender: Role, cookie: u64) -> SmallVec<[u8; MAX_LEN]> {
+    pub fn encode(&self, sender: Role, cookie: SecretWord) -> SmallVec<[u8; MAX_LEN]> {
         let mut out = SmallVec::new();
         let kind = match self.body {
             Body::Heartbeat => 1,
@@ -103,7 +104,7 @@ impl Message {
             Body::NewQp(_) => 7,
         };
         out.extend_from_slice(&[VERSION, kind, sender as u8, 0]);
-        out.extend_from_slice(&cookie.to_le_bytes());
+        out.extend_from_slice(&cookie.expose().to_le_bytes());
         out.extend_from_slice(&self.ballot.epoch.to_le_bytes());
         out.push(self.ballot.proposer as u8);
         match &self.body {
@@ -142,15 +143,13 @@ impl Message {
     /// # Errors
     /// [`Rejected::Foreign`] for another cookie or role; [`Rejected::Malformed`] for anything else that [`Message::encode`] does not
     /// produce.
-    pub fn decode(bytes: &[u8], sender: Role, cookie: u64) -> Result<Message, Rejected> {
+    pub fn decode(bytes: &[u8], sender: Role, cookie: SecretWord) -> Result<Message, Rejected> {
         let mut r = Reader(bytes);
         let [version, kind, role, _] = r.array::<4>()?;
         if version != VERSION || bytes.len() > MAX_LEN || bytes.len() < HEADER {
             return Err(Rejected::Malformed);
         }
-        // The comparison takes the same time wherever the first wrong byte of a guess is, so timing does not reveal a correct prefix.
-        let difference = u64::from_le_bytes(r.array()?) ^ cookie;
-        if difference != 0 || role != sender as u8 {
+        if SecretWord::new(u64::from_le_bytes(r.array()?)) != cookie || role != sender as u8 {
             return Err(Rejected::Foreign);
         }
         let epoch = u16::from_le_bytes(r.array()?);
@@ -261,32 +260,35 @@ mod tests {
     #[test]
     fn every_message_survives_encode_and_decode_within_max_len() {
         for m in all_messages() {
-            let bytes = m.encode(Role::One, 42);
+            let bytes = m.encode(Role::One, SecretWord::new(42));
             assert!(bytes.len() <= MAX_LEN, "{} bytes", bytes.len());
-            assert_eq!(Message::decode(&bytes, Role::One, 42), Ok(m));
+            assert_eq!(Message::decode(&bytes, Role::One, SecretWord::new(42)), Ok(m));
         }
     }
 
     #[test]
     fn truncated_extended_and_foreign_messages_are_rejected() {
         for m in all_messages() {
-            let bytes = m.encode(Role::One, 42);
+            let bytes = m.encode(Role::One, SecretWord::new(42));
             for n in 0..bytes.len() {
-                assert_eq!(Message::decode(&bytes[..n], Role::One, 42), Err(Rejected::Malformed));
+                assert_eq!(
+                    Message::decode(&bytes[..n], Role::One, SecretWord::new(42)),
+                    Err(Rejected::Malformed)
+                );
             }
             let mut longer = bytes.clone();
             longer.push(0);
-            assert_eq!(Message::decode(&longer, Role::One, 42), Err(Rejected::Malformed));
-            assert_eq!(Message::decode(&bytes, Role::One, 43), Err(Rejected::Foreign));
-            assert_eq!(Message::decode(&bytes, Role::Zero, 42), Err(Rejected::Foreign));
+            assert_eq!(Message::decode(&longer, Role::One, SecretWord::new(42)), Err(Rejected::Malformed));
+            assert_eq!(Message::decode(&bytes, Role::One, SecretWord::new(43)), Err(Rejected::Foreign));
+            assert_eq!(Message::decode(&bytes, Role::Zero, SecretWord::new(42)), Err(Rejected::Foreign));
         }
     }
 
     #[test]
     fn saved_result_count_beyond_max_saved_is_rejected() {
-        let mut bytes = all_messages()[2].encode(Role::Zero, 1);
+        let mut bytes = all_messages()[2].encode(Role::Zero, SecretWord::new(1));
         bytes[HEADER + 2] = 17;
         bytes.extend_from_slice(&[0; 11]);
-        assert_eq!(Message::decode(&bytes, Role::Zero, 1), Err(Rejected::Malformed));
+        assert_eq!(Message::decode(&bytes, Role::Zero, SecretWord::new(1)), Err(Rejected::Malformed));
     }
 }

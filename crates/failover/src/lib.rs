@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod ballot;
+mod builder;
 mod close_reason;
 mod completion;
 mod completion_log;
@@ -16,8 +17,10 @@ mod memory_region;
 mod negotiation;
 mod rail;
 mod recovery_plan;
+mod secret;
 mod vqp;
 
+pub use builder::{BuildError, VirtualQpBuilder};
 pub use close_reason::CloseReason;
 pub use completion::{Completion, OperationError, Outcome, Resolution, UnresolvedError};
 pub use config::{Config, DetectorConfig, Fencing, ParsePolicyError, Policy, WritePolicy};
@@ -27,4 +30,5 @@ pub use evidence::Contradiction;
 pub use ledger::RecoveryStats;
 pub use memory_region::{RemoteRegion, VirtualMr};
 pub use negotiation::MAX_RAILS;
+pub use secret::Secret;
 pub use vqp::{Cause, FailoverReport, VirtualQp};

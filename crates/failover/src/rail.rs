@@ -1,14 +1,15 @@
 //! One rail at one end: its RC queue pair for operations and its UD queue pair for control messages.
 
 use mitra_verbs::{
-    CqId, Error, Mtu, PostError, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn,
-    RcConnection, RecvWr, Result, SendWr, Time, Wc,
+    CqId, Error, Mtu, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn, RcConnection, RecvWr,
+    Result, SendWr, Time, Wc,
 };
 
 use crate::ballot::Ballot;
 use crate::config::Config;
 use crate::connect_info::RailInfo;
 use crate::domain::LocalNic;
+use crate::secret::SecretWord;
 use control_qp::ControlQp;
 
 mod control_qp;
@@ -58,7 +59,7 @@ struct Replacement {
 
 impl Rail {
     /// Creates the queue pairs. The first PSN and the Q_Key, which must not be guessable, are derived from `secret`.
-    pub(crate) fn new(nic: &LocalNic, config: &Config, secret: u64) -> Result<Rail> {
+    pub(crate) fn new(nic: &LocalNic, config: &Config, secret: SecretWord) -> Result<Rail> {
         let mut undo = Vec::new();
         let made = Rail::make(nic, config, secret, &mut undo);
         if made.is_err() {
@@ -69,16 +70,16 @@ impl Rail {
         made
     }
 
-    fn make(nic: &LocalNic, config: &Config, secret: u64, undo: &mut Vec<Undo>) -> Result<Rail> {
+    fn make(nic: &LocalNic, config: &Config, secret: SecretWord, undo: &mut Vec<Undo>) -> Result<Rail> {
         let (cq, qpn) = create_data_qp(nic, config)?;
         undo.push(Box::new(move |p| p.destroy_cq(cq)));
         undo.push(Box::new(move |p| p.destroy_qp(qpn)));
-        let control = ControlQp::new(nic, (secret >> 33) as u32, undo)?;
+        let control = ControlQp::new(nic, (secret.expose() >> 33) as u32, undo)?;
         Ok(Rail {
             nic: nic.clone(),
             cq,
             qpn,
-            first_psn: Psn::new(secret as u32),
+            first_psn: Psn::new(secret.expose() as u32),
             replacement: None,
             number_holder: None,
             qp_transferred: false,
@@ -151,7 +152,7 @@ impl Rail {
         &mut self,
         config: &Config,
         left_by: Ballot,
-        secret: u64,
+        secret: SecretWord,
         keep_number: bool,
     ) -> Result<()> {
         let (cq, qpn) = create_data_qp(&self.nic, config)?;
@@ -168,7 +169,7 @@ impl Rail {
         if keep_number {
             self.number_holder = Some(old);
         }
-        (self.cq, self.qpn, self.first_psn) = (cq, qpn, Psn::new(secret as u32));
+        (self.cq, self.qpn, self.first_psn) = (cq, qpn, Psn::new(secret.expose() as u32));
         self.replacement = Some(Replacement { left_by, connected: false });
         Ok(())
     }
@@ -314,21 +315,13 @@ fn create_data_qp(nic: &LocalNic, config: &Config) -> Result<(CqId, Qpn)> {
     let wrs_per_op = if config.completion_log { 2 } else { 1 };
     let send_wrs = config.send_wrs * wrs_per_op + SPARE_SLOTS;
     let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE_SLOTS, nic.channel.as_ref())?;
-    let qpn = p.create_qp(&QpInitAttr {
-        qp_type: QpType::Rc,
-        pd: nic.pd,
-        send_cq: cq,
-        recv_cq: cq,
-        srq: None,
-        // The additional receive is for the fence's marker.
-        cap: QpCap { send_wrs, recv_wrs: config.recv_wrs + 1, ..QP_CAPS },
-        sq_sig_all: false,
-    });
-    match qpn {
+    // The additional receive is for the fence's marker.
+    let cap = QpCap { send_wrs, recv_wrs: config.recv_wrs + 1, ..QP_CAPS };
+    match QpBuilder::rc(nic.pd, cq).cap(cap).build(&**p) {
         Ok(qpn) => Ok((cq, qpn)),
         Err(error) => {
             let _ = p.destroy_cq(cq); // best effort: the caller gets the first error
-            Err(error)
+            Err(error.into())
         }
     }
 }

@@ -10,6 +10,7 @@ use mitra_transport::{Nic, TxBatch};
 use mitra_verbs::{AsyncEvent, AtomicScope, Buffer, Capabilities, CqId, Error, Gid, Psn, Qpn, Result, Time};
 use mitra_wire::Packet;
 
+use crate::Prng;
 use crate::dma_memory::DmaMemory;
 use crate::dma_pipeline::{DmaPipeline, Release};
 
@@ -24,6 +25,8 @@ pub(crate) struct NicState {
     pub(crate) nic: Nic,
     pub(crate) faults: Faults,
     pub(crate) stage_probes: Vec<StageProbe>,
+    /// The source of [`mitra_verbs::Provider::random_u64`].
+    pub(crate) secret_rng: Prng,
     pub(crate) pipeline: DmaPipeline,
     /// The buffer of each region, by region number.
     pub(crate) regions: Vec<Option<Arc<Buffer>>>,

@@ -99,6 +99,10 @@ impl Provider for SimNic {
         world.nics[self.number].read_clock(now)
     }
 
+    fn random_u64(&self) -> Result<u64> {
+        Ok(lock(&self.shared).nics[self.number].secret_rng.bits())
+    }
+
     fn query_port(&self) -> Result<PortAttr> {
         self.query(|nic| Ok(nic.nic.query_port()))
     }

@@ -123,6 +123,7 @@ impl WorldState {
             nic: Nic::new(config),
             faults,
             stage_probes: Vec::new(),
+            secret_rng: Prng::stream(self.seed, &format!("secrets {number}")),
             pipeline: DmaPipeline::new(self.config.memory, memory_rng, capabilities.write_order),
             regions: Vec::new(),
             cqs: BTreeMap::new(),

@@ -6,7 +6,9 @@ mod vqp_pair;
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{Cause, CloseReason, Config, Domain, LocalNic, Outcome, UnresolvedError, VirtualQp};
+use mitra_failover::{
+    BuildError, Cause, CloseReason, Config, Domain, LocalNic, Outcome, UnresolvedError, VirtualQp,
+};
 use mitra_sim::{Failure, Testbed};
 use mitra_verbs::{
     AhId, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, SendFlags, SendOp, SendWr,
@@ -487,7 +489,10 @@ fn failed_vqp_creation_leaves_no_queue_pairs() {
     let (mut testbed, domain) = one_host(true);
     let dead = testbed.nics[0][1].id();
     testbed.world.fail(dead, Failure::NicDead);
-    assert_eq!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).err(), Some(Error::DeviceFatal));
+    assert_eq!(
+        VirtualQp::builder(&domain).config(config()).build().err(),
+        Some(BuildError::Nic(Error::DeviceFatal))
+    );
     assert!(dealloc_pd(&domain, 0), "queue pairs remain on the first rail");
 }
 
@@ -496,13 +501,12 @@ fn failed_vqp_creation_leaves_no_queue_pairs() {
 #[test]
 fn completion_log_must_fit_peer_send_queue() {
     let (_testbed, domain) = one_host(true);
-    let end = |secret, send_wrs, completion_log_entries| {
+    let end = |send_wrs, completion_log_entries| {
         let config = Config { completion_log: true, send_wrs, completion_log_entries, ..config() };
-        VirtualQp::new(Arc::clone(&domain), config, [secret, 9])
-            .expect("the NICs have the resources of a vQP")
+        VirtualQp::builder(&domain).config(config).build().expect("the NICs have the resources of a vQP")
     };
     let info = |vqp: &VirtualQp| vqp.local_info().expect("the vQP is open");
-    let (mut deep, shallow, other) = (end(1, 64, None), end(2, 8, None), end(3, 8, Some(64)));
+    let (mut deep, shallow, other) = (end(64, None), end(8, None), end(8, Some(64)));
     assert!(
         matches!(deep.connect(&info(&shallow)), Err(Error::Invalid(why)) if why.contains("completion_log_entries"))
     );
@@ -521,7 +525,7 @@ fn partially_created_rail_is_removed() {
     let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
     let mut all: Vec<_> = core::iter::from_fn(|| provider.create_qp(&init).ok()).collect();
     provider.destroy_qp(all.pop().expect("the NIC has free queue pairs")).expect("the queue pair exists");
-    assert!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).is_err());
+    assert!(VirtualQp::builder(&domain).config(config()).build().is_err());
     provider.create_qp(&init).expect("the rail's data queue pair was not destroyed");
 }
 

@@ -25,9 +25,7 @@ impl Endpoint {
         let pd = nic.alloc_pd().unwrap();
         let mr = nic.reg_mr(pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let cq = nic.create_cq(1024, None).unwrap();
-        let (qp_type, cap) = (QpType::Rc, QpCap::default());
-        let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
-        let qp = nic.create_qp(&init).unwrap();
+        let qp = QpBuilder::rc(pd, cq).build(&*nic).unwrap();
         Endpoint { nic, cq, qp, memory, mr }
     }
 

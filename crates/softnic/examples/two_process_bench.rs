@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use mitra_softnic::{Config, Offload, SoftNic};
 use mitra_verbs::{
-    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PortAttr, Provider, QpCap, QpInitAttr, QpType, Qpn,
-    RcConnection, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Wc, WcStatus,
+    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PortAttr, Provider, QpBuilder, Qpn, RcConnection, RecvWr,
+    RemoteAddr, SendFlags, SendOp, SendWr, Wc, WcStatus,
 };
 
 const LATENCY: [&str; 8] =
@@ -146,16 +146,7 @@ impl Endpoint {
         let pd = nic.alloc_pd().unwrap();
         let mr = nic.reg_mr(pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let cq = nic.create_cq(1024, None).unwrap();
-        let init = QpInitAttr {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            cap: QpCap { send_wrs: 256, ..QpCap::default() },
-            sq_sig_all: false,
-        };
-        let qp = nic.create_qp(&init).unwrap();
+        let qp = QpBuilder::rc(pd, cq).send_wrs(256).build(&*nic).unwrap();
         let [udp, connected] = [0, 1].map(|_| {
             let socket = UdpSocket::bind((std::net::IpAddr::from(gid), 0)).unwrap();
             socket.set_nonblocking(true).unwrap();

@@ -226,6 +226,13 @@ impl Provider for SoftNic {
         clock::now()
     }
 
+    fn random_u64(&self) -> Result<u64> {
+        getrandom::u64().map_err(|e| Error::System {
+            operation: "reading the system's random source",
+            message: e.to_string(),
+        })
+    }
+
     fn query_port(&self) -> Result<PortAttr> {
         self.host_call(|engine, _| Ok(engine.nic.query_port()))
     }

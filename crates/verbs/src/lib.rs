@@ -11,6 +11,7 @@ mod handle;
 mod mr;
 mod provider;
 mod qp;
+mod qp_builder;
 mod rc_connection;
 mod time;
 mod timer_codes;
@@ -30,6 +31,7 @@ pub use qp::{
     GSI_QKEY, ModifyError, QpAttr, QpAttribute, QpCap, QpInitAttr, QpState, QpStatus, QpType, SqDrain,
     check_modify, required_attributes,
 };
+pub use qp_builder::{QpBuildError, QpBuilder};
 pub use rc_connection::RcConnection;
 pub use time::Time;
 pub use timer_codes::{LocalAckTimeout, RnrTimer};

@@ -14,7 +14,7 @@ use crate::{
 /// it.
 ///
 /// On a dead or hung NIC all calls return [`DeviceFatal`](crate::Error::DeviceFatal), except [`Provider::poll_cq`],
-/// [`Provider::poll_async_event`], [`Provider::counters`], [`Provider::attr`], [`Provider::now`] and [`Provider::reset`]. Completions
+/// [`Provider::poll_async_event`], [`Provider::counters`], [`Provider::attr`], [`Provider::now`], [`Provider::random_u64`] and [`Provider::reset`]. Completions
 /// that the NIC wrote before it failed can still be polled, because the completion queue is host memory. A call with a handle of no
 /// object returns [`NoSuchObject`](crate::Error::NoSuchObject). The sections "Errors" of the methods do not repeat these two errors.
 ///
@@ -25,6 +25,13 @@ pub trait Provider: Send + Sync + fmt::Debug {
 
     /// Returns the time of the NIC's clock. Timeouts of the NIC's users should use this clock.
     fn now(&self) -> Time;
+
+    /// Returns 64 random bits that no peer can predict. A NIC in software draws them from the operating system, a simulated NIC from
+    /// its seed.
+    ///
+    /// # Errors
+    /// `System`.
+    fn random_u64(&self) -> Result<u64>;
 
     /// Returns the state, the maximum MTU and the address of the port.
     ///

@@ -142,7 +142,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
         rounds: args.rounds as usize,
         ops: args.ops as usize,
         in_flight: args.in_flight,
-        seed: args.seed.map_or_else(|| rail_endpoint::secret().map(|[seed, _]| seed >> 32), Ok)?,
+        seed: args.seed.map_or_else(|| getrandom::u64().map(|seed| seed >> 32), Ok)?,
         log: args.log,
         fault: args.fault,
         pcap: args.pcap.clone(),

@@ -60,7 +60,7 @@ impl RailEndpoint {
             },
             ..Config::default()
         };
-        let vqp = VirtualQp::new(Arc::clone(&domain), config, secret()?)?;
+        let vqp = VirtualQp::builder(&domain).config(config).build()?;
         Ok(RailEndpoint { nics, domain, vqp, fault_at: None, armed: false })
     }
 
@@ -126,9 +126,4 @@ impl RailEndpoint {
 /// Returns how many receives the server keeps posted: twice the operations in flight.
 pub(super) fn receives(in_flight: u32) -> u32 {
     2 * in_flight
-}
-
-/// Returns random numbers for a vQP: the seed of its first PSNs, and its cookie.
-pub(super) fn secret() -> anyhow::Result<[u64; 2]> {
-    Ok([getrandom::u64()?, getrandom::u64()?])
 }

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::{
-    AsyncEvent, Buffer, CompletionChannel, CqId, Data, Mr, Mtu, PdId, Provider as _, Psn, QpAttr, QpCap,
-    QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, SendOp, SendWr, Wc, WcOpcode, WcStatus,
+    AsyncEvent, Buffer, CompletionChannel, CqId, Data, Mr, Mtu, PdId, Provider as _, Psn, QpAttr, QpBuilder,
+    QpState, QpStatus, QpType, Qpn, RecvWr, SendOp, SendWr, Wc, WcOpcode, WcStatus,
 };
 
 use super::{CAPTURE, KERNEL_IP, MITRA_IP, QKEY, Setup};
@@ -45,15 +45,7 @@ impl MitraEndpoint {
         let cq = nic.create_cq(1024, Some(&channel))?;
         let memory = Arc::new(Buffer::new(setup.size as usize));
         let mr = nic.reg_mr(pd, Arc::clone(&memory), setup.region)?;
-        let qpn = nic.create_qp(&QpInitAttr {
-            qp_type: setup.service,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            cap: QpCap::default(),
-            sq_sig_all: false,
-        })?;
+        let qpn = QpBuilder::new(setup.service, pd, cq).build(&*nic)?;
         Ok(Self { nic, pd, channel, cq, memory, mr, qpn })
     }
 

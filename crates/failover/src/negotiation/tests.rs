@@ -1,6 +1,7 @@
 //! Tests of two negotiating ends over a network that loses, duplicates and reorders messages.
 
 use super::*;
+use crate::secret::SecretWord;
 use mitra_verbs::Psn;
 
 /// A xorshift generator: each schedule is reproducible from its seed.
@@ -60,8 +61,9 @@ impl Net {
             match action {
                 Action::Fence { .. } => self.ends[i].fencing = true,
                 Action::Send(m) => {
-                    let bytes = m.encode(self.ends[i].negotiation.role, 1);
-                    let m = Message::decode(&bytes, self.ends[i].negotiation.role, 1).unwrap();
+                    let bytes = m.encode(self.ends[i].negotiation.role, SecretWord::new(1));
+                    let m =
+                        Message::decode(&bytes, self.ends[i].negotiation.role, SecretWord::new(1)).unwrap();
                     for _ in 0..[1, 1, 1, 2, 0][self.rng.below(5) as usize] {
                         self.in_transit[1 - i].push(m.clone());
                     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, AhId, Buffer, CqId, Data, Gid, Mr, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    Qpn, RecvWr, Result, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
+    Access, AhId, Buffer, CqId, Data, Gid, Mr, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn, RecvWr,
+    Result, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
 use super::Undo;
@@ -37,21 +37,9 @@ impl ControlQp {
         let p = &nic.provider;
         let cq = p.create_cq(RECVS * 4, None)?;
         undo.push(Box::new(move |p| p.destroy_cq(cq)));
-        let qpn = p.create_qp(&QpInitAttr {
-            qp_type: QpType::Ud,
-            pd: nic.pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            cap: QpCap {
-                send_wrs: RECVS,
-                recv_wrs: RECVS,
-                send_sges: 1,
-                recv_sges: 1,
-                inline: MAX_LEN as u32,
-            },
-            sq_sig_all: true,
-        })?;
+        let inline = MAX_LEN as u32;
+        let cap = QpCap { send_wrs: RECVS, recv_wrs: RECVS, send_sges: 1, recv_sges: 1, inline };
+        let qpn = QpBuilder::ud(nic.pd, cq).cap(cap).signal_all().build(&**p)?;
         undo.push(Box::new(move |p| p.destroy_qp(qpn)));
         let memory = Arc::new(Buffer::new(SLOT_LEN * RECVS as usize));
         let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;

@@ -4,6 +4,7 @@ use crate::ballot::Role;
 use crate::config::Config;
 use crate::control_message::{MAX_LEN, Message};
 use crate::negotiation::RailNegotiation;
+use crate::secret::SecretWord;
 
 /// This end of the control protocol: the identities of both ends, and the rail negotiation.
 #[derive(Debug)]
@@ -11,9 +12,9 @@ pub(super) struct ControlProtocol {
     /// The role of this end.
     role: Role,
     /// The cookie that messages to this end must contain.
-    local_cookie: u64,
+    local_cookie: SecretWord,
     /// The cookie that messages to the peer must contain.
-    peer_cookie: u64,
+    peer_cookie: SecretWord,
     negotiation: RailNegotiation,
     /// The number of datagrams that were malformed or did not come from the peer.
     rejected: u64,
@@ -21,8 +22,13 @@ pub(super) struct ControlProtocol {
 
 impl ControlProtocol {
     /// Derives the roles of the ends from their cookies.
-    pub(super) fn new(local_cookie: u64, peer_cookie: u64, rails: usize, config: &Config) -> ControlProtocol {
-        let role = if local_cookie < peer_cookie { Role::Zero } else { Role::One };
+    pub(super) fn new(
+        local_cookie: SecretWord,
+        peer_cookie: SecretWord,
+        rails: usize,
+        config: &Config,
+    ) -> ControlProtocol {
+        let role = if local_cookie.expose() < peer_cookie.expose() { Role::Zero } else { Role::One };
         let negotiation =
             RailNegotiation::new(role, rails, config.control_retry_interval, config.peer_timeout);
         ControlProtocol { role, local_cookie, peer_cookie, negotiation, rejected: 0 }

@@ -7,12 +7,11 @@ use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
 use crate::config::{Config, Policy, WritePolicy};
 use crate::connect_info::ConnectInfo;
-use crate::control_message::MAX_SAVED;
 use crate::domain::Domain;
 use crate::evidence::{Contradiction, Evidence};
-use crate::key_translation::check_limit;
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
+use crate::secret::SecretWord;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::{PostFailure, SendQueue};
@@ -34,26 +33,9 @@ impl Datapath {
     /// Creates the rails and queues, unconnected.
     ///
     /// # Errors
-    /// The errors of [`VirtualQp::new`](crate::VirtualQp::new).
-    pub(super) fn new(domain: Arc<Domain>, config: Config, secret: u64) -> Result<Datapath> {
-        let limits = domain.limits();
-        let wrs_per_op = if config.completion_log { 2 } else { 1 };
-        check_limit("send queue entries", u64::from(config.send_wrs) * wrs_per_op, limits.wrs.into())?;
-        check_limit("receive queue entries", config.recv_wrs.into(), limits.wrs.into())?;
-        let rd_atomic = domain.nics().iter().map(|n| n.provider.attr().limits.rd_atomic).min().unwrap_or(0);
-        if config.rd_atomic == 0 || usize::from(config.rd_atomic) > MAX_SAVED || config.rd_atomic > rd_atomic
-        {
-            let limit = u64::from(rd_atomic).min(MAX_SAVED as u64);
-            return Err(Error::Limit { attribute: "rd_atomic", requested: config.rd_atomic.into(), limit });
-        }
-        if config.completion_log
-            && domain.nics().iter().any(|nic| !nic.provider.attr().capabilities.write_order)
-        {
-            return Err(Error::Unsupported(
-                "a completion log: it does not keep the order between work requests",
-            ));
-        }
-        let max_message = limits.message_bytes.into();
+    /// Any error of a NIC.
+    pub(super) fn new(domain: Arc<Domain>, config: Config, secret: SecretWord) -> Result<Datapath> {
+        let max_message = domain.limits().message_bytes.into();
         let rails = RailSet::new(&domain, config, secret)?;
         let log_depth = config.completion_log_entries.unwrap_or(config.send_wrs);
         let log = match config.completion_log.then(|| CompletionLog::new(&domain, log_depth)).transpose() {
@@ -110,7 +92,7 @@ impl Datapath {
     }
 
     /// Returns the connection parameters that the peer needs.
-    pub(super) fn connect_info(&self, cookie: u64) -> Result<ConnectInfo> {
+    pub(super) fn connect_info(&self, cookie: SecretWord) -> Result<ConnectInfo> {
         let config = self.config();
         Ok(ConnectInfo {
             cookie,

@@ -5,6 +5,7 @@ use core::time::Duration;
 use mitra_verbs::{Time, Wc};
 
 use crate::control_message::Body;
+use crate::secret::SecretWord;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::heartbeats::Heartbeats;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
@@ -30,7 +31,7 @@ pub(super) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(super) fn new(secret: u64) -> Maintenance {
+    pub(super) fn new(secret: SecretWord) -> Maintenance {
         Maintenance {
             schedule: MaintenanceSchedule::new(),
             heartbeats: Heartbeats::new(),

@@ -10,6 +10,7 @@ use mitra_verbs::Time;
 use crate::ballot::Ballot;
 use crate::control_message::{Body, Message, NewQp};
 use crate::negotiation::RailNegotiation;
+use crate::secret::SecretWord;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::rail_set::derive_secret;
 use crate::vqp::recovery::Recovery;
@@ -20,11 +21,11 @@ pub(super) struct RailRejoin {
     /// The earliest time of the next probes.
     next_probe: Time,
     /// The secret from which the first PSNs of new queue pairs are derived.
-    secret: u64,
+    secret: SecretWord,
 }
 
 impl RailRejoin {
-    pub(super) fn new(secret: u64) -> RailRejoin {
+    pub(super) fn new(secret: SecretWord) -> RailRejoin {
         RailRejoin { next_probe: Time::ZERO, secret }
     }
 

@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::connect_info::RailInfo;
 use crate::domain::Domain;
 use crate::rail::Rail;
+use crate::secret::SecretWord;
 
 /// The rails of a vQP, and the vQP's configuration.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub(super) struct RailSet {
 
 impl RailSet {
     /// Creates one rail on each NIC of the domain.
-    pub(super) fn new(domain: &Domain, config: Config, secret: u64) -> Result<RailSet> {
+    pub(super) fn new(domain: &Domain, config: Config, secret: SecretWord) -> Result<RailSet> {
         let mut set = RailSet { rails: Vec::new(), config, down: 0, qpn: Qpn::new(0) };
         for (i, nic) in domain.nics().iter().enumerate() {
             match Rail::new(nic, &config, derive_secret(secret, i as u64)) {
@@ -154,9 +155,9 @@ impl RailSet {
 }
 
 /// Derives the `i`-th secret from `secret` (the finalizer of SplitMix64).
-pub(super) fn derive_secret(secret: u64, i: u64) -> u64 {
-    let mut z = secret.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+pub(super) fn derive_secret(secret: SecretWord, i: u64) -> SecretWord {
+    let mut z = secret.expose().wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    SecretWord::new(z ^ (z >> 31))
 }

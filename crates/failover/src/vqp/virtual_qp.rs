@@ -1,7 +1,9 @@
+use core::fmt;
 use std::sync::Arc;
 
 use mitra_verbs::{AsyncEvent, CqId, Error, PostError, Qpn, RecvWr, Result, RnrTimer, SendWr, Time};
 
+use crate::builder::{BuildError, VirtualQpBuilder};
 use crate::close_reason::CloseReason;
 use crate::completion::Completion;
 use crate::config::{Config, WritePolicy};
@@ -9,6 +11,7 @@ use crate::connect_info::ConnectInfo;
 use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::memory_region::RemoteRegion;
+use crate::secret::{Secret, SecretWord};
 use crate::vqp::FailoverReport;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
@@ -21,10 +24,9 @@ const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not conn
 ///
 /// [`VirtualQp::poll`] drives the vQP, which makes no progress between two calls. An end that posts nothing and only exposes memory to its
 /// peer must also poll, or call [`VirtualQp::progress`]. Otherwise it cannot take part in a failover.
-#[derive(Debug)]
 pub struct VirtualQp {
     /// The secret that authenticates control messages to this end.
-    cookie: u64,
+    cookie: SecretWord,
     datapath: Datapath,
     recovery: Recovery,
     maintenance: Maintenance,
@@ -33,19 +35,21 @@ pub struct VirtualQp {
 }
 
 impl VirtualQp {
-    /// Creates one end, unconnected. The connection's cookie, Q_Keys and first PSNs are derived from `secret`. On an untrusted network,
-    /// `secret` must come from the system's random source.
+    /// Returns a builder of one end over the NICs of a domain, with a default for everything.
+    pub fn builder(domain: &Arc<Domain>) -> VirtualQpBuilder {
+        VirtualQpBuilder::new(domain)
+    }
+
+    /// Creates one end, unconnected. The builder has checked the configuration.
     ///
     /// # Errors
-    /// [`Error::Limit`] if the configuration exceeds a limit of the NICs; [`Error::Unsupported`] for a completion log on a NIC without
-    /// [`write_order`](mitra_verbs::Capabilities::write_order); any error of a NIC.
-    pub fn new(domain: Arc<Domain>, config: Config, secret: [u64; 2]) -> Result<VirtualQp> {
-        let [cookie, secret] = secret;
+    /// Any error of a NIC.
+    pub(crate) fn new(domain: Arc<Domain>, config: Config, secret: Secret) -> Result<VirtualQp> {
         Ok(VirtualQp {
-            cookie,
-            datapath: Datapath::new(domain, config, secret)?,
+            cookie: secret.cookie,
+            datapath: Datapath::new(domain, config, secret.seed)?,
             recovery: Recovery::new(),
-            maintenance: Maintenance::new(secret),
+            maintenance: Maintenance::new(secret.seed),
             is_destroyed: false,
         })
     }
@@ -341,14 +345,14 @@ impl VirtualQp {
     /// for some time, so that its Closed message reaches the peer, and then closes the old vQP.
     ///
     /// # Errors
-    /// The errors of [`VirtualQp::new`], after which this vQP is still open; any error of a NIC, after which it is shut down.
-    pub fn reset_replacement(&mut self, secret: [u64; 2]) -> Result<VirtualQp> {
-        let mut replacement = VirtualQp::new(Arc::clone(self.domain()), self.config(), secret)?;
+    /// The errors of [`VirtualQpBuilder::build`], after which this vQP is still open; any error of a NIC, after which it is shut down.
+    pub fn reset_replacement(&mut self) -> Result<VirtualQp, BuildError> {
+        let mut replacement = VirtualQp::builder(self.domain()).config(self.config()).build()?;
         self.shutdown();
         let to = replacement.datapath.rails_mut();
         if let Err(error) = self.datapath.rails_mut().transfer_qpn(to) {
             let _ = replacement.close(); // best effort: the caller gets the first error
-            return Err(error);
+            return Err(error.into());
         }
         Ok(replacement)
     }
@@ -370,5 +374,16 @@ impl VirtualQp {
         }
         self.shutdown();
         self.datapath.destroy()
+    }
+}
+
+impl fmt::Debug for VirtualQp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualQp")
+            .field("qpn", &self.qpn())
+            .field("active_rail", &self.active_rail())
+            .field("outstanding", &self.outstanding())
+            .field("close_reason", &self.close_reason())
+            .finish_non_exhaustive()
     }
 }

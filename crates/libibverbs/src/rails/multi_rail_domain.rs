@@ -130,9 +130,9 @@ impl MultiRailDomain {
     /// Creates a virtual queue pair with the configuration of `vqp`, for a queue pair that is connected to itself.
     ///
     /// # Errors
-    /// The errors of [`VirtualQp::new`], or `System` if the system's random source cannot be read.
+    /// The errors of [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build).
     pub(super) fn duplicate(&self, vqp: &VirtualQp) -> Result<VirtualQp> {
-        VirtualQp::new(Arc::clone(&self.failover), vqp.config(), [random()?, random()?])
+        Ok(VirtualQp::builder(&self.failover).config(vqp.config()).build()?)
     }
 
     /// Shuts down a virtual queue pair that a reset has replaced, and keeps it for [`LINGER`].

@@ -11,7 +11,7 @@ use mitra_failover::{Config, VirtualQp};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Error, Qpn, Result};
 
-use super::multi_rail_domain::{LINGER, MultiRailDomain, random};
+use super::multi_rail_domain::{LINGER, MultiRailDomain};
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
 use super::rendezvous::Subject;
 use super::srq_arrival_ring;
@@ -61,9 +61,8 @@ impl MultiRail {
     ///
     /// # Errors
     /// `Limit` if a capacity exceeds the device's, `System` if the system's random source cannot be read, or the errors of
-    /// [`VirtualQp::new`].
+    /// [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build).
     pub(crate) fn create_qp(&self, params: CreateParams) -> Result<Arc<MultiRailQp>> {
-        let secret = [random()?, random()?];
         let (cap, limits) = (&params.init.cap, self.domain.limits());
         for (attribute, requested, limit) in [
             ("gather entries of a send", cap.send_sges, limits.sges),
@@ -79,7 +78,7 @@ impl MultiRail {
             recv_wrs: if params.srq.is_some() { srq_arrival_ring::MAX_SLOTS as u32 } else { cap.recv_wrs },
             ..self.domain.config()
         };
-        let vqp = VirtualQp::new(Arc::clone(self.domain.failover()), config, secret)?;
+        let vqp = VirtualQp::builder(self.domain.failover()).config(config).build()?;
         let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
         lock(&self.qps).insert(qp.qpn(), Arc::downgrade(&qp));
         Ok(qp)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mitra_failover::{Completion, Config, Domain, Outcome, UnresolvedError, VirtualQp};
+use mitra_failover::{Completion, Config, Domain, Outcome, Secret, UnresolvedError, VirtualQp};
 use mitra_verbs::{Error, PostError, Provider, RecvWr, Result, SendWr, WcStatus};
 
 use super::{Endpoint, EndpointCompletion, RECV_WR_FLAG, ReportedOutcome, WorkloadPeer};
@@ -19,14 +19,6 @@ pub struct VqpEndpoint {
 }
 
 impl VqpEndpoint {
-    /// Creates an unconnected endpoint.
-    ///
-    /// # Errors
-    /// Returns the error of the verb that failed.
-    pub fn new(nics: Vec<Arc<dyn Provider>>, config: Config, secret: [u64; 2]) -> Result<VqpEndpoint> {
-        Ok(VqpEndpoint::from_vqp(VirtualQp::new(Domain::new(nics)?, config, secret)?))
-    }
-
     /// Creates an endpoint from a virtual queue pair.
     pub fn from_vqp(vqp: VirtualQp) -> VqpEndpoint {
         VqpEndpoint { vqp, failures: Vec::new(), completions: Vec::new() }
@@ -107,9 +99,13 @@ pub fn connect_vqp_in(
     config: Config,
     seed: u64,
 ) -> Result<[VqpEndpoint; 2]> {
-    let secret = |bit: u32, salt: u64| [seed | 1_u64 << bit, seed ^ salt];
-    let mut a = VqpEndpoint::from_vqp(VirtualQp::new(a, config, secret(32, 0x1234_5678_9abc))?);
-    let mut b = VqpEndpoint::from_vqp(VirtualQp::new(b, config, secret(33, 0x8765_4321_9abc))?);
+    let secret = |bit: u32, salt: u64| Secret::fixed([seed | 1_u64 << bit, seed ^ salt]);
+    let mut a = VqpEndpoint::from_vqp(
+        VirtualQp::builder(&a).config(config).secret(secret(32, 0x1234_5678_9abc)).build()?,
+    );
+    let mut b = VqpEndpoint::from_vqp(
+        VirtualQp::builder(&b).config(config).secret(secret(33, 0x8765_4321_9abc)).build()?,
+    );
     let (info_a, info_b) = (a.vqp.local_info()?, b.vqp.local_info()?);
     a.vqp.connect(&info_b)?;
     b.vqp.connect(&info_a)?;

@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{Completion, Config, Domain, Outcome, VirtualMr, VirtualQp};
+use mitra_failover::{Completion, Config, Domain, Outcome, Secret, VirtualMr, VirtualQp};
 use mitra_sim::Testbed;
 use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendOp, SendWr, WcOpcode};
 
@@ -39,7 +39,10 @@ impl VqpPair {
             Domain::new(nics).expect("the NICs have the resources of a domain")
         });
         let [mut a, mut b] = [0, 1].map(|h: usize| {
-            VirtualQp::new(Arc::clone(&domains[h]), config, [h as u64 + 1, h as u64 + 0xff_fff0])
+            VirtualQp::builder(&domains[h])
+                .config(config)
+                .secret(Secret::fixed([h as u64 + 1, h as u64 + 0xff_fff0]))
+                .build()
                 .expect("the NICs have the resources of a vQP")
         });
         let (info_a, info_b) =

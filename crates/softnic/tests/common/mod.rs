@@ -68,16 +68,7 @@ impl Endpoint {
     pub fn with(nic: Arc<SoftNic>, memory: Arc<Buffer>, cq: CqId) -> Endpoint {
         let pd = nic.alloc_pd().unwrap();
         let mr = nic.reg_mr(pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
-        let init = QpInitAttr {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            cap: QpCap { send_wrs: 256, recv_wrs: 256, ..QpCap::default() },
-            sq_sig_all: false,
-        };
-        let qp = nic.create_qp(&init).unwrap();
+        let qp = QpBuilder::rc(pd, cq).send_wrs(256).recv_wrs(256).build(&*nic).unwrap();
         Endpoint { nic, pd, cq, qp, memory, mr }
     }
 

@@ -73,7 +73,7 @@ impl MultiRailQp {
         if locked.state == QpState::Reset {
             return Ok(());
         }
-        let replacement = locked.vqp.reset_replacement([random()?, random()?])?;
+        let replacement = locked.vqp.reset_replacement()?;
         let LockedState { vqp, sender, .. } = std::mem::replace(&mut *locked, LockedState::new(replacement));
         [Some(vqp), sender].into_iter().flatten().for_each(|replaced| self.domain.retire(replaced));
         lock(&self.peer).clear();

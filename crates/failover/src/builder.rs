@@ -1,0 +1,267 @@
+use core::time::Duration;
+use std::sync::Arc;
+
+use mitra_verbs::{Error, RnrTimer};
+
+use crate::config::{Config, DetectorConfig, Fencing, Policy, WritePolicy};
+use crate::control_message::MAX_SAVED;
+use crate::domain::Domain;
+use crate::secret::Secret;
+use crate::vqp::VirtualQp;
+
+/// The greatest number of retransmissions and of RNR retries, which are 3-bit numbers (IBTA volume 1, 9.7.5.1.5 and 11.2.5.2).
+const MAX_RETRIES: u8 = 7;
+
+/// Builds one end of a virtual queue pair. [`VirtualQp::builder`] returns it with the defaults of [`Config::default`] and a random secret.
+///
+/// ```
+/// # use mitra_failover::{Domain, VirtualQp};
+/// # use mitra_softnic::SoftNic;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let domain = Domain::new(vec![SoftNic::open(mitra_softnic::Config::loopback())?])?;
+/// let vqp = VirtualQp::builder(&domain).send_wrs(256).completion_log(true).build()?;
+/// assert_eq!(vqp.config().send_wrs, 256);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`build`](VirtualQpBuilder::build) checks the configuration against the limits of the NICs:
+///
+/// ```
+/// # use mitra_failover::{BuildError, Domain, VirtualQp};
+/// # use mitra_softnic::SoftNic;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let domain = Domain::new(vec![SoftNic::open(mitra_softnic::Config::loopback())?])?;
+/// let error = VirtualQp::builder(&domain).rd_atomic(17).build().unwrap_err();
+/// assert_eq!(error, BuildError::RdAtomic { requested: 17, limit: 16 });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder makes no virtual queue pair until `build` is called"]
+pub struct VirtualQpBuilder {
+    domain: Arc<Domain>,
+    config: Config,
+    secret: Option<Secret>,
+}
+
+/// Why [`VirtualQpBuilder::build`] refused a configuration.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The send queue is deeper than a NIC allows.
+    #[error(
+        "send_wrs needs {requested} entries of a send queue, and a NIC of the domain has {limit}; lower send_wrs (a completion log doubles it)"
+    )]
+    SendQueue {
+        /// The entries that the send queue needs. A completion log needs one more for each request.
+        requested: u64,
+        /// The entries that every NIC has.
+        limit: u64,
+    },
+    /// The receive queue is deeper than a NIC allows.
+    #[error("recv_wrs is {requested}, and a NIC of the domain has {limit} entries; lower recv_wrs")]
+    RecvQueue {
+        /// The entries that the receive queue needs.
+        requested: u64,
+        /// The entries that every NIC has.
+        limit: u64,
+    },
+    /// The number of READs and atomics in flight is 0, or above the limit of a NIC or of a control message.
+    #[error("rd_atomic is {requested}; say 1 to {limit}")]
+    RdAtomic {
+        /// The configured number.
+        requested: u8,
+        /// The greatest number that every NIC and a control message allow.
+        limit: u8,
+    },
+    /// A completion log needs NICs that execute work requests in order ([`write_order`](mitra_verbs::Capabilities::write_order)).
+    #[error(
+        "a completion log needs NICs that keep the order of WRITEs, and {nic} does not; switch the log off, or use another NIC"
+    )]
+    UnorderedWrites {
+        /// The name of the first such NIC.
+        nic: String,
+    },
+    /// A number of retries is above 7.
+    #[error("{option} is {requested}; say 0 to 7")]
+    Retries {
+        /// `retry_cnt` or `rnr_retry`.
+        option: &'static str,
+        /// The configured number.
+        requested: u8,
+    },
+    /// Heartbeats are on, and the time between two of them is 0.
+    #[error(
+        "heartbeat_interval is 0; say a time above 0, or switch heartbeats off by max_missed_heartbeats = 0"
+    )]
+    HeartbeatInterval,
+    /// A failover could not repeat an unanswered control message before it gives up.
+    #[error(
+        "peer_timeout ({peer_timeout:?}) must be longer than control_retry_interval ({control_retry_interval:?})"
+    )]
+    PeerTimeout {
+        /// The configured timeout.
+        peer_timeout: Duration,
+        /// The configured time between two tries.
+        control_retry_interval: Duration,
+    },
+    /// A NIC refused to create an object.
+    #[error(transparent)]
+    Nic(#[from] Error),
+}
+
+impl From<BuildError> for Error {
+    fn from(error: BuildError) -> Error {
+        let limit = |attribute, requested, limit| Error::Limit { attribute, requested, limit };
+        match error {
+            BuildError::SendQueue { requested, limit: most } => limit("send queue entries", requested, most),
+            BuildError::RecvQueue { requested, limit: most } => {
+                limit("receive queue entries", requested, most)
+            }
+            BuildError::RdAtomic { requested, limit: most } => {
+                limit("rd_atomic", requested.into(), most.into())
+            }
+            BuildError::Retries { option, requested } => limit(option, requested.into(), MAX_RETRIES.into()),
+            BuildError::UnorderedWrites { .. } => {
+                Error::Unsupported("a completion log: it does not keep the order between work requests")
+            }
+            BuildError::HeartbeatInterval => Error::Invalid("heartbeat_interval is 0"),
+            BuildError::PeerTimeout { .. } => {
+                Error::Invalid("peer_timeout must be longer than control_retry_interval")
+            }
+            BuildError::Nic(error) => error,
+        }
+    }
+}
+
+impl VirtualQpBuilder {
+    pub(crate) fn new(domain: &Arc<Domain>) -> VirtualQpBuilder {
+        VirtualQpBuilder { domain: Arc::clone(domain), config: Config::default(), secret: None }
+    }
+
+    /// Replaces the whole configuration, including what was set before.
+    pub fn config(self, config: Config) -> VirtualQpBuilder {
+        VirtualQpBuilder { config, ..self }
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Config)) -> VirtualQpBuilder {
+        set(&mut self.config);
+        self
+    }
+
+    /// Sets [`Config::policy`]. Default: [`Policy::Exact`]. Both ends need the same.
+    pub fn policy(self, policy: Policy) -> VirtualQpBuilder {
+        self.with(|config| config.policy = policy)
+    }
+
+    /// Sets [`Config::write_policy`]. Default: [`WritePolicy::Strict`].
+    pub fn write_policy(self, policy: WritePolicy) -> VirtualQpBuilder {
+        self.with(|config| config.write_policy = policy)
+    }
+
+    /// Sets [`Config::completion_log`]. Default: off. Both ends need the same.
+    pub fn completion_log(self, on: bool) -> VirtualQpBuilder {
+        self.with(|config| config.completion_log = on)
+    }
+
+    /// Sets [`Config::completion_log_entries`]. Default: this end's `send_wrs`.
+    pub fn completion_log_entries(self, entries: u32) -> VirtualQpBuilder {
+        self.with(|config| config.completion_log_entries = Some(entries))
+    }
+
+    /// Sets [`Config::fencing`]. Default: [`Fencing::On`].
+    pub fn fencing(self, fencing: Fencing) -> VirtualQpBuilder {
+        self.with(|config| config.fencing = fencing)
+    }
+
+    /// Sets [`Config::detector`].
+    pub fn detector(self, detector: DetectorConfig) -> VirtualQpBuilder {
+        self.with(|config| config.detector = detector)
+    }
+
+    /// Sets the maximum number of outstanding sends. Default: 128.
+    pub fn send_wrs(self, wrs: u32) -> VirtualQpBuilder {
+        self.with(|config| config.send_wrs = wrs)
+    }
+
+    /// Sets the maximum number of outstanding receives. Default: 128.
+    pub fn recv_wrs(self, wrs: u32) -> VirtualQpBuilder {
+        self.with(|config| config.recv_wrs = wrs)
+    }
+
+    /// Sets the maximum number of READs and atomics in flight. Default: 16. Both ends need the same.
+    pub fn rd_atomic(self, count: u8) -> VirtualQpBuilder {
+        self.with(|config| config.rd_atomic = count)
+    }
+
+    /// Sets [`Config::peer_timeout`]. Default: 5 s.
+    pub fn peer_timeout(self, timeout: Duration) -> VirtualQpBuilder {
+        self.with(|config| config.peer_timeout = timeout)
+    }
+
+    /// Sets the number of RNR retries; 7, the default, means no limit.
+    pub fn rnr_retry(self, count: u8) -> VirtualQpBuilder {
+        self.with(|config| config.rnr_retry = count)
+    }
+
+    /// Sets [`Config::min_rnr_timer`]. Default: 10 µs.
+    pub fn min_rnr_timer(self, timer: RnrTimer) -> VirtualQpBuilder {
+        self.with(|config| config.min_rnr_timer = timer)
+    }
+
+    /// Sets the secret. By default it is drawn from rail 0's NIC.
+    pub fn secret(self, secret: Secret) -> VirtualQpBuilder {
+        VirtualQpBuilder { secret: Some(secret), ..self }
+    }
+
+    /// Creates the end, unconnected.
+    ///
+    /// # Errors
+    /// A [`BuildError`] for a configuration that no vQP can have, or that exceeds a limit of the NICs; [`BuildError::Nic`] for any error
+    /// of a NIC.
+    pub fn build(self) -> Result<VirtualQp, BuildError> {
+        check(&self.domain, &self.config)?;
+        let secret = match self.secret {
+            Some(secret) => secret,
+            None => Secret::random(&*self.domain.nics()[0].provider)?,
+        };
+        Ok(VirtualQp::new(self.domain, self.config, secret)?)
+    }
+}
+
+/// Checks a configuration against itself and the limits of the NICs.
+fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> {
+    let limit = u64::from(domain.limits().wrs);
+    let wrs_per_op = if config.completion_log { 2 } else { 1 };
+    let (sends, recvs) = (u64::from(config.send_wrs) * wrs_per_op, u64::from(config.recv_wrs));
+    if sends > limit {
+        return Err(BuildError::SendQueue { requested: sends, limit });
+    }
+    if recvs > limit {
+        return Err(BuildError::RecvQueue { requested: recvs, limit });
+    }
+    let nics = || domain.nics().iter().map(|nic| nic.provider.attr());
+    let rd_atomic = nics().map(|nic| nic.limits.rd_atomic).fold(MAX_SAVED as u8, u8::min);
+    if !(1..=rd_atomic).contains(&config.rd_atomic) {
+        return Err(BuildError::RdAtomic { requested: config.rd_atomic, limit: rd_atomic });
+    }
+    if config.completion_log
+        && let Some(nic) = nics().find(|nic| !nic.capabilities.write_order)
+    {
+        return Err(BuildError::UnorderedWrites { nic: nic.name.clone() });
+    }
+    for (option, requested) in [("retry_cnt", config.detector.retry_cnt), ("rnr_retry", config.rnr_retry)] {
+        if requested > MAX_RETRIES {
+            return Err(BuildError::Retries { option, requested });
+        }
+    }
+    if config.detector.max_missed_heartbeats > 0 && config.detector.heartbeat_interval.is_zero() {
+        return Err(BuildError::HeartbeatInterval);
+    }
+    let (peer_timeout, control_retry_interval) = (config.peer_timeout, config.control_retry_interval);
+    if peer_timeout <= control_retry_interval {
+        return Err(BuildError::PeerTimeout { peer_timeout, control_retry_interval });
+    }
+    Ok(())
+}

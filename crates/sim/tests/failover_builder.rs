@@ -1,0 +1,74 @@
+//! The checks of the vQP builder: each refusal has its own error, which names the option and the rule.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use mitra_failover::{BuildError, DetectorConfig, Domain, VirtualQp, VirtualQpBuilder};
+use mitra_sim::Testbed;
+use mitra_verbs::{Capabilities, Provider};
+
+fn domain(capabilities: Capabilities) -> (Testbed, Arc<Domain>) {
+    let config = mitra_sim::Config { capabilities, ..mitra_sim::Config::fault_free() };
+    let testbed = Testbed::with_config(1, config, 2);
+    let nics: Vec<_> = testbed.nics[0].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
+    (testbed, Domain::new(nics).expect("the NICs have the resources of a domain"))
+}
+
+#[test]
+fn each_refusal_names_its_option() {
+    let capabilities = mitra_sim::Config::fault_free().capabilities;
+    let (_testbed, domain) = domain(capabilities);
+    let limit = u64::from(domain.limits().wrs);
+    let refused = |set: fn(VirtualQpBuilder) -> VirtualQpBuilder| {
+        let error = set(VirtualQp::builder(&domain)).build().expect_err("the configuration is invalid");
+        (error.clone(), error.to_string())
+    };
+
+    let (error, text) = refused(|b| b.send_wrs(u32::MAX));
+    assert_eq!(error, BuildError::SendQueue { requested: u32::MAX.into(), limit });
+    assert!(text.contains("send_wrs"), "{text}");
+
+    let (error, text) = refused(|b| b.recv_wrs(u32::MAX));
+    assert_eq!(error, BuildError::RecvQueue { requested: u32::MAX.into(), limit });
+    assert!(text.contains("recv_wrs"), "{text}");
+
+    let (error, text) = refused(|b| b.rd_atomic(0));
+    assert_eq!(error, BuildError::RdAtomic { requested: 0, limit: 16 });
+    assert!(text.contains("rd_atomic") && text.contains("1 to 16"), "{text}");
+
+    let (error, text) = refused(|b| b.rnr_retry(8));
+    assert_eq!(error, BuildError::Retries { option: "rnr_retry", requested: 8 });
+    assert!(text.contains("rnr_retry"), "{text}");
+
+    let (error, text) =
+        refused(|b| b.detector(DetectorConfig { heartbeat_interval: Duration::ZERO, ..Default::default() }));
+    assert_eq!(error, BuildError::HeartbeatInterval);
+    assert!(text.contains("max_missed_heartbeats"), "{text}");
+
+    let (error, text) = refused(|b| b.peer_timeout(Duration::from_millis(1)));
+    assert!(matches!(error, BuildError::PeerTimeout { .. }), "{error}");
+    assert!(text.contains("control_retry_interval"), "{text}");
+}
+
+/// A completion log doubles the entries of the send queue.
+#[test]
+fn completion_log_counts_in_send_queue() {
+    let (_testbed, domain) = domain(mitra_sim::Config::fault_free().capabilities);
+    let limit = domain.limits().wrs;
+    let builder = VirtualQp::builder(&domain).completion_log(true);
+    let error = builder.send_wrs(limit / 2 + 1).build().expect_err("the log needs too many entries");
+    assert_eq!(
+        error,
+        BuildError::SendQueue { requested: (u64::from(limit) / 2 + 1) * 2, limit: limit.into() }
+    );
+}
+
+#[test]
+fn completion_log_is_refused_by_name_of_unordered_nic() {
+    let ordered = mitra_sim::Config::fault_free().capabilities;
+    let (testbed, domain) = domain(Capabilities { write_order: false, ..ordered });
+    let error = VirtualQp::builder(&domain).completion_log(true).build().expect_err("the log needs order");
+    let nic = testbed.nics[0][0].attr().name.clone();
+    assert!(error.to_string().contains(&nic));
+    assert_eq!(error, BuildError::UnorderedWrites { nic });
+}
