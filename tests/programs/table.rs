@@ -64,12 +64,14 @@ pub(crate) static SECTIONS: &[Section] = &[
         works: &[
             "ibv_rc_pingpong -g 0",
             "ibv_rc_pingpong -g 0 -c",
+            "ibv_rc_pingpong -g 1 -c",
             "ibv_rc_pingpong -g 0 -e -c",
             "ibv_rc_pingpong -g 0 -N -c",
             "ibv_rc_pingpong -g 0 -N -e -c -s 65536 -m 4096",
             "ibv_uc_pingpong -g 0 -c",
             "ibv_uc_pingpong -g 0 -e -c",
             "ibv_ud_pingpong -g 0 -c",
+            "ibv_ud_pingpong -g 1 -c",
             "ibv_ud_pingpong -g 0 -e -c",
             "ibv_srq_pingpong -g 0 -c",
             "ibv_srq_pingpong -g 0 -e -c",
@@ -365,6 +367,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         shape: Shape::Pair,
         works: &[
             "ibv_rc_pingpong -g 0 -c",
+            "ibv_rc_pingpong -g 1 -c",
             "ibv_rc_pingpong -g 0 -e -c",
             "ib_write_lat -F",
             "ib_read_bw -F -n 500 -q 4",

@@ -34,6 +34,7 @@ fn build(name: &str) -> PathBuf {
 
 static REFUSED_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("refused_calls"));
 static TWO_PROCESSES: LazyLock<PathBuf> = LazyLock::new(|| build("two_processes"));
+static ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("addresses"));
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 /// The directory for the control sockets of the programs.
@@ -72,6 +73,8 @@ scenarios! { TWO_PROCESSES: unmapped killed killed_idle forks forks_during_progr
 scenarios! { DEVICE_AND_RAILS: port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets connected_to_itself rnr_retries_are_limited solicited }
 
 scenarios! { OBJECTS: foreign_handles destroyed_twice busy inherited }
+
+scenarios! { ADDRESSES: gid_table network_device gid_indices }
 
 mod completion_log {
     #[test]

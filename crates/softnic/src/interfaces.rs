@@ -61,7 +61,10 @@ fn mtu_of(interface: &str) -> io::Result<usize> {
 }
 
 /// Returns the interface that has an address. The loopback interface has every address of its network.
-pub(crate) fn interface_of(address: IpAddr) -> io::Result<Option<Interface>> {
+///
+/// # Errors
+/// The errors of [`interfaces`].
+pub fn interface_of(address: IpAddr) -> io::Result<Option<Interface>> {
     Ok(interfaces()?.into_iter().find(|interface| {
         let listed = interface.address;
         let has_network = interface.loopback && listed.is_loopback();
@@ -72,8 +75,8 @@ pub(crate) fn interface_of(address: IpAddr) -> io::Result<Option<Interface>> {
 /// Returns the index (`if_nametoindex(3)`) of the interface that has an address.
 ///
 /// # Errors
-/// `AddrNotAvailable` if no interface has the address.
-pub(crate) fn interface_index(address: IpAddr) -> io::Result<u32> {
+/// `AddrNotAvailable` if no interface has the address; the errors of [`interfaces`] and of `if_nametoindex(3)`.
+pub fn interface_index(address: IpAddr) -> io::Result<u32> {
     let interface = interface_of(address)?.ok_or(io::ErrorKind::AddrNotAvailable)?;
     Ok(if_nametoindex(interface.name.as_str())?)
 }

@@ -31,7 +31,7 @@ mod udp_socket;
 pub use config::{Config, Offload};
 pub use error::OpenError;
 pub use fault_injection::RailFaults;
-pub use interfaces::{Interface, interfaces};
+pub use interfaces::{Interface, interface_index, interface_of, interfaces};
 pub use mitra_transport::fault;
 pub use progress_thread::after_fork_in_child;
 pub use roce_port_users::{RocePortUser, roce_port_users};

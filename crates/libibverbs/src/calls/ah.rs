@@ -6,6 +6,7 @@ use mitra_verbs::{AhId, Error, Gid, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
+use super::gid_table::GID_COUNT;
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{pointer, status, unless_dead};
@@ -24,15 +25,15 @@ abi_object!(Ah: ibv_ah, "address handle", handle);
 /// Returns the destination GID of an address vector.
 ///
 /// # Errors
-/// `Invalid` if the vector has no global route, because RoCE has no LIDs, or if its GID table index is not 0.
+/// `Invalid` if the vector has no global route, because RoCE has no LIDs, or if the GID table has no GID at its index.
 pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     if attr.is_global == 0 {
         return Err(Error::Invalid(
             "on RoCE an address needs a GID: set is_global and grh.dgid (perftest: -x 0)",
         ));
     }
-    if attr.grh.sgid_index != 0 {
-        return Err(Error::Invalid("the device has one GID, at index 0"));
+    if u32::from(attr.grh.sgid_index) >= GID_COUNT {
+        return Err(Error::Invalid("the GID table has no GID at this index; use index 0 or 1"));
     }
     // SAFETY: each member of the union covers all 16 bytes, so these are initialized.
     Ok(Gid(unsafe { attr.grh.dgid.raw }))

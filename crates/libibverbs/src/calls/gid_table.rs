@@ -1,4 +1,7 @@
-//! The GID table and the partition key table, which have one entry each.
+//! The GID table and the partition key table.
+//!
+//! Soft-RoCE has an interface's link-local GID at index 0 and the IPv4 GID at index 1, both of type RoCE v2. Programs therefore use either
+//! index. A software NIC has one address, so both entries hold its GID. The other entries are empty.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -9,13 +12,22 @@ use super::context::{Context, PORT};
 use crate::abi::*;
 use crate::common::errno::{minus_one, status};
 
+/// The length of the GID table, which is that of soft-RoCE (`RXE_PORT_GID_TBL_LEN` in drivers/infiniband/sw/rxe/rxe_param.h).
+pub(crate) const GID_TABLE_LEN: u32 = 1024;
+/// The number of GIDs in the table. They have the indices from 0.
+pub(crate) const GID_COUNT: u32 = 2;
+
 /// Returns the GID at an index of a port's table.
 ///
 /// # Errors
-/// The `errno` value: `EINVAL` for a port or an index that does not exist, or the value for the error of the NIC.
+/// The `errno` value: `EINVAL` for a port or an index that does not exist, `ENODATA` for an empty entry, or the value for the error of the
+/// NIC.
 fn gid_at(context: &Context, port_num: u32, index: u32) -> Result<Gid, c_int> {
-    if port_num != u32::from(PORT) || index != 0 {
+    if port_num != u32::from(PORT) || index >= GID_TABLE_LEN {
         return Err(libc::EINVAL);
+    }
+    if index >= GID_COUNT {
+        return Err(libc::ENODATA);
     }
     context.rails.gid().map_err(|error| status_of(&error))
 }
@@ -24,6 +36,7 @@ fn status_of(error: &mitra_verbs::Error) -> c_int {
     status("reading the GID table", Err(error.clone()))
 }
 
+/// Writes the GID at an index. As in rdma-core, an empty entry is a GID of zeros.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -35,7 +48,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     let entry = u32::try_from(index)
         .map_err(|_| libc::EINVAL)
         .and_then(|index| gid_at(unsafe { Context::borrow_raw(context) }, port_num.into(), index));
-    match entry {
+    match entry.or_else(|errno| if errno == libc::ENODATA { Ok(Gid([0; 16])) } else { Err(errno) }) {
         Ok(value) => {
             // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
             unsafe { gid.write(ibv_gid { raw: value.0 }) };
@@ -45,13 +58,13 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     }
 }
 
-fn entry(gid: Gid) -> ibv_gid_entry {
+fn entry(context: &Context, gid: Gid, gid_index: u32) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid { raw: gid.0 },
-        gid_index: 0,
+        gid_index,
         port_num: PORT.into(),
         gid_type: IBV_GID_TYPE_ROCE_V2,
-        ndev_ifindex: 0,
+        ndev_ifindex: context.rails.interface_index(),
     }
 }
 
@@ -78,10 +91,11 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         return libc::EOPNOTSUPP;
     }
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    match gid_at(unsafe { Context::borrow_raw(context) }, port_num, gid_index) {
+    let context = unsafe { Context::borrow_raw(context) };
+    match gid_at(context, port_num, gid_index) {
         Ok(gid) => {
             // SAFETY: rule *structures* (module `calls`): `out` is valid for writing `entry_size` bytes.
-            unsafe { write_entry(out, entry_size, &entry(gid)) };
+            unsafe { write_entry(out, entry_size, &entry(context, gid, gid_index)) };
             0
         }
         Err(errno) => errno,
@@ -100,19 +114,25 @@ unsafe extern "C" fn _ibv_query_gid_table(
         return -(libc::EOPNOTSUPP as isize);
     }
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    match gid_at(unsafe { Context::borrow_raw(context) }, PORT.into(), 0) {
-        Ok(_) if max_entries == 0 => -(libc::EINVAL as isize),
+    let context = unsafe { Context::borrow_raw(context) };
+    match gid_at(context, PORT.into(), 0) {
+        Ok(_) if max_entries < GID_COUNT as usize => -(libc::EINVAL as isize),
         Ok(gid) => {
-            // SAFETY: rule *structures* (module `calls`): `entries` has `max_entries` entries of `entry_size` bytes, and
-            // `max_entries` is at least 1 here.
-            unsafe { write_entry(entries, entry_size, &entry(gid)) };
-            1
+            for index in 0..GID_COUNT {
+                // SAFETY: rule *structures* (module `calls`): `entries` has `max_entries` entries of `entry_size` bytes, and
+                // `max_entries` is at least `GID_COUNT` here.
+                unsafe {
+                    let at = entries.byte_add(index as usize * entry_size);
+                    write_entry(at, entry_size, &entry(context, gid, index));
+                }
+            }
+            GID_COUNT as isize
         }
         Err(errno) => -(errno as isize),
     }
 }
 
-/// Returns the type of a GID as a value of rdma-core's `enum ibv_gid_type_sysfs`, in which 1 is RoCE v2.
+/// Returns the type of a GID as a value of rdma-core's `enum ibv_gid_type_sysfs`, in which 1 is RoCE v2, and 0 the type of an empty entry.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -121,14 +141,14 @@ unsafe extern "C" fn ibv_query_gid_type(
     gid_type: *mut c_uint,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    match gid_at(unsafe { Context::borrow_raw(context) }, port_num.into(), index) {
-        Ok(_) => {
-            // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
-            unsafe { *gid_type = 1 };
-            0
-        }
-        Err(errno) => minus_one(errno),
-    }
+    let found = match gid_at(unsafe { Context::borrow_raw(context) }, port_num.into(), index) {
+        Ok(_) => 1,
+        Err(libc::ENODATA) => 0,
+        Err(errno) => return minus_one(errno),
+    };
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
+    unsafe { *gid_type = found };
+    0
 }
 
 /// The default partition key with full membership (IBTA volume 1, 10.9.1.2).

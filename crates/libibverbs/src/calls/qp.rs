@@ -1,7 +1,7 @@
 //! Queue pairs: `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp` and `ibv_destroy_qp`.
 
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use mitra_softnic::SoftNic;
 use mitra_verbs::{
@@ -17,6 +17,7 @@ use super::srq::Srq;
 use super::wr_list::WrBuilder;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status, unless_dead};
+use crate::common::lock::lock;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
 use crate::rails::virtual_cq::VirtualCq;
@@ -34,6 +35,8 @@ pub(crate) struct Qp {
     sq_sig_all: bool,
     /// Whether the queue pair receives its own datagrams to a multicast group that it is attached to.
     mcast_loopback: bool,
+    /// The address vector that the program has set last, for `ibv_query_qp`.
+    address_vector: Mutex<Option<ibv_ah_attr>>,
     _pd: PdMember,
 }
 
@@ -240,6 +243,7 @@ pub(crate) unsafe fn create(
         cap: *cap,
         sq_sig_all: attr.sq_sig_all,
         mcast_loopback,
+        address_vector: Mutex::default(),
         _pd: PdMember::clone(&domain.member),
     }
     .into_raw();
@@ -255,7 +259,13 @@ fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
 pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the call, and `attr` is valid.
     let (object, attr) = unsafe { (Qp::find_ibv_qp(qp), &*attr) };
-    let changed = object.and_then(|object| object.modify(&qp_attr::from_c(attr, mask as u32)?));
+    let changed = object.and_then(|object| {
+        object.modify(&qp_attr::from_c(attr, mask as u32)?)?;
+        if mask as u32 & IBV_QP_AV != 0 {
+            *lock(&object.address_vector) = Some(attr.ah_attr);
+        }
+        Ok(())
+    });
     if changed.is_ok() && mask as u32 & IBV_QP_STATE != 0 {
         // SAFETY: rule *exclusivity* (module `calls`): no other thread writes the field of this queue pair now.
         unsafe { (*qp).state = attr.qp_state };
@@ -275,6 +285,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         Ok((object, state)) => {
             let mut answer = qp_attr::to_c(&state);
             answer.cap = object.cap;
+            answer.ah_attr = lock(&object.address_vector).unwrap_or(answer.ah_attr);
             // SAFETY: rules *structures* and *exclusivity* (module `calls`): `attr` and `init` are valid for writing, and no
             // other thread writes the queue pair's fields now.
             unsafe {

@@ -6,6 +6,7 @@ use std::{mem, ptr};
 use mitra_verbs::{Mtu, Provider};
 
 use super::context::{Context, PORT};
+use super::gid_table::GID_TABLE_LEN;
 use super::mtu::mtu_code;
 use crate::abi::*;
 use crate::common::errno::log_failure;
@@ -55,7 +56,7 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     out.max_mtu = IBV_MTU_4096;
     out.active_mtu = mtu_code(port.map_or(Mtu::M1024, |port| port.max_mtu));
-    out.gid_tbl_len = 1;
+    out.gid_tbl_len = GID_TABLE_LEN as c_int;
     out.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     out.max_msg_sz = context.nic().attr().limits.message_bytes;
     out.pkey_tbl_len = 1;

@@ -1,32 +1,27 @@
-//! Files that the kernel provides for an RDMA device and that some programs look for: `stat`, `access` and `open` emulate them.
+//! Files that the kernel provides for an RDMA device and that some programs look for. Overrides of the C library emulate them.
 //!
 //! - `/dev/infiniband/CHAR_DEVICE_NAME` is a character device to `stat` and `access`. UCX 1.13 ignores a device without one, and
 //!   never opens it (`uct_ib_device_is_accessible` in its src/uct/ib/base/ib_md.c).
-//! - `/sys/class/infiniband/DEVICE_NAME/ports/1/gid_attrs/types/0` is readable. UCX assumes RoCE v1 if it is not
-//!   (`uct_ib_device_query_gid_info` in ib_device.c), and then drops all datagrams of v2.
+//! - `/sys/class/infiniband/DEVICE_NAME/ports/1/gid_attrs/types/INDEX` is readable. UCX assumes RoCE v1 if it is not
+//!   (`uct_ib_device_query_gid_info` in ib_device.c), and then drops all datagrams of v2. `ndevs/INDEX` beside `types` contains the
+//!   name of the network interface.
+//! - `/sys/class/infiniband/DEVICE_NAME/device/net` is a directory that contains the name of the network interface. rdma-core's tests
+//!   look there for an IP address.
 //!
 //! The functions call the C library first and emulate a file only if the C library does not find it.
 
 use core::ffi::CStr;
 use core::mem::zeroed;
+use core::ptr;
 
-use libc::{c_char, c_int};
+use libc::{FILE, c_char, c_int, c_uint};
 
+use self::tree::EmulatedFile;
 use super::NextFunction;
-use crate::calls::device::{CHAR_DEVICE_NAME, DEVICE_NAME};
-use crate::common::errno::minus_one;
+use crate::common::errno::{minus_one, set_errno};
 
-/// An emulated file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum EmulatedFile {
-    /// The character device.
-    Device,
-    /// The type of the GID at index 0.
-    GidType,
-}
-
-/// The content of the GID type file (`gid_attr_show_type` in drivers/infiniband/core/sysfs.c).
-const ROCE_V2: &[u8] = b"RoCE v2\n";
+mod directories;
+mod tree;
 
 /// The device number of `uverbs0` (Documentation/admin-guide/devices.txt).
 const DEVICE_NUMBER: libc::dev_t = libc::makedev(231, 192);
@@ -36,13 +31,20 @@ const DEVICE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
 type VersionedStat = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat) -> c_int;
 type Open = unsafe extern "C" fn(*const c_char, c_int, libc::mode_t) -> c_int;
+type StatX = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
+type OpenFile = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
 type Access = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
 
-// SAFETY, for all seven: these are the types of stat(2), access(2) and open(2), and of the functions behind `stat` before glibc
-// 2.33. On 64-bit machines `struct stat` and `struct stat64` are the same, and a variadic argument of integer type is passed
+// SAFETY, for all twelve: these are the types of stat(2), lstat(2), statx(2), access(2), open(2) and fopen(3), and of the functions
+// behind `stat` before glibc 2.33. On 64-bit machines `struct stat` and `struct stat64` are the same, and a variadic argument of integer type is passed
 // like a named one (System V ABI of x86-64, AAPCS64), so the variadic `open` has the type `Open`.
 static STAT: NextFunction<Stat> = unsafe { NextFunction::new(c"stat") };
 static STAT64: NextFunction<Stat> = unsafe { NextFunction::new(c"stat64") };
+static LSTAT: NextFunction<Stat> = unsafe { NextFunction::new(c"lstat") };
+static LSTAT64: NextFunction<Stat> = unsafe { NextFunction::new(c"lstat64") };
+static STATX: NextFunction<StatX> = unsafe { NextFunction::new(c"statx") };
+static FOPEN: NextFunction<OpenFile> = unsafe { NextFunction::new(c"fopen") };
+static FOPEN64: NextFunction<OpenFile> = unsafe { NextFunction::new(c"fopen64") };
 static XSTAT: NextFunction<VersionedStat> = unsafe { NextFunction::new(c"__xstat") };
 static XSTAT64: NextFunction<VersionedStat> = unsafe { NextFunction::new(c"__xstat64") };
 static ACCESS: NextFunction<Access> = unsafe { NextFunction::new(c"access") };
@@ -67,6 +69,58 @@ pub unsafe extern "C" fn stat(path: *const c_char, to: *mut libc::stat) -> c_int
 pub unsafe extern "C" fn stat64(path: *const c_char, to: *mut libc::stat) -> c_int {
     // SAFETY: by the contract of this function.
     unsafe { stat_result(STAT64.get().map(|next| next(path, to)), path, to) }
+}
+
+/// `lstat(2)`. No emulated file is a symbolic link.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lstat(path: *const c_char, to: *mut libc::stat) -> c_int {
+    // SAFETY: by the contract of this function.
+    unsafe { stat_result(LSTAT.get().map(|next| next(path, to)), path, to) }
+}
+
+/// `lstat(2)`, as programs built with `_FILE_OFFSET_BITS=64` call it.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lstat64(path: *const c_char, to: *mut libc::stat) -> c_int {
+    // SAFETY: by the contract of this function.
+    unsafe { stat_result(LSTAT64.get().map(|next| next(path, to)), path, to) }
+}
+
+/// `statx(2)`, which `ls` calls.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn statx(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    to: *mut libc::statx,
+) -> c_int {
+    // SAFETY: by the contract of this function.
+    let result = unsafe { STATX.get().map(|next| next(dir, path, flags, mask, to)) };
+    // SAFETY: `result` is the C library's result for `path`, and `errno` is unchanged since.
+    let Some(file) = (unsafe { emulated_file(result, path) }) else {
+        return result.unwrap_or_else(|| minus_one(libc::ENOSYS));
+    };
+    // SAFETY: `struct statx` consists of integers, for which zeros are valid.
+    let mut attributes: libc::statx = unsafe { zeroed() };
+    attributes.stx_mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_NLINK;
+    attributes.stx_nlink = 1;
+    attributes.stx_mode = mode_of(&file) as u16;
+    if file == EmulatedFile::Device {
+        (attributes.stx_rdev_major, attributes.stx_rdev_minor) =
+            (libc::major(DEVICE_NUMBER), libc::minor(DEVICE_NUMBER));
+    }
+    // SAFETY: by the contract `to` is writable.
+    unsafe { to.write(attributes) };
+    0
 }
 
 /// `stat(2)`, as programs linked with a glibc before 2.33 call it.
@@ -101,7 +155,8 @@ pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     match unsafe { emulated_file(result, path) } {
         None => result.unwrap_or_else(|| minus_one(libc::ENOSYS)),
         Some(EmulatedFile::Device) if mode & libc::X_OK == 0 => 0,
-        Some(EmulatedFile::GidType) if mode & (libc::X_OK | libc::W_OK) == 0 => 0,
+        Some(EmulatedFile::Text(_)) if mode & (libc::X_OK | libc::W_OK) == 0 => 0,
+        Some(EmulatedFile::Directory(_)) if mode & libc::W_OK == 0 => 0,
         Some(_) => minus_one(libc::EACCES),
     }
 }
@@ -126,24 +181,81 @@ pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: libc::m
     unsafe { open_result(OPEN64.get().map(|next| next(path, flags, mode)), path, flags) }
 }
 
-/// Returns the C library's result of `open`, or, for the emulated GID type file, a descriptor from which its content is read.
+/// `fopen(3)`.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: by the contract of this function.
+    unsafe { fopen_result(FOPEN.get().map(|next| next(path, mode)), path, mode) }
+}
+
+/// `fopen(3)`, as programs built with `_FILE_OFFSET_BITS=64` call it.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: by the contract of this function.
+    unsafe { fopen_result(FOPEN64.get().map(|next| next(path, mode)), path, mode) }
+}
+
+/// Returns the C library's result of `fopen`, or, for an emulated text file, a stream from which its content is read.
+///
+/// # Safety
+/// As for [`emulated_file`], and `mode` is a C string.
+unsafe fn fopen_result(result: Option<*mut FILE>, path: *const c_char, mode: *const c_char) -> *mut FILE {
+    let Some(stream) = result else {
+        set_errno(libc::ENOSYS);
+        return ptr::null_mut();
+    };
+    // SAFETY: by the contract of this function.
+    let file = unsafe { emulated_file(Some(if stream.is_null() { -1 } else { 0 }), path) };
+    let Some(EmulatedFile::Text(content)) = file else { return stream };
+    // SAFETY: by the contract of this function.
+    let letters = unsafe { CStr::from_ptr(mode) }.to_bytes();
+    if letters.first() != Some(&b'r') || letters.contains(&b'+') {
+        set_errno(libc::EACCES);
+        return ptr::null_mut();
+    }
+    let descriptor = text_descriptor(&content, letters.contains(&b'e'));
+    if descriptor < 0 {
+        return ptr::null_mut();
+    }
+    // SAFETY: the descriptor is new and unknown to other code, and `mode` is a C string.
+    unsafe {
+        let stream = libc::fdopen(descriptor, mode);
+        if stream.is_null() {
+            libc::close(descriptor);
+        }
+        stream
+    }
+}
+
+/// Returns the C library's result of `open`, or, for an emulated text file, a descriptor from which its content is read.
 ///
 /// # Safety
 /// As for [`emulated_file`].
 unsafe fn open_result(result: Option<c_int>, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: by the contract of this function.
-    if unsafe { emulated_file(result, path) } != Some(EmulatedFile::GidType) {
+    let Some(EmulatedFile::Text(content)) = (unsafe { emulated_file(result, path) }) else {
         return result.unwrap_or_else(|| minus_one(libc::ENOSYS));
-    }
+    };
     if flags & libc::O_ACCMODE != libc::O_RDONLY {
         return minus_one(libc::EACCES);
     }
-    let close_on_exec = if flags & libc::O_CLOEXEC != 0 { libc::MFD_CLOEXEC } else { 0 };
+    text_descriptor(&content, flags & libc::O_CLOEXEC != 0)
+}
+
+/// Returns a descriptor from which a text is read, or −1 with `errno`.
+fn text_descriptor(content: &str, close_on_exec: bool) -> c_int {
+    let flags = if close_on_exec { libc::MFD_CLOEXEC } else { 0 };
     // SAFETY: the name is a C string. The descriptor is new and unknown to other code, and the pointer and length are those of
-    // ROCE_V2.
+    // `content`.
     unsafe {
-        let file = libc::memfd_create(c"gid_type".as_ptr(), close_on_exec);
-        if file >= 0 && libc::pwrite(file, ROCE_V2.as_ptr().cast(), ROCE_V2.len(), 0) < 0 {
+        let file = libc::memfd_create(c"mitra-sysfs".as_ptr(), flags);
+        if file >= 0 && libc::pwrite(file, content.as_ptr().cast(), content.len(), 0) < 0 {
             libc::close(file);
             return minus_one(libc::EIO);
         }
@@ -163,22 +275,29 @@ unsafe fn stat_result(result: Option<c_int>, path: *const c_char, to: *mut libc:
     // SAFETY: `struct stat` consists of integers, for which zeros are valid.
     let mut attributes: libc::stat = unsafe { zeroed() };
     attributes.st_nlink = 1;
-    match file {
-        EmulatedFile::Device => {
-            attributes.st_mode = DEVICE_MODE;
-            attributes.st_rdev = DEVICE_NUMBER;
-        }
-        EmulatedFile::GidType => attributes.st_mode = libc::S_IFREG | 0o444,
+    attributes.st_mode = mode_of(&file);
+    if file == EmulatedFile::Device {
+        attributes.st_rdev = DEVICE_NUMBER;
     }
     // SAFETY: by the contract `to` is writable.
     unsafe { to.write(attributes) };
     0
 }
 
-/// Returns the emulated file at `path`, if the C library did not find a file there.
+/// Returns the type and the permissions of an emulated file.
+fn mode_of(file: &EmulatedFile) -> libc::mode_t {
+    match file {
+        EmulatedFile::Device => DEVICE_MODE,
+        EmulatedFile::Text(_) => libc::S_IFREG | 0o444,
+        EmulatedFile::Directory(_) => libc::S_IFDIR | 0o555,
+    }
+}
+
+/// Returns the emulated file at `path`, if the C library did not find a file there. Keeps `errno` otherwise.
 ///
 /// # Safety
-/// `result` is the result of a call of the C library with `path`, and `errno` is as that call left it.
+/// `result` is the result of a call of the C library with `path`, or 0 or −1 as `path` was found or not, and `errno` is as that call left
+/// it.
 unsafe fn emulated_file(result: Option<c_int>, path: *const c_char) -> Option<EmulatedFile> {
     // SAFETY: `__errno_location` returns the calling thread's `errno`, which lives as long as the thread.
     let errno = unsafe { *libc::__errno_location() };
@@ -188,11 +307,11 @@ unsafe fn emulated_file(result: Option<c_int>, path: *const c_char) -> Option<Em
     }
     // SAFETY: the kernel has read the path up to its terminating zero, so it is a C string.
     let path = unsafe { CStr::from_ptr(path) }.to_str().ok()?;
-    if path.strip_prefix("/dev/infiniband/") == Some(CHAR_DEVICE_NAME) {
-        return Some(EmulatedFile::Device);
+    let found = tree::find(path);
+    if found.is_none() {
+        set_errno(errno);
     }
-    let rest = path.strip_prefix("/sys/class/infiniband/")?.strip_prefix(DEVICE_NAME)?;
-    (rest == "/ports/1/gid_attrs/types/0").then_some(EmulatedFile::GidType)
+    found
 }
 
 #[cfg(test)]
@@ -241,7 +360,7 @@ mod tests {
                 assert_eq!(libc::fcntl(file, libc::F_GETFD), libc::FD_CLOEXEC);
                 assert_eq!(libc::close(file), 0);
                 assert_eq!((open(path, libc::O_RDWR, 0), errno()), (-1, libc::EACCES));
-                let other = c"/sys/class/infiniband/mitra0/ports/1/gid_attrs/types/1".as_ptr();
+                let other = c"/sys/class/infiniband/mitra0/ports/1/gid_attrs/types/2".as_ptr();
                 assert_eq!((open(other, libc::O_RDONLY, 0), errno()), (-1, libc::ENOENT));
             }
             let mut found: libc::stat = zeroed();
@@ -249,6 +368,37 @@ mod tests {
             assert_eq!(found.st_mode & libc::S_IFMT, libc::S_IFREG);
             assert_eq!(access(path, libc::R_OK), 0);
             assert_eq!((access(path, libc::W_OK), errno()), (-1, libc::EACCES));
+        }
+    }
+
+    #[test]
+    fn network_device_is_readable() {
+        let path = c"/sys/class/infiniband/mitra0/ports/1/gid_attrs/ndevs/1".as_ptr();
+        let directory = c"/sys/class/infiniband/mitra0/device/net/".as_ptr();
+        // SAFETY: the paths and modes are C strings, the streams belong to the test, and the buffers are local variables.
+        unsafe {
+            for fopen in [fopen, fopen64] {
+                let stream = fopen(path, c"re".as_ptr());
+                assert!(!stream.is_null());
+                let mut read = [0u8; 16];
+                assert_eq!(libc::fread(read.as_mut_ptr().cast(), 1, read.len(), stream), 3);
+                assert_eq!(&read[..3], b"lo\n");
+                assert_eq!(libc::fclose(stream), 0);
+                assert!(fopen(path, c"r+".as_ptr()).is_null());
+                assert_eq!(errno(), libc::EACCES);
+            }
+            let mut found: libc::stat = zeroed();
+            for stat in [stat, lstat, stat64, lstat64] {
+                assert_eq!(stat(directory, &raw mut found), 0);
+                assert_eq!(found.st_mode & libc::S_IFMT, libc::S_IFDIR);
+            }
+            let mut extended: libc::statx = zeroed();
+            assert_eq!(statx(libc::AT_FDCWD, directory, 0, libc::STATX_TYPE, &raw mut extended), 0);
+            assert_eq!(u32::from(extended.stx_mode) & libc::S_IFMT, libc::S_IFDIR);
+            let mounts = c"/proc/self/mounts".as_ptr();
+            assert_eq!(statx(libc::AT_FDCWD, mounts, 0, libc::STATX_TYPE, &raw mut extended), 0);
+            assert_eq!(u32::from(extended.stx_mode) & libc::S_IFMT, libc::S_IFREG);
+            assert_eq!(access(directory, libc::R_OK | libc::X_OK), 0);
         }
     }
 

@@ -14,6 +14,7 @@ mod fault_control;
 mod fork_gate;
 pub(crate) mod multi_rail_domain;
 pub(crate) mod multi_rail_qp;
+pub(crate) mod network_interface;
 pub(crate) mod object_table;
 pub(crate) mod open;
 mod peer_closed;

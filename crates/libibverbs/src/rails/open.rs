@@ -68,7 +68,7 @@ fn open_rails() -> Result<Arc<RailSet>> {
         .map(|config| SoftNic::open(config).map_err(|e| system_error("opening a software NIC")(&e)))
         .collect::<Result<Vec<_>>>()?;
     let multi_rail = if nics.len() > 1 { Some(MultiRail::new(&nics, &settings)?) } else { None };
-    let rails = Arc::new(RailSet::new(nics, multi_rail));
+    let rails = Arc::new(RailSet::new(nics, multi_rail)?);
     let started = match &rails.multi_rail {
         Some(multi_rail) => progress_thread::start(&rails, multi_rail),
         None => async_event_thread::start(&rails),
@@ -103,7 +103,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Returns the device's GUID in network byte order, or 0 if the device cannot be opened or the NIC of rail 0 is dead. The GUID is a
+/// Returns the device's GUID in network byte order, or 0 if the device cannot be opened or has only one rail and its NIC is dead. The GUID is a
 /// locally administered EUI-64. Its last 32 bits are the IPv4 address of rail 0, or the last 32 bits of the IPv6 address.
 pub(crate) fn guid() -> u64 {
     let gid = open().and_then(|rails| rails.gid());

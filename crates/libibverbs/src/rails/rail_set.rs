@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use mitra_control::ControlServer;
-use mitra_softnic::SoftNic;
+use mitra_softnic::{SoftNic, interface_index};
 use mitra_verbs::{AsyncEvent, Gid, Limits, PortState, Provider, Result};
 
 use super::object_table::ObjectTable;
@@ -14,6 +14,10 @@ use crate::common::lock::lock;
 pub(crate) struct RailSet {
     /// The NICs, rail 0 first.
     nics: Vec<Arc<SoftNic>>,
+    /// The GID of rail 0, which stays the device's GID after that NIC has died.
+    gid: Gid,
+    /// The index of the network interface of rail 0, or 0 if the system does not know it.
+    interface_index: u32,
     /// The virtual queue pairs. Present if there are at least two NICs.
     pub(crate) multi_rail: Option<Arc<MultiRail>>,
     objects: Mutex<ObjectTable>,
@@ -22,8 +26,14 @@ pub(crate) struct RailSet {
 }
 
 impl RailSet {
-    pub(super) fn new(nics: Vec<Arc<SoftNic>>, multi_rail: Option<Arc<MultiRail>>) -> RailSet {
-        RailSet { nics, multi_rail, objects: Mutex::default(), fault_control: OnceLock::new() }
+    /// # Errors
+    /// `DeviceFatal` if the NIC of rail 0 is dead.
+    pub(super) fn new(nics: Vec<Arc<SoftNic>>, multi_rail: Option<Arc<MultiRail>>) -> Result<RailSet> {
+        let gid = nics[0].query_port()?.gid;
+        // The index only informs programs, so a device without one is usable.
+        let interface_index = interface_index(gid.into()).unwrap_or(0);
+        let (objects, fault_control) = (Mutex::default(), OnceLock::new());
+        Ok(RailSet { nics, gid, interface_index, multi_rail, objects, fault_control })
     }
 
     /// Returns the NIC of rail 0. The program's objects have the numbers that this NIC assigned.
@@ -62,8 +72,16 @@ impl RailSet {
     /// Returns the device's GID, which is the GID of rail 0.
     ///
     /// # Errors
-    /// `DeviceFatal` if the NIC of rail 0 is dead.
+    /// `DeviceFatal` if the device has one rail and its NIC is dead. With several rails the GID outlives rail 0.
     pub(crate) fn gid(&self) -> Result<Gid> {
-        self.nic().query_port().map(|port| port.gid)
+        if self.multi_rail.is_none() {
+            self.nic().query_port()?;
+        }
+        Ok(self.gid)
+    }
+
+    /// Returns the index (`if_nametoindex(3)`) of the network interface of rail 0, or 0 if the system does not know it.
+    pub(crate) fn interface_index(&self) -> u32 {
+        self.interface_index
     }
 }

@@ -78,7 +78,7 @@ static struct ibv_qp *make_qp(struct end *end)
 	return qp;
 }
 
-static struct connection_data connection_data_of(struct end *end, struct ibv_qp *qp)
+static inline struct connection_data connection_data_of(struct end *end, struct ibv_qp *qp)
 {
 	return (struct connection_data){ end->gid, qp->qp_num, end->mr->rkey, (uintptr_t)end->memory };
 }
@@ -111,7 +111,7 @@ static void connect_with(struct ibv_qp *qp, struct connection_data peer, int rnr
 		| IBV_QP_MAX_QP_RD_ATOMIC) == 0);
 }
 
-static void connect_to(struct ibv_qp *qp, struct connection_data peer)
+static inline void connect_to(struct ibv_qp *qp, struct connection_data peer)
 {
 	connect_with(qp, peer, 7);
 }
@@ -137,7 +137,7 @@ static inline bool is_empty(struct ibv_cq *cq)
 }
 
 /* Posts a signalled WRITE of 8 bytes from the endpoint's memory to a remote address. */
-static int post_write(struct ibv_qp *qp, struct end *end, uint64_t wr_id, uint64_t addr, uint32_t rkey)
+static inline int post_write(struct ibv_qp *qp, struct end *end, uint64_t wr_id, uint64_t addr, uint32_t rkey)
 {
 	struct ibv_sge sge = { (uintptr_t)end->memory, 8, end->mr->lkey };
 	struct ibv_send_wr wr = {
