@@ -1,7 +1,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_verbs::{Error, RnrTimer};
+use mitra_verbs::{Access, Error, RnrTimer};
 
 use crate::config::{Config, DetectorConfig, Fencing, Policy, WritePolicy};
 use crate::control_message::MAX_SAVED;
@@ -106,6 +106,16 @@ pub enum BuildError {
         /// The configured time between two tries.
         control_retry_interval: Duration,
     },
+    /// A work request may be larger than a NIC allows.
+    #[error("{option} is {requested}, and a NIC of the domain has {limit}; lower {option}")]
+    Capacity {
+        /// The name of the option in [`Config`].
+        option: &'static str,
+        /// The configured value.
+        requested: u32,
+        /// The most that every NIC has.
+        limit: u32,
+    },
     /// A NIC refused to create an object.
     #[error(transparent)]
     Nic(#[from] Error),
@@ -121,6 +131,9 @@ impl From<BuildError> for Error {
             }
             BuildError::RdAtomic { requested, limit: most } => {
                 limit("rd_atomic", requested.into(), most.into())
+            }
+            BuildError::Capacity { option, requested, limit: most } => {
+                limit(option, requested.into(), most.into())
             }
             BuildError::Retries { option, requested } => limit(option, requested.into(), MAX_RETRIES.into()),
             BuildError::UnorderedWrites { .. } => {
@@ -190,6 +203,26 @@ impl VirtualQpBuilder {
         self.with(|config| config.recv_wrs = wrs)
     }
 
+    /// Sets the maximum number of gather entries in a send. Default: 16.
+    pub fn send_sges(self, entries: u32) -> VirtualQpBuilder {
+        self.with(|config| config.send_sges = entries)
+    }
+
+    /// Sets the maximum number of scatter entries in a receive. Default: 16.
+    pub fn recv_sges(self, entries: u32) -> VirtualQpBuilder {
+        self.with(|config| config.recv_sges = entries)
+    }
+
+    /// Sets the maximum length of inline data in a send, in bytes. Default: 256.
+    pub fn inline(self, bytes: u32) -> VirtualQpBuilder {
+        self.with(|config| config.inline = bytes)
+    }
+
+    /// Sets [`Config::access`]. Default: all.
+    pub fn access(self, access: Access) -> VirtualQpBuilder {
+        self.with(|config| config.access = access)
+    }
+
     /// Sets the maximum number of READs and atomics in flight. Default: 16. Both ends need the same.
     pub fn rd_atomic(self, count: u8) -> VirtualQpBuilder {
         self.with(|config| config.rd_atomic = count)
@@ -232,7 +265,8 @@ impl VirtualQpBuilder {
 
 /// Checks a configuration against itself and the limits of the NICs.
 fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> {
-    let limit = u64::from(domain.limits().wrs);
+    let limits = domain.limits();
+    let limit = u64::from(limits.wrs);
     let wrs_per_op = if config.completion_log { 2 } else { 1 };
     let (sends, recvs) = (u64::from(config.send_wrs) * wrs_per_op, u64::from(config.recv_wrs));
     if sends > limit {
@@ -240,6 +274,15 @@ fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> {
     }
     if recvs > limit {
         return Err(BuildError::RecvQueue { requested: recvs, limit });
+    }
+    for (option, requested, limit) in [
+        ("send_sges", config.send_sges, limits.sges),
+        ("recv_sges", config.recv_sges, limits.sges),
+        ("inline", config.inline, limits.inline),
+    ] {
+        if requested > limit {
+            return Err(BuildError::Capacity { option, requested, limit });
+        }
     }
     let nics = || domain.nics().iter().map(|nic| nic.provider.attr());
     let rd_atomic = nics().map(|nic| nic.limits.rd_atomic).fold(MAX_SAVED as u8, u8::min);

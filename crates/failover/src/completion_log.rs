@@ -10,6 +10,9 @@ use mitra_verbs::{Access, Buffer, Data, Result, SendFlags, SendOp, SendWr};
 use crate::domain::Domain;
 use crate::memory_region::{RemoteRegion, VirtualMr};
 
+/// The length of an entry, in bytes.
+pub(crate) const ENTRY_LEN: u32 = 8;
+
 const SEQ_BITS: u32 = 48;
 
 /// The memory at the responder into which the requester writes the entries.

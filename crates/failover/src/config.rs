@@ -2,7 +2,7 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
-use mitra_verbs::{LocalAckTimeout, RnrTimer};
+use mitra_verbs::{Access, LocalAckTimeout, RnrTimer};
 
 /// The treatment of the operations that were in flight when a rail failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -163,6 +163,12 @@ pub struct Config {
     pub send_wrs: u32,
     /// The maximum number of outstanding requests in the receive queue.
     pub recv_wrs: u32,
+    /// The maximum number of gather entries in a send.
+    pub send_sges: u32,
+    /// The maximum number of scatter entries in a receive.
+    pub recv_sges: u32,
+    /// The maximum length of inline data in a send, in bytes.
+    pub inline: u32,
     /// The maximum number of READs and atomics in flight. An operation is in flight until its completion is host-visible. The responder saves
     /// the results of as many atomics.
     pub rd_atomic: u8,
@@ -174,6 +180,12 @@ pub struct Config {
     pub rnr_retry: u8,
     /// The minimum time that the peer waits after an RNR NAK before it retries.
     pub min_rnr_timer: RnrTimer,
+    /// The operations that the peer may request through this end's queue pairs, on every rail. An operation also needs the right of the
+    /// memory region. [`VirtualQp::set_access`](crate::VirtualQp::set_access) changes the rights.
+    ///
+    /// The entries of the completion log are WRITEs of the peer. Without [`Access::REMOTE_WRITE`], the peer keeps no log of its operations at
+    /// this end.
+    pub access: Access,
 }
 
 impl Default for Config {
@@ -187,11 +199,15 @@ impl Default for Config {
             detector: DetectorConfig::default(),
             send_wrs: 128,
             recv_wrs: 128,
+            send_sges: 16,
+            recv_sges: 16,
+            inline: 256,
             rd_atomic: 16,
             control_retry_interval: Duration::from_millis(2),
             peer_timeout: Duration::from_secs(5),
             rnr_retry: 7,
             min_rnr_timer: RnrTimer::from_duration(Duration::from_micros(10)),
+            access: Access::LOCAL_WRITE | Access::REMOTE,
         }
     }
 }

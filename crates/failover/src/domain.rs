@@ -1,4 +1,3 @@
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_verbs::{
@@ -13,6 +12,10 @@ use crate::rail;
 /// The maximum number of queue pair errors that a domain stores until their vQPs read them. The oldest is dropped first.
 const MAX_QP_ERRORS: usize = 1024;
 
+/// Stands for the protection domain of a NIC that was dead when the domain was made. A NIC has no object with this number, so it executes no
+/// request of the domain even if it works again.
+const NO_PD: PdId = PdId(u32::MAX);
+
 /// The local NICs of a process's virtual queue pairs, one for each rail, and the memory registered with all of these NICs. The order of the
 /// rails must be the same at both ends.
 ///
@@ -23,8 +26,6 @@ pub struct Domain {
     nics: Vec<LocalNic>,
     /// The registered memory, sorted by the primary lkey.
     memory: Mutex<Vec<Registered>>,
-    /// The number of calls of [`Domain::deregister`].
-    revocations: AtomicU64,
     /// The events that were consumed, shared with the domains that [`Domain::with_own_pds`] makes.
     events: Arc<Mutex<Events>>,
 }
@@ -92,27 +93,31 @@ impl Domain {
                 Ok(LocalNic { pd: provider.alloc_pd()?, channel: channel(&*provider)?, provider })
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Arc::new(Domain {
-            nics,
-            memory: Mutex::default(),
-            revocations: AtomicU64::new(0),
-            events: Arc::default(),
-        }))
+        Ok(Arc::new(Domain { nics, memory: Mutex::default(), events: Arc::default() }))
     }
 
     /// Creates another domain over the same NICs with protection domains of its own, for peers that do not trust each other: a key of one
     /// domain's memory is invalid on the queue pairs of the other domain. Both domains may be used at the same time.
     ///
     /// # Errors
-    /// Any error of [`Provider::alloc_pd`].
+    /// Any error of [`Provider::alloc_pd`]; [`Error::DeviceFatal`] only if every NIC is dead.
     pub fn with_own_pds(&self) -> Result<Arc<Domain>> {
-        let with_new_pd = |nic: &LocalNic| Ok(LocalNic { pd: nic.provider.alloc_pd()?, ..nic.clone() });
-        Ok(Arc::new(Domain {
-            nics: self.nics.iter().map(with_new_pd).collect::<Result<_>>()?,
-            memory: Mutex::default(),
-            revocations: AtomicU64::new(0),
-            events: Arc::clone(&self.events),
-        }))
+        let mut nics = self.nics.clone();
+        for i in 0..nics.len() {
+            nics[i].pd = match nics[i].provider.alloc_pd() {
+                Err(Error::DeviceFatal) => NO_PD,
+                Err(error) => {
+                    dealloc_pds(&nics[..i]);
+                    return Err(error);
+                }
+                Ok(pd) => pd,
+            };
+        }
+        if nics.iter().all(|nic| nic.pd == NO_PD) {
+            return Err(Error::DeviceFatal);
+        }
+        let events = Arc::clone(&self.events);
+        Ok(Arc::new(Domain { nics, memory: Mutex::default(), events }))
     }
 
     /// The NICs, in the order of rails.
@@ -128,8 +133,8 @@ impl Domain {
         };
         Limits {
             wrs: minimum(|limits| limits.wrs).saturating_sub(rail::SPARE_SLOTS),
-            sges: minimum(|limits| limits.sges).min(rail::QP_CAPS.send_sges),
-            inline: minimum(|limits| limits.inline).min(rail::QP_CAPS.inline),
+            sges: minimum(|limits| limits.sges),
+            inline: minimum(|limits| limits.inline),
             message_bytes: minimum(|limits| limits.message_bytes),
             ..self.nics[0].provider.attr().limits
         }
@@ -192,24 +197,19 @@ impl Domain {
             first = first.and(revoked);
         }
         lock(&self.memory).retain(|r| r.mr.primary().lkey != mr.primary().lkey);
-        self.revocations.fetch_add(1, Ordering::Release);
         first
     }
 
-    /// The number of calls of [`Domain::deregister`]. A cache of valid keys is outdated when it has changed.
-    pub(crate) fn revocations(&self) -> u64 {
-        self.revocations.load(Ordering::Acquire)
-    }
-
-    /// Returns whether `key` is the primary lkey of registered memory.
-    pub(crate) fn contains_lkey(&self, key: Key) -> bool {
-        find(&lock(&self.memory), key).is_some()
-    }
-
-    /// Translates an entry to its address and key on `rail`. Returns `None` if its key is not the primary lkey of registered memory.
-    pub(crate) fn translate(&self, sge: Sge, rail: usize) -> Option<Sge> {
+    /// Translates an entry to its address and key on `rail`. If its key is not the primary lkey of registered memory, the result has a key
+    /// that the domain does not use on `rail`, so that the NIC refuses the request as it would on a queue pair without failover.
+    pub(crate) fn translate(&self, sge: Sge, rail: usize) -> Sge {
         let table = lock(&self.memory);
-        Some(find(&table, sge.key)?.mr.translate(sge, rail))
+        if let Some(found) = find(&table, sge.key) {
+            return found.mr.translate(sge, rail);
+        }
+        let is_used = |key| table.iter().any(|r| r.mr.registrations()[rail].is_some_and(|mr| mr.lkey == key));
+        let unused = (0..=u32::MAX).map(|i| Key(sge.key.0.wrapping_add(i))).find(|key| !is_used(*key));
+        Sge { key: unused.unwrap_or(sge.key), ..sge }
     }
 
     /// Copies `bytes` into registered memory, entry by entry. Returns false if the entries are too short, if a key is unknown, or if some of
@@ -266,6 +266,20 @@ impl Domain {
             events.qp_errors.iter().find(|(r, q, _)| (*r, *q) == (rail, qpn)).map(|(.., event)| *event);
         events.qp_errors.retain(|(r, q, _)| (*r, *q) != (rail, qpn));
         found
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        dealloc_pds(&self.nics);
+    }
+}
+
+/// Frees the protection domains of a domain that no longer exists.
+fn dealloc_pds(nics: &[LocalNic]) {
+    for nic in nics {
+        // A NIC refuses if an object in the protection domain was not destroyed. Then only the protection domain's memory is lost.
+        let _ = nic.provider.dealloc_pd(nic.pd);
     }
 }
 

@@ -1,13 +1,12 @@
 //! Translation of work requests from the addresses and keys that the application uses to those of another rail, and the checks of a
 //! request before the vQP accepts it.
 
-use mitra_verbs::{Data, Error, Key, QpCap, RemoteAddr, Result, SendOp, SendWr, SgeList};
+use mitra_verbs::{Data, Error, Key, RemoteAddr, Result, SendOp, SendWr, SgeList};
 
+use crate::config::Config;
 use crate::domain::Domain;
 use crate::memory_region::RemoteRegion;
 
-const UNKNOWN_LKEY: Error =
-    Error::Invalid("a scatter/gather entry names memory that is not registered with the domain");
 const UNKNOWN_RKEY: Error =
     Error::Invalid("the remote key is not of an imported region: import it before posting");
 
@@ -44,9 +43,9 @@ pub(crate) fn check_limit(attribute: &'static str, requested: u64, limit: u64) -
     if requested > limit { Err(Error::Limit { attribute, requested, limit }) } else { Ok(()) }
 }
 
-/// Checks a request against the rules and limits of the queue pairs on the rails. If a queue pair refused the request later, the vQP would
+/// Checks a request against the rules and limits of the queue pairs on the rails, which have the capacities of `config`. If a queue pair refused the request later, the vQP would
 /// have to close.
-pub(crate) fn check_shape(wr: &SendWr, caps: &QpCap, max_message: u64) -> Result<()> {
+pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Result<()> {
     if wr.ud.is_some() {
         return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));
     }
@@ -59,45 +58,12 @@ pub(crate) fn check_shape(wr: &SendWr, caps: &QpCap, max_message: u64) -> Result
         Data::Sges(list) if wr.op.is_atomic() && (list.len() != 1 || list[0].len != 8) => {
             return Err(Error::Invalid("an atomic needs exactly one local entry of 8 bytes"));
         }
-        Data::Inline(bytes) => check_limit("inline bytes", bytes.len() as u64, caps.inline.into())?,
+        Data::Inline(bytes) => check_limit("inline bytes", bytes.len() as u64, config.inline.into())?,
         Data::Sges(list) => {
-            check_limit("scatter/gather entries", list.len() as u64, caps.send_sges.into())?;
+            check_limit("scatter/gather entries", list.len() as u64, config.send_sges.into())?;
         }
     }
     check_limit("bytes of a message", wr.data.len(), max_message)
-}
-
-/// The lkey that passed the last check. Most requests use the same lkey, and then the check need not lock the domain's table.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LkeyCache {
-    key: Option<Key>,
-    /// The value of [`Domain::revocations`] before the table was searched for `key`.
-    revocations: u64,
-}
-
-impl LkeyCache {
-    /// Checks that every entry names registered memory.
-    pub(crate) fn check(&mut self, list: &SgeList, domain: &Domain) -> Result<()> {
-        let revocations = domain.revocations();
-        for sge in list {
-            if self.key == Some(sge.key) && self.revocations == revocations {
-                continue;
-            }
-            if !domain.contains_lkey(sge.key) {
-                return Err(UNKNOWN_LKEY);
-            }
-            *self = LkeyCache { key: Some(sge.key), revocations };
-        }
-        Ok(())
-    }
-
-    /// Checks the local memory of a send as [`LkeyCache::check`] does. Inline data needs no registered memory.
-    pub(crate) fn check_data(&mut self, data: &Data, domain: &Domain) -> Result<()> {
-        match data {
-            Data::Sges(list) => self.check(list, domain),
-            Data::Inline(_) => Ok(()),
-        }
-    }
 }
 
 /// Checks that the request's remote key is that of an imported region. Without one, the request could not be translated to other rails.
@@ -120,7 +86,7 @@ pub(crate) fn translate_send(
         return Ok(out);
     }
     if let Data::Sges(list) = &mut out.data {
-        *list = translate_sges(list, rail, domain)?;
+        *list = translate_sges(list, rail, domain);
     }
     match &mut out.op {
         SendOp::Write(r)
@@ -134,6 +100,6 @@ pub(crate) fn translate_send(
 }
 
 /// Returns a scatter/gather list with the addresses and keys of `rail`.
-pub(crate) fn translate_sges(list: &SgeList, rail: usize, domain: &Domain) -> Result<SgeList> {
-    list.iter().map(|&sge| domain.translate(sge, rail).ok_or(UNKNOWN_LKEY)).collect()
+pub(crate) fn translate_sges(list: &SgeList, rail: usize, domain: &Domain) -> SgeList {
+    list.iter().map(|&sge| domain.translate(sge, rail)).collect()
 }

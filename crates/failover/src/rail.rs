@@ -1,11 +1,12 @@
 //! One rail at one end: its RC queue pair for operations and its UD queue pair for control messages.
 
 use mitra_verbs::{
-    CqId, Error, Mtu, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn, RcConnection, RecvWr,
-    Result, SendWr, Time, Wc,
+    Access, CqId, Error, Mtu, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn, RcConnection,
+    RecvWr, Result, SendWr, Time, Wc,
 };
 
 use crate::ballot::Ballot;
+use crate::completion_log;
 use crate::config::Config;
 use crate::connect_info::RailInfo;
 use crate::domain::LocalNic;
@@ -13,10 +14,6 @@ use crate::secret::SecretWord;
 use control_qp::ControlQp;
 
 mod control_qp;
-
-/// The limits of a work request on the data queue pair. The queue depths are placeholders: the configuration determines them.
-pub(crate) const QP_CAPS: QpCap =
-    QpCap { send_wrs: 0, recv_wrs: 0, send_sges: 16, recv_sges: 16, inline: 256 };
 
 /// The number of queue slots beyond the configured depths, for requests of the vQP itself such as the fence's marker. They ensure that the
 /// application can use the configured depths completely.
@@ -145,6 +142,23 @@ impl Rail {
         }
     }
 
+    /// Changes the rights of the peer on the data queue pair. In another state than RTS, the change takes effect when the queue pair is connected
+    /// or moved to RTS.
+    pub(crate) fn set_access(&self, access: Access) -> Result<()> {
+        let p = &self.nic.provider;
+        let changed = match p.query_qp(self.qpn) {
+            Ok(status) if status.state == QpState::Rts => {
+                p.modify_qp(self.qpn, &QpAttr { access: Some(access), ..QpAttr::default() })
+            }
+            other => other.map(|_| ()),
+        };
+        match changed {
+            // The NIC may only be hung, and still grant the old rights.
+            Err(Error::DeviceFatal) => p.reset(),
+            other => other,
+        }
+    }
+
     /// Replaces the data queue pair. The old queue pair is fenced, and the vQP left it by the ballot `left_by`. The new queue pair has another
     /// number and another first PSN, so late packets of the old one are dropped. If `keep_number` is set, the old queue pair stays in RESET
     /// to reserve its number.
@@ -223,7 +237,8 @@ impl Rail {
 
     fn modify_to_rts(&self, config: &Config) -> Result<()> {
         let Some(connection) = self.connection(config) else { return Ok(()) };
-        self.nic.provider.modify_qp(self.qpn, &connection.rts())
+        let access = Some(config.access);
+        self.nic.provider.modify_qp(self.qpn, &QpAttr { access, ..connection.rts() })
     }
 
     /// Returns the attributes of the connection to the peer's data queue pair.
@@ -233,6 +248,7 @@ impl Rail {
             path_mtu,
             sq_psn: self.first_psn,
             rq_psn: peer.psn,
+            access: config.access,
             rd_atomic: config.rd_atomic,
             min_rnr_timer: config.min_rnr_timer,
             local_ack_timeout: config.detector.local_ack_timeout,
@@ -315,8 +331,13 @@ fn create_data_qp(nic: &LocalNic, config: &Config) -> Result<(CqId, Qpn)> {
     let wrs_per_op = if config.completion_log { 2 } else { 1 };
     let send_wrs = config.send_wrs * wrs_per_op + SPARE_SLOTS;
     let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE_SLOTS, nic.channel.as_ref())?;
-    // The additional receive is for the fence's marker.
-    let cap = QpCap { send_wrs, recv_wrs: config.recv_wrs + 1, ..QP_CAPS };
+    let cap = QpCap {
+        send_wrs,
+        recv_wrs: config.recv_wrs + 1, // one for the fence's marker
+        send_sges: config.send_sges,
+        recv_sges: config.recv_sges,
+        inline: config.inline.max(completion_log::ENTRY_LEN),
+    };
     match QpBuilder::rc(nic.pd, cq).cap(cap).build(&**p) {
         Ok(qpn) => Ok((cq, qpn)),
         Err(error) => {

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Error, Mtu, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
+use mitra_verbs::{Access, Error, Mtu, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
 
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
@@ -45,7 +45,7 @@ impl Datapath {
                 return Err(error);
             }
         };
-        let send = SendQueue::new(&config, max_message, Mtu::M256, rails.get(0).first_psn());
+        let send = SendQueue::new(&config, max_message, Mtu::M256, rails.get(0).first_psn(), None);
         let recv = ReceiveQueue::new(max_message);
         Ok(Datapath { domain, rails, send, recv, log, ready: VecDeque::new() })
     }
@@ -100,7 +100,10 @@ impl Datapath {
             log: config.completion_log,
             rd_atomic: config.rd_atomic,
             rails: self.rails.iter().map(|rail| rail.info()).collect::<Result<_>>()?,
-            log_region: self.log.as_ref().map(|log| log.mr().remote()),
+            // Without this right, the peer's log entries would be refused.
+            log_region: (self.log.as_ref())
+                .filter(|_| config.access.contains(Access::REMOTE_WRITE))
+                .map(|log| log.mr().remote()),
         })
     }
 
@@ -125,7 +128,7 @@ impl Datapath {
             (peer.rd_atomic != local.rd_atomic, "the two ends have different rd_atomic"),
             (peer.cookie == local.cookie, "the two ends have the same secret"),
             (
-                peer.log && !peer.log_region.as_ref().is_some_and(log_fits),
+                peer.log && !peer.log_region.as_ref().is_none_or(log_fits),
                 "the peer's completion log has no room for this end's send_wrs; set its completion_log_entries",
             ),
         ];
@@ -135,8 +138,9 @@ impl Datapath {
         let mtu = local.rails.iter().chain(&peer.rails).map(|r| r.mtu).min().unwrap_or(Mtu::M256);
         self.rails.connect(&peer.rails, mtu, min_rnr_timer)?;
         let max_message = self.domain.limits().message_bytes.into();
-        self.send = SendQueue::new(self.rails.config(), max_message, mtu, self.rails.get(0).first_psn());
-        self.send.set_log_region(peer.log_region.clone());
+        let log_region = peer.log_region.clone().filter(|_| peer.log);
+        let first_psn = self.rails.get(0).first_psn();
+        self.send = SendQueue::new(self.rails.config(), max_message, mtu, first_psn, log_region);
         Ok(())
     }
 
@@ -144,7 +148,7 @@ impl Datapath {
     #[inline]
     pub(super) fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         let rails = &self.rails;
-        self.send.push(wr, write_policy, &self.domain, || Error::QueueFull {
+        self.send.push(wr, write_policy, rails.config(), || Error::QueueFull {
             queue: "send queue",
             qpn: rails.qpn(),
             depth: rails.config().send_wrs,
@@ -152,8 +156,8 @@ impl Datapath {
     }
 
     /// Checks a send, except for its remote key. See [`SendQueue::check`].
-    pub(super) fn check_send(&mut self, wr: &SendWr) -> Result<()> {
-        self.send.check(wr, &self.domain)
+    pub(super) fn check_send(&self, wr: &SendWr) -> Result<()> {
+        self.send.check(wr, self.config())
     }
 
     /// Checks a receive and appends it to the queue. The caller has checked that the vQP is open.
@@ -162,23 +166,18 @@ impl Datapath {
         if self.recv.len() >= depth as usize {
             return Err(Error::QueueFull { queue: "receive queue", qpn: self.rails.qpn(), depth });
         }
-        self.recv.push(wr, &self.domain)
+        self.recv.push(wr, self.config().recv_sges)
     }
 
     /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
     #[inline]
     pub(super) fn post_sends(&mut self, rail: usize, epoch: u16) -> Result<(), PostFailure> {
-        let log = self.rails.config().completion_log;
-        self.send.post(self.rails.get(rail), rail, epoch, &self.domain, log)
+        self.send.post(self.rails.get(rail), rail, epoch, &self.domain)
     }
 
     /// Posts the receives on the rail of the receive queue.
-    ///
-    /// # Errors
-    /// A receive has failed, and the caller must close the vQP.
-    pub(super) fn post_recvs(&mut self) -> Result<()> {
-        let rail = self.rails.get(self.recv.rail());
-        self.recv.post(rail, &self.domain, &mut self.ready)
+    pub(super) fn post_recvs(&mut self) {
+        self.recv.post(self.rails.get(self.recv.rail()), &self.domain);
     }
 
     /// Completes the oldest receive, successfully or not.

@@ -1,4 +1,4 @@
-use mitra_verbs::{Error, Mtu, Qpn, Result, RnrTimer, Time};
+use mitra_verbs::{Access, Error, Mtu, Qpn, Result, RnrTimer, Time};
 
 use crate::close_reason::CloseReason;
 use crate::config::Config;
@@ -96,6 +96,12 @@ impl RailSet {
     pub(super) fn start_sending(&mut self, rnr_retry: u8) -> Result<()> {
         self.config.rnr_retry = rnr_retry;
         self.rails.iter_mut().try_for_each(|rail| rail.start_sending(&self.config))
+    }
+
+    /// Changes the rights of the peer on every rail, and on the queue pairs that replace those of the rails.
+    pub(super) fn set_access(&mut self, access: Access) -> Result<()> {
+        self.config.access = access;
+        self.rails.iter().map(|rail| rail.set_access(access)).fold(Ok(()), Result::and)
     }
 
     /// Sends a control message on every rail whose device is up at this end.

@@ -1,12 +1,12 @@
 use std::collections::VecDeque;
 
-use mitra_verbs::{Error, RecvWr, Result, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{RecvWr, Result, Wc, WcOpcode, WcStatus};
 use smallvec::SmallVec;
 
 use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
 use crate::domain::Domain;
-use crate::key_translation::{self, LkeyCache};
-use crate::rail::{self, Rail};
+use crate::key_translation;
+use crate::rail::Rail;
 use crate::vqp::wr_id_flags;
 
 /// The receive queue of a vQP. During a move, the outstanding receives are posted on the new rail.
@@ -27,7 +27,6 @@ pub(super) struct ReceiveQueue {
     /// The number of bytes to add to the length of the next receive, if it is one of a WRITE with immediate. Earlier rails placed these bytes
     /// in memory, and the peer does not send them again.
     partial_imm_bytes: u32,
-    lkey_cache: LkeyCache,
     /// The length of the longest message that every rail accepts, in bytes.
     max_message: u64,
 }
@@ -42,7 +41,6 @@ impl ReceiveQueue {
             received: 0,
             held: None,
             partial_imm_bytes: 0,
-            lkey_cache: LkeyCache::default(),
             max_message,
         }
     }
@@ -63,12 +61,11 @@ impl ReceiveQueue {
     }
 
     /// Checks a receive and appends it. The caller has checked that the vQP is open and has room.
-    pub(super) fn push(&mut self, wr: RecvWr, domain: &Domain) -> Result<()> {
+    pub(super) fn push(&mut self, wr: RecvWr, max_sges: u32) -> Result<()> {
         let sges = wr.sges.len() as u64;
-        key_translation::check_limit("scatter entries", sges, rail::QP_CAPS.recv_sges.into())?;
+        key_translation::check_limit("scatter entries", sges, max_sges.into())?;
         let bytes = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
         key_translation::check_limit("bytes of a receive", bytes, self.max_message)?;
-        self.lkey_cache.check(&wr.sges, domain)?;
         self.wrs.push_back(wr);
         Ok(())
     }
@@ -88,32 +85,17 @@ impl ReceiveQueue {
     }
 
     /// Posts the receives that are not posted on `rail` yet.
-    ///
-    /// # Errors
-    /// The memory of a receive was deregistered. That receive completes with an error, and the caller must close the vQP. Otherwise the peer
-    /// would retry its SEND forever.
-    pub(super) fn post(
-        &mut self,
-        rail: &Rail,
-        domain: &Domain,
-        ready: &mut VecDeque<Completion>,
-    ) -> Result<(), Error> {
-        let mut wrs: SmallVec<[RecvWr; 1]> = SmallVec::new();
-        for (i, wr) in self.wrs.iter().enumerate().skip(self.posted) {
-            match key_translation::translate_sges(&wr.sges, self.rail, domain) {
-                Ok(sges) => wrs.push(RecvWr { wr_id: wr_id_flags::RECV, sges }),
-                Err(error) => {
-                    let failed = self.wrs.remove(i);
-                    ready.extend(failed.map(|wr| self.failed(&wr, 0, WcStatus::LocalProtection)));
-                    return Err(error);
-                }
-            }
-        }
+    pub(super) fn post(&mut self, rail: &Rail, domain: &Domain) {
+        let wrs: SmallVec<[RecvWr; 1]> = (self.wrs.iter().skip(self.posted))
+            .map(|wr| RecvWr {
+                wr_id: wr_id_flags::RECV,
+                sges: key_translation::translate_sges(&wr.sges, self.rail, domain),
+            })
+            .collect();
         self.posted += match rail.post_recv(&wrs) {
             Ok(()) => wrs.len(),
             Err(e) => e.index, // the rail has failed; the other receives are posted on the next rail
         };
-        Ok(())
     }
 
     /// Completes the oldest receive successfully.

@@ -245,9 +245,7 @@ impl Recovery {
         {
             self.rail_failed(dp, old, Cause::Device);
         }
-        if dp.post_recvs().is_err() {
-            self.close(dp, CloseReason::RequestError);
-        }
+        dp.post_recvs();
     }
 
     // Detection.

@@ -7,10 +7,10 @@ use crate::completion_log;
 use crate::config::{Config, WritePolicy};
 use crate::domain::Domain;
 use crate::evidence::Contradiction;
-use crate::key_translation::{self, LkeyCache, RemoteKeys};
+use crate::key_translation::{self, RemoteKeys};
 use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
-use crate::rail::{self, Rail};
+use crate::rail::Rail;
 use crate::vqp::wr_id_flags;
 
 /// The number of work requests at which a list is posted. It is large enough for the NIC to send several packets with one system call, and
@@ -36,30 +36,30 @@ pub(super) struct SendQueue {
     ledger: Ledger,
     /// The list of requests to post. It keeps its allocation between calls of [`SendQueue::post`].
     burst: Vec<SendWr>,
-    lkey_cache: LkeyCache,
     remote_keys: RemoteKeys,
-    /// The completion log in the peer's memory, for this end's operations.
+    /// The completion log in the peer's memory, for this end's operations. `None` if the ends keep no log, or if the peer does not permit
+    /// WRITEs.
     log_region: Option<RemoteRegion>,
     /// The length of the longest message that every rail accepts, in bytes.
     max_message: u64,
 }
 
 impl SendQueue {
-    pub(super) fn new(config: &Config, max_message: u64, mtu: Mtu, first_psn: Psn) -> SendQueue {
-        let (depth, rd_atomic, log) = (config.send_wrs, config.rd_atomic, config.completion_log);
+    pub(super) fn new(
+        config: &Config,
+        max_message: u64,
+        mtu: Mtu,
+        first_psn: Psn,
+        log_region: Option<RemoteRegion>,
+    ) -> SendQueue {
+        let (depth, rd_atomic, log) = (config.send_wrs, config.rd_atomic, log_region.is_some());
         SendQueue {
             ledger: Ledger::new(depth, rd_atomic, log, mtu, first_psn),
             burst: Vec::with_capacity(BURST + 1),
-            lkey_cache: LkeyCache::default(),
             remote_keys: RemoteKeys::default(),
-            log_region: None,
+            log_region,
             max_message,
         }
-    }
-
-    /// Sets the completion log in the peer's memory.
-    pub(super) fn set_log_region(&mut self, region: Option<RemoteRegion>) {
-        self.log_region = region;
     }
 
     /// Adds a region of the peer to those that sends may name.
@@ -78,7 +78,7 @@ impl SendQueue {
         &mut self,
         wr: SendWr,
         write_policy: WritePolicy,
-        domain: &Domain,
+        config: &Config,
         queue_full: impl FnOnce() -> Error,
     ) -> Result<u64> {
         if self.ledger.is_halted() {
@@ -89,20 +89,18 @@ impl SendQueue {
         if !self.ledger.has_room() {
             return Err(queue_full());
         }
-        key_translation::check_shape(&wr, &rail::QP_CAPS, self.max_message)?;
-        self.lkey_cache.check_data(&wr.data, domain)?;
+        key_translation::check_shape(&wr, config, self.max_message)?;
         key_translation::check_rkey(&wr, &self.remote_keys)?;
         self.ledger.push(wr, write_policy).map_err(|_| UNSUPPORTED_OP)
     }
 
     /// Checks a request, except for its remote key and the state of the queue.
-    pub(super) fn check(&mut self, wr: &SendWr, domain: &Domain) -> Result<()> {
+    pub(super) fn check(&self, wr: &SendWr, config: &Config) -> Result<()> {
         if matches!(wr.op, SendOp::SendWithInvalidate(_) | SendOp::BindWindow(_) | SendOp::LocalInvalidate(_))
         {
             return Err(UNSUPPORTED_OP);
         }
-        key_translation::check_shape(wr, &rail::QP_CAPS, self.max_message)?;
-        self.lkey_cache.check_data(&wr.data, domain)
+        key_translation::check_shape(wr, config, self.max_message)
     }
 
     /// Removes the operations from this sequence number on. None of them has been posted.
@@ -115,7 +113,7 @@ impl SendQueue {
         self.ledger.resume();
     }
 
-    /// Posts the next pending operations that the limits allow, on the rail with this index, and their log entries if `log` is set. A
+    /// Posts the next pending operations that the limits allow, on the rail with this index, and their log entries if there is a log. A
     /// call posts one list.
     pub(super) fn post(
         &mut self,
@@ -123,10 +121,9 @@ impl SendQueue {
         index: usize,
         epoch: u16,
         domain: &Domain,
-        log: bool,
     ) -> Result<(), PostFailure> {
         let mut failed = None;
-        let posted = if index == 0 && !log && self.ledger.unposted() == 1 {
+        let posted = if index == 0 && self.log_region.is_none() && self.ledger.unposted() == 1 {
             // The common case: one request, whose keys need no translation.
             self.ledger.next_posting().map_or(Ok(()), |posting| {
                 let one = core::slice::from_ref(posting.wr);
@@ -163,8 +160,8 @@ impl SendQueue {
             Some((_, Error::DeviceFatal)) => Err(PostFailure::Device),
             Some((id, _)) => {
                 if id & wr_id_flags::LOG == 0 {
-                    // The request passed all checks when it was pushed, so one of its keys has been revoked since then.
-                    self.ledger.fail_unpostable(id, WcStatus::LocalProtection);
+                    // The request passed all checks when it was pushed, and the NIC checks keys only when it executes a request.
+                    self.ledger.fail_unpostable(id, WcStatus::LocalQpOperation);
                 } else {
                     self.ledger.unpost_after(id & !wr_id_flags::LOG);
                 }

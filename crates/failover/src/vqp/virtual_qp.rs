@@ -1,7 +1,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use mitra_verbs::{AsyncEvent, CqId, Error, PostError, Qpn, RecvWr, Result, RnrTimer, SendWr, Time};
+use mitra_verbs::{Access, AsyncEvent, CqId, Error, PostError, Qpn, RecvWr, Result, RnrTimer, SendWr, Time};
 
 use crate::builder::{BuildError, VirtualQpBuilder};
 use crate::close_reason::CloseReason;
@@ -113,6 +113,19 @@ impl VirtualQp {
         self.datapath.rails_mut().start_sending(rnr_retry)
     }
 
+    /// Changes the operations that the peer may request: [`Config::access`]. An operation of the peer that was executed before stays executed.
+    /// If [`Access::REMOTE_WRITE`] is taken away after the peer has connected with a completion log, the peer's atomics fail too, because
+    /// the log entries behind them are refused.
+    ///
+    /// # Errors
+    /// The first error of a NIC. A NIC that is dead is reset, because it may only be hung and still grant the old rights.
+    pub fn set_access(&mut self, access: Access) -> Result<()> {
+        if self.is_destroyed || self.recovery.is_closed() {
+            return Ok(()); // the peer may request nothing more
+        }
+        self.datapath.rails_mut().set_access(access)
+    }
+
     /// Adds a region of the peer to the regions that the remote keys of sends may name.
     ///
     /// # Errors
@@ -140,8 +153,9 @@ impl VirtualQp {
     ///
     /// # Errors
     /// On an error, the send is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is not connected, closed or halted, if the
-    /// request is malformed, or if it names memory that is not registered or imported; [`Error::Limit`] if the request exceeds a limit;
-    /// [`Error::Unsupported`] for operations on memory windows and for invalidation.
+    /// request is malformed, or if its remote key is not of an imported region; [`Error::Limit`] if the request exceeds a limit;
+    /// [`Error::Unsupported`] for operations on memory windows and for invalidation. A send that names local memory that is not registered
+    /// completes with [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection).
     pub fn post_send_with(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         let seq = self.push_send(wr, write_policy)?;
         self.post_pending_sends();
@@ -171,7 +185,7 @@ impl VirtualQp {
     ///
     /// # Errors
     /// The errors of the checks that [`VirtualQp::post_send`] also makes.
-    pub fn check_send(&mut self, wr: &SendWr) -> Result<()> {
+    pub fn check_send(&self, wr: &SendWr) -> Result<()> {
         self.check_open()?;
         self.datapath.check_send(wr)
     }
@@ -207,8 +221,9 @@ impl VirtualQp {
     /// Posts a receive. It stays outstanding across failovers.
     ///
     /// # Errors
-    /// On an error, the receive is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is closed or the receive names memory that
-    /// is not registered; [`Error::Limit`] if the receive exceeds a limit.
+    /// On an error, the receive is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is closed; [`Error::Limit`] if the receive
+    /// exceeds a limit. A receive that names memory that is not registered completes with
+    /// [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection) when a message arrives for it.
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
         self.check_not_closed()?;
         self.datapath.push_recv(wr)?;

@@ -1,0 +1,147 @@
+//! The rights of a peer on the queue pairs of every rail, before, during and after a failover.
+
+mod vqp_pair;
+
+use mitra_failover::{CloseReason, Config, Outcome};
+use mitra_verbs::{Access, Data, SendOp, WcStatus};
+use vqp_pair::{VqpPair, config};
+
+/// The number of rounds of polling in which a failover ends and the old rail is rebuilt.
+const FAILOVER: usize = 4000;
+
+fn with_access(access: Access) -> Config {
+    Config { access, ..config() }
+}
+
+/// Moves the active rail away by a failure of its link, which then heals.
+fn fail_over(pair: &mut VqpPair) {
+    let rail = pair.vqps[0].active_rail();
+    pair.link_down(0, rail);
+    pair.poll_times(&[0, 1], FAILOVER);
+    assert_ne!(pair.vqps[0].active_rail(), rail, "the vQP moved");
+    pair.link_up(0, rail);
+    pair.poll_times(&[0, 1], FAILOVER);
+}
+
+/// Checks that the second end refuses a WRITE of the first end, and that its memory is unchanged.
+fn check_refused(pair: &mut VqpPair) {
+    let before = pair.memory[1].load(64);
+    pair.send_write(99, 64, before + 1);
+    pair.poll_times(&[0, 1], 400);
+    assert_eq!(pair.outcome(0, 99, false), Some(Outcome::Failed(WcStatus::RemoteInvalidRequest)));
+    assert_eq!(pair.memory[1].load(64), before);
+    assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
+}
+
+fn check_read(pair: &mut VqpPair, wr_id: u64) {
+    let into = Data::sge(pair.mr[0].sge(512, 8));
+    pair.send(0, wr_id, SendOp::Read(pair.remote(1, 0)), into);
+    pair.poll_times(&[0, 1], 400);
+    assert_eq!(pair.outcome(0, wr_id, false), Some(Outcome::Success));
+}
+
+/// The right is missing on the first rail, on the rail of a failover, and on queue pairs that replaced those of a failed rail.
+#[test]
+fn missing_right_is_missing_on_every_rail() {
+    for failovers in 0..4 {
+        let mut pair = VqpPair::new(2, with_access(Access::REMOTE_READ));
+        pair.poll_times(&[0, 1], 5);
+        for i in 0..failovers {
+            check_read(&mut pair, i);
+            fail_over(&mut pair);
+        }
+        check_read(&mut pair, 50);
+        check_refused(&mut pair);
+    }
+}
+
+#[test]
+fn revoked_right_is_revoked_on_every_rail() {
+    for failovers in 0..4 {
+        let mut pair = VqpPair::new(2, config());
+        pair.poll_times(&[0, 1], 5);
+        pair.send_write(1, 0, 7);
+        pair.poll_times(&[0, 1], 400);
+        assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Success));
+        pair.vqps[1].set_access(Access::REMOTE_READ).expect("the NICs are alive");
+        for _ in 0..failovers {
+            fail_over(&mut pair);
+        }
+        check_read(&mut pair, 50);
+        check_refused(&mut pair);
+    }
+}
+
+/// The right is revoked in each round of a move. The WRITE that waits for the move either was executed before, or is refused.
+#[test]
+fn right_that_is_revoked_during_a_move_is_revoked_on_the_new_rail() {
+    for rounds in 0..60 {
+        let mut pair = VqpPair::new(2, config());
+        pair.poll_times(&[0, 1], 5);
+        pair.link_down(0, 0);
+        pair.poll_times(&[0, 1], rounds);
+        pair.vqps[1].set_access(Access::REMOTE_READ).expect("the NICs are alive");
+        let before = pair.memory[1].load(64);
+        pair.send_write(1, 64, 7);
+        pair.poll_times(&[0, 1], FAILOVER);
+        assert_eq!(
+            pair.outcome(0, 1, false),
+            Some(Outcome::Failed(WcStatus::RemoteInvalidRequest)),
+            "{rounds}"
+        );
+        assert_eq!(pair.memory[1].load(64), before);
+    }
+}
+
+/// With a completion log, a peer that may execute atomics and not WRITE keeps no log. Its atomics are executed exactly once, with their
+/// values, whenever the link fails.
+#[test]
+fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
+    const ATOMICS: u64 = 12;
+    for rounds in 0..40 {
+        let config = Config { completion_log: true, ..with_access(Access::REMOTE_ATOMIC) };
+        let mut pair = VqpPair::new(2, config);
+        pair.poll_times(&[0, 1], 5);
+        for i in 0..ATOMICS {
+            let into = Data::sge(pair.mr[0].sge(8 * i, 8));
+            pair.send(0, i, SendOp::FetchAdd { remote: pair.remote(1, 0), add: 1 }, into);
+        }
+        pair.poll_times(&[0, 1], rounds);
+        pair.link_down(0, 0);
+        pair.poll_times(&[0, 1], FAILOVER);
+        for i in 0..ATOMICS {
+            assert_eq!(pair.outcome(0, i, false), Some(Outcome::Success), "{i} after {rounds} rounds");
+            assert_eq!(pair.memory[0].load(8 * i as usize), i);
+        }
+        assert_eq!(pair.memory[1].load(0), ATOMICS);
+        check_refused(&mut pair);
+    }
+}
+
+/// The memory of another domain on the same NICs is not accessible, on any rail.
+#[test]
+fn memory_of_another_domain_is_refused_on_every_rail() {
+    for failovers in 0..3 {
+        for is_local in [false, true] {
+            let mut pair = VqpPair::new(2, config());
+            let end = usize::from(!is_local);
+            let other = pair.vqps[end].domain().with_own_pds().expect("the NICs have room");
+            let mr = other.register(&pair.memory[end], vqp_pair::FULL_ACCESS).expect("the NICs have room");
+            pair.vqps[0].import(&mr.remote()).expect("the vQP is connected");
+            pair.poll_times(&[0, 1], 5);
+            for _ in 0..failovers {
+                fail_over(&mut pair);
+            }
+            pair.memory[0].store(0, 7);
+            let (status, op, data) = if is_local {
+                (WcStatus::LocalProtection, SendOp::Write(pair.remote(1, 0)), Data::sge(mr.sge(0, 8)))
+            } else {
+                (WcStatus::RemoteAccess, SendOp::Write(mr.remote().at(0)), Data::sge(pair.mr[0].sge(0, 8)))
+            };
+            pair.send(0, 1, op, data);
+            pair.poll_times(&[0, 1], 400);
+            assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Failed(status)));
+            assert_eq!(pair.memory[1].load(0), 0);
+        }
+    }
+}
