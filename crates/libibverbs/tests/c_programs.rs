@@ -1,4 +1,5 @@
-//! C programs that use the verbs through the preloaded library. Each scenario runs on one rail and on two.
+//! C programs that use the verbs through the preloaded library. Each scenario runs on one rail and on two, and those about permissions
+//! and limits on three.
 
 mod rdma_core;
 
@@ -35,6 +36,8 @@ fn build(name: &str) -> PathBuf {
 static REFUSED_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("refused_calls"));
 static TWO_PROCESSES: LazyLock<PathBuf> = LazyLock::new(|| build("two_processes"));
 static ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("addresses"));
+static PERMISSIONS: LazyLock<PathBuf> = LazyLock::new(|| build("permissions"));
+static LIMITS: LazyLock<PathBuf> = LazyLock::new(|| build("limits"));
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 /// The directory for the control sockets of the programs.
@@ -75,6 +78,37 @@ scenarios! { DEVICE_AND_RAILS: port_events device_fatal access_error last_wqe_re
 scenarios! { OBJECTS: foreign_handles destroyed_twice busy inherited }
 
 scenarios! { ADDRESSES: gid_table network_device gid_indices }
+
+/// Scenarios that run on one, two and three rails, and on two with a completion log.
+macro_rules! scenarios_on_any_rails {
+    ($program:ident: $($name:ident)*) => {$(
+        mod $name {
+            #[test]
+            fn on_one_rail() {
+                super::run(&super::$program, &[stringify!($name)], "1");
+            }
+
+            #[test]
+            fn on_two_rails() {
+                super::run(&super::$program, &[stringify!($name)], "2");
+            }
+
+            #[test]
+            fn on_two_rails_with_log() {
+                super::run_with(&super::$program, &[stringify!($name)], "2", &[("MITRA_LOG", "1")]);
+            }
+
+            #[test]
+            fn on_three_rails() {
+                super::run(&super::$program, &[stringify!($name)], "3");
+            }
+        }
+    )*};
+}
+
+scenarios_on_any_rails! { PERMISSIONS: queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_immediates windows failovers }
+
+scenarios_on_any_rails! { LIMITS: capacities requests objects }
 
 mod completion_log {
     #[test]

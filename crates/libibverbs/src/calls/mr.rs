@@ -1,10 +1,10 @@
 //! Memory regions.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use mitra_failover::VirtualMr;
-use mitra_verbs::{Access, Error, PdId, Provider, Result};
+use mitra_verbs::{Access, Error, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
@@ -13,6 +13,7 @@ use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure, pointer, set_errno, status};
 use crate::common::lock::lock;
 use crate::program_memory;
+use crate::rails::protection_domain::MultiRailPd;
 use crate::rails::rail_set::RailSet;
 
 /// A memory region, which begins with its C structure. `ibv_rereg_mr` replaces the registration.
@@ -33,7 +34,7 @@ struct RegistrationParams {
 /// A registration with the NIC, or with the NICs of all rails.
 pub(crate) enum Registration {
     Nic(mitra_verbs::Mr),
-    MultiRail(VirtualMr),
+    MultiRail(Arc<MultiRailPd>, VirtualMr),
 }
 
 impl Registration {
@@ -41,7 +42,7 @@ impl Registration {
     pub(crate) fn primary(&self) -> mitra_verbs::Mr {
         match self {
             Registration::Nic(mr) => *mr,
-            Registration::MultiRail(mr) => mr.primary(),
+            Registration::MultiRail(_, mr) => mr.primary(),
         }
     }
 
@@ -50,9 +51,9 @@ impl Registration {
     /// # Errors
     /// The error of a NIC that does not confirm the revocation. This NIC may still access the memory.
     fn revoke(&self, rails: &RailSet) -> Result<()> {
-        match (self, &rails.multi_rail) {
-            (Registration::MultiRail(mr), Some(multi_rail)) => multi_rail.domain().deregister(mr),
-            _ => match rails.nic().dereg_mr(self.primary().id) {
+        match self {
+            Registration::MultiRail(pd, mr) => pd.deregister(mr),
+            Registration::Nic(mr) => match rails.nic().dereg_mr(mr.id) {
                 // The NIC may be hung and still access memory. A reset ends its access.
                 Err(Error::DeviceFatal) => rails.nic().reset(),
                 other => other,
@@ -99,7 +100,7 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
 /// far as the access flags allow. The program may unmap it earlier.
 unsafe fn register(
     context: &Context,
-    pd: PdId,
+    pd: &Pd,
     addr: *mut c_void,
     length: usize,
     iova: u64,
@@ -118,9 +119,9 @@ unsafe fn register(
     let access = access(flags)?;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let memory = unsafe { program_memory::program_buffer(addr.cast(), length, iova) };
-    match &context.rails.multi_rail {
-        None => context.nic().reg_mr(pd, memory, access).map(Registration::Nic),
-        Some(multi_rail) => multi_rail.domain().register(&memory, access).map(Registration::MultiRail),
+    match &pd.multi_rail {
+        None => context.nic().reg_mr(pd.id, memory, access).map(Registration::Nic),
+        Some(pd) => pd.register(&memory, access).map(|mr| Registration::MultiRail(Arc::clone(pd), mr)),
     }
 }
 
@@ -136,7 +137,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     let found = unsafe { find_with_context::<Pd>(pd) };
     let made = found.and_then(|(object, context)| {
         // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
-        let registration = unsafe { register(context, object.id, addr, length, iova, access)? };
+        let registration = unsafe { register(context, object, addr, length, iova, access)? };
         let primary = registration.primary();
         let header = ibv_mr {
             context: context.address(),
@@ -242,7 +243,7 @@ unsafe fn reregister(
     // SAFETY: the caller passes a protection domain, and the domain of a region outlives it.
     let domain = unsafe { Pd::find(pd)? };
     // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
-    let new_registration = unsafe { register(context, domain.id, addr, length, iova, access)? };
+    let new_registration = unsafe { register(context, domain, addr, length, iova, access)? };
     let mut registration = lock(&object.registration);
     if let Err(error) = registration.revoke(&context.rails) {
         // If this fails too, the first error is reported.

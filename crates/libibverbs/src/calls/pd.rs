@@ -9,14 +9,18 @@ use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::Context;
 use crate::abi::*;
 use crate::common::errno::{pointer, set_errno, status, unless_dead};
+use crate::rails::protection_domain::MultiRailPd;
 
 /// A protection domain, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Pd {
     header: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
+    /// The domain on all NICs. Present on a device with several rails, on which `id` is its number on rail 0.
+    pub(crate) multi_rail: Option<Arc<MultiRailPd>>,
     /// The value that each object of the domain clones, so that the reference count is the number of objects plus one. A NIC counts the
-    /// objects of its domains. But on a device with several rails, all domains of the program stand for one domain of each NIC.
+    /// objects of its domains. But on a device with several rails, a virtual queue pair exists on the NICs for some time after the program
+    /// has destroyed it.
     pub(crate) member: PdMember,
 }
 
@@ -32,12 +36,15 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 }
 
 fn alloc(context: &Context) -> Result<*mut ibv_pd> {
-    let id = match &context.rails.multi_rail {
-        None => context.nic().alloc_pd()?,
-        Some(multi_rail) => multi_rail.domain().pd(),
+    let (id, multi_rail) = match &context.rails.multi_rail {
+        None => (context.nic().alloc_pd()?, None),
+        Some(multi_rail) => {
+            let pd = multi_rail.domain().alloc_pd()?;
+            (pd.id(), Some(pd))
+        }
     };
     let header = ibv_pd { context: context.address(), handle: id.0 };
-    Ok(Pd { header: AbiHeader::new(header), id, member: PdMember::default() }.into_raw())
+    Ok(Pd { header: AbiHeader::new(header), id, multi_rail, member: PdMember::default() }.into_raw())
 }
 
 #[unsafe(no_mangle)]

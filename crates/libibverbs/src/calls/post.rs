@@ -18,6 +18,7 @@ use super::qp::Qp;
 use super::srq::Srq;
 use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure};
+use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 
 /// The maximum number of requests that are posted in one call. A longer list is posted in several batches.
@@ -155,8 +156,12 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         None => nic.post_srq_recv(srq.id, wrs),
         Some(virtual_srq) => virtual_srq.post(wrs),
     };
+    let translate = |wr: &ibv_recv_wr| {
+        let entries = u32::try_from(wr.num_sge).unwrap_or(0); // `recv_request` refuses a negative number
+        check_limit("scatter entries of a receive", entries, srq.sges).and_then(|()| recv_request(wr))
+    };
     // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is valid for writing.
-    unsafe { post("ibv_post_srq_recv", wr, bad_wr, recv_request, post_to) }
+    unsafe { post("ibv_post_srq_recv", wr, bad_wr, translate, post_to) }
 }
 
 fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use mitra_softnic::SoftNic;
 use mitra_verbs::{
-    Error, Gid, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result, SendWr,
+    Error, Gid, Limits, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr,
+    Result, SendWr,
 };
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
@@ -17,6 +18,7 @@ use super::srq::Srq;
 use super::wr_list::WrBuilder;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status, unless_dead};
+use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
@@ -193,8 +195,9 @@ pub(crate) unsafe fn create(
         },
         sq_sig_all: init.sq_sig_all != 0,
     };
-    let (backend, qpn) = match &context.rails.multi_rail {
-        Some(multi_rail) if qp_type == QpType::Rc => {
+    check_capacities(&attr.cap, &context.rails.limits())?;
+    let (backend, qpn) = match (&context.rails.multi_rail, &domain.multi_rail) {
+        (Some(multi_rail), Some(pd)) if qp_type == QpType::Rc => {
             let rails = Arc::downgrade(&context.rails);
             let on_event = Box::new(move |event| {
                 if let Some(rails) = rails.upgrade() {
@@ -204,6 +207,7 @@ pub(crate) unsafe fn create(
             let qp = multi_rail.create_qp(CreateParams {
                 on_event,
                 init: attr,
+                pd: Arc::clone(pd),
                 send_cq: virtual_cq(send_cq)?,
                 recv_cq: virtual_cq(recv_cq)?,
                 srq: srq.and_then(|srq| srq.virtual_srq.clone()),
@@ -211,7 +215,7 @@ pub(crate) unsafe fn create(
             let qpn = qp.qpn();
             (Backend::MultiRail(Arc::clone(multi_rail), qp), qpn)
         }
-        Some(_) if srq.is_some() => {
+        (Some(_), _) if srq.is_some() => {
             return Err(Error::Unsupported(
                 "shared receive queues of UD and UC queue pairs on a device with several rails",
             ));
@@ -249,6 +253,19 @@ pub(crate) unsafe fn create(
     .into_raw();
     context.rails.objects().qps.insert(qpn, context.object_entry(qp as usize));
     Ok(qp)
+}
+
+/// Checks the capacities of a queue pair.
+///
+/// # Errors
+/// `Limit` if a capacity exceeds the device's, as `ibv_query_device` reports it. A NIC's own limits may be higher than those of a device with
+/// several rails.
+fn check_capacities(cap: &QpCap, limits: &Limits) -> Result<()> {
+    check_limit("send queue entries", cap.send_wrs, limits.wrs)?;
+    check_limit("receive queue entries", cap.recv_wrs, limits.wrs)?;
+    check_limit("gather entries of a send", cap.send_sges, limits.sges)?;
+    check_limit("scatter entries of a receive", cap.recv_sges, limits.sges)?;
+    check_limit("bytes of inline data", cap.inline, limits.inline)
 }
 
 fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {

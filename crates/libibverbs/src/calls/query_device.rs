@@ -58,6 +58,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
         AtomicScope::Nic => IBV_ATOMIC_HCA,
         AtomicScope::Global => IBV_ATOMIC_GLOB,
     };
+    // 0 on a device with several rails, which has no windows.
     out.max_mw = count(limits.mws);
     out.max_ah = count(limits.ahs);
     out.max_mcast_grp = count(limits.mcast_groups);

@@ -11,6 +11,7 @@ use super::context::{Context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{pointer, status, unless_dead};
+use crate::common::limit::check_limit;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::virtual_srq::VirtualSrq;
 
@@ -21,7 +22,8 @@ pub(crate) struct Srq {
     pub(crate) id: SrqId,
     pub(crate) events: UnacknowledgedEvents,
     depth: u32,
-    sges: u32,
+    /// The maximum number of scatter entries in a receive.
+    pub(crate) sges: u32,
     /// The limit that was armed last. The limit event disarms the queue, but does not change this value.
     limit: AtomicU32,
     /// The queue from which virtual queue pairs take receives. Present on a device with several rails.
@@ -73,14 +75,9 @@ unsafe fn create(
 ) -> Result<*mut ibv_srq> {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
-    let limits = &context.nic().attr().limits;
-    if attr.max_sge > limits.sges {
-        return Err(Error::Limit {
-            attribute: "scatter/gather entries of a receive",
-            requested: attr.max_sge.into(),
-            limit: limits.sges.into(),
-        });
-    }
+    let limits = context.rails.limits();
+    check_limit("scatter/gather entries of a receive", attr.max_sge, limits.sges)?;
+    check_limit("shared receive queue entries", attr.max_wr, limits.wrs)?;
     let id = context.nic().create_srq(object.id, attr.max_wr)?;
     // SAFETY: the structure consists of integers and raw pointers, for which all zeros is a valid value.
     let header: AbiHeader<ibv_srq> = unsafe { AbiHeader::zeroed() };
@@ -90,9 +87,9 @@ unsafe fn create(
     fields.srq_context = srq_context;
     fields.pd = pd;
     fields.handle = id.0;
-    let virtual_srq = context.rails.multi_rail.as_ref().map(|_| {
+    let virtual_srq = object.multi_rail.as_ref().map(|pd| {
         let rails = Arc::downgrade(&context.rails);
-        VirtualSrq::new(attr.max_wr, move || {
+        VirtualSrq::new(Arc::clone(pd), attr.max_wr, limits.message_bytes, move || {
             if let Some(rails) = rails.upgrade() {
                 rails.deliver(AsyncEvent::SrqLimitReached(id));
             }

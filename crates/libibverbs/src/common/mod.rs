@@ -4,6 +4,7 @@ pub(crate) mod errno;
 pub(crate) mod event_queue;
 pub(crate) mod fork_generation;
 pub(crate) mod grh;
+pub(crate) mod limit;
 pub(crate) mod lock;
 pub(crate) mod logging;
 pub(crate) mod unacknowledged_events;

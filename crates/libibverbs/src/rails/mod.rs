@@ -20,6 +20,7 @@ pub(crate) mod open;
 mod peer_closed;
 mod peer_region_keys;
 mod progress_thread;
+pub(crate) mod protection_domain;
 pub(crate) mod rail_set;
 mod rendezvous;
 mod srq_arrival_ring;

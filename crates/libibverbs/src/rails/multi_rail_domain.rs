@@ -1,14 +1,14 @@
 //! The state that all virtual queue pairs of a device share: the NICs, the registered memory, the rendezvous, and the configuration.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
-use mitra_failover::{Config, DetectorConfig, Domain, LocalNic, RemoteRegion, VirtualMr, VirtualQp};
+use mitra_failover::{Config, DetectorConfig, Domain, LocalNic, VirtualQp};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Access, Buffer, CompletionChannel, Key, Limits, PdId, Provider, Result};
+use mitra_verbs::{Access, CompletionChannel, Limits, Provider, Result};
 
+use super::protection_domain::MultiRailPd;
 use super::rendezvous::Rendezvous;
 use crate::common::errno::system_error;
 use crate::common::lock::lock;
@@ -27,13 +27,12 @@ const HEARTBEAT_MISSES: u32 = 20;
 /// be ready long before the other end.
 const FIRST_CONTACT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The failover domain over all rails, and the state that its virtual queue pairs share.
+/// The failover domain over all rails, and the state that all virtual queue pairs share. The program's objects are in domains of their own
+/// ([`MultiRailPd`]).
 pub(crate) struct MultiRailDomain {
     failover: Arc<Domain>,
     pub(super) rendezvous: Arc<Rendezvous>,
     config: Config,
-    /// The keys of the program's memory regions on all rails, by the rkey on rail 0. Peers query them.
-    regions: Mutex<HashMap<Key, RemoteRegion>>,
     /// The virtual queue pairs that `ibv_modify_qp` to RESET has replaced, each with the time of the reset. They are kept for [`LINGER`].
     retired: Mutex<Vec<(Instant, VirtualQp)>>,
 }
@@ -67,14 +66,11 @@ impl MultiRailDomain {
                 first_contact_timeout: FIRST_CONTACT_TIMEOUT,
                 ..DetectorConfig::default()
             },
+            // A queue pair permits nothing before the program sets its access flags.
+            access: Access::empty(),
             ..Config::default()
         };
-        MultiRailDomain { failover, rendezvous, config, regions: Mutex::default(), retired: Mutex::default() }
-    }
-
-    /// Returns the failover domain.
-    pub(super) fn failover(&self) -> &Arc<Domain> {
-        &self.failover
+        MultiRailDomain { failover, rendezvous, config, retired: Mutex::default() }
     }
 
     /// Returns the NICs, rail 0 first.
@@ -92,9 +88,12 @@ impl MultiRailDomain {
         limits(&self.failover, self.config.completion_log)
     }
 
-    /// Returns the protection domain on rail 0. It is the only one there, and every protection domain of the program stands for it.
-    pub(crate) fn pd(&self) -> PdId {
-        self.nics()[0].pd
+    /// Allocates a protection domain of the program.
+    ///
+    /// # Errors
+    /// The errors of [`MultiRailPd::new`].
+    pub(crate) fn alloc_pd(&self) -> Result<Arc<MultiRailPd>> {
+        MultiRailPd::new(&self.failover)
     }
 
     /// Returns the completion channel on rail 0. The program's completion queues are created with this channel, so that their events wake
@@ -103,36 +102,12 @@ impl MultiRailDomain {
         self.nics()[0].channel.as_ref()
     }
 
-    /// Registers memory with every live NIC.
-    ///
-    /// # Errors
-    /// The error of the first live NIC that refuses, or `DeviceFatal` if all NICs are dead.
-    pub(crate) fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
-        let mr = self.failover.register(memory, access)?;
-        lock(&self.regions).insert(mr.primary().rkey, mr.remote());
-        Ok(mr)
-    }
-
-    /// Revokes a registration on all rails. After `Ok`, no NIC accesses the memory.
-    ///
-    /// # Errors
-    /// The error of the first NIC that does not confirm the revocation. This NIC may still access the memory.
-    pub(crate) fn deregister(&self, mr: &VirtualMr) -> Result<()> {
-        lock(&self.regions).remove(&mr.primary().rkey);
-        self.failover.deregister(mr)
-    }
-
-    /// Returns the keys of one of the program's memory regions on all rails, by the rkey on rail 0.
-    pub(super) fn region(&self, key: Key) -> Option<RemoteRegion> {
-        lock(&self.regions).get(&key).cloned()
-    }
-
     /// Creates a virtual queue pair with the configuration of `vqp`, for a queue pair that is connected to itself.
     ///
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build).
     pub(super) fn duplicate(&self, vqp: &VirtualQp) -> Result<VirtualQp> {
-        Ok(VirtualQp::builder(&self.failover).config(vqp.config()).build()?)
+        Ok(VirtualQp::builder(vqp.domain()).config(vqp.config()).build()?)
     }
 
     /// Shuts down a virtual queue pair that a reset has replaced, and keeps it for [`LINGER`].
@@ -153,10 +128,11 @@ impl MultiRailDomain {
 }
 
 /// Returns the limits of virtual queue pairs: the domain's limits, with half as many work requests if there is a completion log, because
-/// each request then takes two entries of a send queue.
+/// each request then takes two entries of a send queue, and without windows. The device itself uses one protection domain.
 fn limits(failover: &Domain, log: bool) -> Limits {
     let limits = failover.limits();
-    Limits { wrs: if log { limits.wrs / 2 } else { limits.wrs }, ..limits }
+    let wrs = if log { limits.wrs / 2 } else { limits.wrs };
+    Limits { wrs, mws: 0, pds: limits.pds.saturating_sub(1), ..limits }
 }
 
 /// Returns 64 unpredictable bits.

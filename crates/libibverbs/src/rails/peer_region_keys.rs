@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use mitra_failover::RemoteRegion;
-use mitra_verbs::{Gid, Key, SendWr, WcStatus};
+use mitra_verbs::{Gid, Key, Qpn, SendWr, WcStatus};
 
 use super::rendezvous::{Query, Rendezvous, Subject};
 
@@ -50,9 +50,18 @@ impl RegionKeys {
         self.queries.len() < MAX_QUERIES
     }
 
-    /// Queries the peer for the region of a key, without waiting for the answer. `id` must be unpredictable (see [`Query::new`]).
-    pub(super) fn request(&mut self, rendezvous: &Arc<Rendezvous>, id: u64, peer: &[Gid], key: Key) {
-        self.queries.insert(key, Query::new(rendezvous, id, peer.to_vec(), Subject::Region(key)));
+    /// Queries the peer for the region of a key, without waiting for the answer. `qpn` is the peer's queue pair, whose protection domain must
+    /// contain the region. `id` must be unpredictable (see [`Query::new`]).
+    pub(super) fn request(
+        &mut self,
+        rendezvous: &Arc<Rendezvous>,
+        id: u64,
+        peer: &[Gid],
+        qpn: Qpn,
+        key: Key,
+    ) {
+        let query = Query::new(rendezvous, id, peer.to_vec(), Subject::Region { qpn, key });
+        self.queries.insert(key, query);
     }
 
     /// Sends those outstanding queries again that are due. Never blocks.

@@ -85,7 +85,7 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
         qp.make_progress();
         qp.rearm();
     }
-    multi_rail.answer_queries(&qps);
+    multi_rail.answer_queries();
     multi_rail.close_lingering();
     true
 }

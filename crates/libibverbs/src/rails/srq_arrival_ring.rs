@@ -15,6 +15,9 @@ pub(super) const MAX_SLOTS: usize = 64;
 const MIN_SLOTS: usize = 4;
 /// An upper bound on the size of a ring in bytes, unless [`MIN_SLOTS`] slots take more.
 const RING_BYTES: usize = 4 << 20;
+/// The minimum length of a slot in bytes. It is more than short receives need, because longer receives may be posted later. The system
+/// provides the memory of a slot when a message is written there.
+const MIN_SLOT_BYTES: usize = 16 << 10;
 
 /// A ring of receives (*slots*) in Mitra's memory. Each slot holds one message. The connection delivers messages in order, so the slots are
 /// filled and reposted in order.
@@ -39,19 +42,19 @@ pub(super) struct MatchedMessage {
 }
 
 impl BounceRing {
-    /// Registers the ring's memory, and posts its receives. A slot is as long as the longest shared receive that was posted so far. A longer
-    /// message fails, even if it would fit in a shared receive that is posted later.
+    /// Registers the ring's memory, and posts its receives. A slot is as long as the longest shared receive that was posted so far, and at least
+    /// [`MIN_SLOT_BYTES`]. A longer message fails, even if it would fit in a shared receive that is posted later.
     ///
     /// # Errors
     /// The error of a NIC that refuses to register the memory, or of the virtual queue pair that refuses a receive.
-    pub(super) fn new(domain: &Arc<Domain>, srq: &VirtualSrq, vqp: &mut VirtualQp) -> Result<BounceRing> {
+    pub(super) fn new(srq: &VirtualSrq, vqp: &mut VirtualQp) -> Result<BounceRing> {
+        let domain = Arc::clone(vqp.domain());
         let max_message = domain.limits().message_bytes as usize;
-        let slot_bytes = srq.longest().clamp(1, max_message).next_multiple_of(8);
+        let slot_bytes = srq.longest().max(MIN_SLOT_BYTES).min(max_message).next_multiple_of(8);
         let slots = (RING_BYTES / slot_bytes).clamp(MIN_SLOTS, MAX_SLOTS);
         let buffer = Arc::new(Buffer::new(slot_bytes * slots));
         let mr = domain.register(&buffer, Access::LOCAL_WRITE)?;
-        let ring =
-            BounceRing { domain: Arc::clone(domain), buffer, mr, slot_bytes, unmatched: VecDeque::new() };
+        let ring = BounceRing { domain, buffer, mr, slot_bytes, unmatched: VecDeque::new() };
         (0..slots).try_for_each(|slot| vqp.post_recv(ring.receive(slot as u64)))?;
         Ok(ring)
     }
@@ -89,7 +92,7 @@ impl BounceRing {
             let receive_len: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
             copied = match () {
                 () if receive_len < bytes.len() as u64 => WcStatus::LocalLength,
-                () if !self.domain.scatter(&wr.sges, &bytes) => WcStatus::LocalProtection,
+                () if !srq.scatter(&wr, &bytes) => WcStatus::LocalProtection,
                 () => WcStatus::Success,
             };
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mitra_control::Settings;
 use mitra_failover::{Config, VirtualQp};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Error, Qpn, Result};
+use mitra_verbs::{Qpn, Result};
 
 use super::multi_rail_domain::{LINGER, MultiRailDomain};
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
@@ -57,28 +57,21 @@ impl MultiRail {
         &self.domain
     }
 
-    /// Creates a queue pair in RESET.
+    /// Creates a queue pair in RESET. Its capacities are within the device's limits.
     ///
     /// # Errors
-    /// `Limit` if a capacity exceeds the device's, `System` if the system's random source cannot be read, or the errors of
-    /// [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build).
+    /// The errors of [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build).
     pub(crate) fn create_qp(&self, params: CreateParams) -> Result<Arc<MultiRailQp>> {
-        let (cap, limits) = (&params.init.cap, self.domain.limits());
-        for (attribute, requested, limit) in [
-            ("gather entries of a send", cap.send_sges, limits.sges),
-            ("scatter entries of a receive", cap.recv_sges, limits.sges),
-            ("bytes of inline data", cap.inline, limits.inline),
-        ] {
-            if requested > limit {
-                return Err(Error::Limit { attribute, requested: requested.into(), limit: limit.into() });
-            }
-        }
+        let cap = &params.init.cap;
         let config = Config {
             send_wrs: cap.send_wrs.max(1),
             recv_wrs: if params.srq.is_some() { srq_arrival_ring::MAX_SLOTS as u32 } else { cap.recv_wrs },
+            send_sges: cap.send_sges,
+            recv_sges: if params.srq.is_some() { 1 } else { cap.recv_sges },
+            inline: cap.inline,
             ..self.domain.config()
         };
-        let vqp = VirtualQp::builder(self.domain.failover()).config(config).build()?;
+        let vqp = VirtualQp::builder(params.pd.failover()).config(config).build()?;
         let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
         lock(&self.qps).insert(qp.qpn(), Arc::downgrade(&qp));
         Ok(qp)
@@ -100,8 +93,9 @@ impl MultiRail {
         lock(&self.qps).get(&qpn).and_then(Weak::upgrade)
     }
 
-    /// Answers the queries that have arrived. If no queue pair accepts the sender as its peer, the answer is that the object does not exist.
-    pub(super) fn answer_queries(&self, qps: &[Arc<MultiRailQp>]) {
+    /// Answers the queries that have arrived. If the queue pair does not exist or does not accept the sender as its peer, or if the region is
+    /// not in the queue pair's protection domain, the answer is that the object does not exist.
+    pub(super) fn answer_queries(&self) {
         let rendezvous = &self.domain.rendezvous;
         for query in rendezvous.take_received() {
             let answer = match query.subject {
@@ -113,11 +107,10 @@ impl MultiRail {
                     }
                     qp.and_then(|qp| qp.local_info().ok()).map(|info| info.encode())
                 }
-                Subject::Region(key) => qps
-                    .iter()
-                    .any(|qp| qp.accepts_peer(query.from))
-                    .then(|| self.domain.region(key))
-                    .flatten()
+                Subject::Region { qpn, key } => self
+                    .qp(qpn)
+                    .filter(|qp| qp.accepts_peer(query.from))
+                    .and_then(|qp| qp.pd().region(key))
                     .map(|region| region.encode()),
             };
             rendezvous.answer(&query, answer);

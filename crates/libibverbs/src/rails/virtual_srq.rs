@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use mitra_verbs::{Error, PostError, RecvWr, Result};
 
+use super::protection_domain::MultiRailPd;
 use crate::common::lock::lock;
 
 /// A virtual queue pair that takes receives from a [`VirtualSrq`].
@@ -21,10 +22,16 @@ pub(super) trait ReceiveConsumer: Send + Sync {
 
 /// A shared receive queue.
 pub(crate) struct VirtualSrq {
+    /// The protection domain of the receives' memory, which may differ from those of the queue pairs.
+    pd: Arc<MultiRailPd>,
     /// The maximum number of receives in the queue.
     depth: usize,
+    /// The maximum length of a receive in bytes.
+    max_bytes: u32,
     /// The length in bytes of the longest receive that was posted so far.
     longest: AtomicUsize,
+    /// Whether a receive was posted, which may have no bytes.
+    used: AtomicBool,
     state: Mutex<State>,
     /// Reports `IBV_EVENT_SRQ_LIMIT_REACHED`.
     on_limit: Box<dyn Fn() + Send + Sync>,
@@ -51,11 +58,19 @@ impl State {
 }
 
 impl VirtualSrq {
-    /// Creates a queue for up to `depth` receives. `on_limit` reports the limit event.
-    pub(crate) fn new(depth: u32, on_limit: impl Fn() + Send + Sync + 'static) -> Arc<VirtualSrq> {
+    /// Creates a queue for up to `depth` receives of `max_bytes` bytes. `on_limit` reports the limit event.
+    pub(crate) fn new(
+        pd: Arc<MultiRailPd>,
+        depth: u32,
+        max_bytes: u32,
+        on_limit: impl Fn() + Send + Sync + 'static,
+    ) -> Arc<VirtualSrq> {
         Arc::new(VirtualSrq {
+            pd,
             depth: depth as usize,
+            max_bytes,
             longest: AtomicUsize::new(0),
+            used: AtomicBool::new(false),
             state: Mutex::default(),
             on_limit: Box::new(on_limit),
         })
@@ -84,11 +99,33 @@ impl VirtualSrq {
         self.longest.load(Ordering::Relaxed)
     }
 
+    /// Returns whether a receive was posted so far.
+    pub(super) fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Copies a message to the memory that a receive names. Returns false if the regions of the queue's protection domain do not permit it.
+    pub(super) fn scatter(&self, wr: &RecvWr, bytes: &[u8]) -> bool {
+        self.pd.scatter(&wr.sges, bytes)
+    }
+
+    /// Checks the length of a receive, and records it.
+    fn check_len(&self, wr: &RecvWr) -> Result<()> {
+        let bytes: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        if bytes > self.max_bytes.into() {
+            let attribute = "bytes of a receive";
+            return Err(Error::Limit { attribute, requested: bytes, limit: self.max_bytes.into() });
+        }
+        self.longest.fetch_max(bytes as usize, Ordering::Relaxed);
+        self.used.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Posts receives, and has the queue pairs match them with messages that have arrived. After an error, they are matched when a queue
     /// pair is driven the next time.
     ///
     /// # Errors
-    /// `Invalid` if the receives exceed the queue's depth, with the index of the first receive for which there is no space. The receives
+    /// The index of the first receive that is refused: `Invalid` if the queue is full, or `Limit` if the receive is too long. The receives
     /// before it are posted.
     pub(crate) fn post(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let consumers = {
@@ -98,8 +135,7 @@ impl VirtualSrq {
                     let error = Error::Invalid("the shared receive queue is full; create it larger");
                     return Err(PostError { index, error });
                 }
-                let len = wr.sges.iter().map(|sge| sge.len as usize).sum();
-                self.longest.fetch_max(len, Ordering::Relaxed);
+                self.check_len(wr).map_err(|error| PostError { index, error })?;
                 state.receives.push_back(wr.clone());
             }
             state.consumers.clone()

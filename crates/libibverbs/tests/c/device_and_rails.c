@@ -1,33 +1,12 @@
 /* Scenarios of one process with two queue pairs connected to each other. The process fails its own rails. */
+#include "rail_faults.h"
 #include "test_support.h"
 
 #include <poll.h>
-#include <sys/un.h>
 
 static struct end end;
 /* The requester and the responder. */
 static struct ibv_qp *one, *other;
-
-static int rails(void)
-{
-	return atoi(getenv("MITRA_RAILS"));
-}
-
-/* Sends a fault script to the device's control socket, as `mitra fault` does, and reads the reply. */
-static void fault(const char *format, int rail)
-{
-	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	const char *dir = getenv("MITRA_RUN_DIR");
-	char line[256];
-	CHECK(dir && snprintf(to.sun_path, sizeof to.sun_path, "%s/%d.sock", dir, (int)getpid()) < (int)sizeof to.sun_path);
-	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-	CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
-	int n = snprintf(line, sizeof line, format, rail);
-	line[n++] = '\n';
-	CHECK(write(fd, line, n) == n);
-	CHECK(read(fd, line, sizeof line) > 0 && strstr(line, "done"));
-	close(fd);
-}
 
 static bool has_event(int milliseconds)
 {
@@ -47,14 +26,6 @@ static enum ibv_port_state port(void)
 	struct ibv_port_attr attr;
 	CHECK(ibv_query_port(end.context, 1, &attr) == 0);
 	return attr.state;
-}
-
-static enum ibv_qp_state state_of(struct ibv_qp *qp)
-{
-	struct ibv_qp_attr attr;
-	struct ibv_qp_init_attr init;
-	CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
-	return attr.qp_state;
 }
 
 static void to_state(struct ibv_qp *qp, enum ibv_qp_state state)

@@ -1,4 +1,5 @@
 /* Shared code of the C test programs: an endpoint with a connection, and checks that report where they failed. */
+#pragma once
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdbool.h>
@@ -70,7 +71,7 @@ static struct ibv_qp_init_attr plain_init(struct end *end)
 	};
 }
 
-static struct ibv_qp *make_qp(struct end *end)
+static inline struct ibv_qp *make_qp(struct end *end)
 {
 	struct ibv_qp_init_attr init = plain_init(end);
 	struct ibv_qp *qp;
@@ -92,7 +93,7 @@ static inline union ibv_gid mcast_gid(int n)
 	return (union ibv_gid){ .raw = { [10] = 0xff, 0xff, 239, own >> 8, own, n } };
 }
 
-static void ready(struct ibv_qp *qp)
+static inline void ready(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
 	CHECK(ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);

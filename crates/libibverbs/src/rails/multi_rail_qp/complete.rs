@@ -85,7 +85,8 @@ impl MultiRailQp {
             return;
         }
         if let Outcome::Unresolved(error) = completion.outcome
-            && !matches!(error, UnresolvedError::Undecided(CloseReason::Closed))
+            // A NIC flushes these requests, too, and does not say more.
+            && !matches!(error, UnresolvedError::Undecided(CloseReason::Closed | CloseReason::RequestError))
             && locked.logged_errors < MAX_LOGGED_ERRORS
         {
             locked.logged_errors += 1;
@@ -159,6 +160,8 @@ pub(super) fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
         Outcome::Success => (WcStatus::Success, 0),
         Outcome::Failed(status) => (status, 0),
         Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::Closed)) => (WcStatus::Flushed, 0),
+        // A NIC flushes the requests after a failed one, whether or not they were executed.
+        Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::RequestError)) => (WcStatus::Flushed, 2),
         Outcome::Unresolved(UnresolvedError::Indeterminate) => (WcStatus::RetryExceeded, 1),
         Outcome::Unresolved(UnresolvedError::Undecided(_)) => (WcStatus::RetryExceeded, 2),
         Outcome::Unresolved(UnresolvedError::ValueLost) => (WcStatus::RemoteOperation, 3),

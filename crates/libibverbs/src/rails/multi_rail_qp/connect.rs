@@ -1,8 +1,8 @@
 //! `ibv_modify_qp` and `ibv_query_qp` for a queue pair over several rails.
 
 use mitra_verbs::{
-    Error, Gid, Psn, QpAttr, QpState, QpStatus, QpType, Qpn, Result, RnrTimer, SqDrain, WcStatus,
-    check_modify,
+    Access, Error, Gid, ModifyError, Psn, QpAttr, QpAttribute, QpState, QpStatus, QpType, Qpn, Result,
+    RnrTimer, SqDrain, WcStatus, check_modify,
 };
 
 use super::MultiRailQp;
@@ -24,13 +24,17 @@ impl MultiRailQp {
         if to == QpState::Sqd {
             return Err(Error::Unsupported("the SQD state on a device with several rails"));
         }
+        self.check_limits(attr)?;
         if to == QpState::Reset {
             return self.reset();
+        }
+        if attr.access.is_some() && to != QpState::Rtr {
+            lock(&self.locked).set_access(attr.access)?;
         }
         if (from, to) == (QpState::Init, QpState::Rtr)
             && let (Some(gid), Some(qpn)) = (attr.dest_gid, attr.dest_qpn)
         {
-            self.connect(gid, qpn, RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default()))?;
+            self.connect(gid, qpn, attr)?;
         }
         let mut locked = lock(&self.locked);
         if (from, to) == (QpState::Rtr, QpState::Rts) {
@@ -50,9 +54,31 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Connects all rails to the peer for receiving (INIT to RTR).
-    fn connect(&self, gid: Gid, qpn: Qpn, min_rnr_timer: RnrTimer) -> Result<()> {
+    /// Checks attributes against the limits of the device.
+    fn check_limits(&self, attr: &QpAttr) -> Result<(), ModifyError> {
+        let limit = self.domain.limits().rd_atomic;
+        let requested = [
+            (QpAttribute::MaxRdAtomic, attr.max_rd_atomic),
+            (QpAttribute::MaxDestRdAtomic, attr.max_dest_rd_atomic),
+        ];
+        match requested.into_iter().find(|(_, value)| value.is_some_and(|n| n > limit)) {
+            Some((attribute, _)) => {
+                let rule = "at most the limit `rd_atomic` of the device";
+                Err(ModifyError::OutOfRange { attribute, rule })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Connects all rails to the peer for receiving (INIT to RTR). The access flags are those of `attr`, or those that were set before.
+    fn connect(&self, gid: Gid, qpn: Qpn, attr: &QpAttr) -> Result<()> {
+        let min_rnr_timer = RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default());
         *lock(&self.peer) = vec![gid];
+        {
+            let mut locked = lock(&self.locked);
+            let access = attr.access.or(locked.attr.access);
+            locked.set_access(access)?;
+        }
         let connected = if qpn == self.qpn && self.local_info()?.gids().any(|own| own == gid) {
             lock(&self.locked).connect_to_itself(&self.domain, min_rnr_timer)
         } else {
@@ -73,7 +99,8 @@ impl MultiRailQp {
         if locked.state == QpState::Reset {
             return Ok(());
         }
-        let replacement = locked.vqp.reset_replacement()?;
+        let mut replacement = locked.vqp.reset_replacement()?;
+        replacement.set_access(Access::empty())?;
         let LockedState { vqp, sender, .. } = std::mem::replace(&mut *locked, LockedState::new(replacement));
         [Some(vqp), sender].into_iter().flatten().for_each(|replaced| self.domain.retire(replaced));
         lock(&self.peer).clear();

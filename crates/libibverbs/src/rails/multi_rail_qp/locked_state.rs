@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use mitra_failover::{Completion, ConnectInfo, VirtualQp};
-use mitra_verbs::{QpAttr, QpState, Result, RnrTimer, SendWr};
+use mitra_verbs::{Access, QpAttr, QpState, Result, RnrTimer, SendWr};
 
 use crate::rails::multi_rail_domain::MultiRailDomain;
 use crate::rails::peer_closed::PeerClosed;
@@ -81,6 +81,14 @@ impl LockedState {
     /// Shuts down the virtual queue pairs, which tell the peer that the connection has ended.
     pub(super) fn shutdown(&mut self) {
         self.vqps().for_each(VirtualQp::shutdown);
+    }
+
+    /// Sets the operations that the peer may request, or permits none.
+    ///
+    /// # Errors
+    /// The errors of [`VirtualQp::set_access`].
+    pub(super) fn set_access(&mut self, access: Option<Access>) -> Result<()> {
+        self.vqps().try_for_each(|vqp| vqp.set_access(access.unwrap_or(Access::empty())))
     }
 
     /// Enters ERR, as a queue pair of a NIC does at its first error. Requests after the one that failed are flushed.

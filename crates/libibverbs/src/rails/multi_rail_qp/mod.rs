@@ -21,6 +21,7 @@ use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, Qpn, Result, Wc, WcOpcod
 
 use self::locked_state::LockedState;
 use super::multi_rail_domain::MultiRailDomain;
+use super::protection_domain::MultiRailPd;
 use super::virtual_cq::{CompletionSource, VirtualCq};
 use super::virtual_srq::{ReceiveConsumer, VirtualSrq};
 use crate::common::lock::lock;
@@ -28,6 +29,7 @@ use crate::common::lock::lock;
 /// The parameters with which a queue pair is created.
 pub(crate) struct CreateParams {
     pub(crate) init: QpInitAttr,
+    pub(crate) pd: Arc<MultiRailPd>,
     pub(crate) send_cq: Arc<VirtualCq>,
     pub(crate) recv_cq: Arc<VirtualCq>,
     pub(crate) srq: Option<Arc<VirtualSrq>>,
@@ -75,6 +77,11 @@ impl MultiRailQp {
     /// Returns the queue pair's number.
     pub(crate) fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// Returns the queue pair's protection domain.
+    pub(super) fn pd(&self) -> &MultiRailPd {
+        &self.params.pd
     }
 
     /// Returns the number of failovers so far.

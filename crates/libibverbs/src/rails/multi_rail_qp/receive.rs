@@ -53,11 +53,11 @@ impl MultiRailQp {
         if locked.bounce_ring.is_none()
             && matches!(locked.state, QpState::Rtr | QpState::Rts)
             && locked.vqp.close_reason().is_none()
-            && srq.longest() > 0
+            && srq.is_used()
         {
             // If the ring cannot be created, the virtual queue pair has no receives, and the peer's sends are answered with RNR NAKs
             // until a later attempt succeeds.
-            locked.bounce_ring = BounceRing::new(self.domain.failover(), srq, &mut locked.vqp).ok();
+            locked.bounce_ring = BounceRing::new(srq, &mut locked.vqp).ok();
         }
         let Some(ring) = &mut locked.bounce_ring else { return };
         let mut failed = false;

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use mitra_failover::RemoteRegion;
-use mitra_verbs::{Error, PostError, QpState, Result, SendFlags, SendWr, WcStatus};
+use mitra_verbs::{Error, PostError, QpState, Qpn, Result, SendFlags, SendWr, WcStatus};
 
 use super::MultiRailQp;
 use super::locked_state::LockedState;
@@ -131,7 +131,9 @@ impl MultiRailQp {
             && !locked.region_keys.is_requested(remote.rkey)
         {
             let peer = lock(&self.peer).clone();
-            locked.region_keys.request(&self.domain.rendezvous, random()?, &peer, remote.rkey);
+            // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
+            let qpn = locked.attr.dest_qpn.unwrap_or(Qpn::new(0));
+            locked.region_keys.request(&self.domain.rendezvous, random()?, &peer, qpn, remote.rkey);
         }
         Ok(())
     }
@@ -162,8 +164,8 @@ impl MultiRailQp {
         loop {
             let ready = locked.deferred.iter().take_while(|wr| locked.region_keys.can_post(wr)).count();
             if post_oldest(locked, ready).is_err() {
-                // All requests were checked when they were deferred. So the program must have deregistered local memory since then.
-                return self.fail_front(locked, WcStatus::LocalProtection);
+                // All requests were checked when they were deferred, so the virtual queue pair has failed since then.
+                return self.fail_front(locked, WcStatus::LocalQpOperation);
             }
             let Some(remote) = locked.deferred.front().and_then(|wr| wr.op.remote()) else { return };
             match locked.region_keys.lookup(remote.rkey) {

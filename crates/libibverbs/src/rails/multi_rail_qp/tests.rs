@@ -2,6 +2,7 @@
 //! decide when a peer answers.
 
 use std::collections::VecDeque;
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use mitra_failover::{Domain, VirtualMr};
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::{
     Access, Buffer, CqId, Data, Key, Provider, QpCap, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
-    Sge, SgeList,
+    SgeList,
 };
 
 use super::*;
@@ -38,14 +39,24 @@ fn gids(device: &MultiRail) -> Vec<Gid> {
         .collect()
 }
 
-fn create_qp(device: &MultiRail, cq: &Arc<VirtualCq>) -> Arc<MultiRailQp> {
-    create_qp_with(device, cq, DEPTH, true)
+fn alloc_pd(device: &MultiRail) -> Arc<MultiRailPd> {
+    device.domain().alloc_pd().expect("the NICs have room")
 }
 
-fn create_qp_with(device: &MultiRail, cq: &Arc<VirtualCq>, depth: u32, sq_sig_all: bool) -> Arc<MultiRailQp> {
+fn create_qp(device: &MultiRail, cq: &Arc<VirtualCq>) -> Arc<MultiRailQp> {
+    create_qp_with(device, alloc_pd(device), cq, DEPTH, true)
+}
+
+fn create_qp_with(
+    device: &MultiRail,
+    pd: Arc<MultiRailPd>,
+    cq: &Arc<VirtualCq>,
+    depth: u32,
+    sq_sig_all: bool,
+) -> Arc<MultiRailQp> {
     let init = QpInitAttr {
         qp_type: QpType::Rc,
-        pd: device.domain().pd(),
+        pd: pd.id(),
         send_cq: CqId(0),
         recv_cq: CqId(0),
         srq: None,
@@ -54,13 +65,14 @@ fn create_qp_with(device: &MultiRail, cq: &Arc<VirtualCq>, depth: u32, sq_sig_al
     };
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
     device
-        .create_qp(CreateParams { init, send_cq, recv_cq, srq: None, on_event: Box::new(|_| {}) })
+        .create_qp(CreateParams { init, pd, send_cq, recv_cq, srq: None, on_event: Box::new(|_| {}) })
         .expect("the capacities are within the limits")
 }
 
 /// One end of a connection, with a registered buffer of 64 bytes.
 struct End {
     device: Arc<MultiRail>,
+    pd: Arc<MultiRailPd>,
     cq: Arc<VirtualCq>,
     qp: Arc<MultiRailQp>,
     memory: Arc<Buffer>,
@@ -75,11 +87,12 @@ impl End {
     fn with(depth: u32, sq_sig_all: bool) -> End {
         let device = device();
         let cq = VirtualCq::new(None);
-        let qp = create_qp_with(&device, &cq, depth, sq_sig_all);
+        let pd = alloc_pd(&device);
+        let qp = create_qp_with(&device, Arc::clone(&pd), &cq, depth, sq_sig_all);
         let memory = Arc::new(Buffer::new(64));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let mr = device.domain().register(&memory, access).expect("memory can be registered");
-        End { device, cq, qp, memory, mr }
+        let mr = pd.register(&memory, access).expect("memory can be registered");
+        End { device, pd, cq, qp, memory, mr }
     }
 
     fn remote(&self) -> RemoteAddr {
@@ -100,7 +113,7 @@ impl End {
 
     /// Answers the queries of peers, as the progress thread does.
     fn answer_peers(&self) {
-        self.device.answer_queries(&self.device.qps());
+        self.device.answer_queries();
     }
 
     fn poll(&self) -> Vec<(u64, WcStatus)> {
@@ -119,7 +132,9 @@ fn connect(a: End, b: End) -> (End, End) {
     for (end, peer) in [(&a, &b), (&b, &a)] {
         let info = peer.qp.local_info().expect("the NICs are alive");
         let mut locked = lock(&end.qp.locked);
+        locked.set_access(Some(Access::REMOTE)).expect("the NICs are alive");
         locked.vqp.connect(&info).expect("the configurations agree");
+        locked.attr.dest_qpn = Some(peer.qp.qpn());
         locked.state = QpState::Rts;
         *lock(&end.qp.peer) = info.gids().collect();
     }
@@ -163,7 +178,7 @@ fn connected_queue_pair_answers_its_peer_only() {
             let answer = scope
                 .spawn(|| from.domain().rendezvous.query_connection(rand_id(), gids(&local)[0], qp.qpn()));
             while !answer.is_finished() {
-                local.answer_queries(&local.qps());
+                local.answer_queries();
                 thread::yield_now();
             }
             answer.join().expect("a query does not panic").is_ok()
@@ -203,7 +218,7 @@ fn slow_peer_does_not_block_post() {
 fn sends_after_unknown_rkey_stay_in_order() {
     let (a, b) = connected();
     let second = Arc::new(Buffer::new(64));
-    let second_mr = b.device.domain().register(&second, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let second_mr = b.pd.register(&second, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
     let second_mr = second_mr.expect("memory can be registered");
     (10..12).for_each(|wr_id| b.post_recv(wr_id));
     a.qp.post_send(&[a.send(1), a.write(2, b.remote())]).expect("the requests are valid");
@@ -278,12 +293,11 @@ fn destroyed_queue_pair_drops_deferred_sends() {
 #[test]
 fn refused_request_leaves_those_before_it_posted() {
     let (a, b) = connected();
-    let unregistered = Sge { addr: 0, len: 8, key: Key(0x4321) };
-    let bad = SendWr::new(3, SendOp::Write(b.remote()), Data::sge(unregistered));
+    let bad = SendWr::new(3, SendOp::Write(b.remote()), Data::inline(&[0; 4096]));
     // In the first iteration the keys of the peer's region are unknown, in the second they are known.
     for _ in 0..2 {
         let wrs = [a.write(1, b.remote()), a.write(2, b.remote()), bad.clone(), a.write(4, b.remote())];
-        let refused = a.qp.post_send(&wrs).expect_err("the third request names unregistered memory");
+        let refused = a.qp.post_send(&wrs).expect_err("the third request has too much inline data");
         assert_eq!(refused.index, 2);
         let all_or_none = a.qp.post_send_all(&wrs[1..]).expect_err("the second request is bad");
         assert_eq!(all_or_none.index, 1);
@@ -324,7 +338,7 @@ fn deferred_send_fails_after_unsignalled_sends() {
 #[test]
 fn answer_about_another_region_completes_with_bad_response() {
     let (a, b) = connected();
-    let other = b.device.domain().register(&Arc::new(Buffer::new(64)), Access::LOCAL_WRITE);
+    let other = b.pd.register(&Arc::new(Buffer::new(64)), Access::LOCAL_WRITE);
     let other = other.expect("memory can be registered").remote().encode();
     a.qp.post_send(&[a.write(1, b.remote())]).expect("the request is valid");
     let rendezvous = &b.device.domain().rendezvous;
@@ -335,12 +349,32 @@ fn answer_about_another_region_completes_with_bad_response() {
 }
 
 #[test]
+fn peer_answers_only_for_regions_of_the_queue_pairs_protection_domain() {
+    let (a, b) = connected();
+    let foreign = alloc_pd(&b.device).register(&b.memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let foreign = foreign.expect("memory can be registered").remote().at(0).rkey;
+    let mut answers = Vec::new();
+    for key in [b.remote().rkey, foreign] {
+        let subject = Subject::Region { qpn: b.qp.qpn(), key };
+        let mut query = Query::new(&a.device.domain().rendezvous, rand_id(), gids(&b.device), subject);
+        answers.push(loop {
+            b.answer_peers();
+            a.device.domain().rendezvous.poll();
+            if let Poll::Ready(answer) = query.poll() {
+                break answer.expect("the peer answers").is_some();
+            }
+        });
+    }
+    assert_eq!(answers, [true, false]);
+}
+
+#[test]
 fn many_unknown_rkeys_are_all_resolved() {
     const REGIONS: u32 = 300;
     let (a, b) = connect(End::with(REGIONS, true), End::new());
     let memory = Arc::new(Buffer::new(64));
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let region = |_| b.device.domain().register(&memory, access).expect("memory can be registered");
+    let region = |_| b.pd.register(&memory, access).expect("memory can be registered");
     let regions: Vec<_> = (0..REGIONS).map(region).collect();
     let wrs: Vec<_> = (0..).zip(&regions).map(|(wr_id, mr)| a.write(wr_id, mr.remote().at(0))).collect();
     // The requests of the second half are posted one by one, while keys for the first half are still unknown.
@@ -357,13 +391,15 @@ fn burst_of_queries_does_not_disable_rendezvous() {
     let qp = create_qp(&peer, &VirtualCq::new(None));
     let rendezvous = &local.domain().rendezvous;
     let burst: Vec<_> = (0..300)
-        .map(|key| Query::new(rendezvous, rand_id(), gids(&peer), Subject::Region(Key(key))))
+        .map(|key| {
+            Query::new(rendezvous, rand_id(), gids(&peer), Subject::Region { qpn: qp.qpn(), key: Key(key) })
+        })
         .collect();
     drop(burst);
     let info = thread::scope(|scope| {
         let answer = scope.spawn(|| rendezvous.query_connection(rand_id(), gids(&peer)[0], qp.qpn()));
         while !answer.is_finished() {
-            peer.answer_queries(&peer.qps());
+            peer.answer_queries();
             thread::yield_now();
         }
         answer.join().expect("a query does not panic")

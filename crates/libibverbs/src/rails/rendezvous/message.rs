@@ -7,8 +7,9 @@ use mitra_verbs::{Key, Qpn};
 pub(in crate::rails) enum Subject {
     /// The connection data of a queue pair (an encoded [`mitra_failover::ConnectInfo`]).
     Connection(Qpn),
-    /// The keys of the memory region with this rkey on all rails (an encoded [`mitra_failover::RemoteRegion`]).
-    Region(Key),
+    /// The keys of a memory region on all rails (an encoded [`mitra_failover::RemoteRegion`]). `key` is its rkey on rail 0. The region must be
+    /// in the protection domain of the queue pair `qpn`.
+    Region { qpn: Qpn, key: Key },
 }
 
 /// The answer to a query: the encoded data, or `None` if the answering end has no such queue pair or region.
@@ -21,7 +22,7 @@ pub(super) enum Message {
     Answer(Answer),
 }
 
-const MAGIC: [u8; 4] = *b"MMT1";
+const MAGIC: [u8; 4] = *b"MMT2";
 
 const QUERY_CONNECTION: u8 = 1;
 const QUERY_REGION: u8 = 2;
@@ -38,8 +39,9 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
             out.push(QUERY_CONNECTION);
             out.extend_from_slice(&qpn.value().to_le_bytes());
         }
-        Message::Query(Subject::Region(key)) => {
+        Message::Query(Subject::Region { qpn, key }) => {
             out.push(QUERY_REGION);
+            out.extend_from_slice(&qpn.value().to_le_bytes());
             out.extend_from_slice(&key.0.to_le_bytes());
         }
         Message::Answer(None) => out.push(ANSWER_NONE),
@@ -56,11 +58,14 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
     let (magic, rest) = bytes.split_first_chunk::<4>()?;
     let (id, rest) = rest.split_first_chunk::<8>()?;
     let (kind, body) = rest.split_first()?;
-    let word = || body.try_into().ok().map(u32::from_le_bytes);
+    let word = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_le_bytes);
     let message = match *kind {
         _ if *magic != MAGIC => return None,
-        QUERY_CONNECTION => Message::Query(Subject::Connection(Qpn::new(word()?))),
-        QUERY_REGION => Message::Query(Subject::Region(Key(word()?))),
+        QUERY_CONNECTION => Message::Query(Subject::Connection(Qpn::new(word(body)?))),
+        QUERY_REGION => {
+            let (qpn, key) = body.split_at_checked(4)?;
+            Message::Query(Subject::Region { qpn: Qpn::new(word(qpn)?), key: Key(word(key)?) })
+        }
         ANSWER_NONE if body.is_empty() => Message::Answer(None),
         ANSWER_SOME => Message::Answer(Some(body.to_vec())),
         _ => return None,
@@ -76,7 +81,7 @@ mod tests {
     fn messages_round_trip_and_truncated_messages_are_rejected() {
         for message in [
             Message::Query(Subject::Connection(Qpn::new(0x12_3456))),
-            Message::Query(Subject::Region(Key(0x1234_5678))),
+            Message::Query(Subject::Region { qpn: Qpn::new(0x65_4321), key: Key(0x1234_5678) }),
             Message::Answer(None),
             Message::Answer(Some(vec![1, 2, 3])),
         ] {

@@ -1,0 +1,14 @@
+//! The check of a requested number against a limit of the device.
+
+use mitra_verbs::{Error, Result};
+
+/// Checks a number that the program requests.
+///
+/// # Errors
+/// `Limit` if it exceeds the limit.
+pub(crate) fn check_limit(attribute: &'static str, requested: u32, limit: u32) -> Result<()> {
+    if requested > limit {
+        return Err(Error::Limit { attribute, requested: requested.into(), limit: limit.into() });
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! A protection domain of the program on a device with several rails.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use mitra_failover::{Domain, RemoteRegion, VirtualMr};
+use mitra_verbs::{Access, Buffer, Key, PdId, Result, Sge};
+
+use crate::common::lock::lock;
+
+/// A protection domain of the program. It has a protection domain of its own on each NIC, so the NICs refuse keys of other domains.
+pub(crate) struct MultiRailPd {
+    failover: Arc<Domain>,
+    /// The keys of the domain's memory regions on all rails, by the rkey on rail 0. Peers of the domain's queue pairs query them.
+    regions: Mutex<HashMap<Key, RemoteRegion>>,
+}
+
+impl MultiRailPd {
+    /// Creates a protection domain on the NICs of `device`.
+    ///
+    /// # Errors
+    /// The errors of [`Domain::with_own_pds`].
+    pub(super) fn new(device: &Domain) -> Result<Arc<MultiRailPd>> {
+        Ok(Arc::new(MultiRailPd { failover: device.with_own_pds()?, regions: Mutex::default() }))
+    }
+
+    /// Returns the failover domain, in which the domain's virtual queue pairs are.
+    pub(super) fn failover(&self) -> &Arc<Domain> {
+        &self.failover
+    }
+
+    /// Returns the protection domain on rail 0, in which the queue pairs and address handles are that use rail 0 only.
+    pub(crate) fn id(&self) -> PdId {
+        self.failover.nics()[0].pd
+    }
+
+    /// Registers memory with every live NIC.
+    ///
+    /// # Errors
+    /// The error of the first live NIC that refuses, or `DeviceFatal` if all NICs are dead.
+    pub(crate) fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
+        let mr = self.failover.register(memory, access)?;
+        lock(&self.regions).insert(mr.primary().rkey, mr.remote());
+        Ok(mr)
+    }
+
+    /// Revokes a registration on all rails. After `Ok`, no NIC accesses the memory.
+    ///
+    /// # Errors
+    /// The error of the first NIC that does not confirm the revocation. This NIC may still access the memory.
+    pub(crate) fn deregister(&self, mr: &VirtualMr) -> Result<()> {
+        lock(&self.regions).remove(&mr.primary().rkey);
+        self.failover.deregister(mr)
+    }
+
+    /// Returns the keys of one of the domain's memory regions on all rails, by the rkey on rail 0.
+    pub(super) fn region(&self, key: Key) -> Option<RemoteRegion> {
+        lock(&self.regions).get(&key).cloned()
+    }
+
+    /// Copies `bytes` to the memory that a receive names. Returns false if the domain's regions do not permit it.
+    pub(super) fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> bool {
+        self.failover.scatter(sges, bytes)
+    }
+}

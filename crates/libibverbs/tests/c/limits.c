@@ -1,0 +1,138 @@
+/* The limits that the device reports, and those of a queue pair: a request at the limit is accepted, and one above it is refused. */
+#include "rail_faults.h"
+#include "test_support.h"
+
+static struct end end;
+static struct ibv_device_attr device;
+
+static bool has_queue_pair(struct ibv_qp_init_attr init)
+{
+	errno = 0;
+	struct ibv_qp *qp = ibv_create_qp(end.pd, &init);
+	CHECK(qp || errno == EINVAL);
+	return qp && ibv_destroy_qp(qp) == 0;
+}
+
+static bool has_srq(uint32_t max_wr, uint32_t max_sge)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = max_wr, .max_sge = max_sge } };
+	errno = 0;
+	struct ibv_srq *srq = ibv_create_srq(end.pd, &init);
+	CHECK(srq || errno == EINVAL);
+	return srq && ibv_destroy_srq(srq) == 0;
+}
+
+/* The capacities of queues. */
+static void capacities(void)
+{
+	enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD };
+	for (int i = 0; i < 3; i++) {
+		struct ibv_qp_init_attr plain = plain_init(&end), init;
+		plain.qp_type = types[i];
+#define LIMITED(field, limit) \
+		init = plain, init.cap.field = (limit); \
+		CHECK(has_queue_pair(init)); \
+		init.cap.field++; \
+		CHECK(!has_queue_pair(init))
+		LIMITED(max_send_wr, device.max_qp_wr);
+		LIMITED(max_recv_wr, device.max_qp_wr);
+		LIMITED(max_send_sge, device.max_sge);
+		LIMITED(max_recv_sge, device.max_sge);
+	}
+	CHECK(has_srq(device.max_srq_wr, device.max_srq_sge));
+	CHECK(!has_srq(device.max_srq_wr + 1, 1) && !has_srq(UINT32_MAX, 1));
+	CHECK(!has_srq(1, device.max_srq_sge + 1) && !has_srq(1, UINT32_MAX));
+	struct ibv_cq *cq;
+	CHECK(cq = ibv_create_cq(end.context, device.max_cqe, NULL, NULL, 0));
+	CHECK(ibv_destroy_cq(cq) == 0);
+	REFUSED(EINVAL, ibv_create_cq(end.context, device.max_cqe + 1, NULL, NULL, 0));
+}
+
+/* The capacities that a queue pair and a shared receive queue were created with, and the limits of attributes. */
+static void requests(void)
+{
+	struct ibv_qp *one = make_qp(&end), *other = make_qp(&end);
+	ready(one), ready(other);
+	struct ibv_qp_attr rtr = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = other->qp_num, .max_dest_rd_atomic = device.max_qp_rd_atom + 1,
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = end.gid, .hop_limit = 64 } },
+	};
+	CHECK(ibv_modify_qp(one, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
+		| IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
+	rtr.max_dest_rd_atomic = device.max_qp_rd_atom;
+	CHECK(ibv_modify_qp(one, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
+		| IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+	connect_to(other, connection_data_of(&end, one));
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .timeout = 12, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = device.max_qp_init_rd_atom + 1 };
+	const int mask = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+	CHECK(ibv_modify_qp(one, &rts, mask) == EINVAL);
+	rts.max_rd_atomic = device.max_qp_init_rd_atom;
+	CHECK(ibv_modify_qp(one, &rts, mask) == 0);
+
+	struct ibv_sge list[3] = { { (uintptr_t)end.memory, 8, end.mr->lkey } };
+	list[1] = list[2] = list[0];
+	struct ibv_recv_wr recv = { .wr_id = 1, .sg_list = list, .num_sge = 3 }, *bad_recv;
+	CHECK(ibv_post_recv(other, &recv, &bad_recv) == EINVAL && bad_recv == &recv);
+	recv.num_sge = 2;
+	for (int i = 0; i < DEPTH; i++)
+		CHECK(ibv_post_recv(other, &recv, &bad_recv) == 0);
+	CHECK(ibv_post_recv(other, &recv, &bad_recv) == ENOMEM);
+	struct ibv_send_wr send = { .wr_id = 2, .sg_list = list, .num_sge = 3, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad_send;
+	CHECK(ibv_post_send(one, &send, &bad_send) == EINVAL && bad_send == &send);
+	list[0].length = 65, send.num_sge = 1, send.send_flags |= IBV_SEND_INLINE;
+	CHECK(ibv_post_send(one, &send, &bad_send) == EINVAL);
+	list[0].length = 8, send.num_sge = 2;
+	CHECK(ibv_post_send(one, &send, &bad_send) == 0);
+	CHECK(next(end.cq).status == IBV_WC_SUCCESS && next(end.cq).status == IBV_WC_SUCCESS);
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0);
+
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 2 } };
+	struct ibv_srq *srq;
+	CHECK(srq = ibv_create_srq(end.pd, &init));
+	recv.num_sge = 3;
+	CHECK(ibv_post_srq_recv(srq, &recv, &bad_recv) == EINVAL && bad_recv == &recv);
+	recv.num_sge = 2;
+	for (int i = 0; i < 4; i++)
+		CHECK(ibv_post_srq_recv(srq, &recv, &bad_recv) == 0);
+	CHECK(ibv_post_srq_recv(srq, &recv, &bad_recv) != 0 && bad_recv == &recv);
+	struct ibv_srq_attr limit = { .srq_limit = 5 };
+	CHECK(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT) == EINVAL);
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
+/* The number of objects. A destroyed object makes room for another. */
+static void objects(void)
+{
+	enum { MOST = 1 << 13 };
+	static void *made[MOST];
+	CHECK(device.max_pd < MOST && device.max_srq < MOST);
+	for (int round = 0; round < 3; round++) {
+		/* The program has one protection domain already. */
+		for (int i = 1; i < device.max_pd; i++)
+			CHECK(made[i] = ibv_alloc_pd(end.context));
+		REFUSED(EINVAL, ibv_alloc_pd(end.context));
+		for (int i = 1; i < device.max_pd; i++)
+			CHECK(ibv_dealloc_pd(made[i]) == 0);
+		struct ibv_srq_init_attr init = { .attr = { .max_wr = 1, .max_sge = 1 } };
+		for (int i = 0; i < device.max_srq; i++)
+			CHECK(made[i] = ibv_create_srq(end.pd, &init));
+		REFUSED(EINVAL, ibv_create_srq(end.pd, &init));
+		for (int i = 0; i < device.max_srq; i++)
+			CHECK(ibv_destroy_srq(made[i]) == 0);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 2);
+	alarm(60);
+	end = open_end();
+	CHECK(ibv_query_device(end.context, &device) == 0);
+	if (strcmp(argv[1], "capacities") == 0)
+		return capacities(), 0;
+	if (strcmp(argv[1], "requests") == 0)
+		return requests(), 0;
+	if (strcmp(argv[1], "objects") == 0)
+		return objects(), 0;
+	return 2;
+}

@@ -1,0 +1,324 @@
+/* Every permission of verbs: the status of the refused request, the event of the responder, and that memory is unchanged. */
+#include "requester_and_responder.h"
+
+/* The queue pair's flags refuse what the region permits. */
+static void queue_pair_flags(void)
+{
+	for (int operation = 0; operation < OPERATIONS; operation++) {
+		pair(ALL & ~needed[operation]);
+		refused_by_queue_pair(operation);
+		unpair();
+		pair(0);
+		refused_by_queue_pair(operation);
+		unpair();
+		pair(needed[operation]);
+		permitted(operation);
+		unpair();
+	}
+}
+
+/* The flags of a connected queue pair are changed. */
+static void changed_flags(void)
+{
+	for (int operation = 0; operation < OPERATIONS; operation++) {
+		pair(ALL);
+		permitted(operation);
+		struct ibv_qp_attr attr = { .qp_access_flags = ALL & ~needed[operation] };
+		CHECK(ibv_modify_qp(other, &attr, IBV_QP_ACCESS_FLAGS) == 0);
+		refused_by_queue_pair(operation);
+		unpair();
+		pair(0);
+		attr.qp_access_flags = needed[operation];
+		CHECK(ibv_modify_qp(other, &attr, IBV_QP_ACCESS_FLAGS) == 0);
+		permitted(operation);
+		unpair();
+	}
+}
+
+/* The region's flags refuse what the queue pair permits. */
+static void region_flags(void)
+{
+	for (int operation = 0; operation < OPERATIONS; operation++) {
+		struct ibv_mr *mr;
+		CHECK(mr = ibv_reg_mr(end.pd, end.memory, 2 * PAGE, ALL & ~needed[operation]));
+		pair(ALL);
+		refused(operation, mr->rkey);
+		unpair();
+		CHECK(ibv_dereg_mr(mr) == 0);
+	}
+	/* The result of a READ is written to local memory. */
+	struct ibv_mr *read_only;
+	CHECK(read_only = ibv_reg_mr(end.pd, end.memory, 2 * PAGE, 0));
+	pair(ALL);
+	fails(READ, end.memory, read_only->lkey);
+	unpair();
+	CHECK(ibv_dereg_mr(read_only) == 0);
+}
+
+/* A region of another protection domain. */
+static void foreign_regions(void)
+{
+	for (int operation = 0; operation < OPERATIONS; operation++) {
+		pair(ALL);
+		refused(operation, foreign_mr->rkey);
+		unpair();
+		if (operation < SWAP) {
+			pair(ALL);
+			fails(operation, end.memory, foreign_mr->lkey);
+			unpair();
+		}
+	}
+}
+
+/* Keys that no region has, or no longer has, and addresses beyond a region. */
+static void unknown_keys(void)
+{
+	struct ibv_mr *mr;
+	CHECK(mr = ibv_reg_mr(end.pd, end.memory, 2 * PAGE, ALL));
+	uint32_t lkey = mr->lkey, rkey = mr->rkey;
+	CHECK(ibv_dereg_mr(mr) == 0);
+	for (int operation = 0; operation < OPERATIONS; operation++) {
+		pair(ALL);
+		refused(operation, end.mr->rkey + 0x100);
+		unpair();
+		pair(ALL);
+		refused(operation, rkey);
+		unpair();
+		pair(ALL);
+		refused_at(operation, end.memory + 2 * PAGE, end.mr->rkey);
+		unpair();
+		if (operation < SWAP) {
+			pair(ALL);
+			fails(operation, end.memory, end.mr->lkey + 0x100);
+			unpair();
+			pair(ALL);
+			fails(operation, end.memory, lkey);
+			unpair();
+			pair(ALL);
+			fails(operation, end.memory + 2 * PAGE - 4, end.mr->lkey);
+			unpair();
+		}
+	}
+}
+
+/* The memory of a message or of a receive. */
+static void messages(void)
+{
+	struct ibv_mr *read_only;
+	CHECK(read_only = ibv_reg_mr(end.pd, end.memory, 2 * PAGE, 0));
+	uint32_t sends[] = { foreign_mr->lkey, end.mr->lkey + 0x100 };
+	for (int i = 0; i < 2; i++) {
+		struct ibv_sge sge = { (uintptr_t)end.memory, 8, sends[i] };
+		fill();
+		pair(ALL);
+		post_recv(100, NULL, 0);
+		CHECK(try_message(1, NULL, 0) == 0 && try_message(2, &sge, 1) == 0 && try_message(3, NULL, 0) == 0);
+		completes(1, IBV_WC_SUCCESS);
+		completes(2, IBV_WC_LOC_PROT_ERR);
+		completes(3, IBV_WC_WR_FLUSH_ERR);
+		completes_in(responder_cq, 100, IBV_WC_SUCCESS);
+		in_error(one);
+		unpair();
+	}
+	uint32_t receives[] = { foreign_mr->lkey, end.mr->lkey + 0x100, read_only->lkey };
+	for (int i = 0; i < 3; i++) {
+		struct ibv_sge from = { (uintptr_t)end.memory, 8, end.mr->lkey }, to = { (uintptr_t)target(), 8, receives[i] };
+		fill();
+		pair(ALL);
+		post_recv(100, NULL, 0), post_recv(101, &to, 1), post_recv(102, NULL, 0);
+		CHECK(try_message(1, NULL, 0) == 0 && try_message(2, &from, 1) == 0 && try_message(3, NULL, 0) == 0);
+		completes(1, IBV_WC_SUCCESS);
+		completes(2, IBV_WC_REM_OP_ERR);
+		completes(3, IBV_WC_WR_FLUSH_ERR);
+		completes_in(responder_cq, 100, IBV_WC_SUCCESS);
+		completes_in(responder_cq, 101, IBV_WC_LOC_PROT_ERR);
+		completes_in(responder_cq, 102, IBV_WC_WR_FLUSH_ERR);
+		in_error(one), in_error(other);
+		check_unchanged();
+		unpair();
+	}
+	CHECK(ibv_dereg_mr(read_only) == 0);
+}
+
+static struct ibv_srq *make_srq(struct ibv_pd *pd)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = DEPTH, .max_sge = 2 } };
+	struct ibv_srq *srq;
+	CHECK(srq = ibv_create_srq(pd, &init));
+	return srq;
+}
+
+/* A shared receive queue has a protection domain of its own, in which its receives are. With several rails, a message is acknowledged
+ * before it is copied to a shared receive, so its sender has no error. */
+static void shared_messages(void)
+{
+	for (int is_foreign = 0; is_foreign < 2; is_foreign++) {
+		struct ibv_srq *srq = make_srq(is_foreign ? foreign : end.pd);
+		uint32_t permitted_key = is_foreign ? foreign_mr->lkey : end.mr->lkey, key = is_foreign ? end.mr->lkey : foreign_mr->lkey;
+		struct ibv_sge from = { (uintptr_t)end.memory, 8, end.mr->lkey };
+		struct ibv_sge good = { (uintptr_t)target(), 8, permitted_key }, bad = { (uintptr_t)target(), 8, key };
+		pair_with(ALL, srq);
+		post_srq_recv(srq, 1, &good, 1);
+		fill();
+		CHECK(try_message(1, &from, 1) == 0);
+		completes(1, IBV_WC_SUCCESS);
+		completes_in(responder_cq, 1, IBV_WC_SUCCESS);
+		CHECK(target()[7] == LOCAL && target()[8] == REMOTE);
+		fill();
+		post_srq_recv(srq, 2, &bad, 1);
+		CHECK(try_message(2, &from, 1) == 0);
+		completes(2, rails() > 1 ? IBV_WC_SUCCESS : IBV_WC_REM_OP_ERR);
+		completes_in(responder_cq, 2, IBV_WC_LOC_PROT_ERR);
+		in_error(other);
+		check_unchanged();
+		struct ibv_async_event event;
+		CHECK(ibv_get_async_event(end.context, &event) == 0 && event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED);
+		ibv_ack_async_event(&event);
+		if (rails() == 1)
+			in_error(one);
+		unpair();
+		CHECK(ibv_destroy_srq(srq) == 0);
+	}
+}
+
+/* WRITEs with immediate take empty receives that several queue pairs share. A message takes a longer receive that is posted later. */
+static void shared_immediates(void)
+{
+	enum { PAIRS = 3 };
+	struct ibv_qp *ones[PAIRS], *others[PAIRS];
+	struct ibv_srq *srq = make_srq(end.pd);
+	for (int i = 0; i < DEPTH / 2; i++)
+		post_srq_recv(srq, i, NULL, 0);
+	for (int i = 0; i < PAIRS; i++) {
+		pair_with(ALL, srq);
+		ones[i] = one, others[i] = other;
+	}
+	for (int i = 0; i < DEPTH / 2; i++) {
+		fill();
+		one = ones[i % PAIRS];
+		post(WRITE_WITH_IMM, i, end.mr->lkey, end.mr->rkey);
+		completes(i, IBV_WC_SUCCESS);
+		struct ibv_wc wc = next(responder_cq);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.byte_len == 8);
+		CHECK(wc.wr_id == (uint64_t)i && wc.qp_num == others[i % PAIRS]->qp_num && target()[7] == LOCAL);
+	}
+	struct ibv_sge from = { (uintptr_t)end.memory, PAGE, end.mr->lkey }, to = { (uintptr_t)target(), PAGE, end.mr->lkey };
+	for (int i = 0; i < 2 * PAIRS; i++) {
+		fill();
+		post_srq_recv(srq, i, &to, 1);
+		one = ones[i % PAIRS];
+		CHECK(try_message(i, &from, 1) == 0);
+		completes(i, IBV_WC_SUCCESS);
+		completes_in(responder_cq, i, IBV_WC_SUCCESS);
+		CHECK(memcmp(end.memory, target(), PAGE) == 0);
+	}
+	for (int i = 0; i < PAIRS; i++)
+		CHECK(ibv_destroy_qp(ones[i]) == 0 && ibv_destroy_qp(others[i]) == 0);
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
+/* Binds a window to the target on the responder's queue pair. */
+static void bind_window(struct ibv_mw *mw, uint32_t rkey, int flags, enum ibv_wc_status status)
+{
+	struct ibv_send_wr wr = {
+		.wr_id = 300, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED,
+		.bind_mw = { .mw = mw, .rkey = rkey, .bind_info = { end.mr, (uintptr_t)target(), 8, flags } },
+	}, *bad;
+	CHECK(ibv_post_send(other, &wr, &bad) == 0);
+	completes_in(responder_cq, 300, status);
+}
+
+/* A window permits less than its region, and is valid on one queue pair only. A device with several rails has no windows. */
+static void windows(void)
+{
+	struct ibv_device_attr attr;
+	struct ibv_mw *mw;
+	CHECK(ibv_query_device(end.context, &attr) == 0);
+	if (rails() > 1) {
+		REFUSED(EOPNOTSUPP, ibv_alloc_mw(end.pd, IBV_MW_TYPE_2));
+		CHECK(attr.max_mw == 0 && !(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B));
+		return;
+	}
+	struct ibv_mr *region = end.mr;
+	CHECK(end.mr = ibv_reg_mr(end.pd, end.memory, 2 * PAGE, ALL | IBV_ACCESS_MW_BIND));
+	for (int operation = 0; operation < OPERATIONS; operation++) {
+		uint32_t key;
+		CHECK(mw = ibv_alloc_mw(end.pd, IBV_MW_TYPE_2));
+		pair(ALL);
+		bind_window(mw, key = ibv_inc_rkey(mw->rkey), ALL & ~needed[operation] & ~IBV_ACCESS_LOCAL_WRITE, IBV_WC_SUCCESS);
+		refused(operation, key);
+		unpair();
+		CHECK(ibv_dealloc_mw(mw) == 0);
+		/* The bytes after the window, and another queue pair than that of the window. */
+		CHECK(mw = ibv_alloc_mw(end.pd, IBV_MW_TYPE_2));
+		pair(ALL);
+		bind_window(mw, key = ibv_inc_rkey(mw->rkey), needed[operation], IBV_WC_SUCCESS);
+		struct ibv_qp *bound = other, *requester = one;
+		pair(ALL);
+		refused(operation, key);
+		unpair();
+		one = requester, other = bound;
+		refused_at(operation, target() + 8, key);
+		unpair();
+		CHECK(ibv_dealloc_mw(mw) == 0);
+	}
+	/* The queue pair and the window belong to different protection domains. */
+	CHECK(mw = ibv_alloc_mw(foreign, IBV_MW_TYPE_2));
+	pair(ALL);
+	bind_window(mw, ibv_inc_rkey(mw->rkey), IBV_ACCESS_REMOTE_READ, IBV_WC_MW_BIND_ERR);
+	in_error(other);
+	unpair();
+	CHECK(ibv_dealloc_mw(mw) == 0 && ibv_dereg_mr(end.mr) == 0);
+	end.mr = region;
+}
+
+/* Permissions hold on the rail that a failover moves to, and on the new queue pairs of a rail that a failover has left. */
+static void failovers(void)
+{
+	for (int operation = 0; operation < OPERATIONS; operation++) {
+		for (int kind = 0; kind < 4; kind++) {
+			pair(kind == 0 ? ALL & ~needed[operation] : ALL);
+			if (kind == 1) {
+				struct ibv_qp_attr attr = { .qp_access_flags = ALL & ~needed[operation] };
+				CHECK(ibv_modify_qp(other, &attr, IBV_QP_ACCESS_FLAGS) == 0);
+			}
+			for (int rail = 0; rail < rails() && rails() > 1; rail++) {
+				fault("rail%d down", rail);
+				permitted(operation == READ ? WRITE : READ);
+				fault("rail%d up", rail);
+			}
+			if (kind == 3 && operation < SWAP)
+				fails(operation, end.memory, foreign_mr->lkey);
+			else if (kind < 2)
+				refused_by_queue_pair(operation);
+			else
+				refused(operation, foreign_mr->rkey);
+			unpair();
+		}
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct { const char *name; void (*run)(void); } scenarios[] = {
+		{ "queue_pair_flags", queue_pair_flags }, { "changed_flags", changed_flags }, { "region_flags", region_flags },
+		{ "foreign_regions", foreign_regions }, { "unknown_keys", unknown_keys }, { "messages", messages },
+		{ "shared_messages", shared_messages }, { "shared_immediates", shared_immediates }, { "windows", windows },
+		{ "failovers", failovers },
+	};
+	CHECK(argc == 2);
+	alarm(60);
+	end = open_end();
+	CHECK(responder_cq = ibv_create_cq(end.context, 4 * DEPTH, NULL, NULL, 0));
+	CHECK(foreign = ibv_alloc_pd(end.context));
+	CHECK(foreign_mr = ibv_reg_mr(foreign, end.memory, 2 * PAGE, ALL));
+	for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
+		if (strcmp(argv[1], scenarios[i].name) == 0) {
+			scenarios[i].run();
+			CHECK(ibv_dealloc_pd(foreign) == EBUSY);
+			CHECK(ibv_dereg_mr(foreign_mr) == 0 && ibv_dealloc_pd(foreign) == 0);
+			return 0;
+		}
+	}
+	return 2;
+}

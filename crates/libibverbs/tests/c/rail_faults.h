@@ -1,0 +1,34 @@
+/* The rails of the process's own device, and their faults. */
+#pragma once
+#include "test_support.h"
+
+#include <sys/un.h>
+
+static inline int rails(void)
+{
+	return atoi(getenv("MITRA_RAILS"));
+}
+
+/* Sends a fault script to the device's control socket, as `mitra fault` does, and reads the reply. */
+static inline void fault(const char *format, int rail)
+{
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+	const char *dir = getenv("MITRA_RUN_DIR");
+	char line[256];
+	CHECK(dir && snprintf(to.sun_path, sizeof to.sun_path, "%s/%d.sock", dir, (int)getpid()) < (int)sizeof to.sun_path);
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+	int n = snprintf(line, sizeof line, format, rail);
+	line[n++] = '\n';
+	CHECK(write(fd, line, n) == n);
+	CHECK(read(fd, line, sizeof line) > 0 && strstr(line, "done"));
+	close(fd);
+}
+
+static inline enum ibv_qp_state state_of(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
+	return attr.qp_state;
+}
