@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Mtu, Psn, SendFlags, SendOp, SendWr, WcStatus};
+use mitra_verbs::{Error, Mtu, Psn, Result, SendFlags, SendOp, SendWr, WcStatus};
 
 use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
 use crate::config::WritePolicy;
@@ -20,6 +20,10 @@ pub use replay_decision::{RecoveryInput, RecoveryStats};
 /// The maximum number of packets in flight, unless a single operation has more: a quarter of the PSN space, so that comparisons of PSNs modulo
 /// 2^24 are unambiguous.
 const MAX_PACKETS: u32 = 1 << 22;
+
+pub const UNSUPPORTED_OP: Error = Error::Unsupported(
+    "memory windows and invalidation on virtual queue pairs (they come with a later version)",
+);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
@@ -168,8 +172,8 @@ impl Ledger {
     /// Appends an operation and returns its sequence number. The caller has checked [`Ledger::has_room`] and [`Ledger::is_halted`].
     ///
     /// # Errors
-    /// The request, if vQPs do not support its operation.
-    pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> Result<u64, SendWr> {
+    /// `Unsupported` if vQPs do not support the operation.
+    pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         let kind = match wr.op {
             SendOp::Send | SendOp::SendWithImm(_) => Kind::Send,
             SendOp::Write(_) => Kind::Write,
@@ -177,7 +181,7 @@ impl Ledger {
             SendOp::Read(_) => Kind::Read,
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Kind::Atomic,
             SendOp::SendWithInvalidate(_) | SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => {
-                return Err(wr);
+                return Err(UNSUPPORTED_OP);
             }
         };
         let seq = self.next_seq();

@@ -8,7 +8,7 @@ use crate::config::{Config, WritePolicy};
 use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::key_translation::{self, RemoteKeys};
-use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
+use crate::ledger::{Ledger, RecoveryInput, RecoveryStats, UNSUPPORTED_OP};
 use crate::memory_region::RemoteRegion;
 use crate::rail::Rail;
 use crate::vqp::wr_id_flags;
@@ -16,10 +16,6 @@ use crate::vqp::wr_id_flags;
 /// The number of work requests at which a list is posted. It is large enough for the NIC to send several packets with one system call, and
 /// small enough that the first completion is not delayed. A list is one longer if its last request is a completion log entry.
 const BURST: usize = 16;
-
-const UNSUPPORTED_OP: Error = Error::Unsupported(
-    "memory windows and invalidation on virtual queue pairs (they come with a later version)",
-);
 
 /// The reason why the send queue could not post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,7 +87,7 @@ impl SendQueue {
         }
         key_translation::check_shape(&wr, config, self.max_message)?;
         key_translation::check_rkey(&wr, &self.remote_keys)?;
-        self.ledger.push(wr, write_policy).map_err(|_| UNSUPPORTED_OP)
+        self.ledger.push(wr, write_policy)
     }
 
     /// Checks a request, except for its remote key and the state of the queue.
