@@ -13,7 +13,7 @@ use mitra_verbs::{
     Access, AhId, AsyncEvent, AtomicScope, Buffer, Capabilities, CompletionChannel, Counter, CqId, Data,
     DeviceAttr, Error, Gid, Key, Limits, Mr, MrId, Mtu, Mw, MwId, PdId, PortAttr, PortState, PostError,
     Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result, SavedResult,
-    SendFlags, SendOp, SendWr, SqDrain, SrqId, Time, Wc, WcOpcode, WcStatus,
+    SendFlags, SendOp, SendWr, SqDrain, SrqId, Time, Wc, WcOpcode, WcStatus, WindowType,
 };
 
 /// A NIC that completes every signalled send at once and does nothing else.
@@ -105,7 +105,7 @@ impl Provider for Null {
     fn dereg_mr(&self, _: MrId) -> Result<()> {
         Ok(())
     }
-    fn alloc_mw(&self, _: PdId) -> Result<Mw> {
+    fn alloc_mw(&self, _: PdId, _: WindowType) -> Result<Mw> {
         Err(Error::Unsupported("windows"))
     }
     fn dealloc_mw(&self, _: MwId) -> Result<()> {
@@ -123,6 +123,9 @@ impl Provider for Null {
     fn create_cq(&self, depth: u32, _: Option<&Arc<dyn CompletionChannel>>) -> Result<CqId> {
         // A vQP gives its control queue pair the smaller completion queue.
         Ok(CqId(self.number() * 2 + u32::from(depth <= 128)))
+    }
+    fn resize_cq(&self, _: CqId, _: u32) -> Result<()> {
+        Ok(())
     }
     fn destroy_cq(&self, _: CqId) -> Result<()> {
         Ok(())

@@ -75,7 +75,7 @@ scenarios! { TWO_PROCESSES: unmapped killed killed_idle forks forks_during_progr
 
 scenarios! { DEVICE_AND_RAILS: port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets connected_to_itself rnr_retries_are_limited solicited }
 
-scenarios! { OBJECTS: foreign_handles destroyed_twice busy inherited }
+scenarios! { OBJECTS: foreign_handles destroyed_twice busy inherited domains resized windows_of_type_1 keys_of_windows refused_by_completion }
 
 scenarios! { ADDRESSES: gid_table network_device gid_indices }
 

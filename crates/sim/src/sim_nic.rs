@@ -4,7 +4,7 @@ use std::sync::Arc;
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId, Mw,
     MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus, Qpn, RecvWr, Result,
-    SavedResult, SendWr, SrqId, Time, Wc,
+    SavedResult, SendWr, SrqId, Time, Wc, WindowType,
 };
 
 use crate::nic::NicState;
@@ -149,8 +149,8 @@ impl Provider for SimNic {
         })
     }
 
-    fn alloc_mw(&self, pd: PdId) -> Result<Mw> {
-        self.call(|world, n, local| world.nics[n].nic.alloc_mw(local, pd))
+    fn alloc_mw(&self, pd: PdId, window_type: WindowType) -> Result<Mw> {
+        self.call(|world, n, local| world.nics[n].nic.alloc_mw(local, pd, window_type))
     }
 
     fn dealloc_mw(&self, mw: MwId) -> Result<()> {
@@ -178,6 +178,10 @@ impl Provider for SimNic {
             world.nics[n].cqs.insert(cq, Default::default());
             Ok(cq)
         })
+    }
+
+    fn resize_cq(&self, cq: CqId, depth: u32) -> Result<()> {
+        self.call(|world, n, _| world.nics[n].nic.resize_cq(cq, depth, 0))
     }
 
     fn destroy_cq(&self, cq: CqId) -> Result<()> {

@@ -81,6 +81,11 @@ impl CompletionQueues {
         self.queues.remove(&cq);
     }
 
+    /// Returns the number of completions that the NIC has written and the host has not polled.
+    pub(crate) fn written(&self, cq: CqId) -> usize {
+        self.queues.get(&cq).map_or(0, |queue| queue.written.len())
+    }
+
     /// Disarms all queues and detaches them from their channels. Completions that the NIC has written stay readable.
     pub(crate) fn disarm_all(&mut self) {
         for queue in self.queues.values_mut() {

@@ -12,7 +12,7 @@ use mitra_transport::NicConfig;
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId,
     Mtu, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus, Qpn, RecvWr,
-    Result, SavedResult, SendWr, SrqId, Srqn, Time, Wc, XrcdId,
+    Result, SavedResult, SendWr, SrqId, Srqn, Time, Wc, WindowType, XrcdId,
 };
 
 use crate::capture::Capture;
@@ -273,8 +273,8 @@ impl Provider for SoftNic {
         })
     }
 
-    fn alloc_mw(&self, pd: PdId) -> Result<Mw> {
-        self.host_call(|engine, now| engine.nic.alloc_mw(now, pd))
+    fn alloc_mw(&self, pd: PdId, window_type: WindowType) -> Result<Mw> {
+        self.host_call(|engine, now| engine.nic.alloc_mw(now, pd, window_type))
     }
 
     fn dealloc_mw(&self, mw: MwId) -> Result<()> {
@@ -306,6 +306,13 @@ impl Provider for SoftNic {
             let cq = engine.nic.create_cq(depth)?;
             engine.completion_queues.add(cq, channel);
             Ok(cq)
+        })
+    }
+
+    fn resize_cq(&self, cq: CqId, depth: u32) -> Result<()> {
+        self.host_call(|engine, _| {
+            let written = engine.completion_queues.written(cq);
+            engine.nic.resize_cq(cq, depth, written)
         })
     }
 

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId, Mw, MwId, PdId, PortAttr,
     PortState, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, RegionId, Result,
-    SavedResult, SendWr, SrqId, Time, Wc,
+    SavedResult, SendWr, SrqId, Time, Wc, WindowType,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
@@ -195,18 +195,18 @@ impl Nic {
         self.shared.keys.dereg_mr(now, mr)
     }
 
-    /// Creates an unbound type-2 memory window.
+    /// Creates an unbound memory window.
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the protection domain does not exist.
     /// - [`Error::Unsupported`]: the configuration disables memory windows.
     /// - [`Error::Limit`]: the NIC has the maximum number of windows, or all free keys are quarantined.
-    pub fn alloc_mw(&mut self, now: Time, pd: PdId) -> Result<Mw> {
+    pub fn alloc_mw(&mut self, now: Time, pd: PdId, window_type: WindowType) -> Result<Mw> {
         self.pds.get(pd.0)?;
         if !self.attr.capabilities.windows {
             return Err(Error::Unsupported("memory windows"));
         }
-        self.shared.keys.alloc_mw(now, pd)
+        self.shared.keys.alloc_mw(now, pd, window_type)
     }
 
     /// Revokes and removes a memory window.
@@ -246,6 +246,17 @@ impl Nic {
     /// - [`Error::Limit`]: `depth` is too large, or the NIC has the maximum number of completion queues.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId> {
         self.shared.cqs.create(depth)
+    }
+
+    /// Changes the number of entries of a completion queue. `waiting` is the number of completions that the driver has
+    /// taken and not yet delivered.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the completion queue does not exist.
+    /// - [`Error::Invalid`]: `depth` is 0, or less than the number of completions in the queue.
+    /// - [`Error::Limit`]: `depth` is too large.
+    pub fn resize_cq(&mut self, cq: CqId, depth: u32, waiting: usize) -> Result<()> {
+        self.shared.cqs.resize(cq, depth, waiting)
     }
 
     /// Removes a completion queue.

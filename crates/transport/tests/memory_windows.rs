@@ -8,7 +8,7 @@ use mitra_verbs::*;
 /// Binds a window of node 1 to the 64 bytes at offset 128, for access by node 0.
 fn bind_window(p: &mut NicPair, access: Access) -> RemoteAddr {
     let node = &mut p.nodes[1];
-    let mw = node.nic.alloc_mw(p.now, node.pd).unwrap();
+    let mw = node.nic.alloc_mw(p.now, node.pd, WindowType::Type2).unwrap();
     let rkey = mw.rkey.with_consumer_bits(5);
     let bind = WindowBind { mw: mw.id, rkey, mr: node.mr.id, addr: BASE + 128, len: 64, access };
     p.post_on(1, &[SendWr::new(50, SendOp::BindWindow(bind), Data::empty())]).unwrap();
@@ -97,7 +97,7 @@ fn local_invalidation_executes_in_posting_order() {
 fn failed_bind_completes_with_error() {
     let mut p = pair();
     let node = &mut p.nodes[1];
-    let mw = node.nic.alloc_mw(p.now, node.pd).unwrap();
+    let mw = node.nic.alloc_mw(p.now, node.pd, WindowType::Type2).unwrap();
     let bind = WindowBind {
         mw: mw.id,
         rkey: mw.rkey,

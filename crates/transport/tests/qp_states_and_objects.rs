@@ -441,34 +441,54 @@ fn qp_capacities_beyond_limits_are_refused() {
 
 #[test]
 fn invalid_sends_are_refused_at_posting() {
-    let p = Setup { rd_atomic: 0, ..Setup::default() }.pair();
+    let mut p = pair();
     let remote = p.remote(0);
     let one = |len| Data::sge(p.sge(0, 0, len));
-    let two = Data::Sges(SgeList::from_slice(&[p.sge(0, 0, 4), p.sge(0, 4, 4)]));
     let many = Data::Sges((0..5).map(|_| p.sge(0, 0, 1)).collect());
+    let long = Data::Sges(SgeList::from_slice(&[p.sge(0, 0, 1 << 30), p.sge(0, 0, 1)]));
     let faa = SendOp::FetchAdd { remote, add: 1 };
     let to = UdDestination { ah: AhId(0), qpn: Qpn::new(2), qkey: 0 };
-    let mut wrs = vec![
-        SendWr::new(1, SendOp::Read(remote), one(8)),
-        SendWr::new(1, faa, one(8)),
-        SendWr::new(1, SendOp::Write(remote), many),
+    for wr in [
+        SendWr::new(1, SendOp::Write(remote), many.clone()),
+        SendWr::new(1, faa, many),
         SendWr::new(1, SendOp::Send, one(8)).to(to),
         SendWr::new(1, SendOp::LocalInvalidate(Key(1)), one(8)),
-        SendWr::new(
-            1,
-            SendOp::Write(remote),
-            Data::Sges(SgeList::from_slice(&[p.sge(0, 0, 1 << 30), p.sge(0, 0, 1)])),
-        ),
-    ];
-    let p2 = pair();
-    for data in [one(4), one(16), two, Data::inline(&[0; 8])] {
-        wrs.push(SendWr::new(1, faa, data));
-    }
-    wrs.push(SendWr::new(1, SendOp::Read(remote), Data::inline(b"x")));
-    let mut both = [p, p2];
-    for (i, wr) in wrs.into_iter().enumerate() {
-        let refused = both[usize::from(i >= 6)].post_on(0, core::slice::from_ref(&wr));
+        SendWr::new(1, SendOp::Write(remote), long),
+        SendWr::new(1, faa, Data::inline(&[0; 8])),
+        SendWr::new(1, SendOp::Read(remote), Data::inline(b"x")),
+    ] {
+        let refused = p.post_on(0, core::slice::from_ref(&wr));
         assert!(refused.is_err(), "{wr:?}");
+    }
+}
+
+#[test]
+fn fetches_without_resources_complete_with_error() {
+    for fetch in 0..2 {
+        let mut p = Setup { rd_atomic: 0, ..Setup::default() }.pair();
+        let remote = p.remote(0);
+        let op = [SendOp::Read(remote), SendOp::FetchAdd { remote, add: 1 }][fetch].clone();
+        let write = SendWr::new(1, SendOp::Write(remote), Data::inline(b"x"));
+        p.post_on(0, &[write, SendWr::new(2, op, Data::sge(p.sge(0, 0, 8)))]).unwrap();
+        p.run();
+        let expected = [(1, WcStatus::Success), (2, WcStatus::LocalQpOperation)];
+        assert_eq!(statuses(&p.send_completions(0)), expected);
+    }
+}
+
+#[test]
+fn atomics_need_eight_bytes_of_local_memory() {
+    let lists: [(&[(u32, u32)], bool); 5] =
+        [(&[(0, 4)], false), (&[], false), (&[(0, 8)], true), (&[(0, 16)], true), (&[(0, 4), (4, 4)], true)];
+    for (list, succeeds) in lists {
+        let mut p = pair();
+        let sges = list.iter().map(|&(offset, len)| p.sge(0, offset.into(), len)).collect();
+        let faa = SendOp::FetchAdd { remote: p.remote(0), add: 5 };
+        p.post(SendWr::new(1, faa, Data::Sges(sges)));
+        p.run();
+        let status = if succeeds { WcStatus::Success } else { WcStatus::LocalLength };
+        assert_eq!(statuses(&p.send_completions(0)), [(1, status)], "{list:?}");
+        assert_eq!(p.bytes(1)[0], if succeeds { 5 } else { 0 }, "{list:?}");
     }
 }
 

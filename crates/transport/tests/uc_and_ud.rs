@@ -117,18 +117,26 @@ fn uc_first_packet_restarts_unfinished_message() {
 }
 
 #[test]
-fn uc_refuses_reads_and_atomics() {
-    let mut p = uc();
-    let data = Data::sge(p.sge(0, 0, 8));
-    let remote = p.remote(0);
-    for op in [
-        SendOp::Read(remote),
-        SendOp::FetchAdd { remote, add: 1 },
-        SendOp::CompareSwap { remote, compare: 0, swap: 0 },
-        SendOp::SendWithInvalidate(Key(1)),
-    ] {
-        let refused = p.post_on(0, &[SendWr::new(1, op, data.clone())]).unwrap_err();
-        assert!(matches!(refused.error, Error::Invalid(_)), "{refused}");
+fn uc_completes_reads_and_atomics_with_error() {
+    for n in 0..4 {
+        let mut p = uc();
+        let remote = p.remote(0);
+        let op = [
+            SendOp::Read(remote),
+            SendOp::FetchAdd { remote, add: 1 },
+            SendOp::CompareSwap { remote, compare: 0, swap: 0 },
+            SendOp::SendWithInvalidate(Key(1)),
+        ][n]
+            .clone();
+        p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
+        let before = SendWr::new(1, SendOp::Send, Data::inline(b"before"));
+        let refused = SendWr::new(2, op, Data::sge(p.sge(0, 0, 8)));
+        p.post_on(0, &[before, refused, SendWr::new(3, SendOp::Send, Data::empty())]).unwrap();
+        p.run();
+        let completed = p.send_completions(0);
+        let expected = [(1, WcStatus::Success), (2, WcStatus::LocalQpOperation), (3, WcStatus::Flushed)];
+        assert_eq!(statuses(&completed), expected);
+        assert_eq!(statuses(&p.recv_completions(1)), [(9, WcStatus::Success)]);
     }
 }
 
@@ -137,7 +145,7 @@ fn uc_binds_and_invalidates_windows_without_packets() {
     let mut p = uc();
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 100)));
     let node = &mut p.nodes[0];
-    let mw = node.nic.alloc_mw(p.now, node.pd).unwrap();
+    let mw = node.nic.alloc_mw(p.now, node.pd, WindowType::Type2).unwrap();
     let (mr, access) = (node.mr.id, Access::REMOTE_WRITE);
     let bind = WindowBind { mw: mw.id, rkey: mw.rkey, mr, addr: BASE, len: 64, access };
     let through = SendOp::Write(RemoteAddr { addr: BASE, rkey: mw.rkey });
@@ -155,7 +163,7 @@ fn uc_binds_and_invalidates_windows_without_packets() {
     // The key is no longer bound.
     p.post(SendWr::new(3, SendOp::LocalInvalidate(mw.rkey), Data::empty()));
     p.run();
-    assert_eq!(statuses(&p.send_completions(0)), [(3, WcStatus::LocalProtection)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(3, WcStatus::LocalQpOperation)]);
     assert_eq!(p.state(0), QpState::Sqe);
     assert!(p.sent_opcodes(0).is_empty() && p.recv_completions(1).is_empty());
 }
@@ -285,18 +293,46 @@ fn ud_drops_message_longer_than_receive_and_keeps_receive() {
 fn ud_refuses_invalid_sends() {
     let mut p = ud();
     let to = to_peer(&mut p, QKEY);
-    let long = SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, 4097))).to(to);
-    let refused = p.post_on(0, &[long]).unwrap_err();
-    let message = "work request 0: bytes of a datagram is 4097, this device's limit is 4096";
-    assert_eq!(refused.to_string(), message);
     let nowhere = SendWr::new(1, SendOp::Send, Data::inline(b"x"));
     assert!(p.post_on(0, &[nowhere]).is_err());
-    let write = SendWr::new(1, SendOp::Write(p.remote(0)), Data::inline(b"x")).to(to);
-    assert!(p.post_on(0, &[write]).is_err());
+    let invalidate = SendWr::new(1, SendOp::LocalInvalidate(Key(1)), Data::empty());
+    assert!(p.post_on(0, &[invalidate]).is_err());
     p.nodes[0].nic.destroy_ah(to.ah).unwrap();
     let stale = SendWr::new(1, SendOp::Send, Data::inline(b"x")).to(to);
     let refused = p.post_on(0, &[stale]).unwrap_err();
     assert!(matches!(refused.error, Error::NoSuchObject { kind: "address handle", .. }), "{refused}");
+}
+
+#[test]
+fn ud_message_beyond_mtu_is_dropped_without_error() {
+    let mut p = ud();
+    let to = to_peer(&mut p, QKEY);
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 4200)));
+    p.post(SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, 4097))).to(to));
+    p.run();
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
+    assert!(p.recv_completions(1).is_empty());
+    p.post(SendWr::new(2, SendOp::Send, Data::sge(p.sge(0, 0, 4096))).to(to));
+    p.run();
+    assert_eq!(statuses(&p.send_completions(0)), [(2, WcStatus::Success)]);
+    assert_eq!(p.recv_completions(1)[0].byte_len, 4136);
+}
+
+#[test]
+fn ud_completes_other_operations_than_send_with_error() {
+    for with_destination in [true, false] {
+        let mut p = ud();
+        let to = to_peer(&mut p, QKEY);
+        p.post_recv(RecvWr::new(9, p.sge(1, 0, 100)));
+        p.post(SendWr::new(1, SendOp::Send, Data::inline(b"before")).to(to));
+        let mut read = SendWr::new(2, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 8)));
+        read.ud = with_destination.then_some(to);
+        p.post(read);
+        p.run();
+        let expected = [(1, WcStatus::Success), (2, WcStatus::LocalQpOperation)];
+        assert_eq!(statuses(&p.send_completions(0)), expected);
+        assert_eq!(statuses(&p.recv_completions(1)), [(9, WcStatus::Success)]);
+    }
 }
 
 #[test]
@@ -337,7 +373,9 @@ fn gsi_qp_exchanges_management_datagrams() {
     assert_eq!((sent.dest_qp, sent.transport), (Qpn::new(1), Transport::Ud(deth)));
     // GSI supports only SEND, as UD does.
     let wr = SendWr::new(2, SendOp::Write(p.remote(0)), Data::empty()).to(to);
-    assert!(matches!(p.post_on(0, &[wr]).unwrap_err().error, Error::Invalid(_)));
+    p.post(wr);
+    p.run();
+    assert_eq!(statuses(&p.send_completions(0)), [(2, WcStatus::LocalQpOperation)]);
 }
 
 #[test]

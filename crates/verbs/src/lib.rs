@@ -25,7 +25,7 @@ pub use event::AsyncEvent;
 pub use foreign_memory::{ForeignMemory, Unmapped};
 pub use handle::{AhId, CqId, Key, MrId, MwId, PdId, RegionId, SrqId, XrcdId};
 pub use mitra_wire::{Psn, Qpn, Srqn};
-pub use mr::{Access, Mr, Mw, WindowBind};
+pub use mr::{Access, Mr, Mw, WindowBind, WindowType};
 pub use provider::{CompletionChannel, Provider, SavedResult};
 pub use qp::{
     GSI_QKEY, ModifyError, QpAttr, QpAttribute, QpCap, QpInitAttr, QpState, QpStatus, QpType, SqDrain,

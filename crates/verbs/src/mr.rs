@@ -51,8 +51,17 @@ impl Mr {
     }
 }
 
-/// A memory window of type 2B (IBTA volume 1, 10.6.7), which grants remote access to a part of a region through one queue pair. Work
-/// requests on that queue pair bind and invalidate the window.
+/// The type of a memory window (IBTA volume 1, 10.6.7).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WindowType {
+    /// Grants access to every queue pair of its protection domain. A bind replaces the last one, and a bind of 0 bytes ends it. The window
+    /// cannot be invalidated.
+    Type1,
+    /// Type 2B: grants access through the queue pair on which it was bound. The window must be invalidated before it can be bound again.
+    Type2,
+}
+
+/// A memory window, which grants remote access to a part of a region. Work requests bind the window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mw {
     /// The handle.
@@ -69,13 +78,13 @@ pub struct Mw {
 pub struct WindowBind {
     /// The window.
     pub mw: MwId,
-    /// The new key: the upper 24 bits of the window's key, and any low 8 bits.
+    /// The low 8 bits of the new key. Its upper 24 bits are always those of the window's key, and these bits of the field are ignored.
     pub rkey: Key,
-    /// The region, which must have [`Access::WINDOW_BIND`].
+    /// The region, which must have [`Access::WINDOW_BIND`]. Ignored if `len` is 0.
     pub mr: MrId,
     /// The address of the first byte. It counts like [`Mr::addr`].
     pub addr: u64,
-    /// The length in bytes.
+    /// The length in bytes. 0 ends the binding of a type 1 window, and is an error for a type 2 window.
     pub len: u64,
     /// The remote rights to grant.
     pub access: Access,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     Access, AhId, AsyncEvent, Buffer, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId, Mw, MwId, PdId,
     PortAttr, PostError, Psn, QpAttr, QpInitAttr, QpStatus, Qpn, RecvWr, Result, SendWr, SrqId, Srqn, Time,
-    Wc, XrcdId,
+    Wc, WindowType, XrcdId,
 };
 
 /// An open NIC, which may be a software NIC, a simulated NIC, or several NICs with failover.
@@ -69,11 +69,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Busy` while a window is bound to the region.
     fn dereg_mr(&self, mr: MrId) -> Result<()>;
 
-    /// Allocates an unbound type-2 memory window.
+    /// Allocates an unbound memory window.
     ///
     /// # Errors
     /// `Limit`, and `Unsupported` unless [`crate::Capabilities::windows`].
-    fn alloc_mw(&self, pd: PdId) -> Result<Mw>;
+    fn alloc_mw(&self, pd: PdId, window_type: WindowType) -> Result<Mw>;
 
     /// Deallocates a window. After the call returns, its key grants no access, even to packets in flight.
     ///
@@ -104,6 +104,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Limit`.
     fn create_cq(&self, depth: u32, channel: Option<&Arc<dyn CompletionChannel>>) -> Result<CqId>;
+
+    /// Changes the number of entries of a completion queue to at least `depth`.
+    ///
+    /// # Errors
+    /// `Limit`, and `Invalid` if `depth` is 0 or less than the number of completions in the queue.
+    fn resize_cq(&self, cq: CqId, depth: u32) -> Result<()>;
 
     /// Destroys a completion queue.
     ///

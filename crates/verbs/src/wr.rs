@@ -194,6 +194,11 @@ pub struct SendWr {
 }
 
 impl SendWr {
+    /// Returns whether the request is an atomic whose local memory is shorter than the 8 bytes of its result.
+    pub fn is_short_atomic(&self) -> bool {
+        self.op.is_atomic() && self.data.len() < 8
+    }
+
     /// Creates a signalled request.
     pub fn new(wr_id: u64, op: SendOp, data: Data) -> SendWr {
         SendWr { wr_id, op, data, flags: SendFlags::SIGNALED, ud: None, remote_srq: None }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use mitra_verbs::{
     Access, Buffer, Data, Key, Mw, Provider as _, RemoteAddr, SendOp, SendWr, WcOpcode, WindowBind,
+    WindowType,
 };
 
 use super::mitra_endpoint::{MitraEndpoint, expect};
@@ -146,7 +147,7 @@ impl Lab {
         let mut wire = Wire::new(Setup { size: REGION, ..setup })?;
         wire.kernel.peer.ask_all(&["mw", &format!("fill mr=0 len={SLOTS} seed={KERNEL}")])?;
         wire.mitra.fill(0, SLOTS, MITRA);
-        let window = wire.mitra.nic.alloc_mw(wire.mitra.pd)?;
+        let window = wire.mitra.nic.alloc_mw(wire.mitra.pd, WindowType::Type2)?;
         Ok(Self { wire, window, binds: 0 })
     }
 

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use mitra_verbs::{
     Access, AsyncEvent, Data, Key, Mw, Provider as _, QpState, RemoteAddr, SendOp, WcOpcode, WcStatus,
-    WindowBind,
+    WindowBind, WindowType,
 };
 
 use super::mitra_endpoint::{MitraEndpoint, expect, expect_status};
@@ -34,7 +34,7 @@ fn bind(mitra: &MitraEndpoint, window: &Mw, consumer: u8, access: Access) -> Res
 /// Connects two queue pairs and binds a window to Mitra's.
 fn with_window(access: Access) -> Result<(Wire, Mw, Key)> {
     let wire = Wire::new(Setup::DEFAULT)?;
-    let window = wire.mitra.nic.alloc_mw(wire.mitra.pd)?;
+    let window = wire.mitra.nic.alloc_mw(wire.mitra.pd, WindowType::Type2)?;
     let key = bind(&wire.mitra, &window, 1, access)?;
     wire.mitra.fill(0, 2 * (OFF + LEN), 9);
     Ok((wire, window, key))
@@ -191,7 +191,7 @@ fn dead_window_of_the_kernel() -> Result<()> {
 fn invalidating_what_is_not_there() -> Result<()> {
     for region in [false, true] {
         let mut wire = Wire::new(Setup::DEFAULT)?;
-        let window = wire.mitra.nic.alloc_mw(wire.mitra.pd)?;
+        let window = wire.mitra.nic.alloc_mw(wire.mitra.pd, WindowType::Type2)?;
         let key = if region { wire.mitra.mr.rkey } else { window.rkey };
         wire.mitra.receive(1, 0, 8)?;
         let done = wire.kernel.run(&format!("op=send_inv sge=0:0:8 inv={}", key.0))?;

@@ -8,6 +8,7 @@ use anyhow::ensure;
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::{
     Access, Buffer, CqId, Data, Mr, Provider, QpAttr, QpState, Qpn, SendOp, SendWr, Wc, WcStatus, WindowBind,
+    WindowType,
 };
 
 use crate::bench_qp::RcBenchQp;
@@ -84,7 +85,7 @@ fn windows(
     for (bare, _) in ends {
         let (qpn, cq, pd) = bare.ids();
         let mr = nic.reg_mr(pd, Arc::clone(memory), Access::LOCAL_WRITE | Access::WINDOW_BIND)?;
-        windows.push(Window { qpn, cq, mr, mw: nic.alloc_mw(pd)? });
+        windows.push(Window { qpn, cq, mr, mw: nic.alloc_mw(pd, WindowType::Type2)? });
     }
     let mut generation = 0_u32;
     let mut bound = None;

@@ -1,6 +1,7 @@
 //! The context of an open device.
 
 use std::mem;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use mitra_softnic::SoftNic;
@@ -20,6 +21,8 @@ pub(crate) struct Context {
     header: AbiHeader<verbs_context>,
     pub(crate) rails: Arc<RailSet>,
     pub(crate) events: Arc<AsyncEventQueue>,
+    /// The owner of the descriptor `cmd_fd`.
+    _command_file: OwnedFd,
 }
 
 abi_object!(Context: verbs_context, "device context");
@@ -43,8 +46,9 @@ impl Context {
         header: AbiHeader<verbs_context>,
         rails: Arc<RailSet>,
         events: AsyncEventQueue,
+        command_file: OwnedFd,
     ) -> Context {
-        Context { header, rails, events: Arc::new(events) }
+        Context { header, rails, events: Arc::new(events), _command_file: command_file }
     }
 
     /// Returns a context that exists and belongs to this process or its parent. In contrast to [`Context::find_raw`], nothing is checked.

@@ -10,6 +10,7 @@ use mitra_verbs::{CqId, Error, Gid, Provider, Result, Wc, WcOpcode, WcStatus};
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::channel::{Channel, EventSource};
 use super::context::Context;
+use super::pd::PdMember;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status, unless_dead};
 use crate::common::grh::GRH_LEN;
@@ -31,6 +32,8 @@ pub(crate) struct Cq {
     pub(crate) polled: Mutex<Polled>,
     /// The queue in which virtual queue pairs complete. Present on a device with several rails.
     pub(crate) virtual_cq: Option<Arc<VirtualCq>>,
+    /// The parent domain of a queue that was created with one.
+    _parent: Option<PdMember>,
 }
 
 /// A batch of completions that was taken from the NIC and the virtual queue pairs, of which the program may have received only a part.
@@ -44,6 +47,19 @@ pub(crate) struct Polled {
 abi_object!(Cq: ibv_cq, "completion queue", handle);
 
 impl Cq {
+    /// Changes the number of entries.
+    ///
+    /// # Errors
+    /// `Invalid` if the queue holds more completions, or the error of the NIC of rail 0.
+    fn resize(&self, depth: u32) -> Result<()> {
+        if self.virtual_cq.as_ref().is_some_and(|virtual_cq| virtual_cq.waiting() > depth as usize) {
+            return Err(Error::Invalid(
+                "the queue holds more completions than the new size; poll them first",
+            ));
+        }
+        self.nic.resize_cq(self.id, depth)
+    }
+
     /// If the program has received the whole batch, replaces it by up to `max` new completions. Returns whether the batch contains a completion
     /// that the program has not received.
     ///
@@ -96,6 +112,7 @@ pub(crate) unsafe fn create(
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
     comp_vector: u32,
+    parent: Option<PdMember>,
 ) -> Result<*mut ibv_cq_ex> {
     // SAFETY: the caller passes an open device, and null or a channel of this device.
     let (ctx, channel_object) = unsafe {
@@ -136,6 +153,7 @@ pub(crate) unsafe fn create(
         async_events: UnacknowledgedEvents::default(),
         polled: Mutex::default(),
         virtual_cq: virtual_cq.clone(),
+        _parent: parent,
     }
     .into_raw();
     virtual_cq.iter().for_each(|virtual_cq| virtual_cq.set_cq_address(cq as usize));
@@ -159,7 +177,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 ) -> *mut ibv_cq {
     let entries = u32::try_from(cqe).unwrap_or(0);
     // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
-    let made = unsafe { create(context, entries, cq_context, channel, comp_vector as u32) };
+    let made = unsafe { create(context, entries, cq_context, channel, comp_vector as u32, None) };
     pointer("ibv_create_cq", made).cast()
 }
 
@@ -198,25 +216,20 @@ unsafe fn end(object: &Cq, context: &Context, cq: *mut ibv_cq, channel: *mut ibv
     Ok(())
 }
 
-/// Accepts a size up to the current size without effect, and refuses a larger size.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    let resized = unsafe { Cq::find(cq).map(|_| (*cq).cqe) }.and_then(|current| {
-        if cqe < 1 {
-            Err(Error::Invalid("a completion queue needs at least one entry"))
-        } else if cqe > current {
-            Err(Error::Unsupported("growing a completion queue; create it larger"))
-        } else {
-            Ok(())
-        }
-    });
+    let resized = unsafe { Cq::find(cq) }.and_then(|object| object.resize(u32::try_from(cqe).unwrap_or(0)));
+    if resized.is_ok() {
+        // SAFETY: the queue exists, and by rule *exclusivity* (module `calls`) no other thread accesses the field.
+        unsafe { (*cq).cqe = cqe };
+    }
     status("ibv_resize_cq", resized)
 }
 
+/// Fails, because the device has no completion moderation, as Linux's soft-RoCE.
 pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modify_cq_attr) -> c_int {
-    log_failure("ibv_modify_cq", &"the device has no completion moderation");
-    libc::EOPNOTSUPP
+    status("ibv_modify_cq", Err(Error::Unsupported("completion moderation")))
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {

@@ -6,6 +6,7 @@ use mitra_verbs::{Result, Wc};
 
 use super::abi_object::AbiObject;
 use super::cq::{self, Cq};
+use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer};
 use crate::common::lock::lock;
@@ -27,18 +28,29 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 /// # Safety
 /// The rules of [`super`] for `ibv_create_cq_ex`.
 unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex> {
-    use mitra_verbs::Error::Unsupported;
+    use mitra_verbs::Error::{Invalid, Unsupported};
     if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0 {
         return Err(Unsupported("time stamps, VLANs, flow tags or matched tags in completions"));
     }
-    let known = IBV_CQ_INIT_ATTR_MASK_FLAGS;
-    let flags = if attr.comp_mask & known != 0 { attr.flags } else { 0 };
+    let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+    let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
     // Every queue may be used by several threads, so `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` has no effect.
     if attr.comp_mask & !known != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
-        return Err(Unsupported("completion queues with a parent domain, or that ignore overruns"));
+        return Err(Unsupported("completion queues that ignore overruns, or an unknown attribute of one"));
     }
+    let parent = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+        None
+    } else {
+        // SAFETY: `IBV_CQ_INIT_ATTR_MASK_PD` is set, so by rule *objects* (module `calls`) the field is a parent domain or null.
+        let parent = unsafe { Pd::find(attr.parent_domain)? };
+        if parent.parent_of.is_none() {
+            return Err(Invalid("the parent_domain of a completion queue must be a parent domain"));
+        }
+        Some(PdMember::clone(&parent.member))
+    };
+    let (entries, vector) = (attr.cqe, attr.comp_vector);
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let cq = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector)? };
+    let cq = unsafe { cq::create(context, entries, attr.cq_context, attr.channel, vector, parent)? };
     // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
     let header = unsafe { &mut *cq };
     header.start_poll = Some(start_poll);

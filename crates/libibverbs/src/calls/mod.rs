@@ -22,6 +22,7 @@
 pub(crate) mod abi_object;
 pub(crate) mod ah;
 pub(crate) mod async_event;
+pub(crate) mod bind_mw;
 pub(crate) mod channel;
 pub(crate) mod context;
 pub(crate) mod cq;
@@ -36,6 +37,7 @@ pub(crate) mod mr;
 pub(crate) mod mtu;
 pub(crate) mod mw;
 pub(crate) mod open_device;
+pub(crate) mod parent_domain;
 pub(crate) mod pd;
 pub(crate) mod post;
 pub(crate) mod provider_symbols;

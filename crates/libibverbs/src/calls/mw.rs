@@ -1,20 +1,21 @@
-//! Memory windows of type 2B.
+//! Memory windows of types 1 and 2B.
 
 use std::ffi::c_int;
 
-use mitra_verbs::{Error, MwId, Provider, Result};
+use mitra_verbs::{Error, MwId, Provider, Result, WindowType};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
-use super::pd::Pd;
+use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{log_failure, pointer, status, unless_dead};
+use crate::common::errno::{pointer, status, unless_dead};
 
 /// A memory window, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Mw {
     header: AbiHeader<ibv_mw>,
     pub(crate) id: MwId,
+    _pd: PdMember,
 }
 
 abi_object!(Mw: ibv_mw, "memory window", handle);
@@ -27,17 +28,19 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) 
 /// # Safety
 /// The rules of [`super`] for `ibv_alloc_mw`.
 unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
-    if mw_type != IBV_MW_TYPE_2 {
-        return Err(Error::Unsupported("memory windows of type 1; use IBV_MW_TYPE_2"));
-    }
+    let window_type = match mw_type {
+        IBV_MW_TYPE_1 => WindowType::Type1,
+        IBV_MW_TYPE_2 => WindowType::Type2,
+        _ => return Err(Error::Invalid("a memory window has type 1 or 2")),
+    };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
     if context.rails.multi_rail.is_some() {
         return Err(Error::Unsupported("memory windows on a device with several rails"));
     }
-    let mw = context.nic().alloc_mw(object.id)?;
+    let mw = context.nic().alloc_mw(object.id, window_type)?;
     let header = ibv_mw { context: context.address(), pd, rkey: mw.rkey.0, handle: mw.id.0, r#type: mw_type };
-    Ok(Mw { header: AbiHeader::new(header), id: mw.id }.into_raw())
+    Ok(Mw { header: AbiHeader::new(header), id: mw.id, _pd: PdMember::clone(&object.member) }.into_raw())
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
@@ -45,14 +48,4 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     status("ibv_dealloc_mw", unsafe {
         Mw::destroy(mw, |object| unless_dead(Context::find_raw((*mw).context)?.nic().dealloc_mw(object.id)))
     })
-}
-
-/// Fails with `EOPNOTSUPP`, because the verb binds only windows of type 1. Windows of type 2 are bound with `IBV_WR_BIND_MW` requests.
-pub(crate) unsafe extern "C" fn bind_mw(
-    _qp: *mut ibv_qp,
-    _mw: *mut ibv_mw,
-    _mw_bind: *mut ibv_mw_bind,
-) -> c_int {
-    log_failure("ibv_bind_mw", &"bind windows of type 2 with IBV_WR_BIND_MW requests");
-    libc::EOPNOTSUPP
 }

@@ -1,15 +1,16 @@
 //! Opening and closing the device, and the table of verbs that programs call through it.
 
 use std::ffi::c_int;
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::{mem, ptr};
 
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::{cq, cq_ex, mr, mw, post, query_device, query_port, srq, wr_calls};
+use super::{bind_mw, cq, cq_ex, mr, mw, parent_domain, post, query_device, query_port, srq, wr_calls};
 use crate::abi::*;
-use crate::common::errno::{pointer, set_errno, status};
+use crate::common::errno::{pointer, set_errno, status, system_error};
 use crate::common::event_queue::new_event_queue;
 use crate::rails::object_table::ObjectEntry;
 use crate::rails::open;
@@ -22,17 +23,21 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     let rails = open::open()?;
     let events = new_event_queue()?;
+    // Programs duplicate the descriptor to share a device with another process. The import then fails with `EOPNOTSUPP`.
+    let command_file = File::open("/dev/null").map_err(|e| system_error("opening /dev/null")(&e))?;
     // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
     // valid value.
     let mut header: verbs_context = unsafe { mem::zeroed() };
     header.sz = size_of::<verbs_context>();
     header.query_port = Some(query_port::query_port);
     header.query_device_ex = Some(query_device::query_device_ex);
-    header.query_rt_values = Some(query_device::query_rt_values);
     header.create_cq_ex = Some(cq_ex::create_cq_ex);
     header.create_qp_ex = Some(wr_calls::create_qp_ex);
     header.create_srq_ex = Some(srq::create_srq_ex);
     header.modify_cq = Some(cq::modify_cq);
+    header.alloc_td = Some(parent_domain::alloc_td);
+    header.dealloc_td = Some(parent_domain::dealloc_td);
+    header.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
     header.advise_mr = Some(mr::advise_mr);
     header.context.device = device;
     header.context.ops.poll_cq = Some(cq::poll_cq);
@@ -41,13 +46,13 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     header.context.ops.post_recv = Some(post::post_recv);
     header.context.ops.post_srq_recv = Some(post::post_srq_recv);
     header.context.ops.alloc_mw = Some(mw::alloc_mw);
-    header.context.ops.bind_mw = Some(mw::bind_mw);
+    header.context.ops.bind_mw = Some(bind_mw::bind_mw);
     header.context.ops.dealloc_mw = Some(mw::dealloc_mw);
-    header.context.cmd_fd = -1;
+    header.context.cmd_fd = command_file.as_fd().as_raw_fd();
     header.context.async_fd = events.as_fd().as_raw_fd();
     header.context.num_comp_vectors = 1;
     header.context.abi_compat = ptr::without_provenance_mut(__VERBS_ABI_IS_EXTENDED);
-    let context = Context::new(AbiHeader::new(header), Arc::clone(&rails), events);
+    let context = Context::new(AbiHeader::new(header), Arc::clone(&rails), events, command_file.into());
     let events = Arc::clone(&context.events);
     let address = Context::address_in(context.into_raw());
     rails.objects().contexts.push(ObjectEntry { address: address as usize, events });

@@ -14,7 +14,7 @@ use crate::rails::protection_domain::MultiRailPd;
 /// A protection domain, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Pd {
-    header: AbiHeader<ibv_pd>,
+    pub(super) header: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
     /// The domain on all NICs. Present on a device with several rails, on which `id` is its number on rail 0.
     pub(crate) multi_rail: Option<Arc<MultiRailPd>>,
@@ -22,6 +22,14 @@ pub(crate) struct Pd {
     /// objects of its domains. But on a device with several rails, a virtual queue pair exists on the NICs for some time after the program
     /// has destroyed it.
     pub(crate) member: PdMember,
+    /// The domains of which a parent domain consists. `None` for another protection domain.
+    pub(crate) parent_of: Option<ParentOf>,
+}
+
+/// The domains of which a parent domain consists, counted as used.
+pub(crate) struct ParentOf {
+    pub(crate) _pd: PdMember,
+    pub(crate) _td: Option<Arc<()>>,
 }
 
 /// A reference by which an object is counted as a member of its protection domain.
@@ -44,7 +52,8 @@ fn alloc(context: &Context) -> Result<*mut ibv_pd> {
         }
     };
     let header = ibv_pd { context: context.address(), handle: id.0 };
-    Ok(Pd { header: AbiHeader::new(header), id, multi_rail, member: PdMember::default() }.into_raw())
+    let (header, member) = (AbiHeader::new(header), PdMember::default());
+    Ok(Pd { header, id, multi_rail, member, parent_of: None }.into_raw())
 }
 
 #[unsafe(no_mangle)]
@@ -56,14 +65,13 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 }
 
 fn free(object: &Pd, context: &Context) -> Result<()> {
-    let freed = match &context.rails.multi_rail {
-        None => context.nic().dealloc_pd(object.id),
-        Some(_) if Arc::strong_count(&object.member) > 1 => {
-            Err(Error::Busy { kind: "protection domain", id: object.id.0, user: "an object in it" })
-        }
-        Some(_) => Ok(()),
-    };
-    unless_dead(freed)
+    if Arc::strong_count(&object.member) > 1 {
+        return Err(Error::Busy { kind: "protection domain", id: object.id.0, user: "an object in it" });
+    }
+    match &context.rails.multi_rail {
+        None if object.parent_of.is_none() => unless_dead(context.nic().dealloc_pd(object.id)),
+        _ => Ok(()),
+    }
 }
 
 /// Returns null, with `errno` set to `EOPNOTSUPP`, because no other process has an object that this process could import.

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::{ptr, slice};
 
 use mitra_verbs::{
-    Data, Error, InlineData, Key, PostError, Provider, QpType, Qpn, RecvWr, RemoteAddr, Result, SendFlags,
-    SendOp, SendWr, Sge, UdDestination, WindowBind,
+    Data, Error, InlineData, Key, MrId, PostError, Provider, QpType, Qpn, RecvWr, RemoteAddr, Result,
+    SendFlags, SendOp, SendWr, Sge, UdDestination, WindowBind,
 };
 use smallvec::SmallVec;
 
@@ -288,7 +288,8 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     } else {
         Data::Sges(sges.iter().map(sge_from_c).collect())
     };
-    let ud = if qp_type == QpType::Ud {
+    // The other operations, which UD does not have, use the union for other members.
+    let ud = if qp_type == QpType::Ud && matches!(op, SendOp::Send | SendOp::SendWithImm(_)) {
         // SAFETY: the queue pair's type is UD, so the caller guarantees that the member `wr.ud` is set.
         let ud = unsafe { wr.wr.ud };
         // SAFETY: the caller guarantees that `ud.ah` is an address handle or null.
@@ -296,7 +297,23 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     } else {
         None
     };
-    Ok(SendWr { wr_id: wr.wr_id, op, data, flags, ud, remote_srq: None })
+    Ok(with_one_word(SendWr { wr_id: wr.wr_id, op, data, flags, ud, remote_srq: None }))
+}
+
+/// Returns a request in which the local memory of an atomic is at most 8 bytes long, because the NIC writes no more. Linux's soft-RoCE
+/// accepts longer memory, too.
+pub(crate) fn with_one_word(mut wr: SendWr) -> SendWr {
+    if wr.op.is_atomic()
+        && let Data::Sges(list) = &mut wr.data
+    {
+        let mut rest = 8;
+        for sge in list.iter_mut() {
+            sge.len = sge.len.min(rest);
+            rest -= sge.len;
+        }
+        list.retain(|sge| sge.len > 0);
+    }
+    wr
 }
 
 /// Returns the destination of a datagram.
@@ -352,16 +369,23 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
 /// Returns the operation that binds a memory window.
 ///
 /// # Errors
-/// `Invalid` if the window or the region is null, or `Unsupported` for an access flag that the device does not know.
+/// `Invalid` if the window is null, or the region is null and the length is not 0. `Unsupported` for an access flag that the device does
+/// not know. Otherwise the errors of [`AbiObject::find`].
 ///
 /// # Safety
 /// The window and the region are objects of the program, or null.
 pub(crate) unsafe fn bind_operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp> {
-    if mw.is_null() || info.mr.is_null() {
-        return Err(Error::Invalid("a bind needs a window and a region"));
+    if info.mr.is_null() && info.length > 0 {
+        return Err(Error::Invalid("the bind of a window to memory needs a region"));
     }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let (window, region) = unsafe { (Mw::find(mw)?, lock(&Mr::find(info.mr)?.registration).primary().id) };
+    let (window, region) = unsafe {
+        // A NIC ignores the region in a bind of 0 bytes.
+        let no_region = MrId(0);
+        let is_region = !info.mr.is_null();
+        let region = if is_region { lock(&Mr::find(info.mr)?.registration).primary().id } else { no_region };
+        (Mw::find(mw)?, region)
+    };
     Ok(SendOp::BindWindow(WindowBind {
         mw: window.id,
         rkey: Key(rkey),

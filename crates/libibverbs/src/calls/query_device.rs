@@ -98,16 +98,3 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     }
     0
 }
-
-pub(crate) unsafe extern "C" fn query_rt_values(
-    _context: *mut ibv_context,
-    values: *mut ibv_values_ex,
-) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
-    let values = unsafe { &mut *values };
-    if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
-        return libc::EINVAL;
-    }
-    values.comp_mask = 0; // The device has no free-running clock, so no value is set.
-    0
-}

@@ -115,6 +115,12 @@ impl VirtualCq {
         lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Drives the queue pairs, and returns the number of completions that the program has not polled.
+    pub(crate) fn waiting(&self) -> usize {
+        self.sources().iter().for_each(|source| source.drive());
+        lock(&self.ready).len()
+    }
+
     /// Drives the queue pairs, and appends up to `max` completions to `out`.
     pub(crate) fn poll(&self, max: usize, out: &mut Vec<Wc>) {
         {

@@ -23,10 +23,6 @@ static void what_is_not_there(void)
 	REFUSED(EOPNOTSUPP, ibv_alloc_dm(end.context, &dm));
 	struct ibv_counters_init_attr counters = { 0 };
 	REFUSED(EOPNOTSUPP, ibv_create_counters(end.context, &counters));
-	struct ibv_parent_domain_init_attr parent = { .pd = end.pd };
-	REFUSED(EOPNOTSUPP, ibv_alloc_parent_domain(end.context, &parent));
-	struct ibv_td_init_attr td = { 0 };
-	REFUSED(EOPNOTSUPP, ibv_alloc_td(end.context, &td));
 	struct ibv_qp *qp = make_qp(&end);
 	struct ibv_flow_attr flow = { .port = 1 };
 	REFUSED(EOPNOTSUPP, ibv_create_flow(qp, &flow));
@@ -64,8 +60,6 @@ static void queue_pairs_beyond_the_limits(void)
 	REFUSED(EINVAL, ibv_create_cq(end.context, -1, NULL, NULL, 0));
 	REFUSED(EINVAL, ibv_create_cq(end.context, 1, NULL, NULL, 1));
 	REFUSED(EINVAL, ibv_create_cq(end.context, device.max_cqe + 1, NULL, NULL, 0));
-	CHECK(ibv_resize_cq(end.cq, -1) == EINVAL && ibv_resize_cq(end.cq, 1) == 0);
-	CHECK(ibv_resize_cq(end.cq, device.max_cqe) == EOPNOTSUPP);
 }
 
 static void memory_that_cannot_be(void)

@@ -50,7 +50,7 @@ impl CompletionQueues {
         }
     }
 
-    pub(crate) fn create(&mut self, depth: u32) -> Result<CqId> {
+    fn check_depth(&self, depth: u32) -> Result<()> {
         if depth == 0 {
             return Err(Error::Invalid("a completion queue needs at least one entry"));
         }
@@ -61,6 +61,11 @@ impl CompletionQueues {
                 limit: self.max_depth.into(),
             });
         }
+        Ok(())
+    }
+
+    pub(crate) fn create(&mut self, depth: u32) -> Result<CqId> {
+        self.check_depth(depth)?;
         let ring = VecDeque::with_capacity(depth.min(256) as usize);
         let cq = Cq {
             ring,
@@ -72,6 +77,18 @@ impl CompletionQueues {
             users: 0,
         };
         self.table.insert(cq).map(CqId)
+    }
+
+    pub(crate) fn resize(&mut self, id: CqId, depth: u32, waiting: usize) -> Result<()> {
+        self.check_depth(depth)?;
+        let cq = self.table.get_mut(id.0)?;
+        if cq.ring.len() + waiting > depth as usize {
+            return Err(Error::Invalid(
+                "the queue holds more completions than the new size; poll them first",
+            ));
+        }
+        cq.depth = depth;
+        Ok(())
     }
 
     pub(crate) fn destroy(&mut self, id: CqId) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The table of memory regions and type-2B memory windows: keys, bounds, access rights and revocation.
+//! The table of memory regions and memory windows of types 1 and 2B: keys, bounds, access rights and revocation.
 //!
 //! Each object is in a slot of one table. The 24-bit *handle* of an object is the index and the generation of its slot.
 //! The upper 24 bits of its key are the encrypted handle. The lower 8 bits are random for a region; for a window, the
@@ -18,7 +18,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use mitra_verbs::{
-    Access, Error, Key, Limits, Mr, MrId, Mw, MwId, PdId, Qpn, RegionId, Result, Time, WindowBind,
+    Access, Error, Key, Limits, Mr, MrId, Mw, MwId, PdId, Qpn, RegionId, Result, Time, WindowBind, WindowType,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::RngCore;
@@ -65,11 +65,10 @@ pub(crate) enum KeyError {
     OutOfBounds,
     /// Bind: the window is already bound.
     AlreadyBound,
-    /// Bind: the upper 24 bits of the new key are not those of the window.
-    ForeignKey,
     /// Bind: the length is 0.
     ZeroLength,
-    /// Invalidate: the key belongs to a memory region. Only [`KeyTable::dereg_mr`] revokes such a key.
+    /// Invalidate: the key belongs to a memory region or a type 1 window. Only [`KeyTable::dereg_mr`], or a bind of the
+    /// window, revokes such a key.
     NotInvalidatable,
 }
 
@@ -82,10 +81,9 @@ impl fmt::Display for KeyError {
             KeyError::NoRight => "the key does not grant this access",
             KeyError::OutOfBounds => "the bytes lie outside the memory region or window of the key",
             KeyError::AlreadyBound => "the window is already bound; invalidate it first",
-            KeyError::ForeignKey => "the upper 24 bits of the new key are not those of the window",
             KeyError::ZeroLength => "a type-2 window cannot be bound to 0 bytes; invalidate it instead",
             KeyError::NotInvalidatable => {
-                "the key of a memory region cannot be invalidated; deregister the region"
+                "the key of a memory region or a type 1 window cannot be invalidated; deregister or bind it"
             }
         })
     }
@@ -118,13 +116,15 @@ struct Region {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Window {
     pd: PdId,
+    window_type: WindowType,
     binding: Option<WindowBinding>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct WindowBinding {
     key: Key,
-    qpn: Qpn,
+    /// The queue pair that may use a type 2 window. `None` for a type 1 window, which all queue pairs of the protection domain may use.
+    qpn: Option<Qpn>,
     /// The region. It cannot be deregistered while the window is bound.
     mr: MrId,
     range: AddressRange,
@@ -252,11 +252,11 @@ impl KeyTable {
     ///
     /// # Errors
     /// `Limit`: the NIC has the maximum number of windows, or no slot is free.
-    pub(crate) fn alloc_mw(&mut self, now: Time, pd: PdId) -> Result<Mw> {
+    pub(crate) fn alloc_mw(&mut self, now: Time, pd: PdId, window_type: WindowType) -> Result<Mw> {
         self.windows.check()?;
         let index = self.take_slot(now)?;
         let id = self.handle(index);
-        self.slots[index as usize].object = Object::Window(Window { pd, binding: None });
+        self.slots[index as usize].object = Object::Window(Window { pd, window_type, binding: None });
         self.windows.live += 1;
         Ok(Mw { id: MwId(id), pd, rkey: self.key(id) })
     }
@@ -273,8 +273,10 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Binds an unbound window to a part of a region, for the peer of queue pair `qpn` (IBTA volume 1, 10.6.7.2). `pd`
-    /// is the protection domain of the queue pair.
+    /// Binds a window to a part of a region (IBTA volume 1, 10.6.7.2), a type 2 window for the peer of queue pair `qpn`.
+    /// `pd` is the protection domain of the queue pair.
+    ///
+    /// A type 2 window must be unbound. A type 1 window loses its last binding, and a length of 0 gives it no other.
     ///
     /// The window grants the remote access rights of the request. They may exceed the remote rights of the region.
     pub(crate) fn bind(&mut self, qpn: Qpn, pd: PdId, bind: &WindowBind) -> Result<(), KeyError> {
@@ -282,15 +284,16 @@ impl KeyTable {
         if window.pd != pd {
             return Err(KeyError::WrongPd);
         }
-        if window.binding.is_some() {
-            return Err(KeyError::AlreadyBound);
-        }
-        if bind.rkey.index_part() != self.key(bind.mw.0).0 {
-            return Err(KeyError::ForeignKey);
-        }
-        if bind.len == 0 {
-            return Err(KeyError::ZeroLength);
-        }
+        let qpn = match window.window_type {
+            WindowType::Type1 if bind.len == 0 => {
+                self.unbind(bind.mw);
+                return Ok(());
+            }
+            WindowType::Type1 => None,
+            WindowType::Type2 if window.binding.is_some() => return Err(KeyError::AlreadyBound),
+            WindowType::Type2 if bind.len == 0 => return Err(KeyError::ZeroLength),
+            WindowType::Type2 => Some(qpn),
+        };
         let region = self.region(bind.mr).ok_or(KeyError::Unknown)?;
         if region.pd != pd {
             return Err(KeyError::WrongPd);
@@ -301,7 +304,9 @@ impl KeyTable {
         }
         region.range.offset_of(bind.addr, bind.len)?;
         let range = AddressRange { addr: bind.addr, len: bind.len };
-        let binding = WindowBinding { key: bind.rkey, qpn, mr: bind.mr, range, access };
+        let key = self.key(bind.mw.0).with_consumer_bits(bind.rkey.0 as u8);
+        let binding = WindowBinding { key, qpn, mr: bind.mr, range, access };
+        self.unbind(bind.mw);
         if let Some(Object::Window(window)) = self.object_mut(bind.mw.0) {
             window.binding = Some(binding);
         }
@@ -322,6 +327,9 @@ impl KeyTable {
             Some(Object::Region(region)) if region.key == key => Err(KeyError::NotInvalidatable),
             Some(&Object::Window(window)) => {
                 binding_for(window, qpn, pd, key)?;
+                if window.window_type == WindowType::Type1 {
+                    return Err(KeyError::NotInvalidatable);
+                }
                 self.unbind(MwId(id));
                 Ok(())
             }
@@ -389,7 +397,7 @@ impl KeyTable {
         }
         for index in 0..self.slots.len() as u32 {
             if let Object::Window(Window { binding: Some(binding), .. }) = self.slots[index as usize].object
-                && binding.qpn == qpn
+                && binding.qpn == Some(qpn)
             {
                 self.unbind(MwId(self.handle(index)));
             }
@@ -485,7 +493,7 @@ fn binding_for(window: Window, qpn: Qpn, pd: PdId, key: Key) -> Result<WindowBin
         Some(binding) if binding.key == key => {
             if window.pd != pd {
                 Err(KeyError::WrongPd)
-            } else if binding.qpn != qpn {
+            } else if binding.qpn.is_some_and(|bound_on| bound_on != qpn) {
                 Err(KeyError::WrongQp)
             } else {
                 Ok(binding)

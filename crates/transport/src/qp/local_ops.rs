@@ -15,7 +15,7 @@ pub(crate) fn execute_local(
     match op {
         SendOp::BindWindow(bind) => Some(nic.keys.bind(qpn, pd, bind).map_err(|_| WcStatus::WindowBind)),
         SendOp::LocalInvalidate(key) => {
-            Some(nic.keys.invalidate(qpn, pd, *key).map_err(|_| WcStatus::LocalProtection))
+            Some(nic.keys.invalidate(qpn, pd, *key).map_err(|_| WcStatus::LocalQpOperation))
         }
         _ => None,
     }

@@ -1,7 +1,7 @@
 //! Validation of sends when they are posted.
 
 use mitra_verbs::{
-    Capabilities, Data, DeviceAttr, Error, Gid, Limits, QpState, QpType, Result, SendOp, SendWr,
+    Capabilities, Data, DeviceAttr, Error, Gid, Limits, QpState, QpType, Result, SendOp, SendWr, WcStatus,
 };
 
 use crate::nic::handle_table::HandleTable;
@@ -46,14 +46,10 @@ fn check_operation(
     let fetches = wr.op.is_read_or_atomic();
     let local = matches!(wr.op, SendOp::BindWindow(_) | SendOp::LocalInvalidate(_));
     match qp_type {
-        QpType::Uc if fetches || matches!(wr.op, SendOp::SendWithInvalidate(_)) => {
-            return Err(Error::Invalid(
-                "UC has no READ, no atomics and no SEND with invalidate (IBTA table 38); use RC",
-            ));
+        QpType::Ud | QpType::Gsi if local => {
+            return Err(Error::Invalid("memory windows belong to RC and UC queue pairs (IBTA table 38)"));
         }
-        QpType::Ud | QpType::Gsi if !matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) => {
-            return Err(Error::Invalid("UD has SEND and SEND with immediate only (IBTA table 38)"));
-        }
+        QpType::Ud | QpType::Gsi if !is_datagram_op(&wr.op) => {}
         QpType::Ud | QpType::Gsi if wr.ud.is_none() => {
             return Err(Error::Invalid("a UD send needs a destination; set `SendWr::ud`"));
         }
@@ -83,9 +79,6 @@ fn check_operation(
             "binding or invalidating a window takes no data; leave `SendWr::data` empty",
         ));
     }
-    if fetches && attrs.max_rd_atomic() == 0 {
-        return Err(Error::Invalid("READ and atomics need a `max_rd_atomic` of at least 1"));
-    }
     match &wr.data {
         Data::Inline(_) if fetches => {
             return Err(Error::Invalid("READ and atomics cannot use inline data; use registered memory"));
@@ -93,19 +86,32 @@ fn check_operation(
         Data::Inline(bytes) => {
             check_limit("bytes of inline data", bytes.len() as u64, attrs.init.cap.inline.into())?
         }
-        Data::Sges(sges) if wr.op.is_atomic() => {
-            if sges.len() != 1 || sges[0].len != 8 {
-                return Err(Error::Invalid("an atomic needs exactly one local entry of 8 bytes"));
-            }
-        }
         Data::Sges(sges) => {
             check_limit("gather entries of a send", sges.len() as u64, attrs.init.cap.send_sges.into())?
         }
     }
-    if qp_type.is_datagram() {
-        check_limit("bytes of a datagram", wr.data.len(), attrs.mtu as u64)?;
-    }
     check_limit("bytes of a message", wr.data.len(), limits.message_bytes.into())
+}
+
+/// Returns whether UD has the operation.
+fn is_datagram_op(op: &SendOp) -> bool {
+    matches!(op, SendOp::Send | SendOp::SendWithImm(_))
+}
+
+/// Returns the status with which a posted send fails when the NIC begins to execute it, because the transport service does not have the
+/// operation (IBTA volume 1, table 38), or because its local memory is too short. The cases are those of Linux's soft-RoCE, see
+/// `docs/run.md`.
+pub(crate) fn execution_error(attrs: &QpAttributes, wr: &SendWr) -> Option<WcStatus> {
+    let fetches = wr.op.is_read_or_atomic();
+    let has_operation = match attrs.init.qp_type {
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv(_) => !fetches || attrs.max_rd_atomic() > 0,
+        QpType::Uc => !fetches && !matches!(wr.op, SendOp::SendWithInvalidate(_)),
+        QpType::Ud | QpType::Gsi => is_datagram_op(&wr.op),
+    };
+    if !has_operation {
+        return Some(WcStatus::LocalQpOperation);
+    }
+    wr.is_short_atomic().then_some(WcStatus::LocalLength)
 }
 
 /// Returns the destination of a datagram, or `None` for a send of a connected service.

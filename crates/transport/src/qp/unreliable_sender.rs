@@ -14,6 +14,7 @@ use crate::opcode::data_message;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::local_ops::execute_local;
 use crate::qp::requester::SendFailed;
+use crate::qp::send_validation::execution_error;
 use crate::scatter_gather;
 
 /// A posted send.
@@ -101,7 +102,15 @@ impl UnreliableSender {
                 self.complete_front(attrs, nic);
                 continue;
             }
+            if let Some(status) = execution_error(attrs, wr) {
+                return Err(SendFailed(status));
+            }
             let len = wr.data.len() as usize;
+            if attrs.init.qp_type.is_datagram() && len > attrs.mtu {
+                // Such a message is not sent, and is no error (IBTA volume 1, C10-93.1.1).
+                self.complete_front(attrs, nic);
+                continue;
+            }
             let packets = len.div_ceil(attrs.mtu).max(1) as u32;
             let (index, last) = (self.sent_packets, self.sent_packets + 1 == packets);
             let offset = index as usize * attrs.mtu;

@@ -62,7 +62,9 @@ impl MultiRailQp {
             }
             return Ok(());
         }
-        if locked.deferred.is_empty() && wrs.iter().all(|wr| locked.region_keys.can_post(wr)) {
+        if locked.deferred.is_empty()
+            && wrs.iter().all(|wr| locked.region_keys.can_post(wr) && !wr.is_short_atomic())
+        {
             let wrs = wrs.iter().map(|wr| self.with_default_flags(wr));
             return locked.sender().post_send_all(wrs);
         }
@@ -101,7 +103,7 @@ impl MultiRailQp {
         let used = locked.sender().outstanding() + locked.deferred.len();
         for (index, wr) in wrs.iter().enumerate() {
             self.check_room("send queue", used + index, depth)
-                .and_then(|()| locked.sender().check_send(wr))
+                .and_then(|()| if wr.is_short_atomic() { Ok(()) } else { locked.sender().check_send(wr) })
                 .map_err(|error| PostError { index, error })?;
         }
         self.prefetch_regions(locked, wrs.iter()).map_err(|error| PostError { index: 0, error })?;
@@ -162,10 +164,14 @@ impl MultiRailQp {
         self.domain.rendezvous.poll();
         locked.region_keys.resend_due();
         loop {
-            let ready = locked.deferred.iter().take_while(|wr| locked.region_keys.can_post(wr)).count();
+            let can_post = |wr: &&SendWr| locked.region_keys.can_post(wr) && !wr.is_short_atomic();
+            let ready = locked.deferred.iter().take_while(can_post).count();
             if post_oldest(locked, ready).is_err() {
                 // All requests were checked when they were deferred, so the virtual queue pair has failed since then.
                 return self.fail_front(locked, WcStatus::LocalQpOperation);
+            }
+            if locked.deferred.front().is_some_and(SendWr::is_short_atomic) {
+                return self.fail_front(locked, WcStatus::LocalLength);
             }
             let Some(remote) = locked.deferred.front().and_then(|wr| wr.op.remote()) else { return };
             match locked.region_keys.lookup(remote.rkey) {

@@ -10,6 +10,7 @@ use crate::nic::shared_state::SharedState;
 use crate::opcode::data_message;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::local_ops::execute_local;
+use crate::qp::send_validation::execution_error;
 use crate::{Memory, scatter_gather};
 
 /// The outcome of [`Requester::start_request`].
@@ -44,6 +45,8 @@ impl Requester {
         }
         match request.wr.op {
             SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => self.cursor.request == self.head,
+            // The request fails as soon as the NIC begins to execute it.
+            _ if attrs.max_rd_atomic() == 0 && request.wr.op.is_read_or_atomic() => true,
             SendOp::Read(_) => {
                 self.fetches.len() < usize::from(attrs.max_rd_atomic())
                     && self.has_read_room(attrs, nic, request)
@@ -165,6 +168,9 @@ impl Requester {
     fn start_request(&mut self, attrs: &QpAttributes, nic: &mut SharedState) -> Result<Started, WcStatus> {
         let (psn, cost_before) = (self.next_psn, self.total_cost);
         let request = &mut self.queue[(self.next_start - self.head) as usize];
+        if let Some(status) = execution_error(attrs, &request.wr) {
+            return Err(status);
+        }
         let Some(result) = execute_local(attrs, nic, &request.wr.op) else {
             request.packets =
                 if request.wr.op.is_atomic() { 1 } else { request.len.div_ceil(attrs.mtu as u32).max(1) };
