@@ -69,3 +69,19 @@ fn program_on_two_hosts_survives_link_failure() {
     );
     assert_eq!(output.matches("moved from rail 0 to rail 1").count(), 2, "{output}");
 }
+
+/// The first link loses every packet from the start, as both hosts send to an unknown station there. The programs connect over the other.
+#[test]
+fn program_on_two_hosts_connects_without_rail_0() {
+    let output = run_script(
+        r#"
+        ip neigh replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev here0 nud permanent
+        there ip neigh replace 10.0.0.1 lladdr 02:00:00:00:00:99 dev there0 nud permanent
+        "$MITRA" run --rails 10.0.0.1,10.1.0.1 -- ib_write_bw -n 500 >server 2>&1 & server=$!
+        listens 18515
+        there "$MITRA" run --rails 10.0.0.2,10.1.0.2 -- ib_write_bw -n 500 10.1.0.1 >client 2>&1 & client=$!
+        ends
+        "#,
+    );
+    assert_eq!(output.matches("moved from rail 0 to rail 1").count(), 2, "{output}");
+}

@@ -1,8 +1,8 @@
 //! One rail at one end: its RC queue pair for operations and its UD queue pair for control messages.
 
 use mitra_verbs::{
-    Access, CqId, Error, Mtu, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn, RcConnection,
-    RecvWr, Result, SendWr, Time, Wc,
+    Access, CqId, Error, Mtu, PortAttr, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn,
+    RcConnection, RecvWr, Result, SendWr, Time, Wc,
 };
 
 use crate::ballot::Ballot;
@@ -25,6 +25,8 @@ type Undo = Box<dyn Fn(&dyn Provider) -> Result<()>>;
 #[derive(Debug)]
 pub(crate) struct Rail {
     nic: LocalNic,
+    /// The port when the rail was made. Its address and its largest MTU do not change, and they outlive the NIC.
+    port: PortAttr,
     cq: CqId,
     qpn: Qpn,
     /// The PSN of the first packet that the current queue pair sends.
@@ -68,12 +70,14 @@ impl Rail {
     }
 
     fn make(nic: &LocalNic, config: &Config, secret: SecretWord, undo: &mut Vec<Undo>) -> Result<Rail> {
+        let port = nic.provider.query_port()?;
         let (cq, qpn) = create_data_qp(nic, config)?;
         undo.push(Box::new(move |p| p.destroy_cq(cq)));
         undo.push(Box::new(move |p| p.destroy_qp(qpn)));
         let control = ControlQp::new(nic, (secret.expose() >> 33) as u32, undo)?;
         Ok(Rail {
             nic: nic.clone(),
+            port,
             cq,
             qpn,
             first_psn: Psn::new(secret.expose() as u32),
@@ -107,17 +111,16 @@ impl Rail {
     }
 
     /// Returns the connection parameters for the other end.
-    pub(crate) fn info(&self) -> Result<RailInfo> {
-        let port = self.nic.provider.query_port()?;
-        Ok(RailInfo {
-            gid: port.gid,
-            mtu: port.max_mtu,
+    pub(crate) fn info(&self) -> RailInfo {
+        RailInfo {
+            gid: self.port.gid,
+            mtu: self.port.max_mtu,
             qpn: self.qpn,
             psn: self.first_psn,
             control_qpn: self.control.qpn(),
             qkey: self.control.qkey(),
             acks_after_placement: self.nic.provider.attr().capabilities.ack_after_placement,
-        })
+        }
     }
 
     /// Returns whether the peer's NIC acknowledges data only after the data is in memory. Returns true before the rail is connected.
@@ -127,8 +130,8 @@ impl Rail {
 
     /// Connects both queue pairs to the peer. The data queue pair is moved to RTR.
     pub(crate) fn connect(&mut self, peer: &RailInfo, mtu: Mtu, config: &Config) -> Result<()> {
-        self.control.connect(&self.nic, peer.gid, peer.control_qpn, peer.qkey)?;
         self.peer = Some((*peer, mtu));
+        self.control.connect(&self.nic, peer.gid, peer.control_qpn, peer.qkey)?;
         self.connect_data_qp(config)
     }
 

@@ -39,6 +39,7 @@ static ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("addresses"));
 static PERMISSIONS: LazyLock<PathBuf> = LazyLock::new(|| build("permissions"));
 static LIMITS: LazyLock<PathBuf> = LazyLock::new(|| build("limits"));
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
+static CONNECT_WITHOUT_RAIL_0: LazyLock<PathBuf> = LazyLock::new(|| build("connect_without_rail_0"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 /// The directory for the control sockets of the programs.
 static RUNTIME: LazyLock<tempfile::TempDir> =
@@ -109,6 +110,25 @@ macro_rules! scenarios_on_any_rails {
 scenarios_on_any_rails! { PERMISSIONS: queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_immediates windows failovers }
 
 scenarios_on_any_rails! { LIMITS: capacities requests objects }
+
+/// Scenarios in which all rails but the last are lost.
+macro_rules! scenarios_of_lost_rails {
+    ($program:ident: $($name:ident)*) => {$(
+        mod $name {
+            #[test]
+            fn on_two_rails() {
+                super::run(&super::$program, &[stringify!($name)], "2");
+            }
+
+            #[test]
+            fn on_three_rails() {
+                super::run(&super::$program, &[stringify!($name)], "3");
+            }
+        }
+    )*};
+}
+
+scenarios_of_lost_rails! { CONNECT_WITHOUT_RAIL_0: one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting }
 
 mod completion_log {
     #[test]

@@ -92,19 +92,19 @@ impl Datapath {
     }
 
     /// Returns the connection parameters that the peer needs.
-    pub(super) fn connect_info(&self, cookie: SecretWord) -> Result<ConnectInfo> {
+    pub(super) fn connect_info(&self, cookie: SecretWord) -> ConnectInfo {
         let config = self.config();
-        Ok(ConnectInfo {
+        ConnectInfo {
             cookie,
             policy: config.policy,
             log: config.completion_log,
             rd_atomic: config.rd_atomic,
-            rails: self.rails.iter().map(|rail| rail.info()).collect::<Result<_>>()?,
+            rails: self.rails.iter().map(|rail| rail.info()).collect(),
             // Without this right, the peer's log entries would be refused.
             log_region: (self.log.as_ref())
                 .filter(|_| config.access.contains(Access::REMOTE_WRITE))
                 .map(|log| log.mr().remote()),
-        })
+        }
     }
 
     /// Connects every rail to the peer and moves its queue pair to RTR.

@@ -81,15 +81,21 @@ impl RailSet {
         self.rails[rail].provider().query_port().is_ok()
     }
 
-    /// Connects every rail to the peer and moves its queue pair to RTR.
+    /// Connects every rail to the peer and moves its queue pair to RTR. A dead NIC is skipped; maintenance detects that it is dead. Returns
+    /// its error only if no NIC is alive.
     pub(super) fn connect(&mut self, peer: &[RailInfo], mtu: Mtu, min_rnr_timer: RnrTimer) -> Result<()> {
         let now = self.now();
         self.config.min_rnr_timer = min_rnr_timer;
+        let mut connected = Err(Error::DeviceFatal);
         for (rail, info) in self.rails.iter_mut().zip(peer) {
-            rail.connect(info, mtu, &self.config)?;
+            match rail.connect(info, mtu, &self.config) {
+                Ok(()) => connected = Ok(()),
+                Err(Error::DeviceFatal) => {}
+                Err(error) => return Err(error),
+            }
             rail.note_heard(now);
         }
-        Ok(())
+        connected
     }
 
     /// Moves the queue pair of every rail to RTS.

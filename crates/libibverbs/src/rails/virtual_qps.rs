@@ -100,7 +100,7 @@ impl MultiRail {
         for query in rendezvous.take_received() {
             let answer = match query.subject {
                 Subject::Connection(qpn) => {
-                    let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from));
+                    let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from, query.device));
                     if qp.as_ref().is_some_and(|qp| qp.has_ended()) {
                         // No answer yet: the program may reset the queue pair before the peer's query times out.
                         continue;
@@ -109,7 +109,7 @@ impl MultiRail {
                 }
                 Subject::Region { qpn, key } => self
                     .qp(qpn)
-                    .filter(|qp| qp.accepts_peer(query.from))
+                    .filter(|qp| qp.accepts_peer(query.from, query.device))
                     .and_then(|qp| qp.pd().region(key))
                     .map(|region| region.encode()),
             };

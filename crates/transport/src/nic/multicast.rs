@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use mitra_verbs::{Error, Gid, Limits, QpType, Qpn, Result, Time};
+use mitra_verbs::{Error, Gid, Limits, Qpn, Result, Time};
 use mitra_wire::{Packet, Transport};
 
 use crate::nic::shared_state::Route;
@@ -80,18 +80,18 @@ impl MulticastGroups {
 }
 
 impl Nic {
-    /// Attaches a UD queue pair to a multicast group. The queue pair then receives a copy of each message to the group.
+    /// Attaches a UD queue pair or the GSI queue pair to a multicast group. The queue pair then receives a copy of each message to the group.
     ///
     /// The queue pair receives copies of its own messages if `loopback` is set. Attaching a queue pair again has no
     /// effect (`man ibv_attach_mcast`).
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the queue pair does not exist.
-    /// - [`Error::Invalid`]: the queue pair is not UD, or `group` is no multicast GID of the NIC's address family.
+    /// - [`Error::Invalid`]: the queue pair is neither UD nor the GSI queue pair, or `group` is no multicast GID of the NIC's address family.
     /// - [`Error::Limit`]: the NIC has the maximum number of groups or of attachments, or the group has the maximum
     ///   number of members.
     pub fn attach_mcast(&mut self, qp: Qpn, group: Gid, loopback: bool) -> Result<()> {
-        if self.qps.get(qp)?.attrs.init.qp_type != QpType::Ud {
+        if !self.qps.get(qp)?.attrs.init.qp_type.is_datagram() {
             return Err(Error::Invalid("only UD queue pairs can be attached to a multicast group"));
         }
         let [group_ip, nic_ip] = [group, self.shared.config.gid].map(IpAddr::from);

@@ -1,12 +1,13 @@
 //! `ibv_modify_qp` and `ibv_query_qp` for a queue pair over several rails.
 
+use mitra_failover::ConnectInfo;
 use mitra_verbs::{
     Access, Error, Gid, ModifyError, Psn, QpAttr, QpAttribute, QpState, QpStatus, QpType, Qpn, Result,
     RnrTimer, SqDrain, WcStatus, check_modify,
 };
 
-use super::MultiRailQp;
 use super::locked_state::LockedState;
+use super::{MultiRailQp, Peer};
 use crate::common::lock::lock;
 use crate::rails::multi_rail_domain::random;
 use crate::rails::srq_arrival_ring::BounceRing;
@@ -73,7 +74,7 @@ impl MultiRailQp {
     /// Connects all rails to the peer for receiving (INIT to RTR). The access flags are those of `attr`, or those that were set before.
     fn connect(&self, gid: Gid, qpn: Qpn, attr: &QpAttr) -> Result<()> {
         let min_rnr_timer = RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default());
-        *lock(&self.peer) = vec![gid];
+        *lock(&self.peer) = Peer::Connecting(gid);
         {
             let mut locked = lock(&self.locked);
             let access = attr.access.or(locked.attr.access);
@@ -83,14 +84,18 @@ impl MultiRailQp {
             lock(&self.locked).connect_to_itself(&self.domain, min_rnr_timer)
         } else {
             // The lock is not held during the query, because answering the peer's query for this queue pair needs the lock.
-            random().and_then(|id| self.domain.rendezvous.query_connection(id, gid, qpn)).and_then(|info| {
+            self.query_connection(gid, qpn).and_then(|info| {
                 lock(&self.locked).vqp.modify_to_rtr(&info, min_rnr_timer)?;
                 Ok(info)
             })
         };
-        let connected = connected.map(|info| info.gids().collect::<Vec<_>>());
+        let connected = connected.map(|info| Peer::Connected(info.gids().collect()));
         *lock(&self.peer) = connected.clone().unwrap_or_default();
         connected.map(|_| ())
+    }
+
+    fn query_connection(&self, gid: Gid, qpn: Qpn) -> Result<ConnectInfo> {
+        self.domain.rendezvous.query_connection([random()?, random()?], gid, qpn)
     }
 
     /// Returns to RESET. Outstanding requests are dropped without completions. The queue pair number does not change.
@@ -103,7 +108,7 @@ impl MultiRailQp {
         replacement.set_access(Access::empty())?;
         let LockedState { vqp, sender, .. } = std::mem::replace(&mut *locked, LockedState::new(replacement));
         [Some(vqp), sender].into_iter().flatten().for_each(|replaced| self.domain.retire(replaced));
-        lock(&self.peer).clear();
+        *lock(&self.peer) = Peer::Unknown;
         Ok(())
     }
 

@@ -37,6 +37,29 @@ pub(crate) struct CreateParams {
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
 }
 
+/// The peer of a queue pair.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+enum Peer {
+    /// The program has not yet passed the peer's GID to `ibv_modify_qp`.
+    #[default]
+    Unknown,
+    /// The queue pair connects to the device with this GID on rail 0, whose other GIDs are not yet known.
+    Connecting(Gid),
+    /// The peer's GIDs by rail.
+    Connected(Vec<Gid>),
+}
+
+impl Peer {
+    /// Returns the known GIDs by rail.
+    fn gids(&self) -> &[Gid] {
+        match self {
+            Peer::Unknown => &[],
+            Peer::Connecting(gid) => std::slice::from_ref(gid),
+            Peer::Connected(gids) => gids,
+        }
+    }
+}
+
 /// A queue pair for a reliable connection over several rails.
 pub(crate) struct MultiRailQp {
     domain: Arc<MultiRailDomain>,
@@ -44,8 +67,7 @@ pub(crate) struct MultiRailQp {
     /// The queue pair number that the program knows. It does not change when the queue pair fails over or is reset.
     qpn: Qpn,
     locked: Mutex<LockedState>,
-    /// The peer's GIDs on all rails. While the queue pair connects, only the GID that the program passed to `ibv_modify_qp`. Otherwise empty.
-    peer: Mutex<Vec<Gid>>,
+    peer: Mutex<Peer>,
     /// The number of failovers since creation.
     failovers: AtomicU64,
 }
@@ -89,17 +111,21 @@ impl MultiRailQp {
         self.failovers.load(Ordering::Relaxed)
     }
 
-    /// Returns whether queries from an address are answered. Queries from any address are answered until the peer is known. Afterwards, only
-    /// queries from the peer's addresses are.
-    pub(super) fn accepts_peer(&self, from: Gid) -> bool {
-        let peer = lock(&self.peer);
-        peer.is_empty() || peer.contains(&from)
+    /// Returns whether a query is answered, by the address from which it came and the GID that its sender states as that of its device.
+    /// Queries of any sender are answered until the peer is known. Then only the queries of its device are, and from the time at which all
+    /// its addresses are known, only those from its addresses.
+    pub(super) fn accepts_peer(&self, from: Gid, device: Gid) -> bool {
+        match &*lock(&self.peer) {
+            Peer::Unknown => true,
+            Peer::Connecting(gid) => *gid == from || *gid == device,
+            Peer::Connected(gids) => gids.contains(&from),
+        }
     }
 
     /// Returns the data that the peer needs to connect.
     ///
     /// # Errors
-    /// `DeviceFatal` if a NIC is dead.
+    /// The errors of [`VirtualQp::local_info`].
     pub(super) fn local_info(&self) -> Result<ConnectInfo> {
         lock(&self.locked).vqp.local_info()
     }

@@ -135,7 +135,7 @@ impl MultiRailQp {
             let peer = lock(&self.peer).clone();
             // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
             let qpn = locked.attr.dest_qpn.unwrap_or(Qpn::new(0));
-            locked.region_keys.request(&self.domain.rendezvous, random()?, &peer, qpn, remote.rkey);
+            locked.region_keys.request(&self.domain.rendezvous, random()?, peer.gids(), qpn, remote.rkey);
         }
         Ok(())
     }

@@ -136,7 +136,7 @@ fn connect(a: End, b: End) -> (End, End) {
         locked.vqp.connect(&info).expect("the configurations agree");
         locked.attr.dest_qpn = Some(peer.qp.qpn());
         locked.state = QpState::Rts;
-        *lock(&end.qp.peer) = info.gids().collect();
+        *lock(&end.qp.peer) = Peer::Connected(info.gids().collect());
     }
     (a, b)
 }
@@ -175,8 +175,9 @@ fn connected_queue_pair_answers_its_peer_only() {
     let qp = create_qp(&local, &VirtualCq::new(None));
     let query = |from: &MultiRail| {
         thread::scope(|scope| {
-            let answer = scope
-                .spawn(|| from.domain().rendezvous.query_connection(rand_id(), gids(&local)[0], qp.qpn()));
+            let answer = scope.spawn(|| {
+                from.domain().rendezvous.query_connection([rand_id(), rand_id()], gids(&local)[0], qp.qpn())
+            });
             while !answer.is_finished() {
                 local.answer_queries();
                 thread::yield_now();
@@ -185,7 +186,7 @@ fn connected_queue_pair_answers_its_peer_only() {
         })
     };
     assert!(query(&peer) && query(&stranger), "an unconnected queue pair answers everybody");
-    *lock(&qp.peer) = gids(&peer);
+    *lock(&qp.peer) = Peer::Connected(gids(&peer));
     assert!(query(&peer));
     assert!(!query(&stranger));
 }
@@ -397,7 +398,8 @@ fn burst_of_queries_does_not_disable_rendezvous() {
         .collect();
     drop(burst);
     let info = thread::scope(|scope| {
-        let answer = scope.spawn(|| rendezvous.query_connection(rand_id(), gids(&peer)[0], qp.qpn()));
+        let answer =
+            scope.spawn(|| rendezvous.query_connection([rand_id(), rand_id()], gids(&peer)[0], qp.qpn()));
         while !answer.is_finished() {
             peer.answer_queries();
             thread::yield_now();

@@ -1,12 +1,13 @@
 //! Queue pair 1 of a NIC (the general services interface), with an interface like that of a datagram socket.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use mitra_failover::LocalNic;
 use mitra_verbs::{
-    Access, AhId, Buffer, CqId, Data, GSI_QKEY, Gid, Mr, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    Qpn, RecvWr, Result, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
+    Access, AhId, Buffer, CqId, Data, GSI_QKEY, Gid, Mr, PortState, Psn, QpAttr, QpCap, QpInitAttr, QpState,
+    QpType, Qpn, RecvWr, Result, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
 use crate::common::grh::{GRH_LEN, source_gid};
@@ -20,9 +21,22 @@ const SLOT_BYTES: usize = GRH_LEN + MAX_MESSAGE;
 /// The maximum number of cached address handles.
 const MAX_HANDLES: usize = 256;
 
+/// The destination queue pair number of datagrams to a multicast group (IBTA volume 1, 3.5.8).
+const MULTICAST_QPN: Qpn = Qpn::new(0xff_ffff);
+
+/// Returns the multicast group of the rendezvous in a GID's address family. The IPv4 group has organization-local scope (RFC 2365), the IPv6
+/// group is transient and link-local (RFC 4291, 2.7). The group is not registered, so other programs' datagrams may arrive.
+fn group_of(gid: Gid) -> Gid {
+    match IpAddr::from(gid) {
+        IpAddr::V4(_) => IpAddr::from([239, 192, 77, 84]).into(),
+        IpAddr::V6(_) => IpAddr::from([0xff12, 0, 0, 0, 0, 0, 0x4d54, 0x4741]).into(),
+    }
+}
+
 /// The queue pair and its buffers.
 pub(super) struct GsiQp {
     nic: LocalNic,
+    group: Gid,
     recv_cq: CqId,
     /// The completion queue for sends. It is separate from `recv_cq`, so that completions of sends cannot overflow that queue.
     send_cq: CqId,
@@ -68,6 +82,7 @@ impl GsiQp {
         let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
         let gsi = GsiQp {
             nic: nic.clone(),
+            group: group_of(p.query_port()?.gid),
             recv_cq,
             send_cq,
             qpn,
@@ -87,6 +102,24 @@ impl GsiQp {
         self.nic.provider.post_recv(self.qpn, &[RecvWr::new(slot, sge)]).map_err(|e| e.error)
     }
 
+    /// Joins the multicast group for questions that any device on the rail may answer.
+    ///
+    /// # Errors
+    /// The error of the NIC, for instance if the system has no multicast on its interface.
+    pub(super) fn join_group(&self) -> Result<()> {
+        self.nic.provider.attach_mcast(self.qpn, self.group, false)
+    }
+
+    /// Sends a datagram to the multicast group, as [`GsiQp::send`] does.
+    pub(super) fn send_to_group(&mut self, bytes: &[u8]) {
+        self.send(self.group, bytes);
+    }
+
+    /// Returns whether the port is up.
+    pub(super) fn is_up(&self) -> bool {
+        self.nic.provider.query_port().is_ok_and(|port| port.state == PortState::Active)
+    }
+
     /// Sends a datagram. If the queue is full, the NIC has failed, or the datagram is too long, the datagram is dropped without an error,
     /// because it could be lost in the network as well.
     pub(super) fn send(&mut self, to: Gid, bytes: &[u8]) {
@@ -97,7 +130,8 @@ impl GsiQp {
         let slot = SLOTS + self.sent % SLOTS;
         self.memory.write_at(slot as usize * SLOT_BYTES, bytes);
         let data = Data::sge(self.mr.sge(slot * SLOT_BYTES as u64, bytes.len() as u32));
-        let to = UdDestination { ah, qpn: Qpn::new(1), qkey: GSI_QKEY };
+        let qpn = if to == self.group { MULTICAST_QPN } else { Qpn::new(1) };
+        let to = UdDestination { ah, qpn, qkey: GSI_QKEY };
         let posted = self.nic.provider.post_send(self.qpn, &[SendWr::new(slot, SendOp::Send, data).to(to)]);
         self.sent += u64::from(posted.is_ok());
     }

@@ -1,6 +1,6 @@
 //! The encoding and decoding of the datagrams of a rendezvous.
 
-use mitra_verbs::{Key, Qpn};
+use mitra_verbs::{Gid, Key, Qpn};
 
 /// The object that a query asks about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,8 +18,13 @@ pub(super) type Answer = Option<Vec<u8>>;
 /// The content of a datagram.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Message {
-    Query(Subject),
+    /// A query of the device that has this GID.
+    Query(Subject, Gid),
     Answer(Answer),
+    /// The question to a multicast group which device has this GID.
+    WhoHas(Gid),
+    /// The answer of that device.
+    Owner,
 }
 
 const MAGIC: [u8; 4] = *b"MMT2";
@@ -28,22 +33,31 @@ const QUERY_CONNECTION: u8 = 1;
 const QUERY_REGION: u8 = 2;
 const ANSWER_NONE: u8 = 3;
 const ANSWER_SOME: u8 = 4;
+const WHO_HAS: u8 = 5;
+const OWNER: u8 = 6;
 
 /// Encodes a message as [`MAGIC`], the query's id (64 bits, little-endian), the kind of the message (8 bits), and the body. An answer has the
-/// id of its query.
+/// id of its query, an owner's answer that of the question.
 pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&id.to_le_bytes());
     match message {
-        Message::Query(Subject::Connection(qpn)) => {
+        Message::Query(Subject::Connection(qpn), device) => {
             out.push(QUERY_CONNECTION);
+            out.extend_from_slice(&device.0);
             out.extend_from_slice(&qpn.value().to_le_bytes());
         }
-        Message::Query(Subject::Region { qpn, key }) => {
+        Message::Query(Subject::Region { qpn, key }, device) => {
             out.push(QUERY_REGION);
+            out.extend_from_slice(&device.0);
             out.extend_from_slice(&qpn.value().to_le_bytes());
             out.extend_from_slice(&key.0.to_le_bytes());
         }
+        Message::WhoHas(device) => {
+            out.push(WHO_HAS);
+            out.extend_from_slice(&device.0);
+        }
+        Message::Owner => out.push(OWNER),
         Message::Answer(None) => out.push(ANSWER_NONE),
         Message::Answer(Some(body)) => {
             out.push(ANSWER_SOME);
@@ -59,13 +73,20 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
     let (id, rest) = rest.split_first_chunk::<8>()?;
     let (kind, body) = rest.split_first()?;
     let word = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_le_bytes);
+    let gid = || body.split_first_chunk::<16>().map(|(gid, rest)| (Gid(*gid), rest));
     let message = match *kind {
         _ if *magic != MAGIC => return None,
-        QUERY_CONNECTION => Message::Query(Subject::Connection(Qpn::new(word(body)?))),
-        QUERY_REGION => {
-            let (qpn, key) = body.split_at_checked(4)?;
-            Message::Query(Subject::Region { qpn: Qpn::new(word(qpn)?), key: Key(word(key)?) })
+        QUERY_CONNECTION => {
+            let (device, qpn) = gid()?;
+            Message::Query(Subject::Connection(Qpn::new(word(qpn)?)), device)
         }
+        QUERY_REGION => {
+            let (device, region) = gid()?;
+            let (qpn, key) = region.split_at_checked(4)?;
+            Message::Query(Subject::Region { qpn: Qpn::new(word(qpn)?), key: Key(word(key)?) }, device)
+        }
+        WHO_HAS => Message::WhoHas(Gid(body.try_into().ok()?)),
+        OWNER if body.is_empty() => Message::Owner,
         ANSWER_NONE if body.is_empty() => Message::Answer(None),
         ANSWER_SOME => Message::Answer(Some(body.to_vec())),
         _ => return None,
@@ -80,17 +101,19 @@ mod tests {
     #[test]
     fn messages_round_trip_and_truncated_messages_are_rejected() {
         for message in [
-            Message::Query(Subject::Connection(Qpn::new(0x12_3456))),
-            Message::Query(Subject::Region { qpn: Qpn::new(0x65_4321), key: Key(0x1234_5678) }),
+            Message::Query(Subject::Connection(Qpn::new(0x12_3456)), Gid([9; 16])),
+            Message::Query(Subject::Region { qpn: Qpn::new(0x65_4321), key: Key(0x1234_5678) }, Gid([8; 16])),
             Message::Answer(None),
             Message::Answer(Some(vec![1, 2, 3])),
+            Message::WhoHas(Gid([7; 16])),
+            Message::Owner,
         ] {
             let bytes = encode(7, &message);
             let header_len = 4 + 8 + 1;
             for n in 0..header_len {
                 assert_eq!(decode(&bytes[..n]), None);
             }
-            if let Message::Query(_) = message {
+            if let Message::Query(..) | Message::WhoHas(_) = message {
                 assert_eq!(decode(&bytes[..bytes.len() - 1]), None);
                 assert_eq!(decode(&[&bytes[..], &[0]].concat()), None);
             }

@@ -5,11 +5,17 @@
 //! answers are datagrams between the queue pairs 1 (general services interface) of the NICs. A query is sent again until its answer
 //! arrives or it times out.
 //!
+//! If rail 0 of either end is down, the other rails carry the query for connection data ([`owner_search`]). Each query contains the GID of
+//! its sender's device, because the receiver may be connecting to that GID and not yet know the sender's other addresses.
+//!
 //! Like RoCE, the rendezvous does not authenticate. Any sender of datagrams can therefore obtain the secret of a queue pair that is not yet
 //! connected (docs/security.md). Once a queue pair is connected, only queries from its peer's addresses are answered.
 
 mod gsi_qp;
 mod message;
+mod owner_search;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -23,6 +29,7 @@ use mitra_verbs::{Error, Gid, Qpn, Result};
 use self::gsi_qp::GsiQp;
 pub(super) use self::message::Subject;
 use self::message::{Answer, Message, decode, encode};
+use self::owner_search::OwnerSearch;
 use crate::common::lock::lock;
 
 /// The time after which a query is sent again.
@@ -35,18 +42,24 @@ const MAX_RECEIVED: usize = 256;
 /// The queue pairs 1 of all rails, the queries that peers have sent, and the queries of this end.
 pub(super) struct Rendezvous {
     gsi_qps: Vec<Mutex<GsiQp>>,
+    /// The GID of this device, which is that of rail 0.
+    device: Gid,
     /// The queries of peers that wait for an answer.
     received: Mutex<VecDeque<ReceivedQuery>>,
     /// The queries of this end, by id.
     outstanding: Mutex<HashMap<u64, OutstandingQuery>>,
+    /// The searches of this end for the owners of GIDs, by id.
+    searches: Mutex<HashMap<u64, OwnerSearch>>,
     /// The time after which a query of this end fails without an answer.
     timeout: Duration,
 }
 
 /// The part of a [`Query`] that receives the answer.
 struct OutstandingQuery {
-    /// The peer's GIDs. Answers from other addresses are dropped.
+    /// The peer's GIDs by rail, as far as they are known. Answers from other addresses are dropped.
     peer: Vec<Gid>,
+    /// The id of the search for more addresses of the peer. Answers from these are accepted if [`OwnerSearch::accepts`] returns true.
+    search: Option<u64>,
     /// The first answer that has arrived.
     answer: Option<Answer>,
 }
@@ -56,6 +69,8 @@ pub(super) struct ReceivedQuery {
     /// The rail on which the query arrived, and on which it is answered.
     rail: usize,
     pub(super) from: Gid,
+    /// The GID of the sender's device, as the sender states it.
+    pub(super) device: Gid,
     id: u64,
     pub(super) subject: Subject,
 }
@@ -70,22 +85,38 @@ impl Rendezvous {
     }
 
     pub(super) fn with_timeout(nics: &[LocalNic], timeout: Duration) -> Result<Arc<Rendezvous>> {
-        let gsi_qps = nics.iter().map(|nic| GsiQp::new(nic).map(Mutex::new)).collect::<Result<_>>()?;
+        let device = nics[0].provider.query_port()?.gid;
+        let gsi_qps: Vec<_> =
+            nics.iter().map(|nic| GsiQp::new(nic).map(Mutex::new)).collect::<Result<_>>()?;
+        for (rail, gsi_qp) in gsi_qps.iter().enumerate().skip(1) {
+            // Without the group, peers reach this device only by the GID of rail 0.
+            if let Err(error) = lock(gsi_qp).join_group() {
+                tracing::debug!("rail {rail} cannot be searched for the device's GID: {error}");
+            }
+        }
         Ok(Arc::new(Rendezvous {
             gsi_qps,
+            device,
             received: Mutex::default(),
             outstanding: Mutex::default(),
+            searches: Mutex::default(),
             timeout,
         }))
     }
 
-    /// Queries a peer for the connection data of its queue pair, and waits for the answer. `id` must be unpredictable (see [`Query::new`]).
+    /// Queries a peer for the connection data of its queue pair, and waits for the answer. The ids of the query and of the search for the
+    /// peer's other addresses must be unpredictable (see [`Query::new`]).
     ///
     /// # Errors
     /// `Invalid` if the peer does not answer within [`Rendezvous::timeout`], or has no such queue pair. Also the errors of
     /// [`ConnectInfo::decode`].
-    pub(super) fn query_connection(self: &Arc<Self>, id: u64, gid: Gid, qpn: Qpn) -> Result<ConnectInfo> {
-        let mut query = Query::new(self, id, vec![gid], Subject::Connection(qpn));
+    pub(super) fn query_connection(
+        self: &Arc<Self>,
+        [id, search]: [u64; 2],
+        gid: Gid,
+        qpn: Qpn,
+    ) -> Result<ConnectInfo> {
+        let mut query = Query::with_search(self, id, gid, Subject::Connection(qpn), search);
         let answer = loop {
             self.poll();
             match query.poll() {
@@ -114,25 +145,45 @@ impl Rendezvous {
         self.timeout
     }
 
-    /// Receives the datagrams that have arrived on all rails, and stores the queries and answers. Never waits for a datagram.
+    /// Receives the datagrams that have arrived on all rails, stores the queries and answers, and answers searches for this device. Never
+    /// waits for a datagram.
     pub(super) fn poll(&self) {
         for (rail, gsi_qp) in self.gsi_qps.iter().enumerate() {
-            lock(gsi_qp).poll(|from, bytes| match decode(bytes) {
-                Some((id, Message::Query(subject))) => {
+            let mut searchers = Vec::new();
+            let mut gsi_qp = lock(gsi_qp);
+            gsi_qp.poll(|from, bytes| match decode(bytes) {
+                Some((id, Message::Query(subject, device))) => {
                     let mut received = lock(&self.received);
                     if received.len() < MAX_RECEIVED {
-                        received.push_back(ReceivedQuery { rail, from, id, subject });
+                        received.push_back(ReceivedQuery { rail, from, device, id, subject });
                     }
                 }
-                Some((id, Message::Answer(answer))) => {
-                    if let Some(query) = lock(&self.outstanding).get_mut(&id)
-                        && query.peer.contains(&from)
-                    {
-                        query.answer.get_or_insert(answer);
+                Some((id, Message::Answer(answer))) => self.accept_answer(rail, from, id, answer),
+                Some((id, Message::WhoHas(gid))) if gid == self.device => searchers.push((from, id)),
+                Some((id, Message::Owner)) => {
+                    if let Some(search) = lock(&self.searches).get_mut(&id) {
+                        search.add_owner(rail, from);
                     }
                 }
-                None => {}
+                Some((_, Message::WhoHas(_))) | None => {}
             });
+            for (from, id) in searchers {
+                gsi_qp.send(from, &encode(id, &Message::Owner));
+            }
+        }
+    }
+
+    /// Stores the first answer to a query of this end, if it comes from an address of the peer.
+    fn accept_answer(&self, rail: usize, from: Gid, id: u64, answer: Answer) {
+        if let Some(query) = lock(&self.outstanding).get_mut(&id) {
+            let is_found = |search: &u64| {
+                lock(&self.searches)
+                    .get(search)
+                    .is_some_and(|search| search.accepts(rail, from, answer.as_deref()))
+            };
+            if query.peer.contains(&from) || query.search.as_ref().is_some_and(is_found) {
+                query.answer.get_or_insert(answer);
+            }
         }
     }
 }
@@ -144,6 +195,8 @@ pub(super) struct Query {
     /// The peer's GIDs by rail, as far as they are known.
     peer: Vec<Gid>,
     subject: Subject,
+    /// The id of the search for more addresses of the peer.
+    search: Option<u64>,
     started: Instant,
     /// The number of transmissions so far, including those on rails without a known GID. Determines the rail of the next transmission.
     transmissions: u32,
@@ -154,25 +207,65 @@ impl Query {
     /// Sends a query to the peer's GID on rail 0, and returns without waiting for the answer. `id` must be unpredictable, because an attacker
     /// who forges an answer has to guess it. `peer` contains the peer's GIDs by rail, as far as they are known.
     pub(super) fn new(rendezvous: &Arc<Rendezvous>, id: u64, peer: Vec<Gid>, subject: Subject) -> Query {
-        lock(&rendezvous.outstanding).insert(id, OutstandingQuery { peer: peer.clone(), answer: None });
+        Query::begin(rendezvous, id, peer, subject, None)
+    }
+
+    /// Does the same as [`Query::new`] for a peer of which only the GID on rail 0 is known. If it does not answer there, the query searches its
+    /// other addresses. The id of the search must be another unpredictable number, because all members of the multicast group see it.
+    pub(super) fn with_search(
+        rendezvous: &Arc<Rendezvous>,
+        id: u64,
+        peer: Gid,
+        subject: Subject,
+        search: u64,
+    ) -> Query {
+        lock(&rendezvous.searches).insert(search, OwnerSearch::new(peer));
+        Query::begin(rendezvous, id, vec![peer], subject, Some(search))
+    }
+
+    fn begin(
+        rendezvous: &Arc<Rendezvous>,
+        id: u64,
+        peer: Vec<Gid>,
+        subject: Subject,
+        search: Option<u64>,
+    ) -> Query {
+        let outstanding = OutstandingQuery { peer: peer.clone(), search, answer: None };
+        lock(&rendezvous.outstanding).insert(id, outstanding);
         let rendezvous = Arc::clone(rendezvous);
         let now = Instant::now();
         let (started, next_transmission) = (now, now);
-        let mut query = Query { rendezvous, id, peer, subject, started, transmissions: 0, next_transmission };
+        let mut query =
+            Query { rendezvous, id, peer, subject, search, started, transmissions: 0, next_transmission };
         query.transmit_if_due();
         query
     }
 
     /// Sends the query if it was not yet sent, or if [`RESEND_INTERVAL`] has passed since the last transmission. Successive transmissions use
-    /// the rails in turn.
+    /// the rails in turn, and all addresses that the search has found.
     fn transmit_if_due(&mut self) {
         let now = Instant::now();
         if now < self.next_transmission {
             return;
         }
+        let gsi_qps = &self.rendezvous.gsi_qps;
+        let query = encode(self.id, &Message::Query(self.subject, self.rendezvous.device));
         let rail = self.transmissions as usize % self.peer.len().max(1);
-        if let (Some(gid), Some(gsi_qp)) = (self.peer.get(rail), self.rendezvous.gsi_qps.get(rail)) {
-            lock(gsi_qp).send(*gid, &encode(self.id, &Message::Query(self.subject)));
+        let mut to: Vec<(usize, Gid)> = self.peer.get(rail).map(|gid| (rail, *gid)).into_iter().collect();
+        // The state of the search is copied, because `Rendezvous::poll` locks it while it holds the lock of a queue pair.
+        let search =
+            self.search.and_then(|id| Some((id, lock(&self.rendezvous.searches).get(&id).cloned()?)));
+        if let Some((id, search)) = search {
+            to.extend(search.owners());
+            if owner_search::is_due(self.transmissions, || lock(&gsi_qps[0]).is_up()) {
+                let question = encode(id, &Message::WhoHas(search.gid()));
+                gsi_qps[1..].iter().for_each(|gsi_qp| lock(gsi_qp).send_to_group(&question));
+            }
+        }
+        for (rail, gid) in to {
+            if let Some(gsi_qp) = gsi_qps.get(rail) {
+                lock(gsi_qp).send(gid, &query);
+            }
         }
         self.transmissions += 1;
         self.next_transmission = now + RESEND_INTERVAL;
@@ -205,5 +298,8 @@ impl Query {
 impl Drop for Query {
     fn drop(&mut self) {
         lock(&self.rendezvous.outstanding).remove(&self.id);
+        if let Some(search) = self.search {
+            lock(&self.rendezvous.searches).remove(&search);
+        }
     }
 }

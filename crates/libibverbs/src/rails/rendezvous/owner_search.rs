@@ -1,0 +1,101 @@
+//! The search for the device that has a GID on the rails other than rail 0.
+//!
+//! Programs exchange the GID of rail 0, and a device cannot be addressed by it if rail 0 of either end is down. The queue pairs 1 of all rails
+//! but rail 0 are members of a multicast group. A query without an answer asks the group on each of these rails which device has the GID. The
+//! device that has it answers to the sender, whose query then goes to the address from which the answer came.
+//!
+//! Any host on the rail can claim the GID, as any host can send from the address of rail 0 (docs/security.md). A false claim does not
+//! displace the owner: the query goes to several addresses, and only connection data that agree with the GID and the address end it.
+
+use mitra_failover::ConnectInfo;
+use mitra_verbs::Gid;
+
+/// The maximum number of addresses that a search finds. Further claims are dropped.
+const MAX_OWNERS: usize = 8;
+/// The number of transmissions of a query on rail 0 before the group is asked. It is 0 if rail 0 is down at this end.
+const FIRST_QUESTION: u32 = 3;
+/// The number of transmissions from one question to the next. It bounds the load on a rail's members.
+const QUESTION_INTERVAL: u32 = 4;
+
+/// A search of this end.
+#[derive(Clone)]
+pub(super) struct OwnerSearch {
+    gid: Gid,
+    /// The rails and addresses from which an answer has come.
+    owners: Vec<(usize, Gid)>,
+}
+
+impl OwnerSearch {
+    /// Begins a search for the device that has a GID.
+    pub(super) fn new(gid: Gid) -> OwnerSearch {
+        OwnerSearch { gid, owners: Vec::new() }
+    }
+
+    /// Returns the GID.
+    pub(super) fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// Returns the rails and addresses of the devices that claim to have the GID.
+    pub(super) fn owners(&self) -> impl Iterator<Item = (usize, Gid)> {
+        self.owners.iter().copied()
+    }
+
+    /// Records a device that claims to have the GID.
+    pub(super) fn add_owner(&mut self, rail: usize, from: Gid) {
+        if self.owners.len() < MAX_OWNERS && rail > 0 && !self.owners.contains(&(rail, from)) {
+            self.owners.push((rail, from));
+        }
+    }
+
+    /// Returns whether an answer comes from an address that the search has found, and contains connection data in which rail 0 has the GID and
+    /// the rail of the answer has that address. The answer that there is no such queue pair is not accepted, because it contains nothing that
+    /// could be checked.
+    pub(super) fn accepts(&self, rail: usize, from: Gid, answer: Option<&[u8]>) -> bool {
+        let agrees =
+            |info: &ConnectInfo| info.gids().next() == Some(self.gid) && info.gids().nth(rail) == Some(from);
+        self.owners.contains(&(rail, from))
+            && answer.is_some_and(|answer| ConnectInfo::decode(answer).as_ref().is_ok_and(agrees))
+    }
+}
+
+/// Returns whether the group is asked with this transmission of a query, counted from 0.
+pub(super) fn is_due(transmission: u32, rail_0_is_up: impl FnOnce() -> bool) -> bool {
+    match transmission.checked_sub(FIRST_QUESTION) {
+        Some(since_first) => since_first.is_multiple_of(QUESTION_INTERVAL),
+        None => transmission == 0 && !rail_0_is_up(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_are_bounded_and_counted_once() {
+        let mut search = OwnerSearch::new(Gid([1; 16]));
+        search.add_owner(0, Gid([2; 16]));
+        assert_eq!(search.owners().count(), 0, "rail 0 is addressed by the GID itself");
+        for byte in 0..100 {
+            search.add_owner(1, Gid([byte; 16]));
+            search.add_owner(1, Gid([byte; 16]));
+        }
+        assert_eq!(search.owners().count(), MAX_OWNERS);
+        assert!(search.owners().eq((0..MAX_OWNERS as u8).map(|byte| (1, Gid([byte; 16])))));
+    }
+
+    #[test]
+    fn answers_without_connection_data_are_rejected() {
+        let mut search = OwnerSearch::new(Gid([1; 16]));
+        search.add_owner(1, Gid([2; 16]));
+        assert!(!search.accepts(1, Gid([2; 16]), None));
+        assert!(!search.accepts(1, Gid([2; 16]), Some(b"MVQ")));
+    }
+
+    #[test]
+    fn group_is_asked_at_once_only_without_rail_0() {
+        let due = |up: bool| (0..12).filter(|n| is_due(*n, || up)).collect::<Vec<_>>();
+        assert_eq!(due(true), [3, 7, 11]);
+        assert_eq!(due(false), [0, 3, 7, 11]);
+    }
+}

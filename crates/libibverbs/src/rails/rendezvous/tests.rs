@@ -1,0 +1,129 @@
+//! Queries between devices of two rails, some of which lie about the GID that they have.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use mitra_failover::{Domain, VirtualQp};
+use mitra_softnic::SoftNic;
+use mitra_softnic::fault::Failure;
+use mitra_verbs::Provider;
+
+use super::*;
+use crate::rails::multi_rail_domain::random;
+
+/// A device with two rails and one unconnected queue pair.
+struct Device {
+    nics: Vec<Arc<SoftNic>>,
+    rendezvous: Arc<Rendezvous>,
+    qp: VirtualQp,
+}
+
+impl Device {
+    /// Creates a device. If `gid` is set, the device claims to have this GID.
+    fn new(gid: Option<Gid>) -> Device {
+        let open = |_| SoftNic::open(mitra_softnic::Config::loopback()).expect("loopback NICs can be opened");
+        let nics: Vec<Arc<SoftNic>> = (0..2).map(open).collect();
+        let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+        let domain = Domain::new(providers).expect("two NICs form a domain");
+        let mut rendezvous =
+            Rendezvous::with_timeout(domain.nics(), Duration::from_secs(30)).expect("queue pair 1 is free");
+        if let Some(gid) = gid {
+            Arc::get_mut(&mut rendezvous).expect("it is not shared yet").device = gid;
+        }
+        let qp = VirtualQp::builder(&domain).build().expect("the configuration is within the limits");
+        Device { nics, rendezvous, qp }
+    }
+
+    fn info(&self) -> ConnectInfo {
+        self.qp.local_info().expect("the parameters are known")
+    }
+
+    fn gid(&self) -> Gid {
+        self.info().gids().next().expect("a device has rails")
+    }
+
+    /// Answers all queries that have arrived with these connection data, and returns their number.
+    fn answer_all(&self, answer: Option<&ConnectInfo>) -> usize {
+        let received = self.rendezvous.take_received();
+        received.iter().for_each(|query| self.rendezvous.answer(query, answer.map(ConnectInfo::encode)));
+        received.len()
+    }
+}
+
+fn random_id() -> u64 {
+    random().expect("the system has a random source")
+}
+
+/// Queries `to` from `from`, and calls `answer` until the answer is there.
+fn query(from: &Device, to: &Device, mut answer: impl FnMut()) -> ConnectInfo {
+    thread::scope(|scope| {
+        let query = scope
+            .spawn(|| from.rendezvous.query_connection([random_id(), random_id()], to.gid(), to.qp.qpn()));
+        while !query.is_finished() {
+            answer();
+            thread::yield_now();
+        }
+        query.join().expect("a query does not panic").expect("the owner answers")
+    })
+}
+
+#[test]
+fn query_reaches_the_owner_when_rail_0_of_either_end_is_down() {
+    for (local_down, peer_down) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (local, peer, bystander) = (Device::new(None), Device::new(None), Device::new(None));
+        if local_down {
+            local.nics[0].faults().fail(Failure::LinkDown);
+        }
+        if peer_down {
+            peer.nics[0].faults().fail(Failure::LinkDown);
+        }
+        let answer = query(&local, &peer, || {
+            peer.answer_all(Some(&peer.info()));
+            assert_eq!(bystander.answer_all(Some(&bystander.info())), 0, "only the owner is queried");
+        });
+        assert_eq!(answer, peer.info());
+        assert!(
+            lock(&local.rendezvous.searches).is_empty() && lock(&local.rendezvous.outstanding).is_empty()
+        );
+    }
+}
+
+#[test]
+fn false_owner_neither_ends_nor_wins_the_query() {
+    let (local, peer) = (Device::new(None), Device::new(None));
+    let impostor = Device::new(Some(peer.gid()));
+    local.nics[0].faults().fail(Failure::LinkDown);
+    // Its own connection data, and that there is no such queue pair. The owner answers only after that.
+    let mut lies = 0;
+    let answer = query(&local, &peer, || {
+        let forged = impostor.info();
+        lies += impostor.answer_all((lies % 2 == 0).then_some(&forged));
+        peer.rendezvous.poll();
+        if lies >= 4 {
+            peer.answer_all(Some(&peer.info()));
+        }
+    });
+    assert!(lies >= 4);
+    assert_eq!(answer, peer.info());
+}
+
+#[test]
+fn answers_need_the_id_of_a_query_and_the_address_of_its_peer() {
+    let (local, peer, stranger) = (Device::new(None), Device::new(None), Device::new(None));
+    let (id, search) = (random_id(), random_id());
+    let subject = Subject::Connection(peer.qp.qpn());
+    let mut outstanding = Query::with_search(&local.rendezvous, id, peer.gid(), subject, search);
+    let info = peer.info().encode();
+    let (peer_1, stranger_1) = (peer.info().gids().nth(1), stranger.info().gids().nth(1));
+    let [peer_1, stranger_1] = [peer_1, stranger_1].map(|gid| gid.expect("a device has two rails"));
+    let accept = |rail, from, id| local.rendezvous.accept_answer(rail, from, id, Some(info.clone()));
+    accept(0, peer.gid(), !id);
+    accept(0, peer.gid(), search);
+    accept(1, peer_1, id); // not found by the search
+    lock(&local.rendezvous.searches).get_mut(&search).expect("it is outstanding").add_owner(1, stranger_1);
+    accept(1, stranger_1, id);
+    accept(1, IpAddr::from(Ipv4Addr::LOCALHOST).into(), id);
+    assert!(outstanding.poll().is_pending());
+    lock(&local.rendezvous.searches).get_mut(&search).expect("it is outstanding").add_owner(1, peer_1);
+    accept(1, peer_1, id);
+    assert!(matches!(outstanding.poll(), Poll::Ready(Ok(Some(_)))));
+}

@@ -1,0 +1,139 @@
+/* Two processes connect while rail 0 of one or both is down or its NIC is dead. */
+#include "test_support.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+static struct end end;
+static struct connection_data peer;
+static int peer_socket;
+
+static void exchange(const void *own, void *other, size_t size)
+{
+	CHECK(write(peer_socket, own, size) == (ssize_t)size);
+	for (size_t got = 0; got < size;) {
+		ssize_t n = read(peer_socket, (char *)other + got, size - got);
+		CHECK(n > 0);
+		got += n;
+	}
+}
+
+static void barrier(void)
+{
+	char other;
+	exchange("b", &other, 1);
+}
+
+/* Fails every rail but the last. */
+static void fail_rails(const char *script)
+{
+	for (int rail = 0; rail < rails() - 1; rail++)
+		fault(script, rail);
+}
+
+/* Each end sends a message and writes into the other's memory. Twice, because a move may follow the first. */
+static void use(struct ibv_qp *qp)
+{
+	for (uint64_t round = 1; round <= 2; round++) {
+		struct ibv_sge into = { (uintptr_t)end.memory + 512, 8, end.mr->lkey };
+		struct ibv_recv_wr recv = { .wr_id = 3, .sg_list = &into, .num_sge = 1 }, *bad_recv;
+		CHECK(ibv_post_recv(qp, &recv, &bad_recv) == 0);
+		barrier();
+		*(uint64_t *)end.memory = round;
+		CHECK(post_write(qp, &end, 1, peer.addr + 64, peer.rkey) == 0);
+		struct ibv_sge sge = { (uintptr_t)end.memory, 8, end.mr->lkey };
+		struct ibv_send_wr wr = { .wr_id = 2, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+		CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+		for (int i = 0; i < 3; i++) {
+			struct ibv_wc wc = next(end.cq);
+			if (wc.status != IBV_WC_SUCCESS)
+				fprintf(stderr, "request %d: %s (%u)\n", (int)wc.wr_id, ibv_wc_status_str(wc.status), wc.vendor_err);
+			CHECK(wc.status == IBV_WC_SUCCESS);
+		}
+		barrier();
+		CHECK(*(uint64_t *)(end.memory + 64) == round && *(uint64_t *)(end.memory + 512) == round);
+	}
+}
+
+static struct ibv_qp *prepare(void)
+{
+	end = open_end();
+	struct ibv_qp *qp = make_qp(&end);
+	ready(qp);
+	struct connection_data own = connection_data_of(&end, qp);
+	exchange(&own, &peer, sizeof own);
+	return qp;
+}
+
+/* Connects both ends after the rails have failed at one or at both. */
+static void after_failure(const char *script, bool here)
+{
+	struct ibv_qp *qp = prepare();
+	if (here)
+		fail_rails(script);
+	barrier();
+	union ibv_gid gid;
+	CHECK(ibv_query_gid(end.context, 1, 0, &gid) == 0 && memcmp(&gid, &end.gid, sizeof gid) == 0);
+	connect_to(qp, peer);
+	use(qp);
+	barrier();
+	CHECK(ibv_destroy_qp(qp) == 0);
+}
+
+static void *connect_in_thread(void *qp)
+{
+	connect_to(qp, peer);
+	return NULL;
+}
+
+/* The rails of the parent fail while it connects and the child, which is stopped, does not answer. */
+static void while_connecting(pid_t child)
+{
+	struct ibv_qp *qp = prepare();
+	if (child == 0) {
+		raise(SIGSTOP);
+		connect_to(qp, peer);
+	} else {
+		pthread_t thread;
+		int status;
+		CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
+		CHECK(pthread_create(&thread, NULL, connect_in_thread, qp) == 0);
+		usleep(100000); /* the thread has sent its first query */
+		fail_rails("rail%d link-down");
+		CHECK(kill(child, SIGCONT) == 0);
+		CHECK(pthread_join(thread, NULL) == 0);
+	}
+	use(qp);
+	barrier();
+	CHECK(ibv_destroy_qp(qp) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 2);
+	int sockets[2];
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	alarm(60);
+	peer_socket = sockets[child == 0];
+	close(sockets[child != 0]);
+	if (strcmp(argv[1], "one_end_is_down") == 0)
+		after_failure("rail%d link-down", child == 0);
+	else if (strcmp(argv[1], "both_ends_are_down") == 0)
+		after_failure("rail%d link-down", true);
+	else if (strcmp(argv[1], "one_nic_is_dead") == 0)
+		after_failure("rail%d nic-dead", child == 0);
+	else if (strcmp(argv[1], "both_nics_are_dead") == 0)
+		after_failure("rail%d nic-dead", true);
+	else if (strcmp(argv[1], "goes_down_while_connecting") == 0)
+		while_connecting(child);
+	else
+		CHECK(!"a known scenario");
+	if (child > 0) {
+		int status;
+		CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	}
+	return 0;
+}
