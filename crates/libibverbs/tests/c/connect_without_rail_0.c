@@ -1,5 +1,5 @@
 /* Two processes connect while rail 0 of one or both is down or its NIC is dead. */
-#include "test_support.h"
+#include "rail_faults.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define CHECK(holds) \
@@ -147,25 +146,4 @@ static inline int post_write(struct ibv_qp *qp, struct end *end, uint64_t wr_id,
 		.wr.rdma = { addr, rkey },
 	}, *bad;
 	return ibv_post_send(qp, &wr, &bad);
-}
-
-static inline int rails(void)
-{
-	return atoi(getenv("MITRA_RAILS"));
-}
-
-/* Sends a fault script to the device's control socket, as `mitra fault` does, and reads the reply. */
-static inline void fault(const char *format, int rail)
-{
-	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	const char *dir = getenv("MITRA_RUN_DIR");
-	char line[256];
-	CHECK(dir && snprintf(to.sun_path, sizeof to.sun_path, "%s/%d.sock", dir, (int)getpid()) < (int)sizeof to.sun_path);
-	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-	CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
-	int n = snprintf(line, sizeof line, format, rail);
-	line[n++] = '\n';
-	CHECK(write(fd, line, n) == n);
-	CHECK(read(fd, line, sizeof line) > 0 && strstr(line, "done"));
-	close(fd);
 }
