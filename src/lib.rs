@@ -19,8 +19,8 @@
 //! # Quick start
 //!
 //! The client increments a counter in the server's memory by fetch-and-add. Halfway, the client's NIC of rail 0 fails. Each
-//! addition is still executed exactly once. In this example both ends are in one process. Between machines, each program
-//! sends its `ConnectInfo` to the other over a socket.
+//! addition is still executed exactly once. In this example both ends are in one process. Two processes exchange their
+//! `ConnectInfo` over a socket, as [`examples::counter`] does.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -67,13 +67,21 @@
 //! # }
 //! ```
 //!
-//! [`examples`] has complete programs. `cargo run --example survive` and `cargo run --example write` run them.
+//! [`examples`] has complete programs:
+//!
+//! | example | shows | run it by |
+//! |---|---|---|
+//! | [`counter`](examples::counter) | two processes, WRITE and fetch-and-add, a failing rail | `cargo run --example counter -- server`, then `… client ADDRESS --fail-rail-0` |
+//! | [`tokio`](examples::tokio) | a virtual queue pair in an event loop | `cargo run --example tokio` |
+//! | [`survive`](examples::survive) | a failover in one process | `cargo run --example survive` |
+//! | [`write`](examples::write) | the verbs, without failover | `cargo run --example write` |
 //!
 //! # Where to go
 //!
 //! | to | start at | cargo feature |
 //! |---|---|---|
 //! | survive a lost link or NIC | [`failover`] | |
+//! | drive virtual queue pairs by a thread or an event loop | [`driver`] | |
 //! | use or test RDMA without hardware | [`softnic`], [`verbs`] | |
 //! | parse or emit RoCEv2 packets | [`wire`] | |
 //! | embed the NIC's state machine elsewhere | [`transport`] | |
@@ -91,6 +99,7 @@ pub use mitra_consensus as consensus;
 pub use mitra_consensus_check as consensus_check;
 #[cfg(feature = "consensus")]
 pub use mitra_consensus_rdma as consensus_rdma;
+pub use mitra_driver as driver;
 pub use mitra_failover as failover;
 #[cfg(feature = "consensus")]
 pub use mitra_kv as kv;
@@ -106,6 +115,15 @@ pub use mitra_wire as wire;
 /// The source text of the programs in `examples/`. This module is part of the documentation only.
 #[cfg(any(doc, doctest))]
 pub mod examples {
+    /// Two processes exchange `ConnectInfo` over TCP. The client adds and writes to the server's memory while a rail fails, and the server is
+    /// driven by a background thread: `cargo run --example counter -- server`.
+    #[doc = concat!("```rust,no_run\n", include_str!("../examples/counter.rs"), "\n```")]
+    pub mod counter {}
+
+    /// Waits for a virtual queue pair in tokio, by `AsyncFd`: `cargo run --example tokio`.
+    #[doc = concat!("```rust,no_run\n", include_str!("../examples/tokio.rs"), "\n```")]
+    pub mod tokio {}
+
     /// Increments a counter in the peer's memory by fetch-and-add while a rail fails: `cargo run --example survive`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/survive.rs"), "\n```")]
     pub mod survive {}

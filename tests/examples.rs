@@ -1,16 +1,97 @@
-//! Runs the programs in `examples/`, whose assertions must hold.
+//! Runs the programs in `examples/`, whose assertions must hold. An example of two processes runs as two processes of this program.
 
+#[path = "../examples/counter.rs"]
+mod counter;
 #[path = "../examples/survive.rs"]
 mod survive;
+#[path = "../examples/tokio.rs"]
+mod tokio_example;
 #[path = "../examples/write.rs"]
 mod write;
 
-#[test]
-fn write_arrives() {
-    write::main().unwrap();
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// The first argument of a process that runs `counter` with the arguments that follow.
+const COUNTER: &str = "--run-counter";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|arg| arg == COUNTER) {
+        let args: Vec<&str> = args[1..].iter().map(String::as_str).collect();
+        return match counter::run(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let tests = vec![
+        trial("write_arrives", write::main),
+        trial("counter_survives_rail_failure", survive::main),
+        trial("tokio_waits_through_rail_failure", tokio_example::main),
+        Trial::test("two_processes_add_and_write", || two_processes(false)),
+        Trial::test("two_processes_survive_failure_of_rail_0", || two_processes(true)),
+        Trial::test("wrong_use_of_counter_prints_usage", wrong_use),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }
 
-#[test]
-fn counter_survives_rail_failure() {
-    survive::main().unwrap();
+fn trial(name: &str, example: fn() -> Result<(), Box<dyn std::error::Error>>) -> Trial {
+    Trial::test(name, move || example().map_err(|e| Failed::from(e.to_string())))
+}
+
+/// Starts a process of the example `counter`.
+fn start(args: &[&str]) -> std::io::Result<Process> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let child = command.arg(COUNTER).args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    Ok(Process(child))
+}
+
+/// A process, which ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both calls fail only if the process has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns everything that a process prints, once it has ended with success.
+fn output(mut process: Process) -> Result<String, Failed> {
+    let (mut out, mut errors) = (String::new(), String::new());
+    process.0.stdout.take().ok_or("no output")?.read_to_string(&mut out)?;
+    process.0.stderr.take().ok_or("no output")?.read_to_string(&mut errors)?;
+    let status = process.0.wait()?;
+    if status.success() { Ok(out) } else { Err(format!("{status}: {out}{errors}").into()) }
+}
+
+fn two_processes(fail_rail_0: bool) -> Result<(), Failed> {
+    let mut server = start(&["server"])?;
+    let mut server_output = BufReader::new(server.0.stdout.take().ok_or("no output")?);
+    let mut line = String::new();
+    server_output.read_line(&mut line)?;
+    let address = line.trim().strip_prefix("listening on ").ok_or("the server prints its address")?;
+    let option = if fail_rail_0 { &["--fail-rail-0"][..] } else { &[] };
+    let client = output(start(&[&["client", address], option].concat())?)?;
+    let mut rest = String::new();
+    server_output.read_to_string(&mut rest)?;
+    assert!(client.contains("1000 additions and 1000 WRITEs, each executed exactly once"), "{client}");
+    assert_eq!(client.contains("rail 0 failed"), fail_rail_0, "{client}");
+    let expected = "the counter is 1000, and 1000 words were written; the peer closed it";
+    assert!(rest.contains(expected), "{rest}");
+    assert!(server.0.wait()?.success());
+    Ok(())
+}
+
+fn wrong_use() -> Result<(), Failed> {
+    let error = output(start(&["client"])?).err().ok_or("a client needs an address")?;
+    let message = error.message().unwrap_or_default();
+    assert!(message.contains("usage: counter server"), "{message}");
+    Ok(())
 }

@@ -43,6 +43,7 @@ pub struct VirtualQpBuilder {
     domain: Arc<Domain>,
     config: Config,
     secret: Option<Secret>,
+    own_channels: bool,
 }
 
 /// Why [`VirtualQpBuilder::build`] refused a configuration.
@@ -150,7 +151,12 @@ impl From<BuildError> for Error {
 
 impl VirtualQpBuilder {
     pub(crate) fn new(domain: &Arc<Domain>) -> VirtualQpBuilder {
-        VirtualQpBuilder { domain: Arc::clone(domain), config: Config::default(), secret: None }
+        VirtualQpBuilder {
+            domain: Arc::clone(domain),
+            config: Config::default(),
+            secret: None,
+            own_channels: false,
+        }
     }
 
     /// Replaces the whole configuration, including what was set before.
@@ -248,6 +254,12 @@ impl VirtualQpBuilder {
         VirtualQpBuilder { secret: Some(secret), ..self }
     }
 
+    /// Gives the vQP completion channels of its own, on which control messages raise events too, for an end that sleeps until
+    /// something happens ([`VirtualQp::handle_events`]). The crate `mitra-driver` sets this.
+    pub fn own_channels(self, on: bool) -> VirtualQpBuilder {
+        VirtualQpBuilder { own_channels: on, ..self }
+    }
+
     /// Creates the end, unconnected.
     ///
     /// # Errors
@@ -259,7 +271,7 @@ impl VirtualQpBuilder {
             Some(secret) => secret,
             None => Secret::random(&*self.domain.nics()[0].provider)?,
         };
-        Ok(VirtualQp::new(self.domain, self.config, secret)?)
+        Ok(VirtualQp::new(self.domain, self.config, secret, self.own_channels)?)
     }
 }
 

@@ -65,6 +65,14 @@ pub enum Body {
     NewQp(NewQp),
 }
 
+impl Body {
+    /// Returns whether the message is sent as a solicited event, which wakes a receiver that waits for events. A heartbeat is not: it needs no
+    /// answer, and the receiver reads it when its own next heartbeat is due.
+    pub fn wakes(&self) -> bool {
+        !matches!(self, Body::Heartbeat)
+    }
+}
+
 /// The parameters of a queue pair that replaces a fenced one, and the state of its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NewQp {

@@ -120,6 +120,17 @@ impl Domain {
         Ok(Arc::new(Domain { nics, memory: Mutex::default(), events }))
     }
 
+    /// Returns the NICs with new completion channels, for one vQP.
+    ///
+    /// # Errors
+    /// Any error of [`Provider::create_completion_channel`].
+    pub(crate) fn nics_with_new_channels(&self) -> Result<Vec<LocalNic>> {
+        let with_new_channel = |nic: &LocalNic| {
+            Ok(LocalNic { channel: Some(nic.provider.create_completion_channel()?), ..nic.clone() })
+        };
+        self.nics.iter().map(with_new_channel).collect()
+    }
+
     /// The NICs, in the order of rails.
     pub fn nics(&self) -> &[LocalNic] {
         &self.nics

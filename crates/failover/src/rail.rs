@@ -57,10 +57,16 @@ struct Replacement {
 }
 
 impl Rail {
-    /// Creates the queue pairs. The first PSN and the Q_Key, which must not be guessable, are derived from `secret`.
-    pub(crate) fn new(nic: &LocalNic, config: &Config, secret: SecretWord) -> Result<Rail> {
+    /// Creates the queue pairs. The first PSN and the Q_Key, which must not be guessable, are derived from `secret`. `reports_control` says
+    /// whether control messages raise events on the completion channel.
+    pub(crate) fn new(
+        nic: &LocalNic,
+        reports_control: bool,
+        config: &Config,
+        secret: SecretWord,
+    ) -> Result<Rail> {
         let mut undo = Vec::new();
-        let made = Rail::make(nic, config, secret, &mut undo);
+        let made = Rail::make(nic, reports_control, config, secret, &mut undo);
         if made.is_err() {
             for step in undo.iter().rev() {
                 let _ = step(&*nic.provider); // best effort: the caller gets the first error
@@ -69,12 +75,18 @@ impl Rail {
         made
     }
 
-    fn make(nic: &LocalNic, config: &Config, secret: SecretWord, undo: &mut Vec<Undo>) -> Result<Rail> {
+    fn make(
+        nic: &LocalNic,
+        reports_control: bool,
+        config: &Config,
+        secret: SecretWord,
+        undo: &mut Vec<Undo>,
+    ) -> Result<Rail> {
         let port = nic.provider.query_port()?;
         let (cq, qpn) = create_data_qp(nic, config)?;
         undo.push(Box::new(move |p| p.destroy_cq(cq)));
         undo.push(Box::new(move |p| p.destroy_qp(qpn)));
-        let control = ControlQp::new(nic, (secret.expose() >> 33) as u32, undo)?;
+        let control = ControlQp::new(nic, reports_control, (secret.expose() >> 33) as u32, undo)?;
         Ok(Rail {
             nic: nic.clone(),
             port,
@@ -98,6 +110,11 @@ impl Rail {
     /// The completion queue of the data queue pair.
     pub(crate) fn cq(&self) -> CqId {
         self.cq
+    }
+
+    /// The completion queue of the control queue pair.
+    pub(crate) fn control_cq(&self) -> CqId {
+        self.control.cq()
     }
 
     /// The number of the current data queue pair.
@@ -282,9 +299,9 @@ impl Rail {
         self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Err))
     }
 
-    /// Sends a control message. The message may be lost.
-    pub(crate) fn send_control(&self, bytes: &[u8]) {
-        self.control.send(self.provider(), bytes);
+    /// Sends a control message, as a solicited event if `wakes` is set. The message may be lost.
+    pub(crate) fn send_control(&self, bytes: &[u8], wakes: bool) {
+        self.control.send(self.provider(), bytes, wakes);
     }
 
     /// Passes each control datagram that arrived to `handle`. `wcs` is scratch memory.

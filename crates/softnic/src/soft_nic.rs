@@ -245,6 +245,10 @@ impl Provider for SoftNic {
         self.async_events.pop()
     }
 
+    fn async_event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.async_events.as_fd())
+    }
+
     fn alloc_pd(&self) -> Result<PdId> {
         self.host_call(|engine, _| engine.nic.alloc_pd())
     }

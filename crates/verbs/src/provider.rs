@@ -1,5 +1,5 @@
 use core::fmt;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::{
@@ -44,6 +44,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
 
     /// Removes and returns the oldest asynchronous event. Returns `None` if there is no event.
     fn poll_async_event(&self) -> Option<AsyncEvent>;
+
+    /// Returns a descriptor that is readable while [`Provider::poll_async_event`] would return an event. `None` if the NIC has none, as
+    /// in the simulator. The descriptor is valid as long as the NIC.
+    fn async_event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Allocates a protection domain.
     ///

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mitra_verbs::{
     Access, AhId, Buffer, CqId, Data, Gid, Mr, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn, RecvWr,
-    Result, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
+    Result, SendFlags, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
 use super::Undo;
@@ -32,10 +32,16 @@ pub(super) struct ControlQp {
 }
 
 impl ControlQp {
-    /// Creates the queue pair and its receive buffers. Pushes onto `undo` the calls that destroy them.
-    pub(super) fn new(nic: &LocalNic, qkey: u32, undo: &mut Vec<Undo>) -> Result<ControlQp> {
+    /// Creates the queue pair and its receive buffers. `has_channel` says whether it reports events to the NIC's completion channel. Pushes onto `undo` the calls that destroy them.
+    pub(super) fn new(
+        nic: &LocalNic,
+        has_channel: bool,
+        qkey: u32,
+        undo: &mut Vec<Undo>,
+    ) -> Result<ControlQp> {
         let p = &nic.provider;
-        let cq = p.create_cq(RECVS * 4, None)?;
+        let channel = nic.channel.as_ref().filter(|_| has_channel);
+        let cq = p.create_cq(RECVS * 4, channel)?;
         undo.push(Box::new(move |p| p.destroy_cq(cq)));
         let inline = MAX_LEN as u32;
         let cap = QpCap { send_wrs: RECVS, recv_wrs: RECVS, send_sges: 1, recv_sges: 1, inline };
@@ -44,6 +50,10 @@ impl ControlQp {
         let memory = Arc::new(Buffer::new(SLOT_LEN * RECVS as usize));
         let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
         Ok(ControlQp { cq, qpn, qkey, destination: None, memory, mr, ah: None })
+    }
+
+    pub(super) fn cq(&self) -> CqId {
+        self.cq
     }
 
     pub(super) fn qpn(&self) -> Qpn {
@@ -70,11 +80,12 @@ impl ControlQp {
         Ok(())
     }
 
-    /// Sends a control message. The message is lost if the queue is full or the NIC has failed, as it may be lost in the network. The
+    /// Sends a control message, as a solicited event if `wakes` is set. The message is lost if the queue is full or the NIC has failed, as it may be lost in the network. The
     /// negotiation repeats the messages that need an answer.
-    pub(super) fn send(&self, p: &dyn Provider, bytes: &[u8]) {
+    pub(super) fn send(&self, p: &dyn Provider, bytes: &[u8], wakes: bool) {
         let Some(destination) = self.destination else { return };
-        let wr = SendWr::new(u64::MAX, SendOp::Send, Data::inline(bytes)).to(destination);
+        let mut wr = SendWr::new(u64::MAX, SendOp::Send, Data::inline(bytes)).to(destination);
+        wr.flags.set(SendFlags::SOLICITED, wakes);
         let _ = p.post_send(self.qpn, &[wr]);
     }
 
@@ -86,7 +97,8 @@ impl ControlQp {
         mut handle: impl FnMut(&[u8]),
     ) -> Result<()> {
         wcs.clear();
-        p.poll_cq(self.cq, RECVS as usize, wcs)?;
+        // The queue holds at most a completion of each receive and of each send.
+        p.poll_cq(self.cq, 2 * RECVS as usize, wcs)?;
         for wc in wcs.iter() {
             if wc.opcode != WcOpcode::Recv || wc.status != WcStatus::Success {
                 continue;

@@ -7,7 +7,7 @@ use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
 use crate::config::{Config, Policy, WritePolicy};
 use crate::connect_info::ConnectInfo;
-use crate::domain::Domain;
+use crate::domain::{Domain, LocalNic};
 use crate::evidence::{Contradiction, Evidence};
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
@@ -30,13 +30,18 @@ pub(super) struct Datapath {
 }
 
 impl Datapath {
-    /// Creates the rails and queues, unconnected.
+    /// Creates the rails and queues, unconnected. `own` are the domain's NICs with the vQP's own completion channels, if it has any.
     ///
     /// # Errors
     /// Any error of a NIC.
-    pub(super) fn new(domain: Arc<Domain>, config: Config, secret: SecretWord) -> Result<Datapath> {
+    pub(super) fn new(
+        domain: Arc<Domain>,
+        own: Option<&[LocalNic]>,
+        config: Config,
+        secret: SecretWord,
+    ) -> Result<Datapath> {
         let max_message = domain.limits().message_bytes.into();
-        let rails = RailSet::new(&domain, config, secret)?;
+        let rails = RailSet::new(&domain, own, config, secret)?;
         let log_depth = config.completion_log_entries.unwrap_or(config.send_wrs);
         let log = match config.completion_log.then(|| CompletionLog::new(&domain, log_depth)).transpose() {
             Ok(log) => log,
@@ -250,6 +255,11 @@ impl Datapath {
             first_psn: self.rails.get(new).first_psn(),
         };
         self.send.decide(&input, &self.domain)
+    }
+
+    /// Returns whether there are completions for the application.
+    pub(super) fn has_completions(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Moves the completions for the application from `ready` to `out`, and returns their number.

@@ -73,8 +73,17 @@ impl Maintenance {
         self.run(recovery, dp);
     }
 
-    /// Handles control messages and device events, and runs the timers that have expired.
+    /// Handles control messages and device events, and runs the timers that have expired. Not every run covers the rails that are not active.
     pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
+        self.run_on(recovery, dp, false);
+    }
+
+    /// Runs maintenance on all rails.
+    pub(super) fn run_full(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
+        self.run_on(recovery, dp, true);
+    }
+
+    fn run_on(&mut self, recovery: &mut Recovery, dp: &mut Datapath, all_rails: bool) {
         let now = dp.now();
         let since_last_run = self.schedule.begin_maintenance(now);
         if recovery.control().is_none() {
@@ -86,7 +95,8 @@ impl Maintenance {
             return;
         }
         self.runs = self.runs.wrapping_add(1);
-        let is_full = !recovery.is_move_confirmed()
+        let is_full = all_rails
+            || !recovery.is_move_confirmed()
             || since_last_run >= FULL_RUN_INTERVAL
             || self.runs.is_multiple_of(RUNS_PER_FULL_RUN);
         let active = recovery.active_rail();

@@ -18,6 +18,7 @@
 
 mod control_protocol;
 mod datapath;
+mod event_channels;
 mod failover_report;
 mod failure_cause;
 mod fence;

@@ -127,5 +127,6 @@ fn send_new_qp(rail: usize, ballot: Ballot, asks: bool, recovery: &Recovery, dp:
         qpn: this.qpn(),
         psn: this.first_psn(),
     };
-    this.send_control(&control.encode(&Message { ballot, body: Body::NewQp(qp) }));
+    let message = Message { ballot, body: Body::NewQp(qp) };
+    this.send_control(&control.encode(&message), message.body.wakes());
 }

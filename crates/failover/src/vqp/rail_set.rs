@@ -3,7 +3,7 @@ use mitra_verbs::{Access, Error, Mtu, Qpn, Result, RnrTimer, Time};
 use crate::close_reason::CloseReason;
 use crate::config::Config;
 use crate::connect_info::RailInfo;
-use crate::domain::Domain;
+use crate::domain::{Domain, LocalNic};
 use crate::rail::Rail;
 use crate::secret::SecretWord;
 
@@ -20,11 +20,17 @@ pub(super) struct RailSet {
 }
 
 impl RailSet {
-    /// Creates one rail on each NIC of the domain.
-    pub(super) fn new(domain: &Domain, config: Config, secret: SecretWord) -> Result<RailSet> {
+    /// Creates one rail on each NIC of the domain. `own` are these NICs with the vQP's own completion channels, if it has any, on which the
+    /// rails then report control messages too.
+    pub(super) fn new(
+        domain: &Domain,
+        own: Option<&[LocalNic]>,
+        config: Config,
+        secret: SecretWord,
+    ) -> Result<RailSet> {
         let mut set = RailSet { rails: Vec::new(), config, down: 0, qpn: Qpn::new(0) };
-        for (i, nic) in domain.nics().iter().enumerate() {
-            match Rail::new(nic, &config, derive_secret(secret, i as u64)) {
+        for (i, nic) in own.unwrap_or(domain.nics()).iter().enumerate() {
+            match Rail::new(nic, own.is_some(), &config, derive_secret(secret, i as u64)) {
                 Ok(rail) => set.rails.push(rail),
                 Err(error) => {
                     let _ = set.destroy(domain); // best effort: the caller gets the first error
@@ -110,11 +116,11 @@ impl RailSet {
         self.rails.iter().map(|rail| rail.set_access(access)).fold(Ok(()), Result::and)
     }
 
-    /// Sends a control message on every rail whose device is up at this end.
-    pub(super) fn broadcast(&self, bytes: &[u8]) {
+    /// Sends a control message on every rail whose device is up at this end. `wakes` says whether it wakes a peer that waits for events.
+    pub(super) fn broadcast(&self, bytes: &[u8], wakes: bool) {
         for (i, rail) in self.rails.iter().enumerate() {
             if !self.is_down(i) {
-                rail.send_control(bytes);
+                rail.send_control(bytes, wakes);
             }
         }
     }

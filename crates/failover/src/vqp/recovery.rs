@@ -128,12 +128,14 @@ impl Recovery {
 
     // Completions.
 
-    /// Handles the completions of the active rail, and posts the pending sends for which they free queue slots.
-    pub(super) fn poll_active_rail(&mut self, dp: &mut Datapath) {
+    /// Handles the completions of the active rail, and posts the pending sends for which they free queue slots. Returns whether more
+    /// completions may be in its completion queue.
+    pub(super) fn poll_active_rail(&mut self, dp: &mut Datapath) -> bool {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
         let result = dp.rails().get(rail).poll_cq(POLL_BATCH, &mut wcs);
+        let is_full_batch = wcs.len() == POLL_BATCH;
         if wcs.is_empty() {
             self.wcs = wcs;
             if let Some(nic_alive) = self.fence.on_empty_poll() {
@@ -156,6 +158,7 @@ impl Recovery {
         if dp.send().ledger().unposted() > 0 {
             self.post_sends(dp);
         }
+        is_full_batch
     }
 
     #[inline]
@@ -361,7 +364,7 @@ impl Recovery {
     /// Sends a control message on every rail whose device is up.
     pub(super) fn broadcast(&self, dp: &Datapath, message: &Message) {
         if let Some(control) = &self.control {
-            dp.rails().broadcast(&control.encode(message));
+            dp.rails().broadcast(&control.encode(message), message.body.wakes());
         }
     }
 

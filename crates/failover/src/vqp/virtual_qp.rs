@@ -15,6 +15,7 @@ use crate::secret::{Secret, SecretWord};
 use crate::vqp::FailoverReport;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
+use crate::vqp::event_channels::EventChannels;
 use crate::vqp::maintenance::Maintenance;
 use crate::vqp::recovery::Recovery;
 
@@ -23,15 +24,18 @@ const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not conn
 /// A reliable connection over several rails that survives the loss of a rail.
 ///
 /// [`VirtualQp::poll`] drives the vQP, which makes no progress between two calls. An end that posts nothing and only exposes memory to its
-/// peer must also poll, or call [`VirtualQp::progress`]. Otherwise it cannot take part in a failover.
+/// peer must also poll, or call [`VirtualQp::progress`]. Otherwise it cannot take part in a failover. The crate `mitra-driver` makes these calls
+/// on a thread or from an event loop.
 pub struct VirtualQp {
     /// The secret that authenticates control messages to this end.
     cookie: SecretWord,
-    datapath: Datapath,
-    recovery: Recovery,
-    maintenance: Maintenance,
+    pub(super) datapath: Datapath,
+    pub(super) recovery: Recovery,
+    pub(super) maintenance: Maintenance,
+    /// `None` if the vQP has no completion channels of its own.
+    pub(super) events: Option<EventChannels>,
     /// Whether the vQP's objects have been destroyed on the NICs.
-    is_destroyed: bool,
+    pub(super) is_destroyed: bool,
 }
 
 impl VirtualQp {
@@ -40,14 +44,22 @@ impl VirtualQp {
         VirtualQpBuilder::new(domain)
     }
 
-    /// Creates one end, unconnected. The builder has checked the configuration.
+    /// Creates one end, unconnected. The builder has checked the configuration. `own_channels` replaces the domain's completion channels by
+    /// channels of this vQP.
     ///
     /// # Errors
     /// Any error of a NIC.
-    pub(crate) fn new(domain: Arc<Domain>, config: Config, secret: Secret) -> Result<VirtualQp> {
+    pub(crate) fn new(
+        domain: Arc<Domain>,
+        config: Config,
+        secret: Secret,
+        own_channels: bool,
+    ) -> Result<VirtualQp> {
+        let own = own_channels.then(|| domain.nics_with_new_channels()).transpose()?;
         Ok(VirtualQp {
             cookie: secret.cookie,
-            datapath: Datapath::new(domain, config, secret.seed)?,
+            events: own.as_deref().map(EventChannels::new),
+            datapath: Datapath::new(domain, own.as_deref(), config, secret.seed)?,
             recovery: Recovery::new(),
             maintenance: Maintenance::new(secret.seed),
             is_destroyed: false,
@@ -362,7 +374,10 @@ impl VirtualQp {
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`], after which this vQP is still open; any error of a NIC, after which it is shut down.
     pub fn reset_replacement(&mut self) -> Result<VirtualQp, BuildError> {
-        let mut replacement = VirtualQp::builder(self.domain()).config(self.config()).build()?;
+        let mut replacement = VirtualQp::builder(self.domain())
+            .config(self.config())
+            .own_channels(self.events.is_some())
+            .build()?;
         self.shutdown();
         let to = replacement.datapath.rails_mut();
         if let Err(error) = self.datapath.rails_mut().transfer_qpn(to) {

@@ -1,0 +1,18 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod background;
+mod driven_qp;
+mod pollable_qp;
+
+pub use background::Driver;
+pub use driven_qp::{DrivenQp, DrivenQpGuard};
+pub use pollable_qp::{PollableQp, PollableQpGuard};
+
+use mitra_verbs::Error;
+use nix::errno::Errno;
+
+/// Returns the error of a failed call of the operating system.
+fn system(operation: &'static str) -> impl FnOnce(Errno) -> Error {
+    move |e| Error::System { operation, message: e.desc().to_owned() }
+}

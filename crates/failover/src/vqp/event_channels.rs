@@ -1,0 +1,119 @@
+//! The interface of an end that sleeps until something happens, instead of polling: the vQP's own completion channels, and the handling of
+//! everything that their events announce.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use mitra_verbs::{CompletionChannel, CqId, Error, Result, Time};
+use smallvec::SmallVec;
+
+use crate::completion::Completion;
+use crate::domain::LocalNic;
+use crate::vqp::VirtualQp;
+use crate::vqp::rail_set::RailSet;
+
+/// The time between two rounds while a failover is in progress. The fence counts polls, which no event announces.
+const FAILOVER_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The completion channels of one vQP, and its armed completion queues.
+#[derive(Debug)]
+pub(super) struct EventChannels {
+    /// The channels in the order of rails.
+    channels: Vec<Arc<dyn CompletionChannel>>,
+    /// The armed queues with their rails. An event disarms its queue.
+    armed: SmallVec<[(usize, CqId); 8]>,
+}
+
+impl EventChannels {
+    /// Returns the channels of these NICs.
+    pub(super) fn new(nics: &[LocalNic]) -> EventChannels {
+        let channels = nics.iter().filter_map(|nic| nic.channel.clone()).collect();
+        EventChannels { channels, armed: SmallVec::new() }
+    }
+
+    /// Removes all events.
+    fn take_events(&mut self) -> Result<()> {
+        for (rail, channel) in self.channels.iter().enumerate() {
+            while let Some(cq) = channel.next_event()? {
+                self.armed.retain(|armed| *armed != (rail, cq));
+            }
+        }
+        Ok(())
+    }
+
+    /// Arms every completion queue of the rails that is not armed: those of operations for each completion, those of control messages for
+    /// messages that need an answer.
+    fn arm(&mut self, rails: &RailSet) -> Result<()> {
+        let before = core::mem::take(&mut self.armed);
+        for (i, rail) in rails.iter().enumerate() {
+            for (cq, solicited_only) in [(rail.cq(), false), (rail.control_cq(), true)] {
+                if !before.contains(&(i, cq)) {
+                    match rail.provider().req_notify_cq(cq, solicited_only) {
+                        // A dead NIC completes nothing. Maintenance detects its death.
+                        Ok(()) | Err(Error::DeviceFatal) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                self.armed.push((i, cq));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl VirtualQp {
+    /// The vQP's own completion channels in the order of rails, if it was built with
+    /// [`own_channels`](crate::VirtualQpBuilder::own_channels). A descriptor is readable when the vQP has to handle something
+    /// ([`VirtualQp::handle_events`]).
+    pub fn event_channels(&self) -> impl Iterator<Item = &Arc<dyn CompletionChannel>> {
+        self.events.iter().flat_map(|events| &events.channels)
+    }
+
+    /// Handles all that has arrived, takes part in a failover, runs the timers that have expired, and arms the completion queues again. The
+    /// completions can then be taken with [`VirtualQp::take_completions`]. To be called when a descriptor of
+    /// [`VirtualQp::event_channels`] is readable, when a NIC has reported an asynchronous event, and at [`VirtualQp::event_timeout`].
+    ///
+    /// # Errors
+    /// Any error of a completion channel or a NIC other than [`Error::DeviceFatal`].
+    pub fn handle_events(&mut self) -> Result<()> {
+        if self.is_destroyed {
+            return Ok(());
+        }
+        // What arrives after this raises an event. What has arrived before is handled below.
+        self.arm_channels()?;
+        loop {
+            let rail = self.recovery.active_rail();
+            while self.recovery.poll_active_rail(&mut self.datapath) {}
+            self.maintenance.run_full(&mut self.recovery, &mut self.datapath);
+            // The new rail's completions may have raised their event before the vQP moved.
+            if self.recovery.active_rail() == rail {
+                break;
+            }
+        }
+        // A failover may have replaced queue pairs, and with them completion queues.
+        self.arm_channels()
+    }
+
+    fn arm_channels(&mut self) -> Result<()> {
+        let Some(events) = &mut self.events else { return Ok(()) };
+        events.take_events()?;
+        events.arm(self.datapath.rails())
+    }
+
+    /// The time at which [`VirtualQp::handle_events`] is due without an event. `None` if no timer is running.
+    pub fn event_timeout(&self) -> Option<Time> {
+        let in_failover =
+            self.recovery.is_failover_in_progress().then(|| self.datapath.now() + FAILOVER_INTERVAL);
+        [self.poll_timeout(), in_failover].into_iter().flatten().min()
+    }
+
+    /// Returns whether [`VirtualQp::take_completions`] would return a completion.
+    pub fn has_completions(&self) -> bool {
+        self.datapath.has_completions()
+    }
+
+    /// Appends the completions that are ready to `out` and returns their number, without driving the vQP.
+    pub fn take_completions(&mut self, out: &mut Vec<Completion>) -> usize {
+        self.datapath.drain_completions(out)
+    }
+}
