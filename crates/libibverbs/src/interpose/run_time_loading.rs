@@ -1,0 +1,279 @@
+//! `dlopen`, `dlmopen` and `dlvsym`: a program that loads libibverbs or librdmacm while it runs gets this library.
+//!
+//! A preloaded library precedes libibverbs in the search order for linked programs only: `dlsym` searches the library that `dlopen`
+//! returned. `dlopen` and `dlmopen` therefore replace the file name by this library's own. This library's symbols have no versions, so
+//! `dlvsym` answers requests for the versions that libibverbs and librdmacm define.
+//!
+//! The C library's functions depend on their caller, whose RUNPATH `dlopen` searches and behind which `dlsym` continues for
+//! `RTLD_NEXT`. The overrides therefore jump to them, so that the return address is still the caller's.
+
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::{transmute, zeroed};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use super::NextFunction;
+use crate::symbols::symbols;
+
+/// The names of the libraries whose functions this library defines, up to the version in the file name.
+static SERVED: [&[u8]; 2] = [b"libibverbs.so", b"librdmacm.so"];
+/// The beginning of the name of each of librdmacm's version nodes.
+const RDMACM_NODE: &[u8] = b"RDMACM_";
+
+/// The arguments of a call, in the registers' order. A call with fewer arguments leaves the rest undefined but restores them.
+#[repr(C)]
+struct Arguments([usize; 3]);
+
+/// The function at which the call continues, with whatever arguments it has.
+type Target = unsafe extern "C" fn();
+
+// SAFETY, for all three: the functions are called only by the jumps below, with the arguments of their callers. `Target`
+// stands for their types.
+static DLOPEN: NextFunction<Target> = unsafe { NextFunction::new(c"dlopen") };
+static DLMOPEN: NextFunction<Target> = unsafe { NextFunction::new(c"dlmopen") };
+static DLVSYM: NextFunction<Target> = unsafe { NextFunction::new(c"dlvsym") };
+
+/// Defines a function that passes its arguments to `$prepare` and then jumps to the address that `$prepare` returns, with the arguments
+/// as `$prepare` left them.
+macro_rules! jump_after {
+    ($(#[$doc:meta])* $name:ident($($argument:ty),*), $prepare:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As for the C library's function.
+        // SAFETY: the C library's function of this name has the same arguments, and this one does all that it does.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name($(_: $argument),*) -> *mut c_void {
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!(
+                // The stack is aligned to 16 bytes before the call, and 24 bytes align it again after the return address.
+                ".cfi_startproc",
+                "sub rsp, 24",
+                ".cfi_adjust_cfa_offset 24",
+                "mov [rsp], rdi",
+                "mov [rsp + 8], rsi",
+                "mov [rsp + 16], rdx",
+                "mov rdi, rsp",
+                "call {prepare}",
+                "mov rdi, [rsp]",
+                "mov rsi, [rsp + 8]",
+                "mov rdx, [rsp + 16]",
+                "add rsp, 24",
+                ".cfi_adjust_cfa_offset -24",
+                "jmp rax",
+                ".cfi_endproc",
+                prepare = sym $prepare,
+            );
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!(
+                ".cfi_startproc",
+                "stp x29, x30, [sp, #-48]!",
+                ".cfi_def_cfa_offset 48",
+                ".cfi_offset x29, -48",
+                ".cfi_offset x30, -40",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "str x2, [sp, #32]",
+                "add x0, sp, #16",
+                "bl {prepare}",
+                // Branch target identification accepts an indirect jump through x16 at a function's beginning.
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldr x2, [sp, #32]",
+                "ldp x29, x30, [sp], #48",
+                ".cfi_def_cfa_offset 0",
+                "br x16",
+                ".cfi_endproc",
+                prepare = sym $prepare,
+            );
+        }
+    };
+}
+
+jump_after! {
+    /// `dlopen(3)`.
+    dlopen(*const c_char, c_int), prepare_dlopen
+}
+jump_after! {
+    /// `dlmopen(3)`. Another namespace gets a copy of this library, with NICs of its own.
+    dlmopen(libc::c_long, *const c_char, c_int), prepare_dlmopen
+}
+jump_after! {
+    /// `dlvsym(3)`.
+    dlvsym(*mut c_void, *const c_char, *const c_char), prepare_dlvsym
+}
+
+/// # Safety
+/// The first argument is that of `dlopen`.
+unsafe extern "C" fn prepare_dlopen(Arguments([file, ..]): &mut Arguments) -> Target {
+    // SAFETY: by the contract of this function.
+    unsafe { redirect(file) };
+    DLOPEN.get().unwrap_or(returns_first_argument)
+}
+
+/// # Safety
+/// The second argument is that of `dlmopen`.
+unsafe extern "C" fn prepare_dlmopen(Arguments([_, file, _]): &mut Arguments) -> Target {
+    // SAFETY: by the contract of this function.
+    unsafe { redirect(file) };
+    DLMOPEN.get().unwrap_or(returns_first_argument)
+}
+
+/// # Safety
+/// The arguments are those of `dlvsym`.
+unsafe extern "C" fn prepare_dlvsym(arguments: &mut Arguments) -> Target {
+    let Arguments([result, name, version]) = arguments;
+    let [name, version] = [*name, *version].map(ptr::with_exposed_provenance::<c_char>);
+    if !name.is_null() && !version.is_null() {
+        // SAFETY: by the contract of this function both are C strings.
+        let (name, version) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(version)) };
+        let handle = ptr::with_exposed_provenance_mut::<c_void>(*result);
+        // SAFETY: by the contract of this function.
+        if let Some(found) = unsafe { served_symbol(handle, name, version) } {
+            *result = found.expose_provenance();
+            return returns_first_argument;
+        }
+    }
+    DLVSYM.get().unwrap_or(returns_first_argument)
+}
+
+/// Returns its first argument.
+#[unsafe(naked)]
+unsafe extern "C" fn returns_first_argument() {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!("mov rax, rdi", "ret");
+    // The first argument and the result share a register.
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!("ret");
+}
+
+/// Replaces the name of a served library by this library's.
+///
+/// # Safety
+/// `file` is null or the address of a C string.
+unsafe fn redirect(file: &mut usize) {
+    let name = ptr::with_exposed_provenance::<c_char>(*file);
+    // SAFETY: by the contract of this function it is a C string.
+    if !name.is_null() && is_served(unsafe { CStr::from_ptr(name) }.to_bytes()) {
+        let own = own_file();
+        if !own.is_null() {
+            *file = own.expose_provenance();
+        }
+    }
+}
+
+/// Returns whether a file name, with or without a directory, is that of a served library.
+fn is_served(file: &[u8]) -> bool {
+    let name = file.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    SERVED.iter().any(|served| {
+        name.strip_prefix(*served).is_some_and(|version| version.is_empty() || version.starts_with(b"."))
+    })
+}
+
+/// Returns this library's definition of a symbol in the version that the served libraries define by default.
+///
+/// # Safety
+/// `handle` is valid for `dlsym`.
+unsafe fn served_symbol(handle: *mut c_void, name: &CStr, version: &CStr) -> Option<*mut c_void> {
+    let is_default = || {
+        symbols().any(|symbol| {
+            symbol.is_default
+                && symbol.name.as_bytes() == name.to_bytes()
+                && symbol.node.as_bytes() == version.to_bytes()
+        })
+    };
+    if !version.to_bytes().starts_with(RDMACM_NODE) && !is_default() {
+        return None;
+    }
+    // The handle may be that of this library's copy in another namespace. Any other library has no definition of its own that works.
+    if handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT {
+        // SAFETY: by the contract of this function.
+        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        // SAFETY: each name is null or that of a loaded library, and the library that `handle` keeps is not unloaded during the call.
+        unsafe {
+            let (file, own) = (file_of(found), own_file());
+            if !file.is_null() && !own.is_null() && CStr::from_ptr(file) == CStr::from_ptr(own) {
+                return Some(found);
+            }
+        }
+    }
+    // SAFETY: the handle is this library's and `name` is a C string.
+    let found = unsafe { libc::dlsym(own_handle()?, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+/// Returns the handle of this library, which stays valid because the library is never unloaded after this call.
+fn own_handle() -> Option<*mut c_void> {
+    static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let mut handle = HANDLE.load(Ordering::Acquire);
+    if handle.is_null() {
+        let file = own_file();
+        let open = DLOPEN.get()?;
+        // SAFETY: `open` is the address of `dlopen`, whose type this is. `file` is null or a C string; null stands for the program.
+        handle = unsafe {
+            let open = transmute::<Target, unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void>(open);
+            open(file, libc::RTLD_LAZY | libc::RTLD_NOLOAD)
+        };
+        HANDLE.store(handle, Ordering::Release);
+    }
+    (!handle.is_null()).then_some(handle)
+}
+
+/// Returns the name under which the dynamic linker has loaded this library, or null. The dynamic linker compares names before it looks
+/// for a file, so the file may have been removed.
+fn own_file() -> *const c_char {
+    // The address of an exported function might be that of the program's reference to it.
+    file_of((&raw const SERVED).cast())
+}
+
+/// Returns the name under which the dynamic linker has loaded the library that contains an address, or null.
+fn file_of(address: *const c_void) -> *const c_char {
+    // SAFETY: `Dl_info` consists of pointers, for which null is valid, and `dladdr` only compares the address.
+    unsafe {
+        let mut info: libc::Dl_info = zeroed();
+        libc::dladdr(address, &raw mut info);
+        info.dli_fname
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn library_names_are_recognised_with_directory_and_version() {
+        for served in
+            ["libibverbs.so", "libibverbs.so.1", "/usr/lib/libibverbs.so.1.14.44.0", "./librdmacm.so.1"]
+        {
+            assert!(is_served(served.as_bytes()), "{served}");
+        }
+        for other in [
+            "",
+            "libibverbs",
+            "libibverbs.sox",
+            "xlibibverbs.so.1",
+            "libibverbs.so.1/other.so",
+            "libmlx5.so.1",
+        ] {
+            assert!(!is_served(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn other_libraries_are_the_c_librarys() {
+        // SAFETY: the arguments are C strings, and the function has the type of `getpid`.
+        unsafe {
+            let library = dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY);
+            assert!(!library.is_null());
+            let version = if cfg!(target_arch = "x86_64") { c"GLIBC_2.2.5" } else { c"GLIBC_2.17" };
+            let found = dlvsym(library, c"getpid".as_ptr(), version.as_ptr());
+            let getpid = transmute::<*mut c_void, extern "C" fn() -> libc::pid_t>(found);
+            assert_eq!(u32::try_from(getpid()).expect("a process ID is positive"), std::process::id());
+            assert!(dlvsym(library, c"getpid".as_ptr(), c"IBVERBS_1.1".as_ptr()).is_null());
+            assert_eq!(libc::dlclose(library), 0);
+            assert!(dlopen(c"/no/such/library.so".as_ptr(), libc::RTLD_LAZY).is_null());
+        }
+    }
+}
