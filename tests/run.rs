@@ -206,19 +206,59 @@ fn missing_library_is_named_with_instructions() {
         2,
         "MITRA_PRELOAD=\"/no/lib.so\"",
     );
-    // A copy of the program in a directory without the library.
-    let copy = scene.path("mitra-copy");
-    fs::copy(env!("CARGO_BIN_EXE_mitra"), &copy).unwrap();
-    let alone = |args: &[&str]| {
-        let mut command = Command::new(&copy);
-        command.arg("run").args(args).env_remove("MITRA_PRELOAD").env("XDG_RUNTIME_DIR", scene.0.path());
-        command
-    };
-    refused(&mut alone(&["true"]), 2, "build it with `cargo build --release --workspace`");
-    refused(&mut alone(&["--replace", "true"]), 2, "build it with `cargo xtask libibverbs --release`");
     let spaced = scene.path("a b.so");
     fs::copy(scene.compile("plain.so", STAND_IN, &["-shared", "-fPIC"]), &spaced).unwrap();
     refused(scene.mitra(&["run", "true"]).env("MITRA_PRELOAD", spaced), 2, "no path with a space");
+}
+
+/// Returns the path that `mitra run` gives to the dynamic loader.
+fn preloaded(command: &mut Command) -> PathBuf {
+    let output = command.args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+}
+
+#[test]
+fn library_is_written_where_the_loader_can_use_it() {
+    let scene = Scene::new();
+    assert_eq!(preloaded(&mut scene.mitra(&[])).parent(), Some(&*scene.path("mitra")));
+    // The loader would take a path with a space for two.
+    let spaced = scene.path("with space");
+    fs::create_dir(&spaced).unwrap();
+    let mut mitra = scene.mitra(&[]);
+    mitra.env("XDG_RUNTIME_DIR", &spaced).env("HOME", scene.0.path()).env_remove("XDG_CACHE_HOME");
+    assert_eq!(preloaded(&mut mitra).parent(), Some(&*scene.path(".cache/mitra")));
+    let cache = scene.path("cache");
+    mitra = scene.mitra(&[]);
+    mitra.env("XDG_RUNTIME_DIR", &spaced).env("XDG_CACHE_HOME", &cache);
+    assert_eq!(preloaded(&mut mitra).parent(), Some(&*cache.join("mitra")));
+    // Another user could replace a library in this directory.
+    fs::set_permissions(cache.join("mitra"), Permissions::from_mode(0o777)).unwrap();
+    mitra = scene.mitra(&["run", "true"]);
+    mitra.env("XDG_RUNTIME_DIR", &spaced).env("XDG_CACHE_HOME", &cache);
+    refused(&mut mitra, 2, "set XDG_RUNTIME_DIR to a directory");
+}
+
+#[test]
+fn directory_without_programs_is_not_used() {
+    let scene = Scene::new();
+    let noexec = scene.path("noexec");
+    fs::create_dir(&noexec).unwrap();
+    // The loader maps no library from a file system that is mounted in this way. The namespaces need no root.
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "sh", "-c"]);
+    unshare.arg("mount -t tmpfs -o noexec,mode=700 none \"$0\" && exec \"$@\"").arg(&noexec);
+    unshare.arg(env!("CARGO_BIN_EXE_mitra")).env_remove("LD_PRELOAD").env_remove("XDG_CACHE_HOME");
+    unshare.env("XDG_RUNTIME_DIR", &noexec).env("HOME", scene.0.path());
+    assert_eq!(preloaded(&mut unshare).parent(), Some(&*scene.path(".cache/mitra")));
+}
+
+#[test]
+fn relative_directory_is_made_absolute() {
+    let scene = Scene::new();
+    let mut mitra = scene.mitra(&[]);
+    let library = preloaded(mitra.env("MITRA_RUN_DIR", "relative").current_dir(scene.0.path()));
+    assert_eq!(library.parent(), Some(&*scene.path("relative").canonicalize().unwrap()));
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //!
 //! `cargo test --test programs -- ib_send` runs the rows whose names contain `ib_send`. `cargo xtask setup` installs the programs.
 
-mod build_libraries;
+mod build_programs;
 mod compatibility_page;
 mod exactly_once_under_faults;
-mod replacement_library;
+mod loaded_at_run_time;
+mod program_alone;
 mod row_runner;
 mod table;
 
@@ -13,6 +14,9 @@ use std::process::ExitCode;
 use std::thread::available_parallelism;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+
+/// A test that is not a row of the table. Its error says what happened instead.
+type Test = fn() -> Result<(), String>;
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
@@ -26,14 +30,18 @@ fn main() -> ExitCode {
     for row in table::rows() {
         trials.push(Trial::test(row.name(), move || row_runner::run(&row).map_err(Failed::from)));
     }
-    for (name, test) in [
-        (
-            "replacement_is_loaded_at_run_time",
-            replacement_library::loaded_at_run_time as fn() -> Result<(), String>,
-        ),
-        ("replacement_is_linked", replacement_library::linked),
-        ("replacement_is_enough_for_rdma_core", replacement_library::under_rdma_core),
-    ] {
+    let tests: [(&str, Test); 9] = [
+        ("loaded_by_dlsym", loaded_at_run_time::by_dlsym),
+        ("loaded_by_dlvsym", loaded_at_run_time::by_dlvsym),
+        ("loaded_by_path", loaded_at_run_time::by_path),
+        ("loaded_in_a_namespace", loaded_at_run_time::in_a_namespace),
+        ("loaded_from_python", loaded_at_run_time::from_python),
+        ("linked_with_libibverbs", loaded_at_run_time::linked),
+        ("runpath_of_the_caller_is_searched", loaded_at_run_time::runpath_of_the_caller_is_searched),
+        ("program_alone_runs_pingpong", program_alone::runs_pingpong),
+        ("library_is_written_once_for_each_content", program_alone::library_is_written_once_for_each_content),
+    ];
+    for (name, test) in tests {
         trials.push(Trial::test(name, move || test().map_err(Failed::from)));
     }
     trials.push(Trial::test("kills_under_exact", || {
@@ -45,8 +53,5 @@ fn main() -> ExitCode {
     trials.push(Trial::test("healed_rails_are_used_again", || {
         exactly_once_under_faults::healed_rails_are_used_again().map_err(Failed::from)
     }));
-    if !args.list {
-        build_libraries::preload();
-    }
     libtest_mimic::run(&args, trials).exit_code()
 }

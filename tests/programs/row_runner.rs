@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::build_libraries;
+use super::build_programs;
 use super::table::{Row, Shape};
 
 /// The time after which a row counts as hanging. It is longer than any row takes on a slow machine.
@@ -106,7 +106,7 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
         }
         Shape::Fabric => vec![with(&["-B", &port]), with(&["-P", &port, HOST])],
         Shape::Mpi => {
-            let check = build_libraries::mpi_check()?;
+            let check = build_programs::mpi_check()?;
             let words = words.into_iter().flat_map(|word| match word.as_str() {
                 "mpirun" => ["mpirun", "-np", "2", "--allow-run-as-root", "--oversubscribe"]
                     .map(str::to_owned)

@@ -1,5 +1,6 @@
-/* Writes to its own memory over a queue pair that is connected to itself, and checks the data. With DLOPEN the program loads
- * libibverbs at run time and looks up versioned symbols; without, it is linked with the library. */
+/* Writes to its own memory over a queue pair that is connected to itself, and checks the data. With LOAD the program loads libibverbs at
+ * run time: its arguments are the file to load and `symbols`, `versions` (it looks up versioned symbols) or `namespace` (it loads the file
+ * into a namespace of its own). Without LOAD it is linked with the library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -7,13 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NEED(what) if (!(what)) { fprintf(stderr, "line %d: %s: %s\n", __LINE__, #what, strerror(errno)); exit(1); }
 
-#ifdef DLOPEN
+#ifdef LOAD
 static void *library;
-static void *find(const char *name, const char *version) {
-    void *found = dlvsym(library, name, version);
+static const char *version;
+static void *find(const char *name) {
+    void *found = version ? dlvsym(library, name, version) : dlsym(library, name);
     if (!found) {
         fprintf(stderr, "%s\n", dlerror());
         exit(1);
@@ -21,7 +24,7 @@ static void *find(const char *name, const char *version) {
     return found;
 }
 /* The header may define the name as a macro. */
-#define CALL(name) ((__typeof__(&(name)))find(#name, "IBVERBS_1.1"))
+#define CALL(name) ((__typeof__(&(name)))find(#name))
 #else
 #define CALL(name) name
 #endif
@@ -29,12 +32,18 @@ static void *find(const char *name, const char *version) {
 #undef ibv_reg_mr
 #undef ibv_query_port
 
-int main(void) {
-#ifdef DLOPEN
-    NEED(library = dlopen("libibverbs.so.1", RTLD_NOW));
-    /* The symbols of version IBVERBS_1.0 exist and fail. */
-    struct ibv_device **(*old)(int *) = find("ibv_get_device_list", "IBVERBS_1.0");
-    NEED(old(NULL) == NULL && errno == ENOSYS);
+int main(int argc, char **argv) {
+    alarm(60);
+#ifdef LOAD
+    NEED(argc == 3);
+    version = strcmp(argv[2], "versions") == 0 ? "IBVERBS_1.1" : NULL;
+    library = strcmp(argv[2], "namespace") == 0 ? dlmopen(LM_ID_NEWLM, argv[1], RTLD_NOW) : dlopen(argv[1], RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+#else
+    (void)argc, (void)argv;
 #endif
     struct ibv_device **list = CALL(ibv_get_device_list)(NULL);
     NEED(list && list[0]);

@@ -1,8 +1,8 @@
 //! The development tasks of this repository, one module each: `cargo xtask TASK`.
 #![forbid(unsafe_code)]
 
-mod libibverbs;
 mod lint;
+mod rust_programs;
 mod rxe_vm;
 mod setup;
 mod test;
@@ -22,11 +22,11 @@ struct Xtask {
 
 #[derive(Subcommand)]
 enum Task {
-    Libibverbs(libibverbs::Args),
     /// Check for words that docs/glossary.md retires, for broken links in documents and for unused dependencies
     Lint,
     RxeVm(rxe_vm::Args),
-    /// Install the tools that the tests need besides Rust: Debian packages, and in .cache scapy and a virtual machine with soft-RoCE
+    /// Install the tools that the tests need besides Rust: Debian packages, and in .cache scapy, Rust programs and a virtual machine with
+    /// soft-RoCE
     Setup,
     /// Run setup, then all tests
     Test {
@@ -39,7 +39,6 @@ enum Task {
 fn main() -> anyhow::Result<ExitCode> {
     match Xtask::parse().task {
         Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
-        Task::Libibverbs(args) => libibverbs::run(&args)?,
         Task::Lint => lint::run()?,
         Task::Setup => setup::run()?,
         Task::Test { args } => test::run(&args)?,

@@ -1,9 +1,7 @@
-//! Every symbol of `libibverbs.so.1` (rdma-core 44) with its version node, and the version script for the linker.
+//! Every symbol of `libibverbs.so.1` (rdma-core 44) with its version node.
 //!
-//! A replacement for the library must define every symbol. `libmlx5`, `libefa` and `librdmacm` are linked with immediate binding, so the
-//! loader resolves all their symbols, private ones included, and refuses the program if one is missing.
-
-use std::fmt::Write as _;
+//! `libmlx5`, `libefa` and `librdmacm` are linked with immediate binding, so the loader resolves all their symbols, private ones included.
+//! A program that loads libibverbs at run time looks its symbols up by name, or by name and version.
 
 /// A version node, which is a named set of symbols. A symbol name occurs at most once in a node.
 #[derive(Debug)]
@@ -20,9 +18,6 @@ pub struct VersionNode {
     /// are bound to these.
     pub superseded: &'static [&'static str],
 }
-
-/// The name of the library in the dynamic section of programs.
-pub const SONAME: &str = "libibverbs.so.1";
 
 /// All version nodes. Each node comes after the node that it extends.
 #[rustfmt::skip]
@@ -193,30 +188,4 @@ pub fn symbols() -> impl Iterator<Item = Symbol> {
             false,
         ))
     })
-}
-
-/// Returns the version script for `ld --version-script`.
-///
-/// The script hides every symbol that is not in [`NODES`]. It does not name the superseded functions, because the linker assigns a name
-/// to one node only. A superseded function is linked by its versioned name instead (`.symver implementation, name@node`), which is
-/// possible only in a node that hides nothing. Therefore only the last node, which has no superseded functions, contains `local: *`.
-pub fn version_script() -> String {
-    let mut script = String::new();
-    for (index, node) in NODES.iter().enumerate() {
-        debug_assert!(index + 1 < NODES.len() || node.superseded.is_empty());
-        let _ = writeln!(script, "{} {{\n\tglobal:", node.name);
-        for name in node.functions.iter().chain(node.objects) {
-            let _ = writeln!(script, "\t\t{name};");
-        }
-        if index + 1 == NODES.len() {
-            script.push_str("\tlocal: *;\n");
-        }
-        match node.parent {
-            Some(parent) => {
-                let _ = writeln!(script, "}} {parent};\n");
-            }
-            None => script.push_str("};\n\n"),
-        }
-    }
-    script
 }

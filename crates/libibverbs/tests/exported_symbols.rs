@@ -1,11 +1,10 @@
-//! Compares the symbol table with the installed library, and checks the version script with the linker.
+//! Compares the symbol table with the installed library.
 
 mod rdma_core;
 
-use std::fmt::Write as _;
 use std::process::Command;
 
-use mitra_libibverbs::symbols::{NODES, SONAME, symbols, version_script};
+use mitra_libibverbs::symbols::{NODES, symbols};
 
 /// Returns the symbol table in the form of `readelf`.
 fn table() -> Vec<(String, String)> {
@@ -62,32 +61,4 @@ fn expected_nodes() -> Vec<(String, Option<String>)> {
 #[test]
 fn table_matches_the_installed_library() {
     assert_exports_the_table(&rdma_core::installed_library());
-}
-
-/// Links a library of empty functions with the version script.
-#[test]
-fn library_linked_with_version_script_exports_the_table() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be created");
-    let mut source = String::from("void not_in_the_table(void) {}\n");
-    for symbol in symbols() {
-        let name = symbol.name;
-        let _ = match (symbol.is_default, symbol.is_object) {
-            (true, true) => writeln!(source, "char {name};"),
-            (true, false) => writeln!(source, "void {name}(void) {{}}"),
-            (false, _) => {
-                let node = symbol.node;
-                writeln!(
-                    source,
-                    "void old_{name}(void) {{}}\n__asm__(\".symver old_{name}, {name}@{node}, remove\");"
-                )
-            }
-        };
-    }
-    let script = directory.path().join("version.map");
-    std::fs::write(&script, version_script()).expect("the temporary directory is writable");
-    let library = directory.path().join(SONAME);
-    let version_script = format!("-Wl,--version-script={}", script.display());
-    let soname = format!("-Wl,-soname,{SONAME}");
-    rdma_core::compile(&source, &library, &["-w", "-shared", "-fPIC", &version_script, &soname]);
-    assert_exports_the_table(library.to_str().expect("temporary paths are UTF-8"));
 }

@@ -1,65 +1,92 @@
-//! Finds Mitra's shared library. The dynamic loader preloads it before libibverbs, or loads it in place of libibverbs.
+//! The library that the dynamic loader preloads into the program. This program contains it and writes it to a file.
 
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+use mitra_control::run_dir;
+use nix::sys::statvfs::{FsFlags, statvfs};
+
+use super::library_file::{self, LibraryFile};
 
 /// The dynamic loader preloads the libraries in this environment variable (`ld.so(8)`).
 pub(super) const LD_PRELOAD: &str = "LD_PRELOAD";
-/// The dynamic loader searches the directories in this environment variable before its default directories.
-const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-/// The environment variable with the path of the library to preload, for installations in which [`find`] fails.
+/// The environment variable with the path of another library to preload.
 const MITRA_PRELOAD: &str = "MITRA_PRELOAD";
 
-/// Returns the loader's environment variable and its new value: Mitra's library, followed by the present value.
-pub(super) fn variable(replace: bool) -> anyhow::Result<(&'static str, OsString)> {
-    let (variable, library) =
-        if replace { (LD_LIBRARY_PATH, replacement()?) } else { (LD_PRELOAD, preload()?) };
-    // ld.so(8) separates entries by colons, spaces or semicolons, and knows no escape character.
-    if library.as_os_str().as_bytes().iter().any(|byte| b" :;".contains(byte)) {
-        bail!(
-            "the dynamic loader accepts no path with a space, colon or semicolon; move {} elsewhere",
-            library.display()
-        );
-    }
+/// The shared library of the crate `mitra-preload`.
+static LIBRARY: &[u8] = mitra_embed::shared_library!("mitra_preload");
+
+/// Returns the value of [`LD_PRELOAD`]: Mitra's library, followed by the present value. The library is written to `run_dir`, or to the
+/// user's cache if the loader cannot use a file there.
+pub(super) fn preload_variable(run_dir: &Path) -> anyhow::Result<OsString> {
+    let library = match env::var_os(MITRA_PRELOAD) {
+        Some(named) => {
+            let library = PathBuf::from(&named).canonicalize().with_context(|| {
+                format!("{MITRA_PRELOAD}={named:?} is not a library; unset the variable to use the library in this program")
+            })?;
+            check_path(&library)?;
+            library
+        }
+        None => write_library(run_dir)?,
+    };
     let mut value = library.into_os_string();
-    if let Some(before) = env::var_os(variable).filter(|before| !before.is_empty()) {
+    if let Some(before) = env::var_os(LD_PRELOAD).filter(|before| !before.is_empty()) {
         value.push(":");
         value.push(before);
     }
-    Ok((variable, value))
+    Ok(value)
 }
 
-/// Returns the path of the library to preload.
-fn preload() -> anyhow::Result<PathBuf> {
-    if let Some(named) = env::var_os(MITRA_PRELOAD) {
-        return PathBuf::from(&named).canonicalize().with_context(|| {
-            format!("{MITRA_PRELOAD}={named:?} is not a library; unset the variable, or set it to the path of libmitra_preload.so")
-        });
-    }
-    find("libmitra_preload.so".as_ref(), "cargo build --release --workspace")
-}
-
-/// Returns the directory of Mitra's `libibverbs.so.1`, which replaces the system's.
-fn replacement() -> anyhow::Result<PathBuf> {
-    let library = find(Path::new("mitra-libibverbs/libibverbs.so.1"), "cargo xtask libibverbs --release")?;
-    Ok(library.parent().map(Path::to_owned).unwrap_or_default())
-}
-
-/// Returns the path of the file `name` next to this program, or in ../lib/mitra, where an installation puts it. The
-/// error message suggests `builder`, the command that builds the file.
-fn find(name: &Path, builder: &str) -> anyhow::Result<PathBuf> {
-    let program = env::current_exe().context("cannot determine the path of this program")?;
-    let dir = program.parent().context("the path of this program has no directory")?;
-    let places = [dir.join(name), dir.join("../lib/mitra").join(name)];
-    for place in &places {
-        if let Ok(found) = place.canonicalize() {
-            return Ok(found);
+/// Writes the library to the first directory that can hold it, and returns its path.
+fn write_library(run_dir: &Path) -> anyhow::Result<PathBuf> {
+    ensure!(
+        !LIBRARY.is_empty(),
+        "this program was built without its library; build it with `cargo build --release`"
+    );
+    let library = LibraryFile::new(LIBRARY);
+    let mut refusals = Vec::new();
+    for dir in [Some(run_dir.to_owned()), user_cache()].into_iter().flatten() {
+        match prepare(&dir).and_then(|dir| library_file::write(&library, &dir)) {
+            Ok(path) => return Ok(path),
+            Err(error) => refusals.push(format!("{error:#}")),
         }
     }
-    let [beside, installed] = places.each_ref().map(|place| place.display());
-    bail!("neither {beside} nor {installed} exists; build it with `{builder}`")
+    bail!(
+        "no directory can hold the library to preload: {}; set XDG_RUNTIME_DIR to a directory that you own and that allows programs",
+        refusals.join("; ")
+    )
+}
+
+/// Returns this user's directory for files that can be made again (XDG Base Directory Specification).
+fn user_cache() -> Option<PathBuf> {
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(cache.join("mitra"))
+}
+
+/// Creates the directory, which only this user can access, and checks that the loader can use a library there.
+fn prepare(dir: &Path) -> anyhow::Result<PathBuf> {
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    }
+    run_dir::ensure(dir)?;
+    // The program may change its working directory.
+    let dir = dir.canonicalize().with_context(|| format!("cannot use {}", dir.display()))?;
+    check_path(&dir)?;
+    let filesystem = statvfs(&dir).with_context(|| format!("cannot use {}", dir.display()))?;
+    ensure!(!filesystem.flags().contains(FsFlags::ST_NOEXEC), "{} is mounted noexec", dir.display());
+    Ok(dir)
+}
+
+/// Checks that [`LD_PRELOAD`] can contain a path: `ld.so(8)` separates paths by colons, spaces or semicolons and knows no escape character.
+fn check_path(path: &Path) -> anyhow::Result<()> {
+    ensure!(
+        !path.as_os_str().as_bytes().iter().any(|byte| b" :;".contains(byte)),
+        "the dynamic loader accepts no path with a space, colon or semicolon; move {} elsewhere",
+        path.display()
+    );
+    Ok(())
 }

@@ -3,6 +3,7 @@
 //! The program replaces the `mitra` process, so signals, exit code and terminal are the program's own.
 
 mod library;
+mod library_file;
 mod program;
 
 use std::ffi::OsString;
@@ -26,8 +27,7 @@ Examples:
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
   mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
 Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_LOG, MITRA_VERBOSE and MITRA_FAULTS. MITRA_PRELOAD is
-the path of the preloaded library if it is neither next to this program nor in ../lib/mitra. docs/faults.md describes the
-fault scripts.
+the path of another library to preload than the one in this program. docs/faults.md describes the fault scripts.
 Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
 (not executable, statically linked, set-uid, built for another machine), 2 bad arguments or no library.")]
 pub(crate) struct Args {
@@ -51,9 +51,6 @@ pub(crate) struct Args {
     /// Fault script, with times relative to the opening of the device; can be given several times
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<FaultScript>,
-    /// Replace libibverbs.so.1 instead of preloading: for programs that load it with dlopen; without rdma_cm
-    #[arg(long)]
-    replace: bool,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -68,7 +65,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(code));
         }
     };
-    let (variable, value) = library::variable(args.replace)?;
+    let run_dir = settings.run_dir.clone().unwrap_or_else(run_dir::default_path);
+    let preloaded = library::preload_variable(&run_dir)?;
     if let Some(note) = program.note() {
         eprintln!("mitra: note: {note}");
     }
@@ -76,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .arg0(&args.command[0])
         .args(&args.command[1..])
         .envs(settings.to_env())
-        .env(variable, value)
+        .env(library::LD_PRELOAD, preloaded)
         .exec();
     eprintln!("mitra: cannot run {}: {error}", program.path.display());
     Ok(ExitCode::from(program::CANNOT_RUN))

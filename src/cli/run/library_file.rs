@@ -1,0 +1,209 @@
+//! Writes a library to a file whose name depends on its content.
+//!
+//! A program that runs keeps the path of its library for its children. Other content therefore has another name, and an upgrade of this
+//! program does not change the library of programs that run. A file appears with its whole content, so any number of programs may
+//! write it at the same time.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::Context;
+use nix::libc::O_NOFOLLOW;
+use nix::unistd::Uid;
+use sha2::{Digest, Sha256};
+
+const NAME_BEGINS: &str = "libmitra_preload-";
+const NAME_ENDS: &str = ".so";
+/// Readable and executable by its owner.
+const MODE: u32 = 0o500;
+/// The number of files that stay in a directory. Those that were used last stay.
+const KEPT: usize = 8;
+
+/// A library and the name of its file.
+pub(super) struct LibraryFile<'a> {
+    content: &'a [u8],
+    name: String,
+}
+
+impl LibraryFile<'_> {
+    pub(super) fn new(content: &[u8]) -> LibraryFile<'_> {
+        // Half of the digest is enough, because the content of an existing file is compared, too.
+        let digest: String =
+            Sha256::digest(content).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        LibraryFile { content, name: format!("{NAME_BEGINS}{digest}{NAME_ENDS}") }
+    }
+}
+
+/// Writes a library to a directory that only this user can access, and returns its path. A file that exists with the right content is
+/// used as it is.
+///
+/// # Errors
+/// Fails if the directory has no room or cannot be written. The message names the file.
+pub(super) fn write(library: &LibraryFile, dir: &Path) -> anyhow::Result<PathBuf> {
+    let path = dir.join(&library.name);
+    if !is_intact(&path, library.content).unwrap_or(false) {
+        replace(&path, library.content, dir).with_context(|| format!("cannot write {}", path.display()))?;
+        remove_old(dir, &path);
+    }
+    Ok(path)
+}
+
+/// Returns whether a file is this user's, can be changed by no other, and has this content. Marks it as used.
+fn is_intact(path: &Path, content: &[u8]) -> io::Result<bool> {
+    let mut file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file()
+        || metadata.uid() != Uid::effective().as_raw()
+        || metadata.mode() & 0o777 != MODE
+        || metadata.len() != content.len() as u64
+    {
+        return Ok(false);
+    }
+    // A crash of the machine can leave a file with its length and without its content.
+    let mut buffer = vec![0; 1 << 16];
+    for expected in content.chunks(buffer.len()) {
+        let read = &mut buffer[..expected.len()];
+        file.read_exact(read)?;
+        if read != expected {
+            return Ok(false);
+        }
+    }
+    let _ = file.set_modified(SystemTime::now()); // Only the order in which files are removed depends on it.
+    Ok(true)
+}
+
+/// Writes the content to a new file and gives that file the name.
+fn replace(path: &Path, content: &[u8], dir: &Path) -> io::Result<()> {
+    let mut file = tempfile::Builder::new()
+        .prefix(".")
+        .suffix(".new")
+        .permissions(Permissions::from_mode(MODE))
+        .tempfile_in(dir)?;
+    file.write_all(content)?;
+    // The process's mask of file modes may have removed bits.
+    file.as_file().set_permissions(Permissions::from_mode(MODE))?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Removes the libraries that were not used for longest, except for `written`. Programs that have loaded them keep them.
+fn remove_old(dir: &Path, written: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    let mut others: Vec<(SystemTime, PathBuf)> = entries
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with(NAME_BEGINS) && name.ends_with(NAME_ENDS)
+        })
+        .map(|entry| entry.path())
+        .filter(|path| path != written)
+        .filter_map(|path| Some((File::open(&path).ok()?.metadata().ok()?.modified().ok()?, path)))
+        .collect();
+    others.sort_unstable_by(|one, other| other.cmp(one));
+    for (_, path) in others.into_iter().skip(KEPT - 1) {
+        let _ = fs::remove_file(path); // Another process may have removed it.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn directory() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn content_determines_the_name_and_an_intact_file_stays() {
+        let dir = directory();
+        let (old, new) = (LibraryFile::new(b"old"), LibraryFile::new(b"new"));
+        let path = write(&old, dir.path()).unwrap();
+        let inode = path.metadata().unwrap().ino();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, MODE);
+        assert_eq!(write(&old, dir.path()).unwrap(), path);
+        assert_eq!(path.metadata().unwrap().ino(), inode);
+        assert_ne!(write(&new, dir.path()).unwrap(), path);
+        assert_eq!(fs::read(path).unwrap(), b"old");
+    }
+
+    #[test]
+    fn damaged_file_is_replaced() {
+        let dir = directory();
+        let library = LibraryFile::new(b"library");
+        let path = write(&library, dir.path()).unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, b"library").unwrap();
+        fs::set_permissions(&elsewhere, Permissions::from_mode(MODE)).unwrap();
+        let damages: [&dyn Fn(); 4] = [
+            &|| fs::write(&path, b"librarx").unwrap(),
+            &|| fs::write(&path, b"").unwrap(),
+            &|| symlink(&elsewhere, &path).unwrap(),
+            &|| {
+                fs::write(&path, b"library").unwrap();
+                fs::set_permissions(&path, Permissions::from_mode(0o722)).unwrap();
+            },
+        ];
+        for damage in damages {
+            fs::remove_file(&path).unwrap();
+            damage();
+            write(&library, dir.path()).unwrap();
+            let found = path.symlink_metadata().unwrap();
+            assert!(found.is_file() && found.mode() & 0o777 == MODE);
+            assert_eq!(fs::read(&path).unwrap(), b"library");
+        }
+        assert_eq!(names(dir.path()).len(), 2, "no temporary file is left");
+    }
+
+    #[test]
+    fn file_is_whole_whenever_it_can_be_seen() {
+        let dir = directory();
+        let content = vec![7; 1 << 20];
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let path = write(&LibraryFile::new(&content), dir.path()).unwrap();
+                        // Another thread may have removed the file.
+                        assert!(fs::read(&path).map_or(true, |found| found == content));
+                        let _ = fs::remove_file(path);
+                    }
+                });
+            }
+        });
+        assert_eq!(names(dir.path()), [""; 0]);
+    }
+
+    #[test]
+    fn libraries_that_were_used_last_stay() {
+        let dir = directory();
+        let beginning = SystemTime::now() - Duration::from_secs(1000);
+        let contents: Vec<[u8; 1]> = (0..20).map(|i| [i]).collect();
+        let mut paths = Vec::new();
+        for (content, age) in contents.iter().zip(1..) {
+            let path = write(&LibraryFile::new(content), dir.path()).unwrap();
+            File::open(&path).unwrap().set_modified(beginning + Duration::from_secs(age)).unwrap();
+            paths.push(path);
+            // The first library is used all the time.
+            assert_eq!(write(&LibraryFile::new(&contents[0]), dir.path()).unwrap(), paths[0]);
+        }
+        assert_eq!(names(dir.path()).len(), KEPT);
+        assert!(paths[0].exists() && paths[19].exists() && !paths[1].exists());
+    }
+}
