@@ -1,5 +1,7 @@
 //! Runs the processes of a row under `mitra run`, with a timeout, and checks how they end.
 
+use std::env::{self, JoinPathsError};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
@@ -119,6 +121,13 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
     })
 }
 
+/// Returns the directories in which programs are found: the system's, and that of the Rust programs (`cargo xtask setup`).
+fn search_path() -> Result<OsString, JoinPathsError> {
+    let rust_programs = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/rust-programs/bin");
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::join_paths(env::split_paths(&path).chain([rust_programs]))
+}
+
 /// Returns a free port. Another process might take it before it is used, but the kernel hands out other ports first.
 pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -176,6 +185,7 @@ impl RowProcesses {
             .stdout(out)
             .stderr(err);
         run.envs(variables.iter().filter_map(|word| word.split_once('=')));
+        run.env("PATH", search_path().map_err(|error| error.to_string())?);
         // Control sockets and files that a program leaves are removed with the directory.
         run.env("XDG_RUNTIME_DIR", &self.dir).current_dir(&self.dir);
         let child = run.spawn().map_err(|error| format!("cannot start mitra: {error}"))?;

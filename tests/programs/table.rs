@@ -54,6 +54,9 @@ const XRC: &str = "XRC is not supported: `ibv_open_xrcd` fails with EOPNOTSUPP";
 const LID: &str = "qperf addresses its peer by LID only, and a RoCE device has no LID; with `-cm 1` (RC tests), it uses an IP address";
 const ODP: &str = "on-demand paging is not supported, as the device attributes show";
 
+const SIDEWAY: &str = "The examples of the crate `sideway` 0.4.3. The crate loads libibverbs and librdmacm with `dlopen`. `cargo xtask setup` builds them.";
+const IBVERBS: &str = "`show_gids` belongs to `sideway`, and `loopback` to the crate `ibverbs` 0.9.2, which is linked with libibverbs.";
+
 pub(crate) static SECTIONS: &[Section] = &[
     Section {
         title: "ibverbs-utils",
@@ -424,6 +427,33 @@ pub(crate) static SECTIONS: &[Section] = &[
         works: &[
             "UCX_TLS=rc_v,self UCX_ATOMIC_MODE=device UCX_NET_DEVICES=mitra0:1 mpirun --mca pml ucx --mca osc ucx --mca btl self check 3",
         ],
+        fails: &[],
+    },
+    Section {
+        title: "Rust: sideway",
+        about: SIDEWAY,
+        under: &[],
+        fault: None,
+        shape: Shape::Pair,
+        works: &["rc_pingpong", "rc_pingpong -s 65536 -n 100", "rc_pingpong_split"],
+        fails: &[],
+    },
+    Section {
+        title: "Rust: sideway, two rails",
+        about: "",
+        under: &["--rails", "2"],
+        fault: None,
+        shape: Shape::Pair,
+        works: &["rc_pingpong", "rc_pingpong_split"],
+        fails: &[],
+    },
+    Section {
+        title: "Rust: programs without a peer",
+        about: IBVERBS,
+        under: &[],
+        fault: None,
+        shape: Shape::Alone,
+        works: &["show_gids", "loopback"],
         fails: &[],
     },
 ];

@@ -5,12 +5,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::{root, rxe_vm};
+use crate::{root, rust_programs, rxe_vm};
 
 /// The Debian packages that the tests use: tools, headers, and unmodified verbs programs.
 #[rustfmt::skip]
 pub(crate) const DEBIAN_PACKAGES: &[&str] = &[
-    "gcc", "iproute2", "libc6-dev", "libibverbs-dev", "librdmacm-dev", "python3", "python3-venv", "tshark",
+    "clang", "cmake", "gcc", "iproute2", "libc6-dev", "libclang-dev", "libibverbs-dev", "librdmacm-dev", "libnl-3-dev",
+    "libnl-route-3-dev", "pkg-config", "python3", "python3-venv", "tshark",
     "ibverbs-utils", "libfabric-bin", "libopenmpi-dev", "openmpi-bin", "perftest", "qperf", "rdmacm-utils", "redis-server",
     "redis-tools", "ucx-utils",
 ];
@@ -26,9 +27,10 @@ fn venv() -> PathBuf {
 pub(crate) fn run() -> anyhow::Result<()> {
     install_debian(DEBIAN_PACKAGES)?;
     install_scapy()?;
+    rust_programs::install()?;
     rxe_vm::prepare()?;
     println!(
-        "setup: everything is installed ({}, {SCAPY}, the soft-RoCE machine)",
+        "setup: everything is installed ({}, {SCAPY}, examples of Rust crates, the soft-RoCE machine)",
         DEBIAN_PACKAGES.join(", ")
     );
     Ok(())
