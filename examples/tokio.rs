@@ -43,6 +43,9 @@ async fn add(qp: PollableQp, here: &Domain, there: &Domain, rail0: &SoftNic) -> 
     let region = there.register(&counter, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?.remote();
     let old_value = Arc::new(Buffer::new(8));
     let old_value_mr = here.register(&old_value, Access::LOCAL_WRITE)?;
+    // Newer releases of tokio prefer `register_with_interest`, which is unsafe because a descriptor could change while it is registered. A
+    // `PollableQp` keeps its descriptor.
+    #[allow(deprecated)]
     let mut qp = AsyncFd::with_interest(qp, Interest::READABLE)?;
     qp.get_mut().vqp_mut().import(&region)?;
     for i in 0..ADDS {

@@ -1,5 +1,6 @@
 //! Runs the programs in `examples/`, whose assertions must hold. An example of two processes runs as two processes of this program.
 
+#[allow(dead_code)] // this program passes other arguments than its own, so it does not call the example's `main`
 #[path = "../examples/counter.rs"]
 mod counter;
 #[path = "../examples/survive.rs"]
