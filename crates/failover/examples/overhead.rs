@@ -105,6 +105,10 @@ impl Provider for Null {
     fn dereg_mr(&self, _: MrId) -> Result<()> {
         Ok(())
     }
+    fn rereg_mr(&self, id: MrId, pd: PdId, memory: Arc<Buffer>, _: Access) -> Result<Mr> {
+        let (addr, len) = (memory.addr(), memory.len() as u64);
+        Ok(Mr { id, pd, addr, len, lkey: Key(id.0), rkey: Key(id.0) })
+    }
     fn alloc_mw(&self, _: PdId, _: WindowType) -> Result<Mw> {
         Err(Error::Unsupported("windows"))
     }

@@ -9,6 +9,8 @@ use crate::memory_region::VirtualMr;
 use crate::negotiation::MAX_RAILS;
 use crate::rail;
 
+mod reregistration;
+
 /// The maximum number of queue pair errors that a domain stores until their vQPs read them. The oldest is dropped first.
 const MAX_QP_ERRORS: usize = 1024;
 

@@ -24,6 +24,13 @@ impl VirtualMr {
         Some(VirtualMr { primary, rails })
     }
 
+    /// Returns the region with the same primary keys and other registrations, given in the order of rails. Returns `None` if no rail has a
+    /// registration.
+    pub(crate) fn reregistered(&self, rails: SmallVec<[Option<Mr>; 2]>) -> Option<VirtualMr> {
+        let Mr { pd, addr, len, .. } = *rails.iter().flatten().next()?;
+        Some(VirtualMr { primary: Mr { pd, addr, len, ..self.primary }, rails })
+    }
+
     /// Returns a scatter/gather entry of `len` bytes at `offset`.
     pub fn sge(&self, offset: u64, len: u32) -> Sge {
         self.primary.sge(offset, len)

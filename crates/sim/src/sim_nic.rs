@@ -149,6 +149,20 @@ impl Provider for SimNic {
         })
     }
 
+    fn rereg_mr(&self, mr: MrId, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
+        self.revoke(|world, n, _| {
+            let host = world.nics[n].host;
+            let address = world.hosts[host].address_of(&memory);
+            let nic = &mut world.nics[n];
+            let len = memory.len() as u64;
+            let region = nic.add_region(memory);
+            let changed = nic.nic.rereg_mr(mr, pd, region, address, len, access);
+            let (mr, earlier) = changed.inspect_err(|_| nic.drop_region(region))?;
+            nic.drop_region(earlier);
+            Ok(mr)
+        })
+    }
+
     fn alloc_mw(&self, pd: PdId, window_type: WindowType) -> Result<Mw> {
         self.call(|world, n, local| world.nics[n].nic.alloc_mw(local, pd, window_type))
     }

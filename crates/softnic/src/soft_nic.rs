@@ -277,6 +277,19 @@ impl Provider for SoftNic {
         })
     }
 
+    fn rereg_mr(&self, mr: MrId, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
+        self.host_call(|engine, _| {
+            let (addr, len) = (memory.addr(), memory.len() as u64);
+            let region = engine.memory.insert(memory);
+            let (mr, unused) = match engine.nic.rereg_mr(mr, pd, region, addr, len, access) {
+                Ok((mr, earlier)) => (Ok(mr), earlier),
+                Err(error) => (Err(error), region),
+            };
+            engine.memory.remove(unused);
+            mr
+        })
+    }
+
     fn alloc_mw(&self, pd: PdId, window_type: WindowType) -> Result<Mw> {
         self.host_call(|engine, now| engine.nic.alloc_mw(now, pd, window_type))
     }

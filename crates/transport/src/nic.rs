@@ -195,6 +195,26 @@ impl Nic {
         self.shared.keys.dereg_mr(now, mr)
     }
 
+    /// Replaces the protection domain, the memory and the rights of a region. Its keys stay. Returns the region and the
+    /// [`RegionId`] of the earlier memory, which the NIC no longer accesses.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the protection domain or the region does not exist.
+    /// - [`Error::Invalid`]: as [`Nic::reg_mr`].
+    /// - [`Error::Busy`]: a memory window is bound to the region.
+    pub fn rereg_mr(
+        &mut self,
+        mr: MrId,
+        pd: PdId,
+        region: RegionId,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(Mr, RegionId)> {
+        self.pds.get(pd.0)?;
+        self.shared.keys.rereg_mr(mr, pd, region, addr, len, access)
+    }
+
     /// Creates an unbound memory window.
     ///
     /// # Errors

@@ -64,6 +64,27 @@ pub enum Error {
     /// A change of a queue pair's state or attributes was refused.
     #[error(transparent)]
     Modify(#[from] ModifyError),
+    /// Memory that is to be registered is not mapped, or not with the right that its registration needs.
+    #[error("the memory at {addr:#x} is not mapped for {right}; map it before it is registered")]
+    Inaccessible {
+        /// The first address without the right.
+        addr: u64,
+        /// "reading" or "writing".
+        right: &'static str,
+    },
+    /// The caller has not the right to do this.
+    #[error("{0} is not permitted")]
+    NotPermitted(&'static str),
+    /// A region is larger than the memory that can be registered.
+    #[error(
+        "a region of {len} bytes does not fit in the {limit} bytes that can be registered; register a part"
+    )]
+    TooLarge {
+        /// The length of the region.
+        len: u64,
+        /// The largest possible length.
+        limit: u64,
+    },
     /// The request breaks a rule of the verbs.
     #[error("{0}")]
     Invalid(&'static str),

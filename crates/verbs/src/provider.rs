@@ -75,6 +75,13 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Busy` while a window is bound to the region.
     fn dereg_mr(&self, mr: MrId) -> Result<()>;
 
+    /// Replaces the protection domain, the memory and the access rights of a region in one step. Its handle and its keys stay. After the call
+    /// returns, the NIC no longer accesses the earlier memory, even for packets in flight.
+    ///
+    /// # Errors
+    /// The errors of [`Provider::reg_mr`], and `Busy` while a window is bound to the region. The region is then unchanged.
+    fn rereg_mr(&self, mr: MrId, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr>;
+
     /// Allocates an unbound memory window.
     ///
     /// # Errors

@@ -214,14 +214,7 @@ impl KeyTable {
         len: u64,
         access: Access,
     ) -> Result<Mr> {
-        if !may_grant(access, access) {
-            return Err(Error::Invalid(
-                "remote write and atomic access need local write access; add LOCAL_WRITE",
-            ));
-        }
-        if addr.checked_add(len).is_none() {
-            return Err(Error::Invalid("the region ends beyond the last address; choose a lower one"));
-        }
+        check_region(addr, len, access)?;
         self.regions.check()?;
         let index = self.take_slot(now)?;
         let id = self.handle(index);
@@ -487,6 +480,19 @@ impl Region {
     }
 }
 
+/// Checks the addresses `addr .. addr + len` and the rights of a region.
+fn check_region(addr: u64, len: u64, access: Access) -> Result<()> {
+    if !may_grant(access, access) {
+        return Err(Error::Invalid(
+            "remote write and atomic access need local write access; add LOCAL_WRITE",
+        ));
+    }
+    if addr.checked_add(len).is_none() {
+        return Err(Error::Invalid("the region ends beyond the last address; choose a lower one"));
+    }
+    Ok(())
+}
+
 /// Returns the binding of a window, if it has this key and the queue pair may use it.
 fn binding_for(window: Window, qpn: Qpn, pd: PdId, key: Key) -> Result<WindowBinding, KeyError> {
     match window.binding {
@@ -510,6 +516,7 @@ fn may_grant(granted: Access, owned: Access) -> bool {
 }
 
 mod cipher;
+mod reregistration;
 #[cfg(test)]
 mod tests;
 
