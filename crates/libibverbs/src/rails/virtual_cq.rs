@@ -79,6 +79,11 @@ impl VirtualCq {
     /// Removes a queue pair that is being destroyed, and its completions.
     pub(super) fn detach<S: CompletionSource>(&self, source: &S) {
         lock(&self.sources).retain(|known| !ptr::addr_eq(known.as_ptr(), source));
+        self.discard(source);
+    }
+
+    /// Removes the completions of a queue pair that is being reset or destroyed.
+    pub(super) fn discard<S: CompletionSource>(&self, source: &S) {
         let qpn = source.qpn();
         lock(&self.ready).retain(|wc| wc.qpn != qpn);
     }

@@ -193,7 +193,7 @@ static void resets(void)
 		post_message(one, 20 + round, IBV_SEND_SIGNALED);
 		for (int i = 0; i < 2; i++)
 			CHECK(next(end.cq).status == IBV_WC_SUCCESS);
-		/* Neither of these completes after the reset. */
+		/* Neither of these completes after the reset, and the reset takes back the completions that ERR has made. */
 		post_recv(other, 30 + round);
 		post_recv(one, 40 + round);
 		if (round % 2)
@@ -202,10 +202,6 @@ static void resets(void)
 			to_state(one, IBV_QPS_ERR);
 		to_state(one, IBV_QPS_RESET);
 		to_state(other, IBV_QPS_RESET);
-		if (round == 2) {
-			struct ibv_wc wc = next(end.cq);
-			CHECK(wc.wr_id == 42 && wc.status == IBV_WC_WR_FLUSH_ERR);
-		}
 		CHECK(is_empty(end.cq) && state_of(one) == IBV_QPS_RESET);
 		CHECK(one->qp_num == numbers[0] && other->qp_num == numbers[1]);
 		/* A reset before the connection works too. */

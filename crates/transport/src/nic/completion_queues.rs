@@ -122,6 +122,14 @@ impl CompletionQueues {
         Ok(n)
     }
 
+    /// Removes the completions of a queue pair that is reset.
+    pub(crate) fn discard(&mut self, id: CqId, qpn: Qpn) {
+        let Ok(cq) = self.table.get_mut(id.0) else { return };
+        let reported = cq.ring.len() - cq.unreported;
+        cq.unreported = cq.ring.iter().skip(reported).filter(|wc| wc.qpn != qpn).count();
+        cq.ring.retain(|wc| wc.qpn != qpn);
+    }
+
     pub(crate) fn len(&self, id: CqId) -> Result<usize> {
         Ok(self.table.get(id.0)?.ring.len())
     }

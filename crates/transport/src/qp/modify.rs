@@ -72,7 +72,8 @@ impl Qp {
         }
     }
 
-    /// Returns the queue pair to RESET. Posted work requests are dropped without completion.
+    /// Returns the queue pair to RESET. Posted work requests are dropped without completion, and so are the completions
+    /// that were not polled, as by hardware's drivers (`mlx5_modify_qp` in rdma-core's `providers/mlx5/verbs.c`).
     fn reset(&mut self, nic: &mut SharedState) {
         if let RecvSource::Own(queue) = &mut self.receives {
             queue.clear();
@@ -81,6 +82,8 @@ impl Qp {
         let (in_ready, in_ack_pending, in_ack_held) = (self.in_ready, self.in_ack_pending, self.in_ack_held);
         let receives = self.receives.clone();
         let QpAttributes { qpn, init, recv_pd, .. } = &self.attrs;
+        nic.cqs.discard(init.send_cq, *qpn);
+        nic.cqs.discard(init.recv_cq, *qpn);
         *self = Qp { in_ready, in_ack_pending, in_ack_held, ..Qp::new(*qpn, init, *recv_pd, receives) };
     }
 }

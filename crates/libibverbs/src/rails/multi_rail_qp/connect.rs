@@ -98,7 +98,8 @@ impl MultiRailQp {
         self.domain.rendezvous.query_connection([random()?, random()?], gid, qpn)
     }
 
-    /// Returns to RESET. Outstanding requests are dropped without completions. The queue pair number does not change.
+    /// Returns to RESET. Outstanding requests are dropped without completions, and so are the completions that were not
+    /// polled. The queue pair number does not change.
     fn reset(&self) -> Result<()> {
         let mut locked = lock(&self.locked);
         if locked.state == QpState::Reset {
@@ -108,6 +109,8 @@ impl MultiRailQp {
         replacement.set_access(Access::empty())?;
         let LockedState { vqp, sender, .. } = std::mem::replace(&mut *locked, LockedState::new(replacement));
         [Some(vqp), sender].into_iter().flatten().for_each(|replaced| self.domain.retire(replaced));
+        self.params.send_cq.discard(self);
+        self.params.recv_cq.discard(self);
         *lock(&self.peer) = Peer::Unknown;
         Ok(())
     }
