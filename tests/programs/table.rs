@@ -52,7 +52,6 @@ pub(crate) struct Failure {
 
 const XRC: &str = "XRC is not supported: `ibv_open_xrcd` fails with EOPNOTSUPP";
 const LID: &str = "qperf addresses its peer by LID only, and a RoCE device has no LID; with `-cm 1` (RC tests), it uses an IP address";
-const ODP: &str = "on-demand paging is not supported, as the device attributes show";
 
 const SIDEWAY: &str = "The examples of the crate `sideway` 0.4.3. The crate loads libibverbs and librdmacm with `dlopen`. `cargo xtask setup` builds them.";
 const IBVERBS: &str = "`show_gids` belongs to `sideway`, and `loopback` to the crate `ibverbs` 0.9.2, which is linked with libibverbs.";
@@ -78,14 +77,11 @@ pub(crate) static SECTIONS: &[Section] = &[
             "ibv_ud_pingpong -g 0 -e -c",
             "ibv_srq_pingpong -g 0 -c",
             "ibv_srq_pingpong -g 0 -e -c",
+            "ibv_rc_pingpong -g 0 -c -o",
+            "ibv_rc_pingpong -g 0 -c -o -P",
         ],
         fails: &[
             Failure { command: "ibv_xsrq_pingpong -g 0 -c", says: "XRC", because: XRC },
-            Failure {
-                command: "ibv_rc_pingpong -g 0 -o",
-                says: "The device isn't ODP capable",
-                because: ODP,
-            },
             Failure {
                 command: "ibv_rc_pingpong -g 0 -j",
                 says: "Device doesn't support dm allocation",
@@ -125,6 +121,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "ib_write_bw -F -n 512 -l 8 -s 256",
             "ib_write_bw -F -n 500 -I 64 -s 64",
             "ib_write_bw -F -D 1",
+            "ib_write_bw -F -n 500 --odp",
             "ib_read_lat -F",
             "ib_read_lat -F -a -n 20",
             "ib_read_lat -F -e",
@@ -155,10 +152,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "ib_atomic_bw -F -n 500 -A FETCH_AND_ADD -q 4",
             "ib_atomic_bw -F -n 500 -A CMP_AND_SWAP -e",
         ],
-        fails: &[
-            Failure { command: "ib_send_bw -F -c XRC", says: "XRC", because: XRC },
-            Failure { command: "ib_write_bw -F --odp", says: "Failed to create MR", because: ODP },
-        ],
+        fails: &[Failure { command: "ib_send_bw -F -c XRC", says: "XRC", because: XRC }],
     },
     Section {
         title: "perftest, UC and UD",

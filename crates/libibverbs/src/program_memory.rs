@@ -4,6 +4,8 @@
 //! a process with a software NIC, an access by ordinary instructions would kill the process by a signal. All accesses are therefore
 //! made by functions that return an error instead: those of `copy_nofault` on x86-64, and those of `process_vm` elsewhere.
 
+pub(crate) mod page_check;
+
 use std::sync::Arc;
 
 use mitra_verbs::{Buffer, ForeignMemory, Unmapped};

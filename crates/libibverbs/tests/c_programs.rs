@@ -38,6 +38,7 @@ static TWO_PROCESSES: LazyLock<PathBuf> = LazyLock::new(|| build("two_processes"
 static ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("addresses"));
 static PERMISSIONS: LazyLock<PathBuf> = LazyLock::new(|| build("permissions"));
 static LIMITS: LazyLock<PathBuf> = LazyLock::new(|| build("limits"));
+static MEMORY_REGIONS: LazyLock<PathBuf> = LazyLock::new(|| build("memory_regions"));
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
 static CONNECT_WITHOUT_RAIL_0: LazyLock<PathBuf> = LazyLock::new(|| build("connect_without_rail_0"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
@@ -79,6 +80,8 @@ scenarios! { DEVICE_AND_RAILS: port_events device_fatal access_error last_wqe_re
 scenarios! { OBJECTS: foreign_handles destroyed_twice busy inherited domains resized windows_of_type_1 keys_of_windows refused_by_completion }
 
 scenarios! { ADDRESSES: gid_table network_device gid_indices }
+
+scenarios! { MEMORY_REGIONS: unregisterable reregistration null_regions on_demand }
 
 /// Scenarios that run on one, two and three rails, and on two with a completion log.
 macro_rules! scenarios_on_any_rails {

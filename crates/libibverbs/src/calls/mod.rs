@@ -36,6 +36,8 @@ pub(crate) mod mcast;
 pub(crate) mod mr;
 pub(crate) mod mtu;
 pub(crate) mod mw;
+pub(crate) mod null_mr;
+pub(crate) mod on_demand;
 pub(crate) mod open_device;
 pub(crate) mod parent_domain;
 pub(crate) mod pd;

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex};
 
 use mitra_failover::VirtualMr;
-use mitra_verbs::{Access, Error, Provider, Result};
+use mitra_verbs::{Access, Buffer, Error, PdId, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
@@ -12,11 +12,12 @@ use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure, pointer, set_errno, status};
 use crate::common::lock::lock;
-use crate::program_memory;
+use crate::program_memory::{self, page_check};
+use crate::rails::on_demand_regions::OnDemandRegion;
 use crate::rails::protection_domain::MultiRailPd;
 use crate::rails::rail_set::RailSet;
 
-/// A memory region, which begins with its C structure. `ibv_rereg_mr` replaces the registration.
+/// A memory region, which begins with its C structure. `ibv_rereg_mr` changes the registration.
 #[repr(C)]
 pub(crate) struct Mr {
     header: AbiHeader<ibv_mr>,
@@ -80,36 +81,49 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
         (IBV_ACCESS_MW_BIND, Access::WINDOW_BIND),
     ];
-    // `IBV_ACCESS_HUGETLB` concerns the page size, which has no effect on a software NIC.
-    let ignored = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
+    // `IBV_ACCESS_HUGETLB` concerns the page size, which has no effect on a software NIC. `IBV_ACCESS_ON_DEMAND` concerns the check at
+    // registration only.
+    let ignored = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND;
     let known = FLAGS.iter().fold(ignored, |all, (bit, _)| all | bit);
     if flags & !known != 0 {
-        return Err(Error::Unsupported("zero-based regions, on-demand paging, or an unknown access flag"));
+        return Err(Error::Unsupported("zero-based regions or an unknown access flag"));
     }
     Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, right)| *right).collect())
 }
 
-/// Registers memory of the program.
-///
-/// # Errors
-/// `Invalid` for a range that is empty or overflows, or if the I/O virtual address and the memory have different offsets in their pages.
-/// `Unsupported` for an access flag that the device does not know. Otherwise the error of a NIC.
-///
-/// # Safety
-/// Until the registration is revoked, no Rust object is in the memory, and the program permits that NICs read and write it at any time as
-/// far as the access flags allow. The program may unmap it earlier.
-unsafe fn register(
-    context: &Context,
-    pd: &Pd,
+/// The memory of the program that a region is made of.
+#[derive(Clone, Copy)]
+struct ProgramRange {
     addr: *mut c_void,
     length: usize,
+    /// The address of the first byte in work requests.
     iova: u64,
-    flags: c_uint,
-) -> Result<Registration> {
-    let start = addr as u64;
-    if length == 0 || start.checked_add(length as u64).is_none() || iova.checked_add(length as u64).is_none()
-    {
-        return Err(Error::Invalid("a region must have at least one byte, and end within the address space"));
+}
+
+/// Checks the memory and the access flags of a region, as the kernel does for soft-RoCE.
+///
+/// # Errors
+/// - `Invalid` for a range that overflows, for an empty range at the beginning of a page, which has no page (`ib_umem_get` in the kernel's
+///   `drivers/infiniband/core/umem.c`), for a region without bounds, or if the I/O virtual address and the memory have different offsets
+///   in their pages.
+/// - `TooLarge` if the memory of the machine, or with on-demand paging its address space, is smaller.
+/// - `Inaccessible` without on-demand paging, if a page is not mapped, or not writable although the flags need it.
+/// - `Unsupported` for an access flag that the device does not know.
+///
+/// # Safety
+/// Until the buffer is dropped, no Rust object is in the memory, and the program permits that NICs read and write it at any time as far as
+/// the access flags allow. The program may unmap it earlier.
+unsafe fn checked_buffer(range: ProgramRange, flags: c_uint) -> Result<(Arc<Buffer>, Access)> {
+    let ProgramRange { addr, length, iova } = range;
+    let (start, len) = (addr as u64, length as u64);
+    if start.checked_add(len).is_none() || iova.checked_add(len).is_none() {
+        return Err(Error::Invalid("a region must end within the address space"));
+    }
+    if len == 0 && start & PAGE_OFFSET_MASK == 0 {
+        return Err(Error::Invalid("a region at the beginning of a page must have at least one byte"));
+    }
+    if start == 0 && len == u64::MAX {
+        return Err(Error::Invalid("implicit on-demand paging is not supported; register a range"));
     }
     if (start ^ iova) & PAGE_OFFSET_MASK != 0 {
         return Err(Error::Invalid(
@@ -117,12 +131,56 @@ unsafe fn register(
         ));
     }
     let access = access(flags)?;
+    let on_demand = flags & IBV_ACCESS_ON_DEMAND != 0;
+    page_check::check_size(len, on_demand)?;
+    if !on_demand {
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
+        unsafe { page_check::check(start, len, access.intersects(WRITES))? };
+    }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let memory = unsafe { program_memory::program_buffer(addr.cast(), length, iova) };
+    Ok((unsafe { program_memory::program_buffer(addr.cast(), length, iova) }, access))
+}
+
+/// The rights for which the pages must be writable (`ib_access_writable` in the kernel's `include/rdma/ib_verbs.h`).
+const WRITES: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::WINDOW_BIND);
+
+/// Registers a buffer with the NIC, or with the NICs of all rails.
+///
+/// # Errors
+/// The error of a NIC.
+pub(super) fn register(
+    context: &Context,
+    pd: &Pd,
+    memory: Arc<Buffer>,
+    access: Access,
+) -> Result<Registration> {
     match &pd.multi_rail {
         None => context.nic().reg_mr(pd.id, memory, access).map(Registration::Nic),
         Some(pd) => pd.register(&memory, access).map(|mr| Registration::MultiRail(Arc::clone(pd), mr)),
     }
+}
+
+/// Returns a region for the program.
+pub(super) fn region(
+    context: &Context,
+    pd: *mut ibv_pd,
+    member: &PdMember,
+    registration: Registration,
+    range: (*mut c_void, usize),
+) -> Mr {
+    let primary = registration.primary();
+    let header = ibv_mr {
+        context: context.address(),
+        pd,
+        addr: range.0,
+        length: range.1,
+        handle: primary.id.0,
+        lkey: primary.lkey.0,
+        rkey: primary.rkey.0,
+    };
+    let params = RegistrationParams { iova: primary.addr, access: 0, _pd: PdMember::clone(member) };
+    Mr { header: AbiHeader::new(header), registration: Mutex::new(registration), params: Mutex::new(params) }
 }
 
 #[unsafe(no_mangle)]
@@ -136,21 +194,14 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
     let found = unsafe { find_with_context::<Pd>(pd) };
     let made = found.and_then(|(object, context)| {
+        let range = ProgramRange { addr, length, iova };
         // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
-        let registration = unsafe { register(context, object, addr, length, iova, access)? };
-        let primary = registration.primary();
-        let header = ibv_mr {
-            context: context.address(),
-            pd,
-            addr,
-            length,
-            handle: primary.id.0,
-            lkey: primary.lkey.0,
-            rkey: primary.rkey.0,
-        };
-        let params = RegistrationParams { iova, access, _pd: PdMember::clone(&object.member) };
-        let (registration, params) = (Mutex::new(registration), Mutex::new(params));
-        Ok(Mr { header: AbiHeader::new(header), registration, params }.into_raw())
+        let (memory, rights) = unsafe { checked_buffer(range, access)? };
+        let registration = register(context, object, memory, rights)?;
+        set_on_demand(context, &registration, object.id, range, access);
+        let mr = region(context, pd, &object.member, registration, (addr, length));
+        lock(&mr.params).access = access;
+        Ok(mr.into_raw())
     });
     pointer("ibv_reg_mr", made)
 }
@@ -192,8 +243,32 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     std::ptr::null_mut()
 }
 
-/// Changes a region. The keys change too. If the new memory or access is refused, the region is unchanged. If a NIC does not confirm that the
-/// old registration is revoked, the region may be unusable.
+/// Records or forgets that a region has on-demand paging.
+fn set_on_demand(
+    context: &Context,
+    registration: &Registration,
+    pd: PdId,
+    range: ProgramRange,
+    flags: c_uint,
+) {
+    let lkey = registration.primary().lkey;
+    let mut regions = lock(&context.rails.on_demand);
+    if flags & IBV_ACCESS_ON_DEMAND == 0 {
+        regions.remove(&lkey);
+    } else {
+        let region = OnDemandRegion {
+            pd,
+            start: range.addr as u64,
+            len: range.length as u64,
+            iova: range.iova,
+            writable: access(flags).is_ok_and(|rights| rights.intersects(WRITES)),
+        };
+        regions.insert(lkey, region);
+    }
+}
+
+/// Changes a region. The keys stay. If the new memory, domain or access is refused, the region is unchanged. If a NIC does not confirm the
+/// change, the region may be unusable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -204,7 +279,21 @@ unsafe extern "C" fn ibv_rereg_mr(
     access: c_int,
 ) -> c_int {
     let changes = flags as c_uint;
-    if changes & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 || changes == 0 {
+    let translation = changes & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
+    let refused = match () {
+        () if changes & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 || changes == 0 => {
+            "the flags must be one or more of enum ibv_rereg_mr_flags"
+        }
+        () if translation && (addr.is_null() || length == 0) => {
+            "the new memory must have an address and a length"
+        }
+        () if access != 0 && changes & IBV_REREG_MR_CHANGE_ACCESS == 0 => {
+            "new access flags need IBV_REREG_MR_CHANGE_ACCESS"
+        }
+        () => "",
+    };
+    if !refused.is_empty() {
+        log_failure("ibv_rereg_mr", &refused);
         set_errno(libc::EINVAL);
         return IBV_REREG_MR_ERR_INPUT;
     }
@@ -234,27 +323,28 @@ unsafe fn reregister(
     // other thread accesses its header, so the reference is exclusive.
     let ((object, context), header) = unsafe { (find_with_context::<Mr>(mr)?, &mut *mr) };
     let mut params = lock(&object.params);
-    let (addr, length, iova) = match changes & IBV_REREG_MR_CHANGE_TRANSLATION {
-        0 => (header.addr, header.length, params.iova),
-        _ => (addr, length, addr as u64),
+    let range = match changes & IBV_REREG_MR_CHANGE_TRANSLATION {
+        0 => ProgramRange { addr: header.addr, length: header.length, iova: params.iova },
+        _ => ProgramRange { addr, length, iova: addr as u64 },
     };
-    let access = if changes & IBV_REREG_MR_CHANGE_ACCESS == 0 { params.access } else { access };
+    let flags = if changes & IBV_REREG_MR_CHANGE_ACCESS == 0 { params.access } else { access };
     let pd = if changes & IBV_REREG_MR_CHANGE_PD == 0 { header.pd } else { pd };
     // SAFETY: the caller passes a protection domain, and the domain of a region outlives it.
     let domain = unsafe { Pd::find(pd)? };
     // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
-    let new_registration = unsafe { register(context, domain, addr, length, iova, access)? };
+    let (memory, rights) = unsafe { checked_buffer(range, flags)? };
     let mut registration = lock(&object.registration);
-    if let Err(error) = registration.revoke(&context.rails) {
-        // If this fails too, the first error is reported.
-        let _ = new_registration.revoke(&context.rails);
-        return Err(error);
-    }
-    let primary = new_registration.primary();
-    *registration = new_registration;
-    *params = RegistrationParams { iova, access, _pd: PdMember::clone(&domain.member) };
-    (header.pd, header.addr, header.length) = (pd, addr, length);
-    (header.lkey, header.rkey) = (primary.lkey.0, primary.rkey.0);
+    *registration = match (&*registration, &domain.multi_rail) {
+        (Registration::MultiRail(from, mr), Some(to)) => {
+            Registration::MultiRail(Arc::clone(to), from.reregister(mr, to, &memory, rights)?)
+        }
+        (other, _) => {
+            Registration::Nic(context.nic().rereg_mr(other.primary().id, domain.id, memory, rights)?)
+        }
+    };
+    set_on_demand(context, &registration, domain.id, range, flags);
+    *params = RegistrationParams { iova: range.iova, access: flags, _pd: PdMember::clone(&domain.member) };
+    (header.pd, header.addr, header.length) = (pd, range.addr, range.length);
     Ok(())
 }
 
@@ -262,17 +352,12 @@ unsafe fn reregister(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `mr` is a memory region, and no other verb uses it now.
     status("ibv_dereg_mr", unsafe {
-        Mr::destroy(mr, |object| lock(&object.registration).revoke(&Context::find_raw((*mr).context)?.rails))
+        Mr::destroy(mr, |object| {
+            let context = Context::find_raw((*mr).context)?;
+            let registration = lock(&object.registration);
+            registration.revoke(&context.rails)?;
+            lock(&context.rails.on_demand).remove(&registration.primary().lkey);
+            Ok(())
+        })
     })
-}
-
-/// Fails with `EOPNOTSUPP`, because a software NIC cannot prefetch memory. The kernel pages memory in when the NIC accesses it.
-pub(crate) unsafe extern "C" fn advise_mr(
-    _pd: *mut ibv_pd,
-    _advice: ibv_advise_mr_advice,
-    _flags: u32,
-    _sg_list: *mut ibv_sge,
-    _num_sges: u32,
-) -> c_int {
-    libc::EOPNOTSUPP
 }

@@ -8,7 +8,9 @@ use std::{mem, ptr};
 
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::{bind_mw, cq, cq_ex, mr, mw, parent_domain, post, query_device, query_port, srq, wr_calls};
+use super::{
+    bind_mw, cq, cq_ex, mw, null_mr, on_demand, parent_domain, post, query_device, query_port, srq, wr_calls,
+};
 use crate::abi::*;
 use crate::common::errno::{pointer, set_errno, status, system_error};
 use crate::common::event_queue::new_event_queue;
@@ -38,7 +40,8 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     header.alloc_td = Some(parent_domain::alloc_td);
     header.dealloc_td = Some(parent_domain::dealloc_td);
     header.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
-    header.advise_mr = Some(mr::advise_mr);
+    header.advise_mr = Some(on_demand::advise_mr);
+    header.alloc_null_mr = Some(null_mr::alloc_null_mr);
     header.context.device = device;
     header.context.ops.poll_cq = Some(cq::poll_cq);
     header.context.ops.req_notify_cq = Some(cq::req_notify_cq);

@@ -6,7 +6,7 @@ use std::{mem, ptr};
 use mitra_verbs::{AtomicScope, Provider};
 
 use super::context::{Context, PORT};
-use super::device;
+use super::{device, on_demand};
 use crate::abi::*;
 use crate::rails::open;
 
@@ -89,6 +89,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     out.orig_attr = device_attr(unsafe { Context::borrow_raw(context) });
     out.device_cap_flags_ex = out.orig_attr.device_cap_flags.into();
     out.phys_port_cnt_ex = PORT.into();
+    out.odp_caps = on_demand::capabilities();
     let known = attr_size.min(size_of::<ibv_device_attr_ex>());
     // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing `attr_size` bytes, and at most `known` of these
     // are copied from `out`.

@@ -14,7 +14,9 @@ pub(crate) fn errno_of(error: &Error) -> c_int {
         Error::DeviceFatal | Error::System { .. } => libc::EIO,
         Error::Busy { .. } => libc::EBUSY,
         Error::NoSuchObject { .. } => libc::ENOENT,
-        Error::QueueFull { .. } => libc::ENOMEM,
+        Error::QueueFull { .. } | Error::TooLarge { .. } => libc::ENOMEM,
+        Error::NotPermitted(_) => libc::EPERM,
+        Error::Inaccessible { .. } => libc::EFAULT,
         Error::Unsupported(_) => libc::EOPNOTSUPP,
         _ => libc::EINVAL,
     }

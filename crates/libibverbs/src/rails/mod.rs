@@ -16,6 +16,7 @@ pub(crate) mod multi_rail_domain;
 pub(crate) mod multi_rail_qp;
 pub(crate) mod network_interface;
 pub(crate) mod object_table;
+pub(crate) mod on_demand_regions;
 pub(crate) mod open;
 mod peer_closed;
 mod peer_region_keys;

@@ -44,6 +44,25 @@ impl MultiRailPd {
         Ok(mr)
     }
 
+    /// Replaces the memory and the access rights of a region on all rails, and moves the region to the domain `to`, which may be this one. The
+    /// keys stay. After `Ok`, no NIC accesses the earlier memory.
+    ///
+    /// # Errors
+    /// The errors of [`Domain::reregister`]. The region is then unchanged on every NIC that works.
+    pub(crate) fn reregister(
+        &self,
+        mr: &VirtualMr,
+        to: &MultiRailPd,
+        memory: &Arc<Buffer>,
+        access: Access,
+    ) -> Result<VirtualMr> {
+        let changed = self.failover.reregister(mr, &to.failover, memory, access)?;
+        let key = changed.primary().rkey;
+        lock(&self.regions).remove(&key);
+        lock(&to.regions).insert(key, changed.remote());
+        Ok(changed)
+    }
+
     /// Revokes a registration on all rails. After `Ok`, no NIC accesses the memory.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use mitra_softnic::{SoftNic, interface_index};
 use mitra_verbs::{AsyncEvent, Gid, Limits, PortState, Provider, Result};
 
 use super::object_table::ObjectTable;
+use super::on_demand_regions::OnDemandRegions;
 use super::virtual_qps::MultiRail;
 use crate::common::lock::lock;
 
@@ -21,6 +22,8 @@ pub(crate) struct RailSet {
     /// The virtual queue pairs. Present if there are at least two NICs.
     pub(crate) multi_rail: Option<Arc<MultiRail>>,
     objects: Mutex<ObjectTable>,
+    /// The memory regions with on-demand paging.
+    pub(crate) on_demand: Mutex<OnDemandRegions>,
     /// The control socket for `mitra fault`, which lives as long as the device is open.
     pub(super) fault_control: OnceLock<ControlServer>,
 }
@@ -32,8 +35,8 @@ impl RailSet {
         let gid = nics[0].query_port()?.gid;
         // The index only informs programs, so a device without one is usable.
         let interface_index = interface_index(gid.into()).unwrap_or(0);
-        let (objects, fault_control) = (Mutex::default(), OnceLock::new());
-        Ok(RailSet { nics, gid, interface_index, multi_rail, objects, fault_control })
+        let (objects, on_demand, fault_control) = (Mutex::default(), Mutex::default(), OnceLock::new());
+        Ok(RailSet { nics, gid, interface_index, multi_rail, objects, on_demand, fault_control })
     }
 
     /// Returns the NIC of rail 0. The program's objects have the numbers that this NIC assigned.

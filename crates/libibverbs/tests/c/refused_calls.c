@@ -67,7 +67,7 @@ static void memory_that_cannot_be(void)
 	REFUSED(EINVAL, ibv_reg_mr(end.pd, end.memory, 0, ALL));
 	REFUSED(EINVAL, ibv_reg_mr(end.pd, end.memory, SIZE_MAX, ALL));
 	REFUSED(EINVAL, ibv_reg_mr(end.pd, end.memory, PAGE, IBV_ACCESS_REMOTE_WRITE));
-	REFUSED(EOPNOTSUPP, ibv_reg_mr(end.pd, end.memory, PAGE, IBV_ACCESS_ON_DEMAND));
+	REFUSED(EOPNOTSUPP, ibv_reg_mr(end.pd, end.memory, PAGE, IBV_ACCESS_ZERO_BASED));
 	REFUSED(EINVAL, ibv_reg_mr_iova(end.pd, end.memory, PAGE, 1, ALL));
 }
 
@@ -308,7 +308,7 @@ static void names_of_memory(void)
 	CHECK(post_write(a, &end, 3, (uintptr_t)end.memory + PAGE + 64, mr->rkey) == 0);
 	CHECK(next(end.cq).status == IBV_WC_SUCCESS && strcmp(end.memory + PAGE + 64, "named") == 0);
 	/* A refused call changes nothing. */
-	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, end.memory, 0, 0) == IBV_REREG_MR_ERR_CMD);
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, end.memory, 0, 0) == IBV_REREG_MR_ERR_INPUT);
 	CHECK(post_write(a, &end, 4, (uintptr_t)end.memory + PAGE + 64, mr->rkey) == 0);
 	CHECK(next(end.cq).status == IBV_WC_SUCCESS);
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0);

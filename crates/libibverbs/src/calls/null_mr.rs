@@ -1,0 +1,43 @@
+//! Null memory regions, which read as zeros and discard what is written.
+
+use std::sync::Arc;
+
+use mitra_verbs::{Access, Buffer, ForeignMemory, Result, Unmapped};
+
+use super::abi_object::AbiObject;
+use super::context::find_with_context;
+use super::mr;
+use super::pd::Pd;
+use crate::abi::*;
+use crate::common::errno::pointer;
+
+/// Memory of zeros that discards what is written.
+struct NullMemory;
+
+impl ForeignMemory for NullMemory {
+    fn read(&self, _: usize, out: &mut [u8]) -> Result<(), Unmapped> {
+        out.fill(0);
+        Ok(())
+    }
+
+    fn write(&self, _: usize, _: &[u8]) -> Result<(), Unmapped> {
+        Ok(())
+    }
+
+    fn compare_exchange(&self, _: usize, current: u64, _: u64) -> Result<Result<u64, u64>, Unmapped> {
+        Ok(if current == 0 { Ok(0) } else { Err(0) })
+    }
+}
+
+/// Allocates a region from address 0 with the largest length. Only its lkey is valid (`ibv_alloc_null_mr(3)`).
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
+    let found = unsafe { find_with_context::<Pd>(pd) };
+    let made = found.and_then(|(object, context)| {
+        let memory = Arc::new(Buffer::from_foreign(Box::new(NullMemory), 0, usize::MAX));
+        let registration = mr::register(context, object, memory, Access::LOCAL_WRITE)?;
+        let range = (std::ptr::null_mut(), usize::MAX);
+        Ok(mr::region(context, pd, &object.member, registration, range).into_raw())
+    });
+    pointer("ibv_alloc_null_mr", made)
+}

@@ -1,0 +1,97 @@
+//! On-demand paging: the capabilities of the device, and `ibv_advise_mr`.
+//!
+//! The device never pins memory, so a region with on-demand paging differs from another region only in that its pages need not be mapped when
+//! it is registered. The capabilities are those of soft-RoCE (`rxe_init_device_param` in the kernel's `drivers/infiniband/sw/rxe/rxe.c`), which
+//! has no implicit regions.
+
+use std::ffi::c_int;
+
+use mitra_verbs::{Error, Key, PdId, Result};
+
+use super::context::find_with_context;
+use super::pd::Pd;
+use crate::abi::*;
+use crate::common::errno::status;
+use crate::common::lock::lock;
+use crate::program_memory::page_check;
+use crate::rails::on_demand_regions::OnDemandRegions;
+
+/// Returns the capabilities that `ibv_query_device_ex` reports.
+pub(crate) fn capabilities() -> ibv_odp_caps {
+    let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    ibv_odp_caps {
+        general_caps: IBV_ODP_SUPPORT.into(),
+        per_transport_caps: ibv_odp_per_transport {
+            rc_odp_caps: datagrams | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC,
+            uc_odp_caps: 0,
+            ud_odp_caps: datagrams,
+        },
+    }
+}
+
+/// Makes pages of on-demand regions present. Without the flag to flush, a page that cannot be made present is not an error
+/// (`ibv_advise_mr(3)`).
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: ibv_advise_mr_advice,
+    flags: u32,
+    sg_list: *mut ibv_sge,
+    num_sges: u32,
+) -> c_int {
+    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
+    let found = unsafe { find_with_context::<Pd>(pd) };
+    let sges = if num_sges == 0 || sg_list.is_null() {
+        &[][..]
+    } else {
+        // SAFETY: rule *structures* (module `calls`): `sg_list` points to `num_sges` entries.
+        unsafe { std::slice::from_raw_parts(sg_list, num_sges as usize) }
+    };
+    let advised = found.and_then(|(object, context)| {
+        advise(&lock(&context.rails.on_demand), object.id, advice, flags, sges)
+    });
+    status("ibv_advise_mr", advised)
+}
+
+fn advise(
+    regions: &OnDemandRegions,
+    pd: PdId,
+    advice: ibv_advise_mr_advice,
+    flags: u32,
+    sges: &[ibv_sge],
+) -> Result<()> {
+    let known = [
+        IBV_ADVISE_MR_ADVICE_PREFETCH,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+        IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+    ];
+    if !known.contains(&advice) {
+        return Err(Error::Unsupported("this advice; only prefetching is supported"));
+    }
+    if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || sges.is_empty() {
+        return Err(Error::Invalid(
+            "advice needs at least one entry, and no flag but IBV_ADVISE_MR_FLAG_FLUSH",
+        ));
+    }
+    for sge in sges {
+        let region = regions.get(&Key(sge.lkey)).filter(|region| region.pd == pd).ok_or(Error::Invalid(
+            "advice needs the lkey of a region of the protection domain with IBV_ACCESS_ON_DEMAND",
+        ))?;
+        let write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+        if write && !region.writable {
+            return Err(Error::NotPermitted("prefetching for writing in a region without write access"));
+        }
+        let start = sge.addr.wrapping_sub(region.iova);
+        let present = match start.checked_add(sge.length.into()) {
+            Some(end) if end <= region.len && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => {
+                page_check::make_present(region.start + start, sge.length.into(), write)
+            }
+            // The pages that are present need not be made so.
+            Some(end) if end <= region.len => Ok(()),
+            _ => Err(Error::Inaccessible { addr: sge.addr, right: "reading" }),
+        };
+        if flags & IBV_ADVISE_MR_FLAG_FLUSH != 0 {
+            present?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,20 @@
+//! The memory regions with on-demand paging, for `ibv_advise_mr`.
+
+use std::collections::HashMap;
+
+use mitra_verbs::{Key, PdId};
+
+/// The registered regions with on-demand paging, by their lkey.
+pub(crate) type OnDemandRegions = HashMap<Key, OnDemandRegion>;
+
+/// A registered region with on-demand paging.
+pub(crate) struct OnDemandRegion {
+    /// The protection domain on rail 0.
+    pub(crate) pd: PdId,
+    /// The address of the first byte in the process.
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    /// The address of the first byte in work requests.
+    pub(crate) iova: u64,
+    pub(crate) writable: bool,
+}
