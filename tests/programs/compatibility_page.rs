@@ -1,9 +1,10 @@
-//! Generates `docs/compatibility.md` from the table.
+//! Generates `docs/compatibility.md` from the table and from the expected outcomes of rdma-core's suite.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
+use super::rdma_core_suite;
 use super::table::SECTIONS;
 
 const BEGINNING: &str = "\
@@ -15,7 +16,7 @@ page is generated from the table of the tests. A row that gives a reason is test
 Most rows are a server and a client, each under `mitra run`. The options that pass an address and a port are omitted here.
 ";
 
-fn document() -> String {
+fn document() -> Result<String, String> {
     let mut text = BEGINNING.to_owned();
     for section in SECTIONS {
         let _ = writeln!(text, "\n## {}\n", section.title);
@@ -37,16 +38,17 @@ fn document() -> String {
             let _ = writeln!(text, "| `{}` | no: {} |", failure.command, failure.because);
         }
     }
-    text
+    text.push_str(&rdma_core_suite::section()?);
+    Ok(text)
 }
 
 /// Checks that the page matches the table, or writes the page if `MITRA_WRITE_DOCS` is set.
 pub(crate) fn compare() -> Result<(), String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
     if env::var_os("MITRA_WRITE_DOCS").is_some() {
-        return fs::write(&path, document()).map_err(|error| format!("{}: {error}", path.display()));
+        return fs::write(&path, document()?).map_err(|error| format!("{}: {error}", path.display()));
     }
-    if fs::read_to_string(&path).unwrap_or_default() == document() {
+    if fs::read_to_string(&path).unwrap_or_default() == document()? {
         return Ok(());
     }
     Err("docs/compatibility.md differs from the table; run MITRA_WRITE_DOCS=1 cargo test --test programs document".to_owned())

@@ -7,6 +7,7 @@ mod compatibility_page;
 mod exactly_once_under_faults;
 mod loaded_at_run_time;
 mod program_alone;
+mod rdma_core_suite;
 mod row_runner;
 mod table;
 
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
     for row in table::rows() {
         trials.push(Trial::test(row.name(), move || row_runner::run(&row).map_err(Failed::from)));
     }
-    let tests: [(&str, Test); 9] = [
+    let tests: [(&str, Test); 11] = [
         ("loaded_by_dlsym", loaded_at_run_time::by_dlsym),
         ("loaded_by_dlvsym", loaded_at_run_time::by_dlvsym),
         ("loaded_by_path", loaded_at_run_time::by_path),
@@ -40,6 +41,8 @@ fn main() -> ExitCode {
         ("runpath_of_the_caller_is_searched", loaded_at_run_time::runpath_of_the_caller_is_searched),
         ("program_alone_runs_pingpong", program_alone::runs_pingpong),
         ("library_is_written_once_for_each_content", program_alone::library_is_written_once_for_each_content),
+        ("rdma_core_suite_on_one_rail", rdma_core_suite::on_one_rail),
+        ("rdma_core_suite_on_two_rails", rdma_core_suite::on_two_rails),
     ];
     for (name, test) in tests {
         trials.push(Trial::test(name, move || test().map_err(Failed::from)));
