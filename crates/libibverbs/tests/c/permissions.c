@@ -298,13 +298,94 @@ static void failovers(void)
 	}
 }
 
+enum { QKEY = 0x1234 };
+
+static struct ibv_qp *make_unreliable(enum ibv_qp_type type, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr init = plain_init(&end);
+	struct ibv_qp *qp;
+	init.qp_type = type;
+	init.send_cq = init.recv_cq = cq;
+	CHECK(qp = ibv_create_qp(end.pd, &init));
+	return qp;
+}
+
+static void ready_for_datagrams(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+}
+
+/* The memory of a datagram and of its receive. */
+static void datagrams(void)
+{
+	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1, .grh = { .dgid = end.gid, .hop_limit = 64 } };
+	struct ibv_ah *ah;
+	CHECK(ah = ibv_create_ah(end.pd, &to));
+	for (int is_receive = 0; is_receive < 2; is_receive++) {
+		one = make_unreliable(IBV_QPT_UD, end.cq), other = make_unreliable(IBV_QPT_UD, responder_cq);
+		ready_for_datagrams(one), ready_for_datagrams(other);
+		struct ibv_sge from = { (uintptr_t)end.memory, 8, is_receive ? end.mr->lkey : foreign_mr->lkey };
+		struct ibv_sge into = { (uintptr_t)target(), 64, is_receive ? foreign_mr->lkey : end.mr->lkey };
+		struct ibv_send_wr wr = {
+			.wr_id = 1, .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
+			.wr.ud = { .ah = ah, .remote_qpn = other->qp_num, .remote_qkey = QKEY },
+		}, *bad;
+		fill();
+		post_recv(2, &into, 1);
+		CHECK(ibv_post_send(one, &wr, &bad) == 0);
+		completes(1, is_receive ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR);
+		if (is_receive)
+			completes_in(responder_cq, 2, IBV_WC_LOC_PROT_ERR);
+		check_unchanged();
+		unpair();
+	}
+	CHECK(ibv_destroy_ah(ah) == 0);
+}
+
+static void connect_unreliably(struct ibv_qp *qp, struct ibv_qp *peer, int flags)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num,
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = end.gid, .hop_limit = 64 } },
+	};
+	initialize(qp, flags);
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN) == 0);
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+}
+
+/* A WRITE over an unreliable connection. The responder drops what it does not permit, without an answer. */
+static void unreliable_writes(void)
+{
+	for (int kind = 0; kind < 4; kind++) {
+		one = make_unreliable(IBV_QPT_UC, end.cq), other = make_unreliable(IBV_QPT_UC, responder_cq);
+		connect_unreliably(one, other, 0), connect_unreliably(other, one, kind == 0 ? 0 : ALL);
+		fill();
+		post(WRITE, 1, kind == 2 ? foreign_mr->lkey : end.mr->lkey, kind == 1 ? foreign_mr->rkey : end.mr->rkey);
+		completes(1, kind == 2 ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS);
+		if (kind == 3) {
+			while (((volatile char *)target())[7] != LOCAL)
+				;
+		} else {
+			usleep(100000);
+			check_unchanged();
+		}
+		unpair();
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } scenarios[] = {
 		{ "queue_pair_flags", queue_pair_flags }, { "changed_flags", changed_flags }, { "region_flags", region_flags },
 		{ "foreign_regions", foreign_regions }, { "unknown_keys", unknown_keys }, { "messages", messages },
 		{ "shared_messages", shared_messages }, { "shared_immediates", shared_immediates }, { "windows", windows },
-		{ "failovers", failovers },
+		{ "failovers", failovers }, { "datagrams", datagrams }, { "unreliable_writes", unreliable_writes },
 	};
 	CHECK(argc == 2);
 	alarm(60);
