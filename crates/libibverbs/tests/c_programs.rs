@@ -112,7 +112,7 @@ macro_rules! scenarios_on_any_rails {
 
 scenarios_on_any_rails! { PERMISSIONS: queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_immediates windows failovers datagrams unreliable_writes }
 
-scenarios_on_any_rails! { LIMITS: capacities requests objects }
+scenarios_on_any_rails! { LIMITS: capacities requests objects completions }
 
 /// Scenarios in which all rails but the last are lost.
 macro_rules! scenarios_of_lost_rails {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use mitra_softnic::SoftNic;
-use mitra_verbs::{CqId, Error, Gid, Provider, Result, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{AsyncEvent, CqId, Error, Gid, Provider, Result, Wc, WcOpcode, WcStatus};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::channel::{Channel, EventSource};
@@ -52,12 +52,10 @@ impl Cq {
     /// # Errors
     /// `Invalid` if the queue holds more completions, or the error of the NIC of rail 0.
     fn resize(&self, depth: u32) -> Result<()> {
-        if self.virtual_cq.as_ref().is_some_and(|virtual_cq| virtual_cq.waiting() > depth as usize) {
-            return Err(Error::Invalid(
-                "the queue holds more completions than the new size; poll them first",
-            ));
-        }
-        self.nic.resize_cq(self.id, depth)
+        let resize_on_nic = || self.nic.resize_cq(self.id, depth);
+        self.virtual_cq
+            .as_ref()
+            .map_or_else(resize_on_nic, |virtual_cq| virtual_cq.resize(depth, resize_on_nic))
     }
 
     /// If the program has received the whole batch, replaces it by up to `max` new completions. Returns whether the batch contains a completion
@@ -129,7 +127,14 @@ pub(crate) unsafe fn create(
                 EventSource::Process(events) => Some(Arc::clone(events)),
                 EventSource::Nic(_) => None,
             });
-            (ctx.nic().create_cq(cqe, multi_rail.domain().channel())?, Some(VirtualCq::new(process_events)))
+            let id = ctx.nic().create_cq(cqe, multi_rail.domain().channel())?;
+            let rails = Arc::downgrade(&ctx.rails);
+            let on_overflow = move || {
+                if let Some(rails) = rails.upgrade() {
+                    rails.deliver(AsyncEvent::CqError(id));
+                }
+            };
+            (id, Some(VirtualCq::new(cqe, process_events, on_overflow)))
         }
         (None, Some(EventSource::Nic(channel))) => (ctx.nic().create_cq(cqe, Some(channel))?, None),
         (None, _) => (ctx.nic().create_cq(cqe, None)?, None),

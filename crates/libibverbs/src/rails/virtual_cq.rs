@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use mitra_verbs::{Qpn, Result, Wc, WcStatus};
+use mitra_verbs::{Error, Qpn, Result, Wc, WcStatus};
 
 use crate::common::event_queue::EventQueue;
 use crate::common::lock::lock;
@@ -34,6 +34,13 @@ pub(super) trait CompletionSource: Send + Sync {
 pub(crate) struct VirtualCq {
     /// The completions that the program has not polled.
     ready: Mutex<VecDeque<Wc>>,
+    /// The maximum number of completions in `ready`.
+    depth: AtomicUsize,
+    /// Whether a completion was lost because the queue was full. Then all later completions are lost too, and the queue pairs that complete in
+    /// the queue fail.
+    overflowed: AtomicBool,
+    /// Reports `IBV_EVENT_CQ_ERR`.
+    on_overflow: Box<dyn Fn() + Send + Sync>,
     /// One of the `ARMED_FOR_…` constants.
     armed: AtomicU8,
     sources: Mutex<Vec<Weak<dyn CompletionSource>>>,
@@ -49,10 +56,18 @@ struct ChannelLink {
 }
 
 impl VirtualCq {
-    /// Creates a queue that reports events to `channel`, if there is one.
-    pub(crate) fn new(channel: Option<Arc<EventQueue<usize>>>) -> Arc<VirtualCq> {
+    /// Creates a queue for up to `depth` completions that reports events to `channel`, if there is one. `on_overflow` reports that a completion
+    /// was lost, once.
+    pub(crate) fn new(
+        depth: u32,
+        channel: Option<Arc<EventQueue<usize>>>,
+        on_overflow: impl Fn() + Send + Sync + 'static,
+    ) -> Arc<VirtualCq> {
         Arc::new(VirtualCq {
             ready: Mutex::default(),
+            depth: AtomicUsize::new(depth as usize),
+            overflowed: AtomicBool::new(false),
+            on_overflow: Box::new(on_overflow),
             armed: AtomicU8::new(ARMED_FOR_NONE),
             sources: Mutex::default(),
             channel: channel.map(|events| ChannelLink { events, cq_address: AtomicUsize::new(0) }),
@@ -93,9 +108,25 @@ impl VirtualCq {
         lock(&self.sources).iter().all(|known| known.strong_count() == 0)
     }
 
-    /// Appends a completion, and reports an event if the queue is armed for it.
+    /// Returns whether a completion was lost because the queue was full.
+    pub(super) fn has_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// Appends a completion, and reports an event if the queue is armed for it. If the queue is full or has overflowed, the completion is lost.
     pub(super) fn push(&self, wc: Wc) {
-        lock(&self.ready).push_back(wc);
+        {
+            let mut ready = lock(&self.ready);
+            let is_full = ready.len() >= self.depth.load(Ordering::Relaxed);
+            if is_full || self.has_overflowed() {
+                drop(ready);
+                if !self.overflowed.swap(true, Ordering::Relaxed) {
+                    (self.on_overflow)();
+                }
+                return;
+            }
+            ready.push_back(wc);
+        }
         let is_solicited_or_failed = wc.solicited || wc.status != WcStatus::Success;
         if is_solicited_or_failed || self.armed.load(Ordering::Acquire) == ARMED_FOR_ALL {
             self.notify();
@@ -120,10 +151,21 @@ impl VirtualCq {
         lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Drives the queue pairs, and returns the number of completions that the program has not polled.
-    pub(crate) fn waiting(&self) -> usize {
+    /// Drives the queue pairs, and changes the maximum number of completions if `resize_on_nic` succeeds.
+    ///
+    /// # Errors
+    /// `Invalid` if the queue holds more completions, or the error of `resize_on_nic`.
+    pub(crate) fn resize(&self, depth: u32, resize_on_nic: impl FnOnce() -> Result<()>) -> Result<()> {
         self.sources().iter().for_each(|source| source.drive());
-        lock(&self.ready).len()
+        let ready = lock(&self.ready);
+        if ready.len() > depth as usize {
+            return Err(Error::Invalid(
+                "the queue holds more completions than the new size; poll them first",
+            ));
+        }
+        resize_on_nic()?;
+        self.depth.store(depth as usize, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Drives the queue pairs, and appends up to `max` completions to `out`.

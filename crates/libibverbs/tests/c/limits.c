@@ -122,6 +122,41 @@ static void objects(void)
 	}
 }
 
+/* A completion that finds its queue full is lost: the queue has an error, and its queue pairs fail. */
+static void completions(void)
+{
+	enum { ENTRIES = 4 };
+	struct ibv_cq *small;
+	struct ibv_wc wc;
+	CHECK(small = ibv_create_cq(end.context, ENTRIES, NULL, NULL, 0));
+	struct ibv_qp_init_attr init = plain_init(&end);
+	init.send_cq = small;
+	struct ibv_qp *one, *other = make_qp(&end);
+	CHECK(one = ibv_create_qp(end.pd, &init));
+	ready(one), ready(other);
+	connect_to(one, connection_data_of(&end, other)), connect_to(other, connection_data_of(&end, one));
+	/* A larger queue has room for more, and a queue that was made smaller again has not. */
+	CHECK(ibv_resize_cq(small, DEPTH) == 0);
+	for (int i = 0; i < DEPTH; i++)
+		CHECK(post_write(one, &end, i, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);
+	usleep(100000);
+	for (int i = 0; i < DEPTH; i++)
+		CHECK(next(small).status == IBV_WC_SUCCESS);
+	CHECK(ibv_resize_cq(small, ENTRIES) == 0);
+	for (int i = 0; i < ENTRIES + 1; i++)
+		CHECK(post_write(one, &end, i, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);
+	struct ibv_async_event event;
+	CHECK(ibv_get_async_event(end.context, &event) == 0);
+	CHECK(event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == small);
+	ibv_ack_async_event(&event);
+	while (state_of(one) != IBV_QPS_ERR)
+		usleep(1000);
+	for (int i = 0; i < ENTRIES; i++)
+		CHECK(ibv_poll_cq(small, 1, &wc) == 1 && wc.wr_id == (uint64_t)i && wc.status == IBV_WC_SUCCESS);
+	CHECK(is_empty(small));
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0 && ibv_destroy_cq(small) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
@@ -134,5 +169,7 @@ int main(int argc, char **argv)
 		return requests(), 0;
 	if (strcmp(argv[1], "objects") == 0)
 		return objects(), 0;
+	if (strcmp(argv[1], "completions") == 0)
+		return completions(), 0;
 	return 2;
 }

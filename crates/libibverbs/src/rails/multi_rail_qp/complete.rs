@@ -42,6 +42,9 @@ impl MultiRailQp {
             }
             _ => {}
         }
+        if self.params.send_cq.has_overflowed() || self.params.recv_cq.has_overflowed() {
+            locked.fail();
+        }
         self.post_deferred(locked);
         if locked.peer_closed.as_ref().is_some_and(PeerClosed::is_expired) {
             tracing::warn!("queue pair {}: a send fails: the peer has closed its end", self.qpn);

@@ -86,7 +86,7 @@ impl End {
 
     fn with(depth: u32, sq_sig_all: bool) -> End {
         let device = device();
-        let cq = VirtualCq::new(None);
+        let cq = VirtualCq::new(1 << 10, None, || {});
         let pd = alloc_pd(&device);
         let qp = create_qp_with(&device, Arc::clone(&pd), &cq, depth, sq_sig_all);
         let memory = Arc::new(Buffer::new(64));
@@ -172,7 +172,7 @@ fn destroyed_queue_pair_completes_nothing() {
 #[test]
 fn connected_queue_pair_answers_its_peer_only() {
     let (local, peer, stranger) = (device(), device(), device());
-    let qp = create_qp(&local, &VirtualCq::new(None));
+    let qp = create_qp(&local, &VirtualCq::new(1 << 10, None, || {}));
     let query = |from: &MultiRail| {
         thread::scope(|scope| {
             let answer = scope.spawn(|| {
@@ -389,7 +389,7 @@ fn many_unknown_rkeys_are_all_resolved() {
 #[test]
 fn burst_of_queries_does_not_disable_rendezvous() {
     let (local, peer) = (device(), device());
-    let qp = create_qp(&peer, &VirtualCq::new(None));
+    let qp = create_qp(&peer, &VirtualCq::new(1 << 10, None, || {}));
     let rendezvous = &local.domain().rendezvous;
     let burst: Vec<_> = (0..300)
         .map(|key| {
