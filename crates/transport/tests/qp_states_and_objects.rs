@@ -467,7 +467,7 @@ fn fetches_without_resources_complete_with_error() {
     for fetch in 0..2 {
         let mut p = Setup { rd_atomic: 0, ..Setup::default() }.pair();
         let remote = p.remote(0);
-        let op = [SendOp::Read(remote), SendOp::FetchAdd { remote, add: 1 }][fetch].clone();
+        let op = [SendOp::Read(remote), SendOp::FetchAdd { remote, add: 1 }][fetch];
         let write = SendWr::new(1, SendOp::Write(remote), Data::inline(b"x"));
         p.post_on(0, &[write, SendWr::new(2, op, Data::sge(p.sge(0, 0, 8)))]).unwrap();
         p.run();

@@ -126,8 +126,7 @@ fn uc_completes_reads_and_atomics_with_error() {
             SendOp::FetchAdd { remote, add: 1 },
             SendOp::CompareSwap { remote, compare: 0, swap: 0 },
             SendOp::SendWithInvalidate(Key(1)),
-        ][n]
-            .clone();
+        ][n];
         p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
         let before = SendWr::new(1, SendOp::Send, Data::inline(b"before"));
         let refused = SendWr::new(2, op, Data::sge(p.sge(0, 0, 8)));
