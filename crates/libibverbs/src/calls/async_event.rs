@@ -9,7 +9,7 @@ use super::cq::Cq;
 use super::qp::Qp;
 use super::srq::Srq;
 use crate::abi::*;
-use crate::common::errno::minus_one;
+use crate::common::errno::{minus_one, status};
 use crate::common::event_queue::wait_for_event;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::PendingEvent;
@@ -40,7 +40,10 @@ unsafe fn count_of<'a>(event_type: ibv_event_type, object: usize) -> Option<&'a 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let context = unsafe { Context::borrow_raw(context) };
+    let context = match unsafe { Context::find_raw(context) } {
+        Ok(context) => context,
+        Err(error) => return minus_one(status("ibv_get_async_event", Err(error))),
+    };
     let taken = wait_for_event(context.events.as_fd(), || {
         // While this thread holds the lock, no other thread can destroy the object between the removal of the event from the queue and
         // the increment of the object's event count.

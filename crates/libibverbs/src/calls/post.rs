@@ -297,12 +297,13 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     } else {
         None
     };
-    Ok(with_one_word(SendWr { wr_id: wr.wr_id, op, data, flags, ud, remote_srq: None }))
+    let mut request = SendWr { wr_id: wr.wr_id, op, data, flags, ud, remote_srq: None };
+    limit_to_one_word(&mut request);
+    Ok(request)
 }
 
-/// Returns a request in which the local memory of an atomic is at most 8 bytes long, because the NIC writes no more. Linux's soft-RoCE
-/// accepts longer memory, too.
-pub(crate) fn with_one_word(mut wr: SendWr) -> SendWr {
+/// Shortens the local memory of an atomic to 8 bytes, because the NIC writes no more. Linux's soft-RoCE accepts longer memory, too.
+pub(crate) fn limit_to_one_word(wr: &mut SendWr) {
     if wr.op.is_atomic()
         && let Data::Sges(list) = &mut wr.data
     {
@@ -313,7 +314,6 @@ pub(crate) fn with_one_word(mut wr: SendWr) -> SendWr {
         }
         list.retain(|sge| sge.len > 0);
     }
-    wr
 }
 
 /// Returns the destination of a datagram.

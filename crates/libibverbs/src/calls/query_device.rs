@@ -41,8 +41,10 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     out.max_qp_wr = count(limits.wrs);
     out.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
     if context.rails.multi_rail.is_none() {
-        out.device_cap_flags |=
-            IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        out.device_cap_flags |= IBV_DEVICE_PORT_ACTIVE_EVENT
+            | IBV_DEVICE_MEM_MGT_EXTENSIONS
+            | IBV_DEVICE_MEM_WINDOW
+            | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     }
     out.max_sge = count(limits.sges);
     out.max_sge_rd = count(limits.sges);

@@ -110,8 +110,8 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         Some(error) => Err(error),
         // Either all requests are posted, or none (`ibv_wr_post(3)`).
         None => {
-            let wrs: Vec<SendWr> = list.wrs.drain(..).map(post::with_one_word).collect();
-            qp.post_send_all(&wrs).map_err(|refused| refused.error)
+            list.wrs.iter_mut().for_each(post::limit_to_one_word);
+            qp.post_send_all(&list.wrs).map_err(|refused| refused.error)
         }
     };
     list.wrs.clear();

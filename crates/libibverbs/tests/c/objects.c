@@ -151,6 +151,8 @@ static void inherited(void)
 		REFUSED(EIO, ibv_create_cq(end.context, 1, NULL, NULL, 0));
 		REFUSED(EIO, ibv_create_qp(end.pd, &init));
 		REFUSED(EIO, ibv_create_comp_channel(end.context));
+		struct ibv_async_event event;
+		CHECK(ibv_get_async_event(end.context, &event) == -1 && errno == EIO);
 		/* Cleaning up succeeds, and has no effect in the parent. */
 		destroy_objects(o);
 		CHECK(ibv_destroy_qp(one) == 0);
