@@ -5,7 +5,7 @@ mod cli;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// RDMA in user space, with queue pairs that survive the failure of a NIC
 #[derive(Parser)]
@@ -22,6 +22,7 @@ struct Mitra {
 enum Command {
     Bench(mitra_bench::Args),
     Check(cli::check::Args),
+    Completions(cli::completions::Args),
     Demo(cli::demo::Args),
     Decode(cli::decode::Args),
     Devices(cli::devices::Args),
@@ -29,6 +30,7 @@ enum Command {
     Fault(cli::fault::Args),
     Key(cli::cluster::key::Args),
     Kv(cli::cluster::kv::Args),
+    Man(cli::man::Args),
     Memory(cli::cluster::memory::Args),
     #[command(hide = true)]
     Peer(cli::second_process::Args),
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     let done = match cli::parse::<Mitra>().command {
         Command::Bench(args) => mitra_bench::run(&args),
         Command::Check(args) => cli::check::run(&args),
+        Command::Completions(args) => cli::completions::run(&args, &Mitra::command()),
         Command::Demo(args) => cli::demo::run(&args),
         Command::Decode(args) => cli::decode::run(&args),
         Command::Devices(args) => cli::devices::run(&args),
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Fault(args) => cli::fault::run(&args),
         Command::Key(args) => cli::cluster::key::run(&args),
         Command::Kv(args) => cli::cluster::kv::run(&args),
+        Command::Man(args) => cli::man::run(&args, Mitra::command()),
         Command::Memory(args) => cli::cluster::memory::run(&args),
         Command::Peer(args) => cli::second_process::run(&args),
         Command::Propose(args) => cli::cluster::propose::run(&args),

@@ -159,12 +159,19 @@ fn survivors_elect_a_new_leader() {
     let (tell, told) = mpsc::channel();
     let start = |id: usize| {
         let (name, tell) = (id.to_string(), tell.clone());
-        let arguments = ["elect", "--id", &name, "--processes", &doors, "--memory", &memory.address];
+        let mut arguments = vec!["elect", "--id", &name, "--processes", &doors, "--memory", &memory.address];
+        if id == 2 {
+            arguments.push("--json");
+        }
         let mut program =
             mitra(&words(&[&arguments[..], &["--rails", "1"]].concat())).spawn().expect("mitra starts");
         let out = BufReader::new(program.stdout.take().expect("piped"));
         std::thread::spawn(move || {
-            out.lines().map_while(Result::ok).all(|leader| tell.send((id, leader)).is_ok());
+            out.lines().map_while(Result::ok).all(|line| {
+                let json = serde_json::from_str::<serde_json::Value>(&line);
+                let leader = json.map_or(line, |report| format!("p{}", report["leader"]));
+                tell.send((id, leader)).is_ok()
+            });
         });
         Program(program)
     };

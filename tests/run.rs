@@ -310,7 +310,14 @@ fn faults_reach_running_programs() {
     let pid = std::process::id();
     let fault = |args: &[&str]| scene.mitra(&["fault"]).args(args).output().unwrap();
 
+    // Without a selection, the command lists the processes and injects nothing.
     let output = fault(&["rail1", "nic-dead"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--pid, --program or --all"), "{}", stderr(&output));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("rail0 127.0.0.5"));
+    assert!(notes.try_recv().is_err(), "nothing was injected");
+
+    let output = fault(&["--all", "rail1", "nic-dead"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{pid}: done\n"));
     let (rail, change) = notes.try_recv().expect("done when it says so");
@@ -321,7 +328,18 @@ fn faults_reach_running_programs() {
     assert_eq!(report, serde_json::json!({"processes": [{"pid": pid}]}));
     assert_eq!(notes.try_iter().count(), 2);
 
-    let output = fault(&["--json", "rail2 down"]);
+    let own = std::env::current_exe().unwrap();
+    let own = own.file_name().and_then(|name| name.to_str()).unwrap();
+    assert_eq!(fault(&["--program", own, "rail0 up"]).status.code(), Some(0));
+    assert_eq!(notes.try_iter().count(), 1);
+    refused(
+        &mut scene.mitra(&["fault", "--program", "ib_write_bw", "rail0 up"]),
+        1,
+        "no process of yours that runs ib_write_bw has Mitra's device open",
+    );
+    refused(&mut scene.mitra(&["fault", "--all", "--pid", "1", "rail0 up"]), 2, "cannot be used with");
+
+    let output = fault(&["--json", "--all", "rail2 down"]);
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["processes"][0]["error"].as_str().unwrap().contains("rail0 to rail1"), "{report}");
@@ -348,7 +366,8 @@ fn faults_reach_running_programs() {
     refused(&mut scene.mitra(&["fault"]), 2, "<SCRIPT>");
     refused(&mut scene.mitra(&["fault", "--list", "rail0 up"]), 2, "cannot be used with");
     drop(server);
-    refused(&mut scene.mitra(&["fault", "rail0 up"]), 1, "none of your programs has Mitra's device open");
+    let none = "none of your programs has Mitra's device open";
+    refused(&mut scene.mitra(&["fault", "--all", "rail0 up"]), 1, none);
     let output = fault(&["--list"]);
     assert_eq!((output.status.code(), output.stdout), (Some(0), vec![]));
 }

@@ -9,6 +9,7 @@ use anyhow::Context;
 use indicatif::ProgressBar;
 use mitra_consensus_check::{CATALOGUE, CatalogueEntry};
 use serde::Serialize;
+use serde_json::json;
 
 use super::text_table;
 
@@ -21,7 +22,8 @@ Examples:
 The model runs the same state machines as a real deployment; only processes, memories and messages in transit are
 modelled. --list shows the protocols and the explored configuration of each.
 --json: `name`, `states`, `holds` (the checked properties), `counterexample` (the violated property, or null),
-`counterexample_steps` (an array; empty if every property holds).
+`counterexample_steps` (an array; empty if every property holds); with --list `protocols`, each with `name` and
+`explored`. --explore shows states in a browser and has no result to print, so it excludes --json.
 Exit codes: 0 every property holds, 1 there is a counterexample, 2 bad arguments.")]
 pub(crate) struct Args {
     /// Protocol to check
@@ -31,7 +33,13 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "name")]
     list: bool,
     /// Serve the states to a web browser at this address instead [default: 127.0.0.1:3000]
-    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:3000")]
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:3000",
+        conflicts_with_all = ["json", "list"]
+    )]
     explore: Option<SocketAddr>,
     /// Print one JSON object
     #[arg(long)]
@@ -65,6 +73,11 @@ fn spinner(message: String) -> ProgressBar {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let Some(name) = &args.name else {
+        if args.json {
+            let entry = |e: &CatalogueEntry| json!({"name": e.name, "explored": e.explored_world});
+            writeln!(out, "{}", json!({"protocols": CATALOGUE.iter().map(entry).collect::<Vec<_>>()}))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let rows = CATALOGUE.iter().map(|entry| [entry.name.to_owned(), entry.explored_world.to_owned()]);
         text_table::layout(0, &[], rows).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         return Ok(ExitCode::SUCCESS);

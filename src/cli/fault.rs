@@ -1,6 +1,7 @@
 //! `mitra fault`: injects faults into programs that run under `mitra run`.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use mitra_control::{ControlledProcess, DeviceStatus, Request, Response, list_processes};
@@ -14,18 +15,27 @@ use super::text_table;
 #[command(after_help = "\
 Examples:
   mitra fault --list
-  mitra fault rail0 down
   mitra fault --pid 4711 'rail0 nic-dead at 500ms; rail1 noise drop=1000ppm'
-Applies to this user's programs that have Mitra's device open. Times after `at` count from now. docs/faults.md describes
-the faults. --json: {\"processes\": [...]}, each with `pid` and, on failure, `error`; with --list also `program`, `rails`
-(`address`, `state`: up, down, failed), `queue_pairs`, `failovers`.
-Exit codes: 0 every program accepted the fault; 1 there is no such program, or one refused or did not respond; 2 bad
-arguments.")]
+  mitra fault --program ib_write_bw rail0 down
+  mitra fault --all rail0 down
+Applies to this user's processes that have Mitra's device open: programs under `mitra run`, memory nodes, and processes
+of `mitra kv`, `elect` and `propose`. Without --pid, --program or --all, lists them and injects nothing. Times after `at`
+count from now. docs/faults.md describes the faults.
+--json: {\"processes\": [...]}, each with `pid` and, on failure, `error`; in a list also `program`, `rails` (`address`,
+`state`: up, down, failed), `queue_pairs` (over several rails: virtual ones), `failovers`.
+Exit codes: 0 every selected process accepted the fault; 1 there is no such process, or one refused or did not respond;
+2 bad arguments, or none of --pid, --program and --all selects a process.")]
 pub(crate) struct Args {
-    /// Only this process
+    /// Inject the fault into this process; can be given several times
     #[arg(long)]
-    pid: Option<u32>,
-    /// List the running programs and the state of their rails
+    pid: Vec<u32>,
+    /// Inject the fault into the processes that run this program, given by its file name: ib_write_bw, mitra
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+    /// Inject the fault into all processes
+    #[arg(long, conflicts_with_all = ["pid", "program"])]
+    all: bool,
+    /// List the processes and the state of their rails
     #[arg(long)]
     list: bool,
     /// Print one JSON object
@@ -64,15 +74,19 @@ enum RequestOutcome {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let request = if args.list {
-        Request::Status
-    } else {
-        Request::ApplyFaults(args.script.join(" ").parse::<FaultScript>().map_err(anyhow::Error::msg)?)
+    // The script is checked first, so that a wrong one is an error whatever runs.
+    let script = match args.list {
+        true => None,
+        false => Some(args.script.join(" ").parse::<FaultScript>().map_err(anyhow::Error::msg)?),
+    };
+    let selects = args.all || args.program.is_some() || !args.pid.is_empty();
+    let request = match script {
+        Some(script) if selects => Request::ApplyFaults(script),
+        _ => Request::Status,
     };
     let dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
     run_dir::ensure(&dir)?;
-    let processes =
-        list_processes(&dir)?.into_iter().filter(|process| args.pid.is_none_or(|pid| pid == process.pid));
+    let processes = list_processes(&dir)?.into_iter().filter(|process| is_selected(process, args));
     let report = Report { processes: processes.map(|process| request_from(&process, &request)).collect() };
     let mut out = io::stdout().lock();
     if args.json {
@@ -83,15 +97,43 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     if report.processes.is_empty() {
-        let subject =
-            args.pid.map_or("none of your programs".to_owned(), |pid| format!("no process {pid} of yours"));
         eprintln!(
-            "mitra: {subject} has Mitra's device open; start one with `mitra run`, and list them with `mitra fault --list`"
+            "mitra: {} has Mitra's device open; start one with `mitra run`, and list them with `mitra fault --list`",
+            subject(args)
         );
+    }
+    if !args.list && !selects {
+        eprintln!("mitra: nothing was injected: select processes with --pid, --program or --all; see --help");
+        return Ok(ExitCode::from(2));
     }
     let failed = |reached: &ProcessResult| matches!(reached.outcome, RequestOutcome::Failed { .. });
     let ok = (args.list || !report.processes.is_empty()) && !report.processes.iter().any(failed);
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether a process is among those that the arguments select. Without a selection, all are.
+fn is_selected(process: &ControlledProcess, args: &Args) -> bool {
+    (args.pid.is_empty() || args.pid.contains(&process.pid))
+        && args.program.as_ref().is_none_or(|name| runs(process, name))
+}
+
+/// Whether a process runs a program with this file name. A process that does not respond runs none.
+fn runs(process: &ControlledProcess, name: &str) -> bool {
+    let Ok(Response::Status { program, .. }) = process.request(&Request::Status) else { return false };
+    let path = program.split(' ').next().unwrap_or_default();
+    Path::new(path).file_name().is_some_and(|file| file == name)
+}
+
+/// Returns the subject of the message that there is no such process.
+fn subject(args: &Args) -> String {
+    match (&args.program, &args.pid[..]) {
+        (Some(program), _) => format!("no process of yours that runs {program}"),
+        (None, []) => "none of your programs".to_owned(),
+        (None, pids) => {
+            let pids: Vec<_> = pids.iter().map(u32::to_string).collect();
+            format!("no process {} of yours", pids.join(", "))
+        }
+    }
 }
 
 fn request_from(process: &ControlledProcess, request: &Request) -> ProcessResult {

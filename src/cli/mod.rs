@@ -2,10 +2,12 @@
 
 pub(crate) mod check;
 pub(crate) mod cluster;
+pub(crate) mod completions;
 pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod devices;
 pub(crate) mod fault;
+pub(crate) mod man;
 pub(crate) mod run;
 pub(crate) mod second_process;
 pub(crate) mod seeded_runs;

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         if let (Some(violation), None) = (ran.violation, report.first) {
             report.first = Some(seed);
-            eprintln!("{violation:?} after {} steps", ran.steps.len());
+            eprintln!("after {} steps, {violation}", ran.steps.len());
             eprintln!("REPRODUCE WITH: mitra sim --workload {} --seeds 1 --from {seed}", entry.name);
         }
         if seed % 64 == 0 {

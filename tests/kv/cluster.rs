@@ -243,6 +243,27 @@ impl Cluster {
         self.fault(self.memories[m].as_ref().expect("the program runs"), script);
     }
 
+    /// Runs a client command of `mitra kv` with `--json`. Returns its exit code and the object that it prints.
+    pub fn kv_json(&self, words: &[&str]) -> (Option<i32>, serde_json::Value) {
+        let servers = comma_separated(&self.client_addresses);
+        let arguments = [&["kv", words[0], "--json", "--servers", &servers][..], &words[1..]].concat();
+        let output = self.mitra(&arguments).output().expect("mitra runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let object = serde_json::from_slice(&output.stdout);
+        (output.status.code(), object.unwrap_or_else(|error| panic!("{words:?}: {error}: {said}")))
+    }
+
+    /// Returns what `mitra fault --list --json` says about each process.
+    pub fn listed(&self) -> Vec<serde_json::Value> {
+        let output = self.mitra(&["fault", "--list", "--json"]).output().expect("mitra runs");
+        let mut report: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("the report is JSON");
+        match report["processes"].take() {
+            serde_json::Value::Array(processes) => processes,
+            other => panic!("no list: {other}"),
+        }
+    }
+
     fn fault(&self, program: &ChildProcess, script: &str) {
         let mut command = self.mitra(&["fault", "--pid", &program.0.id().to_string(), script]);
         assert!(command.status().expect("mitra starts").success(), "{script}");

@@ -10,10 +10,11 @@ mod partitions;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster::Cluster;
 use mitra_kv::resp::{Reply, encode_request};
+use serde_json::{Value, json};
 
 /// Runs clients of three processes over three memories while `faults` happen, and checks their histories.
 fn check_under_faults(faults: impl FnOnce(&mut Cluster)) {
@@ -35,6 +36,52 @@ fn store_survives_two_of_three_processes_and_one_of_three_memories() {
         pause();
         let leader = cluster.leader();
         cluster.kill_process(leader);
+    });
+}
+
+#[test]
+fn client_commands_print_json() {
+    let cluster = Cluster::start(3, 3);
+    assert_eq!(cluster.kv_json(&["put", "k", "one"]), (Some(0), json!({"key": "k", "stored": true})));
+    let (code, found) = cluster.kv_json(&["get", "k"]);
+    assert_eq!((code, &found["value"]), (Some(0), &"one".into()));
+    assert!(found["index"].as_u64().is_some_and(|index| index > 0), "{found}");
+    let swap = ["cas", "k", "one", "two"];
+    assert_eq!(cluster.kv_json(&swap), (Some(0), json!({"key": "k", "swapped": true})));
+    assert_eq!(cluster.kv_json(&swap), (Some(1), json!({"key": "k", "swapped": false})));
+    assert_eq!(cluster.kv_json(&["delete", "k"]), (Some(0), json!({"key": "k", "deleted": true})));
+    assert_eq!(cluster.kv_json(&["delete", "k"]), (Some(1), json!({"key": "k", "deleted": false})));
+    assert_eq!(cluster.kv_json(&["get", "k"]), (Some(1), json!({"key": "k", "value": null, "index": null})));
+}
+
+/// `mitra fault --list` counts the queue pairs of memory nodes and processes, and their moves to another rail.
+#[test]
+fn fault_list_counts_queue_pairs_and_failovers() {
+    let cluster = Cluster::start(3, 3);
+    let deadline = Instant::now() + cluster::TIMEOUT;
+    let until = |what: &str, holds: &dyn Fn(&[Value]) -> bool| {
+        loop {
+            let listed = cluster.listed();
+            if holds(&listed) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{what}: {listed:#?}");
+            pause();
+        }
+    };
+    // Each memory node has a queue pair to each process. Each process has one to each memory and to each other process.
+    until("all are connected", &|listed| {
+        let of = |command: &str| {
+            let has =
+                |process: &&Value| process["program"].as_str().is_some_and(|line| line.contains(command));
+            listed.iter().filter(has).map(|process| process["queue_pairs"].as_u64()).collect::<Vec<_>>()
+        };
+        of(" memory ") == [Some(3); 3] && of(" kv serve ") == [Some(5); 3]
+    });
+    cluster.fault_memory(0, "rail0 down");
+    until("the queue pairs of memory 0 have moved", &|listed| {
+        let failovers: u64 = listed.iter().filter_map(|process| process["failovers"].as_u64()).sum();
+        failovers >= 6
     });
 }
 

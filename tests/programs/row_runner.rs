@@ -25,6 +25,8 @@ const TIMEOUT_AFTER_FAILURE: Duration = Duration::from_secs(5);
 const UDADDY_PORT: u16 = 7174;
 /// A part of the line that the library logs when a queue pair moves.
 pub(crate) const MOVED: &str = "moved from rail 0 to rail 1";
+/// A part of the line by which the library explains a refused call.
+const REFUSED: &str = " is refused: ";
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs a row.
@@ -55,6 +57,12 @@ pub(crate) fn run(row: &Row) -> Result<(), String> {
                 "no queue pair moved: the run was over before its fault\n{}",
                 row_processes.outputs()
             ))
+        }
+        // A program that works is not told of calls by which it finds out about the device.
+        (RowEnd::Success, None)
+            if row.section.fault.is_none() && row_processes.outputs().contains(REFUSED) =>
+        {
+            Err(format!("works, and the library explains a refused call\n{}", row_processes.outputs()))
         }
         (RowEnd::Success, None) => Ok(()),
         (RowEnd::Success, Some(_)) => Err(format!(

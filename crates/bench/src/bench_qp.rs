@@ -193,7 +193,7 @@ impl BenchQp for RcBenchQp {
         let mut polled = PollCounts::default();
         for wc in &self.wcs {
             if wc.status != WcStatus::Success {
-                bail!("a request on the RC queue pair completed with {:?}", wc.status);
+                bail!("a request on the RC queue pair failed: {}", wc.status);
             }
             self.counter.complete(&mut polled, wc.opcode, wc.wr_id);
         }
@@ -293,7 +293,7 @@ impl BenchQp for VirtualBenchQp {
         let mut polled = PollCounts::default();
         for completion in &self.completions {
             if !completion.is_success() {
-                bail!("a request on the virtual queue pair completed with {:?}", completion.outcome);
+                bail!("a request on the virtual queue pair failed: {}", completion.outcome);
             }
             self.counter.complete(&mut polled, completion.opcode, completion.wr_id);
         }

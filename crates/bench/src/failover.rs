@@ -162,7 +162,10 @@ impl PolicyTrials {
         peer.connection.send(&Some(plan))?;
         let trial = failover_trial::run_requester(plan, placement, &mut peer.connection)
             .map_err(|error| run_error(peer, error))
-            .with_context(|| format!("in a trial under {} with {:?}", self.name, plan.fault))?;
+            .with_context(|| match &plan.fault {
+                Ok(fault) => format!("in a trial under {} with {fault}", self.name),
+                Err(_) => format!("in a trial under {} without a fault", self.name),
+            })?;
         match trial {
             Some(trial) => self.trials.push(trial),
             None => self.untriggered += 1,

@@ -2,6 +2,7 @@
 //! operation.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,15 @@ pub(crate) enum Fault {
     /// After this many completions the requester's NIC of rail 0 loses every packet in both directions. No port event
     /// reports the loss.
     Silent(u64),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Link { stage, nth } => write!(f, "link-down@{stage}:{nth}"),
+            Fault::Silent(after) => write!(f, "silent loss after {after} completions"),
+        }
+    }
 }
 
 impl Fault {
@@ -259,13 +269,14 @@ impl RequesterRun<'_> {
             let expected = self.outstanding.pop_front();
             ensure!(
                 expected == Some(completion.seq),
-                "operation {} completed where {expected:?} was expected",
-                completion.seq
+                "operation {} completed where {} was expected; this is a defect of Mitra, please report it",
+                completion.seq,
+                expected.map_or("none".to_owned(), |seq| format!("operation {seq}"))
             );
             self.completions.push(*completion);
         }
         if let Some(ended) = self.end.qp.vqp.close_reason() {
-            bail!("the virtual queue pair ended: {ended:?}");
+            bail!("the virtual queue pair ended: {ended}");
         }
         match self.fault {
             Fault::Silent(after) if self.end.fault_at.is_none() && self.completions.len() as u64 >= after => {
@@ -284,7 +295,7 @@ impl RequesterRun<'_> {
         let fault_at = match (self.end.fault_at, responder.fault_at) {
             (Some(here), _) => here,
             (None, Some(there)) => Time::from_nanos(there.min(responder.detected.unwrap_or(there))),
-            (None, None) => bail!("the vQP left a rail that had not failed ({:?})", report.cause),
+            (None, None) => bail!("the vQP left a rail that had not failed ({})", report.cause),
         };
         // Determines which operations the responder's queue pair on the old rail executed, from its PSN and not from the evidence
         // that the vQP read.

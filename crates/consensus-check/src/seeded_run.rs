@@ -1,5 +1,7 @@
 //! Runs from a seed: an adversary with pseudo-random choices, then a stable period in which every correct process must decide.
 
+use std::fmt;
+
 use mitra_consensus::{MemoryId, Process, ProcessId};
 use mitra_prng::Prng;
 
@@ -30,6 +32,19 @@ pub enum Violation {
     NoStableLeader,
     /// The leader is stable, but a process still sends messages, or a process other than the leader writes.
     NotQuiescent,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Violation::Disagreement => "two processes decided different values",
+            Violation::Invalid => "a process decided a value that no process proposed",
+            Violation::NotLinearizable => "no sequential order of the operations explains the responses",
+            Violation::Stuck => "a correct process has not decided in the stable period",
+            Violation::NoStableLeader => "the live processes do not keep naming the same live leader",
+            Violation::NotQuiescent => "a process still sends messages, or one that does not lead writes",
+        })
+    }
 }
 
 /// The result of a run.

@@ -15,6 +15,7 @@ const POLICY: &str = "MITRA_POLICY";
 const WRITES: &str = "MITRA_WRITES";
 const LOG: &str = "MITRA_LOG";
 const VERBOSE: &str = "MITRA_VERBOSE";
+const QUIET: &str = "MITRA_QUIET";
 const FAULTS: &str = "MITRA_FAULTS";
 const RUN_DIR: &str = "MITRA_RUN_DIR";
 
@@ -29,8 +30,10 @@ pub struct Settings {
     pub writes: WritePolicy,
     /// `MITRA_LOG`: whether virtual queue pairs keep a completion log. Default: 0.
     pub completion_log: bool,
-    /// `MITRA_VERBOSE`: whether the library prints the reason of each failed verbs call on standard error. Default: 0.
+    /// `MITRA_VERBOSE`: whether the library explains every refused call on standard error, not only the first of each kind. Default: 0.
     pub verbose: bool,
+    /// `MITRA_QUIET`: whether the library writes nothing to standard error, except that the device cannot be opened. Default: 0.
+    pub quiet: bool,
     /// `MITRA_FAULTS`: the faults to inject after the program has opened the device. Default: none.
     pub faults: FaultScript,
     /// `MITRA_RUN_DIR`: the directory of the control socket. Default: no control socket.
@@ -51,13 +54,14 @@ pub struct SettingsError {
 
 impl Settings {
     /// Returns the environment variables that [`Settings::from_env`] parses to these settings.
-    pub fn to_env(&self) -> [(&'static str, OsString); 7] {
+    pub fn to_env(&self) -> [(&'static str, OsString); 8] {
         [
             (RAILS, self.rails.to_string().into()),
             (POLICY, self.policy.to_string().into()),
             (WRITES, self.writes.to_string().into()),
             (LOG, u8::from(self.completion_log).to_string().into()),
             (VERBOSE, u8::from(self.verbose).to_string().into()),
+            (QUIET, u8::from(self.quiet).to_string().into()),
             (FAULTS, self.faults.to_string().into()),
             (RUN_DIR, self.run_dir.clone().unwrap_or_default().into()),
         ]
@@ -82,6 +86,7 @@ impl Settings {
             writes: parse(WRITES, get(WRITES))?,
             completion_log: parse::<Flag>(LOG, get(LOG))?.0,
             verbose: parse::<Flag>(VERBOSE, get(VERBOSE))?.0,
+            quiet: parse::<Flag>(QUIET, get(QUIET))?.0,
             faults: parse(FAULTS, get(FAULTS))?,
             run_dir: get(RUN_DIR).map(PathBuf::from),
         };
@@ -136,10 +141,10 @@ mod tests {
     fn unset_and_empty_variables_select_defaults() {
         assert_eq!(parse_pairs(&[]), Ok(Settings::default()));
         assert_eq!(parse_pairs(&[(RAILS, ""), (FAULTS, ""), (RUN_DIR, "")]), Ok(Settings::default()));
-        let Settings { rails, policy, writes, completion_log, verbose, faults, run_dir } =
+        let Settings { rails, policy, writes, completion_log, verbose, quiet, faults, run_dir } =
             Settings::default();
         assert_eq!((rails, policy, writes), (RailsConfig::Count(1), Policy::Exact, WritePolicy::Strict));
-        assert!(faults.0.is_empty() && run_dir.is_none() && !completion_log && !verbose);
+        assert!(faults.0.is_empty() && run_dir.is_none() && !completion_log && !verbose && !quiet);
     }
 
     #[test]
@@ -150,6 +155,7 @@ mod tests {
             writes: WritePolicy::Repeatable,
             completion_log: true,
             verbose: true,
+            quiet: true,
             faults: "rail1 down at 2s; rail1 up at 3s".parse().unwrap(),
             run_dir: Some("/run/user/0/mitra".into()),
         };

@@ -5,6 +5,7 @@ use mitra_verbs::{
 };
 use smallvec::SmallVec;
 
+use crate::activity::{Activity, Counters};
 use crate::memory_region::VirtualMr;
 use crate::negotiation::MAX_RAILS;
 use crate::rail;
@@ -30,6 +31,8 @@ pub struct Domain {
     memory: Mutex<Vec<Registered>>,
     /// The events that were consumed, shared with the domains that [`Domain::with_own_pds`] makes.
     events: Arc<Mutex<Events>>,
+    /// The counters of the vQPs, shared with the same domains.
+    counters: Arc<Counters>,
 }
 
 /// A NIC of a [`Domain`] and the objects that the domain made on it.
@@ -95,7 +98,12 @@ impl Domain {
                 Ok(LocalNic { pd: provider.alloc_pd()?, channel: channel(&*provider)?, provider })
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Arc::new(Domain { nics, memory: Mutex::default(), events: Arc::default() }))
+        Ok(Arc::new(Domain {
+            nics,
+            memory: Mutex::default(),
+            events: Arc::default(),
+            counters: Arc::default(),
+        }))
     }
 
     /// Creates another domain over the same NICs with protection domains of its own, for peers that do not trust each other: a key of one
@@ -119,7 +127,18 @@ impl Domain {
             return Err(Error::DeviceFatal);
         }
         let events = Arc::clone(&self.events);
-        Ok(Arc::new(Domain { nics, memory: Mutex::default(), events }))
+        let counters = Arc::clone(&self.counters);
+        Ok(Arc::new(Domain { nics, memory: Mutex::default(), events, counters }))
+    }
+
+    /// Returns the number of open vQPs and of failovers, over this domain and all domains that share its NICs by
+    /// [`Domain::with_own_pds`].
+    pub fn activity(&self) -> Activity {
+        self.counters.read()
+    }
+
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Returns the NICs with new completion channels, for one vQP.

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod activity;
 mod ballot;
 mod builder;
 mod close_reason;
@@ -20,6 +21,7 @@ mod recovery_plan;
 mod secret;
 mod vqp;
 
+pub use activity::Activity;
 pub use builder::{BuildError, VirtualQpBuilder};
 pub use close_reason::CloseReason;
 pub use completion::{Completion, OperationError, Outcome, Resolution, UnresolvedError};

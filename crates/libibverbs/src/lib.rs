@@ -21,4 +21,5 @@ mod process_vm;
 mod program_memory;
 mod rails;
 mod rdmacm;
+pub mod refused_entry_points;
 pub mod symbols;

@@ -1,37 +1,14 @@
 //! C programs that use the verbs through the preloaded library. Each scenario runs on one rail and on two, and those about permissions
 //! and limits on three.
 
+mod c_program;
 mod rdma_core;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::LazyLock;
 
+use c_program::{build, command};
 use rdma_core::output_of;
-
-/// The preload library, built in the same target directory and profile as this test.
-static PRELOAD: LazyLock<PathBuf> = LazyLock::new(|| {
-    let own = std::env::current_exe().expect("the test binary has a path");
-    let profile = own.ancestors().nth(2).expect("target/PROFILE/deps/test");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "mitra-preload", "--target-dir"]);
-    cargo.arg(profile.parent().expect("the profile directory has a parent"));
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    output_of(&mut cargo);
-    profile.join("libmitra_preload.so")
-});
-
-fn build(name: &str) -> PathBuf {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
-    // Each program has its own name, because tests run in parallel.
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
-    output_of(compiler.arg(sources.join(name).with_extension("c")).arg("-libverbs"));
-    program
-}
 
 static REFUSED_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("refused_calls"));
 static TWO_PROCESSES: LazyLock<PathBuf> = LazyLock::new(|| build("two_processes"));
@@ -42,9 +19,6 @@ static MEMORY_REGIONS: LazyLock<PathBuf> = LazyLock::new(|| build("memory_region
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
 static CONNECT_WITHOUT_RAIL_0: LazyLock<PathBuf> = LazyLock::new(|| build("connect_without_rail_0"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
-/// The directory for the control sockets of the programs.
-static RUNTIME: LazyLock<tempfile::TempDir> =
-    LazyLock::new(|| tempfile::tempdir().expect("a temporary directory can be created"));
 
 /// Runs a program, which ends by an alarm if it hangs.
 fn run(program: &Path, arguments: &[&str], rails: &str) {
@@ -52,9 +26,7 @@ fn run(program: &Path, arguments: &[&str], rails: &str) {
 }
 
 fn run_with(program: &Path, arguments: &[&str], rails: &str, variables: &[(&str, &str)]) {
-    let mut command = Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", &*PRELOAD).env("MITRA_RAILS", rails);
-    output_of(command.env("MITRA_RUN_DIR", RUNTIME.path().join("mitra")).envs(variables.iter().copied()));
+    output_of(command(program, rails).args(arguments).envs(variables.iter().copied()));
 }
 
 macro_rules! scenarios {

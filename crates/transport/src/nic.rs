@@ -559,7 +559,7 @@ impl Nic {
         if state == QpState::Reset {
             return post_error(
                 0,
-                Error::WrongState { call: "post_recv", qpn: qp, needs: "Init or later", state },
+                Error::WrongState { call: "post_recv", qpn: qp, needs: "INIT or later", state },
             );
         }
         let RecvSource::Own(queue) = &mut queue_pair.receives else {

@@ -222,7 +222,10 @@ fn posting_requires_valid_state() {
     let refused = p.post_on(0, &[send]).unwrap_err().error.to_string();
     assert_eq!(
         refused,
-        format!("post_send on {} needs state Rts, Sqd, Sqe or Err, it is in Reset", p.nodes[0].qp)
+        format!(
+            "post_send on {} needs state RTS, SQD, SQE or ERR, and it is in RESET; modify the queue pair first",
+            p.nodes[0].qp
+        )
     );
 }
 
@@ -232,7 +235,7 @@ fn refused_modify_leaves_qp_unchanged() {
     let before = p.status(0);
     let node = &mut p.nodes[0];
     let mut refuse = |attr: &QpAttr| node.nic.modify_qp(p.now, node.qp, attr).unwrap_err().to_string();
-    assert!(refuse(&QpAttr::to(QpState::Init)).contains("cannot go from Rts to Init"));
+    assert!(refuse(&QpAttr::to(QpState::Init)).contains("cannot go from RTS to INIT"));
     assert_eq!(p.status(0), before);
 
     let setup = Setup::default();
@@ -389,7 +392,7 @@ fn qp_numbers_are_not_reused_within_quarantine() {
     }
     let live: Vec<Qpn> = (0..3).map(|_| nic.create_qp(now, &init).unwrap()).collect();
     let refused = nic.create_qp(now, &init).unwrap_err();
-    assert_eq!(refused.to_string(), "queue pairs is 5, this device's limit is 4");
+    assert_eq!(refused.to_string(), "queue pairs: 5 exceeds this device's limit; use at most 4");
     nic.destroy_qp(now, live[0]).unwrap();
     nic.create_qp(now, &init).unwrap();
 }

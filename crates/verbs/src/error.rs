@@ -30,7 +30,7 @@ pub enum Error {
         user: &'static str,
     },
     /// A limit of the device is exceeded (see [`crate::Limits`]).
-    #[error("{attribute} is {requested}, this device's limit is {limit}")]
+    #[error("{attribute}: {requested} exceeds this device's limit; use at most {limit}")]
     Limit {
         /// The limited attribute.
         attribute: &'static str,
@@ -50,7 +50,7 @@ pub enum Error {
         depth: u32,
     },
     /// The call is not allowed in the queue pair's state.
-    #[error("{call} on {qpn} needs state {needs}, it is in {state:?}")]
+    #[error("{call} on {qpn} needs state {needs}, and it is in {state}; modify the queue pair first")]
     WrongState {
         /// The verb.
         call: &'static str,

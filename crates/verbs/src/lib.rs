@@ -12,6 +12,7 @@ mod mr;
 mod provider;
 mod qp;
 mod qp_builder;
+mod qp_names;
 mod rc_connection;
 mod time;
 mod timer_codes;

@@ -218,9 +218,7 @@ impl fmt::Display for QpAttribute {
 #[non_exhaustive]
 pub enum ModifyError {
     /// The transition does not exist.
-    #[error(
-        "a {qp_type:?} queue pair cannot go from {from:?} to {to:?}; from {from:?} it can go to {allowed}"
-    )]
+    #[error("the {qp_type} queue pair cannot go from {from} to {to}; from {from} it can go to {allowed}")]
     NoSuchTransition {
         /// Transport service.
         qp_type: QpType,
@@ -232,7 +230,7 @@ pub enum ModifyError {
         allowed: String,
     },
     /// Attributes that the transition requires are missing.
-    #[error("{from:?} to {to:?} of a {qp_type:?} queue pair needs {missing}")]
+    #[error("from {from} to {to}, the {qp_type} queue pair needs {missing}; set them too")]
     Missing {
         /// Transport service.
         qp_type: QpType,
@@ -244,7 +242,7 @@ pub enum ModifyError {
         missing: String,
     },
     /// An attribute may not be set in this transition.
-    #[error("{attribute} cannot be set from {from:?} to {to:?} of a {qp_type:?} queue pair")]
+    #[error("{attribute} cannot be set from {from} to {to} of the {qp_type} queue pair; leave it out")]
     NotAllowed {
         /// Transport service.
         qp_type: QpType,
@@ -387,7 +385,7 @@ pub fn check_modify(qp_type: QpType, from: QpState, attr: &QpAttr) -> Result<QpS
         let allowed: Vec<String> = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err]
             .into_iter()
             .filter(|&s| transition_rule(qp_type, from, s).is_some())
-            .map(|s| format!("{s:?}"))
+            .map(|s| s.to_string())
             .collect();
         return Result::Err(ModifyError::NoSuchTransition { qp_type, from, to, allowed: allowed.join(", ") });
     };
@@ -427,7 +425,7 @@ mod tests {
         let e = check_modify(Rc, Reset, &QpAttr::to(Rts)).unwrap_err();
         assert_eq!(
             e.to_string(),
-            "a Rc queue pair cannot go from Reset to Rts; from Reset it can go to Reset, Init, Err"
+            "the RC queue pair cannot go from RESET to RTS; from RESET it can go to RESET, INIT, ERR"
         );
     }
 
@@ -437,7 +435,8 @@ mod tests {
             check_modify(Rc, Init, &QpAttr { path_mtu: Some(Mtu::M1024), ..QpAttr::to(Rtr) }).unwrap_err();
         assert_eq!(
             e.to_string(),
-            "Init to Rtr of a Rc queue pair needs dest_gid, dest_qpn, rq_psn, max_dest_rd_atomic, min_rnr_timer"
+            "from INIT to RTR, the RC queue pair needs dest_gid, dest_qpn, rq_psn, max_dest_rd_atomic, min_rnr_timer; set \
+             them too"
         );
     }
 

@@ -25,7 +25,7 @@ Example (each line in a terminal of its own, or with &):
   mitra memory omega --listen 127.0.0.1:7001
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103
   mitra elect --id 0 --processes $P --memory 127.0.0.1:7001      (also --id 1, --id 2)
-Runs until it is interrupted. Exit codes: 2 bad arguments or input.")]
+Runs until it is interrupted. --json: one object per line, with `leader` (its id). Exit codes: 2 bad arguments or input.")]
 pub(crate) struct Args {
     /// Id of this process, from 0
     #[arg(long)]
@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// Address of the memory node
     #[arg(long, value_name = "ADDRESS:PORT")]
     memory: SocketAddr,
+    /// Print one JSON object for each leader
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -77,7 +80,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let leader = node.process().leader();
         if printed.replace(leader) != Some(leader) {
             let mut out = std::io::stdout().lock();
-            writeln!(out, "{leader}")?;
+            match args.json {
+                true => writeln!(out, "{}", serde_json::json!({"leader": leader.0}))?,
+                false => writeln!(out, "{leader}")?,
+            }
             out.flush()?;
         }
         node.wait(Duration::from_millis(1));

@@ -21,10 +21,14 @@ use mitra_consensus::signature::Ed25519;
 Example:
   for p in 0 1 2; do mitra key key$p; done > keys
   mitra propose fast-and-robust blue --id 0 --key key0 --keys keys …
+--json: `file`, `public_key`.
 Exit codes: 0 success, 2 bad arguments, or the file exists.")]
 pub(crate) struct Args {
     /// New file for the secret key
     file: PathBuf,
+    /// Print one JSON object instead of the public key
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -37,7 +41,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .open(&args.file)
         .with_context(|| format!("cannot write {}", args.file.display()))?;
     writeln!(file, "{}", hex(&secret))?;
-    println!("{}", hex(SigningKey::from_bytes(&secret).verifying_key().as_bytes()));
+    let public_key = hex(SigningKey::from_bytes(&secret).verifying_key().as_bytes());
+    match args.json {
+        true => println!("{}", serde_json::json!({"file": args.file, "public_key": public_key})),
+        false => println!("{public_key}"),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -72,7 +80,8 @@ pub(super) fn keys(
     Ok(Ed25519::new(instance, &secret, Arc::from(public_keys)))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Returns bytes in hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

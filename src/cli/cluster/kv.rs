@@ -9,8 +9,9 @@ use anyhow::ensure;
 use clap::Subcommand;
 use mitra_consensus::ProcessId;
 use mitra_kv::{Client, ClientError, Server, ServerConfig, StoreConfig};
+use serde_json::json;
 
-use super::ClusterArgs;
+use super::{ClusterArgs, kv_json};
 
 /// Linearizable key-value store over replicated memory; speaks the Redis protocol
 ///
@@ -25,6 +26,10 @@ Example, three memories and three processes on this machine (each line in a term
       (also --id 1, --id 2)
   mitra kv put --servers $C colour blue
   redis-cli -c -p 6401 get colour
+--json: one object on one line; watch prints one for each change. Each has `key`. get and watch: `value` (null if there is
+none; `value_hex` instead if it is not UTF-8), `index` (of the change in the log; null without a value of get); put:
+`stored`; cas: `swapped`; delete: `deleted`. serve: one object per event, `event` and what it concerns: `serving`
+(`address`), `leader` (`leader`: a process or null), `leads` (`leads`: whether this process does). After exit code 3, none.
 Exit codes: 0 success, 1 the key does not exist or has another value than expected, 2 bad arguments or input, 3 no leader
 responded in time, and the change may or may not have been made.")]
 pub(crate) struct Args {
@@ -92,6 +97,9 @@ struct Serve {
     /// Milliseconds between two heartbeats; a leader that misses thirteen is considered failed
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     heartbeat: u64,
+    /// Print one JSON object per event on standard output, instead of lines on standard error
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -109,6 +117,9 @@ struct Store {
     /// Seconds to look for a leader
     #[arg(long, default_value_t = 10)]
     timeout: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 impl Store {
@@ -118,50 +129,85 @@ impl Store {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
-    let result = match &args.command {
-        KvCommand::Serve(args) => {
-            drop(out);
-            return serve(args);
-        }
-        KvCommand::Get { store, key } => match store.client().get(key.as_bytes()) {
-            Ok(Some((value, _))) => {
-                out.write_all(&value)?;
-                writeln!(out)?;
-                Ok(true)
-            }
-            other => other.map(|_| false),
-        },
+    let done = match &args.command {
+        KvCommand::Serve(args) => return serve(args),
+        KvCommand::Get { store, key } => get(store, key),
         KvCommand::Put { store, key, value } => {
-            store.client().put(key.as_bytes(), value.as_bytes()).map(|()| true)
+            let done = store.client().put(key.as_bytes(), value.as_bytes()).map(|()| true);
+            report(done, store, key, kv_json::stored)
         }
         KvCommand::Cas { store, key, expected, value } => {
-            store.client().cas(key.as_bytes(), Some(expected.as_bytes()), Some(value.as_bytes()))
+            let (expected, value) = (Some(expected.as_bytes()), Some(value.as_bytes()));
+            report(store.client().cas(key.as_bytes(), expected, value), store, key, kv_json::swapped)
         }
-        KvCommand::Delete { store, key } => store.client().delete(key.as_bytes()),
-        KvCommand::Watch { store, key } => {
-            for change in store.client().watch(key.as_bytes())? {
-                let (value, index) = change?;
-                write!(out, "{index} ")?;
-                match value {
-                    Some(value) => out.write_all(&value)?,
-                    None => write!(out, "(deleted)")?,
-                }
-                writeln!(out)?;
-                out.flush()?;
-            }
-            Ok(true)
+        KvCommand::Delete { store, key } => {
+            report(store.client().delete(key.as_bytes()), store, key, kv_json::deleted)
         }
+        KvCommand::Watch { store, key } => watch(store, key),
     };
-    out.flush()?;
-    match result {
+    match done {
         Ok(succeeded) => Ok(ExitCode::from(u8::from(!succeeded))),
-        Err(error @ ClientError::NoLeader(..)) => {
-            eprintln!("mitra: {error}");
-            Ok(ExitCode::from(3))
-        }
-        Err(error) => Err(error.into()),
+        Err(error) => match error.downcast_ref::<ClientError>() {
+            Some(no_leader @ ClientError::NoLeader(..)) => {
+                eprintln!("mitra: {no_leader}");
+                Ok(ExitCode::from(3))
+            }
+            _ => Err(error),
+        },
     }
+}
+
+/// Prints the result of a change with `--json`, and returns whether it was made.
+fn report(
+    done: Result<bool, ClientError>,
+    store: &Store,
+    key: &str,
+    json: fn(&str, bool) -> serde_json::Value,
+) -> anyhow::Result<bool> {
+    let done = done?;
+    if store.json {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{}", json(key, done))?;
+        out.flush()?;
+    }
+    Ok(done)
+}
+
+fn get(store: &Store, key: &str) -> anyhow::Result<bool> {
+    let found = store.client().get(key.as_bytes())?;
+    let mut out = std::io::stdout().lock();
+    match &found {
+        _ if store.json => {
+            let (value, index) = found.as_ref().map(|(value, index)| (&value[..], *index)).unzip();
+            writeln!(out, "{}", kv_json::value(key, value, index))?;
+        }
+        Some((value, _)) => {
+            out.write_all(value)?;
+            writeln!(out)?;
+        }
+        None => {}
+    }
+    out.flush()?;
+    Ok(found.is_some())
+}
+
+fn watch(store: &Store, key: &str) -> anyhow::Result<bool> {
+    let mut out = std::io::stdout().lock();
+    for change in store.client().watch(key.as_bytes())? {
+        let (value, index) = change?;
+        if store.json {
+            write!(out, "{}", kv_json::value(key, value.as_deref(), Some(index)))?;
+        } else {
+            write!(out, "{index} ")?;
+            match value {
+                Some(value) => out.write_all(&value)?,
+                None => write!(out, "(deleted)")?,
+            }
+        }
+        writeln!(out)?;
+        out.flush()?;
+    }
+    Ok(true)
 }
 
 fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
@@ -188,17 +234,33 @@ fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
     let clients = args.cluster.listen(args.clients[usize::from(args.id)])?;
     let (domain, _faults) = args.cluster.open()?;
     let mut server = Server::new(&domain, listener, clients, config)?;
-    eprintln!("mitra: process {} serves clients at {}", args.id, server.client_address()?);
+    let report = |text: String, event: serde_json::Value| -> std::io::Result<()> {
+        match args.json {
+            true => writeln!(std::io::stdout(), "{event}"),
+            false => writeln!(std::io::stderr(), "mitra: {text}"),
+        }
+    };
+    let address = server.client_address()?;
+    report(
+        format!("process {} serves clients at {address}", args.id),
+        json!({"event": "serving", "address": address}),
+    )?;
     let (mut leader, mut leads) = (None, false);
     loop {
         server.run_once()?;
         if server.leader() != leader {
             leader = server.leader();
-            eprintln!("mitra: the leader is {}", leader.map_or("unknown".into(), |p| p.to_string()));
+            report(
+                format!("the leader is {}", leader.map_or("unknown".into(), |p| p.to_string())),
+                json!({"event": "leader", "leader": leader.map(|p| p.0)}),
+            )?;
         }
         if server.is_leader() != leads {
             leads = server.is_leader();
-            eprintln!("mitra: process {} {}", args.id, if leads { "leads" } else { "no longer leads" });
+            report(
+                format!("process {} {}", args.id, if leads { "leads" } else { "no longer leads" }),
+                json!({"event": "leads", "leads": leads}),
+            )?;
         }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod elect;
 pub(crate) mod key;
 pub(crate) mod kv;
+mod kv_json;
 pub(crate) mod memory;
 pub(crate) mod propose;
 mod protocol;
@@ -15,7 +16,7 @@ use anyhow::{Context, ensure};
 use mitra_consensus_rdma::Token;
 use mitra_control::{ControlServer, ControlledDevice, DeviceStatus, apply_fault, rail_status};
 use mitra_control::{FaultAction, FaultScript, RailsConfig, Settings, run_dir};
-use mitra_failover::Domain;
+use mitra_failover::{Activity, Domain};
 use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
 use sha2::{Digest, Sha256};
@@ -35,20 +36,23 @@ pub(crate) struct ClusterArgs {
     fault: Vec<FaultScript>,
 }
 
-/// The NICs that `mitra fault` controls.
-struct Nics(Vec<Arc<SoftNic>>);
+/// The NICs that `mitra fault` controls, and the domain of their queue pairs.
+struct ControlledNics {
+    nics: Vec<Arc<SoftNic>>,
+    domain: Arc<Domain>,
+}
 
-impl ControlledDevice for Nics {
+impl ControlledDevice for ControlledNics {
     fn apply_fault(&mut self, rail: usize, change: FaultAction) {
-        if let Some(nic) = self.0.get(rail) {
+        if let Some(nic) = self.nics.get(rail) {
             apply_fault(nic, change);
         }
     }
 
     fn status(&mut self) -> DeviceStatus {
-        let rails = self.0.iter().map(|nic| rail_status(nic)).collect();
-        // This command does not count its queue pairs and failovers.
-        DeviceStatus { rails, queue_pairs: 0, failovers: 0 }
+        let Activity { vqps, failovers } = self.domain.activity();
+        let rails = self.nics.iter().map(|nic| rail_status(nic)).collect();
+        DeviceStatus { rails, queue_pairs: vqps, failovers }
     }
 }
 
@@ -70,12 +74,12 @@ impl ClusterArgs {
         let run_dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
         let settings =
             Settings { rails: self.rails.clone(), faults, run_dir: Some(run_dir), ..Settings::default() };
-        let server = ControlServer::start(&settings, Nics(nics.clone()))
+        let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+        let domain = Domain::with_completion_channels(providers)?;
+        let device = ControlledNics { nics, domain: Arc::clone(&domain) };
+        let server = ControlServer::start(&settings, device)
             .context("cannot open the control socket for `mitra fault`")?;
-        Ok((
-            Domain::with_completion_channels(nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?,
-            server,
-        ))
+        Ok((domain, server))
     }
 
     /// Listens on a TCP address. Addresses other than loopback require a shared secret.

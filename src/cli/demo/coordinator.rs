@@ -128,14 +128,14 @@ impl Participants {
     fn receive_connection_info(&mut self, side: Side, progress: &Progress) -> anyhow::Result<ConnectionInfo> {
         match self.receive(side, progress)? {
             FromParticipant::ConnectionInfo(info) => Ok(info),
-            other => Err(unexpected(side, &other)),
+            _ => Err(unexpected(side)),
         }
     }
 
     fn receive_ready(&mut self, side: Side, progress: &Progress) -> anyhow::Result<()> {
         match self.receive(side, progress)? {
             FromParticipant::Ready => Ok(()),
-            other => Err(unexpected(side, &other)),
+            _ => Err(unexpected(side)),
         }
     }
 
@@ -178,12 +178,12 @@ impl Participants {
         self.send(Side::Client, &ToParticipant::Go)?;
         let client = match self.receive(Side::Client, progress)? {
             FromParticipant::ClientReport(report) => report,
-            other => return Err(unexpected(Side::Client, &other)),
+            _ => return Err(unexpected(Side::Client)),
         };
         self.send(Side::Server, &ToParticipant::Finish)?;
         let server = match self.receive(Side::Server, progress)? {
             FromParticipant::ServerReport(report) => report,
-            other => return Err(unexpected(Side::Server, &other)),
+            _ => return Err(unexpected(Side::Server)),
         };
         self.send(Side::Client, &ToParticipant::Finish)?;
         let fault_at = if fault.at == Side::Client { client.fault_at } else { server.fault_at };
@@ -196,8 +196,11 @@ impl Participants {
     }
 }
 
-fn unexpected(side: Side, message: &FromParticipant) -> anyhow::Error {
-    anyhow!("the {} process sent an unexpected message: {:.100}", side.name(), format!("{message:?}"))
+fn unexpected(side: Side) -> anyhow::Error {
+    anyhow!(
+        "the {} process sent a message that this step does not expect; run the demo again, with one build of `mitra`",
+        side.name()
+    )
 }
 
 impl RoundResult {

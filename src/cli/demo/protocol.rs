@@ -77,6 +77,23 @@ pub(super) enum OpOutcome {
     Failed,
 }
 
+impl OpOutcome {
+    /// Describes the outcome in words.
+    pub(super) fn description(self) -> &'static str {
+        match self {
+            OpOutcome::Success => "executed exactly once",
+            OpOutcome::Indeterminate => "not, partly or fully executed: no evidence tells which",
+            OpOutcome::ValueLost => "executed exactly once, but its value is lost",
+            OpOutcome::ExecutedBehindError => {
+                "executed exactly once, behind an operation that ended in an error"
+            }
+            OpOutcome::Undecided => "the vQP ended before the operation could be decided",
+            OpOutcome::Flushed => "not executed: the vQP had ended",
+            OpOutcome::Failed => "failed as on a queue pair without failover",
+        }
+    }
+}
+
 /// How the vQP completed an operation; see `mitra_failover::Resolution`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Resolution {

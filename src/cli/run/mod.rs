@@ -26,8 +26,9 @@ Examples:
   mitra run -- ibv_rc_pingpong -g 0 &  mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
   mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
-Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_LOG, MITRA_VERBOSE and MITRA_FAULTS. MITRA_PRELOAD is
-the path of another library to preload than the one in this program. docs/faults.md describes the fault scripts.
+Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_LOG, MITRA_VERBOSE, MITRA_QUIET and MITRA_FAULTS.
+MITRA_PRELOAD is the path of another library to preload than the one in this program. docs/faults.md describes the
+fault scripts.
 Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
 (not executable, statically linked, set-uid, built for another machine), 2 bad arguments or no library.")]
 pub(crate) struct Args {
@@ -45,9 +46,13 @@ pub(crate) struct Args {
     /// except for one, and costs one small packet per WRITE and atomic. Both sides need it
     #[arg(long)]
     log: bool,
-    /// Print the reason of every refused call to standard error
+    /// Explain every refused call on standard error; by default, each kind of refusal is explained once, and calls by which
+    /// programs find out about the device are not
     #[arg(long)]
     verbose: bool,
+    /// Write nothing to standard error, except why the program or the device cannot start
+    #[arg(long, conflicts_with = "verbose")]
+    quiet: bool,
     /// Fault script, with times relative to the opening of the device; can be given several times
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<FaultScript>,
@@ -67,7 +72,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let run_dir = settings.run_dir.clone().unwrap_or_else(run_dir::default_path);
     let preloaded = library::preload_variable(&run_dir)?;
-    if let Some(note) = program.note() {
+    if !settings.quiet
+        && let Some(note) = program.note()
+    {
         eprintln!("mitra: note: {note}");
     }
     let error = Command::new(&program.path)
@@ -89,7 +96,10 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     settings.policy = args.policy.unwrap_or(settings.policy);
     settings.writes = args.writes.unwrap_or(settings.writes);
     settings.completion_log |= args.log;
-    settings.verbose |= args.verbose;
+    (settings.verbose, settings.quiet) = match (args.verbose, args.quiet) {
+        (false, false) => (settings.verbose, settings.quiet),
+        given => given,
+    };
     if !args.fault.is_empty() {
         settings.faults = FaultScript(args.fault.iter().flat_map(|script| script.0.clone()).collect());
     }

@@ -124,6 +124,6 @@ fn run(nic: &Arc<dyn Provider>, window: &Window, op: SendOp) -> anyhow::Result<(
     while wcs.is_empty() {
         nic.poll_cq(window.cq, 4, &mut wcs)?;
     }
-    ensure!(wcs[0].status == WcStatus::Success, "{op:?} completed with {:?}", wcs[0].status);
+    ensure!(wcs[0].status == WcStatus::Success, "a bind or invalidation failed: {}", wcs[0].status);
     Ok(())
 }

@@ -77,7 +77,8 @@ pub(super) fn omega() -> anyhow::Result<Row> {
     let leaders: Vec<_> = (0..n).filter_map(|p| world.process(ProcessId(p)).map(Omega::leader)).collect();
     ensure!(
         leaders.iter().all(|leader| *leader == leaders[0]),
-        "the election has not stabilized: {leaders:?}"
+        "the election has not stabilized: the processes name {}; this is a defect of Mitra, please report it",
+        leaders.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     );
     let mut one = Blocks::default();
     one.push(messages[1] as f64, messages[1] as f64);

@@ -140,7 +140,10 @@ impl Store {
                         );
                         found += 1;
                     }
-                    other => ensure!(other == Reply::Bulk(None), "GET returned {other:?} instead of a value"),
+                    other => ensure!(
+                        other == Reply::Bulk(None),
+                        "GET returned an error or no value; run the benchmark again"
+                    ),
                 }
             }
         }

@@ -127,11 +127,20 @@ impl Datapath {
             r.len() >= min_log_bytes && r.len().is_multiple_of(8) && r.rail_count() == peer.rails.len()
         };
         let mismatches = [
-            (peer.rails.len() != local.rails.len(), "the two ends have different numbers of rails"),
-            (peer.policy != local.policy, "the two ends have different policies"),
-            (peer.log != local.log, "one end keeps a completion log and the other does not"),
-            (peer.rd_atomic != local.rd_atomic, "the two ends have different rd_atomic"),
-            (peer.cookie == local.cookie, "the two ends have the same secret"),
+            (
+                peer.rails.len() != local.rails.len(),
+                "the two ends have different numbers of rails; give both the same number (--rails)",
+            ),
+            (
+                peer.policy != local.policy,
+                "the two ends have different policies; give both the same (--policy)",
+            ),
+            (
+                peer.log != local.log,
+                "one end keeps a completion log and the other does not; give both --log, or neither",
+            ),
+            (peer.rd_atomic != local.rd_atomic, "the two ends have different rd_atomic; give both the same"),
+            (peer.cookie == local.cookie, "the two ends have the same secret; draw each at random"),
             (
                 peer.log && !peer.log_region.as_ref().is_none_or(log_fits),
                 "the peer's completion log has no room for this end's send_wrs; set its completion_log_entries",

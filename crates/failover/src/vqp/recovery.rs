@@ -429,6 +429,9 @@ impl Recovery {
         self.fence.clear();
         dp.recv_mut().begin_epoch();
         dp.rails_mut().note_heard(rail, now);
+        if self.report.is_recording() {
+            dp.domain().counters().count_failover();
+        }
         self.report.on_decided(now, (old, rail), epoch, stats, next_seq);
         self.post_recvs(dp, rail);
         self.post_sends(dp);

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use mitra_verbs::{Access, AsyncEvent, CqId, Error, PostError, Qpn, RecvWr, Result, RnrTimer, SendWr, Time};
 
+use crate::activity::CountedVqp;
 use crate::builder::{BuildError, VirtualQpBuilder};
 use crate::close_reason::CloseReason;
 use crate::completion::Completion;
@@ -36,6 +37,8 @@ pub struct VirtualQp {
     pub(super) events: Option<EventChannels>,
     /// Whether the vQP's objects have been destroyed on the NICs.
     pub(super) is_destroyed: bool,
+    /// Present until then.
+    counted: Option<CountedVqp>,
 }
 
 impl VirtualQp {
@@ -59,6 +62,7 @@ impl VirtualQp {
         Ok(VirtualQp {
             cookie: secret.cookie,
             events: own.as_deref().map(EventChannels::new),
+            counted: Some(domain.counters().count_vqp()),
             datapath: Datapath::new(domain, own.as_deref(), config, secret.seed)?,
             recovery: Recovery::new(),
             maintenance: Maintenance::new(secret.seed),
@@ -402,6 +406,7 @@ impl VirtualQp {
         if core::mem::replace(&mut self.is_destroyed, true) {
             return Ok(());
         }
+        drop(self.counted.take());
         self.shutdown();
         self.datapath.destroy()
     }

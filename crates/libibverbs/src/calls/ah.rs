@@ -9,7 +9,7 @@ use super::context::{Context, find_with_context};
 use super::gid_table::GID_COUNT;
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{pointer, status, unless_dead};
+use crate::common::errno::{minus_one, pointer, refuse, status, unless_dead};
 use crate::common::grh::{GRH_LEN, source_gid};
 
 /// An address handle, which begins with its C structure.
@@ -29,11 +29,13 @@ abi_object!(Ah: ibv_ah, "address handle", handle);
 pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     if attr.is_global == 0 {
         return Err(Error::Invalid(
-            "on RoCE an address needs a GID: set is_global and grh.dgid (perftest: -x 0)",
+            "the address is a LID, and a RoCE device has none: set is_global and grh.dgid, or give the program its GID option (ibv_*_pingpong: -g 0, perftest: -x 0)",
         ));
     }
     if u32::from(attr.grh.sgid_index) >= GID_COUNT {
-        return Err(Error::Invalid("the GID table has no GID at this index; use index 0 or 1"));
+        return Err(Error::Invalid(
+            "the GID table has no GID at this index; use index 0 or 1 (ibv_*_pingpong: -g 0, perftest: -x 0)",
+        ));
     }
     // SAFETY: each member of the union covers all 16 bytes, so these are initialized.
     Ok(Gid(unsafe { attr.grh.dgid.raw }))
@@ -76,7 +78,8 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     // `ibv_ah_attr`.
     unsafe {
         if (*wc).wc_flags & IBV_WC_GRH == 0 {
-            return crate::common::errno::minus_one(libc::EINVAL);
+            let reason = "the completion has no GRH, so the sender's address is unknown; pass one of a datagram that arrived";
+            return minus_one(refuse("ibv_init_ah_from_wc", libc::EINVAL, reason));
         }
         // All zeros is a valid value, because the structure consists of integers and arrays of integers.
         let mut out: ibv_ah_attr = std::mem::zeroed();

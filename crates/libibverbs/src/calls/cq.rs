@@ -232,11 +232,6 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     status("ibv_resize_cq", resized)
 }
 
-/// Fails, because the device has no completion moderation, as Linux's soft-RoCE.
-pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modify_cq_attr) -> c_int {
-    status("ibv_modify_cq", Err(Error::Unsupported("completion moderation")))
-}
-
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
     status("ibv_req_notify_cq", unsafe { Cq::find(cq) }.and_then(|cq| cq.arm(solicited_only != 0)))

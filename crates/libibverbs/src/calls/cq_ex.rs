@@ -8,7 +8,7 @@ use super::abi_object::AbiObject;
 use super::cq::{self, Cq};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{log_failure, pointer};
+use crate::common::errno::{log_failure, pointer, refuse};
 use crate::common::lock::lock;
 
 /// The number of completions that one poll takes from the NIC. If it were greater, completions could remain in the batch when the program
@@ -30,13 +30,17 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex> {
     use mitra_verbs::Error::{Invalid, Unsupported};
     if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0 {
-        return Err(Unsupported("time stamps, VLANs, flow tags or matched tags in completions"));
+        return Err(Unsupported(
+            "time stamps, VLANs, flow tags or matched tags in completions; request IBV_WC_STANDARD_FLAGS only",
+        ));
     }
     let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
     // Every queue may be used by several threads, so `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` has no effect.
     if attr.comp_mask & !known != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
-        return Err(Unsupported("completion queues that ignore overruns, or an unknown attribute of one"));
+        return Err(Unsupported(
+            "completion queues that ignore overruns, or an unknown attribute of one; leave both out",
+        ));
     }
     let parent = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
         None
@@ -103,7 +107,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     if unsafe { (*attr).comp_mask } != 0 {
-        return libc::EINVAL;
+        return refuse("ibv_start_poll", libc::EINVAL, "ibv_poll_cq_attr has no options; set comp_mask to 0");
     }
     // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe { advance(cq) }

@@ -10,12 +10,15 @@ use mitra_verbs::Gid;
 
 use super::context::{Context, PORT};
 use crate::abi::*;
-use crate::common::errno::{minus_one, status};
+use crate::common::errno::{minus_one, refuse, status};
+use crate::common::refusal::explain_if_verbose;
 
 /// The length of the GID table, which is that of soft-RoCE (`RXE_PORT_GID_TBL_LEN` in drivers/infiniband/sw/rxe/rxe_param.h).
 pub(crate) const GID_TABLE_LEN: u32 = 1024;
 /// The number of GIDs in the table. They have the indices from 0.
 pub(crate) const GID_COUNT: u32 = 2;
+
+const NO_SUCH_GID: &str = "the device has port 1, with a GID at index 0 and 1; use one of these (ibv_*_pingpong: -g 0, perftest: -x 0)";
 
 /// Returns the GID at an index of a port's table.
 ///
@@ -24,13 +27,17 @@ pub(crate) const GID_COUNT: u32 = 2;
 /// NIC.
 fn gid_at(context: &Context, port_num: u32, index: u32) -> Result<Gid, c_int> {
     if port_num != u32::from(PORT) || index >= GID_TABLE_LEN {
-        return Err(libc::EINVAL);
+        return Err(refuse("ibv_query_gid", libc::EINVAL, NO_SUCH_GID));
     }
     if index >= GID_COUNT {
+        // Programs read the table entry by entry, and most entries are empty.
+        explain_if_verbose("ibv_query_gid", &NO_SUCH_GID);
         return Err(libc::ENODATA);
     }
     context.rails.gid().map_err(|error| status_of(&error))
 }
+
+const NO_FLAGS: &str = "the query has no flags; pass 0";
 
 fn status_of(error: &mitra_verbs::Error) -> c_int {
     status("reading the GID table", Err(error.clone()))
@@ -88,7 +95,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     entry_size: usize,
 ) -> c_int {
     if flags != 0 {
-        return libc::EOPNOTSUPP;
+        return refuse("ibv_query_gid_ex", libc::EOPNOTSUPP, NO_FLAGS);
     }
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
     let context = unsafe { Context::borrow_raw(context) };
@@ -111,12 +118,15 @@ unsafe extern "C" fn _ibv_query_gid_table(
     entry_size: usize,
 ) -> isize {
     if flags != 0 {
-        return -(libc::EOPNOTSUPP as isize);
+        return -(refuse("ibv_query_gid_table", libc::EOPNOTSUPP, NO_FLAGS) as isize);
     }
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
     let context = unsafe { Context::borrow_raw(context) };
     match gid_at(context, PORT.into(), 0) {
-        Ok(_) if max_entries < GID_COUNT as usize => -(libc::EINVAL as isize),
+        Ok(_) if max_entries < GID_COUNT as usize => {
+            let reason = "max_entries is smaller than the number of GIDs; pass room for two entries";
+            -(refuse("ibv_query_gid_table", libc::EINVAL, reason) as isize)
+        }
         Ok(gid) => {
             for index in 0..GID_COUNT {
                 // SAFETY: rule *structures* (module `calls`): `entries` has `max_entries` entries of `entry_size` bytes, and
@@ -153,6 +163,7 @@ unsafe extern "C" fn ibv_query_gid_type(
 
 /// The default partition key with full membership (IBTA volume 1, 10.9.1.2).
 const PKEY: u16 = 0xffff;
+const NO_OTHER_PKEY: &str = "the device has one port with one partition key: use port 1, index 0, key 0xffff";
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_pkey(
@@ -162,7 +173,7 @@ unsafe extern "C" fn ibv_query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     if port_num != PORT || index != 0 {
-        return minus_one(libc::EINVAL);
+        return minus_one(refuse("ibv_query_pkey", libc::EINVAL, NO_OTHER_PKEY));
     }
     // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
     unsafe { *pkey = PKEY };
@@ -171,7 +182,10 @@ unsafe extern "C" fn ibv_query_pkey(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port_num: u8, pkey: u16) -> c_int {
-    if port_num == PORT && pkey == PKEY { 0 } else { minus_one(libc::EINVAL) }
+    if port_num == PORT && pkey == PKEY {
+        return 0;
+    }
+    minus_one(refuse("ibv_get_pkey_index", libc::EINVAL, NO_OTHER_PKEY))
 }
 
 /// Returns a MAC address of zeros and no VLAN, because packets are sent through UDP sockets and the library knows no MAC address.

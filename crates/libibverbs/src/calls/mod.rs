@@ -48,6 +48,7 @@ pub(crate) mod qp_attr;
 pub(crate) mod query_device;
 pub(crate) mod query_port;
 pub(crate) mod rates;
+pub mod refused;
 pub(crate) mod srq;
 pub(crate) mod wr_calls;
 pub(crate) mod wr_list;

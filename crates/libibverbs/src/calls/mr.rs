@@ -10,8 +10,9 @@ use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{errno_of, log_failure, pointer, set_errno, status};
+use crate::common::errno::{errno_of, log_failure, pointer, refuse, refuse_object, set_errno, status};
 use crate::common::lock::lock;
+use crate::common::refusal::explain_if_verbose;
 use crate::program_memory::{self, page_check};
 use crate::rails::on_demand_regions::OnDemandRegion;
 use crate::rails::protection_domain::MultiRailPd;
@@ -86,7 +87,9 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
     let ignored = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND;
     let known = FLAGS.iter().fold(ignored, |all, (bit, _)| all | bit);
     if flags & !known != 0 {
-        return Err(Error::Unsupported("zero-based regions or an unknown access flag"));
+        return Err(Error::Unsupported(
+            "zero-based regions or an unknown access flag; register with local, remote and window rights only",
+        ));
     }
     Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, right)| *right).collect())
 }
@@ -236,11 +239,19 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _offset: u64,
     _length: usize,
     _iova: u64,
-    _fd: c_int,
+    fd: c_int,
     _access: c_int,
 ) -> *mut ibv_mr {
-    set_errno(libc::EOPNOTSUPP);
-    std::ptr::null_mut()
+    const CALL: &str = "ibv_reg_dmabuf_mr";
+    const REASON: &str =
+        "a software NIC cannot access the memory of another device; copy the data to memory of the program";
+    if fd < 0 {
+        // UCX finds out by such a call whether the device has the feature (`uct_ib_md_check_dmabuf`).
+        explain_if_verbose(CALL, &REASON);
+        set_errno(libc::EOPNOTSUPP);
+        return std::ptr::null_mut();
+    }
+    refuse_object(CALL, libc::EOPNOTSUPP, REASON)
 }
 
 /// Records or forgets that a region has on-demand paging.
@@ -282,19 +293,18 @@ unsafe extern "C" fn ibv_rereg_mr(
     let translation = changes & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
     let refused = match () {
         () if changes & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 || changes == 0 => {
-            "the flags must be one or more of enum ibv_rereg_mr_flags"
+            "the flags must be one or more of enum ibv_rereg_mr_flags; set what changes"
         }
         () if translation && (addr.is_null() || length == 0) => {
-            "the new memory must have an address and a length"
+            "the new memory must have an address and a length; pass both"
         }
         () if access != 0 && changes & IBV_REREG_MR_CHANGE_ACCESS == 0 => {
-            "new access flags need IBV_REREG_MR_CHANGE_ACCESS"
+            "new access flags need IBV_REREG_MR_CHANGE_ACCESS; set it too"
         }
         () => "",
     };
     if !refused.is_empty() {
-        log_failure("ibv_rereg_mr", &refused);
-        set_errno(libc::EINVAL);
+        refuse("ibv_rereg_mr", libc::EINVAL, refused);
         return IBV_REREG_MR_ERR_INPUT;
     }
     // SAFETY: rule *objects* (module `calls`): `mr` is not deregistered during the call, and `pd` is a protection domain if the

@@ -36,7 +36,9 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
     if context.rails.multi_rail.is_some() {
-        return Err(Error::Unsupported("memory windows on a device with several rails"));
+        return Err(Error::Unsupported(
+            "memory windows on a device with several rails; run the program on one rail",
+        ));
     }
     let mw = context.nic().alloc_mw(object.id, window_type)?;
     let header = ibv_mw { context: context.address(), pd, rkey: mw.rkey.0, handle: mw.id.0, r#type: mw_type };

@@ -9,10 +9,11 @@ use std::{mem, ptr};
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
 use super::{
-    bind_mw, cq, cq_ex, mw, null_mr, on_demand, parent_domain, post, query_device, query_port, srq, wr_calls,
+    bind_mw, cq, cq_ex, mw, null_mr, on_demand, parent_domain, post, query_device, query_port, refused, srq,
+    wr_calls,
 };
 use crate::abi::*;
-use crate::common::errno::{pointer, set_errno, status, system_error};
+use crate::common::errno::{pointer, status, system_error};
 use crate::common::event_queue::new_event_queue;
 use crate::rails::object_table::ObjectEntry;
 use crate::rails::open;
@@ -31,12 +32,12 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     // valid value.
     let mut header: verbs_context = unsafe { mem::zeroed() };
     header.sz = size_of::<verbs_context>();
+    refused::fill(&mut header);
     header.query_port = Some(query_port::query_port);
     header.query_device_ex = Some(query_device::query_device_ex);
     header.create_cq_ex = Some(cq_ex::create_cq_ex);
     header.create_qp_ex = Some(wr_calls::create_qp_ex);
     header.create_srq_ex = Some(srq::create_srq_ex);
-    header.modify_cq = Some(cq::modify_cq);
     header.alloc_td = Some(parent_domain::alloc_td);
     header.dealloc_td = Some(parent_domain::dealloc_td);
     header.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
@@ -72,11 +73,4 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
             -1
         }
     }
-}
-
-/// Fails with `EOPNOTSUPP`, because no other process has a device that this process could import.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
-    set_errno(libc::EOPNOTSUPP);
-    ptr::null_mut()
 }

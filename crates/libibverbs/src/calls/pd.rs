@@ -8,7 +8,7 @@ use mitra_verbs::{Error, PdId, Provider, Result};
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::Context;
 use crate::abi::*;
-use crate::common::errno::{pointer, set_errno, status, unless_dead};
+use crate::common::errno::{pointer, status, unless_dead};
 use crate::rails::protection_domain::MultiRailPd;
 
 /// A protection domain, which begins with its C structure.
@@ -74,32 +74,13 @@ fn free(object: &Pd, context: &Context) -> Result<()> {
     }
 }
 
-/// Returns null, with `errno` set to `EOPNOTSUPP`, because no other process has an object that this process could import.
-fn import_unsupported<T>() -> *mut T {
-    set_errno(libc::EOPNOTSUPP);
-    std::ptr::null_mut()
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
-    import_unsupported()
-}
+// The device imports no objects (`refused`), so there is none to unimport.
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
-    import_unsupported()
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut c_void {
-    import_unsupported()
-}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {}

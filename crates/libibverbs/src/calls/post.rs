@@ -262,7 +262,7 @@ pub(crate) fn send_flags(flags: u32) -> Result<SendFlags> {
     ];
     let known = FLAGS.iter().fold(IBV_SEND_INLINE, |all, (bit, _)| all | bit);
     if flags & !known != 0 {
-        return Err(Error::Unsupported("IBV_SEND_IP_CSUM, or an unknown send flag"));
+        return Err(Error::Unsupported("IBV_SEND_IP_CSUM, or an unknown send flag; leave it out"));
     }
     Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, flag)| *flag).collect())
 }
@@ -361,7 +361,11 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
             }
             IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(Key(wr.imm_data)),
             IBV_WR_BIND_MW => bind_operation(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info)?,
-            _ => return Err(Error::Unsupported("an unknown send opcode")),
+            _ => {
+                return Err(Error::Unsupported(
+                    "this send opcode; use SEND, WRITE, READ, an atomic, or an operation on a window",
+                ));
+            }
         })
     }
 }

@@ -2,27 +2,32 @@
 //! that is linked with such a library. The functions fail with `EOPNOTSUPP` or do nothing, because Mitra has no kernel driver.
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
 
-use crate::common::errno::set_errno;
+use crate::common::errno::{refuse, refuse_object};
 
-macro_rules! unsupported {
+/// Why these functions are refused.
+const REASON: &str = "it asks a kernel driver, and Mitra has none; call the verb that the manual pages describe, without `cmd`";
+
+macro_rules! functions {
     ($($type:ty, $answer:expr => $($name:ident)*;)*) => {$($(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() -> $type {
-            $answer
+            let answer: fn(&str) -> $type = $answer;
+            answer(stringify!($name))
         }
     )*)*};
 }
 
-/// Returns null, with `errno` set to `EOPNOTSUPP`.
-fn null_unsupported() -> *mut c_void {
-    set_errno(libc::EOPNOTSUPP);
-    ptr::null_mut()
+macro_rules! refused_functions {
+    ($($type:ty, $answer:expr => $($name:ident)*;)*) => {
+        /// The functions of this file that are refused.
+        pub const REFUSED_FUNCTIONS: &[&str] = &[$($(stringify!($name),)*)*];
+        functions! { $($type, $answer => $($name)*;)* }
+    };
 }
 
-unsupported! {
-    c_int, libc::EOPNOTSUPP =>
+refused_functions! {
+    c_int, |call| refuse(call, libc::EOPNOTSUPP, REASON) =>
     execute_ioctl ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_mw ibv_cmd_alloc_pd ibv_cmd_attach_mcast
     ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_counters ibv_cmd_create_cq ibv_cmd_create_cq_ex
     ibv_cmd_create_flow ibv_cmd_create_flow_action_esp ibv_cmd_create_qp ibv_cmd_create_qp_ex
@@ -36,11 +41,16 @@ unsupported! {
     ibv_cmd_post_srq_recv ibv_cmd_query_context ibv_cmd_query_device_any ibv_cmd_query_mr
     ibv_cmd_query_port ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_read_counters ibv_cmd_reg_dm_mr
     ibv_cmd_reg_dmabuf_mr ibv_cmd_reg_mr ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq;
-    // These functions return a count or a negative error number.
-    c_int, 0 => ibv_cmd_poll_cq __ioctl_final_num_attrs;
-    c_int, -libc::EOPNOTSUPP => ibv_read_ibdev_sysfs_file;
-    *mut c_void, null_unsupported() => _verbs_init_and_alloc_context verbs_open_device;
-    (), () => __verbs_log verbs_init_cq verbs_register_driver_34 verbs_set_ops verbs_uninit_context
+    // This function returns a negative error number.
+    c_int, |call| -refuse(call, libc::EOPNOTSUPP, REASON) => ibv_read_ibdev_sysfs_file;
+    *mut c_void, |call| refuse_object(call, libc::EOPNOTSUPP, REASON) => _verbs_init_and_alloc_context verbs_open_device;
+}
+
+functions! {
+    // These functions return a count.
+    c_int, |_| 0 => ibv_cmd_poll_cq __ioctl_final_num_attrs;
+    // These return nothing, so they cannot be refused. Providers register themselves when they are loaded.
+    (), |_| () => __verbs_log verbs_init_cq verbs_register_driver_34 verbs_set_ops verbs_uninit_context
     ibv_copy_ah_attr_from_kern ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern
     ibv_copy_qp_attr_from_kern;
 }

@@ -17,9 +17,10 @@ use super::qp_attr;
 use super::srq::Srq;
 use super::wr_list::WrBuilder;
 use crate::abi::*;
-use crate::common::errno::{log_failure, pointer, status, unless_dead};
+use crate::common::errno::{pointer, refuse, status, unless_dead};
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
+use crate::common::refusal::note_granted_inline;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
 use crate::rails::virtual_cq::VirtualCq;
@@ -141,7 +142,9 @@ fn transport_type(qp_type: ibv_qp_type) -> Result<QpType> {
         IBV_QPT_RC => Ok(QpType::Rc),
         IBV_QPT_UC => Ok(QpType::Uc),
         IBV_QPT_UD => Ok(QpType::Ud),
-        _ => Err(Error::Unsupported("XRC, raw packet or driver queue pairs")),
+        _ => {
+            Err(Error::Unsupported("XRC, raw packet or driver queue pairs; create one of type RC, UC or UD"))
+        }
     }
 }
 
@@ -217,7 +220,7 @@ pub(crate) unsafe fn create(
         }
         (Some(_), _) if srq.is_some() => {
             return Err(Error::Unsupported(
-                "shared receive queues of UD and UC queue pairs on a device with several rails",
+                "shared receive queues of UD and UC queue pairs on a device with several rails; give each its own receives",
             ));
         }
         _ => {
@@ -251,6 +254,7 @@ pub(crate) unsafe fn create(
         _pd: PdMember::clone(&domain.member),
     }
     .into_raw();
+    note_granted_inline(cap.max_inline_data);
     context.rails.objects().qps.insert(qpn, context.object_entry(qp as usize));
     Ok(qp)
 }
@@ -356,8 +360,8 @@ unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     let ece = unsafe { &*ece };
     if ece.comp_mask != 0 || ece.vendor_id != 0 {
-        log_failure("ibv_set_ece", &"the device has no enhanced connection establishment");
-        return libc::EOPNOTSUPP;
+        let reason = "the device has no enhanced connection establishment; offer the options that ibv_query_ece returns";
+        return refuse("ibv_set_ece", libc::EOPNOTSUPP, reason);
     }
     0
 }

@@ -34,7 +34,9 @@ pub(crate) fn from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
         | IBV_QP_MAX_DEST_RD_ATOMIC
         | IBV_QP_DEST_QPN;
     if mask & !known != 0 {
-        return Err(Error::Unsupported("alternate paths, resizing a queue pair or limiting its rate"));
+        return Err(Error::Unsupported(
+            "alternate paths, resizing a queue pair or limiting its rate; leave their bits out of the mask",
+        ));
     }
     let selected = |bit: u32| mask & bit != 0;
     Ok(QpAttr {
@@ -71,7 +73,11 @@ fn state(state: ibv_qp_state) -> Result<QpState> {
         IBV_QPS_SQD => QpState::Sqd,
         IBV_QPS_SQE => QpState::Sqe,
         IBV_QPS_ERR => QpState::Err,
-        _ => return Err(Error::Invalid("unknown queue pair state")),
+        _ => {
+            return Err(Error::Invalid(
+                "qp_state is no state of a queue pair; use one of IBV_QPS_RESET to IBV_QPS_ERR",
+            ));
+        }
     })
 }
 

@@ -8,6 +8,7 @@ use mitra_verbs::{AtomicScope, Provider};
 use super::context::{Context, PORT};
 use super::{device, on_demand};
 use crate::abi::*;
+use crate::common::errno::refuse;
 use crate::rails::open;
 
 /// The supported page sizes as a bitmap, in which bit n stands for 2ⁿ bytes: all sizes from 4 KiB.
@@ -83,7 +84,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     // SAFETY: rule *structures* (module `calls`): `input` is valid for reading, or null.
     if attr_size < size_of::<ibv_device_attr>() || unsafe { input.as_ref() }.is_some_and(|i| i.comp_mask != 0)
     {
-        return libc::EINVAL;
+        let reason = "the structure is smaller than ibv_device_attr, or the input has options; pass a whole structure and no options";
+        return refuse("ibv_query_device_ex", libc::EINVAL, reason);
     }
     // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_device_attr_ex = unsafe { mem::zeroed() };

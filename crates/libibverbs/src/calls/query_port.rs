@@ -9,7 +9,7 @@ use super::context::{Context, PORT};
 use super::gid_table::GID_TABLE_LEN;
 use super::mtu::mtu_code;
 use crate::abi::*;
-use crate::common::errno::log_failure;
+use crate::common::errno::refuse;
 
 /// The value of `active_speed` for 25 Gbit/s (IBTA volume 1, 14.2.5.6). It is nominal, because the speed of a software NIC is not known.
 const SPEED_25_GBPS: u8 = 32;
@@ -45,8 +45,7 @@ pub(crate) unsafe extern "C" fn query_port(
 
 fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     if port_num != PORT {
-        log_failure("ibv_query_port", &"the device has one port, errno 1");
-        return Err(libc::EINVAL);
+        return Err(refuse("ibv_query_port", libc::EINVAL, "the device has one port; use port 1"));
     }
     let port = context.nic().query_port();
     // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.

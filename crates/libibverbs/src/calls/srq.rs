@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     let init = unsafe { &mut *init };
     let is_basic = init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || init.srq_type == IBV_SRQT_BASIC;
     let made = if !is_basic {
-        Err(Error::Unsupported("shared receive queues for XRC or tag matching"))
+        Err(Error::Unsupported("shared receive queues for XRC or tag matching; create a basic one"))
     } else if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
         Err(Error::Invalid("a shared receive queue needs a protection domain"))
     } else {
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 
 fn modify(object: &Srq, context: &Context, attr: &ibv_srq_attr, mask: u32) -> Result<()> {
     let changed = if mask & !IBV_SRQ_LIMIT != 0 {
-        Err(Error::Unsupported("resizing a shared receive queue"))
+        Err(Error::Unsupported("resizing a shared receive queue; create it larger"))
     } else if mask & IBV_SRQ_LIMIT != 0 {
         match &object.virtual_srq {
             None => context.nic().arm_srq(object.id, attr.srq_limit),

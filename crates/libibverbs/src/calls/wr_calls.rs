@@ -36,18 +36,22 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if init.comp_mask & !known != 0 {
-        return Err(Error::Unsupported("XRC domains, TSO, work queues or hashing"));
+        return Err(Error::Unsupported(
+            "XRC domains, TSO, work queues or hashing; leave their bits out of comp_mask",
+        ));
     }
     if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
         return Err(Error::Invalid("a queue pair needs a protection domain"));
     }
     let flags = if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 { 0 } else { init.create_flags };
     if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
-        return Err(Error::Unsupported("creation flags other than IBV_QP_CREATE_BLOCK_SELF_MCAST_LB"));
+        return Err(Error::Unsupported(
+            "creation flags other than IBV_QP_CREATE_BLOCK_SELF_MCAST_LB; leave them out",
+        ));
     }
     let has_send_ops = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     if has_send_ops && init.send_ops_flags & !u64::from(OPERATIONS) != 0 {
-        return Err(Error::Unsupported("TSO or atomic writes"));
+        return Err(Error::Unsupported("TSO or atomic writes; leave their bits out of send_ops_flags"));
     }
     let mcast_loopback = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0;
     let prefix = std::ptr::from_mut(init).cast::<ibv_qp_init_attr>();

@@ -1,4 +1,4 @@
-//! The report of an error to a C program: an `errno` value, and with `MITRA_VERBOSE=1` also a line on standard error.
+//! The report of an error to a C program: an `errno` value, and a line on standard error ([`refusal`]).
 
 use std::ffi::c_int;
 use std::fmt::Display;
@@ -6,7 +6,7 @@ use std::ptr;
 
 use mitra_verbs::Error;
 
-use super::logging;
+use super::refusal::{self, Refusal};
 
 /// Returns the `errno` value that the manual pages of the verbs give for an error.
 pub(crate) fn errno_of(error: &Error) -> c_int {
@@ -22,11 +22,22 @@ pub(crate) fn errno_of(error: &Error) -> c_int {
     }
 }
 
-/// Logs the reason for which a verb fails, at debug level.
-pub(crate) fn log_failure(verb: &str, reason: &dyn Display) {
-    // Opening the device installs the subscriber too, but a verb can fail before the device is opened.
-    logging::install();
-    tracing::debug!("{verb}: {reason}");
+/// Explains why a call is refused, once for each kind of refusal.
+pub(crate) fn log_failure(verb: &str, reason: &impl Refusal) {
+    refusal::explain(verb, reason);
+}
+
+/// Explains why a call is refused, and sets and returns `errno`: for a verb that returns an error number.
+pub(crate) fn refuse(verb: &str, errno: c_int, reason: &'static str) -> c_int {
+    refusal::explain(verb, &reason);
+    set_errno(errno);
+    errno
+}
+
+/// Explains why a call is refused, sets `errno`, and returns null: for a verb that returns an object.
+pub(crate) fn refuse_object<T>(verb: &str, errno: c_int, reason: &'static str) -> *mut T {
+    refuse(verb, errno, reason);
+    ptr::null_mut()
 }
 
 /// Converts a result for a verb that returns 0 or an `errno` value. Logs an error, and sets `errno`, as the system call of a kernel's device

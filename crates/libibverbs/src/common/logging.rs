@@ -1,13 +1,15 @@
 //! Messages on standard error.
 //!
 //! A program that runs with this library does not know that the library uses `tracing`. The library therefore installs its own
-//! subscriber, which writes a line `mitra: …` for each event. Warnings are always written. Events of debug level, such as the reason
-//! for which a verb fails, are written only with `MITRA_VERBOSE=1`, which `mitra run --verbose` sets.
+//! subscriber, which writes a line `mitra: …` for each event. Warnings are written, unless `MITRA_QUIET=1` is set, as `mitra run --quiet`
+//! does. Events of debug level, such as a repeated refusal of a call, are written only with `MITRA_VERBOSE=1` (`mitra run --verbose`).
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Once;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -17,8 +19,12 @@ use tracing::{Event, Metadata, Subscriber};
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let is_verbose = std::env::var_os("MITRA_VERBOSE").is_some_and(|value| value == "1");
-        let max_level = if is_verbose { LevelFilter::DEBUG } else { LevelFilter::WARN };
+        let is_set = |variable| std::env::var_os(variable).is_some_and(|value| value == "1");
+        let max_level = match (is_set("MITRA_QUIET"), is_set("MITRA_VERBOSE")) {
+            (true, _) => LevelFilter::ERROR,
+            (false, true) => LevelFilter::DEBUG,
+            (false, false) => LevelFilter::WARN,
+        };
         let _ = tracing::subscriber::set_global_default(StderrSubscriber { max_level });
     });
 }
@@ -42,7 +48,9 @@ impl Subscriber for StderrSubscriber {
         event.record(&mut line);
         line.0.push('\n');
         // If the program has closed its standard error, the message is lost.
-        let _ = io::stderr().write_all(line.0.as_bytes());
+        if has_reader(io::stderr().as_fd()) {
+            let _ = io::stderr().write_all(line.0.as_bytes());
+        }
     }
 
     fn new_span(&self, _span: &Attributes<'_>) -> Id {
@@ -56,6 +64,12 @@ impl Subscriber for StderrSubscriber {
     fn enter(&self, _span: &Id) {}
 
     fn exit(&self, _span: &Id) {}
+}
+
+/// Whether a write can reach a reader. A write to a pipe without one would end the program by `SIGPIPE`.
+fn has_reader(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::empty())];
+    !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..)) || fds[0].any() != Some(true)
 }
 
 /// The line that is written for an event. As a visitor, it appends the event's message.
@@ -73,6 +87,14 @@ impl Visit for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pipe_without_reader_is_recognized() {
+        let (reader, writer) = std::io::pipe().expect("a pipe can be created");
+        assert!(has_reader(writer.as_fd()));
+        drop(reader);
+        assert!(!has_reader(writer.as_fd()));
+    }
 
     #[test]
     fn message_is_formatted_without_quotes() {

@@ -7,4 +7,5 @@ pub(crate) mod grh;
 pub(crate) mod limit;
 pub(crate) mod lock;
 pub(crate) mod logging;
+pub(crate) mod refusal;
 pub(crate) mod unacknowledged_events;

@@ -39,7 +39,7 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
     {
         return Ok(Arc::clone(rails));
     }
-    let rails = open_rails().inspect_err(|error| tracing::warn!("the device cannot be opened: {error}"))?;
+    let rails = open_rails().inspect_err(|error| tracing::error!("the device cannot be opened: {error}"))?;
     if !HANDLERS_INSTALLED.swap(true, Ordering::Relaxed) {
         // SAFETY: `at_exit` is a function without arguments that does not unwind. If the C library cannot register the handler, the
         // handler is not called, and the peers detect the exit by their timeouts.

@@ -7,7 +7,7 @@
 //!
 //! The modules form layers. A module uses only modules of its own layer and of the layers before it:
 //!
-//! 1. `protocol`: messages and state machines without I/O. `caller_ptr`, `sockaddr`, `close_on_fork`, `return_code`, `random`: conversions
+//! 1. `protocol`: messages and state machines without I/O. `caller_ptr`, `sockaddr`, `close_on_fork`, `return_code`, `explanation`, `random`: conversions
 //!    at the C boundary and other helpers.
 //! 2. `rdma_port`, `cm_event`, `cm_event_queue`, `membership`, `device`, `identifier`, `qp_attributes`: the parts of the state.
 //! 3. `manager_state` (all identifiers), `network_events` (handles ready sockets and timers), `manager` (the lock and the
@@ -26,6 +26,7 @@ mod close_on_fork;
 mod cm_event;
 mod cm_event_queue;
 mod device;
+mod explanation;
 mod id_memory;
 mod identifier;
 mod manager;
@@ -38,3 +39,5 @@ mod random;
 mod rdma_port;
 mod return_code;
 mod sockaddr;
+
+pub use self::calls::unsupported::REFUSED_FUNCTIONS;

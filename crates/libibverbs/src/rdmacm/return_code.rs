@@ -4,14 +4,22 @@ use std::ffi::c_int;
 
 use nix::errno::Errno;
 
+use super::explanation;
 use crate::common::errno::minus_one;
+use crate::common::refusal;
 
-/// Returns 0, or −1 with `errno` set: the return value of a librdmacm call.
-pub fn return_code(result: Result<(), Errno>) -> c_int {
-    match result {
-        Ok(()) => 0,
-        Err(errno) => minus_one(errno as c_int),
+/// Executes a librdmacm call, and returns 0, or −1 with `errno` set. Explains why the call is refused, unless a verb that it called has
+/// explained that.
+pub fn return_code(call: &str, execute: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    let before = refusal::count_of_thread();
+    let Err(errno) = execute() else { return 0 };
+    if refusal::count_of_thread() == before {
+        match explanation::rule(call, errno) {
+            Some(rule) => refusal::explain(call, &rule),
+            None => refusal::explain_if_verbose(call, &errno.desc()),
+        }
     }
+    minus_one(errno as c_int)
 }
 
 /// Converts the return value of a verb that returns 0 or an error number.

@@ -94,7 +94,10 @@ mod tests {
     fn stale_handle_finds_no_object() {
         let mut t = HandleTable::new("thing", "things", 2);
         let (a, b) = (t.insert('a').unwrap(), t.insert('b').unwrap());
-        assert_eq!(t.insert('c').unwrap_err().to_string(), "things is 3, this device's limit is 2");
+        assert_eq!(
+            t.insert('c').unwrap_err().to_string(),
+            "things: 3 exceeds this device's limit; use at most 2"
+        );
         assert_eq!(t.remove(a), Ok('a'));
         let c = t.insert('c').unwrap();
         assert_ne!(a, c);

@@ -24,7 +24,7 @@ pub(crate) fn validate_send(
 ) -> Result<Option<Gid>> {
     let attrs = &qp.attrs;
     if matches!(attrs.state, QpState::Reset | QpState::Init | QpState::Rtr) {
-        let needs = "Rts, Sqd, Sqe or Err";
+        let needs = "RTS, SQD, SQE or ERR";
         return Err(Error::WrongState { call: "post_send", qpn: attrs.qpn, needs, state: attrs.state });
     }
     check_operation(attrs, &device.limits, &device.capabilities, wr)?;

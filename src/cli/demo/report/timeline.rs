@@ -241,7 +241,7 @@ fn tooltip(round: &RoundResult, n: usize, zero: u64) -> String {
                 (OpOutcome::Success, Resolution::Direct) => "completed directly".to_owned(),
                 (OpOutcome::Success, Resolution::Recovered) => "recovered from evidence".to_owned(),
                 (OpOutcome::Success, Resolution::Replayed) => "sent again".to_owned(),
-                (outcome, _) => format!("completed with {outcome:?}"),
+                (outcome, _) => format!("ended: {}", outcome.description()),
             };
             out.push_str(&format!("\n{result} {}", format_relative(completion.at, zero)));
             if completion.outcome == OpOutcome::Success && matches!(op.kind, Kind::Cas | Kind::Faa) {

@@ -134,7 +134,7 @@ impl MultiRailQp {
         self.failovers.fetch_add(1, Ordering::Relaxed);
         let stats = report.stats;
         tracing::warn!(
-            "queue pair {} moved from rail {} to rail {} ({:?}) in {:.1?}: of {} in flight, {} had been executed, {} \
+            "queue pair {} moved from rail {} to rail {} ({}) in {:.1?}: of {} in flight, {} had been executed, {} \
              are sent again",
             self.qpn,
             report.from,

@@ -23,7 +23,9 @@ impl MultiRailQp {
         let from = lock(&self.locked).state;
         let to = check_modify(QpType::Rc, from, attr)?;
         if to == QpState::Sqd {
-            return Err(Error::Unsupported("the SQD state on a device with several rails"));
+            return Err(Error::Unsupported(
+                "the SQD state on a device with several rails; wait for the completions of the requests instead",
+            ));
         }
         self.check_limits(attr)?;
         if to == QpState::Reset {

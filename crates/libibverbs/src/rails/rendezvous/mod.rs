@@ -125,7 +125,7 @@ impl Rendezvous {
             }
         };
         ConnectInfo::decode(&answer.ok_or(Error::Invalid(
-            "the peer has no such queue pair, or it does not span rails: run both ends with the same --rails",
+            "the peer has no such queue pair over several rails; run both ends with the same number of --rails",
         ))?)
     }
 
@@ -287,7 +287,7 @@ impl Query {
         }
         if self.started.elapsed() > self.rendezvous.timeout {
             return Poll::Ready(Err(Error::Invalid(
-                "the peer does not answer; it must run under `mitra run` with the same --rails",
+                "this end has several rails and the peer does not answer for its own; run both ends under `mitra run` with the same number of --rails",
             )));
         }
         self.transmit_if_due();

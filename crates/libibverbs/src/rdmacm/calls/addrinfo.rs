@@ -22,11 +22,11 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     // `calloc` returns null or zeroed memory, and zeros are valid for `rdma_addrinfo`.
     unsafe {
         if node.is_null() && service.is_null() && hints.is_null() {
-            return return_code(Err(Errno::EINVAL));
+            return return_code("rdma_getaddrinfo", || Err(Errno::EINVAL));
         }
         let result: *mut rdma_addrinfo = libc::calloc(1, size_of::<rdma_addrinfo>()).cast();
         if result.is_null() {
-            return return_code(Err(Errno::ENOMEM));
+            return return_code("rdma_getaddrinfo", || Err(Errno::ENOMEM));
         }
         let code = fill(&mut *result, node, service, hints.as_ref());
         if code == 0 {

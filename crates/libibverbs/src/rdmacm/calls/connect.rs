@@ -27,7 +27,7 @@ const MAX_BACKLOG: usize = 1024;
 /// `rdma_listen`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    return_code(listen(id, backlog))
+    return_code("rdma_listen", || listen(id, backlog))
 }
 
 fn listen(id: *mut rdma_cm_id, backlog: c_int) -> Result<(), Errno> {
@@ -59,7 +59,7 @@ fn listen(id: *mut rdma_cm_id, backlog: c_int) -> Result<(), Errno> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
     // SAFETY: `rdma_connect` requires parameters that are null or valid, and that no other thread uses the identifier.
-    return_code(manager().and_then(|manager| unsafe { connect(manager, id, conn_param) }))
+    return_code("rdma_connect", || manager().and_then(|manager| unsafe { connect(manager, id, conn_param) }))
 }
 
 /// # Safety
@@ -122,7 +122,7 @@ unsafe fn connect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
     // SAFETY: `rdma_accept` requires parameters that are null or valid, and that no other thread uses the identifier.
-    return_code(manager().and_then(|manager| unsafe { accept(manager, id, conn_param) }))
+    return_code("rdma_accept", || manager().and_then(|manager| unsafe { accept(manager, id, conn_param) }))
 }
 
 /// # Safety
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn rdma_reject(
 ) -> c_int {
     // SAFETY: the call requires private data of this length, or null.
     let private_data = unsafe { copy_private_data(private_data, private_data_len) };
-    return_code(reject(id, reject_reason::CONSUMER_DEFINED, private_data))
+    return_code("rdma_reject", || reject(id, reject_reason::CONSUMER_DEFINED, private_data))
 }
 
 /// `rdma_reject_ece`: rejects because of the vendor enhancements that the request asks for.
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn rdma_reject_ece(
 ) -> c_int {
     // SAFETY: the call requires private data of this length, or null.
     let private_data = unsafe { copy_private_data(private_data, private_data_len) };
-    return_code(reject(id, reject_reason::VENDOR_OPTION_NOT_SUPPORTED, private_data))
+    return_code("rdma_reject_ece", || reject(id, reject_reason::VENDOR_OPTION_NOT_SUPPORTED, private_data))
 }
 
 fn reject(id: *mut rdma_cm_id, reason: u16, private_data: Vec<u8>) -> Result<(), Errno> {
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
         }
         state.update_connection(handle, Connection::establish)
     };
-    return_code(establish())
+    return_code("rdma_establish", || establish())
 }
 
 /// `rdma_notify`: the program received data before the peer's RTU.
@@ -241,14 +241,14 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type)
         }
         state.update_connection(handle, Connection::notify)
     };
-    return_code(notify())
+    return_code("rdma_notify", || notify())
 }
 
 /// `rdma_disconnect`: flushes the posted work requests and ends the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: `rdma_disconnect` requires that no other thread uses the identifier.
-    return_code(manager().and_then(|manager| unsafe { disconnect(manager, id) }))
+    return_code("rdma_disconnect", || manager().and_then(|manager| unsafe { disconnect(manager, id) }))
 }
 
 /// # Safety

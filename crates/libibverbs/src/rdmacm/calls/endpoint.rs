@@ -26,7 +26,7 @@ pub unsafe extern "C" fn rdma_create_ep(
 ) -> c_int {
     // SAFETY: `rdma_create_ep` requires a valid pointer for the identifier, a list from `rdma_getaddrinfo`, and a protection
     // domain and attributes that are null or valid.
-    return_code(unsafe {
+    return_code("rdma_create_ep", || unsafe {
         let (ps, qp_type) = ((*res).ai_port_space as rdma_port_space, (*res).ai_qp_type as ibv_qp_type);
         create(ptr::null_mut(), ptr::null_mut(), ps, qp_type).and_then(|created| {
             let prepared = if (*res).ai_flags & RAI_PASSIVE != 0 {
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     // SAFETY: `rdma_get_request` requires a valid pointer for the new identifier, and that no other thread uses `listen`.
-    return_code(unsafe { get_request(listen) }.map(|request| unsafe { *id = request }))
+    return_code("rdma_get_request", || unsafe { get_request(listen) }.map(|request| unsafe { *id = request }))
 }
 
 unsafe fn get_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {

@@ -28,18 +28,20 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     if event.is_null() {
-        return return_code(Err(Errno::EINVAL));
+        return return_code("rdma_get_cm_event", || Err(Errno::EINVAL));
     }
-    return_code(manager().and_then(|manager| next_event(manager, CallerPtr(channel))).map(|next| {
-        // SAFETY: the pointer is not null, and `rdma_get_cm_event` requires it to be valid.
-        unsafe { *event = next };
-    }))
+    return_code("rdma_get_cm_event", || {
+        manager().and_then(|manager| next_event(manager, CallerPtr(channel))).map(|next| {
+            // SAFETY: the pointer is not null, and `rdma_get_cm_event` requires it to be valid.
+            unsafe { *event = next };
+        })
+    })
 }
 
 /// `rdma_ack_cm_event`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    return_code(manager().and_then(|manager| acknowledge(manager, event)))
+    return_code("rdma_ack_cm_event", || manager().and_then(|manager| acknowledge(manager, event)))
 }
 
 /// If the identifier is synchronous, acknowledges the event in `id.event`, waits for the next event, and stores it in `id.event`. The

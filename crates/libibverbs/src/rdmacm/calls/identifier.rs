@@ -23,10 +23,12 @@ pub unsafe extern "C" fn rdma_create_id(
     ps: rdma_port_space,
 ) -> c_int {
     let qp_type = if ps == RDMA_PS_UDP { IBV_QPT_UD } else { IBV_QPT_RC };
-    return_code(create(channel, context, ps, qp_type).map(|created| {
-        // SAFETY: `rdma_create_id` requires a valid pointer for the new identifier.
-        unsafe { *id = created };
-    }))
+    return_code("rdma_create_id", || {
+        create(channel, context, ps, qp_type).map(|created| {
+            // SAFETY: `rdma_create_id` requires a valid pointer for the new identifier.
+            unsafe { *id = created };
+        })
+    })
 }
 
 /// Creates an identifier. Without a channel the identifier is synchronous and gets a channel of its own.
@@ -64,7 +66,7 @@ pub fn create(
 /// `rdma_destroy_id`. Waits until the program has acknowledged all events of the identifier that it has read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    return_code(manager().and_then(|manager| destroy(manager, id)))
+    return_code("rdma_destroy_id", || manager().and_then(|manager| destroy(manager, id)))
 }
 
 /// Destroys an identifier.
@@ -98,7 +100,7 @@ pub fn destroy(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
 /// `rdma_migrate_id`: moves the identifier to another channel, or, if `channel` is null, to a channel of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
-    return_code(manager().and_then(|manager| migrate(manager, id, channel)))
+    return_code("rdma_migrate_id", || manager().and_then(|manager| migrate(manager, id, channel)))
 }
 
 fn migrate(manager: &Manager, id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Result<(), Errno> {
@@ -167,7 +169,7 @@ pub unsafe extern "C" fn rdma_set_option(
         }
         Ok(())
     };
-    return_code(set())
+    return_code("rdma_set_option", || set())
 }
 
 /// `rdma_get_src_port`: the port in network order, or 0 if there is none.

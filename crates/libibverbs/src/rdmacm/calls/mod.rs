@@ -10,4 +10,4 @@ mod identifier;
 mod multicast;
 mod queue_pair;
 mod resolve;
-mod unsupported;
+pub mod unsupported;

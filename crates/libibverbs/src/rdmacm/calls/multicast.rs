@@ -26,7 +26,7 @@ pub unsafe extern "C" fn rdma_join_multicast(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: `rdma_join_multicast` requires a valid address.
-    return_code(unsafe { join(id, addr, context, RDMA_MC_JOIN_FLAG_FULLMEMBER) })
+    return_code("rdma_join_multicast", || unsafe { join(id, addr, context, RDMA_MC_JOIN_FLAG_FULLMEMBER) })
 }
 
 /// `rdma_join_multicast_ex`, which also offers a send-only membership.
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: `rdma_join_multicast_ex` requires valid attributes with a valid address.
-    return_code(unsafe {
+    return_code("rdma_join_multicast_ex", || unsafe {
         let required = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
         let attr = &*mc_join_attr;
         if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
@@ -82,7 +82,7 @@ unsafe fn join(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: `rdma_leave_multicast` requires a valid address.
-    return_code(unsafe { leave(id, addr) })
+    return_code("rdma_leave_multicast", || unsafe { leave(id, addr) })
 }
 
 /// # Safety

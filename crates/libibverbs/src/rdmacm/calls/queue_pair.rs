@@ -25,7 +25,9 @@ pub unsafe extern "C" fn rdma_create_qp(
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: `rdma_create_qp` requires a protection domain that is null or live, and valid attributes.
-    return_code(unsafe { create(id, pd, qp_init_attr, |pd, attr| check_pointer(ibv_create_qp(pd, attr))) })
+    return_code("rdma_create_qp", || unsafe {
+        create(id, pd, qp_init_attr, |pd, attr| check_pointer(ibv_create_qp(pd, attr)))
+    })
 }
 
 /// `rdma_create_qp_ex`.
@@ -35,7 +37,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     qp_init_attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
     // SAFETY: `rdma_create_qp_ex` requires valid attributes, and `ibv_qp_init_attr` is a prefix of `ibv_qp_init_attr_ex`.
-    return_code(unsafe {
+    return_code("rdma_create_qp_ex", || unsafe {
         let has_pd = (*qp_init_attr).comp_mask & IBV_QP_INIT_ATTR_PD != 0;
         let pd = if has_pd { (*qp_init_attr).pd } else { ptr::null_mut() };
         create(id, pd, qp_init_attr.cast(), |pd, _| {
@@ -268,7 +270,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
         }
         Ok(())
     };
-    return_code(init())
+    return_code("rdma_init_qp_attr", || init())
 }
 
 /// `rdma_create_srq`.
@@ -279,14 +281,14 @@ pub unsafe extern "C" fn rdma_create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
     // SAFETY: `rdma_create_srq` requires a protection domain that is null or live, and valid attributes.
-    return_code(unsafe { create_srq(id, pd, attr) })
+    return_code("rdma_create_srq", || unsafe { create_srq(id, pd, attr) })
 }
 
 /// `rdma_create_srq_ex`. Only basic shared receive queues exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
     // SAFETY: `rdma_create_srq_ex` requires valid attributes, and `ibv_srq_init_attr` is a prefix of `ibv_srq_init_attr_ex`.
-    return_code(unsafe {
+    return_code("rdma_create_srq_ex", || unsafe {
         if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
             Err(Errno::EINVAL)
         } else if (*attr).srq_type != IBV_SRQT_BASIC {

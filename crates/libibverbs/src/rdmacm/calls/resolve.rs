@@ -21,7 +21,7 @@ use crate::rdmacm::sockaddr::{gid_of, read_sockaddr};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: `rdma_bind_addr` requires a valid address, and that no other thread uses the identifier.
-    return_code(unsafe { bind(id, addr) })
+    return_code("rdma_bind_addr", || unsafe { bind(id, addr) })
 }
 
 /// Binds an identifier to an address, and to the device unless the address is unspecified.
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
 ) -> c_int {
     // SAFETY: `rdma_resolve_addr` requires a valid destination and a source that is null or valid, and that no other thread uses the
     // identifier.
-    return_code(unsafe { resolve_addr(id, src_addr, dst_addr) })
+    return_code("rdma_resolve_addr", || unsafe { resolve_addr(id, src_addr, dst_addr) })
 }
 
 /// Determines the source address of the route to `dst_addr` and binds the identifier to it and to the device.
@@ -128,7 +128,7 @@ fn unspecified_to_loopback(destination: SocketAddr) -> SocketAddr {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     // SAFETY: `rdma_resolve_route` requires that the program does not use the identifier in another thread.
-    return_code(manager().and_then(|manager| unsafe { resolve_route(manager, id) }))
+    return_code("rdma_resolve_route", || manager().and_then(|manager| unsafe { resolve_route(manager, id) }))
 }
 
 /// Stores the path to the destination in the identifier's memory.

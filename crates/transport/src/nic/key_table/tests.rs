@@ -234,7 +234,7 @@ fn limits_count_live_objects() {
     let ids: Vec<MrId> =
         (0..2).map(|n| keys.reg_mr(NOW, &mut rng, PD, RegionId(n), 0, 8, ALL).unwrap().id).collect();
     let full = keys.reg_mr(NOW, &mut rng, PD, RegionId(9), 0, 8, ALL).unwrap_err();
-    assert_eq!(full.to_string(), "memory regions is 3, this device's limit is 2");
+    assert_eq!(full.to_string(), "memory regions: 3 exceeds this device's limit; use at most 2");
     keys.alloc_mw(NOW, PD, WindowType::Type2).unwrap();
     assert!(matches!(keys.alloc_mw(NOW, PD, WindowType::Type2), Err(Error::Limit { limit: 1, .. })));
     keys.dereg_mr(NOW, ids[0]).unwrap();

@@ -1,0 +1,47 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// What the virtual queue pairs of a [`Domain`](crate::Domain) do, and those of the domains that share its NICs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Activity {
+    /// The number of vQPs that are neither closed nor dropped.
+    pub vqps: usize,
+    /// How many times a vQP has moved to another rail, vQPs that are closed included.
+    pub failovers: u64,
+}
+
+/// The counters of an [`Activity`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    vqps: AtomicUsize,
+    failovers: AtomicU64,
+}
+
+impl Counters {
+    /// Counts a vQP until the result is dropped.
+    pub(crate) fn count_vqp(self: &Arc<Self>) -> CountedVqp {
+        self.vqps.fetch_add(1, Ordering::Relaxed);
+        CountedVqp(Arc::clone(self))
+    }
+
+    pub(crate) fn count_failover(&self) {
+        self.failovers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Activity {
+        Activity {
+            vqps: self.vqps.load(Ordering::Relaxed),
+            failovers: self.failovers.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A vQP that is counted.
+#[derive(Debug)]
+pub(crate) struct CountedVqp(Arc<Counters>);
+
+impl Drop for CountedVqp {
+    fn drop(&mut self) {
+        self.0.vqps.fetch_sub(1, Ordering::Relaxed);
+    }
+}
