@@ -51,7 +51,7 @@ scenarios! { DEVICE_AND_RAILS: port_events device_fatal access_error last_wqe_re
 
 scenarios! { OBJECTS: foreign_handles destroyed_twice busy inherited domains resized windows_of_type_1 keys_of_windows refused_by_completion }
 
-scenarios! { ADDRESSES: gid_table network_device gid_indices }
+scenarios! { ADDRESSES: gid_table network_device gid_indices traffic_class }
 
 scenarios! { MEMORY_REGIONS: unregisterable reregistration null_regions on_demand }
 

@@ -11,9 +11,10 @@ const CAPACITY: usize = 4096;
 /// The direction of a delayed datagram.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Direction {
-    Transmit,
-    /// Received, with the multicast group to which it was sent, if any.
-    Receive(Option<Gid>),
+    /// To be sent, with its traffic class.
+    Transmit(u8),
+    /// Received, with the multicast group to which it was sent, if any, and its traffic class.
+    Receive(Option<Gid>, u8),
 }
 
 /// A delayed datagram. The ICRC of a transmitted datagram is not yet set; that of a received datagram is checked.
@@ -75,7 +76,7 @@ mod tests {
         let mut queue = DelayQueue::default();
         let gid = Gid([0; 16]);
         for (due, byte) in [(30, 1), (10, 2), (10, 3), (20, 4)] {
-            assert!(queue.push(Time::from_nanos(due), Direction::Transmit, gid, &[byte]));
+            assert!(queue.push(Time::from_nanos(due), Direction::Transmit(0), gid, &[byte]));
         }
         assert!(queue.pop_due(Time::from_nanos(9)).is_none());
         let now = Time::from_nanos(20);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mitra_os_util::event_queue::EventQueue;
 use mitra_transport::fault::{Failure, Faults};
-use mitra_transport::{Nic, NicConfig};
+use mitra_transport::{IpPath, Nic, NicConfig};
 use mitra_verbs::{AsyncEvent, Counter, CqId, Error, Result, Time, Wc};
 
 use crate::Offload;
@@ -219,9 +219,12 @@ impl Engine {
                 continue;
             }
             match delayed.direction {
-                Direction::Transmit => self.send_one(delayed.peer, &mut delayed.datagram.into_vec(), None),
-                Direction::Receive(group) => {
-                    self.execute_delayed(now, delayed.peer, group, &delayed.datagram);
+                Direction::Transmit(class) => {
+                    self.send_one(delayed.peer, class, &mut delayed.datagram.into_vec(), None)
+                }
+                Direction::Receive(group, traffic_class) => {
+                    let peer = IpPath { address: delayed.peer, traffic_class };
+                    self.execute_delayed(now, peer, group, &delayed.datagram);
                 }
             }
         }

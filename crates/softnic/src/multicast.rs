@@ -36,6 +36,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Makes the NIC's own socket receive traffic classes. The sockets of multicast groups always do.
+    pub(crate) fn receive_traffic_classes(&mut self) {
+        if let Some(socket) = &self.socket {
+            socket.receive_traffic_classes();
+        }
+    }
+
     /// Detaches a queue pair from a group. The NIC leaves the group when the last queue pair is detached.
     pub(crate) fn detach_mcast(&mut self, qp: Qpn, gid: Gid) -> Result<()> {
         self.nic.detach_mcast(qp, gid)?;

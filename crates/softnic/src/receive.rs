@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use mitra_transport::IpPath;
 use mitra_transport::fault::Verdict;
 use mitra_verbs::{Gid, Psn, Time};
 use mitra_wire::{ICRC_LEN, Packet};
@@ -72,10 +73,10 @@ impl Engine {
         let segment_len = received.segment_len.unwrap_or(received.len).max(1);
         self.driver_counters.rx_runs += u64::from(segment_len < received.len);
         for (index, datagram) in bytes.chunks(segment_len).enumerate() {
-            self.process_datagram(now, received.from, destination, datagram, index as u16);
+            self.process_datagram(now, &received, destination, datagram, index as u16);
         }
         if bytes.is_empty() {
-            self.process_datagram(now, received.from, destination, &[], 0);
+            self.process_datagram(now, &received, destination, &[], 0);
         }
         self.rx_buffer.bytes = buffer;
         true
@@ -85,15 +86,16 @@ impl Engine {
     fn process_datagram(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        received: &Received,
         destination: Destination,
         datagram: &[u8],
         index: u16,
     ) {
         self.driver_counters.rx_datagrams += 1;
         self.driver_counters.rx_bytes += datagram.len() as u64;
+        let from = received.from;
         let path = self.paths.rx(from, destination.local);
-        let peer = path.gid;
+        let peer = IpPath { address: path.gid, traffic_class: received.traffic_class };
         let check = path.check(datagram, index);
         if let Some(capture) = &mut self.capture {
             let ident = if let IcrcCheck::Good { ident, .. } = check { ident } else { index };
@@ -125,7 +127,7 @@ impl Engine {
     fn execute_with_faults(
         &mut self,
         now: Time,
-        peer: Gid,
+        peer: IpPath,
         group: Option<Gid>,
         datagram: &[u8],
         packet: &Packet<'_>,
@@ -147,7 +149,12 @@ impl Engine {
                 self.execute(now, peer, group, packet);
             }
             Verdict::Delay(by) => {
-                match self.delay_queue.push(now + by, Direction::Receive(group), peer, datagram) {
+                match self.delay_queue.push(
+                    now + by,
+                    Direction::Receive(group, peer.traffic_class),
+                    peer.address,
+                    datagram,
+                ) {
                     true => self.driver_counters.fault_delayed += 1,
                     false => self.driver_counters.fault_dropped += 1,
                 }
@@ -156,7 +163,7 @@ impl Engine {
     }
 
     /// Executes a packet that fault injection has delayed.
-    pub(crate) fn execute_delayed(&mut self, now: Time, peer: Gid, group: Option<Gid>, datagram: &[u8]) {
+    pub(crate) fn execute_delayed(&mut self, now: Time, peer: IpPath, group: Option<Gid>, datagram: &[u8]) {
         if let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) {
             self.execute(now, peer, group, &packet);
         }
@@ -164,7 +171,7 @@ impl Engine {
 
     /// Executes a packet. Reports the packet to fault injection if the expected PSN has changed, because stages 4 and 5 count only
     /// executed packets.
-    fn execute(&mut self, now: Time, peer: Gid, group: Option<Gid>, packet: &Packet<'_>) {
+    fn execute(&mut self, now: Time, peer: IpPath, group: Option<Gid>, packet: &Packet<'_>) {
         if !self.dma_ok() {
             return;
         }
@@ -177,7 +184,7 @@ impl Engine {
     }
 
     /// Hands a packet to the transport.
-    fn dispatch(&mut self, now: Time, peer: Gid, group: Option<Gid>, packet: &Packet<'_>) {
+    fn dispatch(&mut self, now: Time, peer: IpPath, group: Option<Gid>, packet: &Packet<'_>) {
         match group {
             None => self.nic.handle_packet(now, peer, packet, &mut self.memory),
             Some(group) => self.nic.handle_multicast(now, peer, group, packet, &mut self.memory),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use mitra_os_util::event_queue::EventQueue;
-use mitra_transport::NicConfig;
+use mitra_transport::{IpPath, NicConfig};
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId,
     Mtu, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus, Qpn, RecvWr,
@@ -92,6 +92,18 @@ impl SoftNic {
             async_events,
             thread: Mutex::new(Some(thread)),
         }))
+    }
+
+    /// Makes the NIC receive the traffic class of each datagram, which a UD queue pair shows in the GRH. It is 0 there before this call, because
+    /// other queue pairs have no use for it, and it costs 0.15 µs per receive call.
+    ///
+    /// # Errors
+    /// `DeviceFatal` if the NIC is dead.
+    pub fn receive_traffic_classes(&self) -> Result<()> {
+        self.host_call(|engine, _| {
+            engine.receive_traffic_classes();
+            Ok(())
+        })
     }
 
     /// Returns a handle that injects faults into this NIC.
@@ -300,6 +312,11 @@ impl Provider for SoftNic {
 
     fn create_ah(&self, pd: PdId, destination: Gid) -> Result<AhId> {
         self.host_call(|engine, _| engine.nic.create_ah(pd, destination))
+    }
+
+    fn create_ah_with_traffic_class(&self, pd: PdId, destination: Gid, traffic_class: u8) -> Result<AhId> {
+        let path = IpPath { address: destination, traffic_class };
+        self.host_call(|engine, _| engine.nic.create_ah(pd, path))
     }
 
     fn destroy_ah(&self, ah: AhId) -> Result<()> {

@@ -78,6 +78,7 @@ impl Engine {
         let Some(socket) = &self.socket else { return SendResult::Blocked };
         let TxQueue { batch, next, use_gso } = &mut self.tx_queue;
         let path = self.paths.tx(batch.destination);
+        socket.set_traffic_class(batch.traffic_class);
         let ends = &batch.ends[*next..];
         let start = datagram_start(&batch.ends, *next);
         let (mut count, segment_len) = gso_run(start, ends);
@@ -141,7 +142,7 @@ impl Engine {
     fn send_next_with_faults(&mut self, now: Time) -> SendResult {
         let start = datagram_start(&self.tx_queue.batch.ends, self.tx_queue.next);
         let end = self.tx_queue.batch.ends[self.tx_queue.next] as usize;
-        let peer = self.tx_queue.batch.destination;
+        let (peer, class) = (self.tx_queue.batch.destination, self.tx_queue.batch.traffic_class);
         let mut datagram = self.tx_queue.batch.bytes[start..end].to_vec();
         let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else {
             debug_assert!(false, "the transport emits well-formed packets");
@@ -149,22 +150,23 @@ impl Engine {
         };
         let tap = self.faults.transmit(&packet);
         match tap.verdict {
-            Verdict::Pass => self.send_one(peer, &mut datagram, None),
+            Verdict::Pass => self.send_one(peer, class, &mut datagram, None),
             Verdict::Drop => self.driver_counters.fault_dropped += 1,
             Verdict::Corrupt(bit) => {
                 self.driver_counters.fault_corrupted += 1;
-                self.send_one(peer, &mut datagram, Some(bit));
+                self.send_one(peer, class, &mut datagram, Some(bit));
             }
             Verdict::Duplicate => {
                 self.driver_counters.fault_duplicated += 1;
-                self.send_one(peer, &mut datagram, None);
-                self.send_one(peer, &mut datagram, None);
+                self.send_one(peer, class, &mut datagram, None);
+                self.send_one(peer, class, &mut datagram, None);
             }
-            Verdict::Delay(by) => match self.delay_queue.push(now + by, Direction::Transmit, peer, &datagram)
-            {
-                true => self.driver_counters.fault_delayed += 1,
-                false => self.driver_counters.fault_dropped += 1,
-            },
+            Verdict::Delay(by) => {
+                match self.delay_queue.push(now + by, Direction::Transmit(class), peer, &datagram) {
+                    true => self.driver_counters.fault_delayed += 1,
+                    false => self.driver_counters.fault_dropped += 1,
+                }
+            }
         }
         self.handle_failure(tap.failure);
         SendResult::Consumed(1)
@@ -172,9 +174,10 @@ impl Engine {
 
     /// Sets the ICRC of a datagram, flips one of its bits if `flip` is set, and sends it. If the socket does not take the
     /// datagram, the datagram is lost.
-    pub(crate) fn send_one(&mut self, peer: Gid, datagram: &mut [u8], flip: Option<u32>) {
+    pub(crate) fn send_one(&mut self, peer: Gid, traffic_class: u8, datagram: &mut [u8], flip: Option<u32>) {
         let Some(socket) = &self.socket else { return };
         let path = self.paths.tx(peer);
+        socket.set_traffic_class(traffic_class);
         path.icrc.seal(datagram, 0);
         if let Some(bit) = flip {
             flip_bit(datagram, bit);

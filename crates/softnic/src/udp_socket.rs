@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use mitra_wire::ROCE_PORT;
 use nix::errno::Errno;
@@ -28,8 +29,8 @@ pub(crate) const MAX_SENDMMSG: usize = 32;
 const SOCKET_BUFFER_SIZE: usize = 8 << 20;
 /// The length of an ACK, in bytes: BTH, AETH and ICRC.
 pub(crate) const ACK_LEN: usize = 20;
-/// The space for one control message with an integer (`cmsg(3)`), in bytes, rounded up.
-const CMSG_SPACE: usize = 32;
+/// The space for two control messages with an integer (`cmsg(3)`), in bytes, rounded up.
+const CMSG_SPACE: usize = 64;
 /// The number of loopback addresses to try, of 16 million.
 const MAX_LOOPBACK_ATTEMPTS: usize = 64;
 
@@ -88,6 +89,10 @@ pub(crate) struct RoceSocket {
     address: SocketAddr,
     /// The granted `SO_RCVBUF`, in bytes.
     receive_buffer_size: usize,
+    /// The traffic class of the datagrams that the socket sends.
+    traffic_class: AtomicU8,
+    /// Whether receive calls return the traffic class.
+    receives_traffic_class: AtomicBool,
 }
 
 /// The result of a receive call.
@@ -97,6 +102,8 @@ pub(crate) struct Received {
     pub(crate) len: usize,
     /// The length of each datagram except the last, which may be shorter. `None` if the call returned one datagram.
     pub(crate) segment_len: Option<usize>,
+    /// The traffic class, or 0 before [`RoceSocket::receive_traffic_classes`].
+    pub(crate) traffic_class: u8,
 }
 
 /// A buffer for a control message, aligned as `struct cmsghdr` requires.
@@ -133,7 +140,12 @@ impl RoceSocket {
             .with_operation("setting the size of the send buffer")?;
         let receive_buffer_size =
             inner.recv_buffer_size().with_operation("reading the size of the receive buffer")?;
-        Ok(RoceSocket { inner, address, receive_buffer_size })
+        Ok(RoceSocket::new(inner, address, receive_buffer_size))
+    }
+
+    fn new(inner: socket2::Socket, address: SocketAddr, receive_buffer_size: usize) -> RoceSocket {
+        let (traffic_class, receives_traffic_class) = (AtomicU8::new(0), AtomicBool::new(false));
+        RoceSocket { inner, address, receive_buffer_size, traffic_class, receives_traffic_class }
     }
 
     /// Creates a receive-only socket that joins a multicast group on the interface of a local address.
@@ -167,12 +179,39 @@ impl RoceSocket {
             _ => return Err(io::ErrorKind::Unsupported.into()),
         }
         let receive_buffer_size = inner.recv_buffer_size()?;
-        Ok(RoceSocket { inner, address, receive_buffer_size })
+        let socket = RoceSocket::new(inner, address, receive_buffer_size);
+        socket.receive_traffic_classes();
+        Ok(socket)
     }
 
     /// Returns the address and port that the socket is bound to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Sets the traffic class of the datagrams that the socket sends from now on. The caller holds the NIC's lock.
+    pub(crate) fn set_traffic_class(&self, class: u8) {
+        if self.traffic_class.load(Ordering::Relaxed) == class {
+            return;
+        }
+        let value = i32::from(class);
+        let set = match self.address {
+            SocketAddr::V4(_) => sys::setsockopt(&self.inner, sockopt::Ipv4Tos, &value),
+            SocketAddr::V6(_) => sys::setsockopt(&self.inner, sockopt::Ipv6TClass, &value),
+        };
+        // If the kernel refuses, the datagrams are sent with the class that was set before.
+        if set.is_ok() {
+            self.traffic_class.store(class, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes receive calls return the traffic class. Without the kernel's consent they return 0.
+    pub(crate) fn receive_traffic_classes(&self) {
+        let set = match self.address {
+            SocketAddr::V4(_) => sys::setsockopt(&self.inner, sockopt::IpRecvTos, &true),
+            SocketAddr::V6(_) => sys::setsockopt(&self.inner, sockopt::Ipv6RecvTClass, &true),
+        };
+        self.receives_traffic_class.store(set.is_ok(), Ordering::Relaxed);
     }
 
     /// Returns the size of the receive buffer (`SO_RCVBUF`), in bytes.
@@ -186,27 +225,43 @@ impl RoceSocket {
     /// `EAGAIN` if the socket is empty; other errors of `recvmsg(2)`.
     pub(crate) fn receive(&self, buffer: &mut [u8], gro: &mut GroPolicy) -> Result<Received, Errno> {
         let fd = self.inner.as_raw_fd();
-        let GroPolicy::On = gro else {
+        let with_class = self.receives_traffic_class.load(Ordering::Relaxed);
+        if !matches!(gro, GroPolicy::On) && !with_class {
             let (len, from) =
                 sys::recvfrom::<SockaddrStorage>(fd, buffer).inspect_err(|_| gro.record_empty())?;
-            if gro.record_datagram(len, from) {
-                // The call fails before Linux 5.0, where the kernel delivers each datagram separately.
-                let result = sys::setsockopt(&self.inner, sockopt::UdpGroSegment, &true);
-                *gro = if result.is_ok() { GroPolicy::On } else { GroPolicy::Off };
-            }
+            self.record(gro, len, from.as_ref());
             let from = from.as_ref().and_then(socket_addr).ok_or(Errno::EAFNOSUPPORT)?;
-            return Ok(Received { from, len, segment_len: None });
-        };
+            return Ok(Received { from, len, segment_len: None, traffic_class: 0 });
+        }
         let mut control = CmsgBuffer([0; CMSG_SPACE]);
         let mut iov = [IoSliceMut::new(buffer)];
         let message =
-            sys::recvmsg::<SockaddrStorage>(fd, &mut iov, Some(&mut control.0), MsgFlags::MSG_DONTWAIT)?;
-        let from = message.address.as_ref().and_then(socket_addr).ok_or(Errno::EAFNOSUPPORT)?;
-        let segment_len = match message.cmsgs()?.next() {
-            Some(ControlMessageOwned::UdpGroSegments(size)) => usize::try_from(size).ok().filter(|&s| s > 0),
-            _ => None,
-        };
-        Ok(Received { from, len: message.bytes, segment_len })
+            sys::recvmsg::<SockaddrStorage>(fd, &mut iov, Some(&mut control.0), MsgFlags::MSG_DONTWAIT)
+                .inspect_err(|_| gro.record_empty())?;
+        let (len, from) = (message.bytes, message.address);
+        let (mut segment_len, mut traffic_class) = (None, 0);
+        for control in message.cmsgs()? {
+            match control {
+                ControlMessageOwned::UdpGroSegments(size) => {
+                    segment_len = usize::try_from(size).ok().filter(|&s| s > 0);
+                }
+                ControlMessageOwned::Ipv4Tos(class) => traffic_class = class,
+                ControlMessageOwned::Ipv6TClass(class) => traffic_class = class as u8,
+                _ => {}
+            }
+        }
+        self.record(gro, len, from.as_ref());
+        let from = from.as_ref().and_then(socket_addr).ok_or(Errno::EAFNOSUPPORT)?;
+        Ok(Received { from, len, segment_len, traffic_class })
+    }
+
+    /// Records a datagram that was received without GRO, and enables GRO if the policy asks for it.
+    fn record(&self, gro: &mut GroPolicy, len: usize, from: Option<&SockaddrStorage>) {
+        if !matches!(gro, GroPolicy::On) && gro.record_datagram(len, from.copied()) {
+            // The call fails before Linux 5.0, where the kernel delivers each datagram separately.
+            let result = sys::setsockopt(&self.inner, sockopt::UdpGroSegment, &true);
+            *gro = if result.is_ok() { GroPolicy::On } else { GroPolicy::Off };
+        }
     }
 
     /// Sends one datagram.

@@ -1,9 +1,8 @@
 //! Appends packets to a [`TxBatch`].
 
-use mitra_verbs::Gid;
 use mitra_wire::{ICRC_LEN, Packet};
 
-use crate::TxBatch;
+use crate::{IpPath, TxBatch};
 
 /// The largest number of datagrams in a batch. Linux accepts at most this many segments in one send with UDP_SEGMENT.
 const MAX_DATAGRAMS: usize = 64;
@@ -25,8 +24,8 @@ impl<'a> BatchWriter<'a> {
     }
 
     /// Returns the destination of all packets of the batch.
-    pub(crate) fn destination(&self) -> Gid {
-        self.batch.destination
+    pub(crate) fn destination(&self) -> IpPath {
+        IpPath { address: self.batch.destination, traffic_class: self.batch.traffic_class }
     }
 
     /// Returns whether a packet with `payload` payload bytes still fits. The first packet always fits.

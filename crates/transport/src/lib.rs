@@ -4,6 +4,7 @@
 mod batch_writer;
 mod config;
 pub mod fault;
+mod ip_path;
 mod memory;
 mod nic;
 mod opcode;
@@ -12,6 +13,7 @@ mod scatter_gather;
 mod tx_batch;
 
 pub use config::{NicConfig, Tuning};
+pub use ip_path::IpPath;
 pub use memory::{AtomicOp, Memory, MemoryFault};
 pub use nic::Nic;
 pub use tx_batch::TxBatch;

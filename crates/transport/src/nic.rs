@@ -17,14 +17,13 @@ use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
 
 use mitra_verbs::{
-    Access, AhId, AsyncEvent, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId, Mw, MwId, PdId, PortAttr,
+    Access, AhId, AsyncEvent, Counter, CqId, DeviceAttr, Error, Mr, MrId, Mw, MwId, PdId, PortAttr,
     PortState, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, RegionId, Result,
     SavedResult, SendWr, SrqId, Time, Wc, WindowType,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
-use crate::NicConfig;
 use crate::config::MAX_SEND_WINDOW;
 use crate::nic::async_events::AsyncEvents;
 use crate::nic::completion_queues::CompletionQueues;
@@ -40,6 +39,7 @@ use crate::nic::xrc::{XrcDomains, used_cqs, used_pd};
 use crate::qp::Qp;
 use crate::qp::reassembly::MAX_MESSAGE;
 use crate::qp::send_validation;
+use crate::{IpPath, NicConfig};
 
 /// A NIC without I/O, with one address, one port, one queue pair number space and one key space.
 ///
@@ -242,9 +242,9 @@ impl Nic {
     /// # Errors
     /// - [`Error::NoSuchObject`]: the protection domain does not exist.
     /// - [`Error::Limit`]: the NIC has the maximum number of address handles.
-    pub fn create_ah(&mut self, pd: PdId, destination: Gid) -> Result<AhId> {
+    pub fn create_ah(&mut self, pd: PdId, destination: impl Into<IpPath>) -> Result<AhId> {
         self.pds.get(pd.0)?;
-        let ah = self.shared.ahs.insert(AddressHandle { pd, destination }).map(AhId)?;
+        let ah = self.shared.ahs.insert(AddressHandle { pd, path: destination.into() }).map(AhId)?;
         *self.pds.get_mut(pd.0)? += 1;
         Ok(ah)
     }
@@ -623,6 +623,8 @@ fn check_limit(attribute: &'static str, requested: u32, limit: u32) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use mitra_verbs::Gid;
+
     use super::*;
 
     #[test]

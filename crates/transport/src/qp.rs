@@ -18,11 +18,11 @@ use mitra_verbs::{
 };
 use mitra_wire::{Packet, Psn, Transport};
 
-use crate::Memory;
 use crate::batch_writer::BatchWriter;
 use crate::nic::completion_queues::completion;
 use crate::nic::recv_queue::RecvSource;
 use crate::nic::shared_state::{Route, SharedState};
+use crate::{IpPath, Memory};
 use attributes::QpAttributes;
 use requester::{Requester, SendFailed};
 use responder::{FatalError, Responder};
@@ -225,8 +225,8 @@ impl Qp {
     }
 
     /// Appends a validated send to the send queue. `destination` is the destination of a datagram.
-    pub(crate) fn push_send(&mut self, wr: SendWr, destination: Option<Gid>) {
-        let destination = destination.unwrap_or(self.attrs.dest_gid);
+    pub(crate) fn push_send(&mut self, wr: SendWr, destination: Option<IpPath>) {
+        let destination = destination.unwrap_or(self.attrs.dest_gid.into());
         match &mut self.service {
             Service::Rc { requester, .. } => requester.push(wr),
             Service::Uc { sender, .. } | Service::Ud { sender } => sender.push(wr, destination),
@@ -277,7 +277,7 @@ impl Qp {
             nic.counters.drop_qp_state += 1;
             return;
         }
-        if route.source != attrs.dest_gid && !attrs.init.qp_type.is_datagram() {
+        if route.source.address != attrs.dest_gid && !attrs.init.qp_type.is_datagram() {
             nic.counters.drop_foreign_source += 1;
             return;
         }
@@ -401,10 +401,10 @@ impl Qp {
     }
 
     /// Returns the destination of the next packet.
-    pub(crate) fn next_destination(&self) -> Gid {
+    pub(crate) fn next_destination(&self) -> IpPath {
         match &self.service {
             Service::Ud { sender } => sender.next_destination(&self.attrs),
-            _ => self.attrs.dest_gid,
+            _ => self.attrs.dest_gid.into(),
         }
     }
 

@@ -8,6 +8,8 @@ use mitra_verbs::Gid;
 pub struct TxBatch {
     /// The destination of all datagrams.
     pub destination: Gid,
+    /// The traffic class of all datagrams. It is 0 except for those of address handles with another class.
+    pub traffic_class: u8,
     /// The bytes of all datagrams.
     pub bytes: Vec<u8>,
     /// The end of each datagram, as an offset into `bytes`.
@@ -17,7 +19,7 @@ pub struct TxBatch {
 impl TxBatch {
     /// Creates an empty batch.
     pub fn new() -> TxBatch {
-        TxBatch { destination: Gid([0; 16]), bytes: Vec::new(), ends: Vec::new() }
+        TxBatch { destination: Gid([0; 16]), traffic_class: 0, bytes: Vec::new(), ends: Vec::new() }
     }
 
     /// Removes all datagrams and keeps the allocated memory.

@@ -100,6 +100,18 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Limit`.
     fn create_ah(&self, pd: PdId, destination: Gid) -> Result<AhId>;
 
+    /// Creates an address handle for datagrams with a traffic class: the type of service of an IPv4 header, or the traffic class of an IPv6
+    /// header.
+    ///
+    /// # Errors
+    /// `Limit`, and `Unsupported` if the class is not 0 and the NIC cannot set it, as in the simulator.
+    fn create_ah_with_traffic_class(&self, pd: PdId, destination: Gid, traffic_class: u8) -> Result<AhId> {
+        match traffic_class {
+            0 => self.create_ah(pd, destination),
+            _ => Err(Error::Unsupported("traffic classes of address handles")),
+        }
+    }
+
     /// Destroys an address handle.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use super::gid_table::GID_COUNT;
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{minus_one, pointer, refuse, status, unless_dead};
-use crate::common::grh::{GRH_LEN, source_gid};
+use crate::common::grh::{GRH_LEN, ReceivedHeader};
 
 /// An address handle, which begins with its C structure.
 #[repr(C)]
@@ -53,7 +53,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
-    let id = context.nic().create_ah(object.id, destination(attr)?)?;
+    let class = attr.grh.traffic_class;
+    let id = context.nic().create_ah_with_traffic_class(object.id, destination(attr)?, class)?;
     let header = ibv_ah { context: context.address(), pd, handle: id.0 };
     Ok(Ah { header: AbiHeader::new(header), id, _pd: PdMember::clone(&object.member) }.into_raw())
 }
@@ -66,6 +67,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
+/// Returns the address vector of the sender of a received datagram. The index of the GID table is 0, because all GIDs of the table are the
+/// same. The flow label is 0 for an IPv4 header, which has none.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_init_ah_from_wc(
     _context: *mut ibv_context,
@@ -75,18 +78,21 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     attr: *mut ibv_ah_attr,
 ) -> c_int {
     // SAFETY: rule *structures* (module `calls`): `wc`, `grh` and `attr` are valid for their structures. All zeros is a valid
-    // `ibv_ah_attr`.
+    // `ibv_ah_attr`, because the structure consists of integers and arrays of integers.
     unsafe {
         if (*wc).wc_flags & IBV_WC_GRH == 0 {
             let reason = "the completion has no GRH, so the sender's address is unknown; pass one of a datagram that arrived";
             return minus_one(refuse("ibv_init_ah_from_wc", libc::EINVAL, reason));
         }
-        // All zeros is a valid value, because the structure consists of integers and arrays of integers.
+        let header = ReceivedHeader::read(&*grh.cast::<[u8; GRH_LEN]>());
         let mut out: ibv_ah_attr = std::mem::zeroed();
-        out.grh.dgid = ibv_gid { raw: source_gid(&*grh.cast::<[u8; GRH_LEN]>()) };
-        out.grh.hop_limit = u8::MAX;
+        out.grh.dgid = ibv_gid { raw: header.source };
+        out.grh.flow_label = header.flow_label;
+        out.grh.hop_limit = header.hop_limit;
+        out.grh.traffic_class = header.traffic_class;
         out.is_global = 1;
         out.port_num = port_num;
+        out.sl = (*wc).sl;
         attr.write(out);
     }
     0

@@ -225,6 +225,9 @@ pub(crate) unsafe fn create(
         }
         _ => {
             let nic = context.rails.nic();
+            if qp_type == QpType::Ud {
+                nic.receive_traffic_classes()?;
+            }
             let qpn = nic.create_qp(&attr)?;
             (Backend::Nic(Arc::clone(nic), qpn), qpn)
         }

@@ -7,7 +7,7 @@ use mitra_verbs::{Error, Gid, Limits, Qpn, Result, Time};
 use mitra_wire::{Packet, Transport};
 
 use crate::nic::shared_state::Route;
-use crate::{Memory, Nic};
+use crate::{IpPath, Memory, Nic};
 
 /// The destination queue pair number of multicast packets. No queue pair has this number.
 const MULTICAST_QPN: Qpn = Qpn::new(0xff_ffff);
@@ -128,7 +128,7 @@ impl Nic {
     pub fn handle_multicast(
         &mut self,
         now: Time,
-        source: Gid,
+        source: impl Into<IpPath>,
         group: Gid,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
@@ -140,7 +140,8 @@ impl Nic {
             self.shared.counters.drop_no_qp += 1;
             return;
         }
-        let from_this_nic = source == self.shared.config.gid;
+        let source = source.into();
+        let from_this_nic = source.address == self.shared.config.gid;
         let mut index = 0;
         while let Some(&Member { qpn, loopback }) = self.groups.members(group).get(index) {
             index += 1;

@@ -1,12 +1,12 @@
 //! The interface between NIC and driver. The driver passes received packets, the time and the link state, and takes the
 //! packets to send.
 
-use mitra_verbs::{AsyncEvent, Gid, QpState, Qpn, Time};
+use mitra_verbs::{AsyncEvent, QpState, Qpn, Time};
 use mitra_wire::Packet;
 
 use crate::batch_writer::BatchWriter;
 use crate::nic::shared_state::Route;
-use crate::{Memory, Nic, TxBatch};
+use crate::{IpPath, Memory, Nic, TxBatch};
 
 /// The default partition key without its membership bit. It is the only entry of the P_Key table.
 const DEFAULT_PKEY: u16 = 0x7fff;
@@ -16,9 +16,15 @@ impl Nic {
     ///
     /// The packet may come from a hostile sender. The NIC counts and drops an invalid packet, or answers it with the
     /// NAK that the specification requires.
-    pub fn handle_packet(&mut self, now: Time, source: Gid, packet: &Packet<'_>, memory: &mut dyn Memory) {
+    pub fn handle_packet(
+        &mut self,
+        now: Time,
+        source: impl Into<IpPath>,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) {
         if self.accept_packet(packet) {
-            let route = Route { source, destination: self.shared.config.gid };
+            let route = Route { source: source.into(), destination: self.shared.config.gid };
             self.dispatch(now, packet.dest_qp, route, packet, memory);
         }
     }
@@ -124,8 +130,9 @@ impl Nic {
             let Some(qp) = self.qps.slot_mut(slot) else { continue };
             let destination = qp.next_destination();
             if out.is_empty() {
-                out.destination = destination;
-            } else if out.destination != destination {
+                (out.destination, out.traffic_class) = (destination.address, destination.traffic_class);
+            } else if (out.destination, out.traffic_class) != (destination.address, destination.traffic_class)
+            {
                 self.ready.push_front(slot);
                 break;
             }

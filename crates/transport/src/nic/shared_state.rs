@@ -2,7 +2,6 @@
 
 use mitra_verbs::{AsyncEvent, CqId, Gid, PdId, RecvWr, SrqId, Wc, WcStatus};
 
-use crate::NicConfig;
 use crate::nic::async_events::AsyncEvents;
 use crate::nic::completion_queues::CompletionQueues;
 use crate::nic::counters::Counters;
@@ -10,18 +9,19 @@ use crate::nic::handle_table::HandleTable;
 use crate::nic::key_table::KeyTable;
 use crate::nic::recv_queue::{RecvSource, Srq};
 use crate::nic::xrc::XrcDomains;
+use crate::{IpPath, NicConfig};
 
 /// An address handle: the stored destination of UD sends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct AddressHandle {
     pub(crate) pd: PdId,
-    pub(crate) destination: Gid,
+    pub(crate) path: IpPath,
 }
 
 /// The IP source and destination of a received packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
-    pub(crate) source: Gid,
+    pub(crate) source: IpPath,
     /// The NIC's own address, or a multicast group.
     pub(crate) destination: Gid,
 }

@@ -1,9 +1,10 @@
 //! Validation of sends when they are posted.
 
 use mitra_verbs::{
-    Capabilities, Data, DeviceAttr, Error, Gid, Limits, QpState, QpType, Result, SendOp, SendWr, WcStatus,
+    Capabilities, Data, DeviceAttr, Error, Limits, QpState, QpType, Result, SendOp, SendWr, WcStatus,
 };
 
+use crate::IpPath;
 use crate::nic::handle_table::HandleTable;
 use crate::nic::shared_state::AddressHandle;
 use crate::qp::{Qp, QpAttributes};
@@ -21,7 +22,7 @@ pub(crate) fn validate_send(
     ahs: &HandleTable<AddressHandle>,
     wr: &SendWr,
     preceding: usize,
-) -> Result<Option<Gid>> {
+) -> Result<Option<IpPath>> {
     let attrs = &qp.attrs;
     if matches!(attrs.state, QpState::Reset | QpState::Init | QpState::Rtr) {
         let needs = "RTS, SQD, SQE or ERR";
@@ -115,11 +116,15 @@ pub(crate) fn execution_error(attrs: &QpAttributes, wr: &SendWr) -> Option<WcSta
 }
 
 /// Returns the destination of a datagram, or `None` for a send of a connected service.
-fn destination(attrs: &QpAttributes, ahs: &HandleTable<AddressHandle>, wr: &SendWr) -> Result<Option<Gid>> {
+fn destination(
+    attrs: &QpAttributes,
+    ahs: &HandleTable<AddressHandle>,
+    wr: &SendWr,
+) -> Result<Option<IpPath>> {
     let Some(to) = wr.ud else { return Ok(None) };
     let ah = ahs.get(to.ah.0)?;
     if ah.pd != attrs.init.pd {
         return Err(Error::Invalid("the address handle belongs to another protection domain"));
     }
-    Ok(Some(ah.destination))
+    Ok(Some(ah.path))
 }

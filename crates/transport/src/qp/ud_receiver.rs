@@ -72,18 +72,19 @@ pub(crate) fn handle_packet(
 /// Returns the content of the GRH area: the IP header of the packet. An IPv4 header is in the last 20 bytes (annex
 /// A17.4).
 ///
-/// The NIC does not know all fields of the received header. Type of service and identification are 0, and the time to
-/// live is 64.
+/// The NIC does not know all fields of the received header. Identification and flow label are 0, and the time to live is
+/// 64.
 fn grh_area(Route { source, destination }: Route, packet: &Packet<'_>) -> [u8; GRH_LEN] {
     const UDP: u8 = 17;
     const HOPS: u8 = 64;
     let mut grh = [0; GRH_LEN];
     let datagram = 8 + packet.emitted_len() + mitra_wire::ICRC_LEN;
-    match (IpAddr::from(source), IpAddr::from(destination)) {
+    let class = source.traffic_class;
+    match (IpAddr::from(source.address), IpAddr::from(destination)) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let ip = &mut grh[20..];
             let [l0, l1] = (20 + datagram as u16).to_be_bytes();
-            ip[..12].copy_from_slice(&[0x45, 0, l0, l1, 0, 0, 0x40, 0, HOPS, UDP, 0, 0]);
+            ip[..12].copy_from_slice(&[0x45, class, l0, l1, 0, 0, 0x40, 0, HOPS, UDP, 0, 0]);
             ip[12..16].copy_from_slice(&from.octets());
             ip[16..].copy_from_slice(&to.octets());
             let sum: u32 =
@@ -94,8 +95,8 @@ fn grh_area(Route { source, destination }: Route, packet: &Packet<'_>) -> [u8; G
         }
         _ => {
             let [l0, l1] = (datagram as u16).to_be_bytes();
-            grh[..8].copy_from_slice(&[0x60, 0, 0, 0, l0, l1, UDP, HOPS]);
-            grh[8..24].copy_from_slice(&source.0);
+            grh[..8].copy_from_slice(&[0x60 | class >> 4, class << 4, 0, 0, l0, l1, UDP, HOPS]);
+            grh[8..24].copy_from_slice(&source.address.0);
             grh[24..].copy_from_slice(&destination.0);
         }
     }

@@ -3,10 +3,9 @@
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Gid, Psn, QpState, SendFlags, SendWr, WcStatus};
+use mitra_verbs::{Psn, QpState, SendFlags, SendWr, WcStatus};
 use mitra_wire::{Deth, Packet, Qpn, Transport};
 
-use crate::Memory;
 use crate::batch_writer::BatchWriter;
 use crate::nic::completion_queues::completion;
 use crate::nic::shared_state::SharedState;
@@ -16,13 +15,14 @@ use crate::qp::local_ops::execute_local;
 use crate::qp::requester::SendFailed;
 use crate::qp::send_validation::execution_error;
 use crate::scatter_gather;
+use crate::{IpPath, Memory};
 
 /// A posted send.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Request {
     wr: SendWr,
     /// The destination: the peer of a UC queue pair, or the address handle of a datagram at the time of the post.
-    destination: Gid,
+    destination: IpPath,
 }
 
 /// The send queue of an unreliable service.
@@ -49,7 +49,7 @@ impl UnreliableSender {
         self.queue.len()
     }
 
-    pub(crate) fn push(&mut self, wr: SendWr, destination: Gid) {
+    pub(crate) fn push(&mut self, wr: SendWr, destination: IpPath) {
         self.queue.push_back(Request { wr, destination });
     }
 
@@ -67,8 +67,8 @@ impl UnreliableSender {
     }
 
     /// Returns the destination of the next packet.
-    pub(crate) fn next_destination(&self, attrs: &QpAttributes) -> Gid {
-        self.queue.front().map_or(attrs.dest_gid, |request| request.destination)
+    pub(crate) fn next_destination(&self, attrs: &QpAttributes) -> IpPath {
+        self.queue.front().map_or(attrs.dest_gid.into(), |request| request.destination)
     }
 
     /// Completes all sends: the oldest with the status `first`, the others as flushed.
