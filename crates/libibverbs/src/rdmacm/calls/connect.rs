@@ -227,7 +227,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
         }
         state.update_connection(handle, Connection::establish)
     };
-    return_code("rdma_establish", || establish())
+    return_code("rdma_establish", establish)
 }
 
 /// `rdma_notify`: the program received data before the peer's RTU.
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type)
         }
         state.update_connection(handle, Connection::notify)
     };
-    return_code("rdma_notify", || notify())
+    return_code("rdma_notify", notify)
 }
 
 /// `rdma_disconnect`: flushes the posted work requests and ends the connection.

@@ -169,7 +169,7 @@ pub unsafe extern "C" fn rdma_set_option(
         }
         Ok(())
     };
-    return_code("rdma_set_option", || set())
+    return_code("rdma_set_option", set)
 }
 
 /// `rdma_get_src_port`: the port in network order, or 0 if there is none.

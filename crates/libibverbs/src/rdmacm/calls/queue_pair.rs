@@ -270,7 +270,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
         }
         Ok(())
     };
-    return_code("rdma_init_qp_attr", || init())
+    return_code("rdma_init_qp_attr", init)
 }
 
 /// `rdma_create_srq`.
