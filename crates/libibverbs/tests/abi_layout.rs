@@ -209,14 +209,12 @@ const NOT_MIRRORED: &[&str] = &[
     "ibv_flow_flags",
     "ibv_flow_spec_type",
     "ibv_ind_table_init_attr_mask",
-    "ibv_qp_open_attr_mask",
     "ibv_read_counters_flags",
     "ibv_wq_attr_mask",
     "ibv_wq_flags",
     "ibv_wq_init_attr_mask",
     "ibv_wq_state",
     "ibv_wq_type",
-    "ibv_xrcd_init_attr_mask",
     "rdma_driver_id",
 ];
 

@@ -18,6 +18,7 @@ static LIMITS: LazyLock<PathBuf> = LazyLock::new(|| build("limits"));
 static MEMORY_REGIONS: LazyLock<PathBuf> = LazyLock::new(|| build("memory_regions"));
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
 static CONNECT_WITHOUT_RAIL_0: LazyLock<PathBuf> = LazyLock::new(|| build("connect_without_rail_0"));
+static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 
 /// Runs a program, which ends by an alarm if it hangs.
@@ -48,6 +49,8 @@ macro_rules! scenarios {
 scenarios! { TWO_PROCESSES: unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives multicast }
 
 scenarios! { DEVICE_AND_RAILS: port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets connected_to_itself rnr_retries_are_limited solicited }
+
+scenarios! { XRC: xrc_operations xrc_wrong_number xrc_domains xrc_refused }
 
 scenarios! { OBJECTS: foreign_handles destroyed_twice busy inherited domains resized windows_of_type_1 keys_of_windows refused_by_completion }
 

@@ -189,8 +189,8 @@ pub struct SendWr {
     pub flags: SendFlags,
     /// The destination. Only sends on a UD queue pair have one.
     pub ud: Option<UdDestination>,
-    /// The peer's shared receive queue. Requests on an [`XrcSend`](crate::QpType::XrcSend) queue pair, and only these, have one.
-    pub remote_srq: Option<Srqn>,
+    /// The peer's shared receive queue, for a request on an [`XrcSend`](crate::QpType::XrcSend) queue pair. 0 for any other request.
+    pub remote_srq: Srqn,
 }
 
 impl SendWr {
@@ -201,7 +201,7 @@ impl SendWr {
 
     /// Creates a signalled request.
     pub fn new(wr_id: u64, op: SendOp, data: Data) -> SendWr {
-        SendWr { wr_id, op, data, flags: SendFlags::SIGNALED, ud: None, remote_srq: None }
+        SendWr { wr_id, op, data, flags: SendFlags::SIGNALED, ud: None, remote_srq: Srqn::new(0) }
     }
 
     /// Returns the request with these flags.
@@ -212,7 +212,7 @@ impl SendWr {
 
     /// Returns the request with this shared receive queue of the peer.
     pub fn to_srq(mut self, remote_srq: Srqn) -> SendWr {
-        self.remote_srq = Some(remote_srq);
+        self.remote_srq = remote_srq;
         self
     }
 

@@ -7,7 +7,7 @@
 //! Fields that C declares as `__be16`, `__be32` or `__be64` are integers in network byte order.
 //!
 //! The macro `mirror!` declares all types and constants, and lists them ([`structures`], [`all_constants`]) for the test that
-//! compares them with the installed C headers. Types of features that Mitra does not offer (XRC, device memory, flow steering,
+//! compares them with the installed C headers. Types of features that Mitra does not offer (device memory, flow steering,
 //! counters, work queues) are opaque, because only pointers to them occur, in the signatures of the function tables
 //! [`ibv_context_ops`] and [`verbs_context`].
 #![allow(non_camel_case_types, non_snake_case, reason = "names are those of C")]
@@ -62,6 +62,7 @@ modules!(
     sa_path,
     srq,
     work_request,
+    xrc,
 );
 
 /// The size of `pthread_mutex_t`: 40 bytes on x86-64, 48 on aarch64. All other types have the same size on both, so only the offsets of

@@ -15,12 +15,6 @@ mirror! {
         ibv_rwq_ind_table,
         /// The argument of `ibv_create_rwq_ind_table`.
         ibv_rwq_ind_table_init_attr,
-        /// An XRC domain.
-        ibv_xrcd,
-        /// The argument of `ibv_open_xrcd`.
-        ibv_xrcd_init_attr,
-        /// The argument of `ibv_open_qp`.
-        ibv_qp_open_attr,
         /// Device memory.
         ibv_dm,
         /// The argument of `ibv_alloc_dm`.

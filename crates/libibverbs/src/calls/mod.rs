@@ -52,3 +52,5 @@ pub mod refused;
 pub(crate) mod srq;
 pub(crate) mod wr_calls;
 pub(crate) mod wr_list;
+pub(crate) mod xrc_recv_qp;
+pub(crate) mod xrcd;

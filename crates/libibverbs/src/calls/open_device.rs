@@ -10,7 +10,7 @@ use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
 use super::{
     bind_mw, cq, cq_ex, mw, null_mr, on_demand, parent_domain, post, query_device, query_port, refused, srq,
-    wr_calls,
+    wr_calls, xrc_recv_qp, xrcd,
 };
 use crate::abi::*;
 use crate::common::errno::{pointer, status, system_error};
@@ -38,6 +38,10 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     header.create_cq_ex = Some(cq_ex::create_cq_ex);
     header.create_qp_ex = Some(wr_calls::create_qp_ex);
     header.create_srq_ex = Some(srq::create_srq_ex);
+    header.open_xrcd = Some(xrcd::open_xrcd);
+    header.close_xrcd = Some(xrcd::close_xrcd);
+    header.get_srq_num = Some(srq::get_srq_num);
+    header.open_qp = Some(xrc_recv_qp::open_qp);
     header.alloc_td = Some(parent_domain::alloc_td);
     header.dealloc_td = Some(parent_domain::dealloc_td);
     header.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);

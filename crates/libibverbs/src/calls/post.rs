@@ -5,7 +5,7 @@ use std::{ptr, slice};
 
 use mitra_verbs::{
     Data, Error, InlineData, Key, MrId, PostError, Provider, QpType, Qpn, RecvWr, RemoteAddr, Result,
-    SendFlags, SendOp, SendWr, Sge, UdDestination, WindowBind,
+    SendFlags, SendOp, SendWr, Sge, Srqn, UdDestination, WindowBind,
 };
 use smallvec::SmallVec;
 
@@ -297,7 +297,13 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     } else {
         None
     };
-    let mut request = SendWr { wr_id: wr.wr_id, op, data, flags, ud, remote_srq: None };
+    let remote_srq = if qp_type == QpType::XrcSend {
+        // SAFETY: the queue pair sends by XRC, so the caller guarantees that the member `qp_type.xrc` is set.
+        Srqn::new(unsafe { wr.qp_type.xrc }.remote_srqn)
+    } else {
+        Srqn::default()
+    };
+    let mut request = SendWr { wr_id: wr.wr_id, op, data, flags, ud, remote_srq };
     limit_to_one_word(&mut request);
     Ok(request)
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
+use std::{mem, ptr};
 
 use mitra_softnic::SoftNic;
 use mitra_verbs::{
@@ -40,6 +41,7 @@ pub(crate) struct Qp {
     mcast_loopback: bool,
     /// The address vector that the program has set last, for `ibv_query_qp`.
     address_vector: Mutex<Option<ibv_ah_attr>>,
+    /// The membership in the protection domain, or in the XRC domain of an XRC receive queue pair.
     _pd: PdMember,
 }
 
@@ -136,14 +138,18 @@ impl Qp {
 /// Converts the transport type.
 ///
 /// # Errors
-/// `Unsupported` for any type other than RC, UC and UD.
+/// `Unsupported` for any type other than RC, UC, UD and XRC, and `Invalid` for an XRC receive queue pair, which `ibv_create_qp_ex` creates.
 fn transport_type(qp_type: ibv_qp_type) -> Result<QpType> {
     match qp_type {
         IBV_QPT_RC => Ok(QpType::Rc),
         IBV_QPT_UC => Ok(QpType::Uc),
         IBV_QPT_UD => Ok(QpType::Ud),
+        IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
+        IBV_QPT_XRC_RECV => {
+            Err(Error::Invalid("an XRC receive queue pair needs an XRC domain (ibv_create_qp_ex)"))
+        }
         _ => {
-            Err(Error::Unsupported("XRC, raw packet or driver queue pairs; create one of type RC, UC or UD"))
+            Err(Error::Unsupported("raw packet or driver queue pairs; create one of type RC, UC, UD or XRC"))
         }
     }
 }
@@ -158,8 +164,9 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp
 /// Creates a queue pair, and writes the granted capacities back to `init`.
 ///
 /// # Errors
-/// `Invalid` if a completion queue is null, `Unsupported` for a type that the device does not have or, on a device with several rails, for
-/// a UD or UC queue pair with a shared receive queue. Otherwise the error of the NIC or of [`MultiRail::create_qp`].
+/// `Invalid` if a completion queue is null (an XRC send queue pair needs none for receives) or the shared receive queue is for XRC,
+/// `Unsupported` for a type that the device does not have or, on a device with several rails, for a UD or UC queue pair with a shared receive
+/// queue. Otherwise the error of the NIC or of [`MultiRail::create_qp`].
 ///
 /// # Safety
 /// `pd`, the completion queues and the shared receive queue are objects of the program. The queues may be null.
@@ -168,19 +175,26 @@ pub(crate) unsafe fn create(
     init: &mut ibv_qp_init_attr,
     mcast_loopback: bool,
 ) -> Result<*mut ibv_qp_ex> {
-    if init.send_cq.is_null() || init.recv_cq.is_null() {
+    let qp_type = transport_type(init.qp_type)?;
+    // As in the kernel, an XRC send queue pair needs no queue for receives, and ignores the one that it is given.
+    let sends_only = qp_type == QpType::XrcSend;
+    if init.send_cq.is_null() || (init.recv_cq.is_null() && !sends_only) {
         return Err(Error::Invalid("a queue pair needs a completion queue for sends and one for receives"));
     }
+    let recv_cq = if sends_only { init.send_cq } else { init.recv_cq };
+    let srq = if sends_only { ptr::null_mut() } else { init.srq };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let ((domain, context), send_cq, recv_cq, srq) = unsafe {
-        let srq = if init.srq.is_null() { None } else { Some(Srq::find(init.srq)?) };
-        (find_with_context::<Pd>(pd)?, Cq::find(init.send_cq)?, Cq::find(init.recv_cq)?, srq)
+        let srq = if srq.is_null() { None } else { Some(Srq::find(srq)?) };
+        (find_with_context::<Pd>(pd)?, Cq::find(init.send_cq)?, Cq::find(recv_cq)?, srq)
     };
-    let qp_type = transport_type(init.qp_type)?;
+    if srq.is_some_and(Srq::is_xrc) {
+        return Err(Error::Invalid("only XRC messages reach an XRC shared receive queue"));
+    }
     let cap = &mut init.cap;
     // A provider may grant more than the program requests (`ibv_create_qp(3)`).
     cap.max_inline_data = cap.max_inline_data.max(MIN_INLINE_BYTES);
-    if srq.is_some() {
+    if srq.is_some() || sends_only {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
     let attr = QpInitAttr {
@@ -232,31 +246,22 @@ pub(crate) unsafe fn create(
             (Backend::Nic(Arc::clone(nic), qpn), qpn)
         }
     };
-    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
-    // valid value.
-    let header: AbiHeader<ibv_qp_ex> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
-    let fields = unsafe { &mut (*header.get()).qp_base };
-    fields.context = context.address();
-    fields.qp_context = init.qp_context;
-    fields.pd = pd;
-    (fields.send_cq, fields.recv_cq, fields.srq) = (init.send_cq, init.recv_cq, init.srq);
-    (fields.handle, fields.qp_num) = (qpn.value(), qpn.value());
-    fields.state = IBV_QPS_RESET;
-    fields.qp_type = init.qp_type;
-    let qp = Qp {
-        header,
+    let new = NewQp {
+        context,
         backend,
+        qpn,
         qp_type,
-        events: UnacknowledgedEvents::default(),
-        wr_builder: WrBuilder::default(),
         cap: *cap,
         sq_sig_all: attr.sq_sig_all,
         mcast_loopback,
-        address_vector: Mutex::default(),
-        _pd: PdMember::clone(&domain.member),
-    }
-    .into_raw();
+        member: PdMember::clone(&domain.member),
+    };
+    let qp = new.into_object(|fields| {
+        fields.qp_context = init.qp_context;
+        fields.pd = pd;
+        (fields.send_cq, fields.recv_cq, fields.srq) = (init.send_cq, init.recv_cq, init.srq);
+        fields.qp_type = init.qp_type;
+    });
     note_granted_inline(cap.max_inline_data);
     context.rails.objects().qps.insert(qpn, context.object_entry(qp as usize));
     Ok(qp)
@@ -275,6 +280,61 @@ fn check_capacities(cap: &QpCap, limits: &Limits) -> Result<()> {
     check_limit("bytes of inline data", cap.inline, limits.inline)
 }
 
+/// A queue pair for which the program's object is to be created.
+pub(crate) struct NewQp<'a> {
+    context: &'a Context,
+    backend: Backend,
+    qpn: Qpn,
+    qp_type: QpType,
+    cap: ibv_qp_cap,
+    sq_sig_all: bool,
+    mcast_loopback: bool,
+    member: PdMember,
+}
+
+impl<'a> NewQp<'a> {
+    /// Returns a queue pair without queues of the NIC of rail 0.
+    pub(crate) fn on_nic(context: &'a Context, qpn: Qpn, qp_type: QpType, member: PdMember) -> NewQp<'a> {
+        NewQp {
+            context,
+            backend: Backend::Nic(Arc::clone(context.rails.nic()), qpn),
+            qpn,
+            qp_type,
+            // SAFETY: the structure consists of integers, for which all zeros is a valid value.
+            cap: unsafe { mem::zeroed() },
+            sq_sig_all: false,
+            mcast_loopback: false,
+            member,
+        }
+    }
+
+    /// Creates the object. `set` sets the fields of its C structure that the program has chosen.
+    pub(crate) fn into_object(self, set: impl FnOnce(&mut ibv_qp)) -> *mut ibv_qp_ex {
+        // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
+        // valid value.
+        let header: AbiHeader<ibv_qp_ex> = unsafe { AbiHeader::zeroed() };
+        // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
+        let fields = unsafe { &mut (*header.get()).qp_base };
+        fields.context = self.context.address();
+        (fields.handle, fields.qp_num) = (self.qpn.value(), self.qpn.value());
+        fields.state = IBV_QPS_RESET;
+        set(fields);
+        Qp {
+            header,
+            backend: self.backend,
+            qp_type: self.qp_type,
+            events: UnacknowledgedEvents::default(),
+            wr_builder: WrBuilder::default(),
+            cap: self.cap,
+            sq_sig_all: self.sq_sig_all,
+            mcast_loopback: self.mcast_loopback,
+            address_vector: Mutex::default(),
+            _pd: self.member,
+        }
+        .into_raw()
+    }
+}
+
 fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
     cq.virtual_cq.clone().ok_or(Error::Invalid("the completion queue belongs to another device"))
 }
@@ -284,7 +344,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the call, and `attr` is valid.
     let (object, attr) = unsafe { (Qp::find_ibv_qp(qp), &*attr) };
     let changed = object.and_then(|object| {
-        object.modify(&qp_attr::from_c(attr, mask as u32)?)?;
+        object.modify(&qp_attr::from_c(attr, qp_attr::without_other_role(object.qp_type, mask as u32))?)?;
         if mask as u32 & IBV_QP_AV != 0 {
             *lock(&object.address_vector) = Some(attr.ah_attr);
         }
@@ -344,8 +404,17 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 
 /// Ends the use of a queue pair that is being destroyed. Afterwards no other thread finds its address.
 fn end(object: &Qp, context: &Context, qpn: Qpn, address: usize) -> Result<()> {
-    unless_dead(object.close())?;
-    context.remove_object(address, |objects| objects.qps.remove(&qpn));
+    if matches!(object.qp_type, QpType::XrcRecv(_)) {
+        // The queue pair itself ends with the last of its objects (`ibv_open_qp`).
+        let mut is_last = false;
+        context.remove_object(address, |objects| is_last = objects.remove_shared_qp(qpn, address));
+        if is_last {
+            unless_dead(object.close())?;
+        }
+    } else {
+        unless_dead(object.close())?;
+        context.remove_object(address, |objects| objects.qps.remove(&qpn));
+    }
     object.events.wait_for_all();
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The conversion of queue pair attributes from and to `ibv_qp_attr`.
 
-use mitra_verbs::{Access, Error, Gid, Psn, QpAttr, QpState, QpStatus, Qpn, Result, SqDrain};
+use mitra_verbs::{Access, Error, Gid, Psn, QpAttr, QpState, QpStatus, QpType, Qpn, Result, SqDrain};
 
 use super::mtu::{mtu_code, mtu_from_code};
 use super::{ah, mr};
@@ -9,6 +9,16 @@ use crate::abi::*;
 /// The attributes that are accepted without effect. `IBV_QP_CUR_STATE` has none, because every transition checks the current state. The others
 /// concern path migration and SQD events, which the device does not have.
 const NO_EFFECT: u32 = IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_PATH_MIG_STATE;
+
+/// Removes the attributes of the other end of an XRC connection from a mask, as the kernel's uverbs do (`modify_qp_mask`). perftest sets the
+/// attributes of both roles at both ends.
+pub(crate) fn without_other_role(qp_type: QpType, mask: u32) -> u32 {
+    match qp_type {
+        QpType::XrcSend => mask & !(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+        QpType::XrcRecv(_) => mask & !(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY),
+        _ => mask,
+    }
+}
 
 /// Converts the attributes that a mask selects.
 ///

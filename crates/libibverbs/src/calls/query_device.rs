@@ -40,7 +40,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     out.vendor_id = 0x00ff_ffff;
     out.max_qp = count(limits.qps);
     out.max_qp_wr = count(limits.wrs);
-    out.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
+    out.device_cap_flags = IBV_DEVICE_XRC | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
     if context.rails.multi_rail.is_none() {
         out.device_cap_flags |= IBV_DEVICE_PORT_ACTIVE_EVENT
             | IBV_DEVICE_MEM_MGT_EXTENSIONS

@@ -8,7 +8,9 @@ use mitra_verbs::{AsyncEvent, Error, Provider, Result, SrqId};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
+use super::cq::Cq;
 use super::pd::{Pd, PdMember};
+use super::xrcd::Xrcd;
 use crate::abi::*;
 use crate::common::errno::{pointer, status, unless_dead};
 use crate::common::limit::check_limit;
@@ -26,9 +28,18 @@ pub(crate) struct Srq {
     pub(crate) sges: u32,
     /// The limit that was armed last. The limit event disarms the queue, but does not change this value.
     limit: AtomicU32,
-    /// The queue from which virtual queue pairs take receives. Present on a device with several rails.
+    /// The queue from which virtual queue pairs take receives. Present on a device with several rails, unless the queue is for XRC.
     pub(crate) virtual_srq: Option<Arc<VirtualSrq>>,
     _pd: PdMember,
+    /// Present if the queue is in an XRC domain.
+    xrcd: Option<PdMember>,
+}
+
+impl Srq {
+    /// Whether the queue is in an XRC domain.
+    pub(crate) fn is_xrc(&self) -> bool {
+        self.xrcd.is_some()
+    }
 }
 
 abi_object!(Srq: ibv_srq, "shared receive queue", handle);
@@ -40,7 +51,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
 ) -> *mut ibv_srq {
     // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the call, and the other pointer
     // is valid.
-    unsafe { pointer("ibv_create_srq", create(pd, &mut (*init).attr, (*init).srq_context)) }
+    unsafe { pointer("ibv_create_srq", create(pd, &mut (*init).attr, (*init).srq_context, None)) }
 }
 
 pub(crate) unsafe extern "C" fn create_srq_ex(
@@ -49,19 +60,31 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 ) -> *mut ibv_srq {
     // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     let init = unsafe { &mut *init };
-    let is_basic = init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || init.srq_type == IBV_SRQT_BASIC;
-    let made = if !is_basic {
-        Err(Error::Unsupported("shared receive queues for XRC or tag matching; create a basic one"))
-    } else if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
-        Err(Error::Invalid("a shared receive queue needs a protection domain"))
-    } else {
-        // SAFETY: `IBV_SRQ_INIT_ATTR_PD` is set, so by rule *objects* (module `calls`) `init.pd` is a protection domain.
-        unsafe { create(init.pd, &mut init.attr, init.srq_context) }
+    let has = |bits: u32| init.comp_mask & bits == bits;
+    let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
+    let xrc = match srq_type {
+        IBV_SRQT_BASIC => Ok(None),
+        IBV_SRQT_XRC if has(IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ) => {
+            // SAFETY: the bits of the domain and the completion queue are set, so by rule *objects* (module `calls`) they are objects.
+            unsafe { Xrcd::find(init.xrcd).and_then(|domain| Ok(Some((domain, Cq::find(init.cq)?)))) }
+        }
+        IBV_SRQT_XRC => {
+            Err(Error::Invalid("an XRC shared receive queue needs an XRC domain and a completion queue"))
+        }
+        _ => Err(Error::Unsupported("shared receive queues for tag matching; create a basic one")),
     };
+    let made = xrc.and_then(|xrc| {
+        if !has(IBV_SRQ_INIT_ATTR_PD) {
+            return Err(Error::Invalid("a shared receive queue needs a protection domain"));
+        }
+        // SAFETY: `IBV_SRQ_INIT_ATTR_PD` is set, so by rule *objects* (module `calls`) `init.pd` is a protection domain.
+        unsafe { create(init.pd, &mut init.attr, init.srq_context, xrc) }
+    });
     pointer("ibv_create_srq_ex", made)
 }
 
-/// Creates a shared receive queue.
+/// Creates a shared receive queue. `xrc` are its XRC domain and its completion queue, if it is for XRC. Then it is on rail 0, as XRC queue
+/// pairs are.
 ///
 /// # Errors
 /// `Limit` if a capacity exceeds the device's, or the error of the NIC.
@@ -72,13 +95,17 @@ unsafe fn create(
     pd: *mut ibv_pd,
     attr: &mut ibv_srq_attr,
     srq_context: *mut std::ffi::c_void,
+    xrc: Option<(&Xrcd, &Cq)>,
 ) -> Result<*mut ibv_srq> {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
     let limits = context.rails.limits();
     check_limit("scatter/gather entries of a receive", attr.max_sge, limits.sges)?;
     check_limit("shared receive queue entries", attr.max_wr, limits.wrs)?;
-    let id = context.nic().create_srq(object.id, attr.max_wr)?;
+    let id = match xrc {
+        None => context.nic().create_srq(object.id, attr.max_wr)?,
+        Some((domain, cq)) => context.nic().create_xrc_srq(object.id, domain.id, cq.id, attr.max_wr)?,
+    };
     // SAFETY: the structure consists of integers and raw pointers, for which all zeros is a valid value.
     let header: AbiHeader<ibv_srq> = unsafe { AbiHeader::zeroed() };
     // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
@@ -87,7 +114,7 @@ unsafe fn create(
     fields.srq_context = srq_context;
     fields.pd = pd;
     fields.handle = id.0;
-    let virtual_srq = object.multi_rail.as_ref().map(|pd| {
+    let virtual_srq = object.multi_rail.as_ref().filter(|_| xrc.is_none()).map(|pd| {
         let rails = Arc::downgrade(&context.rails);
         VirtualSrq::new(Arc::clone(pd), attr.max_wr, limits.message_bytes, move || {
             if let Some(rails) = rails.upgrade() {
@@ -104,6 +131,7 @@ unsafe fn create(
         limit: AtomicU32::new(0),
         virtual_srq,
         _pd: PdMember::clone(&object.member),
+        xrcd: xrc.map(|(domain, _)| PdMember::clone(&domain.member)),
     }
     .into_raw();
     context.rails.objects().srqs.insert(id, context.object_entry(srq as usize));
@@ -151,6 +179,14 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
         });
     });
     status("ibv_query_srq", queried)
+}
+
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the call, and `number` is valid for writing.
+    let read = unsafe { find_with_context::<Srq>(srq) }
+        .and_then(|(object, context)| context.nic().srq_number(object.id))
+        .map(|srqn| unsafe { number.write(srqn.value()) });
+    status("ibv_get_srq_num", read)
 }
 
 #[unsafe(no_mangle)]

@@ -3,11 +3,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
 
-use mitra_verbs::{Data, Error, InlineData, Key, RemoteAddr, Result, SendOp, SendWr};
+use mitra_verbs::{Data, Error, InlineData, Key, RemoteAddr, Result, SendOp, SendWr, Srqn};
 
 use super::abi_object::AbiObject;
 use super::post;
 use super::qp::{self, Qp};
+use super::xrc_recv_qp;
 use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure, pointer, status};
 
@@ -34,11 +35,19 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// # Safety
 /// The rules of [`super`] for `ibv_create_qp_ex`.
 unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
-    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let known = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if init.comp_mask & !known != 0 {
-        return Err(Error::Unsupported(
-            "XRC domains, TSO, work queues or hashing; leave their bits out of comp_mask",
-        ));
+        return Err(Error::Unsupported("TSO, work queues or hashing; leave their bits out of comp_mask"));
+    }
+    if init.qp_type == IBV_QPT_XRC_RECV {
+        if init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
+            return Err(Error::Invalid("an XRC receive queue pair needs an XRC domain"));
+        }
+        // SAFETY: `IBV_QP_INIT_ATTR_XRCD` is set, so the caller guarantees that the domain is null or an object.
+        return unsafe { xrc_recv_qp::create(init) };
     }
     if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
         return Err(Error::Invalid("a queue pair needs a protection domain"));
@@ -82,6 +91,7 @@ fn fill_send_ops(qp: &mut ibv_qp_ex) {
     qp.wr_send_imm = Some(wr_send_imm);
     qp.wr_send_inv = Some(wr_send_inv);
     qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
     qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     qp.wr_set_sge = Some(wr_set_sge);
@@ -211,6 +221,16 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
     unsafe {
         modify_last(qp, |wr| {
             wr.ud = Some(post::ud_destination(ah, remote_qpn, remote_qkey)?);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    unsafe {
+        modify_last(qp, |wr| {
+            wr.remote_srq = Srqn::new(remote_srqn);
             Ok(())
         });
     }

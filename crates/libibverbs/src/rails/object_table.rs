@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mitra_verbs::{AsyncEvent, CqId, Qpn, SrqId};
+use mitra_verbs::{AsyncEvent, CqId, Qpn, SrqId, XrcdId};
 
 use super::virtual_cq::VirtualCq;
 use crate::abi::*;
@@ -35,12 +35,28 @@ pub(crate) struct CqEntry {
     pub(crate) virtual_cq: Option<Arc<VirtualCq>>,
 }
 
+/// An XRC receive queue pair, for which the program may have several `ibv_qp`s (`ibv_open_qp`).
+pub(crate) struct SharedQp {
+    pub(crate) domain: XrcdId,
+    pub(crate) handles: Vec<ObjectEntry>,
+    /// The number of handles that threads create now.
+    pub(crate) handles_in_creation: usize,
+}
+
+impl SharedQp {
+    pub(crate) fn new(domain: XrcdId) -> SharedQp {
+        SharedQp { domain, handles: Vec::new(), handles_in_creation: 0 }
+    }
+}
+
 /// The objects that exist. A verb that destroys an object removes it from the table under the table's lock, and frees it afterwards.
 /// Therefore an address that is found in the table is valid as long as the lock is held.
 #[derive(Default)]
 pub(crate) struct ObjectTable {
     pub(crate) contexts: Vec<ObjectEntry>,
     pub(crate) qps: HashMap<Qpn, ObjectEntry>,
+    /// The XRC receive queue pairs, which are not in `qps`.
+    pub(crate) shared_qps: HashMap<Qpn, SharedQp>,
     pub(crate) cqs: HashMap<CqId, CqEntry>,
     pub(crate) srqs: HashMap<SrqId, ObjectEntry>,
 }
@@ -58,20 +74,43 @@ impl ObjectTable {
             }
             return;
         }
-        let cq = |id| self.cqs.get(&id).map(|entry| &entry.object);
-        let (event_type, object) = match event {
-            AsyncEvent::QpFatal(qp) => (IBV_EVENT_QP_FATAL, self.qps.get(&qp)),
-            AsyncEvent::QpRequestError(qp) => (IBV_EVENT_QP_REQ_ERR, self.qps.get(&qp)),
-            AsyncEvent::QpAccessError(qp) => (IBV_EVENT_QP_ACCESS_ERR, self.qps.get(&qp)),
-            AsyncEvent::SqDrained(qp) => (IBV_EVENT_SQ_DRAINED, self.qps.get(&qp)),
-            AsyncEvent::CommunicationEstablished(qp) => (IBV_EVENT_COMM_EST, self.qps.get(&qp)),
-            AsyncEvent::LastWqeReached(qp) => (IBV_EVENT_QP_LAST_WQE_REACHED, self.qps.get(&qp)),
-            AsyncEvent::CqError(id) => (IBV_EVENT_CQ_ERR, cq(id)),
-            AsyncEvent::SrqLimitReached(srq) => (IBV_EVENT_SRQ_LIMIT_REACHED, self.srqs.get(&srq)),
+        let (event_type, objects) = match event {
+            AsyncEvent::QpFatal(qp) => (IBV_EVENT_QP_FATAL, self.handles_of(qp)),
+            AsyncEvent::QpRequestError(qp) => (IBV_EVENT_QP_REQ_ERR, self.handles_of(qp)),
+            AsyncEvent::QpAccessError(qp) => (IBV_EVENT_QP_ACCESS_ERR, self.handles_of(qp)),
+            AsyncEvent::SqDrained(qp) => (IBV_EVENT_SQ_DRAINED, self.handles_of(qp)),
+            AsyncEvent::CommunicationEstablished(qp) => (IBV_EVENT_COMM_EST, self.handles_of(qp)),
+            AsyncEvent::LastWqeReached(qp) => (IBV_EVENT_QP_LAST_WQE_REACHED, self.handles_of(qp)),
+            AsyncEvent::CqError(id) => {
+                let object = self.cqs.get(&id).map(|entry| &entry.object);
+                (IBV_EVENT_CQ_ERR, object.map_or(&[][..], std::slice::from_ref))
+            }
+            AsyncEvent::SrqLimitReached(srq) => {
+                (IBV_EVENT_SRQ_LIMIT_REACHED, self.srqs.get(&srq).map_or(&[][..], std::slice::from_ref))
+            }
             _ => return,
         };
-        if let Some(object) = object {
+        for object in objects {
             object.events.push(PendingEvent { event_type, element: object.address });
+        }
+    }
+
+    /// Removes an `ibv_qp` of an XRC receive queue pair. Returns whether it was the last one.
+    pub(crate) fn remove_shared_qp(&mut self, qpn: Qpn, address: usize) -> bool {
+        let Some(queue_pair) = self.shared_qps.get_mut(&qpn) else { return false };
+        queue_pair.handles.retain(|handle| handle.address != address);
+        let is_last = queue_pair.handles.is_empty() && queue_pair.handles_in_creation == 0;
+        if is_last {
+            self.shared_qps.remove(&qpn);
+        }
+        is_last
+    }
+
+    /// Returns the `ibv_qp`s of a queue pair.
+    fn handles_of(&self, qp: Qpn) -> &[ObjectEntry] {
+        match self.qps.get(&qp) {
+            Some(only) => std::slice::from_ref(only),
+            None => self.shared_qps.get(&qp).map_or(&[], |queue_pair| &queue_pair.handles),
         }
     }
 }

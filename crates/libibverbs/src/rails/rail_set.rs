@@ -9,6 +9,7 @@ use mitra_verbs::{AsyncEvent, Gid, Limits, PortState, Provider, Result};
 use super::object_table::ObjectTable;
 use super::on_demand_regions::OnDemandRegions;
 use super::virtual_qps::MultiRail;
+use super::xrc_domains::XrcDomains;
 use crate::common::lock::lock;
 
 /// The open device.
@@ -24,6 +25,7 @@ pub(crate) struct RailSet {
     objects: Mutex<ObjectTable>,
     /// The memory regions with on-demand paging.
     pub(crate) on_demand: Mutex<OnDemandRegions>,
+    xrc_domains: Mutex<XrcDomains>,
     /// The control socket for `mitra fault`, which lives as long as the device is open.
     pub(super) fault_control: OnceLock<ControlServer>,
 }
@@ -36,7 +38,8 @@ impl RailSet {
         // The index only informs programs, so a device without one is usable.
         let interface_index = interface_index(gid.into()).unwrap_or(0);
         let (objects, on_demand, fault_control) = (Mutex::default(), Mutex::default(), OnceLock::new());
-        Ok(RailSet { nics, gid, interface_index, multi_rail, objects, on_demand, fault_control })
+        let xrc_domains = Mutex::default();
+        Ok(RailSet { nics, gid, interface_index, multi_rail, objects, on_demand, xrc_domains, fault_control })
     }
 
     /// Returns the NIC of rail 0. The program's objects have the numbers that this NIC assigned.
@@ -65,6 +68,11 @@ impl RailSet {
     /// Locks the table of the program's objects.
     pub(crate) fn objects(&self) -> MutexGuard<'_, ObjectTable> {
         lock(&self.objects)
+    }
+
+    /// Locks the table of the XRC domains.
+    pub(crate) fn xrc_domains(&self) -> MutexGuard<'_, XrcDomains> {
+        lock(&self.xrc_domains)
     }
 
     /// Queues an asynchronous event at the contexts that it concerns.

@@ -17,8 +17,6 @@ static void what_is_not_there(void)
 	CHECK(ibv_query_gid_ex(end.context, 1, 0, &entry, 0) == 0 && entry.gid_type == IBV_GID_TYPE_ROCE_V2);
 	CHECK(ibv_query_pkey(end.context, 1, 1, &pkey) == -1);
 
-	struct ibv_xrcd_init_attr xrcd = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1 };
-	REFUSED(EOPNOTSUPP, ibv_open_xrcd(end.context, &xrcd));
 	struct ibv_alloc_dm_attr dm = { .length = PAGE };
 	REFUSED(EOPNOTSUPP, ibv_alloc_dm(end.context, &dm));
 	struct ibv_counters_init_attr counters = { 0 };
@@ -47,7 +45,7 @@ static void queue_pairs_beyond_the_limits(void)
 	WITH(cap.max_recv_wr, device.max_qp_wr + 1, EINVAL);
 	WITH(cap.max_send_wr, UINT32_MAX, EINVAL);
 	WITH(cap.max_recv_wr, UINT32_MAX, EINVAL);
-	WITH(qp_type, IBV_QPT_XRC_SEND, EOPNOTSUPP);
+	WITH(qp_type, IBV_QPT_XRC_RECV, EINVAL);
 	WITH(qp_type, IBV_QPT_RAW_PACKET, EOPNOTSUPP);
 	WITH(qp_type, 99, EOPNOTSUPP);
 	WITH(send_cq, NULL, EINVAL);

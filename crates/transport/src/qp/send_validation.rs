@@ -1,7 +1,7 @@
 //! Validation of sends when they are posted.
 
 use mitra_verbs::{
-    Capabilities, Data, DeviceAttr, Error, Limits, QpState, QpType, Result, SendOp, SendWr, WcStatus,
+    Capabilities, Data, DeviceAttr, Error, Limits, QpState, QpType, Result, SendOp, SendWr, Srqn, WcStatus,
 };
 
 use crate::IpPath;
@@ -59,12 +59,9 @@ fn check_operation(
                 "an XRC receive queue pair sends nothing; post to an XRC send queue pair",
             ));
         }
-        QpType::XrcSend if wr.remote_srq.is_none() => {
-            return Err(Error::Invalid("an XRC send names a shared receive queue; set `SendWr::remote_srq`"));
-        }
-        QpType::Rc | QpType::Uc | QpType::Ud | QpType::Gsi if wr.remote_srq.is_some() => {
+        QpType::Rc | QpType::Uc | QpType::Ud | QpType::Gsi if wr.remote_srq != Srqn::new(0) => {
             return Err(Error::Invalid(
-                "only XRC sends name a shared receive queue; leave `SendWr::remote_srq` empty",
+                "only XRC sends name a shared receive queue; leave `SendWr::remote_srq` 0",
             ));
         }
         QpType::Rc | QpType::Uc | QpType::XrcSend if wr.ud.is_some() => {

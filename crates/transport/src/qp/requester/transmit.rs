@@ -1,6 +1,6 @@
 //! Sending request packets.
 
-use mitra_verbs::{QpState, SendFlags, SendOp, Time, WcStatus};
+use mitra_verbs::{QpState, QpType, SendFlags, SendOp, Time, WcStatus};
 use mitra_wire::{AtomicEth, Message, Packet, Reth, Transport};
 
 use super::send_window::max_read_chunk;
@@ -125,7 +125,10 @@ impl Requester {
                 data_message(op, index, packets, len)
             }
         };
-        let transport = request.wr.remote_srq.map_or(Transport::Rc, Transport::Xrc);
+        let transport = match attrs.init.qp_type {
+            QpType::XrcSend => Transport::Xrc(request.wr.remote_srq),
+            _ => Transport::Rc,
+        };
         let end = Cursor { request: position, packet: index + psn_count };
         let cost = self.cost_at(end, attrs.mtu);
         // At least one acknowledgement request per quarter of the window keeps the window moving.

@@ -1,0 +1,102 @@
+//! XRC receive queue pairs, of which the program may have several `ibv_qp`s.
+
+use std::ffi::c_void;
+use std::{mem, ptr};
+
+use mitra_verbs::{CqId, Error, PdId, Provider, QpCap, QpInitAttr, QpType, Qpn, Result};
+
+use super::context::{Context, find_with_context};
+use super::pd::PdMember;
+use super::qp::NewQp;
+use super::qp_attr;
+use super::xrcd::Xrcd;
+use crate::abi::*;
+use crate::common::errno::pointer;
+use crate::rails::object_table::SharedQp;
+
+/// Creates a queue pair of the type `IBV_QPT_XRC_RECV`. It has no queues and no protection domain.
+///
+/// # Errors
+/// `Invalid` if the domain is null, or the error of the NIC.
+///
+/// # Safety
+/// The XRC domain is null or an object of the program.
+pub(crate) unsafe fn create(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    let (domain, context) = unsafe { find_with_context::<Xrcd>(init.xrcd)? };
+    let nic = context.rails.nic();
+    let no_queues = QpCap { send_wrs: 0, recv_wrs: 0, send_sges: 0, recv_sges: 0, inline: 0 };
+    // The NIC does not read the protection domain and the completion queues.
+    let attr = QpInitAttr {
+        qp_type: QpType::XrcRecv(domain.id),
+        pd: PdId(0),
+        send_cq: CqId(0),
+        recv_cq: CqId(0),
+        srq: None,
+        cap: no_queues,
+        sq_sig_all: false,
+    };
+    let qpn = nic.create_qp(&attr)?;
+    // SAFETY: the structure consists of integers, for which all zeros is a valid value.
+    init.cap = unsafe { mem::zeroed() };
+    Ok(recv_handle(context, domain, qpn, init.qp_context))
+}
+
+/// Opens an XRC receive queue pair of the domain a further time.
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the call, the other pointer is valid, and
+    // the domain in it is null or an object of the program.
+    let opened = unsafe { Context::find_raw(context).and_then(|context| open_existing_qp(context, &*attr)) };
+    pointer("ibv_open_qp", opened).cast()
+}
+
+/// # Safety
+/// The XRC domain is null or an object of the program.
+unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result<*mut ibv_qp_ex> {
+    let required = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
+        return Err(Error::Unsupported("an unknown bit in comp_mask"));
+    }
+    if attr.comp_mask & required != required || attr.qp_type != IBV_QPT_XRC_RECV {
+        return Err(Error::Invalid(
+            "only an XRC receive queue pair can be opened, by number, domain and type",
+        ));
+    }
+    // SAFETY: `IBV_QP_OPEN_ATTR_XRCD` is set, and the caller upholds the requirement (`# Safety` above).
+    let (domain, _) = unsafe { find_with_context::<Xrcd>(attr.xrcd)? };
+    let qpn = Qpn::new(attr.qp_num);
+    {
+        let mut objects = context.rails.objects();
+        let queue_pair = objects.shared_qps.get_mut(&qpn).filter(|queue_pair| queue_pair.domain == domain.id);
+        let queue_pair =
+            queue_pair.ok_or(Error::Invalid("the XRC domain has no receive queue pair with this number"))?;
+        // The queue pair is not destroyed between here and the entry of its new handle.
+        queue_pair.handles_in_creation += 1;
+    }
+    let qp_context =
+        if attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 { attr.qp_context } else { ptr::null_mut() };
+    let qp = recv_handle(context, domain, qpn, qp_context);
+    if let Some(queue_pair) = context.rails.objects().shared_qps.get_mut(&qpn) {
+        queue_pair.handles_in_creation -= 1;
+    }
+    Ok(qp)
+}
+
+/// Creates an `ibv_qp` for a receive queue pair of the NIC.
+fn recv_handle(context: &Context, domain: &Xrcd, qpn: Qpn, qp_context: *mut c_void) -> *mut ibv_qp_ex {
+    let qp_type = QpType::XrcRecv(domain.id);
+    let state = context.nic().query_qp(qpn).map_or(IBV_QPS_RESET, |status| qp_attr::to_c(&status).qp_state);
+    let qp = NewQp::on_nic(context, qpn, qp_type, PdMember::clone(&domain.member)).into_object(|fields| {
+        fields.qp_context = qp_context;
+        fields.qp_type = IBV_QPT_XRC_RECV;
+        fields.state = state;
+    });
+    let entry = context.object_entry(qp as usize);
+    let mut objects = context.rails.objects();
+    let queue_pair = objects.shared_qps.entry(qpn).or_insert_with(|| SharedQp::new(domain.id));
+    queue_pair.handles.push(entry);
+    qp
+}

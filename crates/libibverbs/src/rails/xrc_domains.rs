@@ -1,0 +1,109 @@
+//! The XRC domains of a process, and the files that they are associated with.
+//!
+//! A file associates the domains that several contexts of one process open. The domain is on the NIC of rail 0. Each process has NICs of its
+//! own, so a domain is never shared between processes.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+
+use mitra_softnic::SoftNic;
+use mitra_verbs::{Provider, Result, XrcdId};
+
+use crate::common::errno::unless_dead;
+
+/// The device and the number of an inode.
+type Inode = (u64, u64);
+
+/// The domains that are open.
+#[derive(Default)]
+pub(crate) struct XrcDomains {
+    open: HashMap<XrcdId, OpenDomain>,
+    by_inode: HashMap<Inode, XrcdId>,
+}
+
+struct OpenDomain {
+    /// The number of `ibv_xrcd`s.
+    handles: usize,
+    /// The file that the domain is associated with. It is kept open, so that its inode is not used again.
+    file: Option<(Inode, File)>,
+}
+
+/// Whether a domain may exist, or has to exist (`O_CREAT` and `O_EXCL` of `ibv_open_xrcd(3)`).
+#[derive(Clone, Copy)]
+pub(crate) struct OpenFlags {
+    pub(crate) create: bool,
+    pub(crate) exclusive: bool,
+}
+
+/// Why a domain was not opened.
+pub(crate) enum OpenXrcdError {
+    /// The descriptor is not that of an open file.
+    BadDescriptor,
+    /// No domain of this process is associated with the file, and `O_CREAT` is not set.
+    NoDomain,
+    /// A domain is associated with the file, and `O_EXCL` is set.
+    Exists,
+    Nic(mitra_verbs::Error),
+}
+
+impl XrcDomains {
+    /// Opens the domain that is associated with a file. If there is none, or no file is given, creates a domain.
+    ///
+    /// # Errors
+    /// See [`OpenXrcdError`].
+    pub(crate) fn open(
+        &mut self,
+        nic: &SoftNic,
+        file: Option<BorrowedFd<'_>>,
+        flags: OpenFlags,
+    ) -> Result<XrcdId, OpenXrcdError> {
+        let file = match file {
+            None => None,
+            Some(fd) => {
+                let file = fd.try_clone_to_owned().map(File::from);
+                let opened = file.and_then(|file| Ok((file.metadata()?, file)));
+                let (metadata, file) = opened.map_err(|_| OpenXrcdError::BadDescriptor)?;
+                Some(((metadata.dev(), metadata.ino()), file))
+            }
+        };
+        if let Some((inode, _)) = &file {
+            if let Some(&id) = self.by_inode.get(inode) {
+                if flags.exclusive {
+                    return Err(OpenXrcdError::Exists);
+                }
+                if let Some(domain) = self.open.get_mut(&id) {
+                    domain.handles += 1;
+                }
+                return Ok(id);
+            }
+            if !flags.create {
+                return Err(OpenXrcdError::NoDomain);
+            }
+        }
+        let id = nic.alloc_xrcd().map_err(OpenXrcdError::Nic)?;
+        if let Some((inode, _)) = &file {
+            self.by_inode.insert(*inode, id);
+        }
+        self.open.insert(id, OpenDomain { handles: 1, file });
+        Ok(id)
+    }
+
+    /// Closes a domain once. The last close destroys it.
+    ///
+    /// # Errors
+    /// The error of the NIC. The domain is then open as before.
+    pub(crate) fn close(&mut self, nic: &SoftNic, id: XrcdId) -> Result<()> {
+        let Some(domain) = self.open.get_mut(&id) else { return Ok(()) };
+        if domain.handles > 1 {
+            domain.handles -= 1;
+            return Ok(());
+        }
+        unless_dead(nic.dealloc_xrcd(id))?;
+        if let Some((inode, _)) = self.open.remove(&id).and_then(|domain| domain.file) {
+            self.by_inode.remove(&inode);
+        }
+        Ok(())
+    }
+}
