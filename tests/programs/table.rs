@@ -50,7 +50,6 @@ pub(crate) struct Failure {
     pub(crate) because: &'static str,
 }
 
-const XRC: &str = "XRC is not supported: `ibv_open_xrcd` fails with EOPNOTSUPP";
 const LID: &str = "qperf addresses its peer by LID only, and a RoCE device has no LID; with `-cm 1` (RC tests), it uses an IP address";
 
 const SIDEWAY: &str = "The examples of the crate `sideway` 0.4.3. The crate loads libibverbs and librdmacm with `dlopen`. `cargo xtask setup` builds them.";
@@ -79,9 +78,10 @@ pub(crate) static SECTIONS: &[Section] = &[
             "ibv_srq_pingpong -g 0 -e -c",
             "ibv_rc_pingpong -g 0 -c -o",
             "ibv_rc_pingpong -g 0 -c -o -P",
+            "ibv_xsrq_pingpong -g 0",
+            "ibv_xsrq_pingpong -g 0 -e",
         ],
         fails: &[
-            Failure { command: "ibv_xsrq_pingpong -g 0 -c", says: "XRC", because: XRC },
             Failure {
                 command: "ibv_rc_pingpong -g 0 -j",
                 says: "Device doesn't support dm allocation",
@@ -152,7 +152,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "ib_atomic_bw -F -n 500 -A FETCH_AND_ADD -q 4",
             "ib_atomic_bw -F -n 500 -A CMP_AND_SWAP -e",
         ],
-        fails: &[Failure { command: "ib_send_bw -F -c XRC", says: "XRC", because: XRC }],
+        fails: &[],
     },
     Section {
         title: "perftest, UC and UD",

@@ -61,7 +61,6 @@ const NO_FLOWS: &str =
     "the device has no flow steering; packets reach a queue pair by its number, so no rule is needed";
 const NO_WORK_QUEUES: &str =
     "the device has no work queues outside queue pairs; create a queue pair, or a shared receive queue";
-const NO_XRC: &str = "the device has no XRC; use RC queue pairs with a shared receive queue";
 
 refused_slots! {
     create_counters(*mut ibv_context, *mut ibv_counters_init_attr) -> *mut ibv_counters, "ibv_create_counters":
@@ -92,10 +91,6 @@ refused_slots! {
     create_rwq_ind_table(*mut ibv_context, *mut ibv_rwq_ind_table_init_attr) -> *mut ibv_rwq_ind_table,
         "ibv_create_rwq_ind_table": NO_WORK_QUEUES;
     destroy_rwq_ind_table(*mut ibv_rwq_ind_table) -> c_int, "ibv_destroy_rwq_ind_table": NO_WORK_QUEUES;
-    open_xrcd(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd, "ibv_open_xrcd": NO_XRC;
-    close_xrcd(*mut ibv_xrcd) -> c_int, "ibv_close_xrcd": NO_XRC;
-    open_qp(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp, "ibv_open_qp": NO_XRC;
-    get_srq_num(*mut ibv_srq, *mut u32) -> c_int, "ibv_get_srq_num": NO_XRC;
 }
 
 /// Refuses tag matching. As for a request that cannot be posted, `bad_op` becomes the first operation.

@@ -173,10 +173,13 @@ static void wrong_number(void)
 	post_receive(foreign, 1);
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .qp_type.xrc.remote_srqn = number_of(foreign) };
 	CHECK(post_and_wait(&x, wr).status == IBV_WC_REM_ACCESS_ERR && is_empty(x.data_cq));
-	struct ibv_async_event event;
-	CHECK(ibv_get_async_event(end.context, &event) == 0);
-	CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == x.receiver);
-	ibv_ack_async_event(&event);
+	if (strcmp(getenv("MITRA_RAILS"), "1") == 0) {
+		/* With several rails, only reliable connections have events. */
+		struct ibv_async_event event;
+		CHECK(ibv_get_async_event(end.context, &event) == 0);
+		CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == x.receiver);
+		ibv_ack_async_event(&event);
+	}
 	CHECK(ibv_destroy_srq(foreign) == 0 && ibv_close_xrcd(other) == 0);
 	destroy_connection(x);
 }
