@@ -81,13 +81,11 @@ pub(crate) static SECTIONS: &[Section] = &[
             "ibv_xsrq_pingpong -g 0",
             "ibv_xsrq_pingpong -g 0 -e",
         ],
-        fails: &[
-            Failure {
-                command: "ibv_rc_pingpong -g 0 -j",
-                says: "Device doesn't support dm allocation",
-                because: "device memory is not supported, as the device attributes show",
-            },
-        ],
+        fails: &[Failure {
+            command: "ibv_rc_pingpong -g 0 -j",
+            says: "Device doesn't support dm allocation",
+            because: "device memory is not supported, as the device attributes show",
+        }],
     },
     Section {
         title: "Devices",
