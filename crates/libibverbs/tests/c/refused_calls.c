@@ -208,14 +208,19 @@ static void requests(void)
 	recv = (struct ibv_recv_wr){ .num_sge = 1 };
 	CHECK(ibv_post_recv(a, &recv, &bad_recv) == EINVAL);
 
-	/* A full queue returns ENOMEM, and takes requests again when there is room. */
+	/* A full queue returns ENOMEM, and takes requests again when there is room. The sends wait because the peer has no receives. */
 	int posted = 0, refused;
-	second = good;
-	while ((refused = post_write(a, &end, 3, to.addr + PAGE, to.rkey)) == 0)
+	struct ibv_send_wr send = { .wr_id = 3, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+	while ((refused = ibv_post_send(a, &send, &bad)) == 0)
 		CHECK(++posted <= 1000);
 	CHECK(refused == ENOMEM && posted >= DEPTH);
-	for (int i = 0; i < posted; i++)
-		CHECK(next(end.cq).status == IBV_WC_SUCCESS);
+	recv = (struct ibv_recv_wr){ .wr_id = 5 };
+	for (int i = 0; i < posted; i++) {
+		CHECK(ibv_post_recv(b, &recv, &bad_recv) == 0);
+		struct ibv_wc first_wc = next(end.cq), second_wc = next(end.cq);
+		CHECK(first_wc.status == IBV_WC_SUCCESS && second_wc.status == IBV_WC_SUCCESS);
+		CHECK(first_wc.wr_id + second_wc.wr_id == send.wr_id + recv.wr_id);
+	}
 	CHECK(post_write(a, &end, 4, to.addr, to.rkey + 0x100) == 0);
 	CHECK(next(end.cq).status == IBV_WC_REM_ACCESS_ERR);
 	CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0);
