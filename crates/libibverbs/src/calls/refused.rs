@@ -35,7 +35,7 @@ pub struct RefusedSlot {
 
 macro_rules! refused_slots {
     ($($slot:ident($($argument:ty),*) -> $value:ty, $call:literal: $reason:expr;)*) => {
-        /// Every slot of the context whose verb is refused. [`post_srq_ops`] has a function of its own.
+        /// Every slot of the context whose verb is refused. `post_srq_ops` has a function of its own.
         pub const REFUSED_SLOTS: &[RefusedSlot] = &[
             RefusedSlot { call: "ibv_post_srq_ops", offset: mem::offset_of!(verbs_context, post_srq_ops) },
             $(RefusedSlot { call: $call, offset: mem::offset_of!(verbs_context, $slot) },)*
