@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 
 use super::store_processes::{Store, StoreKind, is_installed};
@@ -85,17 +85,34 @@ fn block(kind: StoreKind, requests: u32, found: &mut [Measured; LOADS.len()]) ->
     let store = kind.start()?;
     // Each key is written about ten times.
     let keys = (requests / 10).clamp(1, 10_000);
-    load(&store, &LOADS[0], requests.div_ceil(10), keys)?;
+    run_load(&store, &LOADS[0], requests.div_ceil(10), keys)?;
     for (one, measured) in LOADS.iter().zip(found) {
-        let requests = requests * one.request_factor;
-        let before = store.cpu_seconds()?;
-        let RedisFigures { rate, median, p99 } = load(&store, one, requests, keys)?;
-        let cpu = f64::from(requests) / (store.cpu_seconds()? - before);
+        let (RedisFigures { rate, median, p99 }, cpu) =
+            measure(&store, one, requests * one.request_factor, keys)?;
         for (blocks, (median, p99)) in measured.iter_mut().zip([(median, p99), (rate, rate), (cpu, cpu)]) {
             blocks.push(median, p99);
         }
     }
     store.check(keys, SIZE)
+}
+
+/// The factor by which [`measure`] increases the number of requests, and how often it does.
+const MORE_REQUESTS: (u32, u32) = (8, 3);
+
+/// Runs a load. Also returns the requests per second of CPU time. `redis-benchmark` measures the duration in milliseconds, so a load that takes
+/// less than one is repeated with more requests.
+fn measure(store: &Store, load: &Load, requests: u32, keys: u32) -> anyhow::Result<(RedisFigures, f64)> {
+    let (factor, repetitions) = MORE_REQUESTS;
+    for repetition in 0..=repetitions {
+        let requests = requests.saturating_mul(factor.pow(repetition));
+        let before = store.cpu_seconds()?;
+        let figures = run_load(store, load, requests, keys)?;
+        let cpu = f64::from(requests) / (store.cpu_seconds()? - before);
+        if figures.rate.is_finite() && cpu.is_finite() {
+            return Ok((figures, cpu));
+        }
+    }
+    bail!("{}: the load takes less than a millisecond; give more --requests", load.name)
 }
 
 /// The result of `redis-benchmark`: requests per second, and latency in microseconds.
@@ -107,7 +124,7 @@ struct RedisFigures {
 }
 
 /// Runs `redis-benchmark`, which fails if a reply is an error.
-fn load(store: &Store, load: &Load, requests: u32, keys: u32) -> anyhow::Result<RedisFigures> {
+fn run_load(store: &Store, load: &Load, requests: u32, keys: u32) -> anyhow::Result<RedisFigures> {
     let mut command = Command::new("redis-benchmark");
     command.args(["-h", &store.at.ip().to_string(), "-p", &store.at.port().to_string()]);
     command.args(["-t", load.test, "-c", CLIENTS, "-d", &SIZE.to_string(), "-P", &load.pipeline.to_string()]);
