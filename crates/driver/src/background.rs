@@ -28,13 +28,14 @@ const BATCH: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Driver(Arc<Inner>);
 
-/// What the driver and its vQPs share. The thread has no reference to this, so that the last drop ends it.
+/// The handle of the thread, which the driver and its vQPs share. The thread holds no reference to the handle, so the last drop ends the
+/// thread.
 pub(crate) struct Inner {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread uses.
+/// The state that the thread, the driver and its vQPs share.
 struct Shared {
     epoll: Epoll,
     wake: EventFd,

@@ -73,7 +73,7 @@ fn completions_of_local_shutdown_make_descriptor_readable() {
     assert_eq!((completions.len(), completions[0].wr_id), (1, 3));
 }
 
-/// One thread waits for both descriptors without a timeout, so each missed event would end the test's progress.
+/// The test waits for both descriptors in one thread without a timeout, so it hangs if an event is missed.
 #[test]
 fn event_loop_drives_both_ends_through_failovers() {
     for heartbeats in [false, true] {

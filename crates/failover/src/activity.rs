@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What the virtual queue pairs of a [`Domain`](crate::Domain) do, and those of the domains that share its NICs.
+/// The counts of the virtual queue pairs of a [`Domain`](crate::Domain), and of the domains that share its NICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Activity {
     /// The number of vQPs that are neither closed nor dropped.

@@ -143,18 +143,13 @@ static void traffic_class(void)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*run)(void); } scenarios[] = {
+	static const struct scenario scenarios[] = {
 		{ "gid_table", gid_table }, { "network_device", network_device }, { "gid_indices", gid_indices },
 		{ "traffic_class", traffic_class },
 	};
 	alarm(60);
 	CHECK(argc == 2);
 	end = open_end();
-	for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
-		if (strcmp(argv[1], scenarios[i].name) == 0) {
-			scenarios[i].run();
-			return 0;
-		}
-	}
-	CHECK(!"a known scenario");
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
+	return 0;
 }

@@ -361,7 +361,7 @@ static void solicited(void)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*run)(void); } scenarios[] = {
+	static const struct scenario scenarios[] = {
 		{ "port_events", port_events }, { "device_fatal", device_fatal }, { "access_error", access_error },
 		{ "last_wqe_reached", last_wqe_reached }, { "registration_after_nic_death", registration_after_nic_death },
 		{ "resets", resets }, { "connected_to_itself", connected_to_itself }, { "rnr_retries_are_limited", rnr_retries_are_limited },
@@ -370,11 +370,6 @@ int main(int argc, char **argv)
 	CHECK(argc == 2);
 	alarm(60);
 	end = open_end();
-	for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
-		if (strcmp(argv[1], scenarios[i].name) == 0) {
-			scenarios[i].run();
-			return 0;
-		}
-	}
-	return 2;
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
+	return 0;
 }

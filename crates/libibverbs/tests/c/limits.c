@@ -159,17 +159,13 @@ static void completions(void)
 
 int main(int argc, char **argv)
 {
+	static const struct scenario scenarios[] = {
+		{ "capacities", capacities }, { "requests", requests }, { "objects", objects }, { "completions", completions },
+	};
 	CHECK(argc == 2);
 	alarm(60);
 	end = open_end();
 	CHECK(ibv_query_device(end.context, &device) == 0);
-	if (strcmp(argv[1], "capacities") == 0)
-		return capacities(), 0;
-	if (strcmp(argv[1], "requests") == 0)
-		return requests(), 0;
-	if (strcmp(argv[1], "objects") == 0)
-		return objects(), 0;
-	if (strcmp(argv[1], "completions") == 0)
-		return completions(), 0;
-	return 2;
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
+	return 0;
 }

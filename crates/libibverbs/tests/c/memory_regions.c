@@ -264,18 +264,13 @@ static void on_demand(void)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*run)(void); } scenarios[] = {
+	static const struct scenario scenarios[] = {
 		{ "unregisterable", unregisterable }, { "reregistration", reregistration }, { "null_regions", null_regions },
 		{ "on_demand", on_demand },
 	};
 	CHECK(argc == 2);
 	alarm(60);
 	end = open_end();
-	for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
-		if (strcmp(argv[1], scenarios[i].name) == 0) {
-			scenarios[i].run();
-			return 0;
-		}
-	}
-	return 2;
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
+	return 0;
 }

@@ -429,10 +429,7 @@ static void refused_by_completion(void)
 
 int main(int argc, char **argv)
 {
-	const struct {
-		const char *name;
-		void (*run)(void);
-	} scenarios[] = {
+	static const struct scenario scenarios[] = {
 		{ "foreign_handles", foreign_handles }, { "destroyed_twice", destroyed_twice }, { "busy", busy },
 		{ "inherited", inherited }, { "domains", domains }, { "resized", resized }, { "windows_of_type_1", windows_of_type_1 },
 		{ "keys_of_windows", keys_of_windows }, { "refused_by_completion", refused_by_completion },
@@ -440,11 +437,6 @@ int main(int argc, char **argv)
 	alarm(60);
 	CHECK(argc == 2);
 	end = open_end();
-	for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
-		if (strcmp(argv[1], scenarios[i].name) == 0) {
-			scenarios[i].run();
-			return 0;
-		}
-	}
-	return 2;
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
+	return 0;
 }

@@ -381,7 +381,7 @@ static void unreliable_writes(void)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*run)(void); } scenarios[] = {
+	static const struct scenario scenarios[] = {
 		{ "queue_pair_flags", queue_pair_flags }, { "changed_flags", changed_flags }, { "region_flags", region_flags },
 		{ "foreign_regions", foreign_regions }, { "unknown_keys", unknown_keys }, { "messages", messages },
 		{ "shared_messages", shared_messages }, { "shared_immediates", shared_immediates }, { "windows", windows },
@@ -393,13 +393,8 @@ int main(int argc, char **argv)
 	CHECK(responder_cq = ibv_create_cq(end.context, 4 * DEPTH, NULL, NULL, 0));
 	CHECK(foreign = ibv_alloc_pd(end.context));
 	CHECK(foreign_mr = ibv_reg_mr(foreign, end.memory, 2 * PAGE, ALL));
-	for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
-		if (strcmp(argv[1], scenarios[i].name) == 0) {
-			scenarios[i].run();
-			CHECK(ibv_dealloc_pd(foreign) == EBUSY);
-			CHECK(ibv_dereg_mr(foreign_mr) == 0 && ibv_dealloc_pd(foreign) == 0);
-			return 0;
-		}
-	}
-	return 2;
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
+	CHECK(ibv_dealloc_pd(foreign) == EBUSY);
+	CHECK(ibv_dereg_mr(foreign_mr) == 0 && ibv_dealloc_pd(foreign) == 0);
+	return 0;
 }

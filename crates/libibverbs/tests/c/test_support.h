@@ -147,3 +147,21 @@ static inline int post_write(struct ibv_qp *qp, struct end *end, uint64_t wr_id,
 	}, *bad;
 	return ibv_post_send(qp, &wr, &bad);
 }
+
+/* A scenario of a test program, which the program's argument selects. */
+struct scenario {
+	const char *name;
+	void (*run)(void);
+};
+
+/* Runs the scenario of this name. */
+static inline void run_scenario(const struct scenario *scenarios, size_t count, const char *name)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (strcmp(name, scenarios[i].name) == 0) {
+			scenarios[i].run();
+			return;
+		}
+	}
+	CHECK(!"a known scenario");
+}

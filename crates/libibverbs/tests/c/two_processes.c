@@ -600,7 +600,7 @@ static void multicast(void)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*run)(void); } scenarios[] = {
+	static const struct scenario scenarios[] = {
 		{ "unmapped", unmapped }, { "killed", killed }, { "killed_idle", killed_idle }, { "forks", forks },
 		{ "forks_during_progress", forks_during_progress }, { "late_acknowledgement", late_acknowledgement },
 		{ "destroyed_while_polled", destroyed_while_polled }, { "exits_in_signal_handler", exits_in_signal_handler },
@@ -616,13 +616,8 @@ int main(int argc, char **argv)
 	close(fds[child != 0]);
 	alarm(60);
 	end = open_end();
-	for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
-		if (strcmp(argv[1], scenarios[i].name) == 0) {
-			scenarios[i].run();
-			if (child)
-				exit_well(child);
-			return 0;
-		}
-	}
-	return 2;
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
+	if (child)
+		exit_well(child);
+	return 0;
 }

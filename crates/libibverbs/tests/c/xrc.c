@@ -275,21 +275,13 @@ static void refused(void)
 
 int main(int argc, char **argv)
 {
-	const struct {
-		const char *name;
-		void (*run)(void);
-	} scenarios[] = {
+	static const struct scenario scenarios[] = {
 		{ "xrc_operations", operations }, { "xrc_wrong_number", wrong_number }, { "xrc_domains", domains },
 		{ "xrc_refused", refused },
 	};
 	alarm(60);
 	CHECK(argc == 2);
 	end = open_end();
-	for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
-		if (strcmp(argv[1], scenarios[i].name) == 0) {
-			scenarios[i].run();
-			return 0;
-		}
-	}
-	return 2;
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
+	return 0;
 }
