@@ -51,16 +51,6 @@ impl Context {
         Context { header, rails, events: Arc::new(events), _command_file: command_file }
     }
 
-    /// Returns a context that exists and belongs to this process or its parent. In contrast to [`Context::find_raw`], nothing is checked.
-    ///
-    /// # Safety
-    /// `context` came from `ibv_open_device`, and is not closed before the reference ends.
-    pub(crate) unsafe fn borrow_raw<'a>(context: *mut ibv_context) -> &'a Context {
-        // SAFETY: `ibv_open_device` returns `Context::address_in`, the address of the field `context` of the `verbs_context` that begins
-        // a `Context`. Subtracting the field's offset leads back to the `Context`, which the caller keeps open.
-        unsafe { &*context.byte_sub(mem::offset_of!(verbs_context, context)).cast::<Context>() }
-    }
-
     /// Returns the context that a program's pointer refers to.
     ///
     /// # Errors

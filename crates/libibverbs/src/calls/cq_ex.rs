@@ -8,7 +8,7 @@ use super::abi_object::AbiObject;
 use super::cq::{self, Cq};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{log_failure, pointer, refuse};
+use crate::common::errno::{pointer, refuse, status};
 use crate::common::lock::lock;
 
 /// The number of completions that one poll takes from the NIC. If it were greater, completions could remain in the batch when the program
@@ -97,10 +97,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
             0
         }
         Ok((false, _)) => libc::ENOENT,
-        Err(error) => {
-            log_failure("ibv_start_poll", &error);
-            crate::common::errno::errno_of(&error)
-        }
+        Err(error) => status("ibv_start_poll", Err(error)),
     }
 }
 

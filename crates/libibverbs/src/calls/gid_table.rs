@@ -20,27 +20,36 @@ pub(crate) const GID_COUNT: u32 = 2;
 
 const NO_SUCH_GID: &str = "the device has port 1, with a GID at index 0 and 1; use one of these (ibv_*_pingpong: -g 0, perftest: -x 0)";
 
-/// Returns the GID at an index of a port's table.
+/// Returns the context of a program, and the GID at an index of a port's table.
 ///
 /// # Errors
-/// The `errno` value: `EINVAL` for a port or an index that does not exist, `ENODATA` for an empty entry, or the value for the error of the
-/// NIC.
-fn gid_at(context: &Context, port_num: u32, index: u32) -> Result<Gid, c_int> {
+/// The `errno` value: `EINVAL` for a port or an index that does not exist, `ENODATA` for an empty entry, or the value for the error of
+/// [`Context::find_raw`] or of the NIC.
+///
+/// # Safety
+/// The requirements of [`Context::find_raw`].
+unsafe fn gid_at<'a>(
+    context: *mut ibv_context,
+    port_num: u32,
+    index: u32,
+) -> Result<(&'a Context, Gid), c_int> {
     if port_num != u32::from(PORT) || index >= GID_TABLE_LEN {
         return Err(refuse("ibv_query_gid", libc::EINVAL, NO_SUCH_GID));
     }
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    let context = unsafe { Context::find_raw(context) }.map_err(status_of)?;
     if index >= GID_COUNT {
         // Programs read the table entry by entry, and most entries are empty.
         explain_if_verbose("ibv_query_gid", &NO_SUCH_GID);
         return Err(libc::ENODATA);
     }
-    context.rails.gid().map_err(|error| status_of(&error))
+    context.rails.gid().map(|gid| (context, gid)).map_err(status_of)
 }
 
 const NO_FLAGS: &str = "the query has no flags; pass 0";
 
-fn status_of(error: &mitra_verbs::Error) -> c_int {
-    status("reading the GID table", Err(error.clone()))
+fn status_of(error: mitra_verbs::Error) -> c_int {
+    status("reading the GID table", Err(error))
 }
 
 /// Writes the GID at an index. As in rdma-core, an empty entry is a GID of zeros.
@@ -54,7 +63,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
     let entry = u32::try_from(index)
         .map_err(|_| libc::EINVAL)
-        .and_then(|index| gid_at(unsafe { Context::borrow_raw(context) }, port_num.into(), index));
+        .and_then(|index| unsafe { gid_at(context, port_num.into(), index) })
+        .map(|(_, gid)| gid);
     match entry.or_else(|errno| if errno == libc::ENODATA { Ok(Gid([0; 16])) } else { Err(errno) }) {
         Ok(value) => {
             // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
@@ -98,9 +108,8 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         return refuse("ibv_query_gid_ex", libc::EOPNOTSUPP, NO_FLAGS);
     }
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let context = unsafe { Context::borrow_raw(context) };
-    match gid_at(context, port_num, gid_index) {
-        Ok(gid) => {
+    match unsafe { gid_at(context, port_num, gid_index) } {
+        Ok((context, gid)) => {
             // SAFETY: rule *structures* (module `calls`): `out` is valid for writing `entry_size` bytes.
             unsafe { write_entry(out, entry_size, &entry(context, gid, gid_index)) };
             0
@@ -121,13 +130,12 @@ unsafe extern "C" fn _ibv_query_gid_table(
         return -(refuse("ibv_query_gid_table", libc::EOPNOTSUPP, NO_FLAGS) as isize);
     }
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let context = unsafe { Context::borrow_raw(context) };
-    match gid_at(context, PORT.into(), 0) {
+    match unsafe { gid_at(context, PORT.into(), 0) } {
         Ok(_) if max_entries < GID_COUNT as usize => {
             let reason = "max_entries is smaller than the number of GIDs; pass room for two entries";
             -(refuse("ibv_query_gid_table", libc::EINVAL, reason) as isize)
         }
-        Ok(gid) => {
+        Ok((context, gid)) => {
             for index in 0..GID_COUNT {
                 // SAFETY: rule *structures* (module `calls`): `entries` has `max_entries` entries of `entry_size` bytes, and
                 // `max_entries` is at least `GID_COUNT` here.
@@ -151,7 +159,7 @@ unsafe extern "C" fn ibv_query_gid_type(
     gid_type: *mut c_uint,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let found = match gid_at(unsafe { Context::borrow_raw(context) }, port_num.into(), index) {
+    let found = match unsafe { gid_at(context, port_num.into(), index) } {
         Ok(_) => 1,
         Err(libc::ENODATA) => 0,
         Err(errno) => return minus_one(errno),

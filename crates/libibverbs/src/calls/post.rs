@@ -17,7 +17,7 @@ use super::mw::Mw;
 use super::qp::Qp;
 use super::srq::Srq;
 use crate::abi::*;
-use crate::common::errno::{errno_of, log_failure};
+use crate::common::errno::status;
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 
@@ -85,7 +85,7 @@ unsafe fn post<C: LinkedRequest, R>(
         }
         if let Some(error) = refused {
             // SAFETY: the caller guarantees that `bad` is valid for writing.
-            return unsafe { refuse(call, next, bad, &error) };
+            return unsafe { refuse(call, next, bad, error) };
         }
         if next.is_null() {
             return 0;
@@ -95,15 +95,14 @@ unsafe fn post<C: LinkedRequest, R>(
     }
 }
 
-/// Logs why a request is refused, stores its address in `bad`, and returns the `errno` value.
+/// Logs why a request is refused, stores its address in `bad`, and sets and returns `errno`.
 ///
 /// # Safety
 /// `bad` is valid for writing.
-unsafe fn refuse<C>(call: &str, request: *mut C, bad: *mut *mut C, error: &Error) -> c_int {
-    log_failure(call, error);
+unsafe fn refuse<C>(call: &str, request: *mut C, bad: *mut *mut C, error: Error) -> c_int {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { *bad = request };
-    errno_of(error)
+    status(call, Err(error))
 }
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -115,7 +114,7 @@ pub(crate) unsafe extern "C" fn post_send(
     let qp = match unsafe { Qp::find_ibv_qp(qp) } {
         Ok(qp) => qp,
         // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
-        Err(error) => return unsafe { refuse("ibv_post_send", wr, bad_wr, &error) },
+        Err(error) => return unsafe { refuse("ibv_post_send", wr, bad_wr, error) },
     };
     let translate = |wr: &ibv_send_wr| {
         // SAFETY: rules *objects* and *structures* (module `calls`): the program has set the members that the opcode and the queue
@@ -135,7 +134,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     let qp = match unsafe { Qp::find_ibv_qp(qp) } {
         Ok(qp) => qp,
         // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
-        Err(error) => return unsafe { refuse("ibv_post_recv", wr, bad_wr, &error) },
+        Err(error) => return unsafe { refuse("ibv_post_recv", wr, bad_wr, error) },
     };
     // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is valid for writing.
     unsafe { post("ibv_post_recv", wr, bad_wr, recv_request, |wrs| qp.post_recv(wrs)) }
@@ -150,7 +149,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     let (srq, nic) = match unsafe { find_with_context::<Srq>(srq) } {
         Ok((srq, context)) => (srq, context.nic()),
         // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
-        Err(error) => return unsafe { refuse("ibv_post_srq_recv", wr, bad_wr, &error) },
+        Err(error) => return unsafe { refuse("ibv_post_srq_recv", wr, bad_wr, error) },
     };
     let post_to = |wrs: &[RecvWr]| match &srq.virtual_srq {
         None => nic.post_srq_recv(srq.id, wrs),

@@ -97,6 +97,13 @@ impl Qp {
         }
     }
 
+    fn qpn(&self) -> Qpn {
+        match &self.backend {
+            Backend::Nic(_, qpn) => *qpn,
+            Backend::MultiRail(_, qp) => qp.qpn(),
+        }
+    }
+
     fn close(&self) -> Result<()> {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.destroy_qp(*qpn),
@@ -395,15 +402,15 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `qp` is a queue pair, and no other verb uses it now.
     let destroyed = unsafe {
-        Qp::destroy(qp.cast(), |object| {
-            end(object, Context::find_raw((*qp).context)?, Qpn::new((*qp).qp_num), qp as usize)
-        })
+        Qp::destroy(qp.cast(), |object| end(object, Context::find_raw((*qp).context)?, qp as usize))
     };
     status("ibv_destroy_qp", destroyed)
 }
 
 /// Ends the use of a queue pair that is being destroyed. Afterwards no other thread finds its address.
-fn end(object: &Qp, context: &Context, qpn: Qpn, address: usize) -> Result<()> {
+fn end(object: &Qp, context: &Context, address: usize) -> Result<()> {
+    // The program may have overwritten the number in the C structure.
+    let qpn = object.qpn();
     if matches!(object.qp_type, QpType::XrcRecv(_)) {
         // The queue pair itself ends with the last of its objects (`ibv_open_qp`).
         let mut is_last = false;

@@ -8,7 +8,7 @@ use mitra_verbs::{AtomicScope, Provider};
 use super::context::{Context, PORT};
 use super::{device, on_demand};
 use crate::abi::*;
-use crate::common::errno::refuse;
+use crate::common::errno::{refuse, status};
 use crate::rails::open;
 
 /// The supported page sizes as a bitmap, in which bit n stands for 2ⁿ bytes: all sizes from 4 KiB.
@@ -19,10 +19,12 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the call, and `attr` is valid
-    // for writing.
-    unsafe { attr.write(device_attr(Context::borrow_raw(context))) };
-    0
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
+    let queried = unsafe { Context::find_raw(context) }.map(|context| {
+        // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing.
+        unsafe { attr.write(device_attr(context)) };
+    });
+    status("ibv_query_device", queried)
 }
 
 fn device_attr(context: &Context) -> ibv_device_attr {
@@ -90,7 +92,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_device_attr_ex = unsafe { mem::zeroed() };
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    out.orig_attr = device_attr(unsafe { Context::borrow_raw(context) });
+    out.orig_attr = match unsafe { Context::find_raw(context) } {
+        Ok(context) => device_attr(context),
+        Err(error) => return status("ibv_query_device_ex", Err(error)),
+    };
     out.device_cap_flags_ex = out.orig_attr.device_cap_flags.into();
     out.phys_port_cnt_ex = PORT.into();
     out.odp_caps = on_demand::capabilities();

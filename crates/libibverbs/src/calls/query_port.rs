@@ -9,7 +9,7 @@ use super::context::{Context, PORT};
 use super::gid_table::GID_TABLE_LEN;
 use super::mtu::mtu_code;
 use crate::abi::*;
-use crate::common::errno::refuse;
+use crate::common::errno::{refuse, status};
 
 /// The value of `active_speed` for 25 Gbit/s (IBTA volume 1, 14.2.5.6). It is nominal, because the speed of a software NIC is not known.
 const SPEED_25_GBPS: u8 = 32;
@@ -27,8 +27,9 @@ pub(crate) unsafe extern "C" fn query_port(
     attr_len: usize,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let context = unsafe { Context::borrow_raw(context) };
-    match port_attr(context, port_num) {
+    let context = unsafe { Context::find_raw(context) };
+    let context = context.map_err(|error| status("ibv_query_port", Err(error)));
+    match context.and_then(|context| port_attr(context, port_num)) {
         Ok(out) => {
             let known = attr_len.min(size_of::<ibv_port_attr>());
             // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing `attr_len` bytes, and at most `known` of

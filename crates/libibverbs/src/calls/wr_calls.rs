@@ -10,7 +10,7 @@ use super::post;
 use super::qp::{self, Qp};
 use super::xrc_recv_qp;
 use crate::abi::*;
-use crate::common::errno::{errno_of, log_failure, pointer, status};
+use crate::common::errno::{pointer, status};
 
 /// The operations that a program may request at creation, for which the slots are filled.
 const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
@@ -131,13 +131,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     list.wrs.clear();
     drop(list);
     qp.wr_builder.end();
-    match posted {
-        Ok(()) => 0,
-        Err(error) => {
-            log_failure("ibv_wr_complete", &error);
-            errno_of(&error)
-        }
-    }
+    status("ibv_wr_complete", posted)
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
