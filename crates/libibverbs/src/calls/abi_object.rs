@@ -10,14 +10,15 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::mem;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use mitra_verbs::{Error, Result};
 
 use crate::common::fork_generation;
 use crate::common::lock::lock;
+use crate::common::per_process::PerProcess;
 
 /// The C structure at the beginning of an object. Programs may read and write it, so the library holds no reference to it while C code
 /// can run, and accesses it through its address.
@@ -67,56 +68,43 @@ pub(crate) struct Slot<T> {
     owner: AtomicU32,
     /// The handle that the C structure had when the object was created.
     handle: AtomicU32,
+    /// Whether a thread of the owner is in [`AbiObject::destroy`].
+    ending: AtomicBool,
 }
 
-/// The free slots of one type in one process.
-struct FreeSlots<T> {
-    owner: u32,
-    /// The slot that was freed first is in front.
-    slots: Mutex<VecDeque<NonNull<Slot<T>>>>,
-}
+/// A slot without an object.
+struct FreeSlot<T>(NonNull<Slot<T>>);
 
-/// The slots of one type.
-pub(crate) struct Slots<T>(AtomicPtr<FreeSlots<T>>);
+// SAFETY: the slot contains only bytes that are not read, and atomics.
+unsafe impl<T> Send for FreeSlot<T> {}
 
-impl<T> Slots<T> {
-    pub(crate) const fn new() -> Slots<T> {
-        Slots(AtomicPtr::new(ptr::null_mut()))
+/// The free slots of one type in one process. The slot that was freed first is in front.
+struct FreeSlots<T>(Mutex<VecDeque<FreeSlot<T>>>);
+
+impl<T> Default for FreeSlots<T> {
+    fn default() -> FreeSlots<T> {
+        FreeSlots(Mutex::default())
     }
+}
 
-    /// Returns the free slots of this process. A forked child leaves the free slots of its parent alone, because their lock may be in any
-    /// state.
-    fn free(&self) -> &FreeSlots<T> {
-        let owner = fork_generation::current();
-        let known = self.0.load(Ordering::Acquire);
-        // SAFETY: a pointer in the field came from `Box::into_raw` below, and its box is never freed.
-        if let Some(free) = unsafe { known.as_ref() }
-            && free.owner == owner
-        {
-            return free;
-        }
-        let new = Box::into_raw(Box::new(FreeSlots { owner, slots: Mutex::default() }));
-        let kept = match self.0.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => new,
-            Err(newer) => {
-                // SAFETY: `new` came from `Box::into_raw` above, and no other thread knows it.
-                drop(unsafe { Box::from_raw(new) });
-                newer
-            }
-        };
-        // SAFETY: as above.
-        unsafe { &*kept }
+/// The slots of one type. A forked child leaves the free slots of its parent alone.
+pub(crate) struct Slots<T>(PerProcess<FreeSlots<T>>);
+
+impl<T: 'static> Slots<T> {
+    pub(crate) const fn new() -> Slots<T> {
+        Slots(PerProcess::new())
     }
 
     /// Returns a slot without an object.
-    fn take(&self) -> NonNull<Slot<T>> {
-        let mut free = lock(&self.free().slots);
+    fn take(&'static self) -> NonNull<Slot<T>> {
+        let mut free = lock(&self.0.get().0);
         let oldest = if free.len() > MIN_FREE { free.pop_front() } else { None };
-        oldest.unwrap_or_else(|| {
+        oldest.map(|slot| slot.0).unwrap_or_else(|| {
             NonNull::from(Box::leak(Box::new(Slot {
                 object: UnsafeCell::new(mem::MaybeUninit::zeroed()),
                 owner: AtomicU32::new(NO_OWNER),
                 handle: AtomicU32::new(0),
+                ending: AtomicBool::new(false),
             })))
         })
     }
@@ -185,11 +173,11 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
     }
 
     /// Destroys an object if `end` ends its use. An object of the parent process is only forgotten, because the child has no part of the
-    /// parent's device that could end.
+    /// parent's device that could end. If several threads destroy the same object, one does.
     ///
     /// # Errors
-    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another handle, or the error of `end`, after
-    /// which the object exists as before.
+    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another handle, `Busy` if another thread is destroying
+    /// it, or the error of `end`, after which the object exists as before.
     ///
     /// # Safety
     /// `c` is null or came from [`AbiObject::into_raw`]. Apart from the reference that `end` gets, no reference to the object lives.
@@ -197,18 +185,29 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         let (slot, is_own) = unsafe { look_up::<Self>(c)? };
         // SAFETY: slots are never freed.
-        let Slot { object, owner, .. } = unsafe { slot.as_ref() };
+        let Slot { object, owner, ending, handle } = unsafe { slot.as_ref() };
         if !is_own {
             owner.store(NO_OWNER, Ordering::Release);
             return Ok(());
         }
-        // SAFETY: the slot holds an object of this process.
-        end(unsafe { (*object.get()).assume_init_ref() })?;
-        owner.store(NO_OWNER, Ordering::Release);
-        // SAFETY: only this function drops objects, and the slot held one until it was marked above. No reference to the object lives.
-        unsafe { (*object.get()).assume_init_drop() };
-        lock(&Self::slots().free().slots).push_back(slot);
-        Ok(())
+        if ending.swap(true, Ordering::AcqRel) {
+            let id = handle.load(Ordering::Relaxed);
+            return Err(Error::Busy { kind: Self::KIND, id, user: "another thread that destroys it" });
+        }
+        // Another thread may have destroyed the object since it was looked up.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above). The slot holds an object of this process.
+        let ended = unsafe { look_up::<Self>(c).and_then(|_| end((*object.get()).assume_init_ref())) };
+        if ended.is_ok() {
+            owner.store(NO_OWNER, Ordering::Release);
+            // SAFETY: only this function drops objects, and `ending` excludes other threads. The slot held an object until it was marked
+            // above. No reference to the object lives.
+            unsafe { (*object.get()).assume_init_drop() };
+        }
+        ending.store(false, Ordering::Release);
+        if ended.is_ok() {
+            lock(&Self::slots().0.get().0).push_back(FreeSlot(slot));
+        }
+        ended
     }
 }
 

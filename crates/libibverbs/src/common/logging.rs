@@ -5,11 +5,13 @@
 //! does. Events of debug level, such as a repeated refusal of a call, are written only with `MITRA_VERBOSE=1` (`mitra run --verbose`).
 
 use std::fmt::{self, Write as _};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Once;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -49,7 +51,7 @@ impl Subscriber for StderrSubscriber {
         line.0.push('\n');
         // If the program has closed its standard error, the message is lost.
         if has_reader(io::stderr().as_fd()) {
-            let _ = io::stderr().write_all(line.0.as_bytes());
+            write_all(io::stderr().as_fd(), line.0.as_bytes());
         }
     }
 
@@ -70,6 +72,18 @@ impl Subscriber for StderrSubscriber {
 fn has_reader(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::empty())];
     !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..)) || fds[0].any() != Some(true)
+}
+
+/// Writes bytes as far as the descriptor accepts them. In contrast to [`io::Stderr`] takes no lock, which a forked child could inherit locked.
+fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match unistd::write(fd, bytes) {
+            Ok(0) => return,
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::EINTR) => {}
+            Err(_) => return,
+        }
+    }
 }
 
 /// The line that is written for an event. As a visitor, it appends the event's message.

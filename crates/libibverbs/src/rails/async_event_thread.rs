@@ -7,7 +7,6 @@ use mitra_os_util::thread;
 use mitra_verbs::Provider;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::fork_gate;
 use super::rail_set::RailSet;
 
 /// Starts the thread. The thread runs as long as the process, and keeps the device open.
@@ -22,7 +21,6 @@ pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
             let mut ready = [PollFd::new(nic.async_event_fd(), PollFlags::POLLIN)];
             // If a signal interrupts the wait, the queue is empty, and the loop waits again.
             let _ = poll(&mut ready, PollTimeout::NONE);
-            let _working = fork_gate::enter();
             while let Some(event) = nic.poll_async_event() {
                 rails.deliver(event);
             }

@@ -11,7 +11,6 @@
 
 mod async_event_thread;
 mod fault_control;
-mod fork_gate;
 pub(crate) mod multi_rail_domain;
 pub(crate) mod multi_rail_qp;
 pub(crate) mod network_interface;

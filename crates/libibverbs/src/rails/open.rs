@@ -10,17 +10,23 @@ use mitra_verbs::Result;
 use super::fault_control::FaultControl;
 use super::rail_set::RailSet;
 use super::virtual_qps::MultiRail;
-use super::{async_event_thread, fork_gate, progress_thread};
+use super::{async_event_thread, progress_thread};
 use crate::common::errno::system_error;
 use crate::common::fork_generation;
 use crate::common::lock::lock;
 use crate::common::logging;
+use crate::common::per_process::PerProcess;
 
-/// The open device, with the id of the process that opened it.
-static OPEN: Mutex<Option<(u32, Arc<RailSet>)>> = Mutex::new(None);
+/// The open device, with the id of the process that opened it. The id tells a child that was made without the handlers for fork
+/// (`_Fork(3)`).
+static OPEN: PerProcess<Mutex<OpenDevice>> = PerProcess::new();
 
-/// Whether the handlers for exit and fork are installed. A forked child inherits both the flag and the handlers.
-static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
+type OpenDevice = Option<(u32, Arc<RailSet>)>;
+
+/// Whether the handler for exit is installed. A forked child inherits both the flag and the handler.
+static EXIT_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
+/// Whether the handler for fork is installed. A forked child inherits both the flag and the handler.
+static FORK_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the device of this process, and opens it on the first call.
 ///
@@ -32,7 +38,8 @@ static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 /// that there is no device.
 pub(crate) fn open() -> Result<Arc<RailSet>> {
     logging::install();
-    let mut open = lock(&OPEN);
+    install_fork_handler();
+    let mut open = lock(OPEN.get());
     let pid = std::process::id();
     if let Some((owner, rails)) = &*open
         && *owner == pid
@@ -40,14 +47,10 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
         return Ok(Arc::clone(rails));
     }
     let rails = open_rails().inspect_err(|error| tracing::error!("the device cannot be opened: {error}"))?;
-    if !HANDLERS_INSTALLED.swap(true, Ordering::Relaxed) {
+    if !EXIT_HANDLER_INSTALLED.swap(true, Ordering::Relaxed) {
         // SAFETY: `at_exit` is a function without arguments that does not unwind. If the C library cannot register the handler, the
         // handler is not called, and the peers detect the exit by their timeouts.
         unsafe { libc::atexit(at_exit) };
-        let (before, in_parent) = (fork_gate::before_fork, fork_gate::after_fork_in_parent);
-        // SAFETY: the handlers have the required signature and do not unwind. The one in the child only changes atomic counters, which is
-        // allowed after a fork. If the C library cannot register the handlers, a child that uses an inherited object may hang.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(after_fork_in_child)) };
     }
     if let Some(inherited) = open.replace((pid, Arc::clone(&rails))) {
         // Dropping the NICs of the parent process would join threads that do not exist in this process.
@@ -81,10 +84,20 @@ fn open_rails() -> Result<Arc<RailSet>> {
     Ok(rails)
 }
 
-/// Tells the software NICs that their threads do not exist in this process.
+/// Installs the handler for fork before this process uses state that a child must not share.
+fn install_fork_handler() {
+    if !FORK_HANDLER_INSTALLED.load(Ordering::Acquire) {
+        // Two threads may register the handler twice, which has no effect.
+        // SAFETY: the handler has the required signature, does not unwind and only changes atomic counters, which is allowed after a fork.
+        // If the C library cannot register the handler, a child that uses an inherited object may hang.
+        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        FORK_HANDLER_INSTALLED.store(true, Ordering::Release);
+    }
+}
+
+/// Tells the software NICs that their threads do not exist in this process, and gives the process state of its own.
 extern "C" fn after_fork_in_child() {
     mitra_softnic::after_fork_in_child();
-    fork_gate::after_fork_in_child();
     fork_generation::after_fork_in_child();
 }
 
@@ -92,7 +105,7 @@ extern "C" fn after_fork_in_child() {
 /// process.
 extern "C" fn at_exit() {
     // The lock may be held by a thread that never releases it, for instance if a signal handler called `exit`.
-    if let Ok(open) = OPEN.try_lock()
+    if let Some(Ok(open)) = OPEN.existing().map(Mutex::try_lock)
         && let Some((owner, rails)) = &*open
         && *owner == std::process::id()
     {

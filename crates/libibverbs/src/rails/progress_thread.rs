@@ -12,7 +12,6 @@ use mitra_os_util::thread;
 use mitra_verbs::{AsyncEvent, CompletionChannel, Provider};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::fork_gate;
 use super::rail_set::RailSet;
 use super::virtual_qps::MultiRail;
 
@@ -64,7 +63,6 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
         channels.iter().map(|(_, channel)| PollFd::new(channel.as_fd(), PollFlags::POLLIN)).collect();
     // If a signal interrupts the wait, the round only begins earlier.
     let _ = poll(&mut ready, PollTimeout::from(INTERVAL_MS));
-    let _working = fork_gate::enter();
     let Some(rails) = rails.upgrade() else { return false };
     multi_rail.notify_peers_at_exit();
     port.update(&rails);
