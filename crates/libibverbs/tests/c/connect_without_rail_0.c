@@ -8,6 +8,8 @@
 static struct end end;
 static struct connection_data peer;
 static int peer_socket;
+/* 0 in the child */
+static pid_t child;
 
 static void exchange(const void *own, void *other, size_t size)
 {
@@ -81,6 +83,26 @@ static void after_failure(const char *script, bool here)
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
+static void one_end_is_down(void)
+{
+	after_failure("rail%d link-down", child == 0);
+}
+
+static void both_ends_are_down(void)
+{
+	after_failure("rail%d link-down", true);
+}
+
+static void one_nic_is_dead(void)
+{
+	after_failure("rail%d nic-dead", child == 0);
+}
+
+static void both_nics_are_dead(void)
+{
+	after_failure("rail%d nic-dead", true);
+}
+
 static void *connect_in_thread(void *qp)
 {
 	connect_to(qp, peer);
@@ -88,7 +110,7 @@ static void *connect_in_thread(void *qp)
 }
 
 /* The rails of the parent fail while it connects and the child, which is stopped, does not answer. */
-static void while_connecting(pid_t child)
+static void goes_down_while_connecting(void)
 {
 	struct ibv_qp *qp = prepare();
 	if (child == 0) {
@@ -111,26 +133,19 @@ static void while_connecting(pid_t child)
 
 int main(int argc, char **argv)
 {
-	CHECK(argc == 2);
+	static const struct scenario scenarios[] = {
+		{ "one_end_is_down", one_end_is_down }, { "both_ends_are_down", both_ends_are_down },
+		{ "one_nic_is_dead", one_nic_is_dead }, { "both_nics_are_dead", both_nics_are_dead },
+		{ "goes_down_while_connecting", goes_down_while_connecting },
+	};
 	int sockets[2];
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
-	pid_t child = fork();
+	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	child = fork();
 	CHECK(child >= 0);
 	alarm(60);
 	peer_socket = sockets[child == 0];
 	close(sockets[child != 0]);
-	if (strcmp(argv[1], "one_end_is_down") == 0)
-		after_failure("rail%d link-down", child == 0);
-	else if (strcmp(argv[1], "both_ends_are_down") == 0)
-		after_failure("rail%d link-down", true);
-	else if (strcmp(argv[1], "one_nic_is_dead") == 0)
-		after_failure("rail%d nic-dead", child == 0);
-	else if (strcmp(argv[1], "both_nics_are_dead") == 0)
-		after_failure("rail%d nic-dead", true);
-	else if (strcmp(argv[1], "goes_down_while_connecting") == 0)
-		while_connecting(child);
-	else
-		CHECK(!"a known scenario");
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
 	if (child > 0) {
 		int status;
 		CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);

@@ -1,5 +1,9 @@
 /* The objects of the verbs: their handles, their destruction, domains, queues and windows. One process. */
 #include "test_support.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/wait.h>
 
 static struct end end;
@@ -98,12 +102,122 @@ static void destroyed_twice(void)
 		struct ibv_sge sge = { (uintptr_t)end.memory, 8, end.mr->lkey };
 		struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *bad;
 		CHECK(ibv_poll_cq(gone.cq, 1, &wc) < 0 && ibv_req_notify_cq(gone.cq, 0) == ENOENT);
-		CHECK(post_write(gone.qp, &end, 1, 0, 0) == ENOENT && ibv_post_srq_recv(gone.srq, &recv, &bad) == ENOENT && bad == &recv);
+		FAILS(ENOENT, post_write(gone.qp, &end, 1, 0, 0));
+		FAILS(ENOENT, ibv_post_srq_recv(gone.srq, &recv, &bad));
+		CHECK(bad == &recv);
 		destroy_objects(other);
 	}
 	struct ibv_comp_channel *channel;
 	CHECK((channel = ibv_create_comp_channel(end.context)) && ibv_destroy_comp_channel(channel) == 0);
 	FAILS(ENOENT, ibv_destroy_comp_channel(channel));
+}
+
+/* Queries fail with this errno value if the device context was closed or belongs to the parent process. */
+static void queries_fail(struct ibv_context *context, int number)
+{
+	struct ibv_device_attr device;
+	struct ibv_device_attr_ex device_ex;
+	struct ibv_port_attr port;
+	union ibv_gid gid;
+	struct ibv_gid_entry entries[2];
+	FAILS(number, ibv_query_device(context, &device));
+	FAILS(number, ibv_query_device_ex(context, NULL, &device_ex));
+	FAILS(number, ibv_query_port(context, 1, &port));
+	errno = 0;
+	CHECK(ibv_query_gid(context, 1, 0, &gid) == -1 && errno == number);
+	FAILS(number, ibv_query_gid_ex(context, 1, 0, entries, 0));
+	errno = 0;
+	CHECK(ibv_query_gid_table(context, entries, 2, 0) == -number && errno == number);
+}
+
+/* A context that was closed is gone. Another context of the same process works on. */
+static void closed_context(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *context;
+	struct ibv_device_attr device;
+	CHECK(context = ibv_open_device(list[0]));
+	ibv_free_device_list(list);
+	CHECK(ibv_close_device(context) == 0);
+	queries_fail(context, ENOENT);
+	REFUSED(ENOENT, ibv_alloc_pd(context));
+	REFUSED(ENOENT, ibv_create_cq(context, 1, NULL, NULL, 0));
+	REFUSED(ENOENT, ibv_create_comp_channel(context));
+	errno = 0;
+	CHECK(ibv_close_device(context) == -1 && errno == ENOENT);
+	CHECK(ibv_query_device(end.context, &device) == 0);
+}
+
+enum { DESTROYERS = 2, DESTRUCTIONS = 200000 };
+static struct destroyed {
+	struct ibv_td *td;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_qp *qp;
+} shared;
+static int ended[4];
+
+static void count_end(int *successes, int result)
+{
+	CHECK(result == 0 || result == ENOENT || result == EBUSY);
+	if (result == 0)
+		__atomic_fetch_add(successes, 1, __ATOMIC_RELAXED);
+}
+
+/* Waits until all destroyers have come. They do not sleep meanwhile, so that they leave at the same time. */
+static void gather(int *came, int round)
+{
+	__atomic_fetch_add(came, 1, __ATOMIC_ACQ_REL);
+	for (int spins = 0; __atomic_load_n(came, __ATOMIC_ACQUIRE) < round * DESTROYERS; spins++) {
+		if (spins > 10000)
+			sched_yield();
+	}
+}
+
+static void *destroy_shared(void *is_first)
+{
+	static int ready, done;
+	struct ibv_td_init_attr plain = { 0 };
+	for (int i = 1; i <= DESTRUCTIONS; i++) {
+		if (is_first) {
+			CHECK(shared.td = ibv_alloc_td(end.context, &plain));
+			CHECK(shared.pd = ibv_alloc_pd(end.context));
+			CHECK(i % 16 || (shared.channel = ibv_create_comp_channel(end.context)));
+			CHECK(i % 1024 || (shared.qp = make_qp(&end)));
+		}
+		gather(&ready, i);
+		count_end(&ended[0], ibv_dealloc_td(shared.td));
+		count_end(&ended[1], ibv_dealloc_pd(shared.pd));
+		if (i % 16 == 0)
+			count_end(&ended[2], ibv_destroy_comp_channel(shared.channel));
+		if (i % 1024 == 0)
+			count_end(&ended[3], ibv_destroy_qp(shared.qp));
+		gather(&done, i);
+	}
+	return NULL;
+}
+
+/* Two threads destroy the same objects at the same time: one of them does, and the other fails. */
+static void destroyed_by_threads(void)
+{
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, destroy_shared, NULL) == 0);
+	destroy_shared(&shared);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(ended[0] == DESTRUCTIONS && ended[1] == DESTRUCTIONS && ended[2] == DESTRUCTIONS / 16 && ended[3] == DESTRUCTIONS / 1024);
+}
+
+/* A queue pair whose number the program has overwritten is destroyed all the same, on the device too. */
+static void overwritten_number(void)
+{
+	struct ibv_xrcd_init_attr domain = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT };
+	struct ibv_xrcd *xrcd = ibv_open_xrcd(end.context, &domain);
+	CHECK(xrcd);
+	struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = xrcd };
+	struct ibv_qp *qp = ibv_create_qp_ex(end.context, &init);
+	CHECK(qp);
+	qp->qp_num ^= 1;
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_close_xrcd(xrcd) == 0);
 }
 
 /* EBUSY is returned, and is in errno. */
@@ -153,6 +267,7 @@ static void inherited(void)
 		REFUSED(EIO, ibv_create_comp_channel(end.context));
 		struct ibv_async_event event;
 		CHECK(ibv_get_async_event(end.context, &event) == -1 && errno == EIO);
+		queries_fail(end.context, EIO);
 		/* Cleaning up succeeds, and has no effect in the parent. */
 		destroy_objects(o);
 		CHECK(ibv_destroy_qp(one) == 0);
@@ -433,6 +548,8 @@ int main(int argc, char **argv)
 		{ "foreign_handles", foreign_handles }, { "destroyed_twice", destroyed_twice }, { "busy", busy },
 		{ "inherited", inherited }, { "domains", domains }, { "resized", resized }, { "windows_of_type_1", windows_of_type_1 },
 		{ "keys_of_windows", keys_of_windows }, { "refused_by_completion", refused_by_completion },
+		{ "closed_context", closed_context }, { "destroyed_by_threads", destroyed_by_threads },
+		{ "overwritten_number", overwritten_number },
 	};
 	alarm(60);
 	CHECK(argc == 2);

@@ -117,7 +117,7 @@ static inline void connect_to(struct ibv_qp *qp, struct connection_data peer)
 	connect_with(qp, peer, 7);
 }
 
-static struct ibv_wc next(struct ibv_cq *cq)
+static inline struct ibv_wc next(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
 	int n;
