@@ -287,24 +287,6 @@ fn posted_read_requires_max_rd_atomic_of_one() {
 }
 
 #[test]
-fn cq_overflow_fails_its_queue_pairs() {
-    let mut p = Setup { cq_depth: 2, ..Setup::default() }.pair();
-    let cq = p.nodes[0].send_cq;
-    let init = p.status(0).init;
-    let unused = p.nodes[0].nic.create_qp(p.now, &init).unwrap();
-    for i in 0..4 {
-        p.post(write(&p, i, 8));
-    }
-    p.run();
-    assert_eq!(p.nodes[0].nic.query_qp(unused).unwrap().state, QpState::Reset);
-    assert_eq!(p.events(0), [AsyncEvent::CqError(cq)]);
-    assert_eq!(p.state(0), QpState::Err);
-    assert_eq!(statuses(&p.send_completions(0)), [(0, WcStatus::Success), (1, WcStatus::Success)]);
-    assert_eq!(p.state(1), QpState::Rts);
-    assert!(p.counter(0, "cq_overruns") > 0);
-}
-
-#[test]
 fn link_down_drops_packets_and_raises_event() {
     let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
     p.nodes[1].nic.handle_link(false);

@@ -62,6 +62,15 @@ impl Xrc {
         Xrc::with(Setup::default())
     }
 
+    /// Resets the receiving queue pair and connects it again, with the PSN 100.
+    fn reconnect(&mut self) {
+        let setup = Setup::default();
+        let rtr = Setup { qp_type: QpType::Rc, ..setup.clone() }.to_rtr(&self.p.nodes[0], 100);
+        for attr in [QpAttr::to(QpState::Reset), setup.to_init(), rtr] {
+            self.p.modify(1, &attr);
+        }
+    }
+
     /// Posts a request that names shared receive queue `i`.
     fn post(&mut self, i: usize, wr: SendWr) {
         let number = self.srqs[i].1;
@@ -380,13 +389,58 @@ fn reset_queue_pair_connects_again() {
     x.post_recv(2);
     let first = x.packet(0, 100, Message::SendFirst, &[1; 1024]);
     x.p.inject(1, &first);
-    x.p.modify(1, &QpAttr::to(QpState::Reset));
-    let setup = Setup::default();
-    let mut rtr = Setup { qp_type: QpType::Rc, ..setup.clone() }.to_rtr(&x.p.nodes[0], 100);
-    rtr.state = Some(QpState::Rtr);
-    x.p.modify(1, &setup.to_init());
-    x.p.modify(1, &rtr);
+    x.reconnect();
     x.post(0, send(1, b"again"));
     x.p.run();
     assert_eq!(statuses(&x.received(0)), [(2, WcStatus::Success)]);
+}
+
+/// The completion queue of a shared receive queue overflows. The connection continues with another queue, and ends at the next message for
+/// the first one, which it does not acknowledge.
+#[test]
+fn message_for_queue_whose_completion_queue_has_overflowed_is_not_acknowledged() {
+    let mut x = Xrc::with(Setup { cq_depth: 1, retry_cnt: 1, ..Setup::default() });
+    (1..4).for_each(|wr_id| x.post_recv(wr_id));
+    x.post_empty_recv(1, 5);
+    for psn in [100, 101] {
+        let only = x.packet(0, psn, Message::SendOnly, b"x");
+        x.p.inject(1, &only);
+        x.p.run();
+    }
+    assert_eq!((x.p.state(1), x.received(0).len()), (QpState::Err, 1));
+    x.reconnect();
+    x.post(1, SendWr::new(1, SendOp::Send, Data::empty()));
+    x.p.run();
+    assert_eq!(statuses(&x.p.send_completions(0)), [(1, WcStatus::Success)]);
+    assert_eq!((x.p.state(1), x.received(1).len()), (QpState::Rtr, 1));
+    x.post(0, send(2, b"lost"));
+    x.p.run();
+    assert_eq!(x.p.state(1), QpState::Err);
+    assert!(x.received(0).is_empty());
+    assert_eq!(statuses(&x.p.send_completions(0)), [(2, WcStatus::RetryExceeded)]);
+}
+
+/// A queue pair that was reset has no message of its earlier connection, so the completion queue of that message does not concern it.
+#[test]
+fn reset_queue_pair_does_not_fail_with_completion_queue_of_earlier_connection() {
+    let mut x = Xrc::with(Setup { cq_depth: 1, ..Setup::default() });
+    (1..4).for_each(|wr_id| x.post_recv(wr_id));
+    let only = x.packet(0, 100, Message::SendOnly, b"x");
+    x.p.inject(1, &only);
+    x.p.run();
+    x.reconnect();
+    // A second connection overflows the queue's completion queue.
+    let setup = Setup::default();
+    let init = x.p.status(1).init;
+    let rtr = Setup { qp_type: QpType::Rc, ..setup.clone() }.to_rtr(&x.p.nodes[0], 500);
+    let now = x.p.now;
+    let nic = &mut x.p.nodes[1].nic;
+    let second = nic.create_qp(now, &init).unwrap();
+    nic.modify_qp(now, second, &setup.to_init()).unwrap();
+    nic.modify_qp(now, second, &rtr).unwrap();
+    let only = Packet { dest_qp: second, ..x.packet(0, 500, Message::SendOnly, b"x") };
+    x.p.inject(1, &only);
+    x.p.run();
+    assert_eq!(x.p.nodes[1].nic.query_qp(second).unwrap().state, QpState::Err);
+    assert_eq!(x.p.state(1), QpState::Rtr);
 }

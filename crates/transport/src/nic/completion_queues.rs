@@ -13,7 +13,7 @@ pub(crate) struct CompletionQueues {
     max_depth: u32,
     /// Queues with an undelivered completion event. A queue is in the list at most once.
     pending_events: VecDeque<CqId>,
-    /// Queues that overflowed and were not yet reported by [`CompletionQueues::take_overflowed`].
+    /// Queues that have lost a completion, and were not yet reported by [`CompletionQueues::take_overflowed`].
     overflowed: Vec<CqId>,
 }
 
@@ -165,10 +165,12 @@ impl CompletionQueues {
     pub(crate) fn push(&mut self, id: CqId, wc: Wc, solicited: bool) -> bool {
         let Ok(cq) = self.table.get_mut(id.0) else { return false };
         if cq.overflowed || cq.ring.len() >= cq.depth as usize {
-            if !cq.overflowed {
-                cq.overflowed = true;
+            // A queue pair that begins to use an overflowed queue must not report success to its peer. The queue pairs that have failed lose
+            // only flushed completions.
+            if (!cq.overflowed || wc.status == WcStatus::Success) && !self.overflowed.contains(&id) {
                 self.overflowed.push(id);
             }
+            cq.overflowed = true;
             return false;
         }
         cq.ring.push_back(Wc { solicited, ..wc });
@@ -192,7 +194,7 @@ impl CompletionQueues {
         Some(id)
     }
 
-    /// Removes and returns a queue that has overflowed.
+    /// Removes and returns a queue that has lost a completion because it is full, or was once full.
     pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
     }

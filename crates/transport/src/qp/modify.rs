@@ -80,7 +80,10 @@ impl Qp {
         }
         nic.keys.unbind_windows_of(self.attrs.qpn);
         let (in_ready, in_ack_pending, in_ack_held) = (self.in_ready, self.in_ack_pending, self.in_ack_held);
-        let receives = self.receives.clone();
+        let receives = match &self.receives {
+            RecvSource::Xrc(_) => RecvSource::Xrc(None),
+            receives => receives.clone(),
+        };
         let QpAttributes { qpn, init, recv_pd, .. } = &self.attrs;
         nic.cqs.discard(init.send_cq, *qpn);
         nic.cqs.discard(init.recv_cq, *qpn);
