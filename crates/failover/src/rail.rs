@@ -166,11 +166,13 @@ impl Rail {
     /// or moved to RTS.
     pub(crate) fn set_access(&self, access: Access) -> Result<()> {
         let p = &self.nic.provider;
-        let changed = match p.query_qp(self.qpn) {
-            Ok(status) if status.state == QpState::Rts => {
-                p.modify_qp(self.qpn, &QpAttr { access: Some(access), ..QpAttr::default() })
-            }
-            other => other.map(|_| ()),
+        let changed = match p.modify_qp(self.qpn, &QpAttr { access: Some(access), ..QpAttr::default() }) {
+            // The state is read after the refusal, because the NIC may move the queue pair to ERR at any time.
+            Err(Error::Modify(refused)) => p.query_qp(self.qpn).and_then(|status| match status.state {
+                QpState::Rts => Err(refused.into()),
+                _ => Ok(()),
+            }),
+            other => other,
         };
         match changed {
             // The NIC may only be hung, and still grant the old rights.

@@ -41,21 +41,32 @@ impl EventChannels {
         Ok(())
     }
 
-    /// Arms every completion queue of the rails that is not armed: those of operations for each completion, those of control messages for
-    /// messages that need an answer.
+    /// Returns the completion queues of the rails with their rails, and whether only solicited completions of the queue raise an event: those
+    /// of operations for each completion, those of control messages for messages that need an answer.
+    fn queues(rails: &RailSet) -> impl Iterator<Item = ((usize, CqId), bool)> {
+        rails
+            .iter()
+            .enumerate()
+            .flat_map(|(i, rail)| [((i, rail.cq()), false), ((i, rail.control_cq()), true)])
+    }
+
+    /// Returns whether every completion queue of the rails is armed, or has raised an event that was not taken.
+    fn is_armed(&self, rails: &RailSet) -> bool {
+        EventChannels::queues(rails).all(|(queue, _)| self.armed.contains(&queue))
+    }
+
+    /// Arms every completion queue of the rails that is not armed.
     fn arm(&mut self, rails: &RailSet) -> Result<()> {
         let before = core::mem::take(&mut self.armed);
-        for (i, rail) in rails.iter().enumerate() {
-            for (cq, solicited_only) in [(rail.cq(), false), (rail.control_cq(), true)] {
-                if !before.contains(&(i, cq)) {
-                    match rail.provider().req_notify_cq(cq, solicited_only) {
-                        // A dead NIC completes nothing. Maintenance detects its death.
-                        Ok(()) | Err(Error::DeviceFatal) => {}
-                        Err(error) => return Err(error),
-                    }
+        for ((rail, cq), solicited_only) in EventChannels::queues(rails) {
+            if !before.contains(&(rail, cq)) {
+                match rails.get(rail).provider().req_notify_cq(cq, solicited_only) {
+                    // A dead NIC completes nothing. Maintenance detects its death.
+                    Ok(()) | Err(Error::DeviceFatal) => {}
+                    Err(error) => return Err(error),
                 }
-                self.armed.push((i, cq));
             }
+            self.armed.push((rail, cq));
         }
         Ok(())
     }
@@ -79,25 +90,24 @@ impl VirtualQp {
         if self.is_destroyed {
             return Ok(());
         }
-        // What arrives after this raises an event. What has arrived before is handled below.
-        self.arm_channels()?;
+        if let Some(events) = &mut self.events {
+            events.take_events()?;
+        }
         loop {
+            // What arrives after this raises an event, which stays for the next call. What has arrived before is handled below.
+            if let Some(events) = &mut self.events {
+                events.arm(self.datapath.rails())?;
+            }
             let rail = self.recovery.active_rail();
             while self.recovery.poll_active_rail(&mut self.datapath) {}
             self.maintenance.run_full(&mut self.recovery, &mut self.datapath);
-            // The new rail's completions may have raised their event before the vQP moved.
-            if self.recovery.active_rail() == rail {
-                break;
+            // After a move, the completions of the new rail may have raised their event before. A failover may have replaced queue pairs,
+            // and with them completion queues.
+            let is_armed = self.events.as_ref().is_none_or(|events| events.is_armed(self.datapath.rails()));
+            if is_armed && self.recovery.active_rail() == rail {
+                return Ok(());
             }
         }
-        // A failover may have replaced queue pairs, and with them completion queues.
-        self.arm_channels()
-    }
-
-    fn arm_channels(&mut self) -> Result<()> {
-        let Some(events) = &mut self.events else { return Ok(()) };
-        events.take_events()?;
-        events.arm(self.datapath.rails())
     }
 
     /// The time at which [`VirtualQp::handle_events`] is due without an event. `None` if no timer is running.

@@ -1,0 +1,175 @@
+//! Events that arrive between two calls of a vQP on its NICs.
+
+mod hooked_nic;
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use hooked_nic::{HookedNic, cancel_interrupt, interrupt_after, interrupt_each, set_world, with_world};
+use mitra_failover::{CloseReason, Config, Domain, Secret, VirtualMr, VirtualQp};
+use mitra_sim::Testbed;
+use mitra_verbs::{Access, Buffer, Data, LocalAckTimeout, Provider, RecvWr, SendOp, SendWr, Time};
+
+/// More calls than a vQP makes in one of the calls that are tested.
+const MAX_CALLS: usize = 400;
+
+/// Two connected ends of an event loop, over hooked NICs.
+struct Pair {
+    ends: [VirtualQp; 2],
+    nics: [Vec<Arc<HookedNic>>; 2],
+    /// The memory of both ends, and its registrations.
+    memory: Arc<Buffer>,
+    mrs: [VirtualMr; 2],
+}
+
+fn now() -> Time {
+    with_world(|testbed| testbed.world.now())
+}
+
+fn run_for(time: Duration) {
+    with_world(|testbed| testbed.world.run_for(time));
+}
+
+impl Pair {
+    /// Heartbeats are off, so nothing happens until a message arrives.
+    fn new() -> Pair {
+        let mut config = Config { send_wrs: 8, recv_wrs: 8, ..Config::default() };
+        config.detector.max_missed_heartbeats = 0;
+        config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
+        let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
+        let nics = testbed.nics.each_ref().map(|nics| nics.iter().map(HookedNic::new).collect::<Vec<_>>());
+        set_world(testbed);
+        let domains = nics.each_ref().map(|nics| {
+            let nics = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+            Domain::new(nics).expect("the NICs have room")
+        });
+        let mut ends = [0, 1].map(|i: usize| {
+            let builder = VirtualQp::builder(&domains[i]).config(config).own_channels(true);
+            builder.secret(Secret::fixed([i as u64 + 1, i as u64 + 3])).build().expect("the NICs have room")
+        });
+        let infos = ends.each_ref().map(|end| end.local_info().expect("the NICs are alive"));
+        ends[0].connect(&infos[1]).expect("the ends match");
+        ends[1].connect(&infos[0]).expect("the ends match");
+        let memory = Arc::new(Buffer::new(8192));
+        let access = Access::LOCAL_WRITE | Access::REMOTE;
+        let mrs = domains.each_ref().map(|domain| domain.register(&memory, access).expect("a free region"));
+        for i in 0..2 {
+            ends[i].import(&mrs[1 - i].remote()).expect("the vQP is connected");
+        }
+        let mut pair = Pair { ends, nics, memory, mrs };
+        for _ in 0..4 {
+            run_for(Duration::from_micros(50));
+            pair.ends.iter_mut().for_each(|end| end.handle_events().expect("the NICs are alive"));
+        }
+        (0..2).for_each(|i| pair.wait(i));
+        pair
+    }
+
+    fn is_readable(&self, i: usize) -> bool {
+        self.nics[i].iter().any(|nic| nic.channel.is_readable())
+    }
+
+    /// Does what the event loop of end `i` does until it would sleep.
+    fn wait(&mut self, i: usize) {
+        while self.is_readable(i) {
+            self.ends[i].handle_events().expect("the NICs are alive");
+        }
+    }
+}
+
+/// `arrives` makes something arrive for the second end; `is_handled` says whether the second end has handled it. It must have done so when its
+/// event loop would sleep, at whatever call of a NIC it arrives.
+fn check_no_event_is_lost(arrives: impl Fn(&mut Pair), is_handled: impl Fn(&Pair) -> bool) {
+    for calls in 0.. {
+        assert!(calls < MAX_CALLS, "the vQP makes too many calls");
+        let mut pair = Pair::new();
+        arrives(&mut pair);
+        interrupt_after(calls, Duration::from_micros(100));
+        pair.ends[1].handle_events().expect("the NICs are alive");
+        let is_last = cancel_interrupt();
+        run_for(Duration::from_micros(100));
+        pair.wait(1);
+        assert!(is_handled(&pair), "it arrived before call {calls}");
+        if is_last {
+            return;
+        }
+    }
+}
+
+#[test]
+fn completion_that_arrives_between_two_calls_is_handled() {
+    let arrives = |pair: &mut Pair| {
+        pair.ends[1].post_recv(RecvWr::new(1, pair.mrs[1].sge(0, 8))).expect("the queue has room");
+        let message = SendWr::new(1, SendOp::Send, Data::inline(b"message."));
+        pair.ends[0].post_send(message).expect("the vQP is open");
+    };
+    check_no_event_is_lost(arrives, |pair| pair.ends[1].has_completions());
+}
+
+#[test]
+fn control_message_that_arrives_between_two_calls_is_handled() {
+    let is_handled = |pair: &Pair| pair.ends[1].close_reason() == Some(CloseReason::PeerClosed);
+    check_no_event_is_lost(|pair| pair.ends[0].shutdown(), is_handled);
+}
+
+/// The active rail's queue pair enters ERR at some call, because its retries are exhausted.
+#[test]
+fn rights_change_although_rail_fails_between_two_calls() {
+    for calls in 0.. {
+        assert!(calls < MAX_CALLS, "the vQP makes too many calls");
+        let mut pair = Pair::new();
+        let link = with_world(|testbed| testbed.nics[0][0].id());
+        with_world(|testbed| testbed.world.set_link(link, false));
+        let write = SendWr::new(1, SendOp::Write(pair.mrs[0].remote().at(0)), Data::inline(&[1; 8]));
+        pair.ends[1].post_send(write).expect("the vQP is open");
+        interrupt_after(calls, Duration::from_millis(100));
+        pair.ends[1].set_access(Access::REMOTE_READ).expect("the failure of a rail is no error");
+        if cancel_interrupt() {
+            return;
+        }
+    }
+}
+
+/// Time passes at each call of a NIC. The test sleeps without a timeout unless the vQPs have one, so it ends only if no event is lost.
+#[test]
+fn failovers_lose_no_event_and_no_addition_while_time_passes_between_calls() {
+    const ADDITIONS: u64 = 300;
+    for nanos in [150, 700, 1900, 4100, 9000, 23_000] {
+        let mut pair = Pair::new();
+        let link = with_world(|testbed| testbed.nics[1][0].id());
+        interrupt_each(Duration::from_nanos(nanos));
+        let (mut posted, mut values, mut completions) = (0, Vec::new(), Vec::new());
+        while values.len() < ADDITIONS as usize {
+            while posted < ADDITIONS && posted < values.len() as u64 + 8 {
+                let op = SendOp::FetchAdd { remote: pair.mrs[1].remote().at(0), add: 1 };
+                let to = pair.mrs[0].sge(8 + 8 * posted, 8);
+                pair.ends[0].post_send(SendWr::new(posted, op, Data::sge(to))).expect("the vQP is open");
+                posted += 1;
+                match posted {
+                    100 => with_world(|testbed| testbed.world.set_link(link, false)),
+                    200 => with_world(|testbed| testbed.world.set_link(link, true)),
+                    _ => {}
+                }
+            }
+            for i in 0..2 {
+                if pair.is_readable(i) || pair.ends[i].event_timeout().is_some_and(|at| at <= now()) {
+                    pair.ends[i].handle_events().expect("the NICs are alive");
+                }
+            }
+            pair.ends[0].take_completions(&mut completions);
+            for completion in completions.drain(..) {
+                let completion = completion.into_result().expect("each addition is executed");
+                values.push(pair.memory.load(8 + 8 * completion.wr_id as usize));
+            }
+            run_for(Duration::from_micros(5));
+            assert!(
+                now() < Time::from_nanos(60_000_000_000),
+                "{} of {posted} after {nanos} ns",
+                values.len()
+            );
+        }
+        assert_eq!(pair.memory.load(0), ADDITIONS);
+        assert_eq!(values, (0..ADDITIONS).collect::<Vec<_>>());
+        assert!(pair.ends[0].last_failover().is_some());
+    }
+}
