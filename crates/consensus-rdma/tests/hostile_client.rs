@@ -96,7 +96,7 @@ impl RawClient {
 
     /// Writes to an address that was never granted.
     fn write_at(&mut self, to: RemoteAddr, bytes: &[u8]) -> Outcome {
-        self.vqp.import(&RemoteRegion::with_unknown_key(to, 1)).expect("the queue pair is connected");
+        self.vqp.import(&RemoteRegion::with_unknown_key(to.rkey, 1)).expect("the queue pair is connected");
         self.post(SendOp::Write(to), bytes)
     }
 

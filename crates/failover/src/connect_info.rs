@@ -146,7 +146,7 @@ mod tests {
             qkey: 6,
             acks_after_placement: true,
         };
-        let region = RemoteRegion::for_test(64, smallvec::smallvec![RemoteAddr { addr: 9, rkey: Key(8) }; 2]);
+        let region = RemoteRegion::new(64, smallvec::smallvec![RemoteAddr { addr: 9, rkey: Key(8) }; 2]);
         ConnectInfo {
             cookie: SecretWord::new(7),
             policy: Policy::Blanket,

@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_verbs::{
@@ -11,6 +12,9 @@ use crate::negotiation::MAX_RAILS;
 use crate::rail;
 
 mod reregistration;
+mod windows;
+
+pub(crate) use windows::WindowOwner;
 
 /// The maximum number of queue pair errors that a domain stores until their vQPs read them. The oldest is dropped first.
 const MAX_QP_ERRORS: usize = 1024;
@@ -29,6 +33,10 @@ pub struct Domain {
     nics: Vec<LocalNic>,
     /// The registered memory, sorted by the primary lkey.
     memory: Mutex<Vec<Registered>>,
+    /// The memory windows, in no order.
+    windows: Mutex<Vec<windows::Window>>,
+    /// The number of vQPs that were made in this domain.
+    owners: AtomicU64,
     /// The events that were consumed, shared with the domains that [`Domain::with_own_pds`] makes.
     events: Arc<Mutex<Events>>,
     /// The counters of the vQPs, shared with the same domains.
@@ -101,6 +109,8 @@ impl Domain {
         Ok(Arc::new(Domain {
             nics,
             memory: Mutex::default(),
+            windows: Mutex::default(),
+            owners: AtomicU64::new(0),
             events: Arc::default(),
             counters: Arc::default(),
         }))
@@ -128,13 +138,19 @@ impl Domain {
         }
         let events = Arc::clone(&self.events);
         let counters = Arc::clone(&self.counters);
-        Ok(Arc::new(Domain { nics, memory: Mutex::default(), events, counters }))
+        let (memory, windows, owners) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Ok(Arc::new(Domain { nics, memory, windows, owners, events, counters }))
     }
 
     /// Returns the number of open vQPs and of failovers, over this domain and all domains that share its NICs by
     /// [`Domain::with_own_pds`].
     pub fn activity(&self) -> Activity {
         self.counters.read()
+    }
+
+    /// Returns an identity for a vQP of this domain, as the owner of the type 2 windows that are bound on it.
+    pub(crate) fn new_window_owner(&self) -> WindowOwner {
+        WindowOwner(self.owners.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn counters(&self) -> &Arc<Counters> {
@@ -192,10 +208,12 @@ impl Domain {
         let mr = VirtualMr::new(rails).ok_or(Error::DeviceFatal)?;
         let primary = mr.primary();
         let mut table = lock(&self.memory);
-        let is_taken =
-            |r: &Registered| r.mr.primary().lkey == primary.lkey || r.mr.primary().rkey == primary.rkey;
+        let is_taken = |r: &Registered| {
+            let other = r.mr.primary();
+            other.id == primary.id || other.lkey == primary.lkey || other.rkey == primary.rkey
+        };
         if rail_0_is_dead && table.iter().any(is_taken) {
-            // Other memory has this key as its primary key, from rail 0 before that NIC died. A new registration gets another key.
+            // Other memory has this handle or key as its primary one, from rail 0 before that NIC died. A new registration gets another key.
             drop(table);
             self.undo_registrations(mr.registrations());
             return self.register(memory, access);
@@ -216,13 +234,19 @@ impl Domain {
     /// only be hung.
     ///
     /// # Errors
-    /// The error of the first NIC that does not confirm the revocation; that NIC may still access the memory. The registrations on the other
-    /// NICs are revoked nevertheless, and new work requests cannot name the memory.
+    /// [`Error::Busy`] if a window is bound to the memory, which then stays registered on every NIC. Otherwise the error of the first NIC that
+    /// does not confirm the revocation; that NIC may still access the memory. The registrations on the other NICs are revoked nevertheless,
+    /// and new work requests cannot name the memory.
     pub fn deregister(&self, mr: &VirtualMr) -> Result<()> {
+        self.check_unbound(mr.primary().id)?;
         let mut first = Ok(());
+        let mut revocations = 0;
         for (nic, mr) in self.nics.iter().zip(mr.registrations()) {
             let Some(mr) = mr else { continue };
+            revocations += 1;
             let revoked = match nic.provider.dereg_mr(mr.id) {
+                // The bind of a window has been executed and is not recorded yet.
+                Err(error @ Error::Busy { .. }) if revocations == 1 => return Err(error),
                 Err(Error::DeviceFatal) => nic.provider.reset(),
                 other => other,
             };

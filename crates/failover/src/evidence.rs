@@ -36,6 +36,9 @@ pub enum Kind {
     Read,
     /// CAS or FAA.
     Atomic,
+    /// The bind of a window or a local invalidation: executed by the requester's NIC, without a packet, when everything before it has completed.
+    /// Such an operation is the last in flight. It is a part of what the evidence decides only if the NIC has not executed it.
+    Local,
 }
 
 impl Kind {
@@ -263,6 +266,7 @@ fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>, log:
                     Verdict::Ambiguous
                 }
                 Kind::Read => Verdict::Ambiguous,
+                Kind::Local => Verdict::NotExecuted,
             }
         })
         .collect()

@@ -49,6 +49,11 @@ pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Res
     if wr.ud.is_some() {
         return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));
     }
+    if wr.op.is_local() && !wr.data.is_empty() {
+        return Err(Error::Invalid(
+            "binding or invalidating a window takes no data; leave `SendWr::data` empty",
+        ));
+    }
     match &wr.data {
         Data::Inline(_) if wr.op.is_read_or_atomic() => {
             return Err(Error::Invalid(
@@ -68,8 +73,8 @@ pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Res
 
 /// Checks that the request's remote key is that of an imported region. Without one, the request could not be translated to other rails.
 pub(crate) fn check_rkey(wr: &SendWr, remote: &RemoteKeys) -> Result<()> {
-    match wr.op.remote() {
-        Some(r) if !remote.contains(r.rkey) => Err(UNKNOWN_RKEY),
+    match wr.op.remote_key() {
+        Some(key) if !remote.contains(key) => Err(UNKNOWN_RKEY),
         _ => Ok(()),
     }
 }
@@ -94,7 +99,12 @@ pub(crate) fn translate_send(
         | SendOp::Read(r)
         | SendOp::CompareSwap { remote: r, .. }
         | SendOp::FetchAdd { remote: r, .. } => *r = remote.translate(*r, rail).ok_or(UNKNOWN_RKEY)?,
-        _ => {}
+        SendOp::SendWithInvalidate(key) => {
+            let named = RemoteAddr { addr: 0, rkey: *key };
+            *key = remote.translate(named, rail).ok_or(UNKNOWN_RKEY)?.rkey;
+        }
+        op @ (SendOp::BindWindow(_) | SendOp::LocalInvalidate(_)) => *op = domain.translate_window_op(op, rail),
+        SendOp::Send | SendOp::SendWithImm(_) => {}
     }
     Ok(out)
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Error, Mtu, Psn, Result, SendFlags, SendOp, SendWr, WcStatus};
+use mitra_verbs::{Mtu, Psn, SendFlags, SendOp, SendWr, WcStatus};
 
 use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
 use crate::config::WritePolicy;
@@ -20,10 +20,6 @@ pub use replay_decision::{RecoveryInput, RecoveryStats};
 /// The maximum number of packets in flight, unless a single operation has more: a quarter of the PSN space, so that comparisons of PSNs modulo
 /// 2^24 are unambiguous.
 const MAX_PACKETS: u32 = 1 << 22;
-
-pub const UNSUPPORTED_OP: Error = Error::Unsupported(
-    "memory windows and invalidation on virtual queue pairs (they come with a later version)",
-);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
@@ -59,6 +55,8 @@ struct Op {
     skipped: u64,
     /// Whether an earlier rail executed a part of the operation or may have done so. If so, the outcome must not be `Flushed`.
     maybe_executed: bool,
+    /// Whether the NIC of the active rail has executed this local operation. It completes when the other NICs have executed it too.
+    executed_locally: bool,
 }
 
 impl Op {
@@ -170,19 +168,14 @@ impl Ledger {
     }
 
     /// Appends an operation and returns its sequence number. The caller has checked [`Ledger::has_room`] and [`Ledger::is_halted`].
-    ///
-    /// # Errors
-    /// `Unsupported` if vQPs do not support the operation.
-    pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+    pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> u64 {
         let kind = match wr.op {
-            SendOp::Send | SendOp::SendWithImm(_) => Kind::Send,
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => Kind::Send,
             SendOp::Write(_) => Kind::Write,
             SendOp::WriteWithImm(..) => Kind::WriteImm,
             SendOp::Read(_) => Kind::Read,
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Kind::Atomic,
-            SendOp::SendWithInvalidate(_) | SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => {
-                return Err(UNSUPPORTED_OP);
-            }
+            SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => Kind::Local,
         };
         let seq = self.next_seq();
         let app_wr_id = core::mem::replace(&mut wr.wr_id, seq);
@@ -201,19 +194,27 @@ impl Ledger {
             byte_len: 0,
             skipped: 0,
             maybe_executed: false,
+            executed_locally: false,
         });
-        Ok(seq)
+        seq
     }
 
     /// Returns the number of packets of a request.
     fn packets(&self, wr: &SendWr) -> u32 {
-        if wr.op.is_atomic() { 1 } else { self.mtu.packets(wr.data.len()).min(1 << 23) as u32 }
+        match wr.op {
+            _ if wr.op.is_local() => 0,
+            _ if wr.op.is_atomic() => 1,
+            _ => self.mtu.packets(wr.data.len()).min(1 << 23) as u32,
+        }
     }
 
     /// Marks the next pending operation as in flight and returns it. Returns `None` if no operation is pending or a limit is reached.
     pub fn next_posting(&mut self) -> Option<Posting<'_>> {
         while self.ops.get(self.cursor).is_some_and(|op| op.state != State::Pending) {
             self.cursor += 1;
+        }
+        if self.awaits_local_op() {
+            return None;
         }
         let max_unsignaled = self.depth as u32 / 4;
         let op = self.ops.get_mut(self.cursor)?;
@@ -229,6 +230,7 @@ impl Ledger {
         self.unsignaled += 1;
         let signal = op.app_signaled
             || fetch
+            || op.kind == Kind::Local
             || self.unsignaled > max_unsignaled
             || op.resolution == Resolution::Replayed;
         op.wr.flags.set(SendFlags::SIGNALED, signal);
@@ -244,6 +246,35 @@ impl Ledger {
         self.packets_in_flight += op.packets;
         self.cursor += 1;
         Some(Posting { wr: &op.wr, log_seq })
+    }
+
+    /// Returns whether the last operation that was posted is a local operation in flight. No operation is posted behind it: the peer, whom a
+    /// later message may tell the key of a window, must be able to use it on whichever rail the vQP moves to.
+    fn awaits_local_op(&self) -> bool {
+        let last = self.cursor.checked_sub(1).and_then(|i| self.ops.get(i));
+        last.is_some_and(|op| op.kind == Kind::Local && op.state == State::InFlight)
+    }
+
+    /// Records that the NIC of the active rail has executed a local operation, which implies the completion of all operations before it, and
+    /// returns the operation. Returns `None` for any other operation. [`Ledger::complete`] completes the operation.
+    #[inline]
+    pub fn execute_locally(&mut self, seq: u64) -> Option<SendOp> {
+        let index = seq.checked_sub(self.first_seq)? as usize;
+        let op = self.ops.get_mut(index).filter(|op| op.kind == Kind::Local)?;
+        if op.state != State::InFlight || core::mem::replace(&mut op.executed_locally, true) {
+            return None;
+        }
+        let executed = op.wr.op;
+        for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
+            before.state = State::Done(Outcome::Success);
+        }
+        Some(executed)
+    }
+
+    /// Returns whether the operation is a local one.
+    pub fn is_local(&self, seq: u64) -> bool {
+        let index = seq.checked_sub(self.first_seq).map(|i| i as usize);
+        index.and_then(|i| self.ops.get(i)).is_some_and(|op| op.kind == Kind::Local)
     }
 
     /// Records the rail's successful completion of an operation, which implies the completion of all operations before it. Returns false if
@@ -327,6 +358,7 @@ impl Ledger {
     pub fn abandon(&mut self, error: UnresolvedError) {
         for op in &mut self.ops {
             match op.state {
+                State::InFlight if op.executed_locally => op.state = State::Done(Outcome::Success),
                 State::InFlight => op.state = State::Done(Outcome::Unresolved(error)),
                 State::Pending => op.state = State::Done(op.outcome_if_not_sent(error)),
                 State::Done(_) => {}

@@ -83,15 +83,15 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    #[cfg(test)]
-    pub(crate) fn for_test(len: u64, rails: SmallVec<[RemoteAddr; 2]>) -> RemoteRegion {
+    /// Creates the region from the address and rkey of its first byte on every rail.
+    pub(crate) fn new(len: u64, rails: SmallVec<[RemoteAddr; 2]>) -> RemoteRegion {
         RemoteRegion { len, rails }
     }
 
-    /// Returns a region with the key of `addr` on every rail. The peer need not have registered memory with that key. A request with the key
+    /// Returns a region with the same key on every rail. The peer need not have registered memory with that key. A request with the key
     /// is then posted, and the peer's NIC refuses it, as it would on a queue pair without failover.
-    pub fn with_unknown_key(addr: RemoteAddr, rails: usize) -> RemoteRegion {
-        let everywhere = RemoteAddr { addr: 0, rkey: addr.rkey };
+    pub fn with_unknown_key(rkey: Key, rails: usize) -> RemoteRegion {
+        let everywhere = RemoteAddr { addr: 0, rkey };
         RemoteRegion { len: u64::MAX, rails: core::iter::repeat_n(everywhere, rails).collect() }
     }
 

@@ -301,6 +301,11 @@ impl Rail {
         self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Err))
     }
 
+    /// Moves the data queue pair to RESET, where its windows are unbound.
+    pub(crate) fn modify_to_reset(&self) -> Result<()> {
+        self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Reset))
+    }
+
     /// Sends a control message, as a solicited event if `wakes` is set. The message may be lost.
     pub(crate) fn send_control(&self, bytes: &[u8], wakes: bool) {
         self.control.send(self.provider(), bytes, wakes);

@@ -77,7 +77,7 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
     let replay = Plan::Replay { skip_packets: 0 };
     let repeatable = case.write_policy == WritePolicy::Repeatable;
     match (case.op.kind, case.verdict) {
-        (_, Verdict::NotExecuted) => replay,
+        (_, Verdict::NotExecuted) | (Kind::Local, _) => replay,
         // A READ has no effect, so it can be repeated, unless the application ordered later changes after it by a fence.
         (Kind::Read, _) => match fenced {
             Changes { began: false, may_have_begun: false } => replay,
@@ -102,7 +102,7 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
 /// Plans an operation after one that ended in an error. Such operations are not replayed.
 fn plan_after_error(case: &Case) -> Plan {
     match (case.op.kind, case.verdict) {
-        (Kind::Read, _) | (_, Verdict::NotExecuted) | (Kind::Send, Verdict::Torn(_)) => {
+        (Kind::Read | Kind::Local, _) | (_, Verdict::NotExecuted) | (Kind::Send, Verdict::Torn(_)) => {
             Plan::End(Outcome::Failed(WcStatus::Flushed))
         }
         (_, Verdict::Executed) => unresolved(UnresolvedError::ExecutedBehindError),

@@ -13,6 +13,7 @@ static REFUSED_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("refused_calls"
 static TWO_PROCESSES: LazyLock<PathBuf> = LazyLock::new(|| build("two_processes"));
 static ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("addresses"));
 static PERMISSIONS: LazyLock<PathBuf> = LazyLock::new(|| build("permissions"));
+static WINDOWS: LazyLock<PathBuf> = LazyLock::new(|| build("windows"));
 static LIMITS: LazyLock<PathBuf> = LazyLock::new(|| build("limits"));
 static MEMORY_REGIONS: LazyLock<PathBuf> = LazyLock::new(|| build("memory_regions"));
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
@@ -73,7 +74,9 @@ scenarios! { ADDRESSES (on_one_rail on_two_rails): gid_table network_device gid_
 
 scenarios! { MEMORY_REGIONS (on_one_rail on_two_rails): unregisterable reregistration null_regions on_demand }
 
-scenarios! { PERMISSIONS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_immediates windows failovers datagrams unreliable_writes }
+scenarios! { PERMISSIONS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_immediates failovers datagrams unreliable_writes }
+
+scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): window_rights invalidations refused_invalidations window_bound_for_all }
 
 scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions }
 

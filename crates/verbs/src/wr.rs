@@ -63,7 +63,7 @@ pub enum SendOp {
         /// The addend. The addition wraps around.
         add: u64,
     },
-    /// Binds a type-2 memory window. The operation sends no packet.
+    /// Binds a memory window. The operation sends no packet.
     BindWindow(WindowBind),
     /// Invalidates a local key. The operation sends no packet.
     LocalInvalidate(Key),
@@ -77,6 +77,19 @@ impl SendOp {
             SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => Some(remote),
             _ => None,
         }
+    }
+
+    /// Returns the key of the peer that the operation names, if any: that of the memory it accesses, or the key to invalidate.
+    pub fn remote_key(&self) -> Option<Key> {
+        match *self {
+            SendOp::SendWithInvalidate(key) => Some(key),
+            _ => self.remote().map(|remote| remote.rkey),
+        }
+    }
+
+    /// Whether the requester's NIC executes the operation itself, without a packet: the bind of a window, or a local invalidation.
+    pub fn is_local(&self) -> bool {
+        matches!(self, SendOp::BindWindow(_) | SendOp::LocalInvalidate(_))
     }
 
     /// Whether the operation is a READ or an atomic. `max_rd_atomic` limits the number of such operations that are outstanding.

@@ -14,7 +14,7 @@ impl Domain {
     ///
     /// # Errors
     /// The error of the first NIC that refuses. The region is then unchanged on every NIC that works. [`Error::NoSuchObject`] if the region is
-    /// not of this domain; [`Error::Busy`] if `to` has another region with the same key; [`Error::DeviceFatal`] if every NIC is dead.
+    /// not of this domain; [`Error::Busy`] if a window is bound to the region, or if `to` has another region with the same key; [`Error::DeviceFatal`] if every NIC is dead.
     pub fn reregister(
         &self,
         mr: &VirtualMr,
@@ -23,6 +23,7 @@ impl Domain {
         access: Access,
     ) -> Result<VirtualMr> {
         let primary = mr.primary();
+        self.check_unbound(primary.id)?;
         let moves = !std::ptr::eq(self, to);
         let (old_memory, old_access) = {
             let table = lock(&self.memory);

@@ -61,7 +61,8 @@ pub struct RecoveryInput<'a> {
 impl Ledger {
     /// Returns the operations in flight with their indices in `ops`, in posting order.
     fn in_flight(&self) -> Vec<(usize, InFlight)> {
-        let posted = self.ops.iter().enumerate().filter(|(_, op)| op.state == State::InFlight);
+        let posted = (self.ops.iter().enumerate())
+            .filter(|(_, op)| op.state == State::InFlight && !op.executed_locally);
         posted
             .map(|(i, op)| {
                 (i, InFlight { seq: op.wr.wr_id, kind: op.kind, first: op.first_psn, packets: op.packets })

@@ -43,7 +43,7 @@ fn decide(ledger: &mut Ledger, evidence: &Evidence) -> RecoveryStats {
 #[test]
 fn write_imm_torn_twice_reports_the_bytes_of_all_earlier_rails() {
     let mut ledger = ledger();
-    ledger.push(write(true, 2000), WritePolicy::Strict).unwrap(); // 8 packets
+    ledger.push(write(true, 2000), WritePolicy::Strict); // 8 packets
     post_all(&mut ledger);
     assert_eq!(decide(&mut ledger, &executed(2)).imm_bytes_kept, 512);
     post_all(&mut ledger);
@@ -57,7 +57,7 @@ fn write_imm_torn_twice_reports_the_bytes_of_all_earlier_rails() {
 #[test]
 fn write_torn_on_an_earlier_rail_is_never_flushed() {
     let mut ledger = ledger();
-    ledger.push(write(false, 2000), WritePolicy::Strict).unwrap();
+    ledger.push(write(false, 2000), WritePolicy::Strict);
     post_all(&mut ledger);
     decide(&mut ledger, &executed(2));
     // The vQP closes before it posts the rest. `ValueLost` is only an example of an error.
@@ -68,12 +68,12 @@ fn write_torn_on_an_earlier_rail_is_never_flushed() {
 #[test]
 fn write_repeated_without_evidence_is_never_flushed() {
     let mut ledger = ledger();
-    ledger.push(write(false, 8), WritePolicy::Repeatable).unwrap();
-    ledger.push(write(false, 8), WritePolicy::Strict).unwrap();
+    ledger.push(write(false, 8), WritePolicy::Repeatable);
+    ledger.push(write(false, 8), WritePolicy::Strict);
     post_all(&mut ledger);
     decide(&mut ledger, &executed(1)); // the first WRITE only
     assert!(ledger.pop().is_some_and(|c| c.outcome == Outcome::Success));
-    ledger.push(write(false, 8), WritePolicy::Repeatable).unwrap();
+    ledger.push(write(false, 8), WritePolicy::Repeatable);
     post_all(&mut ledger);
     // Without evidence, the strict WRITE ends in `Indeterminate`, and so does the repeatable WRITE after it.
     decide(&mut ledger, &Evidence::default());
@@ -88,7 +88,9 @@ fn remote_error_flushes_and_local_error_leaves_later_operations_unresolved() {
         (WcStatus::LocalProtection, Outcome::Unresolved(UnresolvedError::Indeterminate)),
     ] {
         let mut ledger = ledger();
-        (0..3).for_each(|_| drop(ledger.push(write(false, 8), WritePolicy::Strict)));
+        for _ in 0..3 {
+            ledger.push(write(false, 8), WritePolicy::Strict);
+        }
         post_all(&mut ledger);
         ledger.fail(1, status, UnresolvedError::Indeterminate);
         let outcomes: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect();

@@ -15,6 +15,7 @@ use crate::secret::SecretWord;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::{PostFailure, SendQueue};
+use crate::vqp::window_sync::{SyncFailure, WindowSync};
 
 /// The path of requests and completions between the application and the rails. Its state does not include the progress of a failover.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub(super) struct Datapath {
     recv: ReceiveQueue,
     /// The completion log in this end's memory, into which the peer writes entries for its own operations.
     log: Option<CompletionLog>,
+    windows: WindowSync,
     /// Completions for the application.
     ready: VecDeque<Completion>,
 }
@@ -52,7 +54,8 @@ impl Datapath {
         };
         let send = SendQueue::new(&config, max_message, Mtu::M256, rails.get(0).first_psn(), None);
         let recv = ReceiveQueue::new(max_message);
-        Ok(Datapath { domain, rails, send, recv, log, ready: VecDeque::new() })
+        let windows = WindowSync::new(&domain);
+        Ok(Datapath { domain, rails, send, recv, log, windows, ready: VecDeque::new() })
     }
 
     pub(super) fn domain(&self) -> &Arc<Domain> {
@@ -84,6 +87,15 @@ impl Datapath {
 
     pub(super) fn recv_mut(&mut self) -> &mut ReceiveQueue {
         &mut self.recv
+    }
+
+    #[inline]
+    pub(super) fn windows(&self) -> &WindowSync {
+        &self.windows
+    }
+
+    pub(super) fn windows_mut(&mut self) -> &mut WindowSync {
+        &mut self.windows
     }
 
     #[inline]
@@ -161,6 +173,9 @@ impl Datapath {
     /// Checks a send and appends it to the ledger. The caller has checked that the vQP is open.
     #[inline]
     pub(super) fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+        if wr.op.is_local() {
+            self.windows.prepare(&wr.op, &self.domain)?;
+        }
         let rails = &self.rails;
         self.send.push(wr, write_policy, rails.config(), || Error::QueueFull {
             queue: "send queue",
@@ -171,6 +186,9 @@ impl Datapath {
 
     /// Checks a send, except for its remote key. See [`SendQueue::check`].
     pub(super) fn check_send(&self, wr: &SendWr) -> Result<()> {
+        if wr.op.is_local() {
+            self.domain.check_window_op(&wr.op)?;
+        }
         self.send.check(wr, self.config())
     }
 
@@ -194,11 +212,45 @@ impl Datapath {
         self.recv.post(self.rails.get(self.recv.rail()), &self.domain);
     }
 
-    /// Completes the oldest receive, successfully or not.
+    /// Records the successful completion of a send or a log entry on `rail`.
     #[inline]
-    pub(super) fn complete_recv(&mut self, wc: &Wc) {
+    pub(super) fn on_send_success(&mut self, rail: usize, wc: &Wc) {
+        if let Some(op) = self.send.on_success(wc.wr_id, wc.byte_len) {
+            self.windows.on_executed(wc.wr_id, op, rail, &self.domain);
+        }
+    }
+
+    /// Keeps the windows of the rails in step, and completes the local operation that all NICs have executed. Returns the first failure of a
+    /// rail.
+    pub(super) fn drive_windows(&mut self, active: usize) -> Option<SyncFailure> {
+        let (executed, failure) = self.windows.drive([active, self.recv.rail()], &self.rails, &self.domain);
+        if let Some(seq) = executed {
+            self.send.complete_local(seq);
+        }
+        failure
+    }
+
+    /// Records that a queue pair of a rail was connected.
+    pub(super) fn on_qp_connected(&mut self, rail: usize) {
+        self.windows.on_connected(rail, &self.domain);
+    }
+
+    /// Unbinds the windows that are bound on the vQP: resets the data queue pairs. The vQP has closed.
+    pub(super) fn release_windows(&mut self) {
+        // A dead NIC grants nothing, or was reset when the vQP closed.
+        self.rails.iter().for_each(|rail| drop(rail.modify_to_reset()));
+        self.windows.release(&self.domain);
+    }
+
+    /// Completes the oldest receive, successfully or not. The completion is one of `rail`.
+    #[inline]
+    pub(super) fn complete_recv(&mut self, rail: usize, wc: &Wc) {
         if wc.status == WcStatus::Success {
-            self.recv.on_success(wc, &mut self.ready);
+            let mut wc = *wc;
+            if let Some(key) = wc.invalidated {
+                wc.invalidated = Some(self.windows.on_invalidated(rail, key, &self.domain));
+            }
+            self.recv.on_success(&wc, &mut self.ready);
         } else {
             self.recv.on_error(wc, &mut self.ready);
         }
@@ -268,22 +320,33 @@ impl Datapath {
 
     /// Returns whether there are completions for the application.
     pub(super) fn has_completions(&self) -> bool {
-        !self.ready.is_empty()
+        self.deliverable() > 0
+    }
+
+    /// The number of completions that may be delivered. A receive that has invalidated a key waits until no rail grants access by the key.
+    #[inline]
+    fn deliverable(&self) -> usize {
+        if self.windows.is_settled() {
+            return self.ready.len();
+        }
+        let waits = |c: &Completion| c.invalidated.is_some();
+        self.ready.iter().position(waits).unwrap_or(self.ready.len())
     }
 
     /// Moves the completions for the application from `ready` to `out`, and returns their number.
     #[inline]
     pub(super) fn drain_completions(&mut self, out: &mut Vec<Completion>) -> usize {
-        let n = self.ready.len();
+        let n = self.deliverable();
         if n > 0 {
-            out.extend(self.ready.drain(..));
+            out.extend(self.ready.drain(..n));
         }
         n
     }
 
     /// Destroys the vQP's objects on the NICs.
-    pub(super) fn destroy(&self) -> Result<()> {
-        let rails = self.rails.destroy(&self.domain);
+    pub(super) fn destroy(&mut self) -> Result<()> {
+        let rails = self.rails.destroy(&self.domain).and(self.windows.destroy());
+        self.windows.release(&self.domain);
         rails.and(self.log.as_ref().map_or(Ok(()), |log| self.domain.deregister(log.mr())))
     }
 }

@@ -24,6 +24,7 @@ mod failure_cause;
 mod fence;
 mod futile_move_detector;
 mod heartbeats;
+mod local_qp;
 mod maintenance;
 mod maintenance_schedule;
 mod rail_rejoin;
@@ -33,6 +34,7 @@ mod recovery;
 mod send_queue;
 mod termination;
 mod virtual_qp;
+mod window_sync;
 mod wr_id_flags;
 
 pub use failover_report::FailoverReport;

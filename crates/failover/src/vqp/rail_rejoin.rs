@@ -76,6 +76,7 @@ impl RailRejoin {
             if connected.is_err() {
                 return; // the NIC has failed, and maintenance handles its event
             }
+            dp.on_qp_connected(rail);
         }
         if let Some(control) = recovery.control_mut() {
             control.negotiation_mut().local_qp_connected(rail);

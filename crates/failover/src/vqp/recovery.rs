@@ -17,6 +17,7 @@ use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::futile_move_detector::FutileMoveDetector;
 use crate::vqp::send_queue::PostFailure;
 use crate::vqp::termination::Termination;
+use crate::vqp::window_sync::SyncFailure;
 use crate::vqp::{Cause, FailoverReport, wr_id_flags};
 
 /// The maximum number of completions taken from the active rail in one poll.
@@ -153,6 +154,7 @@ impl Recovery {
         if result.is_err() {
             self.rail_failed(dp, rail, Cause::Device);
         }
+        self.drive_windows(dp);
         dp.take_send_completions();
         self.report.on_progress(dp.send().ledger().first_seq(), || dp.now());
         if dp.send().ledger().unposted() > 0 {
@@ -167,10 +169,24 @@ impl Recovery {
             self.fence.on_marker(wc.wr_id & wr_id_flags::RECV != 0);
         } else if wc.wr_id & wr_id_flags::RECV != 0 {
             self.on_recv(dp, rail, wc);
+        } else if wc.wr_id & wr_id_flags::WINDOW != 0 {
+            if let Some(SyncFailure { rail, status }) = dp.windows_mut().on_completion(rail, wc) {
+                self.rail_failed(dp, rail, Cause::Completion(status));
+            }
         } else if wc.status == WcStatus::Success {
-            dp.send_mut().on_success(wc.wr_id, wc.byte_len);
+            dp.on_send_success(rail, wc);
         } else {
             self.on_flush_or_error(dp, rail, wc);
+        }
+    }
+
+    /// Keeps the windows of the rails in step.
+    #[inline]
+    fn drive_windows(&mut self, dp: &mut Datapath) {
+        if dp.windows().is_busy()
+            && let Some(SyncFailure { rail, status }) = dp.drive_windows(self.active_rail())
+        {
+            self.rail_failed(dp, rail, Cause::Completion(status));
         }
     }
 
@@ -179,10 +195,10 @@ impl Recovery {
             // Without a fence, the old rail can receive a message after the receives were posted on the new rail. If that message completed
             // the oldest receive, every later message would be matched with the wrong buffer.
             WcStatus::Success if self.fence.is_done() => {}
-            WcStatus::Success => dp.complete_recv(wc),
+            WcStatus::Success => dp.complete_recv(rail, wc),
             WcStatus::Flushed => self.on_flush_or_error(dp, rail, wc),
             _ => {
-                dp.complete_recv(wc);
+                dp.complete_recv(rail, wc);
                 self.close(dp, CloseReason::RequestError);
             }
         }
@@ -197,7 +213,10 @@ impl Recovery {
             return self.on_error_after_close(dp, wc, reason);
         }
         match wc.status {
-            WcStatus::RetryExceeded | WcStatus::LocalQpOperation => {
+            WcStatus::RetryExceeded | WcStatus::LocalQpOperation
+                // The NIC refuses an invalidation with this status.
+                if !(wc.status == WcStatus::LocalQpOperation && dp.send().ledger().is_local(wc.wr_id)) =>
+            {
                 self.rail_failed(dp, rail, Cause::Completion(wc.status));
             }
             WcStatus::Flushed => {
@@ -232,6 +251,9 @@ impl Recovery {
     pub(super) fn post_sends(&mut self, dp: &mut Datapath) {
         let Some(negotiation) = self.negotiation().filter(|n| n.is_active()) else { return };
         let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
+        if !dp.windows().is_in_step(rail) {
+            return; // the next poll posts them behind the binds and invalidations of the rail
+        }
         match dp.post_sends(rail, epoch) {
             Ok(()) => {}
             Err(PostFailure::Device) => self.rail_failed(dp, rail, Cause::Device),
@@ -244,9 +266,11 @@ impl Recovery {
         // The active rail needs no discarding: its queue pair is fenced and has flushed its receives.
         if let Some(old) = dp.recv_mut().switch_rail(rail)
             && old != self.active_rail()
-            && dp.rails().get(old).discard_recvs(dp.config()).is_err()
         {
-            self.rail_failed(dp, old, Cause::Device);
+            match dp.rails().get(old).discard_recvs(dp.config()) {
+                Ok(()) => dp.on_qp_connected(old),
+                Err(_) => self.rail_failed(dp, old, Cause::Device),
+            }
         }
         dp.post_recvs();
     }
@@ -344,6 +368,11 @@ impl Recovery {
             match action {
                 Action::Send(message) => {
                     if let Body::Evidence { rail, .. } = message.body
+                        && !dp.windows().is_in_step(usize::from(rail))
+                    {
+                        continue; // the peer may use the rail as soon as it has the evidence, which is sent again until it is answered
+                    }
+                    if let Body::Evidence { rail, .. } = message.body
                         && self.fence.is_done()
                     {
                         // The peer may replay a SEND as soon as it has the evidence, so the receives must be posted first.
@@ -371,6 +400,7 @@ impl Recovery {
     /// Starts the fence of the old rail, or skips it under the policies that do not fence.
     fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
         self.report.on_detected(rail, Cause::Peer, dp.now());
+        dp.windows_mut().cut_off(rail);
         if !dp.rails().is_down(rail) {
             self.rail_recovered(dp, rail); // only the path or the queue pair failed: the rail may be used again
         }
@@ -452,6 +482,7 @@ impl Recovery {
             return;
         }
         let reason = dp.rails().stop_all(self.active_rail(), reason);
+        (0..dp.rails().len()).for_each(|rail| dp.windows_mut().cut_off(rail));
         self.termination.close(reason);
         self.report.discard();
         self.flush_if_closed(dp);

@@ -8,7 +8,7 @@ use crate::config::{Config, WritePolicy};
 use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::key_translation::{self, RemoteKeys};
-use crate::ledger::{Ledger, RecoveryInput, RecoveryStats, UNSUPPORTED_OP};
+use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
 use crate::rail::Rail;
 use crate::vqp::wr_id_flags;
@@ -87,15 +87,11 @@ impl SendQueue {
         }
         key_translation::check_shape(&wr, config, self.max_message)?;
         key_translation::check_rkey(&wr, &self.remote_keys)?;
-        self.ledger.push(wr, write_policy)
+        Ok(self.ledger.push(wr, write_policy))
     }
 
     /// Checks a request, except for its remote key and the state of the queue.
     pub(super) fn check(&self, wr: &SendWr, config: &Config) -> Result<()> {
-        if matches!(wr.op, SendOp::SendWithInvalidate(_) | SendOp::BindWindow(_) | SendOp::LocalInvalidate(_))
-        {
-            return Err(UNSUPPORTED_OP);
-        }
         key_translation::check_shape(wr, config, self.max_message)
     }
 
@@ -166,12 +162,23 @@ impl SendQueue {
         }
     }
 
-    /// Records the successful completion of an operation or a log entry. `id` is the `wr_id` on the rail.
+    /// Records the successful completion of an operation or a log entry. `id` is the `wr_id` on the rail. Returns the operation if it is a local
+    /// one, which [`SendQueue::complete_local`] completes.
     #[inline]
-    pub(super) fn on_success(&mut self, id: u64, byte_len: u32) {
-        if id & wr_id_flags::LOG == 0 {
+    pub(super) fn on_success(&mut self, id: u64, byte_len: u32) -> Option<SendOp> {
+        if id & wr_id_flags::LOG != 0 {
+            return None;
+        }
+        let executed = self.ledger.execute_locally(id);
+        if executed.is_none() {
             self.ledger.complete(id, byte_len);
         }
+        executed
+    }
+
+    /// Completes a local operation.
+    pub(super) fn complete_local(&mut self, seq: u64) {
+        self.ledger.complete(seq, 0);
     }
 
     /// Records that an operation or a log entry failed although the rail works. The caller must close the vQP.

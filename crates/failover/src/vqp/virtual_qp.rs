@@ -86,6 +86,14 @@ impl VirtualQp {
         self.datapath.domain()
     }
 
+    /// Unbinds the type 2 windows that are bound on the vQP, as a queue pair does that is reset or destroyed. Does nothing if the vQP is
+    /// open.
+    pub fn release_windows(&mut self) {
+        if self.recovery.is_closed() && !self.is_destroyed {
+            self.datapath.release_windows();
+        }
+    }
+
     /// Returns the parameters that the peer needs for [`VirtualQp::connect`].
     ///
     /// # Errors
@@ -170,7 +178,7 @@ impl VirtualQp {
     /// # Errors
     /// On an error, the send is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is not connected, closed or halted, if the
     /// request is malformed, or if its remote key is not of an imported region; [`Error::Limit`] if the request exceeds a limit;
-    /// [`Error::Unsupported`] for operations on memory windows and for invalidation. A send that names local memory that is not registered
+    /// [`Error::Unsupported`] for the bind or invalidation of a window if a NIC has no windows. A send that names local memory that is not registered
     /// completes with [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection).
     pub fn post_send_with(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         let seq = self.push_send(wr, write_policy)?;
@@ -350,14 +358,17 @@ impl VirtualQp {
     }
 
     /// Requests an event at the next completion, on the completion channel of the active rail's NIC and, during a move, also on that of the
-    /// new rail's NIC. The caller must poll once more after this call, because a completion may have arrived before the call. The domain
+    /// new rail's NIC, and on those that execute a bind or an invalidation. The caller must poll once more after this call, because a completion may have arrived before the call. The domain
     /// must have completion channels ([`Domain::with_completion_channels`]).
     ///
     /// # Errors
     /// Any error of a NIC other than [`Error::DeviceFatal`], which the next maintenance run handles.
     pub fn arm(&self) -> Result<()> {
         let rails = [self.recovery.active_rail(), self.datapath.recv().rail()];
-        for &rail in &rails[..1 + usize::from(rails[0] != rails[1])] {
+        for rail in 0..self.datapath.rails().len() {
+            if !rails.contains(&rail) && self.datapath.windows().is_in_step(rail) {
+                continue;
+            }
             let rail = self.datapath.rails().get(rail);
             match rail.provider().req_notify_cq(rail.cq(), false) {
                 Ok(()) | Err(Error::DeviceFatal) => {}

@@ -6,3 +6,5 @@ pub(super) const LOG: u64 = 1 << 62;
 pub(super) const RECV: u64 = 1 << 63;
 /// The flag of the markers that the fence posts.
 pub(super) const MARKER: u64 = 1 << 61;
+/// The flag of the binds and invalidations that keep the windows of the rails in step.
+pub(super) const WINDOW: u64 = 1 << 60;

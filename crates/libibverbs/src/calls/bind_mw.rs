@@ -29,7 +29,7 @@ unsafe fn bind(qp: *mut ibv_qp, mw: *mut ibv_mw, request: &ibv_mw_bind) -> Resul
     let key = Key(mw.rkey);
     let rkey = key.with_consumer_bits((key.0 as u8).wrapping_add(1)).0;
     // SAFETY: the window and the region are objects of the program, or the region is null.
-    let op = unsafe { post::bind_operation(mw, rkey, &request.bind_info)? };
+    let op = unsafe { post::bind_operation(mw, rkey, &request.bind_info, qp.qp_type)? };
     let flags = post::send_flags(request.send_flags)?;
     let wr = SendWr::new(request.wr_id, op, Data::empty()).with_flags(flags);
     qp.post_send(&[wr]).map_err(|refused| refused.error)?;

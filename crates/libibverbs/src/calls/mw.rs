@@ -1,7 +1,9 @@
 //! Memory windows of types 1 and 2B.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
+use mitra_failover::VirtualMw;
 use mitra_verbs::{Error, MwId, Provider, Result, WindowType};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
@@ -9,13 +11,23 @@ use super::context::{Context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{pointer, status, unless_dead};
+use crate::rails::protection_domain::MultiRailPd;
 
 /// A memory window, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Mw {
     header: AbiHeader<ibv_mw>,
     pub(crate) id: MwId,
+    /// The window on all NICs, on a device with several rails, on which `id` is its handle on rail 0.
+    multi_rail: Option<(Arc<MultiRailPd>, VirtualMw)>,
     _pd: PdMember,
+}
+
+impl Mw {
+    /// Returns whether the window exists on several rails.
+    pub(crate) fn is_multi_rail(&self) -> bool {
+        self.multi_rail.is_some()
+    }
 }
 
 abi_object!(Mw: ibv_mw, "memory window", handle);
@@ -35,19 +47,24 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
     };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
-    if context.rails.multi_rail.is_some() {
-        return Err(Error::Unsupported(
-            "memory windows on a device with several rails; run the program on one rail",
-        ));
-    }
-    let mw = context.nic().alloc_mw(object.id, window_type)?;
+    let (mw, multi_rail) = match &object.multi_rail {
+        None => (context.nic().alloc_mw(object.id, window_type)?, None),
+        Some(domain) => {
+            let mw = domain.alloc_mw(window_type)?;
+            (mw.primary(), Some((Arc::clone(domain), mw)))
+        }
+    };
     let header = ibv_mw { context: context.address(), pd, rkey: mw.rkey.0, handle: mw.id.0, r#type: mw_type };
-    Ok(Mw { header: AbiHeader::new(header), id: mw.id, _pd: PdMember::clone(&object.member) }.into_raw())
+    let member = PdMember::clone(&object.member);
+    Ok(Mw { header: AbiHeader::new(header), id: mw.id, multi_rail, _pd: member }.into_raw())
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `mw` is a memory window, and no other verb uses it now.
     status("ibv_dealloc_mw", unsafe {
-        Mw::destroy(mw, |object| unless_dead(Context::find_raw((*mw).context)?.nic().dealloc_mw(object.id)))
+        Mw::destroy(mw, |object| match &object.multi_rail {
+            Some((domain, mw)) => domain.dealloc_mw(mw),
+            None => unless_dead(Context::find_raw((*mw).context)?.nic().dealloc_mw(object.id)),
+        })
     })
 }

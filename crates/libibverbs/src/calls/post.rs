@@ -278,7 +278,7 @@ pub(crate) fn send_flags(flags: u32) -> Result<SendFlags> {
 unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     let flags = send_flags(wr.send_flags)?;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let op = unsafe { operation(wr)? };
+    let op = unsafe { operation(wr, qp_type)? };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let sges = unsafe { sge_list(wr.sg_list, wr.num_sge)? };
     let data = if wr.send_flags & IBV_SEND_INLINE != 0 && !sges.is_empty() {
@@ -343,7 +343,7 @@ pub(crate) unsafe fn ud_destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Res
 ///
 /// # Safety
 /// The requirements of [`send_request`].
-unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
+unsafe fn operation(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendOp> {
     // SAFETY: only the members that the opcode selects are read. The caller guarantees that these are set, and that the window and the
     // region of a bind are objects or null.
     unsafe {
@@ -365,7 +365,9 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
                 SendOp::FetchAdd { remote: atomic(), add: wr.wr.atomic.compare_add }
             }
             IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(Key(wr.imm_data)),
-            IBV_WR_BIND_MW => bind_operation(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info)?,
+            IBV_WR_BIND_MW => {
+                bind_operation(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info, qp_type)?
+            }
             _ => {
                 return Err(Error::Unsupported(
                     "this send opcode; use SEND, WRITE, READ, an atomic, or an operation on a window",
@@ -375,15 +377,20 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
     }
 }
 
-/// Returns the operation that binds a memory window.
+/// Returns the operation that binds a memory window on a queue pair of this type.
 ///
 /// # Errors
 /// `Invalid` if the window is null, or the region is null and the length is not 0. `Unsupported` for an access flag that the device does
-/// not know. Otherwise the errors of [`AbiObject::find`].
+/// not know, or for a queue pair that uses one of several rails. Otherwise the errors of [`AbiObject::find`].
 ///
 /// # Safety
 /// The window and the region are objects of the program, or null.
-pub(crate) unsafe fn bind_operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp> {
+pub(crate) unsafe fn bind_operation(
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+    qp_type: QpType,
+) -> Result<SendOp> {
     if info.mr.is_null() && info.length > 0 {
         return Err(Error::Invalid("the bind of a window to memory needs a region"));
     }
@@ -395,6 +402,11 @@ pub(crate) unsafe fn bind_operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bi
         let region = if is_region { lock(&Mr::find(info.mr)?.registration).primary().id } else { no_region };
         (Mw::find(mw)?, region)
     };
+    if window.is_multi_rail() && matches!(qp_type, QpType::Uc | QpType::XrcSend) {
+        return Err(Error::Unsupported(
+            "memory windows on UC and XRC with several rails; bind the window on an RC queue pair, or run on one rail",
+        ));
+    }
     Ok(SendOp::BindWindow(WindowBind {
         mw: window.id,
         rkey: Key(rkey),

@@ -42,12 +42,14 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     out.vendor_id = 0x00ff_ffff;
     out.max_qp = count(limits.qps);
     out.max_qp_wr = count(limits.wrs);
-    out.device_cap_flags = IBV_DEVICE_XRC | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
+    out.device_cap_flags = IBV_DEVICE_XRC
+        | IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_SYS_IMAGE_GUID
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     if context.rails.multi_rail.is_none() {
-        out.device_cap_flags |= IBV_DEVICE_PORT_ACTIVE_EVENT
-            | IBV_DEVICE_MEM_MGT_EXTENSIONS
-            | IBV_DEVICE_MEM_WINDOW
-            | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        out.device_cap_flags |= IBV_DEVICE_PORT_ACTIVE_EVENT;
     }
     out.max_sge = count(limits.sges);
     out.max_sge_rd = count(limits.sges);
@@ -63,7 +65,6 @@ fn device_attr(context: &Context) -> ibv_device_attr {
         AtomicScope::Nic => IBV_ATOMIC_HCA,
         AtomicScope::Global => IBV_ATOMIC_GLOB,
     };
-    // 0 on a device with several rails, which has no windows.
     out.max_mw = count(limits.mws);
     out.max_ah = count(limits.ahs);
     out.max_mcast_grp = count(limits.mcast_groups);

@@ -207,7 +207,19 @@ operations! {
         Ok(SendOp::CompareSwap { remote: remote(addr, rkey), compare, swap });
     wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) =>
         Ok(SendOp::FetchAdd { remote: remote(addr, rkey), add });
-    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) => post::bind_operation(mw, rkey, &*info);
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    unsafe {
+        let op = Qp::find(qp).and_then(|object| post::bind_operation(mw, rkey, &*info, object.qp_type));
+        begin_request(qp, op);
+    }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {

@@ -113,6 +113,7 @@ impl MultiRailDomain {
     /// Shuts down a virtual queue pair that a reset has replaced, and keeps it for [`LINGER`].
     pub(super) fn retire(&self, mut vqp: VirtualQp) {
         vqp.shutdown();
+        vqp.release_windows();
         lock(&self.retired).push((Instant::now(), vqp));
     }
 
@@ -128,11 +129,11 @@ impl MultiRailDomain {
 }
 
 /// Returns the limits of virtual queue pairs: the domain's limits, with half as many work requests if there is a completion log, because
-/// each request then takes two entries of a send queue, and without windows. The device itself uses one protection domain.
+/// each request then takes two entries of a send queue. The device itself uses one protection domain.
 fn limits(failover: &Domain, log: bool) -> Limits {
     let limits = failover.limits();
     let wrs = if log { limits.wrs / 2 } else { limits.wrs };
-    Limits { wrs, mws: 0, pds: limits.pds.saturating_sub(1), ..limits }
+    Limits { wrs, pds: limits.pds.saturating_sub(1), ..limits }
 }
 
 /// Returns 64 unpredictable bits.

@@ -37,7 +37,7 @@ pub(super) enum Lookup {
 impl RegionKeys {
     /// Returns whether a request can be posted, because it has no remote key or its remote key is imported.
     pub(super) fn can_post(&self, wr: &SendWr) -> bool {
-        wr.op.remote().is_none_or(|remote| self.imported.contains(&remote.rkey))
+        wr.op.remote_key().is_none_or(|key| self.imported.contains(&key))
     }
 
     /// Returns whether a query for the key is outstanding or the key is imported.

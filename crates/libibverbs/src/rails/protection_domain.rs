@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use mitra_failover::{Domain, RemoteRegion, VirtualMr};
-use mitra_verbs::{Access, Buffer, Key, PdId, Result, Sge};
+use mitra_failover::{Domain, RemoteRegion, VirtualMr, VirtualMw};
+use mitra_verbs::{Access, Buffer, Error, Key, PdId, Result, Sge, WindowType};
 
 use crate::common::lock::lock;
 
@@ -66,15 +66,37 @@ impl MultiRailPd {
     /// Revokes a registration on all rails. After `Ok`, no NIC accesses the memory.
     ///
     /// # Errors
-    /// The error of the first NIC that does not confirm the revocation. This NIC may still access the memory.
+    /// `Busy` if a window is bound to the region, which then stays registered. Otherwise the error of the first NIC that does not confirm the
+    /// revocation. This NIC may still access the memory.
     pub(crate) fn deregister(&self, mr: &VirtualMr) -> Result<()> {
-        lock(&self.regions).remove(&mr.primary().rkey);
-        self.failover.deregister(mr)
+        let revoked = self.failover.deregister(mr);
+        if !matches!(revoked, Err(Error::Busy { .. })) {
+            lock(&self.regions).remove(&mr.primary().rkey);
+        }
+        revoked
     }
 
-    /// Returns the keys of one of the domain's memory regions on all rails, by the rkey on rail 0.
+    /// Allocates a memory window on every live NIC.
+    ///
+    /// # Errors
+    /// The errors of [`Domain::alloc_mw`].
+    pub(crate) fn alloc_mw(&self, window_type: WindowType) -> Result<VirtualMw> {
+        self.failover.alloc_mw(window_type)
+    }
+
+    /// Unbinds and removes a memory window on all rails.
+    ///
+    /// # Errors
+    /// The errors of [`Domain::dealloc_mw`].
+    pub(crate) fn dealloc_mw(&self, mw: &VirtualMw) -> Result<()> {
+        self.failover.dealloc_mw(mw)
+    }
+
+    /// Returns the keys of one of the domain's memory regions or windows on all rails, by the rkey on rail 0. Those of a window are returned
+    /// whether or not the window is bound, because they do not change with its bindings.
     pub(super) fn region(&self, key: Key) -> Option<RemoteRegion> {
-        lock(&self.regions).get(&key).cloned()
+        let region = lock(&self.regions).get(&key).cloned();
+        region.or_else(|| self.failover.window_with_key(key))
     }
 
     /// Copies `bytes` to the memory that a receive names. Returns false if the domain's regions do not permit it.

@@ -217,61 +217,6 @@ static void shared_immediates(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* Binds a window to the target on the responder's queue pair. */
-static void bind_window(struct ibv_mw *mw, uint32_t rkey, int flags, enum ibv_wc_status status)
-{
-	struct ibv_send_wr wr = {
-		.wr_id = 300, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED,
-		.bind_mw = { .mw = mw, .rkey = rkey, .bind_info = { end.mr, (uintptr_t)target(), 8, flags } },
-	}, *bad;
-	CHECK(ibv_post_send(other, &wr, &bad) == 0);
-	completes_in(responder_cq, 300, status);
-}
-
-/* A window permits less than its region, and is valid on one queue pair only. A device with several rails has no windows. */
-static void windows(void)
-{
-	struct ibv_device_attr attr;
-	struct ibv_mw *mw;
-	CHECK(ibv_query_device(end.context, &attr) == 0);
-	if (rails() > 1) {
-		REFUSED(EOPNOTSUPP, ibv_alloc_mw(end.pd, IBV_MW_TYPE_2));
-		CHECK(attr.max_mw == 0 && !(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B));
-		return;
-	}
-	struct ibv_mr *region = end.mr;
-	CHECK(end.mr = ibv_reg_mr(end.pd, end.memory, 2 * PAGE, ALL | IBV_ACCESS_MW_BIND));
-	for (int operation = 0; operation < OPERATIONS; operation++) {
-		uint32_t key;
-		CHECK(mw = ibv_alloc_mw(end.pd, IBV_MW_TYPE_2));
-		pair(ALL);
-		bind_window(mw, key = ibv_inc_rkey(mw->rkey), ALL & ~needed[operation] & ~IBV_ACCESS_LOCAL_WRITE, IBV_WC_SUCCESS);
-		refused(operation, key);
-		unpair();
-		CHECK(ibv_dealloc_mw(mw) == 0);
-		/* The bytes after the window, and another queue pair than that of the window. */
-		CHECK(mw = ibv_alloc_mw(end.pd, IBV_MW_TYPE_2));
-		pair(ALL);
-		bind_window(mw, key = ibv_inc_rkey(mw->rkey), needed[operation], IBV_WC_SUCCESS);
-		struct ibv_qp *bound = other, *requester = one;
-		pair(ALL);
-		refused(operation, key);
-		unpair();
-		one = requester, other = bound;
-		refused_at(operation, target() + 8, key);
-		unpair();
-		CHECK(ibv_dealloc_mw(mw) == 0);
-	}
-	/* The queue pair and the window belong to different protection domains. */
-	CHECK(mw = ibv_alloc_mw(foreign, IBV_MW_TYPE_2));
-	pair(ALL);
-	bind_window(mw, ibv_inc_rkey(mw->rkey), IBV_ACCESS_REMOTE_READ, IBV_WC_MW_BIND_ERR);
-	in_error(other);
-	unpair();
-	CHECK(ibv_dealloc_mw(mw) == 0 && ibv_dereg_mr(end.mr) == 0);
-	end.mr = region;
-}
-
 /* Permissions hold on the rail that a failover moves to, and on the new queue pairs of a rail that a failover has left. */
 static void failovers(void)
 {
@@ -384,7 +329,7 @@ int main(int argc, char **argv)
 	static const struct scenario scenarios[] = {
 		{ "queue_pair_flags", queue_pair_flags }, { "changed_flags", changed_flags }, { "region_flags", region_flags },
 		{ "foreign_regions", foreign_regions }, { "unknown_keys", unknown_keys }, { "messages", messages },
-		{ "shared_messages", shared_messages }, { "shared_immediates", shared_immediates }, { "windows", windows },
+		{ "shared_messages", shared_messages }, { "shared_immediates", shared_immediates },
 		{ "failovers", failovers }, { "datagrams", datagrams }, { "unreliable_writes", unreliable_writes },
 	};
 	CHECK(argc == 2);

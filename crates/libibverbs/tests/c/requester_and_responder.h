@@ -83,7 +83,7 @@ static void post_recv(uint64_t wr_id, struct ibv_sge *list, int entries)
 	CHECK(ibv_post_recv(other, &wr, &bad) == 0);
 }
 
-static void post_srq_recv(struct ibv_srq *srq, uint64_t wr_id, struct ibv_sge *list, int entries)
+static inline void post_srq_recv(struct ibv_srq *srq, uint64_t wr_id, struct ibv_sge *list, int entries)
 {
 	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = list, .num_sge = entries }, *bad;
 	CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
@@ -176,13 +176,13 @@ static void refused(int operation, uint32_t rkey)
 }
 
 /* An operation that the queue pair does not permit is an invalid request, as on soft-RoCE. */
-static void refused_by_queue_pair(int operation)
+static inline void refused_by_queue_pair(int operation)
 {
 	refused_with(operation, target(), end.mr->rkey, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
 }
 
 /* The requester's own device refuses the operation. The responder notices nothing. */
-static void fails(int operation, char *local, uint32_t lkey)
+static inline void fails(int operation, char *local, uint32_t lkey)
 {
 	fails_at(operation, local, lkey, target(), end.mr->rkey, IBV_WC_LOC_PROT_ERR);
 	CHECK(!has_event(0));

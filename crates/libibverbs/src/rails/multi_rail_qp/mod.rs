@@ -186,6 +186,7 @@ impl MultiRailQp {
     pub(super) fn destroy(&self) {
         let mut locked = lock(&self.locked);
         locked.shutdown();
+        locked.vqps().for_each(VirtualQp::release_windows);
         locked.state = QpState::Err;
         locked.destroyed = true;
         locked.deferred.clear();

@@ -37,6 +37,15 @@ impl MultiRailQp {
     }
 
     fn post_all_or_none(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
+        // A window that the sending virtual queue pair binds would grant nothing to requests that arrive at the receiving one.
+        if locked.sender.is_some()
+            && let Some(index) = wrs.iter().position(|wr| wr.op.is_local())
+        {
+            let error = Error::Unsupported(
+                "memory windows on a queue pair that is connected to itself, with several rails; connect two queue pairs",
+            );
+            return Err(PostError { index, error });
+        }
         match locked.state {
             QpState::Rts => {}
             QpState::Err => {
@@ -129,13 +138,13 @@ impl MultiRailQp {
 
     /// Queries the peer for the region that a request names, unless the request names none or the region's keys are known or queried.
     fn request_region(&self, locked: &mut LockedState, wr: &SendWr) -> Result<()> {
-        if let Some(remote) = wr.op.remote()
-            && !locked.region_keys.is_requested(remote.rkey)
+        if let Some(key) = wr.op.remote_key()
+            && !locked.region_keys.is_requested(key)
         {
             let peer = lock(&self.peer).clone();
             // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
             let qpn = locked.attr.dest_qpn.unwrap_or(Qpn::new(0));
-            locked.region_keys.request(&self.domain.rendezvous, random()?, peer.gids(), qpn, remote.rkey);
+            locked.region_keys.request(&self.domain.rendezvous, random()?, peer.gids(), qpn, key);
         }
         Ok(())
     }
@@ -173,20 +182,20 @@ impl MultiRailQp {
             if locked.deferred.front().is_some_and(SendWr::is_short_atomic) {
                 return self.fail_front(locked, WcStatus::LocalLength);
             }
-            let Some(remote) = locked.deferred.front().and_then(|wr| wr.op.remote()) else { return };
-            match locked.region_keys.lookup(remote.rkey) {
+            let Some(key) = locked.deferred.front().and_then(|wr| wr.op.remote_key()) else { return };
+            match locked.region_keys.lookup(key) {
                 Lookup::Pending => return,
                 Lookup::Found(region) => {
                     if locked.sender().import(&region).is_err() {
                         return self.fail_front(locked, WcStatus::BadResponse);
                     }
-                    locked.region_keys.set_imported(remote.rkey);
+                    locked.region_keys.set_imported(key);
                 }
                 Lookup::NotFound => {
                     // The request is posted all the same, so that the peer's NIC refuses it (NAK: remote access error) and reports an
                     // event to the peer's program.
-                    let region = RemoteRegion::with_unknown_key(remote, self.domain.nics().len());
-                    locked.region_keys.forget(remote.rkey);
+                    let region = RemoteRegion::with_unknown_key(key, self.domain.nics().len());
+                    locked.region_keys.forget(key);
                     if locked.sender().import(&region).and_then(|()| post_oldest(locked, 1)).is_err() {
                         return self.fail_front(locked, WcStatus::RemoteAccess);
                     }

@@ -1,0 +1,272 @@
+//! Keeps the memory windows of all rails in step.
+//!
+//! A bind or a local invalidation is executed by the active rail's queue pair, in order with the other sends. When that NIC has executed it, this
+//! module has the other NICs execute it, and then the operation completes. A SEND with invalidate is executed by the NIC that receives it, and
+//! then by the other NICs of the receiver, before its receive completes.
+//!
+//! A type 2 window is bound on a queue pair, so each rail executes its operations on the rail's data queue pair, and a queue pair that is
+//! connected later gets the binds that are in force then. A type 1 window is bound for the protection domain, so each NIC executes its binds
+//! on a queue pair of its own ([`LocalQp`]).
+//!
+//! The peer uses another rail only after it has this end's evidence. The vQP sends the evidence, and posts on a rail, when the rail is in step.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mitra_verbs::{Data, Error, Key, Result, SendOp, SendWr, Wc, WcStatus, WindowType};
+
+use crate::domain::{Domain, WindowOwner};
+use crate::vqp::local_qp::LocalQp;
+use crate::vqp::rail_set::RailSet;
+use crate::vqp::wr_id_flags;
+
+/// The maximum number of operations posted on one queue pair. A data queue pair has this many spare slots.
+const MAX_POSTED: u32 = 4;
+
+/// A bind or invalidation that failed on a NIC other than the one that executed it first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct SyncFailure {
+    pub(super) rail: usize,
+    pub(super) status: WcStatus,
+}
+
+/// The operations that one queue pair has to execute.
+#[derive(Debug, Default)]
+struct Backlog {
+    /// The operations that are not posted yet, with the handles and keys of the primary windows.
+    ops: VecDeque<SendOp>,
+    posted: u32,
+    /// Whether the queue pair executes nothing and grants nothing: it is in ERR, not connected yet, or on a dead NIC.
+    is_cut_off: bool,
+}
+
+impl Backlog {
+    fn push(&mut self, op: SendOp) {
+        if !self.is_cut_off {
+            self.ops.push_back(op);
+        }
+    }
+
+    fn cut_off(&mut self) {
+        *self = Backlog { is_cut_off: true, ..Backlog::default() };
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ops.is_empty() && self.posted == 0
+    }
+
+    /// Posts operations by `post`.
+    ///
+    /// # Errors
+    /// The error of `post`. The queue pair has failed.
+    fn post(
+        &mut self,
+        rail: usize,
+        domain: &Domain,
+        mut post: impl FnMut(SendWr) -> Result<()>,
+    ) -> Result<()> {
+        while self.posted < MAX_POSTED
+            && let Some(op) = self.ops.front()
+        {
+            // An operation on a window or region that no longer exists has no effect.
+            if let Some(op) = domain.window_op_on(op, rail) {
+                post(SendWr::new(wr_id_flags::WINDOW, op, Data::empty()))?;
+                self.posted += 1;
+            }
+            self.ops.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Records the completions of operations. Returns the status of the first that failed.
+    fn on_completions(&mut self, wcs: &[Wc]) -> Option<WcStatus> {
+        let mut failed = None;
+        for wc in wcs.iter().filter(|wc| wc.wr_id & wr_id_flags::WINDOW != 0 && !self.is_cut_off) {
+            self.posted = self.posted.saturating_sub(1);
+            if wc.status != WcStatus::Success {
+                failed = failed.or(Some(wc.status));
+            }
+        }
+        failed
+    }
+}
+
+/// The state of the windows of one vQP.
+#[derive(Debug)]
+pub(super) struct WindowSync {
+    owner: WindowOwner,
+    /// The operations for the data queue pairs, in the order of rails.
+    rails: Vec<Backlog>,
+    /// The queue pairs for binds of type 1 windows, with their operations, in the order of rails. Empty before the first such bind.
+    local_qps: Vec<(Option<LocalQp>, Backlog)>,
+    /// The sequence number of the local operation that the active rail's NIC has executed, and that completes when the other NICs have.
+    executed: Option<u64>,
+    /// Whether operations are outstanding.
+    is_busy: bool,
+    /// Whether a local operation or a receive that has invalidated a key waits for other NICs.
+    is_awaited: bool,
+    scratch: Vec<Wc>,
+}
+
+impl WindowSync {
+    pub(super) fn new(domain: &Arc<Domain>) -> WindowSync {
+        let rails = domain.nics().iter().map(|_| Backlog::default()).collect();
+        let owner = domain.new_window_owner();
+        let (local_qps, scratch) = (Vec::new(), Vec::new());
+        WindowSync { owner, rails, local_qps, executed: None, is_busy: false, is_awaited: false, scratch }
+    }
+
+    /// Prepares for a bind or local invalidation that is about to be posted. The first bind of a type 1 window creates the queue pairs for it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if a NIC has no windows, and any other error of a NIC that is not dead.
+    pub(super) fn prepare(&mut self, op: &SendOp, domain: &Domain) -> Result<()> {
+        domain.check_window_op(op)?;
+        let SendOp::BindWindow(bind) = op else { return Ok(()) };
+        if domain.window_type(bind) != Some(WindowType::Type1) || !self.local_qps.is_empty() {
+            return Ok(());
+        }
+        let mut made = Vec::new();
+        for nic in domain.nics() {
+            let qp = match LocalQp::new(nic) {
+                Ok(qp) => Some(qp),
+                Err(Error::DeviceFatal) => None,
+                Err(error) => {
+                    let _ = destroy_all(&made); // best effort: the caller gets the first error
+                    return Err(error);
+                }
+            };
+            let backlog = Backlog { is_cut_off: qp.is_none(), ..Backlog::default() };
+            made.push((qp, backlog));
+        }
+        self.local_qps = made;
+        Ok(())
+    }
+
+    /// Returns whether operations are outstanding on other rails.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
+    /// Returns whether the windows of a rail are those of the vQP.
+    pub(super) fn is_in_step(&self, rail: usize) -> bool {
+        !self.is_busy || self.rails[rail].is_empty()
+    }
+
+    /// Records that the NIC of the active rail has executed the local operation with this sequence number.
+    pub(super) fn on_executed(&mut self, seq: u64, op: SendOp, active: usize, domain: &Domain) {
+        let is_type_1 = match &op {
+            SendOp::BindWindow(bind) => domain.window_type(bind) == Some(WindowType::Type1),
+            _ => false,
+        };
+        domain.record_window_op(self.owner, &op);
+        if is_type_1 {
+            let others = self.local_qps.iter_mut().enumerate().filter(|(rail, _)| *rail != active);
+            others.for_each(|(_, (_, backlog))| backlog.push(op));
+        } else {
+            self.push_to_others(active, op);
+        }
+        self.executed = Some(seq);
+        (self.is_busy, self.is_awaited) = (true, true);
+    }
+
+    /// Records that the NIC of `rail` has executed a SEND with invalidate. Returns the key that the application knows.
+    pub(super) fn on_invalidated(&mut self, rail: usize, key: Key, domain: &Domain) -> Key {
+        let Some(key) = domain.window_key_from(rail, key) else { return key };
+        let op = SendOp::LocalInvalidate(key);
+        domain.record_window_op(self.owner, &op);
+        self.push_to_others(rail, op);
+        (self.is_busy, self.is_awaited) = (true, true);
+        key
+    }
+
+    fn push_to_others(&mut self, rail: usize, op: SendOp) {
+        let others = self.rails.iter_mut().enumerate().filter(|(other, _)| *other != rail);
+        others.for_each(|(_, backlog)| backlog.push(op));
+    }
+
+    /// Records a completion that was polled from the active rail. Returns the failure, if it is one.
+    pub(super) fn on_completion(&mut self, rail: usize, wc: &Wc) -> Option<SyncFailure> {
+        let status = self.rails[rail].on_completions(core::slice::from_ref(wc))?;
+        self.rails[rail].cut_off();
+        Some(SyncFailure { rail, status })
+    }
+
+    /// Records that the queue pair of a rail is in ERR.
+    pub(super) fn cut_off(&mut self, rail: usize) {
+        self.rails[rail].cut_off();
+    }
+
+    /// Records that a queue pair of a rail was connected, on which no window is bound.
+    pub(super) fn on_connected(&mut self, rail: usize, domain: &Domain) {
+        let ops: VecDeque<SendOp> = domain.window_binds_of(self.owner).into();
+        self.is_busy |= !ops.is_empty();
+        self.rails[rail] = Backlog { ops, ..Backlog::default() };
+    }
+
+    /// Posts what is outstanding, and polls all rails but `polled`, on which other requests may be outstanding. Returns the sequence number of a local operation that all NICs have
+    /// executed, and the first failure. Does nothing if nothing is outstanding.
+    pub(super) fn drive(
+        &mut self,
+        polled: [usize; 2],
+        rails: &RailSet,
+        domain: &Domain,
+    ) -> (Option<u64>, Option<SyncFailure>) {
+        let mut failure = None;
+        for (i, backlog) in self.rails.iter_mut().enumerate().filter(|(_, backlog)| !backlog.is_empty()) {
+            let rail = rails.get(i);
+            let posted = backlog.post(i, domain, |wr| rail.post_send(&[wr]).map_err(|refused| refused.error));
+            let mut status = posted.err().map(|_| WcStatus::Flushed);
+            if !polled.contains(&i) && backlog.posted > 0 {
+                self.scratch.clear();
+                let _ = rail.poll_cq(MAX_POSTED as usize, &mut self.scratch); // a dead NIC is found below
+                status = status.or(backlog.on_completions(&self.scratch));
+            }
+            if let Some(status) = status {
+                backlog.cut_off();
+                failure = failure.or(Some(SyncFailure { rail: i, status }));
+            }
+        }
+        for (i, (qp, backlog)) in self.local_qps.iter_mut().enumerate().filter(|(_, (_, b))| !b.is_empty()) {
+            let Some(qp) = qp else { continue };
+            let posted = backlog.post(i, domain, |wr| qp.post_send(wr));
+            self.scratch.clear();
+            let _ = qp.poll_cq(MAX_POSTED as usize, &mut self.scratch); // a dead NIC is found below
+            if posted.is_err() || backlog.on_completions(&self.scratch).is_some() {
+                backlog.cut_off();
+            }
+        }
+        // A NIC that does not answer may only be hung. It stays out of step, and nothing waits for it.
+        let is_waited_for = |rail: usize, backlog: &Backlog| !backlog.is_empty() && rails.nic_answers(rail);
+        let mut backlogs =
+            (self.rails.iter().enumerate()).chain(self.local_qps.iter().map(|(_, b)| b).enumerate());
+        if backlogs.any(|(rail, backlog)| is_waited_for(rail, backlog)) {
+            return (None, failure);
+        }
+        let mut backlogs = self.rails.iter().chain(self.local_qps.iter().map(|(_, backlog)| backlog));
+        self.is_busy = backlogs.any(|backlog| !backlog.is_empty());
+        self.is_awaited = false;
+        (self.executed.take(), failure)
+    }
+
+    /// Returns whether completions of binds and invalidations may be delivered.
+    pub(super) fn is_settled(&self) -> bool {
+        !self.is_awaited
+    }
+
+    /// Unbinds the windows in the domain's table, because the queue pairs were reset or destroyed.
+    pub(super) fn release(&mut self, domain: &Domain) {
+        domain.release_windows(self.owner);
+        self.rails.iter_mut().for_each(Backlog::cut_off);
+    }
+
+    /// Destroys the queue pairs for binds of type 1 windows.
+    pub(super) fn destroy(&self) -> Result<()> {
+        destroy_all(&self.local_qps)
+    }
+}
+
+fn destroy_all(qps: &[(Option<LocalQp>, Backlog)]) -> Result<()> {
+    qps.iter().filter_map(|(qp, _)| qp.as_ref()).map(LocalQp::destroy).fold(Ok(()), Result::and)
+}
