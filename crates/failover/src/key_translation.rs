@@ -103,7 +103,9 @@ pub(crate) fn translate_send(
             let named = RemoteAddr { addr: 0, rkey: *key };
             *key = remote.translate(named, rail).ok_or(UNKNOWN_RKEY)?.rkey;
         }
-        op @ (SendOp::BindWindow(_) | SendOp::LocalInvalidate(_)) => *op = domain.translate_window_op(op, rail),
+        op @ (SendOp::BindWindow(_) | SendOp::LocalInvalidate(_)) => {
+            *op = domain.translate_window_op(op, rail)
+        }
         SendOp::Send | SendOp::SendWithImm(_) => {}
     }
     Ok(out)

@@ -365,9 +365,7 @@ unsafe fn operation(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendOp> {
                 SendOp::FetchAdd { remote: atomic(), add: wr.wr.atomic.compare_add }
             }
             IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(Key(wr.imm_data)),
-            IBV_WR_BIND_MW => {
-                bind_operation(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info, qp_type)?
-            }
+            IBV_WR_BIND_MW => bind_operation(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info, qp_type)?,
             _ => {
                 return Err(Error::Unsupported(
                     "this send opcode; use SEND, WRITE, READ, an atomic, or an operation on a window",
