@@ -127,7 +127,7 @@ pub(crate) unsafe fn create(
                 EventSource::Process(events) => Some(Arc::clone(events)),
                 EventSource::Nic(_) => None,
             });
-            let id = ctx.nic().create_cq(cqe, multi_rail.domain().channel())?;
+            let id = multi_rail.with_room(|| ctx.nic().create_cq(cqe, multi_rail.domain().channel()))?;
             let rails = Arc::downgrade(&ctx.rails);
             let on_overflow = move || {
                 if let Some(rails) = rails.upgrade() {

@@ -158,9 +158,12 @@ pub(super) fn register(
     memory: Arc<Buffer>,
     access: Access,
 ) -> Result<Registration> {
-    match &pd.multi_rail {
-        None => context.nic().reg_mr(pd.id, memory, access).map(Registration::Nic),
-        Some(pd) => pd.register(&memory, access).map(|mr| Registration::MultiRail(Arc::clone(pd), mr)),
+    match (&context.rails.multi_rail, &pd.multi_rail) {
+        (Some(multi_rail), Some(pd)) => {
+            let mr = multi_rail.with_room(|| pd.register(&memory, access))?;
+            Ok(Registration::MultiRail(Arc::clone(pd), mr))
+        }
+        _ => context.nic().reg_mr(pd.id, memory, access).map(Registration::Nic),
     }
 }
 

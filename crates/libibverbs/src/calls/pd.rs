@@ -47,7 +47,7 @@ fn alloc(context: &Context) -> Result<*mut ibv_pd> {
     let (id, multi_rail) = match &context.rails.multi_rail {
         None => (context.nic().alloc_pd()?, None),
         Some(multi_rail) => {
-            let pd = multi_rail.domain().alloc_pd()?;
+            let pd = multi_rail.with_room(|| multi_rail.domain().alloc_pd())?;
             (pd.id(), Some(pd))
         }
     };

@@ -249,7 +249,8 @@ pub(crate) unsafe fn create(
             if qp_type == QpType::Ud {
                 nic.receive_traffic_classes()?;
             }
-            let qpn = nic.create_qp(&attr)?;
+            let create = || nic.create_qp(&attr);
+            let qpn = context.rails.multi_rail.as_ref().map_or_else(create, |it| it.with_room(create))?;
             (Backend::Nic(Arc::clone(nic), qpn), qpn)
         }
     };

@@ -117,23 +117,46 @@ impl MultiRailDomain {
         lock(&self.retired).push((Instant::now(), vqp));
     }
 
-    /// Drives the retired virtual queue pairs, and closes those that were retired more than [`LINGER`] ago.
-    pub(super) fn close_retired(&self) {
+    /// Drives the retired virtual queue pairs, and closes those that were retired at least `age` ago.
+    pub(super) fn close_retired(&self, age: Duration) {
         let mut retired = lock(&self.retired);
         retired.iter_mut().for_each(|(_, vqp)| vqp.progress());
-        for (_, mut vqp) in retired.extract_if(.., |(since, _)| since.elapsed() > LINGER) {
+        for (_, mut vqp) in retired.extract_if(.., |(since, _)| since.elapsed() >= age) {
             // Closing fails only on a dead NIC, whose objects no longer exist.
             let _ = vqp.close();
         }
     }
 }
 
+/// The objects of a NIC that the rendezvous takes ([`Rendezvous::new`]).
+const OF_RENDEZVOUS: ObjectCounts = ObjectCounts { qps: 1, cqs: 2, mrs: 1 };
+/// The maximum numbers of objects of a NIC that a virtual queue pair takes: for data and for control messages, and memory for control
+/// messages, a completion log and a bounce ring. A queue pair that binds windows of type 1 takes one more queue pair and completion queue.
+const OF_QP: ObjectCounts = ObjectCounts { qps: 2, cqs: 2, mrs: 3 };
+
+struct ObjectCounts {
+    qps: u32,
+    cqs: u32,
+    mrs: u32,
+}
+
 /// Returns the limits of virtual queue pairs: the domain's limits, with half as many work requests if there is a completion log, because
-/// each request then takes two entries of a send queue. The device itself uses one protection domain.
+/// each request then takes two entries of a send queue. The device itself uses one protection domain. A program
+/// can have the maximum numbers of queue pairs, completion queues and regions at the same time.
 fn limits(failover: &Domain, log: bool) -> Limits {
     let limits = failover.limits();
     let wrs = if log { limits.wrs / 2 } else { limits.wrs };
-    Limits { wrs, pds: limits.pds.saturating_sub(1), ..limits }
+    let left = |all: u32, taken: u32| all.saturating_sub(taken);
+    // At most half of the completion queues are those of virtual queue pairs.
+    let qps = (left(limits.qps, OF_RENDEZVOUS.qps) / OF_QP.qps).min(limits.cqs / 2 / OF_QP.cqs);
+    Limits {
+        wrs,
+        pds: left(limits.pds, 1),
+        qps,
+        cqs: left(limits.cqs, OF_RENDEZVOUS.cqs + OF_QP.cqs * qps),
+        mrs: left(limits.mrs, OF_RENDEZVOUS.mrs + OF_QP.mrs * qps),
+        ..limits
+    }
 }
 
 /// Returns 64 unpredictable bits.

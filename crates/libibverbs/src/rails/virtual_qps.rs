@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mitra_control::Settings;
 use mitra_failover::{Config, VirtualQp};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Qpn, Result};
+use mitra_verbs::{Error, Qpn, Result};
 
 use super::multi_rail_domain::{LINGER, MultiRailDomain};
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
@@ -71,10 +71,26 @@ impl MultiRail {
             inline: cap.inline,
             ..self.domain.config()
         };
-        let vqp = VirtualQp::builder(params.pd.failover()).config(config).build()?;
+        let vqp =
+            self.with_room(|| Ok(VirtualQp::builder(params.pd.failover()).config(config).build()?))?;
         let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
         lock(&self.qps).insert(qp.qpn(), Arc::downgrade(&qp));
         Ok(qp)
+    }
+
+    /// Creates objects on the NICs. If a limit of a NIC forbids it, first closes the queue pairs that the program has destroyed or reset, because
+    /// they still take objects of the NICs.
+    ///
+    /// # Errors
+    /// The errors of `create`.
+    pub(crate) fn with_room<T>(&self, create: impl Fn() -> Result<T>) -> Result<T> {
+        match create() {
+            Err(Error::Limit { .. }) => {
+                self.close_ended(Duration::ZERO);
+                create()
+            }
+            created => created,
+        }
     }
 
     /// Destroys a queue pair for the program. Its queue pairs on the rails are destroyed after [`LINGER`].
@@ -119,16 +135,21 @@ impl MultiRail {
 
     /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those that ended more than [`LINGER`] ago.
     pub(super) fn close_lingering(&self) {
+        self.close_ended(LINGER);
+    }
+
+    /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those that ended at least `age` ago.
+    fn close_ended(&self, age: Duration) {
         let expired: Vec<_> = {
             let mut lingering = lock(&self.lingering);
             lingering.iter().for_each(|(_, qp)| qp.drive_after_destroy());
-            lingering.extract_if(.., |(since, _)| since.elapsed() > LINGER).collect()
+            lingering.extract_if(.., |(since, _)| since.elapsed() >= age).collect()
         };
         for (_, qp) in expired {
             // Closing fails only on a dead NIC, whose objects no longer exist.
             let _ = qp.close();
         }
-        self.domain.close_retired();
+        self.domain.close_retired(age);
     }
 
     /// Requests the progress thread to end all connections, which tells the peers, and waits for it for at most [`EXIT_WAIT`]. The exiting

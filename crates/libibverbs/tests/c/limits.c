@@ -119,6 +119,25 @@ static void objects(void)
 		REFUSED(EINVAL, ibv_create_srq(end.pd, &init));
 		for (int i = 0; i < device.max_srq; i++)
 			CHECK(ibv_destroy_srq(made[i]) == 0);
+		/* The program has one completion queue already. */
+		CHECK(device.max_qp + device.max_cq < MOST + 1);
+		void **queues = made + device.max_qp;
+		for (int i = 0; i < device.max_qp; i++)
+			made[i] = make_qp(&end);
+		for (int i = 1; i < device.max_cq; i++)
+			CHECK(queues[i - 1] = ibv_create_cq(end.context, 1, NULL, NULL, 0));
+		for (int i = 0; i < device.max_qp; i++)
+			CHECK(ibv_destroy_qp(made[i]) == 0);
+		for (int i = 1; i < device.max_cq; i++)
+			CHECK(ibv_destroy_cq(queues[i - 1]) == 0);
+	}
+	/* A protection domain makes room together with its queue pairs. */
+	for (int round = 0; round < 3; round++) {
+		struct end other = end;
+		for (int i = 1; i < device.max_pd; i++) {
+			CHECK(other.pd = made[i] = ibv_alloc_pd(end.context));
+			CHECK(ibv_destroy_qp(make_qp(&other)) == 0 && ibv_dealloc_pd(made[i]) == 0);
+		}
 	}
 }
 
