@@ -78,14 +78,12 @@ pub(crate) static SECTIONS: &[Section] = &[
             "ibv_srq_pingpong -g 0 -e -c",
             "ibv_rc_pingpong -g 0 -c -o",
             "ibv_rc_pingpong -g 0 -c -o -P",
+            "ibv_rc_pingpong -g 0 -j",
+            "ibv_rc_pingpong -g 0 -j -c",
             "ibv_xsrq_pingpong -g 0",
             "ibv_xsrq_pingpong -g 0 -e",
         ],
-        fails: &[Failure {
-            command: "ibv_rc_pingpong -g 0 -j",
-            says: "Device doesn't support dm allocation",
-            because: "device memory is not supported, as the device attributes show",
-        }],
+        fails: &[],
     },
     Section {
         title: "Devices",

@@ -18,6 +18,7 @@ static LIMITS: LazyLock<PathBuf> = LazyLock::new(|| build("limits"));
 static MEMORY_REGIONS: LazyLock<PathBuf> = LazyLock::new(|| build("memory_regions"));
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
 static CONNECT_WITHOUT_RAIL_0: LazyLock<PathBuf> = LazyLock::new(|| build("connect_without_rail_0"));
+static DEVICE_MEMORY: LazyLock<PathBuf> = LazyLock::new(|| build("device_memory"));
 static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
 static FORKS: LazyLock<PathBuf> = LazyLock::new(|| build("forks"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
@@ -69,6 +70,10 @@ scenarios! { XRC (on_one_rail on_two_rails): xrc_operations xrc_wrong_number xrc
 scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number busy inherited domains resized windows_of_type_1 keys_of_windows refused_by_completion }
 
 scenarios! { FORKS (on_one_rail on_two_rails): while_opening while_explaining }
+
+scenarios! { DEVICE_MEMORY (on_one_rail on_two_rails): allocation copies inherited_device }
+
+scenarios! { DEVICE_MEMORY (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): operations }
 
 scenarios! { ADDRESSES (on_one_rail on_two_rails): gid_table network_device gid_indices traffic_class }
 

@@ -1,6 +1,6 @@
-//! Protection domains, memory regions and memory windows.
+//! Protection domains, memory regions, memory windows and device memory.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use super::*;
 
@@ -67,6 +67,31 @@ mirror! {
             16 => length: u64,
             24 => mw_access_flags: c_uint,
         }
+        /// Device memory. The inline functions `ibv_memcpy_to_dm` and `ibv_memcpy_from_dm` of the C header call the slots.
+        struct ibv_dm: 32 => {
+            0 => context: *mut ibv_context,
+            8 => memcpy_to_dm: Option<unsafe extern "C" fn(
+                dm: *mut ibv_dm,
+                dm_offset: u64,
+                host_addr: *const c_void,
+                length: usize,
+            ) -> c_int>,
+            16 => memcpy_from_dm: Option<unsafe extern "C" fn(
+                host_addr: *mut c_void,
+                dm: *mut ibv_dm,
+                dm_offset: u64,
+                length: usize,
+            ) -> c_int>,
+            24 => comp_mask: u32,
+            28 => handle: u32,
+        }
+        /// The argument of `ibv_alloc_dm`. The alignment is a power of two, given by its exponent. No bits of the mask are defined.
+        #[derive(Clone, Copy)]
+        struct ibv_alloc_dm_attr: 16 => {
+            0 => length: usize,
+            8 => log_align_req: u32,
+            12 => comp_mask: u32,
+        }
         /// A request to bind a type 1 window.
         #[derive(Clone, Copy)]
         struct ibv_mw_bind: 48 => {
@@ -107,6 +132,10 @@ mirror! {
             IBV_REREG_MR_ERR_DO_FORK_OLD = -3,
             IBV_REREG_MR_ERR_CMD = -4,
             IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW = -5,
+        }
+        /// Bits of [`ibv_dm::comp_mask`], which say which optional fields are set.
+        enum ibv_dm_mask: u32 {
+            IBV_DM_MASK_HANDLE = 1 << 0,
         }
         /// The types of memory windows.
         enum ibv_mw_type: u32 {

@@ -15,10 +15,6 @@ mirror! {
         ibv_rwq_ind_table,
         /// The argument of `ibv_create_rwq_ind_table`.
         ibv_rwq_ind_table_init_attr,
-        /// Device memory.
-        ibv_dm,
-        /// The argument of `ibv_alloc_dm`.
-        ibv_alloc_dm_attr,
         /// A set of counters.
         ibv_counters,
         /// The argument of `ibv_create_counters`.

@@ -163,6 +163,19 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
         Ok(unsafe { (*slot.as_ref().object.get()).assume_init_ref() })
     }
 
+    /// Does the same as [`AbiObject::find`], except that an object of the parent process is found, too.
+    ///
+    /// # Errors
+    /// `Invalid` if the pointer is null, or `NoSuchObject` if the object was destroyed or has another handle.
+    ///
+    /// # Safety
+    /// The requirements of [`AbiObject::find`].
+    unsafe fn find_or_inherited<'a>(c: *mut Self::C) -> Result<&'a Self> {
+        // SAFETY: the caller upholds the same requirement (`# Safety` above). The slot holds an object, which the caller does not destroy
+        // while the reference lives.
+        unsafe { Ok((*look_up::<Self>(c)?.0.as_ref().object.get()).assume_init_ref()) }
+    }
+
     /// Returns an object that exists. In contrast to [`AbiObject::find`], nothing is checked.
     ///
     /// # Safety

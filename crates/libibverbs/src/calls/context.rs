@@ -63,6 +63,19 @@ impl Context {
         unsafe { Context::find(Context::start_of(context)?) }
     }
 
+    /// Does the same as [`Context::find_raw`], except that a context of the parent process is found, too. Of such a context only atomics and
+    /// what never changes may be used, because its locks may be in any state.
+    ///
+    /// # Errors
+    /// `Invalid` if the pointer is null, or `NoSuchObject` if the context was closed.
+    ///
+    /// # Safety
+    /// `context` is null or came from `ibv_open_device`, and is not closed while the reference lives.
+    pub(crate) unsafe fn find_raw_or_inherited<'a>(context: *mut ibv_context) -> Result<&'a Context> {
+        // SAFETY: the caller upholds the same requirements (`# Safety` above).
+        unsafe { Context::find_or_inherited(Context::start_of(context)?) }
+    }
+
     /// Closes the context.
     ///
     /// # Errors

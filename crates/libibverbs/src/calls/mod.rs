@@ -29,6 +29,7 @@ pub(crate) mod cq;
 pub(crate) mod cq_event;
 pub(crate) mod cq_ex;
 pub(crate) mod device;
+pub(crate) mod dm;
 pub(crate) mod enum_names;
 pub(crate) mod fork_support;
 pub(crate) mod gid_table;

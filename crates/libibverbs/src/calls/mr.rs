@@ -31,6 +31,8 @@ struct RegistrationParams {
     iova: u64,
     access: c_uint,
     _pd: PdMember,
+    /// Present if the region is in device memory, which counts its regions by the clones of the value.
+    device_memory: Option<Arc<()>>,
 }
 
 /// A registration with the NIC, or with the NICs of all rails.
@@ -65,6 +67,13 @@ impl Registration {
 }
 
 abi_object!(Mr: ibv_mr, "memory region", handle);
+
+impl Mr {
+    /// Records that the region is in device memory, which counts its regions by the clones of `member`.
+    pub(super) fn set_device_memory(&self, member: &Arc<()>) {
+        lock(&self.params).device_memory = Some(Arc::clone(member));
+    }
+}
 
 /// The bits of an address that are its offset in its page. They must be equal in the memory's address and in the I/O virtual address
 /// (`ibv_reg_mr_iova(3)`).
@@ -185,7 +194,12 @@ pub(super) fn region(
         lkey: primary.lkey.0,
         rkey: primary.rkey.0,
     };
-    let params = RegistrationParams { iova: primary.addr, access: 0, _pd: PdMember::clone(member) };
+    let params = RegistrationParams {
+        iova: primary.addr,
+        access: 0,
+        _pd: PdMember::clone(member),
+        device_memory: None,
+    };
     Mr { header: AbiHeader::new(header), registration: Mutex::new(registration), params: Mutex::new(params) }
 }
 
@@ -336,6 +350,11 @@ unsafe fn reregister(
     // other thread accesses its header, so the reference is exclusive.
     let ((object, context), header) = unsafe { (find_with_context::<Mr>(mr)?, &mut *mr) };
     let mut params = lock(&object.params);
+    if params.device_memory.is_some() {
+        return Err(Error::Invalid(
+            "a region of device memory cannot be changed; deregister it, and register another",
+        ));
+    }
     let range = match changes & IBV_REREG_MR_CHANGE_TRANSLATION {
         0 => ProgramRange { addr: header.addr, length: header.length, iova: params.iova },
         _ => ProgramRange { addr, length, iova: addr as u64 },
@@ -356,7 +375,12 @@ unsafe fn reregister(
         }
     };
     set_on_demand(context, &registration, domain.id, range, flags);
-    *params = RegistrationParams { iova: range.iova, access: flags, _pd: PdMember::clone(&domain.member) };
+    *params = RegistrationParams {
+        iova: range.iova,
+        access: flags,
+        _pd: PdMember::clone(&domain.member),
+        device_memory: None,
+    };
     (header.pd, header.addr, header.length) = (pd, range.addr, range.length);
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::{mem, ptr};
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
 use super::{
-    bind_mw, cq, cq_ex, mw, null_mr, on_demand, parent_domain, post, query_device, query_port, refused, srq,
+    bind_mw, cq, cq_ex, dm, mw, null_mr, on_demand, parent_domain, post, query_device, query_port, refused, srq,
     wr_calls, xrc_recv_qp, xrcd,
 };
 use crate::abi::*;
@@ -47,6 +47,9 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     header.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
     header.advise_mr = Some(on_demand::advise_mr);
     header.alloc_null_mr = Some(null_mr::alloc_null_mr);
+    header.alloc_dm = Some(dm::alloc_dm);
+    header.free_dm = Some(dm::free_dm);
+    header.reg_dm_mr = Some(dm::reg_dm_mr);
     header.context.device = device;
     header.context.ops.poll_cq = Some(cq::poll_cq);
     header.context.ops.req_notify_cq = Some(cq::req_notify_cq);

@@ -9,6 +9,7 @@ use super::context::{Context, PORT};
 use super::{device, on_demand};
 use crate::abi::*;
 use crate::common::errno::{refuse, status};
+use crate::rails::device_memory::DEVICE_MEMORY_BYTES;
 use crate::rails::open;
 
 /// The supported page sizes as a bitmap, in which bit n stands for 2ⁿ bytes: all sizes from 4 KiB.
@@ -100,6 +101,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     out.device_cap_flags_ex = out.orig_attr.device_cap_flags.into();
     out.phys_port_cnt_ex = PORT.into();
     out.odp_caps = on_demand::capabilities();
+    out.max_dm_size = DEVICE_MEMORY_BYTES as u64;
     let known = attr_size.min(size_of::<ibv_device_attr_ex>());
     // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing `attr_size` bytes, and at most `known` of these
     // are copied from `out`.

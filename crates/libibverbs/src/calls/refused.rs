@@ -1,7 +1,7 @@
 //! The entry points that are refused whatever their arguments are: slots of the context for features that the device does not have, and
 //! exported functions. Each explains itself ([`crate::common::refusal`]). A feature that the device gains leaves this file.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 use std::mem;
 
 use crate::abi::*;
@@ -55,8 +55,6 @@ macro_rules! refused_slots {
 }
 
 const NO_COUNTERS: &str = "the device has no hardware counters; count completions in the program";
-const NO_DEVICE_MEMORY: &str =
-    "the device has no memory of its own; register memory of the program (ibv_reg_mr)";
 const NO_FLOWS: &str =
     "the device has no flow steering; packets reach a queue pair by its number, so no rule is needed";
 const NO_WORK_QUEUES: &str =
@@ -69,9 +67,6 @@ refused_slots! {
     read_counters(*mut ibv_counters, *mut u64, u32, u32) -> c_int, "ibv_read_counters": NO_COUNTERS;
     attach_counters_point_flow(*mut ibv_counters, *mut ibv_counter_attach_attr, *mut ibv_flow) -> c_int,
         "ibv_attach_counters_point_flow": NO_COUNTERS;
-    alloc_dm(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm, "ibv_alloc_dm": NO_DEVICE_MEMORY;
-    free_dm(*mut ibv_dm) -> c_int, "ibv_free_dm": NO_DEVICE_MEMORY;
-    reg_dm_mr(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr, "ibv_reg_dm_mr": NO_DEVICE_MEMORY;
     ibv_create_flow(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow, "ibv_create_flow": NO_FLOWS;
     ibv_destroy_flow(*mut ibv_flow) -> c_int, "ibv_destroy_flow": NO_FLOWS;
     create_flow_action_esp(*mut ibv_context, *mut ibv_flow_action_esp_attr) -> *mut ibv_flow_action,

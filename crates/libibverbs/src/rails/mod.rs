@@ -10,6 +10,7 @@
 //! [`multi_rail_qp`] → everything else.
 
 mod async_event_thread;
+pub(crate) mod device_memory;
 mod fault_control;
 pub(crate) mod multi_rail_domain;
 pub(crate) mod multi_rail_qp;

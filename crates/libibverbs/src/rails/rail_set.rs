@@ -6,6 +6,7 @@ use mitra_control::ControlServer;
 use mitra_softnic::{SoftNic, interface_index};
 use mitra_verbs::{AsyncEvent, Gid, Limits, PortState, Provider, Result};
 
+use super::device_memory::DeviceMemory;
 use super::object_table::ObjectTable;
 use super::on_demand_regions::OnDemandRegions;
 use super::virtual_qps::MultiRail;
@@ -26,6 +27,8 @@ pub(crate) struct RailSet {
     /// The memory regions with on-demand paging.
     pub(crate) on_demand: Mutex<OnDemandRegions>,
     xrc_domains: Mutex<XrcDomains>,
+    /// The memory that programs allocate from the device.
+    pub(crate) device_memory: DeviceMemory,
     /// The control socket for `mitra fault`, which lives as long as the device is open.
     pub(super) fault_control: OnceLock<ControlServer>,
 }
@@ -38,8 +41,18 @@ impl RailSet {
         // The index only informs programs, so a device without one is usable.
         let interface_index = interface_index(gid.into()).unwrap_or(0);
         let (objects, on_demand, fault_control) = (Mutex::default(), Mutex::default(), OnceLock::new());
-        let xrc_domains = Mutex::default();
-        Ok(RailSet { nics, gid, interface_index, multi_rail, objects, on_demand, xrc_domains, fault_control })
+        let (xrc_domains, device_memory) = (Mutex::default(), DeviceMemory::default());
+        Ok(RailSet {
+            nics,
+            gid,
+            interface_index,
+            multi_rail,
+            objects,
+            on_demand,
+            xrc_domains,
+            device_memory,
+            fault_control,
+        })
     }
 
     /// Returns the NIC of rail 0. The program's objects have the numbers that this NIC assigned.

@@ -17,8 +17,6 @@ static void what_is_not_there(void)
 	CHECK(ibv_query_gid_ex(end.context, 1, 0, &entry, 0) == 0 && entry.gid_type == IBV_GID_TYPE_ROCE_V2);
 	CHECK(ibv_query_pkey(end.context, 1, 1, &pkey) == -1);
 
-	struct ibv_alloc_dm_attr dm = { .length = PAGE };
-	REFUSED(EOPNOTSUPP, ibv_alloc_dm(end.context, &dm));
 	struct ibv_counters_init_attr counters = { 0 };
 	REFUSED(EOPNOTSUPP, ibv_create_counters(end.context, &counters));
 	struct ibv_qp *qp = make_qp(&end);

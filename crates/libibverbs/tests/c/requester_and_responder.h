@@ -170,7 +170,7 @@ static void refused_at(int operation, char *remote, uint32_t rkey)
 	refused_with(operation, remote, rkey, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
 }
 
-static void refused(int operation, uint32_t rkey)
+static inline void refused(int operation, uint32_t rkey)
 {
 	refused_at(operation, target(), rkey);
 }
@@ -188,7 +188,7 @@ static inline void fails(int operation, char *local, uint32_t lkey)
 	CHECK(!has_event(0));
 }
 
-static void permitted(int operation)
+static inline void permitted(int operation)
 {
 	fill();
 	if (operation == WRITE_WITH_IMM)

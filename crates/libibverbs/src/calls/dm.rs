@@ -1,0 +1,236 @@
+//! Device memory. Its rules are those of mlx5, because soft-RoCE has none.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use mitra_verbs::{Access, Error, Result};
+
+use super::abi_object::{AbiHeader, AbiObject, abi_object};
+use super::context::{Context, find_with_context};
+use super::mr;
+use super::pd::Pd;
+use crate::abi::*;
+use crate::common::errno::{pointer, refuse_object, status};
+use crate::program_memory::program_buffer;
+use crate::rails::device_memory::{Allocation, DEVICE_MEMORY_BYTES, zero_based_buffer};
+
+/// Device memory, which begins with its C structure.
+#[repr(C)]
+struct Dm {
+    header: AbiHeader<ibv_dm>,
+    memory: Arc<Allocation>,
+    /// The value that each region of the memory clones. A NIC may keep the memory itself for longer than the program keeps the region.
+    member: Arc<()>,
+}
+
+abi_object!(Dm: ibv_dm, "device memory", handle);
+
+/// The unit of copies in bytes: their offsets and lengths are multiples of it (`ibv_memcpy_to_dm(3)` on mlx5).
+const UNIT: u64 = 4;
+
+/// The number of bytes that are copied at a time.
+const CHUNK: usize = 4096;
+
+/// The access flags that a region of device memory may have.
+const REGION_FLAGS: c_uint = IBV_ACCESS_LOCAL_WRITE
+    | IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_ATOMIC
+    | IBV_ACCESS_ZERO_BASED
+    | IBV_ACCESS_OPTIONAL_RANGE;
+
+/// Allocates device memory. A forked child may do so on the context of its parent, because the memory belongs to the process. It can
+/// register the memory only in a domain of that context, and so not at all.
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    const CALL: &str = "ibv_alloc_dm";
+    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the call, and `attr` is valid.
+    let (found, attr) = unsafe { (Context::find_raw_or_inherited(context), &*attr) };
+    let context = match found.and_then(|context| check(attr).map(|()| context)) {
+        Ok(context) => context,
+        Err(error) => return pointer(CALL, Err(error)),
+    };
+    let Some(memory) = context.rails.device_memory.allocate(attr.length) else {
+        return refuse_object(
+            CALL,
+            libc::ENOMEM,
+            "less of the device's memory is free; free some, or allocate less",
+        );
+    };
+    let header = AbiHeader::new(ibv_dm {
+        context: context.address(),
+        memcpy_to_dm: Some(memcpy_to_dm),
+        memcpy_from_dm: Some(memcpy_from_dm),
+        comp_mask: IBV_DM_MASK_HANDLE,
+        handle: memory.handle,
+    });
+    Dm { header, memory: Arc::new(memory), member: Arc::default() }.into_raw()
+}
+
+/// # Errors
+/// `Invalid` for an empty allocation, an unknown attribute, or an alignment that no address has. `Limit` for more than the device's memory.
+fn check(attr: &ibv_alloc_dm_attr) -> Result<()> {
+    if attr.comp_mask != 0 || attr.log_align_req >= u64::BITS || attr.length == 0 {
+        return Err(Error::Invalid(
+            "device memory has at least one byte, an alignment of at most 2^63, and no optional attributes",
+        ));
+    }
+    if attr.length > DEVICE_MEMORY_BYTES {
+        let (requested, limit) = (attr.length as u64, DEVICE_MEMORY_BYTES as u64);
+        return Err(Error::Limit { attribute: "bytes of device memory", requested, limit });
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: rule *objects* (module `calls`): `dm` is device memory, and no other verb uses it now.
+    let freed = unsafe {
+        Dm::destroy(dm, |object| match Arc::strong_count(&object.member) {
+            1 => Ok(()),
+            _ => Err(Error::Busy {
+                kind: "device memory",
+                id: object.memory.handle,
+                user: "a memory region",
+            }),
+        })
+    };
+    status("ibv_free_dm", freed)
+}
+
+impl Dm {
+    /// Checks that a range of the memory can be copied, and returns it as indices.
+    ///
+    /// # Errors
+    /// `Inaccessible` if the range exceeds the memory, or `Invalid` if it is not aligned.
+    fn range(&self, offset: u64, len: usize, right: &'static str) -> Result<(usize, usize)> {
+        let end = offset.checked_add(len as u64);
+        if end.is_none_or(|end| end > self.memory.bytes.len() as u64) {
+            return Err(Error::Inaccessible { addr: offset, right });
+        }
+        if !(offset | len as u64).is_multiple_of(UNIT) {
+            return Err(Error::Invalid(
+                "the offset and the length of a copy are multiples of 4; copy whole words",
+            ));
+        }
+        Ok((offset as usize, len))
+    }
+
+    /// Copies to device memory.
+    ///
+    /// # Errors
+    /// The errors of [`Dm::range`], or `Inaccessible` if the program's memory is not mapped.
+    ///
+    /// # Safety
+    /// The `len` bytes at `from` are memory of the program, and no Rust object is there.
+    unsafe fn copy_in(&self, offset: u64, from: *const c_void, len: usize) -> Result<()> {
+        let (offset, len) = self.range(offset, len, "writing")?;
+        // SAFETY: the caller upholds the requirement, and the buffer is dropped before it returns.
+        let host = unsafe { program_buffer(from.cast_mut().cast(), len, 0) };
+        copy(len, |at, chunk| {
+            let read = host.try_read_at(at, chunk);
+            read.map_err(|_| Error::Inaccessible { addr: from as u64, right: "reading" })?;
+            self.memory.bytes.write_at(offset + at, chunk);
+            Ok(())
+        })
+    }
+
+    /// Copies from device memory.
+    ///
+    /// # Errors
+    /// The errors of [`Dm::range`], or `Inaccessible` if the program's memory is not mapped for writing.
+    ///
+    /// # Safety
+    /// The `len` bytes at `to` are memory of the program, and no Rust object is there.
+    unsafe fn copy_out(&self, to: *mut c_void, offset: u64, len: usize) -> Result<()> {
+        let (offset, len) = self.range(offset, len, "reading")?;
+        // SAFETY: the caller upholds the requirement, and the buffer is dropped before it returns.
+        let host = unsafe { program_buffer(to.cast(), len, 0) };
+        copy(len, |at, chunk| {
+            self.memory.bytes.read_at(offset + at, chunk);
+            let written = host.try_write_at(at, chunk);
+            written.map_err(|_| Error::Inaccessible { addr: to as u64, right: "writing" })
+        })
+    }
+}
+
+/// Calls `piece` with the start of each chunk of `len` bytes, and with a buffer of the chunk's length.
+///
+/// # Errors
+/// The first error of `piece`.
+fn copy(len: usize, mut piece: impl FnMut(usize, &mut [u8]) -> Result<()>) -> Result<()> {
+    let mut chunk = [0; CHUNK];
+    (0..len).step_by(CHUNK).try_for_each(|at| piece(at, &mut chunk[..CHUNK.min(len - at)]))
+}
+
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    offset: u64,
+    from: *const c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call, and `from` is valid for reading.
+    let copied = unsafe { Dm::find(dm).and_then(|object| object.copy_in(offset, from, length)) };
+    status("ibv_memcpy_to_dm", copied)
+}
+
+unsafe extern "C" fn memcpy_from_dm(
+    to: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+) -> c_int {
+    // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call, and `to` is valid for writing.
+    let copied = unsafe { Dm::find(dm).and_then(|object| object.copy_out(to, offset, length)) };
+    status("ibv_memcpy_from_dm", copied)
+}
+
+/// Registers device memory. In work requests, the first byte of the region has the address 0.
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    dm_offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: rule *objects* (module `calls`): `pd` and `dm` are not deallocated during the call, and their contexts outlive them.
+    let found = unsafe { find_with_context::<Pd>(pd).and_then(|pd| Ok((pd, find_with_context::<Dm>(dm)?))) };
+    let made = found.and_then(|((domain, context), (object, of_dm))| {
+        if of_dm.address() != context.address() {
+            return Err(Error::NoSuchObject { kind: Dm::KIND, id: object.memory.handle });
+        }
+        let (offset, rights) = object.region(dm_offset, length, access)?;
+        let memory = zero_based_buffer(&object.memory, offset, length);
+        let registration = mr::register(context, domain, memory, rights)?;
+        let range = (std::ptr::null_mut(), length);
+        let region = mr::region(context, pd, &domain.member, registration, range);
+        region.set_device_memory(&object.member);
+        Ok(region.into_raw())
+    });
+    pointer("ibv_reg_dm_mr", made)
+}
+
+impl Dm {
+    /// Checks a region, and returns its offset as an index, and its rights.
+    ///
+    /// # Errors
+    /// `Invalid` if the region exceeds the memory, or for access flags that it cannot have.
+    fn region(&self, offset: u64, len: usize, flags: c_uint) -> Result<(usize, Access)> {
+        if flags & IBV_ACCESS_ZERO_BASED == 0 || flags & !REGION_FLAGS != 0 {
+            return Err(Error::Invalid(
+                "a region of device memory needs IBV_ACCESS_ZERO_BASED, and has local and remote rights only",
+            ));
+        }
+        if offset.checked_add(len as u64).is_none_or(|end| end > self.memory.bytes.len() as u64) {
+            return Err(Error::Invalid("a region of device memory must end within it; allocate more"));
+        }
+        let rights = mr::access(flags & !IBV_ACCESS_ZERO_BASED)?;
+        if rights.contains(Access::REMOTE_ATOMIC) && !offset.is_multiple_of(8) {
+            return Err(Error::Invalid(
+                "a region of device memory for atomics must begin at a multiple of 8",
+            ));
+        }
+        Ok((offset as usize, rights))
+    }
+}
