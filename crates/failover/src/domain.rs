@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_verbs::{
-    Access, AsyncEvent, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdId, Provider, Qpn, Result, Sge,
+    Access, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdId, Provider, Result, Sge,
 };
 use smallvec::SmallVec;
 
@@ -11,13 +11,13 @@ use crate::memory_region::VirtualMr;
 use crate::negotiation::MAX_RAILS;
 use crate::rail;
 
+mod events;
 mod reregistration;
 mod windows;
 
 pub(crate) use windows::WindowOwner;
 
-/// The maximum number of queue pair errors that a domain stores until their vQPs read them. The oldest is dropped first.
-const MAX_QP_ERRORS: usize = 1024;
+use self::events::Events;
 
 /// Stands for the protection domain of a NIC that was dead when the domain was made. A NIC has no object with this number, so it executes no
 /// request of the domain even if it works again.
@@ -27,7 +27,8 @@ const NO_PD: PdId = PdId(u32::MAX);
 /// rails must be the same at both ends.
 ///
 /// A domain consumes the asynchronous events of its NICs, so a NIC must not be in two independent domains: each domain would consume events
-/// that the other domain needs. Several virtual queue pairs share one domain, or use domains made with [`Domain::with_own_pds`].
+/// that the other domain needs. Several virtual queue pairs share one domain, or use domains made with [`Domain::with_own_pds`]. An application
+/// with objects of its own on the NICs gets their events by [`Domain::claim_events`].
 #[derive(Debug)]
 pub struct Domain {
     nics: Vec<LocalNic>,
@@ -59,16 +60,6 @@ struct Registered {
     mr: VirtualMr,
     memory: Arc<Buffer>,
     access: Access,
-}
-
-#[derive(Debug, Default)]
-struct Events {
-    /// Bit i: the port of rail i is down.
-    ports_down: u8,
-    /// Bit i: the NIC of rail i has reported a fatal error.
-    nics_failed: u8,
-    /// The errors of queue pairs with their rails, oldest first. At most [`MAX_QP_ERRORS`].
-    qp_errors: Vec<(usize, Qpn, AsyncEvent)>,
 }
 
 impl Domain {
@@ -291,37 +282,6 @@ impl Domain {
     /// Stores the old value of an atomic in the local memory that its work request names. Returns false if [`Domain::scatter`] does.
     pub(crate) fn store_atomic_result(&self, at: Sge, value: u64) -> bool {
         self.scatter(&[Sge { len: at.len.min(8), ..at }], &value.to_ne_bytes())
-    }
-
-    /// Consumes the events of the NIC of `rail` and returns whether its port is down or the NIC has failed.
-    pub(crate) fn poll_rail_down(&self, rail: usize) -> bool {
-        let mut events = lock(&self.events);
-        while let Some(event) = self.nics[rail].provider.poll_async_event() {
-            match event {
-                AsyncEvent::PortError => events.ports_down |= 1 << rail,
-                AsyncEvent::PortActive => events.ports_down &= !(1 << rail),
-                AsyncEvent::DeviceFatal => events.nics_failed |= 1 << rail,
-                AsyncEvent::QpFatal(qpn)
-                | AsyncEvent::QpAccessError(qpn)
-                | AsyncEvent::QpRequestError(qpn) => {
-                    if events.qp_errors.len() == MAX_QP_ERRORS {
-                        events.qp_errors.remove(0);
-                    }
-                    events.qp_errors.push((rail, qpn, event));
-                }
-                _ => {}
-            }
-        }
-        (events.ports_down | events.nics_failed) & (1 << rail) != 0
-    }
-
-    /// Removes the stored errors of a queue pair, which [`Domain::poll_rail_down`] has consumed, and returns the oldest of them.
-    pub(crate) fn take_qp_error(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
-        let mut events = lock(&self.events);
-        let found =
-            events.qp_errors.iter().find(|(r, q, _)| (*r, *q) == (rail, qpn)).map(|(.., event)| *event);
-        events.qp_errors.retain(|(r, q, _)| (*r, *q) != (rail, qpn));
-        found
     }
 }
 

@@ -19,6 +19,7 @@ static MEMORY_REGIONS: LazyLock<PathBuf> = LazyLock::new(|| build("memory_region
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
 static CONNECT_WITHOUT_RAIL_0: LazyLock<PathBuf> = LazyLock::new(|| build("connect_without_rail_0"));
 static DEVICE_MEMORY: LazyLock<PathBuf> = LazyLock::new(|| build("device_memory"));
+static NIC_EVENTS: LazyLock<PathBuf> = LazyLock::new(|| build("nic_events"));
 static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
 static FORKS: LazyLock<PathBuf> = LazyLock::new(|| build("forks"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
@@ -65,7 +66,7 @@ scenarios! { DEVICE_AND_RAILS (on_one_rail on_two_rails): port_events device_fat
 
 scenarios! { DEVICE_AND_RAILS (on_two_rails on_two_rails_with_log): completion_log }
 
-scenarios! { XRC (on_one_rail on_two_rails): xrc_operations xrc_wrong_number xrc_domains xrc_refused }
+scenarios! { XRC (on_one_rail on_two_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused }
 
 scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number busy inherited domains resized windows_of_type_1 keys_of_windows refused_by_completion }
 
@@ -74,6 +75,8 @@ scenarios! { FORKS (on_one_rail on_two_rails): while_opening while_explaining }
 scenarios! { DEVICE_MEMORY (on_one_rail on_two_rails): allocation copies inherited_device }
 
 scenarios! { DEVICE_MEMORY (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): operations }
+
+scenarios! { NIC_EVENTS (on_one_rail on_two_rails): established drained overflowed reported_once }
 
 scenarios! { ADDRESSES (on_one_rail on_two_rails): gid_table network_device gid_indices traffic_class }
 

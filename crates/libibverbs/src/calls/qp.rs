@@ -24,6 +24,7 @@ use crate::common::lock::lock;
 use crate::common::refusal::note_granted_inline;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
+use crate::rails::object_table::QpEntry;
 use crate::rails::virtual_cq::VirtualCq;
 use crate::rails::virtual_qps::MultiRail;
 
@@ -254,6 +255,7 @@ pub(crate) unsafe fn create(
             (Backend::Nic(Arc::clone(nic), qpn), qpn)
         }
     };
+    let is_virtual = matches!(backend, Backend::MultiRail(..));
     let new = NewQp {
         context,
         backend,
@@ -271,7 +273,8 @@ pub(crate) unsafe fn create(
         fields.qp_type = init.qp_type;
     });
     note_granted_inline(cap.max_inline_data);
-    context.rails.objects().qps.insert(qpn, context.object_entry(qp as usize));
+    let entry = QpEntry { object: context.object_entry(qp as usize), is_virtual };
+    context.rails.objects().qps.insert(qpn, entry);
     Ok(qp)
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mitra_control::Settings;
 use mitra_failover::{Config, DetectorConfig, Domain, LocalNic, VirtualQp};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Access, CompletionChannel, Limits, Provider, Result};
+use mitra_verbs::{Access, AsyncEvent, CompletionChannel, Limits, Provider, Result};
 
 use super::protection_domain::MultiRailPd;
 use super::rendezvous::Rendezvous;
@@ -76,6 +76,17 @@ impl MultiRailDomain {
     /// Returns the NICs, rail 0 first.
     pub(super) fn nics(&self) -> &[LocalNic] {
         self.failover.nics()
+    }
+
+    /// Passes the events about objects of the NIC of rail 0 to `deliver`, which returns false for an object of a virtual queue pair. The
+    /// program has no objects on the other NICs.
+    pub(super) fn deliver_events(&self, deliver: impl Fn(AsyncEvent) -> bool + Send + Sync + 'static) {
+        self.failover.claim_events(move |rail, event| rail == 0 && deliver(event));
+    }
+
+    /// Delivers the events that the NICs have reported.
+    pub(super) fn poll_events(&self) {
+        self.failover.poll_events();
     }
 
     /// Returns the configuration of virtual queue pairs. `MultiRail::create_qp` sets the depths of the queues in a copy.

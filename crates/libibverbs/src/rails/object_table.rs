@@ -28,6 +28,13 @@ pub(crate) struct ObjectEntry {
     pub(crate) events: Arc<AsyncEventQueue>,
 }
 
+/// A queue pair of the program.
+pub(crate) struct QpEntry {
+    pub(crate) object: ObjectEntry,
+    /// Whether it is a virtual queue pair, which reports its own events.
+    pub(crate) is_virtual: bool,
+}
+
 /// A completion queue of the program.
 pub(crate) struct CqEntry {
     pub(crate) object: ObjectEntry,
@@ -54,7 +61,7 @@ impl SharedQp {
 #[derive(Default)]
 pub(crate) struct ObjectTable {
     pub(crate) contexts: Vec<ObjectEntry>,
-    pub(crate) qps: HashMap<Qpn, ObjectEntry>,
+    pub(crate) qps: HashMap<Qpn, QpEntry>,
     /// The XRC receive queue pairs, which are not in `qps`.
     pub(crate) shared_qps: HashMap<Qpn, SharedQp>,
     pub(crate) cqs: HashMap<CqId, CqEntry>,
@@ -95,6 +102,24 @@ impl ObjectTable {
         }
     }
 
+    /// Returns whether an event of the NIC of rail 0 is about an object that is an object of this NIC for the program, too. The NIC has other
+    /// queue pairs and completion queues, which belong to virtual queue pairs.
+    pub(crate) fn is_on_nic(&self, event: AsyncEvent) -> bool {
+        match event {
+            AsyncEvent::QpFatal(qp)
+            | AsyncEvent::QpRequestError(qp)
+            | AsyncEvent::QpAccessError(qp)
+            | AsyncEvent::SqDrained(qp)
+            | AsyncEvent::CommunicationEstablished(qp)
+            | AsyncEvent::LastWqeReached(qp) => {
+                self.qps.get(&qp).is_some_and(|entry| !entry.is_virtual) || self.shared_qps.contains_key(&qp)
+            }
+            AsyncEvent::CqError(id) => self.cqs.contains_key(&id),
+            AsyncEvent::SrqLimitReached(id) => self.srqs.contains_key(&id),
+            _ => false,
+        }
+    }
+
     /// Removes an `ibv_qp` of an XRC receive queue pair. Returns whether it was the last one.
     pub(crate) fn remove_shared_qp(&mut self, qpn: Qpn, address: usize) -> bool {
         let Some(queue_pair) = self.shared_qps.get_mut(&qpn) else { return false };
@@ -109,7 +134,7 @@ impl ObjectTable {
     /// Returns the `ibv_qp`s of a queue pair.
     fn handles_of(&self, qp: Qpn) -> &[ObjectEntry] {
         match self.qps.get(&qp) {
-            Some(only) => std::slice::from_ref(only),
+            Some(only) => std::slice::from_ref(&only.object),
             None => self.shared_qps.get(&qp).map_or(&[], |queue_pair| &queue_pair.handles),
         }
     }

@@ -73,7 +73,13 @@ fn open_rails() -> Result<Arc<RailSet>> {
     let multi_rail = if nics.len() > 1 { Some(MultiRail::new(&nics, &settings)?) } else { None };
     let rails = Arc::new(RailSet::new(nics, multi_rail)?);
     let started = match &rails.multi_rail {
-        Some(multi_rail) => progress_thread::start(&rails, multi_rail),
+        Some(multi_rail) => {
+            let weak = Arc::downgrade(&rails);
+            multi_rail.domain().deliver_events(move |event| {
+                weak.upgrade().is_some_and(|rails| rails.deliver_from_rail_0(event))
+            });
+            progress_thread::start(&rails, multi_rail)
+        }
         None => async_event_thread::start(&rails),
     };
     started.map_err(|e| system_error("starting a thread")(&e))?;

@@ -1,7 +1,7 @@
 //! The thread that drives virtual queue pairs while the program does not poll.
 //!
 //! In each round the thread takes part in failovers, posts sends whose region keys have arrived, answers the queries of peers, and reports
-//! events of completion queues and of the port. A round begins when a NIC reports a completion, and at the latest [`INTERVAL_MS`]
+//! events of completion queues, of the port, and of the NIC of rail 0. A round begins when a NIC reports a completion, and at the latest [`INTERVAL_MS`]
 //! milliseconds after the last round.
 
 use std::io;
@@ -66,6 +66,7 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
     let Some(rails) = rails.upgrade() else { return false };
     multi_rail.notify_peers_at_exit();
     port.update(&rails);
+    multi_rail.domain().poll_events();
     let qps = multi_rail.qps();
     for (rail, channel) in channels {
         while let Ok(Some(id)) = channel.next_event() {

@@ -93,6 +93,26 @@ impl RailSet {
         self.objects().deliver(event);
     }
 
+    /// Queues an event of the NIC of rail 0 at the context that it concerns, on a device with several rails. Returns false if the event is about
+    /// an object of a virtual queue pair.
+    pub(super) fn deliver_from_rail_0(&self, event: AsyncEvent) -> bool {
+        let virtual_cq = {
+            let objects = self.objects();
+            if !objects.is_on_nic(event) {
+                return false;
+            }
+            match event {
+                AsyncEvent::CqError(id) => objects.cqs.get(&id).and_then(|entry| entry.virtual_cq.clone()),
+                _ => None,
+            }
+        };
+        match virtual_cq {
+            Some(virtual_cq) => virtual_cq.overflow(),
+            None => self.deliver(event),
+        }
+        true
+    }
+
     /// Returns the device's GID, which is the GID of rail 0.
     ///
     /// # Errors

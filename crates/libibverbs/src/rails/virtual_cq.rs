@@ -120,16 +120,20 @@ impl VirtualCq {
             let is_full = ready.len() >= self.depth.load(Ordering::Relaxed);
             if is_full || self.has_overflowed() {
                 drop(ready);
-                if !self.overflowed.swap(true, Ordering::Relaxed) {
-                    (self.on_overflow)();
-                }
-                return;
+                return self.overflow();
             }
             ready.push_back(wc);
         }
         let is_solicited_or_failed = wc.solicited || wc.status != WcStatus::Success;
         if is_solicited_or_failed || self.armed.load(Ordering::Acquire) == ARMED_FOR_ALL {
             self.notify();
+        }
+    }
+
+    /// Records that a completion was lost, here or in the queue of the NIC of rail 0, and reports the first loss.
+    pub(super) fn overflow(&self) {
+        if !self.overflowed.swap(true, Ordering::Relaxed) {
+            (self.on_overflow)();
         }
     }
 

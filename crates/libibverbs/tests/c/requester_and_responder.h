@@ -20,8 +20,8 @@ static struct end end;
 /* The requester and the responder. */
 static struct ibv_qp *one, *other;
 /* A protection domain without queue pairs, and its registration of the whole memory. */
-static struct ibv_pd *foreign;
-static struct ibv_mr *foreign_mr;
+static struct ibv_pd *foreign __attribute__((unused));
+static struct ibv_mr *foreign_mr __attribute__((unused));
 /* The completion queue of the responder. */
 static struct ibv_cq *responder_cq;
 
@@ -152,7 +152,7 @@ static void fails_at(int operation, char *local, uint32_t lkey, char *remote, ui
 }
 
 /* The responder refuses the operation, enters ERR and has an event. Its receives are flushed. */
-static void refused_with(int operation, char *remote, uint32_t rkey, enum ibv_wc_status status, enum ibv_event_type type)
+static inline void refused_with(int operation, char *remote, uint32_t rkey, enum ibv_wc_status status, enum ibv_event_type type)
 {
 	fails_at(operation, end.memory, end.mr->lkey, remote, rkey, status);
 	struct ibv_async_event event;

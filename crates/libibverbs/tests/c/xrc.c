@@ -173,14 +173,29 @@ static void wrong_number(void)
 	post_receive(foreign, 1);
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .qp_type.xrc.remote_srqn = number_of(foreign) };
 	CHECK(post_and_wait(&x, wr).status == IBV_WC_REM_ACCESS_ERR && is_empty(x.data_cq));
-	if (strcmp(getenv("MITRA_RAILS"), "1") == 0) {
-		/* With several rails, only reliable connections have events. */
-		struct ibv_async_event event;
-		CHECK(ibv_get_async_event(end.context, &event) == 0);
-		CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == x.receiver);
-		ibv_ack_async_event(&event);
-	}
+	struct ibv_async_event event;
+	CHECK(ibv_get_async_event(end.context, &event) == 0);
+	CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == x.receiver);
+	ibv_ack_async_event(&event);
 	CHECK(ibv_destroy_srq(foreign) == 0 && ibv_close_xrcd(other) == 0);
+	destroy_connection(x);
+}
+
+/* The limit event of a shared receive queue. */
+static void limit_event(void)
+{
+	struct xrc x = make_connection();
+	struct ibv_srq_attr limit = { .srq_limit = 2 };
+	post_receive(x.srq, 1), post_receive(x.srq, 2), post_receive(x.srq, 3);
+	CHECK(ibv_modify_srq(x.srq, &limit, IBV_SRQ_LIMIT) == 0);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .qp_type.xrc.remote_srqn = x.number };
+	for (int i = 0; i < 3; i++)
+		CHECK(post_and_wait(&x, wr).status == IBV_WC_SUCCESS);
+	struct ibv_async_event event;
+	CHECK(ibv_get_async_event(end.context, &event) == 0);
+	/* The receiver was in RTS, so the first message has no event. */
+	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == x.srq);
+	ibv_ack_async_event(&event);
 	destroy_connection(x);
 }
 
@@ -276,7 +291,7 @@ static void refused(void)
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
-		{ "xrc_operations", operations }, { "xrc_wrong_number", wrong_number }, { "xrc_domains", domains },
+		{ "xrc_operations", operations }, { "xrc_wrong_number", wrong_number }, { "xrc_limit_event", limit_event }, { "xrc_domains", domains },
 		{ "xrc_refused", refused },
 	};
 	alarm(60);

@@ -1,0 +1,87 @@
+//! The asynchronous events that a domain consumes.
+
+use std::fmt;
+
+use mitra_verbs::{AsyncEvent, Qpn};
+
+use super::{Domain, lock};
+
+/// The maximum number of queue pair errors that a domain stores until their vQPs read them. The oldest is dropped first.
+const MAX_QP_ERRORS: usize = 1024;
+
+/// Returns whether an event, which the NIC of a rail has reported, is about an object of the application.
+type Claim = Box<dyn Fn(usize, AsyncEvent) -> bool + Send + Sync>;
+
+/// The events that were consumed.
+#[derive(Default)]
+pub(super) struct Events {
+    /// Bit i: the port of rail i is down.
+    ports_down: u8,
+    /// Bit i: the NIC of rail i has reported a fatal error.
+    nics_failed: u8,
+    /// The errors of queue pairs with their rails, oldest first. At most [`MAX_QP_ERRORS`].
+    qp_errors: Vec<(usize, Qpn, AsyncEvent)>,
+    claim: Option<Claim>,
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Events { ports_down, nics_failed, qp_errors, claim } = self;
+        f.debug_struct("Events")
+            .field("ports_down", ports_down)
+            .field("nics_failed", nics_failed)
+            .field("qp_errors", qp_errors)
+            .field("is_claimed", &claim.is_some())
+            .finish()
+    }
+}
+
+impl Domain {
+    /// Passes each event about a queue pair, a completion queue or a shared receive queue to `claim`, with the rail of the NIC that has reported
+    /// it. If `claim` returns true, the object is the application's and the domain ignores the event. An earlier `claim` is replaced. It also
+    /// gets the events of the domains that share the NICs by [`Domain::with_own_pds`].
+    ///
+    /// `claim` is called while a vQP is driven or [`Domain::poll_events`] runs, and must neither drive a vQP nor call the domain.
+    pub fn claim_events(&self, claim: impl Fn(usize, AsyncEvent) -> bool + Send + Sync + 'static) {
+        lock(&self.events).claim = Some(Box::new(claim));
+    }
+
+    /// Consumes the events of all NICs, as every vQP does when it is driven.
+    pub fn poll_events(&self) {
+        for rail in 0..self.nics.len() {
+            self.poll_rail_down(rail);
+        }
+    }
+
+    /// Consumes the events of the NIC of `rail` and returns whether its port is down or the NIC has failed.
+    pub(crate) fn poll_rail_down(&self, rail: usize) -> bool {
+        let mut events = lock(&self.events);
+        while let Some(event) = self.nics[rail].provider.poll_async_event() {
+            match event {
+                AsyncEvent::PortError => events.ports_down |= 1 << rail,
+                AsyncEvent::PortActive => events.ports_down &= !(1 << rail),
+                AsyncEvent::DeviceFatal => events.nics_failed |= 1 << rail,
+                _ if events.claim.as_ref().is_some_and(|claim| claim(rail, event)) => {}
+                AsyncEvent::QpFatal(qpn)
+                | AsyncEvent::QpAccessError(qpn)
+                | AsyncEvent::QpRequestError(qpn) => {
+                    if events.qp_errors.len() == MAX_QP_ERRORS {
+                        events.qp_errors.remove(0);
+                    }
+                    events.qp_errors.push((rail, qpn, event));
+                }
+                _ => {}
+            }
+        }
+        (events.ports_down | events.nics_failed) & (1 << rail) != 0
+    }
+
+    /// Removes the stored errors of a queue pair, which [`Domain::poll_rail_down`] has consumed, and returns the oldest of them.
+    pub(crate) fn take_qp_error(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
+        let mut events = lock(&self.events);
+        let found =
+            events.qp_errors.iter().find(|(r, q, _)| (*r, *q) == (rail, qpn)).map(|(.., event)| *event);
+        events.qp_errors.retain(|(r, q, _)| (*r, *q) != (rail, qpn));
+        found
+    }
+}
