@@ -163,6 +163,9 @@ impl Provider for Null {
     fn arm_srq(&self, _: SrqId, _: u32) -> Result<()> {
         Ok(())
     }
+    fn resize_srq(&self, _: SrqId, _: u32) -> Result<()> {
+        Ok(())
+    }
     fn destroy_srq(&self, _: SrqId) -> Result<()> {
         Ok(())
     }

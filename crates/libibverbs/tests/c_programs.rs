@@ -86,7 +86,7 @@ scenarios! { PERMISSIONS (on_one_rail on_two_rails on_two_rails_with_log on_thre
 
 scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): window_rights invalidations refused_invalidations window_bound_for_all }
 
-scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions }
+scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions shared_receive_queues }
 
 // All rails but the last are lost.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting }

@@ -235,6 +235,10 @@ impl Provider for SimNic {
         self.call(|world, n, _| world.nics[n].nic.arm_srq(srq, limit))
     }
 
+    fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()> {
+        self.call(|world, n, _| world.nics[n].nic.resize_srq(srq, depth))
+    }
+
     fn destroy_srq(&self, srq: SrqId) -> Result<()> {
         self.call(|world, n, _| world.nics[n].nic.destroy_srq(srq))
     }

@@ -424,6 +424,10 @@ impl Provider for SoftNic {
         self.host_call(|engine, _| engine.nic.arm_srq(srq, limit))
     }
 
+    fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()> {
+        self.host_call(|engine, _| engine.nic.resize_srq(srq, depth))
+    }
+
     fn destroy_srq(&self, srq: SrqId) -> Result<()> {
         self.host_call(|engine, _| engine.nic.destroy_srq(srq))
     }

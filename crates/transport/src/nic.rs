@@ -344,6 +344,24 @@ impl Nic {
         Ok(())
     }
 
+    /// Changes the number of entries of a shared receive queue. Its receives stay.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the shared receive queue does not exist.
+    /// - [`Error::Limit`]: `depth` is too large.
+    /// - [`Error::Invalid`]: `depth` is 0, less than the number of receives in the queue, or less than the armed limit.
+    pub fn resize_srq(&mut self, srq: SrqId, depth: u32) -> Result<()> {
+        check_limit("shared receive queue entries", depth, self.attr.limits.wrs)?;
+        let srq = self.shared.srqs.get_mut(srq.0)?;
+        if depth == 0 || depth < srq.limit || (depth as usize) < srq.queue.len() {
+            return Err(Error::Invalid(
+                "a shared receive queue has at least as many entries as receives, and as its limit, and one; choose a larger size",
+            ));
+        }
+        srq.queue.set_depth(depth);
+        Ok(())
+    }
+
     /// Removes a shared receive queue.
     ///
     /// # Errors

@@ -56,6 +56,36 @@ fn srq_limit_event_is_raised_once() {
 }
 
 #[test]
+fn srq_is_resized_with_its_receives() {
+    let mut p = shared(QpType::Rc);
+    for i in 0..5 {
+        post(&mut p, i);
+    }
+    let srq = srq(&p);
+    let max = p.nodes[1].nic.attr().limits.wrs;
+    let mut resize = |depth| p.nodes[1].nic.resize_srq(srq, depth).is_ok();
+    assert!(!resize(0) && !resize(4) && !resize(max + 1), "no entries, too few, too many");
+    assert!(resize(max) && resize(5));
+    p.nodes[1].nic.arm_srq(srq, 4).unwrap();
+    assert!(p.nodes[1].nic.arm_srq(srq, 6).is_err(), "the limit exceeds the new depth");
+    send(&mut p, 1);
+    send(&mut p, 2);
+    assert_eq!(p.events(1), [AsyncEvent::SrqLimitReached(srq)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    p.nodes[1].nic.arm_srq(srq, 3).unwrap();
+    assert!(p.nodes[1].nic.resize_srq(srq, 2).is_err(), "the queue is armed for three");
+    p.nodes[1].nic.arm_srq(srq, 0).unwrap();
+    assert!(p.nodes[1].nic.resize_srq(srq, 3).is_ok());
+    send(&mut p, 3);
+    post(&mut p, 9);
+    for i in 4..7 {
+        send(&mut p, i);
+    }
+    let received = [2, 3, 4, 9].map(|wr_id| (wr_id, WcStatus::Success));
+    assert_eq!(statuses(&p.recv_completions(1)), received);
+}
+
+#[test]
 fn failed_qp_raises_last_wqe_event_and_leaves_srq_unchanged() {
     let mut p = shared(QpType::Rc);
     post(&mut p, 1);

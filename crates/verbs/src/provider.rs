@@ -199,6 +199,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Limit` if `limit` exceeds the depth of the queue.
     fn arm_srq(&self, srq: SrqId, limit: u32) -> Result<()>;
 
+    /// Changes the number of entries of a shared receive queue. Its receives stay.
+    ///
+    /// # Errors
+    /// `Limit` if there would be too many, or `Invalid` if there would be none, or fewer than the queue has receives or than its armed limit.
+    fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()>;
+
     /// Destroys a shared receive queue.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ pub(crate) struct Srq {
     header: AbiHeader<ibv_srq>,
     pub(crate) id: SrqId,
     pub(crate) events: UnacknowledgedEvents,
-    depth: u32,
+    depth: AtomicU32,
     /// The maximum number of scatter entries in a receive.
     pub(crate) sges: u32,
     /// The limit that was armed last. The limit event disarms the queue, but does not change this value.
@@ -126,7 +126,7 @@ unsafe fn create(
         header,
         id,
         events: UnacknowledgedEvents::default(),
-        depth: attr.max_wr,
+        depth: AtomicU32::new(attr.max_wr),
         sges: attr.max_sge.max(1),
         limit: AtomicU32::new(0),
         virtual_srq,
@@ -150,21 +150,38 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     status("ibv_modify_srq", found.and_then(|(object, context)| modify(object, context, attr, mask as u32)))
 }
 
+/// Changes the size, then the limit. As on soft-RoCE (`rxe_srq_chk_attr` in the kernel's `drivers/infiniband/sw/rxe/rxe_srq.c`), the size must be
+/// at least the limit that is armed, and the new limit at most the earlier size. It must fit the new size, too.
+///
+/// # Errors
+/// `Unsupported` for an unknown attribute, `Limit` or `Invalid` for a value that breaks these rules, or the error of the NIC. If both
+/// attributes are set and only the limit is refused, nothing is changed.
 fn modify(object: &Srq, context: &Context, attr: &ibv_srq_attr, mask: u32) -> Result<()> {
-    let changed = if mask & !IBV_SRQ_LIMIT != 0 {
-        Err(Error::Unsupported("resizing a shared receive queue; create it larger"))
-    } else if mask & IBV_SRQ_LIMIT != 0 {
+    let has = |attribute: u32| mask & attribute != 0;
+    if has(!(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) {
+        return Err(Error::Unsupported("an unknown attribute of a shared receive queue"));
+    }
+    if has(IBV_SRQ_LIMIT) {
+        let earlier = object.depth.load(Ordering::Relaxed);
+        let depth = if has(IBV_SRQ_MAX_WR) { earlier.min(attr.max_wr) } else { earlier };
+        check_limit("limit of a shared receive queue", attr.srq_limit, depth)?;
+    }
+    if has(IBV_SRQ_MAX_WR) {
+        check_limit("shared receive queue entries", attr.max_wr, context.rails.limits().wrs)?;
         match &object.virtual_srq {
-            None => context.nic().arm_srq(object.id, attr.srq_limit),
-            Some(virtual_srq) => virtual_srq.arm(attr.srq_limit),
+            None => context.nic().resize_srq(object.id, attr.max_wr)?,
+            Some(virtual_srq) => virtual_srq.resize(attr.max_wr)?,
         }
-    } else {
-        Ok(())
-    };
-    if changed.is_ok() && mask & IBV_SRQ_LIMIT != 0 {
+        object.depth.store(attr.max_wr, Ordering::Relaxed);
+    }
+    if has(IBV_SRQ_LIMIT) {
+        match &object.virtual_srq {
+            None => context.nic().arm_srq(object.id, attr.srq_limit)?,
+            Some(virtual_srq) => virtual_srq.arm(attr.srq_limit)?,
+        }
         object.limit.store(attr.srq_limit, Ordering::Relaxed);
     }
-    changed
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
@@ -173,7 +190,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
     // for writing.
     let queried = unsafe { Srq::find(srq) }.map(|object| unsafe {
         attr.write(ibv_srq_attr {
-            max_wr: object.depth,
+            max_wr: object.depth.load(Ordering::Relaxed),
             max_sge: object.sges,
             srq_limit: object.limit.load(Ordering::Relaxed),
         });

@@ -24,8 +24,6 @@ pub(super) trait ReceiveConsumer: Send + Sync {
 pub(crate) struct VirtualSrq {
     /// The protection domain of the receives' memory, which may differ from those of the queue pairs.
     pd: Arc<MultiRailPd>,
-    /// The maximum number of receives in the queue.
-    depth: usize,
     /// The maximum length of a receive in bytes.
     max_bytes: u32,
     /// The length in bytes of the longest receive that was posted so far.
@@ -37,8 +35,9 @@ pub(crate) struct VirtualSrq {
     on_limit: Box<dyn Fn() + Send + Sync>,
 }
 
-#[derive(Default)]
 struct State {
+    /// The maximum number of receives in the queue.
+    depth: usize,
     receives: VecDeque<RecvWr>,
     /// The limit event is due when fewer receives than this are left. 0 if the queue is not armed.
     limit: usize,
@@ -67,11 +66,15 @@ impl VirtualSrq {
     ) -> Arc<VirtualSrq> {
         Arc::new(VirtualSrq {
             pd,
-            depth: depth as usize,
             max_bytes,
             longest: AtomicUsize::new(0),
             used: AtomicBool::new(false),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                depth: depth as usize,
+                receives: VecDeque::new(),
+                limit: 0,
+                consumers: Vec::new(),
+            }),
             on_limit: Box::new(on_limit),
         })
     }
@@ -131,7 +134,7 @@ impl VirtualSrq {
         let consumers = {
             let mut state = lock(&self.state);
             for (index, wr) in wrs.iter().enumerate() {
-                if state.receives.len() >= self.depth {
+                if state.receives.len() >= state.depth {
                     let error = Error::Invalid("the shared receive queue is full; create it larger");
                     return Err(PostError { index, error });
                 }
@@ -141,6 +144,22 @@ impl VirtualSrq {
             state.consumers.clone()
         };
         consumers.iter().filter_map(Weak::upgrade).for_each(|consumer| consumer.on_receives_posted());
+        Ok(())
+    }
+
+    /// Changes the maximum number of receives. The receives in the queue stay.
+    ///
+    /// # Errors
+    /// `Invalid` if the number would be 0, or less than the number of receives in the queue or than the armed limit.
+    pub(crate) fn resize(&self, depth: u32) -> Result<()> {
+        let mut state = lock(&self.state);
+        let depth = depth as usize;
+        if depth == 0 || depth < state.receives.len() || depth < state.limit {
+            return Err(Error::Invalid(
+                "a shared receive queue has at least as many entries as receives, and as its limit, and one; choose a larger size",
+            ));
+        }
+        state.depth = depth;
         Ok(())
     }
 
@@ -161,12 +180,12 @@ impl VirtualSrq {
     /// # Errors
     /// `Limit` if `limit` exceeds the queue's depth.
     pub(crate) fn arm(&self, limit: u32) -> Result<()> {
-        if limit as usize > self.depth {
-            let attribute = "limit of a shared receive queue";
-            return Err(Error::Limit { attribute, requested: limit.into(), limit: self.depth as u64 });
-        }
         let is_due = {
             let mut state = lock(&self.state);
+            if limit as usize > state.depth {
+                let attribute = "limit of a shared receive queue";
+                return Err(Error::Limit { attribute, requested: limit.into(), limit: state.depth as u64 });
+            }
             state.limit = limit as usize;
             state.take_limit_event()
         };

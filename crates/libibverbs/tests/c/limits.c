@@ -141,6 +141,76 @@ static void objects(void)
 	}
 }
 
+static int modify(struct ibv_srq *srq, uint32_t max_wr, uint32_t limit, int mask)
+{
+	struct ibv_srq_attr attr = { .max_wr = max_wr, .srq_limit = limit };
+	return ibv_modify_srq(srq, &attr, mask);
+}
+
+static void has_size(struct ibv_srq *srq, uint32_t max_wr, uint32_t limit)
+{
+	struct ibv_srq_attr attr;
+	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr == max_wr && attr.srq_limit == limit);
+}
+
+/* Posts the receives from `first` on until the queue is full, and returns their number. */
+static int fill(struct ibv_srq *srq, uint64_t first)
+{
+	struct ibv_sge sge = { (uintptr_t)end.memory + PAGE, 8, end.mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = first, .sg_list = &sge, .num_sge = 1 }, *bad;
+	while (ibv_post_srq_recv(srq, &wr, &bad) == 0)
+		wr.wr_id++;
+	return wr.wr_id - first;
+}
+
+/* A shared receive queue grows and shrinks, and keeps its receives. */
+static void shared_receive_queues(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(end.pd, &init);
+	CHECK(srq && fill(srq, 0) == 4);
+	CHECK(modify(srq, 0, 0, IBV_SRQ_MAX_WR) == EINVAL && modify(srq, 3, 0, IBV_SRQ_MAX_WR) == EINVAL);
+	CHECK(modify(srq, device.max_srq_wr + 1, 0, IBV_SRQ_MAX_WR) == EINVAL && modify(srq, UINT32_MAX, 0, IBV_SRQ_MAX_WR) == EINVAL);
+	has_size(srq, 4, 0);
+	CHECK(modify(srq, device.max_srq_wr, 0, IBV_SRQ_MAX_WR) == 0 && modify(srq, 6, 0, IBV_SRQ_MAX_WR) == 0);
+	has_size(srq, 6, 0);
+	CHECK(fill(srq, 4) == 2);
+	/* The size is at least the limit. With both, the limit fits the earlier size and the new one. */
+	CHECK(modify(srq, 0, 7, IBV_SRQ_LIMIT) == EINVAL && modify(srq, 8, 7, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) == EINVAL);
+	has_size(srq, 6, 0);
+	CHECK(modify(srq, 8, 5, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) == 0);
+	has_size(srq, 8, 5);
+	CHECK(fill(srq, 6) == 2 && modify(srq, 8, 0, IBV_SRQ_MAX_WR) == 0);
+
+	struct ibv_qp_init_attr qp_init = plain_init(&end);
+	qp_init.srq = srq;
+	struct ibv_qp *one = make_qp(&end), *other = ibv_create_qp(end.pd, &qp_init);
+	CHECK(other);
+	ready(one), ready(other);
+	connect_to(one, connection_data_of(&end, other)), connect_to(other, connection_data_of(&end, one));
+	struct ibv_sge sge = { (uintptr_t)end.memory, 8, end.mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = 1000, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+	int received = 0;
+	for (int i = 0; i < 4; i++) {
+		CHECK(ibv_post_send(one, &wr, &bad) == 0);
+		struct ibv_wc wc = next(end.cq);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)received++);
+	}
+	struct ibv_async_event event;
+	CHECK(ibv_get_async_event(end.context, &event) == 0 && event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED);
+	ibv_ack_async_event(&event);
+	/* The event has disarmed the queue. */
+	CHECK(modify(srq, 3, 0, IBV_SRQ_MAX_WR) == EINVAL && modify(srq, 4, 0, IBV_SRQ_MAX_WR) == 0);
+	CHECK(fill(srq, 8) == 0 && modify(srq, 5, 0, IBV_SRQ_MAX_WR) == 0 && fill(srq, 8) == 1);
+	for (int i = 0; i < 5; i++) {
+		CHECK(ibv_post_send(one, &wr, &bad) == 0);
+		struct ibv_wc wc = next(end.cq);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)received++);
+	}
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0 && ibv_destroy_srq(srq) == 0);
+	CHECK(modify(srq, 4, 0, IBV_SRQ_MAX_WR) == ENOENT);
+}
+
 /* A completion that finds its queue full is lost: the queue has an error, and its queue pairs fail. */
 static void completions(void)
 {
@@ -180,6 +250,7 @@ int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
 		{ "capacities", capacities }, { "requests", requests }, { "objects", objects }, { "completions", completions },
+		{ "shared_receive_queues", shared_receive_queues },
 	};
 	CHECK(argc == 2);
 	alarm(60);

@@ -149,7 +149,8 @@ static void shared_receives(void)
 	CHECK(ibv_post_srq_recv(srq, &wr, &bad) != 0 && bad == &wr);
 	struct ibv_srq_attr attr = { .srq_limit = 5 };
 	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == EINVAL);
-	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
+	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EINVAL);
+	CHECK(ibv_modify_srq(srq, &attr, 1 << 2) == EOPNOTSUPP);
 	attr.srq_limit = 4;
 	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
 	CHECK(ibv_destroy_srq(srq) == 0);

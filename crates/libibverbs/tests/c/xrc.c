@@ -185,8 +185,10 @@ static void wrong_number(void)
 static void limit_event(void)
 {
 	struct xrc x = make_connection();
-	struct ibv_srq_attr limit = { .srq_limit = 2 };
+	struct ibv_srq_attr limit = { .max_wr = 3, .srq_limit = 2 };
 	post_receive(x.srq, 1), post_receive(x.srq, 2), post_receive(x.srq, 3);
+	CHECK(ibv_modify_srq(x.srq, &limit, IBV_SRQ_MAX_WR) == 0 && ibv_query_srq(x.srq, &limit) == 0 && limit.max_wr == 3);
+	limit.srq_limit = 2;
 	CHECK(ibv_modify_srq(x.srq, &limit, IBV_SRQ_LIMIT) == 0);
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .qp_type.xrc.remote_srqn = x.number };
 	for (int i = 0; i < 3; i++)

@@ -170,6 +170,7 @@ impl Provider for HookedNic {
         fn create_xrc_srq(&self, pd: PdId, xrcd: XrcdId, cq: CqId, depth: u32) -> Result<SrqId>;
         fn srq_number(&self, srq: SrqId) -> Result<Srqn>;
         fn arm_srq(&self, srq: SrqId, limit: u32) -> Result<()>;
+        fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()>;
         fn destroy_srq(&self, srq: SrqId) -> Result<()>;
         fn post_srq_recv(&self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError>;
         fn create_qp(&self, init: &QpInitAttr) -> Result<Qpn>;

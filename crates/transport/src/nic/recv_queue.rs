@@ -74,6 +74,10 @@ impl RecvQueue {
         self.depth
     }
 
+    pub(crate) fn set_depth(&mut self, depth: u32) {
+        self.depth = depth;
+    }
+
     pub(crate) fn clear(&mut self) {
         self.wrs.clear();
     }
