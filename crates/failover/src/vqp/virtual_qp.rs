@@ -204,13 +204,13 @@ impl VirtualQp {
     }
 
     /// Checks a send without posting it. The checks are those of [`VirtualQp::post_send`], except that the vQP may be halted, the queue may be
-    /// full and the remote key may be unknown. This is for a caller that queues requests until it has called [`VirtualQp::import`] for their
-    /// keys.
+    /// full, the remote key may be unknown, and the vQP need not be connected. This is for a caller that queues requests until the vQP is
+    /// connected and [`VirtualQp::import`] was called for their keys.
     ///
     /// # Errors
     /// The errors of the checks that [`VirtualQp::post_send`] also makes.
     pub fn check_send(&self, wr: &SendWr) -> Result<()> {
-        self.check_open()?;
+        self.check_not_closed()?;
         self.datapath.check_send(wr)
     }
 

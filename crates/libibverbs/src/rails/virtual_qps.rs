@@ -117,11 +117,16 @@ impl MultiRail {
             let answer = match query.subject {
                 Subject::Connection(qpn) => {
                     let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from, query.device));
-                    if qp.as_ref().is_some_and(|qp| qp.has_ended()) {
-                        // No answer yet: the program may reset the queue pair before the peer's query times out.
-                        continue;
+                    let info = qp.as_ref().and_then(|qp| qp.local_info().ok());
+                    if let (Some(qp), Some(info)) = (&qp, &info) {
+                        if qp.has_ended() {
+                            rendezvous.answer_ended(&query, info);
+                            continue;
+                        }
+                        // The peer connects, so it has been reset, and can answer this end's own query.
+                        qp.hasten_connection();
                     }
-                    qp.and_then(|qp| qp.local_info().ok()).map(|info| info.encode())
+                    info.map(|info| info.encode())
                 }
                 Subject::Region { qpn, key } => self
                     .qp(qpn)

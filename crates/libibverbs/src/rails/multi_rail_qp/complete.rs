@@ -21,6 +21,7 @@ impl MultiRailQp {
         if locked.destroyed {
             return;
         }
+        self.continue_connecting(locked);
         self.take_completions(locked);
         self.match_receives(locked);
         if let Some(event) = locked.vqp.qp_error_event()

@@ -1,20 +1,22 @@
 //! `ibv_modify_qp` and `ibv_query_qp` for a queue pair over several rails.
 
-use mitra_failover::ConnectInfo;
 use mitra_verbs::{
     Access, Error, Gid, ModifyError, Psn, QpAttr, QpAttribute, QpState, QpStatus, QpType, Qpn, Result,
     RnrTimer, SqDrain, WcStatus, check_modify,
 };
 
 use super::locked_state::LockedState;
+use super::pending_connection::PendingConnection;
 use super::{MultiRailQp, Peer};
 use crate::common::lock::lock;
 use crate::rails::multi_rail_domain::random;
+use crate::rails::rendezvous::PeerConnection;
 use crate::rails::srq_arrival_ring::BounceRing;
 
 impl MultiRailQp {
     /// Modifies the queue pair as `ibv_modify_qp(3)` does. The transition from INIT to RTR queries the peer for the connection data of all
-    /// rails, and waits for the answer.
+    /// rails, and waits for the answer. If the peer must reset its queue pair before it can connect, the transition does not wait for that,
+    /// and the queue pair connects later ([`super::pending_connection`]).
     ///
     /// # Errors
     /// `WrongState` or `Invalid` if the transition is not allowed, `Unsupported` for SQD, `Invalid` if the peer does not answer or its data
@@ -40,7 +42,7 @@ impl MultiRailQp {
             self.connect(gid, qpn, attr)?;
         }
         let mut locked = lock(&self.locked);
-        if (from, to) == (QpState::Rtr, QpState::Rts) {
+        if (from, to) == (QpState::Rtr, QpState::Rts) && locked.pending.is_none() {
             let rnr_retry = attr.rnr_retry.unwrap_or_default();
             locked.vqps().try_for_each(|vqp| vqp.modify_to_rts(rnr_retry))?;
         }
@@ -82,21 +84,36 @@ impl MultiRailQp {
             let access = attr.access.or(locked.attr.access);
             locked.set_access(access)?;
         }
-        let connected = if qpn == self.qpn && self.local_info()?.gids().any(|own| own == gid) {
-            lock(&self.locked).connect_to_itself(&self.domain, min_rnr_timer)
+        let peer = if qpn == self.qpn && self.local_info()?.gids().any(|own| own == gid) {
+            lock(&self.locked).connect_to_itself(&self.domain, min_rnr_timer).map(|info| Some(Peer::of(&info)))
         } else {
             // The lock is not held during the query, because answering the peer's query for this queue pair needs the lock.
-            self.query_connection(gid, qpn).and_then(|info| {
-                lock(&self.locked).vqp.modify_to_rtr(&info, min_rnr_timer)?;
-                Ok(info)
+            self.query_connection(gid, qpn).and_then(|found| {
+                let mut locked = lock(&self.locked);
+                match found {
+                    PeerConnection::Data(info) => {
+                        locked.vqp.modify_to_rtr(&info, min_rnr_timer).map(|()| Some(Peer::of(&info)))
+                    }
+                    PeerConnection::AwaitsReset(query) => {
+                        locked.pending = Some(PendingConnection::new(query, min_rnr_timer));
+                        Ok(None)
+                    }
+                }
             })
         };
-        let connected = connected.map(|info| Peer::Connected(info.gids().collect()));
-        *lock(&self.peer) = connected.clone().unwrap_or_default();
-        connected.map(|_| ())
+        match peer {
+            Ok(Some(peer)) => *lock(&self.peer) = peer,
+            // Another thread may have connected the queue pair by now.
+            Ok(None) => {}
+            Err(error) => {
+                *lock(&self.peer) = Peer::Unknown;
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
-    fn query_connection(&self, gid: Gid, qpn: Qpn) -> Result<ConnectInfo> {
+    fn query_connection(&self, gid: Gid, qpn: Qpn) -> Result<PeerConnection> {
         self.domain.rendezvous.query_connection([random()?, random()?], gid, qpn)
     }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use mitra_failover::{Completion, ConnectInfo, VirtualQp};
 use mitra_verbs::{Access, QpAttr, QpState, Result, RnrTimer, SendWr};
 
+use super::pending_connection::PendingConnection;
 use crate::rails::multi_rail_domain::MultiRailDomain;
 use crate::rails::peer_closed::PeerClosed;
 use crate::rails::peer_region_keys::RegionKeys;
@@ -18,6 +19,8 @@ pub(super) struct LockedState {
     /// The virtual queue pair that sends, if the queue pair is connected to itself. Its peer is `vqp`.
     pub(super) sender: Option<VirtualQp>,
     pub(super) state: QpState,
+    /// The connection that waits until the peer resets its queue pair. Until then, sends are deferred.
+    pub(super) pending: Option<PendingConnection>,
     /// Whether `ibv_destroy_qp` has destroyed the queue pair. A destroyed queue pair reports no completions.
     pub(super) destroyed: bool,
     /// The attributes that the program has set.
@@ -53,6 +56,7 @@ impl LockedState {
             vqp,
             sender: None,
             state: QpState::Reset,
+            pending: None,
             destroyed: false,
             attr: QpAttr::default(),
             region_keys: RegionKeys::default(),
@@ -78,8 +82,9 @@ impl LockedState {
         std::iter::once(&mut self.vqp).chain(&mut self.sender)
     }
 
-    /// Shuts down the virtual queue pairs, which tell the peer that the connection has ended.
+    /// Shuts down the virtual queue pairs, which tell the peer that the connection has ended. No longer waits for a connection.
     pub(super) fn shutdown(&mut self) {
+        self.pending = None;
         self.vqps().for_each(VirtualQp::shutdown);
     }
 

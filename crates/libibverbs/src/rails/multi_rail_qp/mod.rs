@@ -1,6 +1,7 @@
 //! A queue pair of the program for a reliable connection over several rails. A virtual queue pair executes its requests.
 //!
 //! - [`connect`] executes `ibv_modify_qp` and `ibv_query_qp`.
+//! - [`pending_connection`] connects later if the peer has yet to reset its queue pair.
 //! - [`send`] posts sends, and defers sends whose region keys are not yet known.
 //! - [`receive`] posts receives, and matches messages with receives of a shared receive queue.
 //! - [`complete`] converts completions of the virtual queue pair to completions of the program.
@@ -9,6 +10,7 @@
 mod complete;
 mod connect;
 mod locked_state;
+mod pending_connection;
 mod receive;
 mod send;
 #[cfg(test)]
@@ -50,6 +52,11 @@ enum Peer {
 }
 
 impl Peer {
+    /// Returns the peer with these connection data.
+    fn of(info: &ConnectInfo) -> Peer {
+        Peer::Connected(info.gids().collect())
+    }
+
     /// Returns the known GIDs by rail.
     fn gids(&self) -> &[Gid] {
         match self {

@@ -3,7 +3,7 @@
 //! A request that names a memory region of the peer may have to be replayed on any rail. It can therefore be posted only when the keys of
 //! the region on all rails are known. The first request with a new rkey is deferred until the peer has been queried for the keys, and all
 //! requests after it are deferred too. `ibv_post_send` does not wait for the answer. Polls of the completion queue and the progress thread
-//! post the deferred requests, in order, when the answer has arrived.
+//! post the deferred requests, in order, when the answer has arrived. Requests are also deferred while the queue pair waits for its connection.
 
 use std::time::Instant;
 
@@ -72,6 +72,7 @@ impl MultiRailQp {
             return Ok(());
         }
         if locked.deferred.is_empty()
+            && locked.pending.is_none()
             && wrs.iter().all(|wr| locked.region_keys.can_post(wr) && !wr.is_short_atomic())
         {
             let wrs = wrs.iter().map(|wr| self.with_default_flags(wr));
@@ -169,6 +170,13 @@ impl MultiRailQp {
         }
         if locked.peer_closed.is_some() {
             return self.withhold_deferred(locked);
+        }
+        if let Some(pending) = &mut locked.pending {
+            // Until the connection is there, nothing can be posted.
+            if pending.has_failed(self.domain.rendezvous.timeout()) {
+                self.fail_front(locked, WcStatus::RetryExceeded);
+            }
+            return;
         }
         self.domain.rendezvous.poll();
         locked.region_keys.resend_due();

@@ -1,6 +1,8 @@
 //! Tests with several devices in one process. The devices have no progress threads. The tests execute the threads' work themselves, and so
 //! decide when a peer answers.
 
+mod reset_in_turn;
+
 use std::collections::VecDeque;
 use std::task::Poll;
 use std::thread;
@@ -406,7 +408,7 @@ fn burst_of_queries_does_not_disable_rendezvous() {
         }
         answer.join().expect("a query does not panic")
     });
-    assert!(info.is_ok(), "{info:?}");
+    assert!(info.is_ok(), "{:?}", info.err());
 }
 
 #[test]

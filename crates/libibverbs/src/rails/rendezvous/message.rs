@@ -21,6 +21,9 @@ pub(super) enum Message {
     /// A query of the device that has this GID.
     Query(Subject, Gid),
     Answer(Answer),
+    /// The answer that the connection of the queue pair has ended, and that the program has not reset it yet. The content is the encoded data
+    /// of that connection.
+    Ended(Vec<u8>),
     /// The question to a multicast group which device has this GID.
     WhoHas(Gid),
     /// The answer of that device.
@@ -35,6 +38,7 @@ const ANSWER_NONE: u8 = 3;
 const ANSWER_SOME: u8 = 4;
 const WHO_HAS: u8 = 5;
 const OWNER: u8 = 6;
+const ENDED: u8 = 7;
 
 /// Encodes a message as [`MAGIC`], the query's id (64 bits, little-endian), the kind of the message (8 bits), and the body. An answer has the
 /// id of its query, an owner's answer that of the question.
@@ -63,6 +67,10 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
             out.push(ANSWER_SOME);
             out.extend_from_slice(body);
         }
+        Message::Ended(body) => {
+            out.push(ENDED);
+            out.extend_from_slice(body);
+        }
     }
     out
 }
@@ -89,6 +97,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
         OWNER if body.is_empty() => Message::Owner,
         ANSWER_NONE if body.is_empty() => Message::Answer(None),
         ANSWER_SOME => Message::Answer(Some(body.to_vec())),
+        ENDED => Message::Ended(body.to_vec()),
         _ => return None,
     };
     Some((u64::from_le_bytes(*id), message))
@@ -105,6 +114,7 @@ mod tests {
             Message::Query(Subject::Region { qpn: Qpn::new(0x65_4321), key: Key(0x1234_5678) }, Gid([8; 16])),
             Message::Answer(None),
             Message::Answer(Some(vec![1, 2, 3])),
+            Message::Ended(vec![4, 5]),
             Message::WhoHas(Gid([7; 16])),
             Message::Owner,
         ] {

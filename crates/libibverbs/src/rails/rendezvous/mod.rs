@@ -62,6 +62,15 @@ struct OutstandingQuery {
     search: Option<u64>,
     /// The first answer that has arrived.
     answer: Option<Answer>,
+    /// The time of the peer's last message that the connection of its queue pair has ended and that the queue pair is not reset yet.
+    ended: Option<Instant>,
+}
+
+/// The result of a query for connection data.
+pub(super) enum PeerConnection {
+    Data(ConnectInfo),
+    /// The peer has not reset its queue pair since the last connection ended. The query continues, and is answered once the peer has reset it.
+    AwaitsReset(Query),
 }
 
 /// A query that a peer has sent, and that waits for an answer.
@@ -104,29 +113,26 @@ impl Rendezvous {
         }))
     }
 
-    /// Queries a peer for the connection data of its queue pair, and waits for the answer. The ids of the query and of the search for the
+    /// Queries a peer for the connection data of its queue pair, and waits for the answer, but not until the peer resets its queue pair. The ids of the query and of the search for the
     /// peer's other addresses must be unpredictable (see [`Query::new`]).
     ///
     /// # Errors
-    /// `Invalid` if the peer does not answer within [`Rendezvous::timeout`], or has no such queue pair. Also the errors of
-    /// [`ConnectInfo::decode`].
+    /// `Invalid` if the peer does not answer within [`Rendezvous::timeout`]. Also the errors of [`connection_data`].
     pub(super) fn query_connection(
         self: &Arc<Self>,
         [id, search]: [u64; 2],
         gid: Gid,
         qpn: Qpn,
-    ) -> Result<ConnectInfo> {
+    ) -> Result<PeerConnection> {
         let mut query = Query::with_search(self, id, gid, Subject::Connection(qpn), search);
-        let answer = loop {
+        loop {
             self.poll();
             match query.poll() {
-                Poll::Ready(answer) => break answer?,
+                Poll::Ready(answer) => return connection_data(answer?).map(PeerConnection::Data),
+                Poll::Pending if query.awaits_reset() => return Ok(PeerConnection::AwaitsReset(query)),
                 Poll::Pending => thread::sleep(Duration::from_micros(20)),
             }
-        };
-        ConnectInfo::decode(&answer.ok_or(Error::Invalid(
-            "the peer has no such queue pair over several rails; run both ends with the same number of --rails",
-        ))?)
+        }
     }
 
     /// Takes the queries of peers that wait for an answer.
@@ -138,6 +144,13 @@ impl Rendezvous {
     /// Answers a query of a peer.
     pub(super) fn answer(&self, query: &ReceivedQuery, answer: Answer) {
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &Message::Answer(answer)));
+    }
+
+    /// Answers a query of a peer about a queue pair whose connection has ended and that is not reset yet. `info` are the data of that
+    /// connection, by which the peer recognizes the device.
+    pub(super) fn answer_ended(&self, query: &ReceivedQuery, info: &ConnectInfo) {
+        let message = Message::Ended(info.encode());
+        lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &message));
     }
 
     /// Returns the time after which a query of this end fails without an answer.
@@ -159,6 +172,13 @@ impl Rendezvous {
                     }
                 }
                 Some((id, Message::Answer(answer))) => self.accept_answer(rail, from, id, answer),
+                Some((id, Message::Ended(info))) => {
+                    if let Some(query) = lock(&self.outstanding).get_mut(&id)
+                        && self.is_from_peer(query, rail, from, Some(&info))
+                    {
+                        query.ended = Some(Instant::now());
+                    }
+                }
                 Some((id, Message::WhoHas(gid))) if gid == self.device => searchers.push((from, id)),
                 Some((id, Message::Owner)) => {
                     if let Some(search) = lock(&self.searches).get_mut(&id) {
@@ -175,17 +195,29 @@ impl Rendezvous {
 
     /// Stores the first answer to a query of this end, if it comes from an address of the peer.
     fn accept_answer(&self, rail: usize, from: Gid, id: u64, answer: Answer) {
-        if let Some(query) = lock(&self.outstanding).get_mut(&id) {
-            let is_found = |search: &u64| {
-                lock(&self.searches)
-                    .get(search)
-                    .is_some_and(|search| search.accepts(rail, from, answer.as_deref()))
-            };
-            if query.peer.contains(&from) || query.search.as_ref().is_some_and(is_found) {
-                query.answer.get_or_insert(answer);
-            }
+        if let Some(query) = lock(&self.outstanding).get_mut(&id)
+            && self.is_from_peer(query, rail, from, answer.as_deref())
+        {
+            query.answer.get_or_insert(answer);
         }
     }
+
+    /// Returns whether an answer to a query comes from an address of the peer. `data` are the connection data in it.
+    fn is_from_peer(&self, query: &OutstandingQuery, rail: usize, from: Gid, data: Option<&[u8]>) -> bool {
+        let is_found =
+            |search: &u64| lock(&self.searches).get(search).is_some_and(|search| search.accepts(rail, from, data));
+        query.peer.contains(&from) || query.search.as_ref().is_some_and(is_found)
+    }
+}
+
+/// Returns the connection data in an answer.
+///
+/// # Errors
+/// `Invalid` if the peer has no such queue pair, or the errors of [`ConnectInfo::decode`].
+pub(super) fn connection_data(answer: Answer) -> Result<ConnectInfo> {
+    ConnectInfo::decode(&answer.ok_or(Error::Invalid(
+        "the peer has no such queue pair over several rails; run both ends with the same number of --rails",
+    ))?)
 }
 
 /// A query of this end. Dropping the value cancels the query.
@@ -230,7 +262,7 @@ impl Query {
         subject: Subject,
         search: Option<u64>,
     ) -> Query {
-        let outstanding = OutstandingQuery { peer: peer.clone(), search, answer: None };
+        let outstanding = OutstandingQuery { peer: peer.clone(), search, answer: None, ended: None };
         lock(&rendezvous.outstanding).insert(id, outstanding);
         let rendezvous = Arc::clone(rendezvous);
         let now = Instant::now();
@@ -257,7 +289,7 @@ impl Query {
             self.search.and_then(|id| Some((id, lock(&self.rendezvous.searches).get(&id).cloned()?)));
         if let Some((id, search)) = search {
             to.extend(search.owners());
-            if owner_search::is_due(self.transmissions, || lock(&gsi_qps[0]).is_up()) {
+            if !self.awaits_reset() && owner_search::is_due(self.transmissions, || lock(&gsi_qps[0]).is_up()) {
                 let question = encode(id, &Message::WhoHas(search.gid()));
                 gsi_qps[1..].iter().for_each(|gsi_qp| lock(gsi_qp).send_to_group(&question));
             }
@@ -271,6 +303,20 @@ impl Query {
         self.next_transmission = now + RESEND_INTERVAL;
     }
 
+    /// Returns whether the peer has said that it must reset its queue pair before it can answer.
+    pub(super) fn awaits_reset(&self) -> bool {
+        self.ended().is_some()
+    }
+
+    fn ended(&self) -> Option<Instant> {
+        lock(&self.rendezvous.outstanding).get(&self.id).and_then(|query| query.ended)
+    }
+
+    /// Sends the query again at the next poll.
+    pub(super) fn resend_soon(&mut self) {
+        self.next_transmission = Instant::now();
+    }
+
     /// Sends the query again if that is due and no answer has arrived. Never blocks.
     pub(super) fn resend_if_due(&mut self) {
         let _ = self.poll();
@@ -279,13 +325,13 @@ impl Query {
     /// Returns the answer if a [`Rendezvous::poll`] has received it. Otherwise sends the query again if that is due. Never blocks.
     ///
     /// # Errors
-    /// `Invalid` if no answer has arrived within [`Rendezvous::timeout`].
+    /// `Invalid` if within [`Rendezvous::timeout`] no answer has arrived, nor a message that the peer awaits a reset.
     pub(super) fn poll(&mut self) -> Poll<Result<Answer>> {
         let answer = lock(&self.rendezvous.outstanding).get(&self.id).and_then(|query| query.answer.clone());
         if let Some(answer) = answer {
             return Poll::Ready(Ok(answer));
         }
-        if self.started.elapsed() > self.rendezvous.timeout {
+        if self.ended().unwrap_or(self.started).elapsed() > self.rendezvous.timeout {
             return Poll::Ready(Err(Error::Invalid(
                 "this end has several rails and the peer does not answer for its own; run both ends under `mitra run` with the same number of --rails",
             )));

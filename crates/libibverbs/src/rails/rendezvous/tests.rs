@@ -62,7 +62,10 @@ fn query(from: &Device, to: &Device, mut answer: impl FnMut()) -> ConnectInfo {
             answer();
             thread::yield_now();
         }
-        query.join().expect("a query does not panic").expect("the owner answers")
+        match query.join().expect("a query does not panic").expect("the owner answers") {
+            PeerConnection::Data(info) => info,
+            PeerConnection::AwaitsReset(_) => panic!("no connection has ended"),
+        }
     })
 }
 
