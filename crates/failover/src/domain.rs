@@ -1,9 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mitra_verbs::{
-    Access, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdId, Provider, Result, Sge,
-};
+use mitra_verbs::{Access, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdId, Provider, Result, Sge};
 use smallvec::SmallVec;
 
 use crate::activity::{Activity, Counters};

@@ -89,11 +89,9 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     let freed = unsafe {
         Dm::destroy(dm, |object| match Arc::strong_count(&object.member) {
             1 => Ok(()),
-            _ => Err(Error::Busy {
-                kind: "device memory",
-                id: object.memory.handle,
-                user: "a memory region",
-            }),
+            _ => {
+                Err(Error::Busy { kind: "device memory", id: object.memory.handle, user: "a memory region" })
+            }
         })
     };
     status("ibv_free_dm", freed)
@@ -164,23 +162,13 @@ fn copy(len: usize, mut piece: impl FnMut(usize, &mut [u8]) -> Result<()>) -> Re
     (0..len).step_by(CHUNK).try_for_each(|at| piece(at, &mut chunk[..CHUNK.min(len - at)]))
 }
 
-unsafe extern "C" fn memcpy_to_dm(
-    dm: *mut ibv_dm,
-    offset: u64,
-    from: *const c_void,
-    length: usize,
-) -> c_int {
+unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
     // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call, and `from` is valid for reading.
     let copied = unsafe { Dm::find(dm).and_then(|object| object.copy_in(offset, from, length)) };
     status("ibv_memcpy_to_dm", copied)
 }
 
-unsafe extern "C" fn memcpy_from_dm(
-    to: *mut c_void,
-    dm: *mut ibv_dm,
-    offset: u64,
-    length: usize,
-) -> c_int {
+unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
     // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call, and `to` is valid for writing.
     let copied = unsafe { Dm::find(dm).and_then(|object| object.copy_out(to, offset, length)) };
     status("ibv_memcpy_from_dm", copied)

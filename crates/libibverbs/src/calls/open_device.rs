@@ -9,8 +9,8 @@ use std::{mem, ptr};
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
 use super::{
-    bind_mw, cq, cq_ex, dm, mw, null_mr, on_demand, parent_domain, post, query_device, query_port, refused, srq,
-    wr_calls, xrc_recv_qp, xrcd,
+    bind_mw, cq, cq_ex, dm, mw, null_mr, on_demand, parent_domain, post, query_device, query_port, refused,
+    srq, wr_calls, xrc_recv_qp, xrcd,
 };
 use crate::abi::*;
 use crate::common::errno::{pointer, status, system_error};

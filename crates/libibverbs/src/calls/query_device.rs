@@ -21,13 +21,14 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let queried = unsafe { Context::find_raw(context) }.map(|context| {
+    let queried = unsafe { Context::find_raw_or_inherited(context) }.map(|context| {
         // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing.
         unsafe { attr.write(device_attr(context)) };
     });
     status("ibv_query_device", queried)
 }
 
+/// Returns the attributes, which never change. The context may belong to the parent process, so nothing here takes a lock.
 fn device_attr(context: &Context) -> ibv_device_attr {
     let attr = context.nic().attr();
     let limits = context.rails.limits();
@@ -35,7 +36,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_device_attr = unsafe { mem::zeroed() };
     device::copy_c_string(&mut out.fw_ver, env!("CARGO_PKG_VERSION"));
-    out.node_guid = open::guid();
+    out.node_guid = open::guid_of(context.rails.gid_of_rail_0());
     out.sys_image_guid = out.node_guid;
     out.max_mr_size = i64::MAX as u64;
     out.page_size_cap = PAGE_SIZES;
@@ -94,7 +95,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_device_attr_ex = unsafe { mem::zeroed() };
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    out.orig_attr = match unsafe { Context::find_raw(context) } {
+    out.orig_attr = match unsafe { Context::find_raw_or_inherited(context) } {
         Ok(context) => device_attr(context),
         Err(error) => return status("ibv_query_device_ex", Err(error)),
     };

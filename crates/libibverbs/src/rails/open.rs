@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use mitra_control::{ControlServer, RailsConfig, Settings};
 use mitra_softnic::{Config, SoftNic};
-use mitra_verbs::Result;
+use mitra_verbs::{Gid, Result};
 
 use super::fault_control::FaultControl;
 use super::rail_set::RailSet;
@@ -125,10 +125,12 @@ extern "C" fn at_exit() {
 /// Returns the device's GUID in network byte order, or 0 if the device cannot be opened or has only one rail and its NIC is dead. The GUID is a
 /// locally administered EUI-64. Its last 32 bits are the IPv4 address of rail 0, or the last 32 bits of the IPv6 address.
 pub(crate) fn guid() -> u64 {
-    let gid = open().and_then(|rails| rails.gid());
-    gid.map_or(0, |gid| {
-        let mut guid = [0x02, 0x4d, 0x69, 0xff, 0, 0, 0, 0];
-        guid[4..].copy_from_slice(&gid.0[12..]);
-        u64::from_ne_bytes(guid)
-    })
+    open().and_then(|rails| rails.gid()).map_or(0, guid_of)
+}
+
+/// Returns the GUID of the device whose rail 0 has a GID, in network byte order.
+pub(crate) fn guid_of(gid: Gid) -> u64 {
+    let mut guid = [0x02, 0x4d, 0x69, 0xff, 0, 0, 0, 0];
+    guid[4..].copy_from_slice(&gid.0[12..]);
+    u64::from_ne_bytes(guid)
 }

@@ -124,6 +124,11 @@ impl RailSet {
         Ok(self.gid)
     }
 
+    /// Returns the GID of rail 0, whether or not its NIC is alive.
+    pub(crate) fn gid_of_rail_0(&self) -> Gid {
+        self.gid
+    }
+
     /// Returns the index (`if_nametoindex(3)`) of the network interface of rail 0, or 0 if the system does not know it.
     pub(crate) fn interface_index(&self) -> u32 {
         self.interface_index

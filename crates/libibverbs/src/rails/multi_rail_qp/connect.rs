@@ -85,7 +85,9 @@ impl MultiRailQp {
             locked.set_access(access)?;
         }
         let peer = if qpn == self.qpn && self.local_info()?.gids().any(|own| own == gid) {
-            lock(&self.locked).connect_to_itself(&self.domain, min_rnr_timer).map(|info| Some(Peer::of(&info)))
+            lock(&self.locked)
+                .connect_to_itself(&self.domain, min_rnr_timer)
+                .map(|info| Some(Peer::of(&info)))
         } else {
             // The lock is not held during the query, because answering the peer's query for this queue pair needs the lock.
             self.query_connection(gid, qpn).and_then(|found| {

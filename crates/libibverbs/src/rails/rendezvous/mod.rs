@@ -204,8 +204,9 @@ impl Rendezvous {
 
     /// Returns whether an answer to a query comes from an address of the peer. `data` are the connection data in it.
     fn is_from_peer(&self, query: &OutstandingQuery, rail: usize, from: Gid, data: Option<&[u8]>) -> bool {
-        let is_found =
-            |search: &u64| lock(&self.searches).get(search).is_some_and(|search| search.accepts(rail, from, data));
+        let is_found = |search: &u64| {
+            lock(&self.searches).get(search).is_some_and(|search| search.accepts(rail, from, data))
+        };
         query.peer.contains(&from) || query.search.as_ref().is_some_and(is_found)
     }
 }
@@ -289,7 +290,8 @@ impl Query {
             self.search.and_then(|id| Some((id, lock(&self.rendezvous.searches).get(&id).cloned()?)));
         if let Some((id, search)) = search {
             to.extend(search.owners());
-            if !self.awaits_reset() && owner_search::is_due(self.transmissions, || lock(&gsi_qps[0]).is_up()) {
+            if !self.awaits_reset() && owner_search::is_due(self.transmissions, || lock(&gsi_qps[0]).is_up())
+            {
                 let question = encode(id, &Message::WhoHas(search.gid()));
                 gsi_qps[1..].iter().for_each(|gsi_qp| lock(gsi_qp).send_to_group(&question));
             }
