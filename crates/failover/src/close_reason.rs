@@ -2,111 +2,73 @@ use core::fmt;
 
 use mitra_verbs::Error;
 
-/// The reason why a vQP closed. Its `Display` text names the cause and what the application can do.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum CloseReason {
-    /// There is no rail that both ends can use.
-    NoRail,
-    /// The peer did not answer on any rail during a failover. Without its evidence, the operations in flight cannot be decided.
-    PeerUnreachable,
-    /// This end could not fence its old NIC.
-    Unfenced,
-    /// The new rail of a failover failed before the peer had confirmed the move, and no other rail was left to reach the peer.
-    FailedDuringRecovery,
-    /// The evidence contradicts itself or the completions.
-    Contradiction,
-    /// All epochs are used up.
-    EpochsUsedUp,
-    /// A request was invalid, for example because of a wrong key or a message that is too long. Such an error ends any RC queue pair.
-    RequestError,
-    /// The application closed the vQP.
-    Closed,
-    /// The peer closed the vQP.
-    PeerClosed,
-}
+/// Defines the reasons with their causes and ways out.
+macro_rules! close_reasons {
+    ($($(#[$doc:meta])* $reason:ident: $cause:literal, $way_out:literal;)*) => {
+        /// The reason why a vQP closed. Its `Display` text names the cause and what the application can do.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum CloseReason {
+            $($(#[$doc])* $reason,)*
+        }
 
-/// The beginning of the message of [`CloseReason::refusal`].
-const PREFIX: &str = "this virtual queue pair is closed: ";
+        impl CloseReason {
+            /// All reasons.
+            pub const ALL: &[CloseReason] = &[$(CloseReason::$reason),*];
 
-/// Returns the cause and the way out, separated by a semicolon, after [`PREFIX`].
-macro_rules! closed {
-    ($cause:literal, $way_out:literal) => {
-        concat!("this virtual queue pair is closed: ", $cause, "; ", $way_out)
+            /// Returns the cause, without the way out.
+            pub fn cause(self) -> &'static str {
+                match self {
+                    $(CloseReason::$reason => $cause,)*
+                }
+            }
+
+            /// Returns what the application can do.
+            pub fn way_out(self) -> &'static str {
+                match self {
+                    $(CloseReason::$reason => $way_out,)*
+                }
+            }
+
+            /// The error of a call that a vQP refuses because it closed for this reason.
+            pub(crate) const fn refusal(self) -> Error {
+                Error::Invalid(match self {
+                    $(CloseReason::$reason => {
+                        concat!("this virtual queue pair is closed: ", $cause, "; ", $way_out)
+                    })*
+                })
+            }
+        }
     };
 }
 
-impl CloseReason {
-    /// All reasons.
-    pub const ALL: [CloseReason; 9] = [
-        CloseReason::NoRail,
-        CloseReason::PeerUnreachable,
-        CloseReason::Unfenced,
-        CloseReason::FailedDuringRecovery,
-        CloseReason::Contradiction,
-        CloseReason::EpochsUsedUp,
-        CloseReason::RequestError,
-        CloseReason::Closed,
-        CloseReason::PeerClosed,
-    ];
-
-    /// The error of a call that a vQP refuses because it closed for this reason.
-    pub(crate) const fn refusal(self) -> Error {
-        Error::Invalid(self.message())
-    }
-
-    const fn message(self) -> &'static str {
-        match self {
-            CloseReason::NoRail => closed!(
-                "no rail is left that both ends can use",
-                "bring a link or a NIC up, then connect a new one"
-            ),
-            CloseReason::PeerUnreachable => closed!(
-                "the peer answered on no rail within peer_timeout",
-                "check that the peer's process and host run, then connect a new one"
-            ),
-            CloseReason::Unfenced => closed!(
-                "the NIC of the failed rail could be neither fenced nor reset, and may still execute requests",
-                "reset that NIC before its memory is used again, then connect a new one"
-            ),
-            CloseReason::FailedDuringRecovery => closed!(
-                "the new rail of a failover failed before the peer confirmed the move, and no other rail was left",
-                "bring a link or a NIC up, then connect a new one"
-            ),
-            CloseReason::Contradiction => closed!(
-                "the two ends' records of executed operations contradict each other, so data may be lost",
-                "compare the data at both ends, and replace the NIC that acknowledged what it did not place"
-            ),
-            CloseReason::EpochsUsedUp => closed!(
-                "it has moved between rails 65534 times, as often as its epochs allow",
-                "connect a new one, and replace the link that fails so often"
-            ),
-            CloseReason::RequestError => closed!(
-                "a request was invalid, for example its key or its length",
-                "correct the request whose completion names the error, then connect a new one"
-            ),
-            CloseReason::Closed => {
-                closed!("this program closed it", "connect a new one to exchange more data")
-            }
-            CloseReason::PeerClosed => {
-                closed!("the peer closed it", "connect a new one if the peer did not mean to end")
-            }
-        }
-    }
-
-    /// Returns the cause, without the way out.
-    pub fn cause(self) -> &'static str {
-        self.parts().0
-    }
-
-    /// Returns what the application can do.
-    pub fn way_out(self) -> &'static str {
-        self.parts().1
-    }
-
-    fn parts(self) -> (&'static str, &'static str) {
-        let text = self.message().strip_prefix(PREFIX).unwrap_or_default();
-        text.split_once("; ").unwrap_or((text, ""))
-    }
+close_reasons! {
+    /// There is no rail that both ends can use.
+    NoRail: "no rail is left that both ends can use",
+        "bring a link or a NIC up, then connect a new one";
+    /// The peer did not answer on any rail during a failover. Without its evidence, the operations in flight cannot be decided.
+    PeerUnreachable: "the peer answered on no rail within peer_timeout",
+        "check that the peer's process and host run, then connect a new one";
+    /// This end could not fence its old NIC.
+    Unfenced: "the NIC of the failed rail could be neither fenced nor reset, and may still execute requests",
+        "reset that NIC before its memory is used again, then connect a new one";
+    /// The new rail of a failover failed before the peer had confirmed the move, and no other rail was left to reach the peer.
+    FailedDuringRecovery: "the new rail of a failover failed before the peer confirmed the move, and no other rail was left",
+        "bring a link or a NIC up, then connect a new one";
+    /// The evidence contradicts itself or the completions.
+    Contradiction: "the two ends' records of executed operations contradict each other, so data may be lost",
+        "compare the data at both ends, and replace the NIC that acknowledged what it did not place";
+    /// All epochs are used up.
+    EpochsUsedUp: "it has moved between rails 65534 times, as often as its epochs allow",
+        "connect a new one, and replace the link that fails so often";
+    /// A request was invalid, for example because of a wrong key or a message that is too long. Such an error ends any RC queue pair.
+    RequestError: "a request was invalid, for example its key or its length",
+        "correct the request whose completion names the error, then connect a new one";
+    /// The application closed the vQP.
+    Closed: "this program closed it",
+        "connect a new one to exchange more data";
+    /// The peer closed the vQP.
+    PeerClosed: "the peer closed it",
+        "connect a new one if the peer did not mean to end";
 }
 
 impl fmt::Display for CloseReason {
@@ -123,12 +85,12 @@ mod tests {
 
     #[test]
     fn every_reason_has_its_own_cause_and_a_way_out() {
-        for (i, reason) in CloseReason::ALL.into_iter().enumerate() {
+        for (i, &reason) in CloseReason::ALL.iter().enumerate() {
             let text = reason.to_string();
             assert!(!reason.cause().is_empty() && !reason.way_out().is_empty(), "{text}");
             assert!(!text.contains(&format!("{reason:?}")), "{text}");
             assert!(CloseReason::ALL[..i].iter().all(|other| other.cause() != reason.cause()), "{text}");
-            assert_eq!(reason.refusal().to_string(), format!("{PREFIX}{text}"));
+            assert_eq!(reason.refusal().to_string(), format!("this virtual queue pair is closed: {text}"));
         }
     }
 

@@ -255,3 +255,13 @@ fn attached_qp_cannot_be_destroyed() {
     nic.detach_mcast(qp, group(1)).unwrap();
     nic.destroy_qp(p.now, qp).unwrap();
 }
+
+#[test]
+fn general_services_queue_pair_can_be_attached() {
+    let p = &mut Setup { qp_type: QpType::Gsi, ..Setup::default() }.pair();
+    let qp = p.nodes[1].qp;
+    attach(p, 1, qp);
+    let mut rc = pair();
+    let qp = rc.nodes[1].qp;
+    assert!(matches!(rc.nodes[1].nic.attach_mcast(qp, group(1), true), Err(Error::Invalid(_))));
+}

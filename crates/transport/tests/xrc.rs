@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use mitra_verbs::*;
-use mitra_wire::{Message, Packet, Reth, Transport};
+use mitra_wire::{Aeth, Message, NakCode, Packet, Reth, Syndrome, Transport};
 
 /// A connection from an XRC send queue pair (node 0) to an XRC receive queue pair (node 1).
 struct Xrc {
@@ -19,11 +19,12 @@ struct Xrc {
 impl Xrc {
     fn with(setup: Setup) -> Xrc {
         let mut p = setup.pair();
-        let to_rc_qp = |node: &Node, qp_type| QpInitAttr {
+        // A sending end uses no completion queue for receives. A receiving end uses neither completion queues nor a protection domain.
+        let init = |qp_type, pd, send_cq| QpInitAttr {
             qp_type,
-            pd: node.pd,
-            send_cq: node.send_cq,
-            recv_cq: node.recv_cq,
+            pd,
+            send_cq,
+            recv_cq: CqId(!0),
             srq: None,
             cap: setup.cap,
             sq_sig_all: setup.sq_sig_all,
@@ -37,8 +38,10 @@ impl Xrc {
             let srq = receiver.nic.create_xrc_srq(pd, domain, cq, 64).unwrap();
             (srq, receiver.nic.srq_number(srq).unwrap(), cq)
         });
-        sender.qp = sender.nic.create_qp(now, &to_rc_qp(sender, QpType::XrcSend)).unwrap();
-        receiver.qp = receiver.nic.create_qp(now, &to_rc_qp(receiver, QpType::XrcRecv(domain))).unwrap();
+        let sending = init(QpType::XrcSend, sender.pd, sender.send_cq);
+        sender.qp = sender.nic.create_qp(now, &sending).unwrap();
+        let receiving = init(QpType::XrcRecv(domain), PdId(!0), CqId(!0));
+        receiver.qp = receiver.nic.create_qp(now, &receiving).unwrap();
         let responder = QpAttr {
             max_dest_rd_atomic: Some(setup.dest_rd_atomic),
             min_rnr_timer: Some(setup.min_rnr_timer),
@@ -241,6 +244,29 @@ fn message_that_names_two_queues_is_invalid_request() {
     assert!(x.received(1).is_empty());
     let qp = x.p.nodes[1].qp;
     assert!(x.p.events(1).contains(&AsyncEvent::QpRequestError(qp)));
+}
+
+/// A message that is too long for its receive is refused after the response to an earlier READ. Until then, another invalid request changes
+/// neither the refusal nor the status of the receive.
+#[test]
+fn request_behind_refused_request_is_dropped() {
+    let mut x = Xrc::new();
+    x.post_empty_recv(1, 2);
+    let RemoteAddr { addr, rkey } = x.p.remote(0);
+    let read = x.packet(0, 100, Message::ReadRequest(Reth { va: addr, rkey: rkey.0, len: 8 }), &[]);
+    let too_long = x.packet(1, 101, Message::SendOnly, b"too long");
+    let unknown = Packet { transport: Transport::Xrc(Srqn::new(1)), ..too_long };
+    let other = x.packet(0, 101, Message::SendOnly, b"");
+    for packet in [read, too_long, unknown, other] {
+        x.p.inject(1, &packet);
+    }
+    assert_eq!(x.p.counter(1, "drop_qp_state"), 2);
+    x.p.run();
+    assert_eq!(statuses(&x.received(1)), [(2, WcStatus::LocalLength)]);
+    assert_eq!(x.p.sent_opcodes(1), ["XRC_RDMA_READ_RESPONSE_ONLY", "XRC_ACKNOWLEDGE"]);
+    let nak = x.p.sent.iter().rfind(|sent| sent.from == 1).unwrap();
+    let invalid = Aeth { syndrome: Syndrome::Nak(NakCode::InvalidRequest), msn: 1 };
+    assert_eq!(Packet::parse(&nak.bytes).unwrap().message, Message::Ack(invalid));
 }
 
 #[test]

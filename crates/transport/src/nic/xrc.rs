@@ -148,3 +148,24 @@ impl Nic {
         xrc.map(|xrc| xrc.number).ok_or(Error::Invalid("only an XRC shared receive queue has a number"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mitra_verbs::Gid;
+
+    use super::*;
+    use crate::NicConfig;
+
+    #[test]
+    fn destroyed_queues_leave_no_number() {
+        let mut nic = Nic::new(NicConfig::new("nic", Gid([0; 16]), [0; 32]));
+        let (pd, domain) = (nic.alloc_pd().unwrap(), nic.alloc_xrcd().unwrap());
+        let cq = nic.create_cq(1).unwrap();
+        let srqs = [(); 3].map(|()| nic.create_xrc_srq(pd, domain, cq, 1).unwrap());
+        assert_eq!(nic.shared.xrc.srqs.len(), 3);
+        for srq in srqs {
+            nic.destroy_srq(srq).unwrap();
+        }
+        assert_eq!(nic.shared.xrc.srqs.len(), 0);
+    }
+}

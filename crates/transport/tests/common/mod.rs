@@ -1,6 +1,8 @@
 //! The test harness: two NICs with memory, a virtual clock, and a link whose behaviour a closure decides.
 #![allow(dead_code, unreachable_pub)] // each test binary uses a part of the harness
 
+pub mod rc_requests;
+
 use core::time::Duration;
 use std::collections::BTreeMap;
 
