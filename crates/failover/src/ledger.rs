@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use mitra_verbs::{Mtu, Psn, SendFlags, SendOp, SendWr, WcStatus};
 
+use crate::close_reason::CloseReason;
 use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
 use crate::config::WritePolicy;
 use crate::evidence::{Completed, Kind};
@@ -20,6 +21,9 @@ pub use replay_decision::{RecoveryInput, RecoveryStats};
 /// The maximum number of packets in flight, unless a single operation has more: a quarter of the PSN space, so that comparisons of PSNs modulo
 /// 2^24 are unambiguous.
 const MAX_PACKETS: u32 = 1 << 22;
+
+/// The error of operations in flight when a NIC can be neither fenced nor reset.
+const UNFENCED: UnresolvedError = UnresolvedError::Undecided(CloseReason::Unfenced);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
@@ -358,7 +362,10 @@ impl Ledger {
     pub fn abandon(&mut self, error: UnresolvedError) {
         for op in &mut self.ops {
             match op.state {
-                State::InFlight if op.executed_locally => op.state = State::Done(Outcome::Success),
+                // The queue pairs of all rails are in ERR now.
+                State::InFlight if op.executed_locally && error != UNFENCED => {
+                    op.state = State::Done(Outcome::Success);
+                }
                 State::InFlight => op.state = State::Done(Outcome::Unresolved(error)),
                 State::Pending => op.state = State::Done(op.outcome_if_not_sent(error)),
                 State::Done(_) => {}

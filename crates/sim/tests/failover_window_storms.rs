@@ -154,11 +154,19 @@ impl Storm {
                 let key = completion.invalidated;
                 let ended = self.windows.iter_mut().find_map(|w| {
                     let at = w.waits.iter().position(|(e, id, r)| {
-                        (*e, *r) == (end, is_receive) && (if is_receive { key == Some(w.mw.primary().rkey.with_consumer_bits(w.tag)) } else { *id == completion.wr_id })
+                        (*e, *r) == (end, is_receive)
+                            && (if is_receive {
+                                key == Some(w.mw.primary().rkey.with_consumer_bits(w.tag))
+                            } else {
+                                *id == completion.wr_id
+                            })
                     })?;
                     Some(w.waits.swap_remove(at))
                 });
-                assert!(ended.is_some(), "{context}: an operation ends twice, or was never posted: {completion:?}");
+                assert!(
+                    ended.is_some(),
+                    "{context}: an operation ends twice, or was never posted: {completion:?}"
+                );
             }
             assert_eq!(self.pair.vqps[end].close_reason(), None, "{context}");
         }
@@ -169,7 +177,8 @@ impl Storm {
         let healed: Vec<_> = self.down.extract_if(.., |(.., until)| *until <= round).collect();
         healed.into_iter().for_each(|(end, rail, _)| self.pair.link_up(end, rail));
         if self.rng.below(100) == 0 {
-            let (end, rail) = (self.rng.below(2) as usize, links[self.rng.below(links.len() as u64) as usize]);
+            let (end, rail) =
+                (self.rng.below(2) as usize, links[self.rng.below(links.len() as u64) as usize]);
             if self.down.iter().all(|(_, r, _)| *r != rail) && self.down.len() + 1 < RAILS {
                 self.pair.link_down(end, rail);
                 self.down.push((end, rail, round + 200 + self.rng.below(4000) as usize));
@@ -231,7 +240,11 @@ fn run(seed: u64) -> u64 {
             break;
         }
     }
-    assert_eq!(storm.pair.outcome(end, u64::MAX, false), Some(Outcome::Failed(WcStatus::RemoteAccess)), "seed {seed}");
+    assert_eq!(
+        storm.pair.outcome(end, u64::MAX, false),
+        Some(Outcome::Failed(WcStatus::RemoteAccess)),
+        "seed {seed}"
+    );
     assert_eq!(storm.pair.vqps[end].close_reason(), Some(CloseReason::RequestError));
     failovers
 }

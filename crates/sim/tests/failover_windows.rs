@@ -2,7 +2,8 @@
 
 mod vqp_pair;
 
-use mitra_failover::{CloseReason, Config, Outcome, VirtualMr, VirtualMw, WritePolicy};
+use mitra_failover::{CloseReason, Config, Outcome, UnresolvedError, VirtualMr, VirtualMw, WritePolicy};
+use mitra_sim::DurationRange;
 use mitra_transport::fault::Failure;
 use mitra_verbs::*;
 use vqp_pair::{FULL_ACCESS, VqpPair, config};
@@ -221,6 +222,89 @@ fn window_operations_are_executed_once_whenever_a_rail_fails() {
                 }
             }
             assert!(step > 100, "{step} steps, rail failed in round {rounds}, {by_peer}, {failure}");
+        }
+    }
+}
+
+/// The receiver finds the SEND with invalidate when it fences the rail. The NIC of the new rail executes its invalidation late, and the
+/// peer's next WRITE waits for the move.
+#[test]
+fn peer_uses_a_rail_only_after_the_invalidation_there() {
+    for rounds in 0..60 {
+        let mut world = mitra_sim::Config::fault_free();
+        world.nic.doorbell_delay = DurationRange::micros(0, 400);
+        let mut pair = VqpPair::with_world(3, config(), world);
+        let (mr, mw) = (bindable(&pair), window(&pair, WindowType::Type2));
+        let to = bind(&mut pair, 1, &mw, &mr, 7);
+        check_permitted(&mut pair, 10, to);
+        let before = pair.memory[1].load(0);
+        // The receiver's NIC executes the SEND, and the receiver does not poll.
+        pair.recv(1, 3, 0);
+        pair.poll_times(&[0, 1], SETTLE);
+        pair.send(0, 2, SendOp::SendWithInvalidate(to.rkey), Data::empty());
+        pair.poll_times(&[0], SETTLE + rounds);
+        pair.link_down(0, 0);
+        pair.send(0, 11, SendOp::Write(to), Data::inline(b"too late"));
+        pair.poll_times(&[0], SETTLE); // the sender proposes the move
+        pair.poll_times(&[0, 1], FAILOVER);
+        assert_eq!(pair.outcome(0, 2, false), Some(Outcome::Success));
+        assert_eq!(pair.outcome(1, 3, true), Some(Outcome::Success));
+        // The message that the other end has closed may arrive before the refusal.
+        let outcomes = [
+            Outcome::Failed(WcStatus::RemoteAccess),
+            Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::PeerClosed)),
+        ];
+        assert!(pair.outcome(0, 11, false).is_some_and(|outcome| outcomes.contains(&outcome)), "{rounds}");
+        assert_eq!(pair.memory[1].load(0), before);
+    }
+}
+
+/// A NIC of another rail is dead, or hangs and still executes requests. It is reset, and the operation completes.
+#[test]
+fn failed_nic_of_another_rail_grants_nothing() {
+    for failure in [Failure::NicDead, Failure::NicHung] {
+        for window_type in [WindowType::Type1, WindowType::Type2] {
+            let mut pair = VqpPair::new(3, config());
+            let (mr, mw) = (bindable(&pair), window(&pair, window_type));
+            let to = bind(&mut pair, 1, &mw, &mr, 7);
+            check_permitted(&mut pair, 10, to);
+            let nic = pair.testbed.nics[1][1].id();
+            pair.testbed.world.fail(nic, failure);
+            if window_type == WindowType::Type2 {
+                pair.send(1, 2, SendOp::LocalInvalidate(to.rkey), Data::empty());
+                pair.poll_times(&[0, 1], SETTLE);
+                assert_eq!(pair.outcome(1, 2, false), Some(Outcome::Success), "{failure:?}");
+            }
+            let again = bind(&mut pair, 3, &mw, &mr, 8);
+            fail_over(&mut pair);
+            check_permitted(&mut pair, 11, again);
+            check_refused(&mut pair, 12, to);
+        }
+    }
+}
+
+/// When the completion of an invalidation is delivered, no NIC has the window bound, although some execute the invalidation late.
+#[test]
+fn region_is_free_when_the_invalidation_completes() {
+    for by_peer in [false, true] {
+        for rounds in 0..20 {
+            let mut world = mitra_sim::Config::fault_free();
+            world.nic.doorbell_delay = DurationRange::micros(0, 400);
+            let mut pair = VqpPair::with_world(3, config(), world);
+            let (mr, mw) = (bindable(&pair), window(&pair, WindowType::Type2));
+            let to = bind(&mut pair, 1, &mw, &mr, 7);
+            pair.poll_times(&[0, 1], rounds);
+            if by_peer {
+                pair.recv(1, 2, 0);
+                pair.send(0, 2, SendOp::SendWithInvalidate(to.rkey), Data::empty());
+            } else {
+                pair.send(1, 2, SendOp::LocalInvalidate(to.rkey), Data::empty());
+            }
+            while pair.outcome(1, 2, by_peer).is_none() {
+                pair.poll(&[0, 1]);
+            }
+            assert_eq!(pair.outcome(1, 2, by_peer), Some(Outcome::Success));
+            assert_eq!(pair.vqps[1].domain().deregister(&mr), Ok(()));
         }
     }
 }

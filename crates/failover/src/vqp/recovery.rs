@@ -22,8 +22,8 @@ use crate::vqp::{Cause, FailoverReport, wr_id_flags};
 
 /// The maximum number of completions taken from the active rail in one poll.
 const POLL_BATCH: usize = 32;
-/// The maximum number of completions taken at once from a rail when the vQP closes.
-const DRAIN_BATCH: usize = 64;
+
+mod closing;
 
 #[derive(Debug)]
 pub(super) struct Recovery {
@@ -45,7 +45,7 @@ impl Recovery {
             report: ReportRecorder::new(),
             futile_moves: FutileMoveDetector::default(),
             termination: Termination::default(),
-            wcs: Vec::with_capacity(DRAIN_BATCH),
+            wcs: Vec::with_capacity(POLL_BATCH),
         }
     }
 
@@ -170,8 +170,8 @@ impl Recovery {
         } else if wc.wr_id & wr_id_flags::RECV != 0 {
             self.on_recv(dp, rail, wc);
         } else if wc.wr_id & wr_id_flags::WINDOW != 0 {
-            if let Some(SyncFailure { rail, status }) = dp.windows_mut().on_completion(rail, wc) {
-                self.rail_failed(dp, rail, Cause::Completion(status));
+            if let Some(failure) = dp.windows_mut().on_completion(rail, wc) {
+                self.on_sync_failure(dp, failure);
             }
         } else if wc.status == WcStatus::Success {
             dp.on_send_success(rail, wc);
@@ -184,9 +184,16 @@ impl Recovery {
     #[inline]
     fn drive_windows(&mut self, dp: &mut Datapath) {
         if dp.windows().is_busy()
-            && let Some(SyncFailure { rail, status }) = dp.drive_windows(self.active_rail())
+            && let Some(failure) = dp.drive_windows(self.active_rail())
         {
-            self.rail_failed(dp, rail, Cause::Completion(status));
+            self.on_sync_failure(dp, failure);
+        }
+    }
+
+    fn on_sync_failure(&mut self, dp: &mut Datapath, failure: SyncFailure) {
+        match failure {
+            SyncFailure::Rail { rail, cause } => self.rail_failed(dp, rail, cause),
+            SyncFailure::Unfenced => self.close(dp, CloseReason::Unfenced),
         }
     }
 
@@ -465,57 +472,5 @@ impl Recovery {
         self.report.on_decided(now, (old, rail), epoch, stats, next_seq);
         self.post_recvs(dp, rail);
         self.post_sends(dp);
-    }
-
-    // Closing.
-
-    /// Closes the vQP and sends the peer a Closed message. Does nothing before the vQP is connected.
-    pub(super) fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
-        if let Some(control) = &mut self.control {
-            control.negotiation_mut().close(reason);
-        }
-        self.run_actions(dp);
-    }
-
-    fn on_close(&mut self, dp: &mut Datapath, reason: CloseReason) {
-        if self.is_closed() {
-            return;
-        }
-        let reason = dp.rails().stop_all(self.active_rail(), reason);
-        (0..dp.rails().len()).for_each(|rail| dp.windows_mut().cut_off(rail));
-        self.termination.close(reason);
-        self.report.discard();
-        self.flush_if_closed(dp);
-    }
-
-    /// Completes every outstanding request after the vQP has closed. Does nothing while a batch of completions is being handled. Operations
-    /// whose successful completions are still in the completion queue end in success, because the peer has acknowledged them.
-    fn flush_if_closed(&mut self, dp: &mut Datapath) {
-        let Some(reason) = self.termination.take_flush() else { return };
-        let active = self.active_rail();
-        if !self.fence.is_done() {
-            self.drain_rail(dp, active);
-        }
-        self.fence.clear();
-        let recv_rail = dp.recv().rail();
-        if recv_rail != active {
-            // The peer may have moved to the rail of the receives and sent messages there. Its Resume, which states how many bytes earlier
-            // rails placed, will not arrive.
-            dp.release_held_recvs(None);
-            dp.recv_mut().hold();
-            self.drain_rail(dp, recv_rail);
-        }
-        dp.abandon_sends(UnresolvedError::Undecided(reason));
-        dp.flush_recvs();
-    }
-
-    /// Handles all completions that are in the completion queue of a rail.
-    fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) {
-        let mut wcs = Vec::new();
-        while dp.rails().get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {
-            for wc in wcs.drain(..) {
-                self.on_completion(dp, rail, &wc);
-            }
-        }
     }
 }

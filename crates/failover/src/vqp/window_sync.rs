@@ -16,6 +16,7 @@ use std::sync::Arc;
 use mitra_verbs::{Data, Error, Key, Result, SendOp, SendWr, Wc, WcStatus, WindowType};
 
 use crate::domain::{Domain, WindowOwner};
+use crate::vqp::Cause;
 use crate::vqp::local_qp::LocalQp;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::wr_id_flags;
@@ -23,11 +24,13 @@ use crate::vqp::wr_id_flags;
 /// The maximum number of operations posted on one queue pair. A data queue pair has this many spare slots.
 const MAX_POSTED: u32 = 4;
 
-/// A bind or invalidation that failed on a NIC other than the one that executed it first.
+/// A NIC did not execute a bind or an invalidation that another one has executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct SyncFailure {
-    pub(super) rail: usize,
-    pub(super) status: WcStatus,
+pub(super) enum SyncFailure {
+    /// The queue pair of the rail is in ERR, or its NIC was reset. It grants nothing.
+    Rail { rail: usize, cause: Cause },
+    /// The NIC answers neither requests nor the reset, and may still grant what the other NICs no longer do.
+    Unfenced,
 }
 
 /// The operations that one queue pair has to execute.
@@ -36,7 +39,7 @@ struct Backlog {
     /// The operations that are not posted yet, with the handles and keys of the primary windows.
     ops: VecDeque<SendOp>,
     posted: u32,
-    /// Whether the queue pair executes nothing and grants nothing: it is in ERR, not connected yet, or on a dead NIC.
+    /// Whether the queue pair executes nothing and grants nothing: it is in ERR, not connected yet, or on a NIC that was reset.
     is_cut_off: bool,
 }
 
@@ -190,7 +193,7 @@ impl WindowSync {
     pub(super) fn on_completion(&mut self, rail: usize, wc: &Wc) -> Option<SyncFailure> {
         let status = self.rails[rail].on_completions(core::slice::from_ref(wc))?;
         self.rails[rail].cut_off();
-        Some(SyncFailure { rail, status })
+        Some(SyncFailure::Rail { rail, cause: Cause::Completion(status) })
     }
 
     /// Records that the queue pair of a rail is in ERR.
@@ -217,15 +220,20 @@ impl WindowSync {
         for (i, backlog) in self.rails.iter_mut().enumerate().filter(|(_, backlog)| !backlog.is_empty()) {
             let rail = rails.get(i);
             let posted = backlog.post(i, domain, |wr| rail.post_send(&[wr]).map_err(|refused| refused.error));
-            let mut status = posted.err().map(|_| WcStatus::Flushed);
+            let mut failed = posted.err().map(|error| match error {
+                Error::DeviceFatal => Cause::Device,
+                _ => Cause::Completion(WcStatus::Flushed),
+            });
             if !polled.contains(&i) && backlog.posted > 0 {
                 self.scratch.clear();
                 let _ = rail.poll_cq(MAX_POSTED as usize, &mut self.scratch); // a dead NIC is found below
-                status = status.or(backlog.on_completions(&self.scratch));
+                failed = failed.or(backlog.on_completions(&self.scratch).map(Cause::Completion));
             }
-            if let Some(status) = status {
-                backlog.cut_off();
-                failure = failure.or(Some(SyncFailure { rail: i, status }));
+            if failed.is_none() && !backlog.is_empty() && !rails.nic_answers(i) {
+                failed = Some(Cause::Device);
+            }
+            if let Some(cause) = failed {
+                failure = failure.or(Some(fence_rail(i, cause, backlog, rails)));
             }
         }
         for (i, (qp, backlog)) in self.local_qps.iter_mut().enumerate().filter(|(_, (_, b))| !b.is_empty()) {
@@ -233,19 +241,20 @@ impl WindowSync {
             let posted = backlog.post(i, domain, |wr| qp.post_send(wr));
             self.scratch.clear();
             let _ = qp.poll_cq(MAX_POSTED as usize, &mut self.scratch); // a dead NIC is found below
-            if posted.is_err() || backlog.on_completions(&self.scratch).is_some() {
-                backlog.cut_off();
+            if backlog.on_completions(&self.scratch).is_some() {
+                backlog.cut_off(); // the application has removed what the bind names
+            } else if posted.is_err() || !backlog.is_empty() && !rails.nic_answers(i) {
+                failure = failure.or(Some(fence_rail(i, Cause::Device, backlog, rails)));
             }
         }
-        // A NIC that does not answer may only be hung. It stays out of step, and nothing waits for it.
-        let is_waited_for = |rail: usize, backlog: &Backlog| !backlog.is_empty() && rails.nic_answers(rail);
-        let mut backlogs =
-            (self.rails.iter().enumerate()).chain(self.local_qps.iter().map(|(_, b)| b).enumerate());
-        if backlogs.any(|(rail, backlog)| is_waited_for(rail, backlog)) {
+        if failure == Some(SyncFailure::Unfenced) {
             return (None, failure);
         }
         let mut backlogs = self.rails.iter().chain(self.local_qps.iter().map(|(_, backlog)| backlog));
         self.is_busy = backlogs.any(|backlog| !backlog.is_empty());
+        if self.is_busy {
+            return (None, failure);
+        }
         self.is_awaited = false;
         (self.executed.take(), failure)
     }
@@ -265,6 +274,16 @@ impl WindowSync {
     pub(super) fn destroy(&self) -> Result<()> {
         destroy_all(&self.local_qps)
     }
+}
+
+/// Makes sure that a rail which has failed to execute an operation grants nothing: resets its NIC if it does not answer, because it may
+/// only be hung.
+fn fence_rail(rail: usize, cause: Cause, backlog: &mut Backlog, rails: &RailSet) -> SyncFailure {
+    if cause == Cause::Device && rails.get(rail).provider().reset().is_err() {
+        return SyncFailure::Unfenced;
+    }
+    backlog.cut_off();
+    SyncFailure::Rail { rail, cause }
 }
 
 fn destroy_all(qps: &[(Option<LocalQp>, Backlog)]) -> Result<()> {
