@@ -1,5 +1,8 @@
 //! `ibv_modify_qp` and `ibv_query_qp` for a queue pair over several rails.
 
+use std::task::Poll;
+
+use mitra_failover::ConnectInfo;
 use mitra_verbs::{
     Access, Error, Gid, ModifyError, Psn, QpAttr, QpAttribute, QpState, QpStatus, QpType, Qpn, Result,
     RnrTimer, SqDrain, WcStatus, check_modify,
@@ -119,6 +122,35 @@ impl MultiRailQp {
         self.domain.rendezvous.query_connection([random()?, random()?], gid, qpn)
     }
 
+    /// Sends the query of a connection that waits for the peer at once, because the peer has just been reset. Does nothing if another thread
+    /// holds the lock, because the query is sent again anyway.
+    pub(in crate::rails) fn hasten_connection(&self) {
+        if let Ok(mut locked) = self.locked.try_lock()
+            && let Some(pending) = &mut locked.pending
+        {
+            pending.hasten();
+        }
+    }
+
+    /// Connects the queue pair if it waits for the peer and the peer has answered. Never blocks.
+    pub(super) fn continue_connecting(&self, locked: &mut LockedState) {
+        let Some(pending) = &mut locked.pending else { return };
+        self.domain.rendezvous.poll();
+        let Poll::Ready(answer) = pending.poll() else { return };
+        let min_rnr_timer = pending.min_rnr_timer;
+        match answer.and_then(|info| finish(locked, &info, min_rnr_timer).map(|()| Peer::of(&info))) {
+            Ok(peer) => {
+                locked.pending = None;
+                *lock(&self.peer) = peer;
+            }
+            Err(error) => {
+                // The first send fails, as that of a NIC's queue pair without a peer.
+                tracing::warn!("queue pair {}: not connected: {error}", self.qpn);
+                locked.pending.iter_mut().for_each(PendingConnection::fail);
+            }
+        }
+    }
+
     /// Returns to RESET. Outstanding requests are dropped without completions, and so are the completions that were not
     /// polled. The queue pair number does not change.
     fn reset(&self) -> Result<()> {
@@ -148,5 +180,14 @@ impl MultiRailQp {
             attr: locked.attr,
             sq_drain: SqDrain::NotInSqd,
         }
+    }
+}
+
+/// Connects all rails after the queue pair has waited for its peer, up to the state that the program has requested.
+fn finish(locked: &mut LockedState, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
+    locked.vqp.modify_to_rtr(info, min_rnr_timer)?;
+    match locked.state {
+        QpState::Rts => locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default()),
+        _ => Ok(()),
     }
 }
