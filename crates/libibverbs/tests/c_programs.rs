@@ -23,6 +23,7 @@ static NIC_EVENTS: LazyLock<PathBuf> = LazyLock::new(|| build("nic_events"));
 static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
 static FORKS: LazyLock<PathBuf> = LazyLock::new(|| build("forks"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
+static CALLS_WITHOUT_POLLS: LazyLock<PathBuf> = LazyLock::new(|| build("calls_without_polls"));
 
 /// Runs a program, which ends by an alarm if it hangs.
 fn run(program: &Path, arguments: &[&str], rails: &str, variables: &[(&str, &str)]) {
@@ -65,6 +66,8 @@ scenarios! { TWO_PROCESSES (on_one_rail on_two_rails): unmapped killed killed_id
 scenarios! { DEVICE_AND_RAILS (on_one_rail on_two_rails): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn connected_to_itself rnr_retries_are_limited solicited }
 
 scenarios! { DEVICE_AND_RAILS (on_two_rails on_two_rails_with_log): completion_log }
+
+scenarios! { CALLS_WITHOUT_POLLS (on_one_rail on_two_rails): query_port query_qp register_and_deregister create_and_destroy }
 
 scenarios! { XRC (on_one_rail on_two_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused }
 

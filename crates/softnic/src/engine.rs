@@ -35,6 +35,10 @@ const MAX_RECEIVES_THREAD: u32 = 4;
 /// waiting. A round without data resets the number to 1.
 const MAX_RECEIVES_POLLER: u32 = 16;
 
+/// A verbs call drives the NIC if no thread has for this long ([`crate::progress_thread`]). Then the delay of a peer's request is at most that
+/// of waking the progress thread, and the additional receive calls take 1% of the program's time.
+const MAX_TIME_BETWEEN_DRIVES: Duration = Duration::from_micros(100);
+
 /// The state that a NIC's lock protects. `receive.rs` implements the receive path, `transmit.rs` the transmit path.
 pub(crate) struct Engine {
     pub(crate) nic: Nic,
@@ -46,6 +50,8 @@ pub(crate) struct Engine {
     pub(crate) thread_wakeup: Option<Time>,
     /// When the NIC last received a datagram or a call.
     pub(crate) last_active: Time,
+    /// When a thread last drove the NIC.
+    last_drive: Time,
     /// The completion queue whose poll drove the NIC last, and when.
     pub(crate) last_poll_drive: Option<(CqId, Time)>,
     /// The CPU clock of the thread that polled last.
@@ -92,6 +98,7 @@ impl Engine {
             lease: PollLease::default(),
             thread_wakeup: None,
             last_active: Time::ZERO,
+            last_drive: Time::ZERO,
             last_poll_drive: None,
             poller: None,
             last_host_call: Time::ZERO,
@@ -129,6 +136,7 @@ impl Engine {
         if !self.dma_ok() {
             return 0;
         }
+        self.last_drive = now;
         self.release_delayed(now);
         let due = self.nic.poll_timeout().filter(|&due| due <= now);
         let is_late = due.is_some_and(|due| now - due > LATE_TIMER);
@@ -163,6 +171,15 @@ impl Engine {
         }
         self.flush(now);
         received
+    }
+
+    /// Sends the packets and reports the events that a verbs call has caused. Drives a round if no thread has for
+    /// [`MAX_TIME_BETWEEN_DRIVES`].
+    pub(crate) fn flush_call(&mut self, now: Time) {
+        self.flush(now);
+        if now - self.last_drive >= MAX_TIME_BETWEEN_DRIVES {
+            self.drive(now, Driver::Thread);
+        }
     }
 
     /// Sends the packets and reports the events that the NIC has produced.

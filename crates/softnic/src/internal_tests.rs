@@ -169,6 +169,31 @@ fn thread_drives_nic_for_lease_holder_that_does_not() {
     assert_eq!((engine.lease.is_held(), engine.driver_counters.rx_datagrams), (true, before + 1));
 }
 
+/// A progress thread that waits for the lock or the processor does not delay the requests of peers.
+#[test]
+fn verbs_calls_drive_nic_if_thread_does_not() {
+    const MAX_CALLS: u32 = 10_000_000;
+    let memory = Arc::new(Buffer::new(64));
+    let loopback = LoopbackNic::new(&memory, AtomicScope::Nic);
+    let shared = loopback.nic.shared();
+    shared.stop();
+    let started = Instant::now();
+    // The thread has a reference until it ends.
+    while Arc::strong_count(&shared) > 2 {
+        assert!(started.elapsed() < Duration::from_secs(30), "the thread does not end");
+        std::thread::yield_now();
+    }
+    memory.store(8, 7);
+    let wr = SendWr::new(1, SendOp::Write(loopback.mr.remote(0)), Data::sge(loopback.mr.sge(8, 8)));
+    loopback.nic.post_send(loopback.qp, &[wr]).unwrap();
+    let mut calls = 0;
+    while memory.load(0) != 7 {
+        assert!(calls < MAX_CALLS, "{calls} calls did not drive the NIC");
+        loopback.nic.query_qp(loopback.qp).unwrap();
+        calls += 1;
+    }
+}
+
 #[test]
 fn ack_is_sent_before_sleeping_consumer_wakes() {
     let memory = Arc::new(Buffer::new(64));

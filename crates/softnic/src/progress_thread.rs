@@ -1,6 +1,6 @@
 //! The NIC's lock, which callers and the progress thread share, and the progress thread.
 //!
-//! Three rules decide which thread drives the NIC, and where the progress thread sleeps:
+//! Four rules decide which thread drives the NIC, and where the progress thread sleeps:
 //!
 //! - While a polling caller holds the [lease](crate::poll_lease), the caller drives the NIC and the progress thread sleeps on a timer.
 //!   If the thread slept on the socket, each datagram would wake it, and it would compete with the poller for the CPU.
@@ -8,6 +8,8 @@
 //!   then complete, and completion events reach sleeping consumers. While peers access a passive process, the thread
 //!   [spins](crate::spin_policy) instead of sleeping.
 //! - A program that waits for data in memory, and polls only in between, is denied the lease.
+//! - A verbs call drives the NIC if no thread has for 100 µs. The lock is not fair: a program that calls verbs in a loop without polls would
+//!   otherwise keep the progress thread waiting, and the NIC would not answer its peers.
 
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;

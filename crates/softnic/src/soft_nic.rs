@@ -151,7 +151,7 @@ impl SoftNic {
         let result = call(&mut engine, now);
         engine.last_active = now;
         engine.last_host_call = now;
-        engine.flush(now);
+        engine.flush_call(now);
         self.shared.wake_if_due(&mut engine);
         result
     }

@@ -1,0 +1,87 @@
+/* A process calls verbs in a loop and never polls, while its peer sends it requests, one at a time. */
+#include "test_support.h"
+
+#include <poll.h>
+#include <sys/wait.h>
+
+enum { REQUESTS = 1000 };
+
+static struct end end;
+static struct ibv_qp *qp;
+
+static void query_port(void)
+{
+	struct ibv_port_attr attr;
+	CHECK(ibv_query_port(end.context, 1, &attr) == 0);
+}
+
+static void query_qp(void)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
+}
+
+static void register_and_deregister(void)
+{
+	struct ibv_mr *mr;
+	CHECK(mr = ibv_reg_mr(end.pd, end.memory, PAGE, ALL));
+	CHECK(ibv_dereg_mr(mr) == 0);
+}
+
+static void create_and_destroy(void)
+{
+	struct ibv_cq *cq;
+	CHECK(cq = ibv_create_cq(end.context, DEPTH, NULL, NULL, 0));
+	CHECK(ibv_destroy_cq(cq) == 0);
+}
+
+/* Sends the requests, and returns how many completed successfully before the first that did not. */
+static int completed(struct connection_data peer)
+{
+	for (int i = 0; i < REQUESTS; i++) {
+		CHECK(post_write(qp, &end, i, peer.addr, peer.rkey) == 0);
+		struct ibv_wc wc = next(end.cq);
+		CHECK(wc.wr_id == (uint64_t)i);
+		if (wc.status != IBV_WC_SUCCESS)
+			return i;
+	}
+	return REQUESTS;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct scenario loops[] = {
+		{ "query_port", query_port }, { "query_qp", query_qp }, { "register_and_deregister", register_and_deregister },
+		{ "create_and_destroy", create_and_destroy },
+	};
+	int fds[2];
+	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	int to_peer = fds[child == 0];
+	close(fds[child != 0]);
+	alarm(60);
+	end = open_end();
+	qp = make_qp(&end);
+	struct connection_data mine = connection_data_of(&end, qp), peer;
+	CHECK(write(to_peer, &mine, sizeof mine) == sizeof mine && read(to_peer, &peer, sizeof peer) == sizeof peer);
+	ready(qp);
+	connect_to(qp, peer);
+	int count = -1, ended;
+	CHECK(write(to_peer, &count, sizeof count) == sizeof count && read(to_peer, &count, sizeof count) == sizeof count);
+	if (child) {
+		while (poll(&(struct pollfd){ .fd = to_peer, .events = POLLIN }, 1, 0) == 0)
+			for (int i = 0; i < 1000; i++)
+				run_scenario(loops, sizeof loops / sizeof loops[0], argv[1]);
+		CHECK(read(to_peer, &count, sizeof count) == sizeof count);
+		if (count != REQUESTS)
+			fprintf(stderr, "%s: %d of %d requests completed\n", argv[1], count, REQUESTS);
+		CHECK(count == REQUESTS);
+		CHECK(waitpid(child, &ended, 0) == child && WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+	} else {
+		count = completed(peer);
+		CHECK(write(to_peer, &count, sizeof count) == sizeof count);
+	}
+	return 0;
+}
