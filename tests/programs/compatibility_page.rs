@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use super::rdma_core_suite;
-use super::table::SECTIONS;
+use super::table::sections;
 
 const BEGINNING: &str = "\
 # Unmodified programs that run on Mitra
@@ -18,7 +18,7 @@ Most rows are a server and a client, each under `mitra run`. The options that pa
 
 fn document() -> Result<String, String> {
     let mut text = BEGINNING.to_owned();
-    for section in SECTIONS {
+    for section in sections() {
         let _ = writeln!(text, "\n## {}\n", section.title);
         if !section.about.is_empty() {
             let _ = writeln!(text, "{}\n", section.about);

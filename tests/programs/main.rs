@@ -5,10 +5,12 @@
 mod build_programs;
 mod compatibility_page;
 mod exactly_once_under_faults;
+mod fio_table;
 mod loaded_at_run_time;
 mod program_alone;
 mod rdma_core_suite;
 mod row_runner;
+mod rust_table;
 mod table;
 
 use std::process::ExitCode;

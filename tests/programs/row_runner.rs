@@ -115,6 +115,17 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
             vec![within(&group, &[]), within(&group, &["-s"])]
         }
         Shape::Fabric => vec![with(&["-B", &port]), with(&["-P", &port, HOST])],
+        Shape::Fio => {
+            let (program, options) = row.command.split_once(' ').ok_or("a row without options")?;
+            let server = "--rw=read --iodepth=512".to_owned();
+            // The engine's options must follow its name, and the last of two equal options is valid.
+            [("server", server), ("client", format!("--rw=write --hostname={HOST}"))]
+                .map(|(name, role)| {
+                    format!("{program} --name={name} --ioengine=rdma --port={port} {options} {role}")
+                })
+                .map(|line| line.split(' ').map(str::to_owned).collect())
+                .to_vec()
+        }
         Shape::Mpi => {
             let check = build_programs::mpi_check()?;
             let words = words.into_iter().flat_map(|word| match word.as_str() {

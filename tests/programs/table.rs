@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::{fio_table, rust_table};
+
 /// Rows that run in the same way and form one section of the page.
 pub(crate) struct Section {
     pub(crate) title: &'static str,
@@ -37,6 +39,8 @@ pub(crate) enum Shape {
     Mckey,
     /// fi_pingpong: `-B` gives the server's port, `-P` the port to which the client connects.
     Fabric,
+    /// fio's engine `rdma`: `--rw=read` is the server, and `--rw=write --hostname` the client.
+    Fio,
     /// `mpirun` starts two processes of the MPI program that checks data.
     Mpi,
 }
@@ -52,10 +56,7 @@ pub(crate) struct Failure {
 
 const LID: &str = "qperf addresses its peer by LID only, and a RoCE device has no LID; with `-cm 1` (RC tests), it uses an IP address";
 
-const SIDEWAY: &str = "The examples of the crate `sideway` 0.4.3. The crate loads libibverbs and librdmacm with `dlopen`. `cargo xtask setup` builds them.";
-const IBVERBS: &str = "`show_gids` belongs to `sideway`, and `loopback` to the crate `ibverbs` 0.9.2, which is linked with libibverbs.";
-
-pub(crate) static SECTIONS: &[Section] = &[
+static SECTIONS: &[Section] = &[
     Section {
         title: "ibverbs-utils",
         about: "`-c` compares the received bytes, `-e` sleeps until completion events, `-N` posts by `ibv_wr_*`.",
@@ -429,33 +430,6 @@ pub(crate) static SECTIONS: &[Section] = &[
         ],
         fails: &[],
     },
-    Section {
-        title: "Rust: sideway",
-        about: SIDEWAY,
-        under: &[],
-        fault: None,
-        shape: Shape::Pair,
-        works: &["rc_pingpong", "rc_pingpong -s 65536 -n 100", "rc_pingpong_split"],
-        fails: &[],
-    },
-    Section {
-        title: "Rust: sideway, two rails",
-        about: "",
-        under: &["--rails", "2"],
-        fault: None,
-        shape: Shape::Pair,
-        works: &["rc_pingpong", "rc_pingpong_split"],
-        fails: &[],
-    },
-    Section {
-        title: "Rust: programs without a peer",
-        about: IBVERBS,
-        under: &[],
-        fault: None,
-        shape: Shape::Alone,
-        works: &["show_gids", "loopback"],
-        fails: &[],
-    },
 ];
 
 /// A row of the table: one command line.
@@ -475,8 +449,13 @@ impl Row {
     }
 }
 
+/// Returns all sections of the table.
+pub(crate) fn sections() -> impl Iterator<Item = &'static Section> {
+    SECTIONS.iter().chain(rust_table::SECTIONS).chain(fio_table::SECTIONS)
+}
+
 pub(crate) fn rows() -> impl Iterator<Item = Row> {
-    SECTIONS.iter().flat_map(|section| {
+    sections().flat_map(|section| {
         let works = section.works.iter().map(move |&command| Row { section, command, fails: None });
         let fails = section.fails.iter();
         works.chain(fails.map(move |failure| Row {
