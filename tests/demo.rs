@@ -150,6 +150,21 @@ fn text_report_and_captures() {
     assert_eq!((&decoded["icrc_bad"], &decoded["malformed"]), (&0.into(), &0.into()));
 }
 
+/// README quotes the result of the demo's default run, and shows a picture of its report.
+#[test]
+fn readme_shows_the_result_and_a_picture() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let output = demo(&["--policy", "exact"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let result = text.lines().find(|line| line.contains("exact: ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(readme.contains(result), "{result:?} is not in README.md");
+    assert!(readme.contains("](docs/demo.png)"), "README.md does not show docs/demo.png");
+    let picture = std::fs::read(root.join("docs/demo.png")).unwrap();
+    assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"));
+    assert!(picture.len() < 150_000, "{} bytes", picture.len());
+}
+
 fn decode(file: &Path) -> Value {
     let output = mitra().args(["decode", "--json"]).arg(file).output().unwrap();
     serde_json::from_str(String::from_utf8(output.stdout).unwrap().lines().last().unwrap()).unwrap()
