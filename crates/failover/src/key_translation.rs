@@ -61,7 +61,9 @@ pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Res
             ));
         }
         Data::Sges(list) if wr.op.is_atomic() && (list.len() != 1 || list[0].len != 8) => {
-            return Err(Error::Invalid("an atomic needs exactly one local entry of 8 bytes"));
+            return Err(Error::Invalid(
+                "an atomic needs local memory of 8 bytes; pass one entry of this length",
+            ));
         }
         Data::Inline(bytes) => check_limit("inline bytes", bytes.len() as u64, config.inline.into())?,
         Data::Sges(list) => {

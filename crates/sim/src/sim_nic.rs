@@ -262,7 +262,7 @@ impl Provider for SimNic {
     }
 
     fn detach_mcast(&self, _: Qpn, _: Gid) -> Result<()> {
-        Err(Error::Invalid("the queue pair is not attached to this multicast group"))
+        Err(Error::Invalid("the queue pair is not attached to this multicast group; attach it first"))
     }
 
     fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {

@@ -232,8 +232,9 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
 /// # Safety
 /// `c` is null or came from [`AbiObject::into_raw`].
 unsafe fn look_up<T: AbiObject>(c: *mut T::C) -> Result<(NonNull<Slot<T>>, bool)> {
-    let slot: NonNull<Slot<T>> =
-        NonNull::new(c).ok_or(Error::Invalid("the pointer to an object is null"))?.cast();
+    let slot: NonNull<Slot<T>> = NonNull::new(c)
+        .ok_or(Error::Invalid("the pointer to an object is null; pass the object that a verb has returned"))?
+        .cast();
     // SAFETY: `c` came from `into_raw`, so it is the address of a slot, which is never freed, and of the C structure of an object that
     // exists or was destroyed.
     let (Slot { owner, handle: own_handle, .. }, handle) = unsafe { (slot.as_ref(), T::handle(c)) };

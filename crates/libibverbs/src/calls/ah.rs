@@ -77,12 +77,27 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): `wc`, `grh` and `attr` are valid for their structures. All zeros is a valid
+    // SAFETY: the caller upholds the rules of module `calls`, and passes its arguments.
+    unsafe { init_from_wc("ibv_init_ah_from_wc", port_num, wc, grh, attr) }
+}
+
+/// Fills in the address of the sender of a datagram, for the verb `call`. Returns 0, or −1 with `errno` set.
+///
+/// # Safety
+/// The pointers are valid for their structures (rule *structures* of module `calls`).
+unsafe fn init_from_wc(
+    call: &str,
+    port_num: u8,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    // SAFETY: the caller upholds the same requirement (`# Safety` above). All zeros is a valid
     // `ibv_ah_attr`, because the structure consists of integers and arrays of integers.
     unsafe {
         if (*wc).wc_flags & IBV_WC_GRH == 0 {
             let reason = "the completion has no GRH, so the sender's address is unknown; pass one of a datagram that arrived";
-            return minus_one(refuse("ibv_init_ah_from_wc", libc::EINVAL, reason));
+            return minus_one(refuse(call, libc::EINVAL, reason));
         }
         let header = ReceivedHeader::read(&*grh.cast::<[u8; GRH_LEN]>());
         let mut out: ibv_ah_attr = std::mem::zeroed();
@@ -108,9 +123,9 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe {
         let mut attr: ibv_ah_attr = std::mem::zeroed();
-        if ibv_init_ah_from_wc((*pd).context, port_num, wc, grh, &raw mut attr) != 0 {
+        if init_from_wc("ibv_create_ah_from_wc", port_num, wc, grh, &raw mut attr) != 0 {
             return std::ptr::null_mut();
         }
-        ibv_create_ah(pd, &raw mut attr)
+        pointer("ibv_create_ah_from_wc", create(pd, &attr))
     }
 }

@@ -102,7 +102,9 @@ impl Context {
     /// `context` is null or came from `ibv_open_device`.
     unsafe fn start_of(context: *mut ibv_context) -> Result<*mut verbs_context> {
         if context.is_null() {
-            return Err(Error::Invalid("the pointer to the device context is null"));
+            return Err(Error::Invalid(
+                "the pointer to the device context is null; pass what ibv_open_device has returned",
+            ));
         }
         // SAFETY: `ibv_open_device` returns `Context::address_in`, the address of the field `context` of a `verbs_context`.
         Ok(unsafe { context.byte_sub(mem::offset_of!(verbs_context, context)).cast() })

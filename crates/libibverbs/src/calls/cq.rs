@@ -240,13 +240,14 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
     let found = unsafe { Cq::find(cq) };
-    let Ok(max) = usize::try_from(num_entries) else { return -1 };
     let filled = found.and_then(|cq| {
+        let max = usize::try_from(num_entries)
+            .map_err(|_| Error::Invalid("num_entries is negative; pass the number of entries in `wc`"))?;
         let mut polled = lock(&cq.polled);
         cq.refill(&mut polled, max)?;
-        Ok((cq, polled))
+        Ok((cq, polled, max))
     });
-    let (cq, mut polled) = match filled {
+    let (cq, mut polled, max) = match filled {
         Ok(filled) => filled,
         Err(error) => {
             log_failure("ibv_poll_cq", &error);

@@ -48,7 +48,9 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
         // SAFETY: `IBV_CQ_INIT_ATTR_MASK_PD` is set, so by rule *objects* (module `calls`) the field is a parent domain or null.
         let parent = unsafe { Pd::find(attr.parent_domain)? };
         if parent.parent_of.is_none() {
-            return Err(Invalid("the parent_domain of a completion queue must be a parent domain"));
+            return Err(Invalid(
+                "the parent_domain of a completion queue must be a parent domain; create one with ibv_alloc_parent_domain",
+            ));
         }
         Some(PdMember::clone(&parent.member))
     };
@@ -73,12 +75,12 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
     Ok(cq)
 }
 
-/// Advances to the next completion. Returns 0 if there is one, `ENOENT` if there is none, or another `errno` value after an error.
+/// Advances to the next completion, for the verb `call`. Returns 0 if there is one, `ENOENT` if there is none, or another `errno` value after an error.
 ///
 /// # Safety
 /// `cq` is a completion queue of the program that is not destroyed during the call. No other thread polls it or reads its fields at the same
 /// time, as `ibv_start_poll(3)` demands.
-unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
+unsafe fn advance(call: &str, cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
     let filled = unsafe { Cq::find(cq.cast()) }.and_then(|object| {
         let mut polled = lock(&object.polled);
@@ -97,7 +99,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
             0
         }
         Ok((false, _)) => libc::ENOENT,
-        Err(error) => status("ibv_start_poll", Err(error)),
+        Err(error) => status(call, Err(error)),
     }
 }
 
@@ -107,12 +109,12 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         return refuse("ibv_start_poll", libc::EINVAL, "ibv_poll_cq_attr has no options; set comp_mask to 0");
     }
     // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
-    unsafe { advance(cq) }
+    unsafe { advance("ibv_start_poll", cq) }
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
-    unsafe { advance(cq) }
+    unsafe { advance("ibv_next_poll", cq) }
 }
 
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use super::abi_object::AbiHeader;
 use crate::abi::*;
-use crate::common::errno::set_errno;
+use crate::common::errno::{minus_one, refuse};
 use crate::rails::open;
 
 /// The name of the device, which users pass to programs on the command line.
@@ -94,7 +94,7 @@ unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// Fails with `ENOENT`, because the device has no directory in `sysfs`.
+/// Fails with `ENOENT`, because the device has no attributes in `sysfs` that a verb does not return.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_read_sysfs_file(
     _dir: *const c_char,
@@ -102,6 +102,6 @@ unsafe extern "C" fn ibv_read_sysfs_file(
     _buf: *mut c_char,
     _size: usize,
 ) -> c_int {
-    set_errno(libc::ENOENT);
-    -1
+    let reason = "the device has no files of a kernel driver; call the verb that returns the attribute (ibv_query_device, ibv_query_port, ibv_query_gid_ex)";
+    minus_one(refuse("ibv_read_sysfs_file", libc::ENOENT, reason))
 }

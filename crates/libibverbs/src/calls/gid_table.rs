@@ -20,7 +20,7 @@ pub(crate) const GID_COUNT: u32 = 2;
 
 const NO_SUCH_GID: &str = "the device has port 1, with a GID at index 0 and 1; use one of these (ibv_*_pingpong: -g 0, perftest: -x 0)";
 
-/// Returns the context of a program, and the GID at an index of a port's table.
+/// Returns the context of a program, and the GID at an index of a port's table, for the verb `call`.
 ///
 /// # Errors
 /// The `errno` value: `EINVAL` for a port or an index that does not exist, `ENODATA` for an empty entry, or the value for the error of
@@ -29,28 +29,26 @@ const NO_SUCH_GID: &str = "the device has port 1, with a GID at index 0 and 1; u
 /// # Safety
 /// The requirements of [`Context::find_raw`].
 unsafe fn gid_at<'a>(
+    call: &str,
     context: *mut ibv_context,
     port_num: u32,
     index: u32,
 ) -> Result<(&'a Context, Gid), c_int> {
     if port_num != u32::from(PORT) || index >= GID_TABLE_LEN {
-        return Err(refuse("ibv_query_gid", libc::EINVAL, NO_SUCH_GID));
+        return Err(refuse(call, libc::EINVAL, NO_SUCH_GID));
     }
+    let status_of = |error| status(call, Err(error));
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let context = unsafe { Context::find_raw(context) }.map_err(status_of)?;
     if index >= GID_COUNT {
         // Programs read the table entry by entry, and most entries are empty.
-        explain_if_verbose("ibv_query_gid", &NO_SUCH_GID);
+        explain_if_verbose(call, &NO_SUCH_GID);
         return Err(libc::ENODATA);
     }
     context.rails.gid().map(|gid| (context, gid)).map_err(status_of)
 }
 
 const NO_FLAGS: &str = "the query has no flags; pass 0";
-
-fn status_of(error: mitra_verbs::Error) -> c_int {
-    status("reading the GID table", Err(error))
-}
 
 /// Writes the GID at an index. As in rdma-core, an empty entry is a GID of zeros.
 #[unsafe(no_mangle)]
@@ -60,11 +58,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
+    // A negative index becomes one beyond the table.
+    let index = u32::try_from(index).unwrap_or(u32::MAX);
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let entry = u32::try_from(index)
-        .map_err(|_| libc::EINVAL)
-        .and_then(|index| unsafe { gid_at(context, port_num.into(), index) })
-        .map(|(_, gid)| gid);
+    let entry = unsafe { gid_at("ibv_query_gid", context, port_num.into(), index) }.map(|(_, gid)| gid);
     match entry.or_else(|errno| if errno == libc::ENODATA { Ok(Gid([0; 16])) } else { Err(errno) }) {
         Ok(value) => {
             // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
@@ -108,7 +105,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         return refuse("ibv_query_gid_ex", libc::EOPNOTSUPP, NO_FLAGS);
     }
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    match unsafe { gid_at(context, port_num, gid_index) } {
+    match unsafe { gid_at("ibv_query_gid_ex", context, port_num, gid_index) } {
         Ok((context, gid)) => {
             // SAFETY: rule *structures* (module `calls`): `out` is valid for writing `entry_size` bytes.
             unsafe { write_entry(out, entry_size, &entry(context, gid, gid_index)) };
@@ -130,7 +127,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
         return -(refuse("ibv_query_gid_table", libc::EOPNOTSUPP, NO_FLAGS) as isize);
     }
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    match unsafe { gid_at(context, PORT.into(), 0) } {
+    match unsafe { gid_at("ibv_query_gid_table", context, PORT.into(), 0) } {
         Ok(_) if max_entries < GID_COUNT as usize => {
             let reason = "max_entries is smaller than the number of GIDs; pass room for two entries";
             -(refuse("ibv_query_gid_table", libc::EINVAL, reason) as isize)
@@ -159,7 +156,7 @@ unsafe extern "C" fn ibv_query_gid_type(
     gid_type: *mut c_uint,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let found = match unsafe { gid_at(context, port_num.into(), index) } {
+    let found = match unsafe { gid_at("ibv_query_gid_type", context, port_num.into(), index) } {
         Ok(_) => 1,
         Err(libc::ENODATA) => 0,
         Err(errno) => return minus_one(errno),

@@ -17,7 +17,11 @@ use crate::common::errno::status;
 /// `gid` is valid for reading, or null.
 unsafe fn group(gid: *const ibv_gid) -> Result<Gid> {
     // SAFETY: the caller passes null or a valid GID. Each member of the union covers all 16 bytes, so these are initialized.
-    unsafe { gid.as_ref().map(|gid| Gid(gid.raw)).ok_or(Error::Invalid("the GID is null")) }
+    unsafe {
+        gid.as_ref()
+            .map(|gid| Gid(gid.raw))
+            .ok_or(Error::Invalid("the GID is null; pass that of a multicast group"))
+    }
 }
 
 #[unsafe(no_mangle)]

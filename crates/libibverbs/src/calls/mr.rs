@@ -129,17 +129,19 @@ unsafe fn checked_buffer(range: ProgramRange, flags: c_uint) -> Result<(Arc<Buff
     let ProgramRange { addr, length, iova } = range;
     let (start, len) = (addr as u64, length as u64);
     if start.checked_add(len).is_none() || iova.checked_add(len).is_none() {
-        return Err(Error::Invalid("a region must end within the address space"));
+        return Err(Error::Invalid("the region ends beyond the address space; pass a smaller length"));
     }
     if len == 0 && start & PAGE_OFFSET_MASK == 0 {
-        return Err(Error::Invalid("a region at the beginning of a page must have at least one byte"));
+        return Err(Error::Invalid(
+            "an empty region cannot begin at a page; pass a length of at least one byte",
+        ));
     }
     if start == 0 && len == u64::MAX {
         return Err(Error::Invalid("implicit on-demand paging is not supported; register a range"));
     }
     if (start ^ iova) & PAGE_OFFSET_MASK != 0 {
         return Err(Error::Invalid(
-            "the I/O virtual address must have the same offset in its page as the memory",
+            "the I/O virtual address has another offset in its page than the memory; pass one with the same low 12 bits",
         ));
     }
     let access = access(flags)?;

@@ -23,5 +23,5 @@ pub(crate) fn mtu_from_code(code: ibv_mtu) -> Result<Mtu> {
     Mtu::ALL
         .into_iter()
         .find(|mtu| mtu_code(*mtu) == code)
-        .ok_or(Error::Invalid("the path MTU must be one of IBV_MTU_256 to IBV_MTU_4096"))
+        .ok_or(Error::Invalid("no path MTU has this code; use one of IBV_MTU_256 to IBV_MTU_4096"))
 }

@@ -43,7 +43,9 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
     let window_type = match mw_type {
         IBV_MW_TYPE_1 => WindowType::Type1,
         IBV_MW_TYPE_2 => WindowType::Type2,
-        _ => return Err(Error::Invalid("a memory window has type 1 or 2")),
+        _ => {
+            return Err(Error::Invalid("no memory window has this type; use IBV_MW_TYPE_1 or IBV_MW_TYPE_2"));
+        }
     };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { find_with_context::<Pd>(pd)? };

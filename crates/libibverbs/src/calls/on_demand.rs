@@ -74,7 +74,7 @@ fn advise(
     }
     for sge in sges {
         let region = regions.get(&Key(sge.lkey)).filter(|region| region.pd == pd).ok_or(Error::Invalid(
-            "advice needs the lkey of a region of the protection domain with IBV_ACCESS_ON_DEMAND",
+            "the lkey is not that of a region of the protection domain with on-demand paging; register it with IBV_ACCESS_ON_DEMAND",
         ))?;
         let write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
         if write && !region.writable {

@@ -13,18 +13,25 @@ use super::{
     srq, wr_calls, xrc_recv_qp, xrcd,
 };
 use crate::abi::*;
-use crate::common::errno::{pointer, status, system_error};
+use crate::common::errno::{errno_of, pointer, set_errno, status, system_error};
 use crate::common::event_queue::new_event_queue;
 use crate::rails::object_table::ObjectEntry;
 use crate::rails::open;
+use crate::rails::rail_set::RailSet;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    pointer("ibv_open_device", open(device))
+    match open::open() {
+        Ok(rails) => pointer("ibv_open_device", open(device, &rails)),
+        // `open::open` has explained why.
+        Err(error) => {
+            set_errno(errno_of(&error));
+            ptr::null_mut()
+        }
+    }
 }
 
-fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
-    let rails = open::open()?;
+fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*mut ibv_context> {
     let events = new_event_queue()?;
     // Programs duplicate the descriptor to share a device with another process. The import then fails with `EOPNOTSUPP`.
     let command_file = File::open("/dev/null").map_err(|e| system_error("opening /dev/null")(&e))?;
@@ -63,7 +70,7 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     header.context.async_fd = events.as_fd().as_raw_fd();
     header.context.num_comp_vectors = 1;
     header.context.abi_compat = ptr::without_provenance_mut(__VERBS_ABI_IS_EXTENDED);
-    let context = Context::new(AbiHeader::new(header), Arc::clone(&rails), events, command_file.into());
+    let context = Context::new(AbiHeader::new(header), Arc::clone(rails), events, command_file.into());
     let events = Arc::clone(&context.events);
     let address = Context::address_in(context.into_raw());
     rails.objects().contexts.push(ObjectEntry { address: address as usize, events });

@@ -73,10 +73,10 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 unsafe fn alloc(context: &Context, attr: &ibv_parent_domain_init_attr) -> Result<*mut ibv_pd> {
     let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
     if attr.comp_mask & !known != 0 {
-        return Err(Error::Unsupported("an attribute in the comp_mask of a parent domain"));
+        return Err(Error::Unsupported("this attribute of a parent domain; leave its bit out of comp_mask"));
     }
     if attr.pd.is_null() {
-        return Err(Error::Invalid("a parent domain needs a protection domain"));
+        return Err(Error::Invalid("a parent domain stands for a protection domain; pass one in `pd`"));
     }
     if attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0
         && (attr.alloc.is_none() || attr.free.is_none())
@@ -90,7 +90,9 @@ unsafe fn alloc(context: &Context, attr: &ibv_parent_domain_init_attr) -> Result
     };
     let contexts = [Some(pd_context), td.map(|(_, context)| context)];
     if contexts.into_iter().flatten().any(|of| of.address() != context.address()) {
-        return Err(Error::Invalid("the domains of a parent domain belong to its context"));
+        return Err(Error::Invalid(
+            "a domain belongs to another context; pass domains of the context of the parent domain",
+        ));
     }
     let parent_of =
         ParentOf { _pd: PdMember::clone(&pd.member), _td: td.map(|(td, _)| Arc::clone(&td.member)) };

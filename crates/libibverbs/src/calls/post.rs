@@ -188,7 +188,9 @@ pub(crate) unsafe fn slice_from_c<'a, T>(first: *const T, n: usize) -> Result<&'
             requested: n as u64,
             limit: MAX_LIST_LEN as u64,
         }),
-        _ if first.is_null() => Err(Error::Invalid("the scatter/gather list is null and num_sge is not 0")),
+        _ if first.is_null() => {
+            Err(Error::Invalid("the scatter/gather list is null and num_sge is not 0; pass a list, or 0"))
+        }
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         n => Ok(unsafe { slice::from_raw_parts(first, n) }),
     }
@@ -202,7 +204,8 @@ pub(crate) unsafe fn slice_from_c<'a, T>(first: *const T, n: usize) -> Result<&'
 /// # Safety
 /// `first` is valid for reading `n` elements for the lifetime `'a`, or null.
 unsafe fn sge_list<'a>(first: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge]> {
-    let n = usize::try_from(n).map_err(|_| Error::Invalid("num_sge is negative"))?;
+    let n = usize::try_from(n)
+        .map_err(|_| Error::Invalid("num_sge is negative; pass the number of entries in the list"))?;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { slice_from_c(first, n) }
 }
@@ -330,7 +333,7 @@ pub(crate) fn limit_to_one_word(wr: &mut SendWr) {
 /// `ah` is an address handle or null.
 pub(crate) unsafe fn ud_destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<UdDestination> {
     if ah.is_null() {
-        return Err(Error::Invalid("a datagram needs an address handle"));
+        return Err(Error::Invalid("a datagram needs an address handle; set wr.ud.ah"));
     }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     Ok(UdDestination { ah: unsafe { Ah::find(ah)? }.id, qpn: Qpn::new(qpn), qkey })
@@ -390,7 +393,9 @@ pub(crate) unsafe fn bind_operation(
     qp_type: QpType,
 ) -> Result<SendOp> {
     if info.mr.is_null() && info.length > 0 {
-        return Err(Error::Invalid("the bind of a window to memory needs a region"));
+        return Err(Error::Invalid(
+            "the bind of a window to memory needs a region; set bind_info.mr, or bind 0 bytes",
+        ));
     }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (window, region) = unsafe {

@@ -60,7 +60,8 @@ enum Backend {
     MultiRail(Arc<MultiRail>, Arc<MultiRailQp>),
 }
 
-const NOT_UD: Error = Error::Invalid("only UD queue pairs can be attached to a multicast group");
+const NOT_UD: Error =
+    Error::Invalid("only UD queue pairs can be attached to a multicast group; create one with IBV_QPT_UD");
 
 impl Qp {
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
@@ -153,9 +154,9 @@ fn transport_type(qp_type: ibv_qp_type) -> Result<QpType> {
         IBV_QPT_UC => Ok(QpType::Uc),
         IBV_QPT_UD => Ok(QpType::Ud),
         IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
-        IBV_QPT_XRC_RECV => {
-            Err(Error::Invalid("an XRC receive queue pair needs an XRC domain (ibv_create_qp_ex)"))
-        }
+        IBV_QPT_XRC_RECV => Err(Error::Invalid(
+            "an XRC receive queue pair needs an XRC domain; create it with ibv_create_qp_ex",
+        )),
         _ => {
             Err(Error::Unsupported("raw packet or driver queue pairs; create one of type RC, UC, UD or XRC"))
         }
@@ -187,7 +188,9 @@ pub(crate) unsafe fn create(
     // As in the kernel, an XRC send queue pair needs no queue for receives, and ignores the one that it is given.
     let sends_only = qp_type == QpType::XrcSend;
     if init.send_cq.is_null() || (init.recv_cq.is_null() && !sends_only) {
-        return Err(Error::Invalid("a queue pair needs a completion queue for sends and one for receives"));
+        return Err(Error::Invalid(
+            "a queue pair needs a completion queue for sends and one for receives; set send_cq and recv_cq",
+        ));
     }
     let recv_cq = if sends_only { init.send_cq } else { init.recv_cq };
     let srq = if sends_only { ptr::null_mut() } else { init.srq };
@@ -197,7 +200,9 @@ pub(crate) unsafe fn create(
         (find_with_context::<Pd>(pd)?, Cq::find(init.send_cq)?, Cq::find(recv_cq)?, srq)
     };
     if srq.is_some_and(Srq::is_xrc) {
-        return Err(Error::Invalid("only XRC messages reach an XRC shared receive queue"));
+        return Err(Error::Invalid(
+            "only XRC messages reach an XRC shared receive queue; create one without an XRC domain",
+        ));
     }
     let cap = &mut init.cap;
     // A provider may grant more than the program requests (`ibv_create_qp(3)`).
@@ -347,7 +352,9 @@ impl<'a> NewQp<'a> {
 }
 
 fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
-    cq.virtual_cq.clone().ok_or(Error::Invalid("the completion queue belongs to another device"))
+    cq.virtual_cq
+        .clone()
+        .ok_or(Error::Invalid("the completion queue belongs to another device; create one on this device"))
 }
 
 #[unsafe(no_mangle)]

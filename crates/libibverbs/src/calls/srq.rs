@@ -68,14 +68,16 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             // SAFETY: the bits of the domain and the completion queue are set, so by rule *objects* (module `calls`) they are objects.
             unsafe { Xrcd::find(init.xrcd).and_then(|domain| Ok(Some((domain, Cq::find(init.cq)?)))) }
         }
-        IBV_SRQT_XRC => {
-            Err(Error::Invalid("an XRC shared receive queue needs an XRC domain and a completion queue"))
-        }
+        IBV_SRQT_XRC => Err(Error::Invalid(
+            "an XRC shared receive queue needs an XRC domain and a completion queue; set both, and their bits in comp_mask",
+        )),
         _ => Err(Error::Unsupported("shared receive queues for tag matching; create a basic one")),
     };
     let made = xrc.and_then(|xrc| {
         if !has(IBV_SRQ_INIT_ATTR_PD) {
-            return Err(Error::Invalid("a shared receive queue needs a protection domain"));
+            return Err(Error::Invalid(
+                "a shared receive queue needs a protection domain; set pd, and its bit in comp_mask",
+            ));
         }
         // SAFETY: `IBV_SRQ_INIT_ATTR_PD` is set, so by rule *objects* (module `calls`) `init.pd` is a protection domain.
         unsafe { create(init.pd, &mut init.attr, init.srq_context, xrc) }

@@ -44,13 +44,17 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     }
     if init.qp_type == IBV_QPT_XRC_RECV {
         if init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
-            return Err(Error::Invalid("an XRC receive queue pair needs an XRC domain"));
+            return Err(Error::Invalid(
+                "an XRC receive queue pair needs an XRC domain; set xrcd, and its bit in comp_mask",
+            ));
         }
         // SAFETY: `IBV_QP_INIT_ATTR_XRCD` is set, so the caller guarantees that the domain is null or an object.
         return unsafe { xrc_recv_qp::create(init) };
     }
     if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
-        return Err(Error::Invalid("a queue pair needs a protection domain"));
+        return Err(Error::Invalid(
+            "a queue pair needs a protection domain; set pd, and its bit in comp_mask",
+        ));
     }
     let flags = if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 { 0 } else { init.create_flags };
     if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
@@ -173,7 +177,7 @@ unsafe fn modify_last(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Re
     let mut list = object.wr_builder.list();
     let changed = match list.wrs.last_mut() {
         Some(wr) => change(wr),
-        None => Err(Error::Invalid("set an operation (ibv_wr_send and so on) before its data")),
+        None => Err(Error::Invalid("data without an operation; call ibv_wr_send or another operation first")),
     };
     if let Err(error) = changed {
         list.error.get_or_insert(error);

@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn open_qp(
 unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result<*mut ibv_qp_ex> {
     let required = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
     if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
-        return Err(Error::Unsupported("an unknown bit in comp_mask"));
+        return Err(Error::Unsupported("an unknown bit in comp_mask; leave it out"));
     }
     if attr.comp_mask & required != required || attr.qp_type != IBV_QPT_XRC_RECV {
         return Err(Error::Invalid(
@@ -71,8 +71,9 @@ unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result
     {
         let mut objects = context.rails.objects();
         let queue_pair = objects.shared_qps.get_mut(&qpn).filter(|queue_pair| queue_pair.domain == domain.id);
-        let queue_pair =
-            queue_pair.ok_or(Error::Invalid("the XRC domain has no receive queue pair with this number"))?;
+        let queue_pair = queue_pair.ok_or(Error::Invalid(
+            "the XRC domain has no receive queue pair with this number; pass its qp_num and its domain",
+        ))?;
         // The queue pair is not destroyed between here and the entry of its new handle.
         queue_pair.handles_in_creation += 1;
     }

@@ -34,7 +34,10 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     let (errno, why) = match context.map_err(OpenXrcdError::Nic).and_then(|context| open(context, init)) {
         Ok(xrcd) => return xrcd,
         Err(OpenXrcdError::Nic(error)) => return pointer("ibv_open_xrcd", Err(error)),
-        Err(OpenXrcdError::BadDescriptor) => (libc::EBADF, "the descriptor is not that of an open file"),
+        Err(OpenXrcdError::BadDescriptor) => (
+            libc::EBADF,
+            "the descriptor is not that of an open file; pass one, or -1 for a domain without a file",
+        ),
         Err(OpenXrcdError::NoDomain) => (
             libc::EAGAIN,
             "no XRC domain of this process is associated with the file, and processes do not share domains; set O_CREAT",
@@ -50,10 +53,12 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 
 fn open(context: &Context, init: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, OpenXrcdError> {
     if init.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
-        return Err(OpenXrcdError::Nic(Error::Unsupported("an unknown bit in comp_mask")));
+        return Err(OpenXrcdError::Nic(Error::Unsupported("an unknown bit in comp_mask; leave it out")));
     }
     if init.comp_mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS {
-        return Err(OpenXrcdError::Nic(Error::Invalid("an XRC domain needs `fd` and `oflags` in comp_mask")));
+        return Err(OpenXrcdError::Nic(Error::Invalid(
+            "an XRC domain needs a file and flags; set fd and oflags, and both bits in comp_mask",
+        )));
     }
     let file = match init.fd {
         -1 => None,

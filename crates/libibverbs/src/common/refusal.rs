@@ -64,6 +64,9 @@ impl Refusal for Error {
             Error::Modify(ModifyError::OutOfRange { rule, .. }) => ["range", rule, ""],
             Error::Invalid(rule) => ["invalid", rule, ""],
             Error::Unsupported(feature) => ["unsupported", feature, ""],
+            Error::NotPermitted(action) => ["not permitted", action, ""],
+            Error::Inaccessible { right, .. } => ["inaccessible", right, ""],
+            Error::TooLarge { .. } => ["too large", "", ""],
             Error::System { operation, .. } => ["system", operation, ""],
             _ => ["other", "", ""],
         }

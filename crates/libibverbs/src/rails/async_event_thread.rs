@@ -1,4 +1,5 @@
-//! The thread that delivers the asynchronous events of the NIC to the program's contexts, on a device with one rail.
+//! The thread that delivers the asynchronous events of the NIC to the program's contexts, and answers peers with several rails, on a device
+//! with one rail.
 
 use std::io;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use mitra_verbs::Provider;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::rail_set::RailSet;
+use super::rendezvous::OneRail;
 
 /// Starts the thread. The thread runs as long as the process, and keeps the device open.
 ///
@@ -15,6 +17,10 @@ use super::rail_set::RailSet;
 /// The error of the operating system if the thread cannot be created.
 pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
     let rails = Arc::clone(rails);
+    // Without it, a peer with several rails waits for an answer in vain.
+    let one_rail = OneRail::new(rails.nic())
+        .inspect_err(|error| tracing::debug!("queue pair 1 cannot be opened: {error}"))
+        .ok();
     thread::spawn("mitra-events", move || {
         let nic = rails.nic();
         loop {
@@ -22,7 +28,10 @@ pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
             // If a signal interrupts the wait, the queue is empty, and the loop waits again.
             let _ = poll(&mut ready, PollTimeout::NONE);
             while let Some(event) = nic.poll_async_event() {
-                rails.deliver(event);
+                let is_open = |qpn| rails.objects().qps.contains_key(&qpn);
+                if !one_rail.as_ref().is_some_and(|one_rail| one_rail.handle(event, is_open)) {
+                    rails.deliver(event);
+                }
             }
         }
     })?;

@@ -9,6 +9,7 @@ use mitra_verbs::{Gid, Result};
 
 use super::fault_control::FaultControl;
 use super::rail_set::RailSet;
+use super::rendezvous::limits_of_nic;
 use super::virtual_qps::MultiRail;
 use super::{async_event_thread, progress_thread};
 use crate::common::errno::system_error;
@@ -27,6 +28,8 @@ type OpenDevice = Option<(u32, Arc<RailSet>)>;
 static EXIT_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
 /// Whether the handler for fork is installed. A forked child inherits both the flag and the handler.
 static FORK_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
+/// Whether this process, or its parent, has logged why the device cannot be opened.
+static FAILURE_EXPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the device of this process, and opens it on the first call.
 ///
@@ -34,8 +37,8 @@ static FORK_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
 ///
 /// # Errors
 /// `System` if the environment variables that `mitra run` sets are malformed, or if a NIC, a thread or the socket for `mitra fault` cannot
-/// be created. With several rails, also the errors of [`MultiRail::new`]. The error is logged as well, because most programs report only
-/// that there is no device.
+/// be created. With several rails, also the errors of [`MultiRail::new`]. The first error is logged as well, because most programs report only
+/// that there is no device, and some open it again.
 pub(crate) fn open() -> Result<Arc<RailSet>> {
     logging::install();
     install_fork_handler();
@@ -46,7 +49,13 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
     {
         return Ok(Arc::clone(rails));
     }
-    let rails = open_rails().inspect_err(|error| tracing::error!("the device cannot be opened: {error}"))?;
+    let rails = open_rails().inspect_err(|error| {
+        if FAILURE_EXPLAINED.swap(true, Ordering::Relaxed) {
+            tracing::debug!("the device cannot be opened: {error}");
+        } else {
+            tracing::error!("the device cannot be opened: {error}");
+        }
+    })?;
     if !EXIT_HANDLER_INSTALLED.swap(true, Ordering::Relaxed) {
         // SAFETY: `at_exit` is a function without arguments that does not unwind. If the C library cannot register the handler, the
         // handler is not called, and the peers detect the exit by their timeouts.
@@ -62,10 +71,13 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
 fn open_rails() -> Result<Arc<RailSet>> {
     let settings =
         Settings::from_env().map_err(|e| system_error("reading the options of `mitra run`")(&e))?;
-    let configs = match &settings.rails {
+    let mut configs = match &settings.rails {
         RailsConfig::Count(n) => vec![Config::loopback(); *n],
         RailsConfig::Addresses(list) => list.iter().map(|address| Config::at(*address)).collect(),
     };
+    if let [config] = &mut configs[..] {
+        config.limits = limits_of_nic(config.limits);
+    }
     let nics = configs
         .into_iter()
         .map(|config| SoftNic::open(config).map_err(|e| system_error("opening a software NIC")(&e)))

@@ -9,6 +9,7 @@ use mitra_verbs::{AsyncEvent, Gid, Limits, PortState, Provider, Result};
 use super::device_memory::DeviceMemory;
 use super::object_table::ObjectTable;
 use super::on_demand_regions::OnDemandRegions;
+use super::rendezvous::limits_of_program;
 use super::virtual_qps::MultiRail;
 use super::xrc_domains::XrcDomains;
 use crate::common::lock::lock;
@@ -73,7 +74,7 @@ impl RailSet {
     /// Returns the limits of the device's queue pairs.
     pub(crate) fn limits(&self) -> Limits {
         match &self.multi_rail {
-            None => self.nic().attr().limits,
+            None => limits_of_program(self.nic().attr().limits),
             Some(multi_rail) => multi_rail.domain().limits(),
         }
     }

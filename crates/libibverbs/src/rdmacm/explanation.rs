@@ -9,6 +9,12 @@ pub fn rule(call: &str, errno: Errno) -> Option<&'static str> {
         Errno::EINVAL => rule_of_invalid_call(call),
         Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EPROTONOSUPPORT => Some(missing_feature(call)),
         Errno::EAFNOSUPPORT => Some("the address is neither an IPv4 nor an IPv6 address; use one of these"),
+        Errno::EADDRNOTAVAIL if call == "rdma_leave_multicast" => {
+            Some("the identifier is not a member of this group; pass the address with which it joined")
+        }
+        Errno::EISCONN if call == "rdma_notify" => {
+            Some("the connection is established already; leave the call out")
+        }
         Errno::ENODEV => {
             Some("the device cannot be opened; run the program under `mitra run`, and see the line above")
         }

@@ -24,15 +24,27 @@ static PRELOAD: LazyLock<PathBuf> = LazyLock::new(|| {
 static RUNTIME: LazyLock<tempfile::TempDir> =
     LazyLock::new(|| tempfile::tempdir().expect("a temporary directory can be created"));
 
-/// Builds the program of this name from `tests/c`.
+/// Builds the program of this name from `tests/c`, linked with libibverbs.
+#[allow(dead_code, reason = "one test builds with more libraries")]
 pub fn build(name: &str) -> PathBuf {
+    build_with(name, &[])
+}
+
+/// Builds the program of this name from `tests/c`, linked with libibverbs and other libraries.
+pub fn build_with(name: &str, libraries: &[&str]) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     // Each program has its own name, because tests run in parallel.
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
-    output_of(compiler.arg(sources.join(name).with_extension("c")).arg("-libverbs"));
+    output_of(compiler.arg(sources.join(name).with_extension("c")).arg("-libverbs").args(libraries));
     program
+}
+
+/// Returns the path of the preload library.
+#[allow(dead_code, reason = "one test compares its symbols")]
+pub fn preload() -> &'static Path {
+    &PRELOAD
 }
 
 /// Returns the command that runs a program with the library, on a number of rails.

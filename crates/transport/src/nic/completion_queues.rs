@@ -52,7 +52,7 @@ impl CompletionQueues {
 
     fn check_depth(&self, depth: u32) -> Result<()> {
         if depth == 0 {
-            return Err(Error::Invalid("a completion queue needs at least one entry"));
+            return Err(Error::Invalid("a completion queue needs at least one entry; pass a depth from 1"));
         }
         if depth > self.max_depth {
             return Err(Error::Limit {

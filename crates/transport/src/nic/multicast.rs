@@ -59,7 +59,9 @@ impl MulticastGroups {
         let members = self.members.get_mut(&group);
         let found = members.and_then(|list| Some((list.iter().position(|other| other.qpn == qpn)?, list)));
         let Some((index, list)) = found else {
-            return Err(Error::Invalid("the queue pair is not attached to this multicast group"));
+            return Err(Error::Invalid(
+                "the queue pair is not attached to this multicast group; attach it first",
+            ));
         };
         list.remove(index);
         if list.is_empty() {
@@ -92,7 +94,9 @@ impl Nic {
     ///   number of members.
     pub fn attach_mcast(&mut self, qp: Qpn, group: Gid, loopback: bool) -> Result<()> {
         if !self.qps.get(qp)?.attrs.init.qp_type.is_datagram() {
-            return Err(Error::Invalid("only UD queue pairs can be attached to a multicast group"));
+            return Err(Error::Invalid(
+                "only UD queue pairs can be attached to a multicast group; create one of this type",
+            ));
         }
         let [group_ip, nic_ip] = [group, self.shared.config.gid].map(IpAddr::from);
         if !group_ip.is_multicast() {

@@ -145,7 +145,9 @@ impl Nic {
     /// - [`Error::Invalid`]: the shared receive queue is in no XRC domain.
     pub fn srq_number(&self, srq: SrqId) -> Result<Srqn> {
         let xrc = self.shared.srqs.get(srq.0)?.xrc;
-        xrc.map(|xrc| xrc.number).ok_or(Error::Invalid("only an XRC shared receive queue has a number"))
+        xrc.map(|xrc| xrc.number).ok_or(Error::Invalid(
+            "only an XRC shared receive queue has a number; create it in an XRC domain",
+        ))
     }
 }
 

@@ -48,7 +48,9 @@ fn check_operation(
     let local = matches!(wr.op, SendOp::BindWindow(_) | SendOp::LocalInvalidate(_));
     match qp_type {
         QpType::Ud | QpType::Gsi if local => {
-            return Err(Error::Invalid("memory windows belong to RC and UC queue pairs (IBTA table 38)"));
+            return Err(Error::Invalid(
+                "memory windows belong to RC and UC queue pairs (IBTA table 38); use one of these",
+            ));
         }
         QpType::Ud | QpType::Gsi if !is_datagram_op(&wr.op) => {}
         QpType::Ud | QpType::Gsi if wr.ud.is_none() => {
@@ -121,7 +123,9 @@ fn destination(
     let Some(to) = wr.ud else { return Ok(None) };
     let ah = ahs.get(to.ah.0)?;
     if ah.pd != attrs.init.pd {
-        return Err(Error::Invalid("the address handle belongs to another protection domain"));
+        return Err(Error::Invalid(
+            "the address handle belongs to another protection domain; create it in that of the queue pair",
+        ));
     }
     Ok(Some(ah.path))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mitra_failover::LocalNic;
 use mitra_verbs::{
     Access, AhId, Buffer, CqId, Data, GSI_QKEY, Gid, Mr, PortState, Psn, QpAttr, QpCap, QpInitAttr, QpState,
-    QpType, Qpn, RecvWr, Result, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
+    QpType, Qpn, RecvWr, Result, SendOp, SendWr, SrqId, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
 use crate::common::grh::{GRH_LEN, source_gid};
@@ -41,6 +41,8 @@ pub(super) struct GsiQp {
     /// The completion queue for sends. It is separate from `recv_cq`, so that completions of sends cannot overflow that queue.
     send_cq: CqId,
     qpn: Qpn,
+    /// The shared receive queue, if the receives are in one ([`GsiQp::with_arrival_event`]).
+    srq: Option<SrqId>,
     /// The receive buffers, followed by the send buffers.
     memory: Arc<Buffer>,
     mr: Mr,
@@ -60,16 +62,32 @@ impl GsiQp {
     /// # Errors
     /// The error of the NIC, for instance if queue pair 1 is in use.
     pub(super) fn new(nic: &LocalNic) -> Result<GsiQp> {
+        GsiQp::with_receives(nic, None)
+    }
+
+    /// Creates the queue pair with its receives in a shared receive queue. After [`GsiQp::arm`], the NIC reports
+    /// [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) for the returned queue when a datagram arrives. In contrast to an armed
+    /// completion queue, this does not affect which thread drives the NIC.
+    ///
+    /// # Errors
+    /// The error of the NIC, for instance if queue pair 1 is in use.
+    pub(super) fn with_arrival_event(nic: &LocalNic) -> Result<(GsiQp, SrqId)> {
+        let srq = nic.provider.create_srq(nic.pd, SLOTS as u32)?;
+        Ok((GsiQp::with_receives(nic, Some(srq))?, srq))
+    }
+
+    fn with_receives(nic: &LocalNic, srq: Option<SrqId>) -> Result<GsiQp> {
         let p = &nic.provider;
         let depth = SLOTS as u32;
         let (recv_cq, send_cq) = (p.create_cq(depth, None)?, p.create_cq(depth, None)?);
-        let cap = QpCap { send_wrs: depth, recv_wrs: depth, send_sges: 1, recv_sges: 1, inline: 0 };
+        let recv_wrs = if srq.is_none() { depth } else { 0 };
+        let cap = QpCap { send_wrs: depth, recv_wrs, send_sges: 1, recv_sges: 1, inline: 0 };
         let qpn = p.create_qp(&QpInitAttr {
             qp_type: QpType::Gsi,
             pd: nic.pd,
             send_cq,
             recv_cq,
-            srq: None,
+            srq,
             cap,
             sq_sig_all: true,
         })?;
@@ -86,6 +104,7 @@ impl GsiQp {
             recv_cq,
             send_cq,
             qpn,
+            srq,
             memory,
             mr,
             handles: VecDeque::new(),
@@ -99,7 +118,20 @@ impl GsiQp {
 
     fn post_recv(&self, slot: u64) -> Result<()> {
         let sge = self.mr.sge(slot * SLOT_BYTES as u64, SLOT_BYTES as u32);
-        self.nic.provider.post_recv(self.qpn, &[RecvWr::new(slot, sge)]).map_err(|e| e.error)
+        let receive = [RecvWr::new(slot, sge)];
+        let posted = match self.srq {
+            None => self.nic.provider.post_recv(self.qpn, &receive),
+            Some(srq) => self.nic.provider.post_srq_recv(srq, &receive),
+        };
+        posted.map_err(|e| e.error)
+    }
+
+    /// Requests an event for the next datagram, or at once if one waits already.
+    ///
+    /// # Errors
+    /// The error of the NIC.
+    pub(super) fn arm(&self) -> Result<()> {
+        self.srq.map_or(Ok(()), |srq| self.nic.provider.arm_srq(srq, SLOTS as u32))
     }
 
     /// Joins the multicast group for questions that any device on the rail may answer.

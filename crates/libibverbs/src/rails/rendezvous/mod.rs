@@ -5,6 +5,8 @@
 //! answers are datagrams between the queue pairs 1 (general services interface) of the NICs. A query is sent again until its answer
 //! arrives or it times out.
 //!
+//! A device with one rail answers that it has no such queue pair ([`one_rail`]).
+//!
 //! If rail 0 of either end is down, the other rails carry the query for connection data ([`owner_search`]). Each query contains the GID of
 //! its sender's device, because the receiver may be connecting to that GID and not yet know the sender's other addresses.
 //!
@@ -13,6 +15,7 @@
 
 mod gsi_qp;
 mod message;
+mod one_rail;
 mod owner_search;
 #[cfg(test)]
 mod tests;
@@ -29,6 +32,7 @@ use mitra_verbs::{Error, Gid, Qpn, Result};
 use self::gsi_qp::GsiQp;
 pub(super) use self::message::Subject;
 use self::message::{Answer, Message, decode, encode};
+pub(super) use self::one_rail::{OneRail, limits_of_nic, limits_of_program};
 use self::owner_search::OwnerSearch;
 use crate::common::lock::lock;
 

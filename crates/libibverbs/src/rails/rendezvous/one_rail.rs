@@ -1,0 +1,76 @@
+//! The answer of a device with one rail to peers with several.
+//!
+//! A peer with several rails queries queue pair 1 for connection data. A device with one rail has none. It answers so at once, and explains the
+//! mismatch, because the program at this end may wait for its peer without an error.
+
+use std::sync::{Arc, Mutex};
+
+use mitra_failover::LocalNic;
+use mitra_softnic::SoftNic;
+use mitra_verbs::{AsyncEvent, Limits, Provider, Qpn, Result, SrqId};
+
+use super::gsi_qp::GsiQp;
+use super::message::{Message, Subject, decode, encode};
+use crate::common::lock::lock;
+use crate::common::refusal;
+
+/// The call that is refused, and the reason.
+const CALL: &str = "the peer's ibv_modify_qp";
+const REASON: &str =
+    "the peer has several rails and this program has one; run both ends with the same number of --rails";
+
+/// Queue pair 1 of a device with one rail.
+pub(in crate::rails) struct OneRail {
+    gsi_qp: Mutex<GsiQp>,
+    srq: SrqId,
+}
+
+/// Returns the limits of a NIC on which the program can create as many objects as `limits` permits, beside those of queue pair 1.
+pub(in crate::rails) fn limits_of_nic(limits: Limits) -> Limits {
+    let Limits { pds, mrs, cqs, qps, srqs, .. } = limits;
+    Limits { pds: pds + 1, mrs: mrs + 1, cqs: cqs + 2, qps: qps + 1, srqs: srqs + 1, ..limits }
+}
+
+/// Returns the limits of the program on a NIC with the limits of [`limits_of_nic`].
+pub(in crate::rails) fn limits_of_program(limits: Limits) -> Limits {
+    let Limits { pds, mrs, cqs, qps, srqs, .. } = limits;
+    Limits { pds: pds - 1, mrs: mrs - 1, cqs: cqs - 2, qps: qps - 1, srqs: srqs - 1, ..limits }
+}
+
+impl OneRail {
+    /// Opens queue pair 1, and requests an event for the first datagram.
+    ///
+    /// # Errors
+    /// The error of the NIC.
+    pub(in crate::rails) fn new(nic: &Arc<SoftNic>) -> Result<OneRail> {
+        let provider: Arc<dyn Provider> = Arc::<SoftNic>::clone(nic);
+        let nic = LocalNic { pd: provider.alloc_pd()?, provider, channel: None };
+        let (gsi_qp, srq) = GsiQp::with_arrival_event(&nic)?;
+        gsi_qp.arm()?;
+        Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq })
+    }
+
+    /// Handles an asynchronous event of the NIC: answers the queries of peers if it concerns queue pair 1. Returns whether it does.
+    /// `is_open` tells whether the program has a queue pair with a number.
+    pub(in crate::rails) fn handle(&self, event: AsyncEvent, is_open: impl Fn(Qpn) -> bool) -> bool {
+        if event != AsyncEvent::SrqLimitReached(self.srq) {
+            return false;
+        }
+        let mut gsi_qp = lock(&self.gsi_qp);
+        let mut queries = Vec::new();
+        gsi_qp.poll(|from, bytes| {
+            if let Some((id, Message::Query(Subject::Connection(qpn), _))) = decode(bytes) {
+                queries.push((from, id, qpn));
+            }
+        });
+        for (from, id, qpn) in queries {
+            if is_open(qpn) {
+                refusal::explain(CALL, &REASON);
+            }
+            gsi_qp.send(from, &encode(id, &Message::Answer(None)));
+        }
+        // A dead NIC receives nothing.
+        let _ = gsi_qp.arm();
+        true
+    }
+}
