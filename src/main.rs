@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if cli::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mitra: {error:#}");
+            cli::complain(cli::describe(&error));
             ExitCode::from(2)
         }
     }

@@ -1,7 +1,7 @@
 //! `mitra check`: explores every interleaving of a protocol's steps, at a small size.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -84,6 +84,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let entry = find(name)?;
     if let Some(at) = args.explore {
+        // The server of the states panics if it cannot listen.
+        TcpListener::bind(at)
+            .with_context(|| format!("cannot listen at {at}; give --explore another address"))?;
         writeln!(out, "http://{at}/: {}: {}; press Ctrl-C to stop", entry.name, entry.explored_world)?;
         entry.serve(at);
         return Ok(ExitCode::SUCCESS);

@@ -14,6 +14,8 @@ use mitra_wire::pcap::{FileError, Reader, Record, Step};
 use mitra_wire::{ICRC_LEN, Packet, ParseError, Qpn, Verdict, opcode};
 use serde::Serialize;
 
+use super::complain;
+
 /// Show the RoCEv2 packets of a capture file (pcap or pcapng) and check the ICRC of each
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -40,6 +42,13 @@ struct Totals {
     malformed: u64,
     /// The packets among `packets` with a bad ICRC.
     icrc_bad: u64,
+}
+
+impl Totals {
+    /// Whether no frame was read.
+    fn is_empty(&self) -> bool {
+        self.packets + self.not_roce + self.malformed == 0
+    }
 }
 
 /// A RoCEv2 frame, or a malformed frame that may be RoCEv2.
@@ -71,7 +80,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let input: Box<dyn Read> = if args.file.as_os_str() == "-" {
         Box::new(io::stdin().lock())
     } else {
-        Box::new(File::open(&args.file).with_context(|| format!("cannot open {name}"))?)
+        Box::new(File::open(&args.file).with_context(|| {
+            format!("cannot open {name}; give the path of a capture, or - for standard input")
+        })?)
     };
     let mut out = Output {
         to: BufWriter::new(io::stdout().lock()),
@@ -87,24 +98,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                  converted: editcap -F pcap IN OUT)"
             ));
         }
+        // Nothing was decoded, for instance of a directory.
+        Err(StopReason::Read(_)) if out.totals.is_empty() => {}
         Err(StopReason::Read(_) | StopReason::File(_)) | Ok(()) => out.finish()?,
         Err(StopReason::Write(_)) => {}
     }
     if let Some(link) = out.unsupported_link {
-        eprintln!(
-            "mitra: {name}: frames of link type {link} are not supported (Ethernet, raw IP, Linux cooked and \
+        complain(format_args!(
+            "{name}: frames of link type {link} are not supported (Ethernet, raw IP, Linux cooked and \
              BSD loopback are) and count as not RoCEv2"
-        );
+        ));
     }
     match read {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(StopReason::File(error @ FileError::Truncated)) => {
-            eprintln!("mitra: {name}: {error}; the packets before it are decoded");
+            complain(format_args!("{name}: {error}; the packets before it are decoded"));
             Ok(ExitCode::SUCCESS)
         }
         Err(StopReason::File(error)) => Err(anyhow!(error).context(format!("{name}: decoding stopped"))),
         Err(StopReason::Read(error)) => Err(anyhow!(error).context(format!("cannot read {name}"))),
-        Err(StopReason::Write(error)) => Err(anyhow!(error).context("cannot write the output")),
+        Err(StopReason::Write(error)) => Err(error.into()),
     }
 }
 

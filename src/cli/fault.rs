@@ -4,11 +4,12 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use mitra_control::{ControlledProcess, DeviceStatus, Request, Response, list_processes};
 use mitra_control::{FaultScript, Settings, run_dir};
 use serde::Serialize;
 
-use super::text_table;
+use super::{complain, text_table};
 
 /// Inject a fault into the rails of programs under `mitra run`, memory nodes and processes
 #[derive(clap::Args)]
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Fault script: which fault, on which rail, and when; for example rail0 down at 2s
-    #[arg(required_unless_present = "list", conflicts_with = "list")]
+    #[arg(conflicts_with = "list")]
     script: Vec<String>,
 }
 
@@ -75,11 +76,15 @@ enum RequestOutcome {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The script is checked first, so that a wrong one is an error whatever runs.
-    let script = match args.list {
+    let selects = args.all || args.program.is_some() || !args.pid.is_empty();
+    let script = match args.script.is_empty() {
         true => None,
         false => Some(args.script.join(" ").parse::<FaultScript>().map_err(anyhow::Error::msg)?),
     };
-    let selects = args.all || args.program.is_some() || !args.pid.is_empty();
+    ensure!(
+        script.is_some() || args.list || !selects,
+        "the fault is missing: say which, for example `rail0 down`, or --list; see --help"
+    );
     let request = match script {
         Some(script) if selects => Request::ApplyFaults(script),
         _ => Request::Status,
@@ -97,13 +102,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     if report.processes.is_empty() {
-        eprintln!(
-            "mitra: {} has Mitra's device open; start one with `mitra run`, and list them with `mitra fault --list`",
+        complain(format_args!(
+            "{} has Mitra's device open; start one with `mitra run`, and list them with `mitra fault --list`",
             subject(args)
-        );
+        ));
     }
     if !args.list && !selects {
-        eprintln!("mitra: nothing was injected: select processes with --pid, --program or --all; see --help");
+        complain(
+            "nothing was injected: select processes with --pid, --program or --all, and name a fault; see --help",
+        );
         return Ok(ExitCode::from(2));
     }
     let failed = |reached: &ProcessResult| matches!(reached.outcome, RequestOutcome::Failed { .. });

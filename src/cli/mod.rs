@@ -15,7 +15,8 @@ mod svg_units;
 mod text_table;
 pub(crate) mod topology;
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write};
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -27,6 +28,34 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
+/// Writes a message to standard error. If that is closed or full, the message is lost, and only the exit code reports the error.
+pub(crate) fn complain(message: impl Display) {
+    let _ = writeln!(io::stderr(), "mitra: {}", without_error_numbers(&message.to_string()));
+}
+
+/// Removes the numbers that Rust appends to the texts of the operating system's errors: " (os error 2)".
+fn without_error_numbers(message: &str) -> String {
+    let mut parts = message.split(" (os error ");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => text.push_str(rest),
+            _ => text.extend([" (os error ", part]),
+        }
+    }
+    text
+}
+
+/// Describes an error of a command in one line.
+pub(crate) fn describe(error: &anyhow::Error) -> String {
+    // Only writing the output fails with a bare error of this kind. Files are named.
+    let is_full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
+    if error.downcast_ref::<io::Error>().is_some_and(is_full) && error.chain().count() == 1 {
+        return format!("cannot write the output; redirect it to a disk with free space: {error}");
+    }
+    format!("{error:#}")
+}
+
 /// Parses the command line. On an error, prints one line that refers to `--help`, and exits with code 2.
 pub(crate) fn parse<T: Parser>() -> T {
     T::try_parse().unwrap_or_else(|error| match error.kind() {
@@ -34,11 +63,20 @@ pub(crate) fn parse<T: Parser>() -> T {
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
         _ => {
-            eprintln!("mitra: {}", in_one_line(&error.to_string()));
+            complain(in_one_line(&error.to_string()));
             std::process::exit(2);
         }
     })
 }
+
+/// The reasons of the standard library for which a value is refused, and what is right instead.
+const VALUE_REASONS: [(&str, &str); 5] = [
+    ("invalid digit found in string", "use a whole number"),
+    ("cannot parse integer from empty string", "use a whole number"),
+    ("number too large to fit in target type", "the number is too large"),
+    ("invalid socket address syntax", "use ADDRESS:PORT, for example 127.0.0.1:7001"),
+    ("invalid UTF-8 was detected in one or more arguments", "an argument is not UTF-8; use UTF-8"),
+];
 
 /// Shortens clap's message to its first paragraph and its tips.
 fn in_one_line(message: &str) -> String {
@@ -47,10 +85,16 @@ fn in_one_line(message: &str) -> String {
         let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
         if i == 0 {
             line.push_str(paragraph.strip_prefix("error: ").unwrap_or(&paragraph));
-        } else if let Some(tip) = paragraph.strip_prefix("tip: ") {
+        } else if let Some(tip) = paragraph.strip_prefix("tip: ")
+            // This tip suggests that an unknown option is a value.
+            && !tip.starts_with("to pass '")
+        {
             line.push_str("; ");
             line.push_str(tip);
         }
+    }
+    for (reason, instead) in VALUE_REASONS {
+        line = line.replace(reason, instead);
     }
     line.push_str("; see --help");
     line
@@ -59,6 +103,14 @@ fn in_one_line(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_numbers_are_removed() {
+        let message = "cannot open a: No such file or directory (os error 2)";
+        assert_eq!(without_error_numbers(message), "cannot open a: No such file or directory");
+        assert_eq!(without_error_numbers("x (os error 2): y (os error 13), z"), "x: y, z");
+        assert_eq!(without_error_numbers("a file (os error x) and"), "a file (os error x) and");
+    }
 
     #[test]
     fn clap_message_is_shortened_to_one_line() {

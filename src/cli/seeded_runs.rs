@@ -75,8 +75,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         if let (Some(violation), None) = (ran.violation, report.first) {
             report.first = Some(seed);
-            eprintln!("after {} steps, {violation}", ran.steps.len());
-            eprintln!("REPRODUCE WITH: mitra sim --workload {} --seeds 1 --from {seed}", entry.name);
+            let _ = writeln!(
+                io::stderr(),
+                "after {} steps, {violation}\nREPRODUCE WITH: mitra sim --workload {} --seeds 1 --from {seed}",
+                ran.steps.len(),
+                entry.name
+            );
         }
         if seed % 64 == 0 {
             bar.set_position(seed - from);

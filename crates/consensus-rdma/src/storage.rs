@@ -40,7 +40,7 @@ pub struct StorageConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The operating system refused an operation on a file.
-    #[error("{path}: {error}", path = path.display())]
+    #[error("cannot use {path}: {error}; free space, or give another directory", path = path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,

@@ -15,8 +15,13 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 pub enum ClientError {
     /// No leader answered within the time limit. The outcome of a change is unknown: it may have been made,
     /// or may still be made.
-    #[error("no leader was reached in {0:?}: {1}")]
+    #[error(
+        "no leader was reached in {0:?}; start the store's processes, or name their client addresses: {1}"
+    )]
     NoLeader(Duration, String),
+    /// No server accepted a [`Watch`].
+    #[error("no server was reached; start the store's processes, or name their client addresses: {0}")]
+    NoServer(String),
     /// The store expired the session, because other clients opened sessions. The change was either made before
     /// the session expired or will never be made.
     #[error("the session has expired; the change was made before that or never will be")]
@@ -31,7 +36,7 @@ pub enum ClientError {
     #[error("unexpected reply from the server: {0}")]
     Protocol(#[from] RespError),
     /// The connection of a [`Watch`] closed.
-    #[error("the connection closed: {0}")]
+    #[error("the connection closed; watch the key again")]
     ConnectionClosed(#[from] io::Error),
 }
 
@@ -109,7 +114,7 @@ impl Client {
     /// applies them.
     ///
     /// # Errors
-    /// [`ClientError::ConnectionClosed`] if no server replies to the request.
+    /// [`ClientError::NoServer`] if no server replies to the request.
     pub fn watch(&self, key: &[u8]) -> Result<Watch, ClientError> {
         let mut last = io::Error::from(io::ErrorKind::NotConnected);
         for &server in &self.servers {
@@ -123,7 +128,7 @@ impl Client {
                 Err(error) => last = error,
             }
         }
-        Err(last.into())
+        Err(ClientError::NoServer(last.to_string()))
     }
 
     fn change(&mut self, change: &[&[u8]]) -> Result<bool, ClientError> {

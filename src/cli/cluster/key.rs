@@ -1,6 +1,6 @@
 //! `mitra key`: creates the signing key of a process.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -39,14 +39,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .create_new(true)
         .mode(0o600)
         .open(&args.file)
-        .with_context(|| format!("cannot write {}", args.file.display()))?;
-    writeln!(file, "{}", hex(&secret))?;
-    let public_key = hex(SigningKey::from_bytes(&secret).verifying_key().as_bytes());
-    match args.json {
-        true => println!("{}", serde_json::json!({"file": args.file, "public_key": public_key})),
-        false => println!("{public_key}"),
+        .with_context(|| format!("cannot create {}; choose a new file", args.file.display()))?;
+    let done = write_keys(args, &secret, &mut file);
+    if done.is_err() {
+        // The secret key is of no use without its public key, and the next try needs a new file.
+        let _ = std::fs::remove_file(&args.file);
     }
-    Ok(ExitCode::SUCCESS)
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Writes the secret key to its file, and then prints the public key.
+fn write_keys(args: &Args, secret: &[u8; 32], file: &mut File) -> anyhow::Result<()> {
+    writeln!(file, "{}", hex(secret)).with_context(|| format!("cannot write {}", args.file.display()))?;
+    let public_key = hex(SigningKey::from_bytes(secret).verifying_key().as_bytes());
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let file = args.file.to_string_lossy();
+        writeln!(out, "{}", serde_json::json!({"file": file, "public_key": public_key}))?;
+    } else {
+        writeln!(out, "{public_key}")?;
+    }
+    Ok(out.flush()?)
 }
 
 /// Returns the signer of process `me` of `n` for one decision. It verifies the other processes' signatures too.

@@ -12,6 +12,7 @@ use mitra_kv::{Client, ClientError, Server, ServerConfig, StoreConfig};
 use serde_json::json;
 
 use super::{ClusterArgs, kv_json};
+use crate::cli::complain;
 
 /// Linearizable key-value store over replicated memory; speaks the Redis protocol
 ///
@@ -45,34 +46,41 @@ enum KvCommand {
     Get {
         #[command(flatten)]
         store: Store,
+        /// The key
         key: String,
     },
     /// Set the value of a key
     Put {
         #[command(flatten)]
         store: Store,
+        /// The key
         key: String,
+        /// The new value
         value: String,
     },
     /// Set the value of a key if it has the expected value
     Cas {
         #[command(flatten)]
         store: Store,
+        /// The key
         key: String,
         /// Expected value
         expected: String,
+        /// The new value
         value: String,
     },
     /// Delete a key
     Delete {
         #[command(flatten)]
         store: Store,
+        /// The key
         key: String,
     },
     /// Print the changes of a key until interrupted
     Watch {
         #[command(flatten)]
         store: Store,
+        /// The key
         key: String,
     },
 }
@@ -115,7 +123,7 @@ struct Store {
     )]
     servers: Vec<SocketAddr>,
     /// Seconds to look for a leader
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=super::MAX_TIMEOUT_SECONDS))]
     timeout: u64,
     /// Print one JSON object
     #[arg(long)]
@@ -148,8 +156,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match done {
         Ok(succeeded) => Ok(ExitCode::from(u8::from(!succeeded))),
         Err(error) => match error.downcast_ref::<ClientError>() {
-            Some(no_leader @ ClientError::NoLeader(..)) => {
-                eprintln!("mitra: {no_leader}");
+            Some(no_leader @ (ClientError::NoLeader(..) | ClientError::NoServer(..))) => {
+                complain(no_leader);
                 Ok(ExitCode::from(3))
             }
             _ => Err(error),

@@ -21,6 +21,9 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
 use sha2::{Digest, Sha256};
 
+/// The longest `--timeout`: a year.
+const MAX_TIMEOUT_SECONDS: u64 = 366 * 24 * 3600;
+
 /// The options of every process and memory node.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ClusterArgs {

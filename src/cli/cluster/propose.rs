@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, alias = "room", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     register_bytes: u32,
     /// Seconds after which the process gives up
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=super::MAX_TIMEOUT_SECONDS))]
     timeout: u64,
     /// Print one JSON object instead of the value
     #[arg(long)]
@@ -95,10 +95,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     if decided.decided.is_none() {
-        eprintln!(
-            "mitra: no decision within {} s: too few processes or memory nodes are connected, or they know an earlier process {}",
+        crate::cli::complain(format_args!(
+            "no decision within {} s: too few processes or memory nodes are connected, or they know an earlier process {}; \
+             start the others, or give --timeout more seconds",
             args.timeout, args.id
-        );
+        ));
     }
     Ok(ExitCode::from(u8::from(decided.decided.is_none())))
 }

@@ -16,8 +16,6 @@ use super::protocol::{
 use super::rail_endpoint::RailEndpoint;
 use super::workload::{Kind, MAX_LEN, Workload, fill, pattern};
 
-/// The time after which the client ends a round and reports the operations as they are.
-const ROUND_TIMEOUT: Duration = Duration::from_secs(20);
 /// The minimum time between two progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -31,6 +29,8 @@ struct Client {
     memory: RemoteRegion,
     pattern: RemoteRegion,
     collected: ClientReport,
+    /// Whether the client still posts operations. The checker knows those that were posted when the client reports.
+    posts: bool,
     /// The number of completions. Operations complete in posting order.
     done: usize,
     completions: Vec<Completion>,
@@ -68,18 +68,23 @@ pub(super) fn round(coordinator: &mut Coordinator, round: &RoundSetup) -> anyhow
         memory,
         pattern,
         collected,
+        posts: true,
         done: 0,
         completions,
     };
     let since = Instant::now();
     let mut last_report = Duration::ZERO;
-    while !client.is_done() && since.elapsed() < ROUND_TIMEOUT {
+    // After the time limit, the operations that are in flight have as long again to complete.
+    let timeout = Duration::from_millis(round.timeout_ms);
+    while !client.is_done() && since.elapsed() < 2 * timeout {
+        client.posts = since.elapsed() < timeout;
         client.poll()?;
         if since.elapsed() > last_report + PROGRESS_INTERVAL {
             last_report = since.elapsed();
             coordinator.send(&FromParticipant::Progress(client.done as u64));
         }
     }
+    client.posts = false;
     coordinator.send(&FromParticipant::ClientReport(client.report()));
     // The peer's vQP may still need responses from this one.
     while coordinator.try_receive().is_none() {
@@ -93,7 +98,8 @@ impl Client {
     fn is_done(&self) -> bool {
         let vqp = &self.rails.vqp;
         // After a move, the server delivers its receives when it knows that the move is complete.
-        let all_completed = self.done == self.workload.ops.len() && vqp.is_move_confirmed();
+        let all_posted = !self.posts || self.collected.ops.len() == self.workload.ops.len();
+        let all_completed = all_posted && self.done == self.collected.ops.len() && vqp.is_move_confirmed();
         all_completed || vqp.close_reason().is_some() && self.done == self.collected.ops.len()
     }
 
@@ -115,7 +121,8 @@ impl Client {
     }
 
     fn post(&mut self) -> anyhow::Result<()> {
-        while self.collected.ops.len() < self.workload.ops.len()
+        while self.posts
+            && self.collected.ops.len() < self.workload.ops.len()
             && self.collected.ops.len() - self.done < self.in_flight
             && !self.rails.vqp.is_halted()
             && self.rails.vqp.close_reason().is_none()

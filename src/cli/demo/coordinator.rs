@@ -32,6 +32,8 @@ pub(super) struct Settings {
     pub(super) ops: usize,
     pub(super) in_flight: u32,
     pub(super) seed: u64,
+    /// The time after which the client of a round posts no more operations, in milliseconds.
+    pub(super) round_timeout_ms: u64,
     pub(super) log: bool,
     /// The fault of every round, if the user chose one.
     pub(super) fault: Option<Trigger>,
@@ -158,6 +160,7 @@ impl Participants {
                 log: settings.log,
                 in_flight: settings.in_flight,
                 ops: settings.ops,
+                timeout_ms: settings.round_timeout_ms,
                 seed,
                 fault: (fault.at == side).then(|| fault.trigger.to_string()),
                 ack_before_placement: fault.trigger.stage == Stage::NotPlaced,

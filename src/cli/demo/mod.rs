@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// Fault in every round, for example nic-dead@5:40 [default: a sequence of ten different faults]
     #[arg(long, value_name = "FAILURE@STAGE:NTH", value_parser = failure)]
     fault: Option<Trigger>,
+    /// Milliseconds after which a round posts no more operations, on a machine that is too slow for all of them
+    #[arg(long, default_value_t = 20_000, hide = true, value_parser = clap::value_parser!(u64).range(1..=20_000))]
+    round_timeout: u64,
     /// Keep a completion log: evidence that survives a failure of the server's NIC
     #[arg(long)]
     log: bool,
@@ -92,12 +95,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = settings(args)?;
     if let Some(dir) = &settings.pcap {
         std::fs::create_dir_all(dir)
-            .with_context(|| format!("cannot create the directory {}", dir.display()))?;
+            .with_context(|| format!("cannot create the directory {}; choose another one", dir.display()))?;
     }
     // The file is created before the run, so that the command fails early if the path cannot be written.
     let mut report = None;
     if let Some(path) = &args.report {
-        report = Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?);
+        report = Some(File::create(path).with_context(|| {
+            format!("cannot write {}; choose a file in a directory that exists", path.display())
+        })?);
     }
     let began = Instant::now();
     let progress = Progress::new(settings.policies.len() * settings.rounds, settings.ops);
@@ -105,7 +110,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     drop(progress);
     let runs = match result {
         Err(error) if error.is::<Interrupted>() => {
-            eprintln!("mitra: interrupted");
+            crate::cli::complain("interrupted");
             return Ok(ExitCode::from(130));
         }
         result => result?,
@@ -119,7 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         serde_json::to_writer_pretty(&mut out, &summary).map_err(io::Error::from)?;
         writeln!(out)?;
         for failure in &summary.verdict.failures {
-            eprintln!("mitra: {failure}");
+            crate::cli::complain(failure);
         }
     } else {
         text::print(&mut out, &summary, &runs)?;
@@ -143,6 +148,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
         ops: args.ops as usize,
         in_flight: args.in_flight,
         seed: args.seed.map_or_else(|| getrandom::u64().map(|seed| seed >> 32), Ok)?,
+        round_timeout_ms: args.round_timeout,
         log: args.log,
         fault: args.fault,
         pcap: args.pcap.clone(),

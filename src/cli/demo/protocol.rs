@@ -45,6 +45,8 @@ pub(super) struct RoundSetup {
     pub(super) ops: usize,
     /// The seed of the workload.
     pub(super) seed: u64,
+    /// The time after which the client posts no more operations, in milliseconds.
+    pub(super) timeout_ms: u64,
     /// The fault script to arm at this participant.
     pub(super) fault: Option<String>,
     /// Whether the fault acknowledges data before its placement. The NIC must be opened with that capability.

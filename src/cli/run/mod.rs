@@ -14,6 +14,7 @@ use anyhow::Context;
 use mitra_control::{FaultScript, RailsConfig, Settings, run_dir};
 use mitra_failover::{Policy, WritePolicy};
 
+use super::complain;
 use program::{Program, RunError};
 
 /// Run an unmodified libibverbs program on Mitra's software NICs
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let program = match Program::find(&args.command[0]) {
         Ok(program) => program,
         Err(RunError { code, reason }) => {
-            eprintln!("mitra: {reason}");
+            complain(reason);
             return Ok(ExitCode::from(code));
         }
     };
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !settings.quiet
         && let Some(note) = program.note()
     {
-        eprintln!("mitra: note: {note}");
+        complain(format_args!("note: {note}"));
     }
     let error = Command::new(&program.path)
         .arg0(&args.command[0])
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .envs(settings.to_env())
         .env(library::LD_PRELOAD, preloaded)
         .exec();
-    eprintln!("mitra: cannot run {}: {error}", program.path.display());
+    complain(format_args!("cannot run {}: {error}", program.path.display()));
     Ok(ExitCode::from(program::CANNOT_RUN))
 }
 

@@ -131,7 +131,9 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let input: Box<dyn Read> = if path.as_os_str() == "-" {
         Box::new(io::stdin().lock())
     } else {
-        Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?)
+        Box::new(File::open(path).with_context(|| {
+            format!("cannot open {}; give the path of an edge list, or - for standard input", path.display())
+        })?)
     };
     let mut text = Vec::new();
     let limit = MAX_BYTES as u64 + 1;
@@ -142,7 +144,9 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 /// Creates an output file and returns it with its path.
 fn create(path: &Option<PathBuf>) -> anyhow::Result<Option<(&Path, File)>> {
     let Some(path) = path else { return Ok(None) };
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let file = File::create(path).with_context(|| {
+        format!("cannot write {}; choose a file in a directory that exists", path.display())
+    })?;
     Ok(Some((path, file)))
 }
 
