@@ -216,7 +216,7 @@ impl Dm {
         let rights = mr::access(flags & !IBV_ACCESS_ZERO_BASED)?;
         if rights.contains(Access::REMOTE_ATOMIC) && !offset.is_multiple_of(8) {
             return Err(Error::Invalid(
-                "a region of device memory for atomics must begin at a multiple of 8",
+                "a region of device memory for atomics begins at a multiple of 8; pass such an offset",
             ));
         }
         Ok((offset as usize, rights))

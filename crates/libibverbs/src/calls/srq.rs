@@ -161,7 +161,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 fn modify(object: &Srq, context: &Context, attr: &ibv_srq_attr, mask: u32) -> Result<()> {
     let has = |attribute: u32| mask & attribute != 0;
     if has(!(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) {
-        return Err(Error::Unsupported("an unknown attribute of a shared receive queue"));
+        return Err(Error::Unsupported("an unknown attribute of a shared receive queue; leave its bit out"));
     }
     if has(IBV_SRQ_LIMIT) {
         let earlier = object.depth.load(Ordering::Relaxed);

@@ -129,8 +129,8 @@ static void create_srq(void) { NEW(ibv_srq_init_attr, init, .attr = { .max_wr = 
 static void modify_srq(void)
 {
 	struct ibv_srq *srq = make_srq();
-	NEW(ibv_srq_attr, attr, .max_wr = 8);
-	TWICE(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
+	NEW(ibv_srq_attr, attr, .srq_limit = 8);
+	TWICE(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == EINVAL);
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 static void query_srq(void) { struct ibv_srq *old = old_srq(); struct ibv_srq_attr attr; TWICE(ibv_query_srq(old, &attr) == ENOENT); }
@@ -243,6 +243,18 @@ static void advise_mr(void)
 	NEW(ibv_sge, sge, (uintptr_t)end.memory, 8, end.mr->lkey);
 	TWICE(ibv_advise_mr(end.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1) == EINVAL);
 }
+static void alloc_dm(void) { NEW(ibv_alloc_dm_attr, attr, 0); NULL_TWICE(ibv_alloc_dm(end.context, &attr)); }
+static struct ibv_dm *make_dm(void)
+{
+	NEW(ibv_alloc_dm_attr, attr, .length = 64);
+	struct ibv_dm *dm = ibv_alloc_dm(end.context, &attr);
+	CHECK(dm);
+	return dm;
+}
+static void free_dm(void) { struct ibv_dm *dm = make_dm(); CHECK(ibv_free_dm(dm) == 0); TWICE(verbs_get_ctx(end.context)->free_dm(dm) == ENOENT); }
+static void reg_dm_mr(void) { struct ibv_dm *dm = make_dm(); NULL_TWICE(ibv_reg_dm_mr(end.pd, dm, 0, 8, 0)); CHECK(ibv_free_dm(dm) == 0); }
+static void memcpy_to_dm(void) { struct ibv_dm *dm = make_dm(); TWICE(ibv_memcpy_to_dm(dm, 1, end.memory, 4) == EINVAL); CHECK(ibv_free_dm(dm) == 0); }
+static void memcpy_from_dm(void) { struct ibv_dm *dm = make_dm(); TWICE(ibv_memcpy_from_dm(end.memory, dm, 64, 4) != 0); CHECK(ibv_free_dm(dm) == 0); }
 static void alloc_null_mr(void) { struct ibv_pd *old = old_pd(); NULL_TWICE(ibv_alloc_null_mr(old)); }
 
 static void poll_cq(void) { struct ibv_wc wc; TWICE(ibv_poll_cq(end.cq, -1, &wc) < 0); }
@@ -281,13 +293,7 @@ static void post_srq_recv(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 static void alloc_mw(void) { NULL_TWICE(ibv_alloc_mw(end.pd, 7)); }
-static void alloc_mw_rails(void)
-{
-	if (several_rails)
-		NULL_TWICE(ibv_alloc_mw(end.pd, IBV_MW_TYPE_1));
-	else
-		NULL_TWICE(ibv_alloc_mw(old_pd(), IBV_MW_TYPE_1));
-}
+static void alloc_mw_of_old_pd(void) { struct ibv_pd *old = old_pd(); NULL_TWICE(ibv_alloc_mw(old, IBV_MW_TYPE_1)); }
 static void bind_mw(void)
 {
 	struct ibv_qp *qp = make_qp(&end);
@@ -366,11 +372,13 @@ static const struct row rows[] = {
 	SLOT(get_srq_num, ibv_get_srq_num, get_srq_num), SLOT(open_qp, ibv_open_qp, open_qp), SLOT(alloc_td, ibv_alloc_td, alloc_td),
 	SLOT(dealloc_td, ibv_dealloc_td, dealloc_td), SLOT(alloc_parent_domain, ibv_alloc_parent_domain, alloc_parent_domain),
 	SLOT(advise_mr, ibv_advise_mr, advise_mr), SLOT(alloc_null_mr, ibv_alloc_null_mr, alloc_null_mr),
+	SLOT(alloc_dm, ibv_alloc_dm, alloc_dm), SLOT(free_dm, ibv_free_dm, free_dm), SLOT(reg_dm_mr, ibv_reg_dm_mr, reg_dm_mr),
+	CALLED(ibv_dm.memcpy_to_dm, ibv_memcpy_to_dm, memcpy_to_dm), CALLED(ibv_dm.memcpy_from_dm, ibv_memcpy_from_dm, memcpy_from_dm),
 	OPERATION(poll_cq, ibv_poll_cq, poll_cq), OPERATION(poll_cq, ibv_poll_cq, poll_old_cq),
 	OPERATION(req_notify_cq, ibv_req_notify_cq, req_notify_cq),
 	OPERATION(post_send, ibv_post_send, post_send), OPERATION(post_send, ibv_post_send, post_send_opcode),
 	OPERATION(post_recv, ibv_post_recv, post_recv), OPERATION(post_srq_recv, ibv_post_srq_recv, post_srq_recv),
-	OPERATION(alloc_mw, ibv_alloc_mw, alloc_mw), OPERATION(alloc_mw, ibv_alloc_mw, alloc_mw_rails),
+	OPERATION(alloc_mw, ibv_alloc_mw, alloc_mw), OPERATION(alloc_mw, ibv_alloc_mw, alloc_mw_of_old_pd),
 	OPERATION(bind_mw, ibv_bind_mw, bind_mw), OPERATION(dealloc_mw, ibv_dealloc_mw, dealloc_mw),
 	CALLED(ibv_cq_ex.start_poll, ibv_start_poll, start_poll), CALLED(ibv_cq_ex.next_poll, ibv_next_poll, next_poll),
 	CALLED(ibv_qp_ex.wr_complete, ibv_wr_complete, wr_complete),
@@ -462,8 +470,6 @@ int main(int argc, char **argv)
 		CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == -1);
 		return 0;
 	}
-	const char *rails = getenv("MITRA_RAILS");
-	several_rails = rails && strcmp(rails, "1") != 0;
 	end = open_end();
 	if (argc > 1 && strcmp(argv[1], "names") == 0) {
 		names(argv + 2);

@@ -6,7 +6,6 @@
 #include "test_support.h"
 
 static struct end end;
-static bool several_rails;
 
 static void *scratch[8][256];
 

@@ -68,7 +68,9 @@ impl Nic {
             Some(srq) => {
                 let queue = self.shared.srqs.get(srq.0)?;
                 if queue.xrc.is_some() {
-                    return Err(Error::Invalid("only XRC messages reach an XRC shared receive queue"));
+                    return Err(Error::Invalid(
+                        "only XRC messages reach an XRC shared receive queue; use another one",
+                    ));
                 }
                 Ok((RecvSource::Shared(srq), queue.pd))
             }
