@@ -9,6 +9,9 @@ use crate::domain::Domain;
 use crate::secret::Secret;
 use crate::vqp::VirtualQp;
 
+/// The greatest number of entries of a completion log. It is above the depth of any send queue that a NIC has.
+const MAX_LOG_ENTRIES: u32 = 1 << 20;
+
 /// The greatest number of retransmissions and of RNR retries, which are 3-bit numbers (IBTA volume 1, 9.7.5.1.5 and 11.2.5.2).
 const MAX_RETRIES: u8 = 7;
 
@@ -59,6 +62,14 @@ pub enum BuildError {
         requested: u64,
         /// The entries that every NIC has.
         limit: u64,
+    },
+    /// The completion log is larger than any peer needs.
+    #[error("completion_log_entries is {requested}; say at most {limit}")]
+    LogEntries {
+        /// The configured number of entries.
+        requested: u32,
+        /// The greatest number.
+        limit: u32,
     },
     /// The receive queue is deeper than a NIC allows.
     #[error("recv_wrs is {requested}, and a NIC of the domain has {limit} entries; lower recv_wrs")]
@@ -127,6 +138,9 @@ impl From<BuildError> for Error {
         let limit = |attribute, requested, limit| Error::Limit { attribute, requested, limit };
         match error {
             BuildError::SendQueue { requested, limit: most } => limit("send queue entries", requested, most),
+            BuildError::LogEntries { requested, limit: most } => {
+                limit("completion_log_entries", requested.into(), most.into())
+            }
             BuildError::RecvQueue { requested, limit: most } => {
                 limit("receive queue entries", requested, most)
             }
@@ -283,6 +297,9 @@ fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> {
     let (sends, recvs) = (u64::from(config.send_wrs) * wrs_per_op, u64::from(config.recv_wrs));
     if sends > limit {
         return Err(BuildError::SendQueue { requested: sends, limit });
+    }
+    if let Some(requested) = config.completion_log_entries.filter(|&entries| entries > MAX_LOG_ENTRIES) {
+        return Err(BuildError::LogEntries { requested, limit: MAX_LOG_ENTRIES });
     }
     if recvs > limit {
         return Err(BuildError::RecvQueue { requested: recvs, limit });

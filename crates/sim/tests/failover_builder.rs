@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mitra_failover::{BuildError, DetectorConfig, Domain, VirtualQp, VirtualQpBuilder};
 use mitra_sim::Testbed;
-use mitra_verbs::{Capabilities, Provider};
+use mitra_verbs::{Capabilities, Provider, QpBuildError, QpBuilder};
 
 fn domain(capabilities: Capabilities) -> (Testbed, Arc<Domain>) {
     let config = mitra_sim::Config { capabilities, ..mitra_sim::Config::fault_free() };
@@ -71,4 +71,43 @@ fn completion_log_is_refused_by_name_of_unordered_nic() {
     let nic = testbed.nics[0][0].attr().name.clone();
     assert!(error.to_string().contains(&nic));
     assert_eq!(error, BuildError::UnorderedWrites { nic });
+}
+
+/// The log is memory that the configuration of this end determines, so its size has a limit.
+#[test]
+fn completion_log_has_bounded_size() {
+    let (_testbed, domain) = domain(mitra_sim::Config::fault_free().capabilities);
+    let build = |entries| {
+        VirtualQp::builder(&domain).completion_log(true).completion_log_entries(entries).build().map(drop)
+    };
+    let error = build(u32::MAX).expect_err("the log would have 32 GiB");
+    assert_eq!(error, BuildError::LogEntries { requested: u32::MAX, limit: 1 << 20 });
+    assert!(error.to_string().contains("completion_log_entries"), "{error}");
+    assert_eq!(build(1 << 20), Ok(()));
+}
+
+#[test]
+fn longest_heartbeat_interval_never_times_out() {
+    let detector = DetectorConfig { heartbeat_interval: Duration::MAX, ..Default::default() };
+    let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
+    let mut ends = [0, 1].map(|host: usize| {
+        let nics = testbed.nics[host].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+        let domain = Domain::new(nics).expect("the NICs have room");
+        VirtualQp::builder(&domain).detector(detector).build().expect("the configuration is valid")
+    });
+    let info = ends[1].local_info().expect("the NICs are alive");
+    ends[0].connect(&info).expect("the ends match");
+    ends[0].progress();
+    assert_eq!(ends[0].close_reason(), None);
+}
+
+#[test]
+fn queue_pair_has_one_receive_queue() {
+    let (_testbed, domain) = domain(mitra_sim::Config::fault_free().capabilities);
+    let nic = &domain.nics()[0];
+    let cq = nic.provider.create_cq(8, None).expect("the NIC has room");
+    let srq = nic.provider.create_srq(nic.pd, 8).expect("the NIC has room");
+    let builder = QpBuilder::rc(nic.pd, cq).srq(srq);
+    assert_eq!(builder.recv_wrs(8).build(&*nic.provider), Err(QpBuildError::TwoReceiveQueues));
+    assert!(builder.build(&*nic.provider).is_ok());
 }

@@ -49,7 +49,7 @@ impl Heartbeats {
         if detector.max_missed_heartbeats == 0 {
             return;
         }
-        let timeout = detector.heartbeat_interval * detector.max_missed_heartbeats;
+        let timeout = detector.heartbeat_interval.saturating_mul(detector.max_missed_heartbeats);
         if since_last_run > timeout / 2 {
             // This end has not read messages for so long that the missing heartbeats do not show that the peer was silent.
             dp.rails_mut().note_all_heard(now);
