@@ -2,8 +2,12 @@
 
 mod vqp_pair;
 
-use mitra_failover::{CloseReason, Config, Outcome};
-use mitra_verbs::{Access, Data, SendOp, WcStatus};
+use std::sync::Arc;
+
+use mitra_failover::{CloseReason, Config, Domain, Outcome, Secret, UnresolvedError, VirtualQp};
+use mitra_sim::Testbed;
+use mitra_transport::fault::Failure;
+use mitra_verbs::{Access, Data, Provider, QpState, SendOp, WcStatus};
 use vqp_pair::{VqpPair, config};
 
 /// The number of rounds of polling in which a failover ends and the old rail is rebuilt.
@@ -144,4 +148,44 @@ fn memory_of_another_domain_is_refused_on_every_rail() {
             assert_eq!(pair.memory[1].load(0), 0);
         }
     }
+}
+
+/// A queue pair in RTR keeps its rights until it enters RTS.
+#[test]
+fn right_that_is_revoked_in_rtr_is_revoked_in_rts() {
+    let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
+    let mut ends = [0, 1].map(|i: usize| {
+        let nics = testbed.nics[i].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+        let domain = Domain::new(nics).expect("the NICs have room");
+        let secret = Secret::fixed([i as u64 + 1, 7]);
+        VirtualQp::builder(&domain).config(config()).secret(secret).build().expect("the NICs have room")
+    });
+    let infos = ends.each_ref().map(|end| end.local_info().expect("the NICs are alive"));
+    let min_rnr_timer = config().min_rnr_timer;
+    for i in 0..2 {
+        ends[i].modify_to_rtr(&infos[1 - i], min_rnr_timer).expect("the ends match");
+    }
+    ends[1].set_access(Access::REMOTE_READ).expect("the NICs are alive");
+    ends.iter_mut().for_each(|end| end.modify_to_rts(7).expect("the NICs are alive"));
+    let first_rail = testbed.nics[1][0].query_qp(ends[1].qpn()).expect("the NIC is alive");
+    assert_eq!((first_rail.state, first_rail.attr.access), (QpState::Rts, Some(Access::REMOTE_READ)));
+}
+
+/// A hung NIC still executes requests. A change of the rights resets it.
+#[test]
+fn hung_nic_does_not_grant_revoked_right() {
+    let mut pair = VqpPair::new(2, config());
+    pair.poll_times(&[0, 1], 5);
+    let nic = pair.testbed.nics[1][0].id();
+    pair.testbed.world.fail(nic, Failure::NicHung);
+    pair.vqps[1].set_access(Access::REMOTE_READ).expect("the NIC can be reset");
+    pair.send_write(1, 64, 7);
+    pair.poll_times(&[0], 400);
+    assert_eq!(pair.memory[1].load(64), 0);
+    // The reset has destroyed the evidence.
+    pair.poll_times(&[0, 1], FAILOVER);
+    let indeterminate = Outcome::Unresolved(UnresolvedError::Indeterminate);
+    assert_eq!((pair.outcome(0, 1, false), pair.memory[1].load(64)), (Some(indeterminate), 0));
+    pair.vqps[0].resume();
+    check_refused(&mut pair);
 }

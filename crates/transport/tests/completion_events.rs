@@ -65,3 +65,30 @@ fn error_completion_counts_as_solicited() {
     p.run();
     assert_eq!(p.nodes[0].nic.poll_cq_event(), Some(cq));
 }
+
+/// A reset removes the completions of the queue pair from both queues. Those of another queue pair stay, and raise an event as before.
+#[test]
+fn reset_removes_completions_of_its_queue_pair_only() {
+    let mut p = pair();
+    let [send_cq, recv_cq] = [p.nodes[1].send_cq, p.nodes[1].recv_cq];
+    let init = QpInitAttr { send_cq: recv_cq, ..p.status(1).init };
+    let now = p.now;
+    let nic = &mut p.nodes[1].nic;
+    let other = nic.create_qp(now, &init).unwrap();
+    nic.modify_qp(now, other, &Setup::default().to_init()).unwrap();
+    nic.post_recv(other, &[RecvWr::new(7, p.nodes[1].mr.sge(0, 8))]).unwrap();
+    p.nodes[1].nic.modify_qp(now, other, &QpAttr::to(QpState::Err)).unwrap();
+    p.post_recv(RecvWr::new(1, p.sge(1, 0, 8)));
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
+    p.post_on(1, &[SendWr::new(2, SendOp::Write(p.nodes[0].mr.remote(0)), Data::inline(b"x"))]).unwrap();
+    p.run();
+    let len = |p: &NicPair, cq| p.nodes[1].nic.cq_len(cq).unwrap();
+    assert_eq!((len(&p, send_cq), len(&p, recv_cq)), (1, 2));
+    p.modify(1, &QpAttr::to(QpState::Reset));
+    assert_eq!(len(&p, send_cq), 0);
+    p.nodes[1].nic.req_notify_cq(recv_cq, false).unwrap();
+    p.nodes[1].nic.req_notify_cq(send_cq, false).unwrap();
+    assert_eq!(p.nodes[1].nic.poll_cq_event(), Some(recv_cq), "the other completion was not reported");
+    assert_eq!(p.nodes[1].nic.poll_cq_event(), None);
+    assert_eq!(statuses(&p.recv_completions(1)), [(7, WcStatus::Flushed)]);
+}

@@ -1,4 +1,4 @@
-//! Completion queues that overflow.
+//! Completion queues that overflow, and the size of completion queues.
 
 mod common;
 
@@ -51,4 +51,26 @@ fn overflowed_cq_fails_queue_pairs_that_use_it_later() {
     p.run();
     assert_eq!((p.state(1), p.events(1)), (QpState::Err, vec![AsyncEvent::CqError(cq)]));
     assert_eq!(statuses(&p.send_completions(0)), [(8, WcStatus::Success), (9, WcStatus::RetryExceeded)]);
+    p.post_recv(RecvWr::new(10, p.sge(1, 4096, 64)));
+    assert_eq!(p.events(1), [], "a flushed receive tells nothing new");
+}
+
+#[test]
+fn completion_queue_is_resized_with_its_completions() {
+    let mut p = Setup { cq_depth: 4, ..Setup::default() }.pair();
+    let cq = p.nodes[0].send_cq;
+    for i in 0..3 {
+        p.post(write(&p, i, 0, 8));
+    }
+    p.run();
+    let limit = p.nodes[0].nic.attr().limits.cqe;
+    let mut resize = |depth, waiting| p.nodes[0].nic.resize_cq(cq, depth, waiting).is_ok();
+    assert!(!resize(0, 0) && !resize(2, 0) && !resize(limit + 1, 0), "no entries, too few, too many");
+    assert!(!resize(4, 2), "the driver has two more");
+    assert!(resize(limit, 0) && resize(5, 2) && resize(3, 0));
+    p.post(write(&p, 3, 0, 8));
+    p.run();
+    assert_eq!(p.events(0), [AsyncEvent::CqError(cq)], "the new size is in force");
+    let success = |wr_id| (wr_id, WcStatus::Success);
+    assert_eq!(statuses(&p.send_completions(0)), [0, 1, 2].map(success));
 }

@@ -309,6 +309,11 @@ fn duplicate_read_in_other_message_uses_domain_of_its_own_queue() {
     x.p.inject(1, &through_other);
     x.p.run();
     assert!(!x.p.sent_opcodes(1).contains(&"XRC_RDMA_READ_RESPONSE_ONLY"), "{:?}", x.p.sent_opcodes(1));
+    // Through a queue that does not exist, it gets no answer.
+    x.p.sent.clear();
+    x.p.inject(1, &Packet { transport: Transport::Xrc(Srqn::new(1)), ..read });
+    x.p.run();
+    assert!(x.p.sent_opcodes(1).is_empty(), "{:?}", x.p.sent_opcodes(1));
 }
 
 #[test]
