@@ -363,7 +363,10 @@ fn faults_reach_running_programs() {
         "no process 1 of yours has Mitra's device open",
     );
     refused(&mut scene.mitra(&["fault", "rail0", "gone"]), 2, "unknown fault \"gone\"");
-    refused(&mut scene.mitra(&["fault"]), 2, "<SCRIPT>");
+    refused(&mut scene.mitra(&["fault", "--all"]), 2, "the fault is missing");
+    let output = fault(&[]);
+    assert_eq!((output.status.code(), &output.stdout), (Some(2), &fault(&["--list"]).stdout));
+    assert!(stderr(&output).contains("nothing was injected"), "{}", stderr(&output));
     refused(&mut scene.mitra(&["fault", "--list", "rail0 up"]), 2, "cannot be used with");
     drop(server);
     let none = "none of your programs has Mitra's device open";
