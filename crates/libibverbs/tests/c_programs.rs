@@ -87,7 +87,7 @@ scenarios! { MEMORY_REGIONS (on_one_rail on_two_rails): unregisterable reregistr
 
 scenarios! { PERMISSIONS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_immediates failovers datagrams unreliable_writes }
 
-scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): window_rights invalidations refused_invalidations window_bound_for_all }
+scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): window_rights invalidations refused_invalidations window_bound_for_all binds_wake_sleepers refused_binds }
 
 scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions shared_receive_queues }
 

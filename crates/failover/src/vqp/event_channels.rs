@@ -12,8 +12,9 @@ use crate::domain::LocalNic;
 use crate::vqp::VirtualQp;
 use crate::vqp::rail_set::RailSet;
 
-/// The time between two rounds while a failover is in progress. The fence counts polls, which no event announces.
-const FAILOVER_INTERVAL: Duration = Duration::from_millis(1);
+/// The time between two rounds while a failover is in progress, or while NICs execute a bind or an invalidation. The fence counts polls, which no
+/// event announces, and the queue pairs for type 1 windows raise no events.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The completion channels of one vQP, and its armed completion queues.
 #[derive(Debug)]
@@ -112,9 +113,9 @@ impl VirtualQp {
 
     /// The time at which [`VirtualQp::handle_events`] is due without an event. `None` if no timer is running.
     pub fn event_timeout(&self) -> Option<Time> {
-        let in_failover =
-            self.recovery.is_failover_in_progress().then(|| self.datapath.now() + FAILOVER_INTERVAL);
-        [self.poll_timeout(), in_failover].into_iter().flatten().min()
+        let polls = self.recovery.is_failover_in_progress() || self.datapath.windows().is_busy();
+        let next_round = polls.then(|| self.datapath.now() + POLL_INTERVAL);
+        [self.poll_timeout(), next_round].into_iter().flatten().min()
     }
 
     /// Returns whether [`VirtualQp::take_completions`] would return a completion.

@@ -217,11 +217,85 @@ static void window_bound_for_all(void)
 	end.mr = region;
 }
 
+/* Waits for the event of a completion of the requester, which then is there. */
+static void sleep_until_complete(uint64_t wr_id)
+{
+	struct ibv_cq *cq;
+	void *context;
+	struct ibv_wc wc;
+	int n;
+	while ((n = ibv_poll_cq(end.cq, 1, &wc)) == 0) {
+		CHECK(ibv_get_cq_event(end.channel, &cq, &context) == 0 && cq == end.cq);
+		ibv_ack_cq_events(cq, 1);
+		CHECK(ibv_req_notify_cq(cq, 0) == 0);
+	}
+	CHECK(n == 1 && wc.wr_id == wr_id && wc.status == IBV_WC_SUCCESS);
+}
+
+/* Binds and invalidations complete while the program sleeps. */
+static void binds_wake_sleepers(void)
+{
+	struct ibv_mr *mr;
+	struct ibv_mw *first, *second;
+	CHECK(mr = ibv_reg_mr(end.pd, end.memory, 2 * PAGE, ALL | IBV_ACCESS_MW_BIND));
+	CHECK((first = ibv_alloc_mw(end.pd, IBV_MW_TYPE_1)) && (second = ibv_alloc_mw(end.pd, IBV_MW_TYPE_2)));
+	pair(ALL);
+	CHECK(ibv_req_notify_cq(end.cq, 0) == 0);
+	struct ibv_mw_bind_info info = { mr, (uintptr_t)target(), 8, IBV_ACCESS_REMOTE_READ };
+	for (int i = 0; i < 20; i++) {
+		struct ibv_mw_bind bind = { .wr_id = 1, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
+		CHECK(ibv_bind_mw(one, first, &bind) == 0);
+		sleep_until_complete(1);
+		struct ibv_send_wr wr = {
+			.wr_id = 2, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED,
+			.bind_mw = { .mw = second, .rkey = second->rkey, .bind_info = info },
+		}, *bad;
+		CHECK(ibv_post_send(one, &wr, &bad) == 0);
+		sleep_until_complete(2);
+		wr = (struct ibv_send_wr){ .wr_id = 3, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED, .invalidate_rkey = second->rkey };
+		CHECK(ibv_post_send(one, &wr, &bad) == 0);
+		sleep_until_complete(3);
+	}
+	unpair();
+	CHECK(ibv_dealloc_mw(first) == 0 && ibv_dealloc_mw(second) == 0 && ibv_dereg_mr(mr) == 0);
+}
+
+/* With several rails, windows are bound on RC queue pairs only, which are not connected to themselves. */
+static void refused_binds(void)
+{
+	int refused_with = rails() > 1 ? EOPNOTSUPP : 0;
+	struct ibv_mr *mr;
+	struct ibv_mw *mw;
+	struct ibv_send_wr *bad;
+	CHECK(mr = ibv_reg_mr(end.pd, end.memory, 2 * PAGE, ALL | IBV_ACCESS_MW_BIND));
+	for (int is_uc = 0; is_uc < 2; is_uc++) {
+		struct ibv_qp_init_attr init = plain_init(&end);
+		init.qp_type = is_uc ? IBV_QPT_UC : IBV_QPT_RC;
+		CHECK(mw = ibv_alloc_mw(end.pd, IBV_MW_TYPE_2));
+		CHECK(one = ibv_create_qp(end.pd, &init));
+		struct ibv_send_wr wr = {
+			.wr_id = 1, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED,
+			.bind_mw = { .mw = mw, .rkey = mw->rkey, .bind_info = { mr, (uintptr_t)target(), 8, IBV_ACCESS_REMOTE_WRITE } },
+		};
+		if (is_uc) {
+			CHECK(ibv_post_send(one, &wr, &bad) == (rails() > 1 ? EOPNOTSUPP : EINVAL));
+		} else {
+			initialize(one, ALL);
+			connect_to(one, connection_data_of(&end, one));
+			CHECK(ibv_post_send(one, &wr, &bad) == refused_with);
+			if (!refused_with)
+				completes(1, IBV_WC_SUCCESS);
+		}
+		CHECK(ibv_destroy_qp(one) == 0 && ibv_dealloc_mw(mw) == 0);
+	}
+	CHECK(ibv_dereg_mr(mr) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
 		{ "window_rights", window_rights }, { "invalidations", invalidations }, { "refused_invalidations", refused_invalidations },
-		{ "window_bound_for_all", window_bound_for_all },
+		{ "window_bound_for_all", window_bound_for_all }, { "binds_wake_sleepers", binds_wake_sleepers }, { "refused_binds", refused_binds },
 	};
 	CHECK(argc == 2);
 	alarm(60);
