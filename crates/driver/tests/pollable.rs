@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use mitra_driver::PollableQp;
 use mitra_failover::{Completion, Config, VirtualQp};
 use mitra_softnic::fault::Failure;
-use mitra_verbs::{Data, SendOp, SendWr};
+use mitra_verbs::{Access, Data, SendOp, SendWr, WindowBind, WindowType};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use common::Host;
@@ -71,6 +71,31 @@ fn completions_of_local_shutdown_make_descriptor_readable() {
         active.poll(&mut completions).expect("the NICs are alive");
     }
     assert_eq!((completions.len(), completions[0].wr_id), (1, 3));
+}
+
+/// A bind completes when the NICs of both rails have executed it. The test hangs if nothing wakes the end for that.
+#[test]
+fn binds_make_descriptor_readable() {
+    let (a, b) = (Host::open(), Host::open());
+    let [mut active, _passive] = connect([&a, &b], quiet());
+    let rights = Access::LOCAL_WRITE | Access::WINDOW_BIND;
+    let mr = a.domain.register(&a.memory, rights).expect("a free region").primary();
+    let mut completions = Vec::new();
+    for window_type in [WindowType::Type1, WindowType::Type2] {
+        let mw = a.domain.alloc_mw(window_type).expect("a free window").primary();
+        let access = Access::REMOTE_READ;
+        let bind = WindowBind { mw: mw.id, rkey: mw.rkey, mr: mr.id, addr: mr.addr, len: 8, access };
+        let wr = SendWr::new(1, SendOp::BindWindow(bind), Data::empty());
+        active.vqp_mut().post_send(wr).expect("the vQP is open");
+        while completions.is_empty() {
+            poll(&mut [PollFd::new(active.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)
+                .expect("a valid descriptor");
+            active.poll(&mut completions).expect("the NICs are alive");
+        }
+        for completion in completions.drain(..) {
+            completion.into_result().expect("the window is bound");
+        }
+    }
 }
 
 /// The test waits for both descriptors in one thread without a timeout, so it hangs if an event is missed.
