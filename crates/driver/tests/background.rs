@@ -13,7 +13,12 @@ use common::Host;
 
 /// Serves the ends of a connection between two hosts.
 fn connect([a, b]: [&Host; 2], driver: &Driver) -> [DrivenQp; 2] {
-    let ends = [a, b].map(|host| driver.serve(VirtualQp::builder(&host.domain)).expect("a free vQP"));
+    connect_with([a, b], driver, Config::default())
+}
+
+fn connect_with([a, b]: [&Host; 2], driver: &Driver, config: Config) -> [DrivenQp; 2] {
+    let ends =
+        [a, b].map(|host| driver.serve(VirtualQp::builder(&host.domain).config(config)).expect("a free vQP"));
     let infos = ends.each_ref().map(|end| end.lock().local_info().expect("the NICs are alive"));
     ends[0].lock().connect(&infos[1]).expect("the ends match");
     ends[1].lock().connect(&infos[0]).expect("the ends match");
@@ -57,12 +62,7 @@ fn both_ends_wait_while_rail_fails() {
     let driver = Driver::start().expect("a free thread");
     let mut config = Config::default();
     config.detector.max_missed_heartbeats = 0;
-    let ends = [&a, &b]
-        .map(|host| driver.serve(VirtualQp::builder(&host.domain).config(config)).expect("a free vQP"));
-    let infos = ends.each_ref().map(|end| end.lock().local_info().expect("the NICs are alive"));
-    ends[0].lock().connect(&infos[1]).expect("the ends match");
-    ends[1].lock().connect(&infos[0]).expect("the ends match");
-    ends[0].lock().import(&b.region()).expect("the vQP is connected");
+    let ends = connect_with([&a, &b], &driver, config);
     let mut completions = Vec::new();
     for i in 0..500 {
         if i == 250 {
@@ -112,6 +112,32 @@ fn end_of_peer_wakes_both_waits() {
         assert_eq!(closed.join().expect("no panic"), CloseReason::PeerClosed);
         assert_eq!(waited.join().expect("no panic"), Err(CloseReason::PeerClosed));
     });
+}
+
+#[test]
+fn local_shutdown_wakes_waiting_thread() {
+    let (a, b) = (Host::open(), Host::open());
+    let driver = Driver::start().expect("a free thread");
+    let mut config = Config::default();
+    config.detector.max_missed_heartbeats = 0;
+    let [ending, _peer] = connect_with([&a, &b], &driver, config);
+    std::thread::scope(|scope| {
+        let closed = scope.spawn(|| ending.wait_closed());
+        // Most probably the thread waits by then. Without heartbeats, only the guard wakes it.
+        std::thread::sleep(Duration::from_millis(100));
+        ending.lock().shutdown();
+        assert_eq!(closed.join().expect("no panic"), CloseReason::Closed);
+    });
+}
+
+#[test]
+fn dropped_vqps_are_forgotten() {
+    let (a, b) = (Host::open(), Host::open());
+    let driver = Driver::start().expect("a free thread");
+    let ends = connect([&a, &b], &driver);
+    assert!(format!("{driver:?}").contains("(2 virtual"));
+    drop(ends);
+    assert!(format!("{driver:?}").contains("(0 virtual"));
 }
 
 /// The thread lives as long as a vQP, and ends with the last one.

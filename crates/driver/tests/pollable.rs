@@ -56,6 +56,43 @@ fn descriptor_is_readable_only_while_something_is_to_do() {
     assert_eq!(b.memory.load(0), 9);
 }
 
+/// Polls until the descriptor is not readable.
+fn calm_down(end: &mut PollableQp) {
+    for _ in 0..100_000 {
+        if !is_readable(end) {
+            return;
+        }
+        end.poll(&mut Vec::new()).expect("the NICs are alive");
+    }
+    panic!("the descriptor stays readable");
+}
+
+#[test]
+fn timers_and_events_of_nics_leave_descriptor_unreadable() {
+    let (a, b) = (Host::open(), Host::open());
+    // Heartbeats set timers.
+    let [mut active, _passive] = connect([&a, &b], Config::default());
+    for round in 0..20 {
+        poll(&mut [PollFd::new(active.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)
+            .expect("a valid descriptor");
+        if round == 10 {
+            a.nics[1].faults().fail(Failure::LinkDown);
+        }
+        calm_down(&mut active);
+    }
+}
+
+/// Such a vQP does not take the events of its NICs, which others wait for.
+#[test]
+fn events_of_nics_leave_unconnected_vqp_unreadable() {
+    let host = Host::open();
+    let mut qp = PollableQp::build(VirtualQp::builder(&host.domain)).expect("a free vQP");
+    calm_down(&mut qp);
+    host.nics[0].faults().fail(Failure::LinkDown);
+    poll(&mut [PollFd::new(qp.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).expect("a valid descriptor");
+    calm_down(&mut qp);
+}
+
 /// The guard's call may close the vQP, whose completions no NIC announces.
 #[test]
 fn completions_of_local_shutdown_make_descriptor_readable() {
