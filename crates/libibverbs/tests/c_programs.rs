@@ -63,7 +63,7 @@ macro_rules! scenarios {
 
 scenarios! { TWO_PROCESSES (on_one_rail on_two_rails): unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives multicast }
 
-scenarios! { DEVICE_AND_RAILS (on_one_rail on_two_rails): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn connected_to_itself rnr_retries_are_limited solicited }
+scenarios! { DEVICE_AND_RAILS (on_one_rail on_two_rails): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn connected_to_itself rnr_retries_are_limited solicited events_of_destroyed_objects limit_events }
 
 scenarios! { DEVICE_AND_RAILS (on_two_rails on_two_rails_with_log): completion_log }
 
@@ -71,7 +71,7 @@ scenarios! { CALLS_WITHOUT_POLLS (on_one_rail on_two_rails): query_port query_qp
 
 scenarios! { XRC (on_one_rail on_two_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused }
 
-scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number busy inherited domains resized windows_of_type_1 keys_of_windows refused_by_completion }
+scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number shared_by_queue_pairs busy inherited domains resized windows_of_type_1 keys_of_windows refused_by_completion }
 
 scenarios! { FORKS (on_one_rail on_two_rails): while_opening while_explaining }
 
@@ -85,7 +85,7 @@ scenarios! { ADDRESSES (on_one_rail on_two_rails): gid_table network_device gid_
 
 scenarios! { MEMORY_REGIONS (on_one_rail on_two_rails): unregisterable reregistration null_regions on_demand }
 
-scenarios! { PERMISSIONS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_immediates failovers datagrams unreliable_writes }
+scenarios! { PERMISSIONS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_short_receives shared_immediates failovers datagrams unreliable_writes }
 
 scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): window_rights invalidations refused_invalidations window_bound_for_all binds_wake_sleepers refused_binds }
 

@@ -157,6 +157,65 @@ static void last_wqe_reached(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
+/* An event that was not taken vanishes with its object. */
+static void events_of_destroyed_objects(void)
+{
+	pair(NULL);
+	CHECK(post_write(one, &end, 1, (uintptr_t)end.memory, end.mr->rkey + 0x100) == 0);
+	CHECK(next(end.cq).status == IBV_WC_REM_ACCESS_ERR && has_event(20000));
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0);
+	CHECK(!has_event(200));
+}
+
+static void set_limit(struct ibv_srq *srq, uint32_t limit)
+{
+	struct ibv_srq_attr attr = { .srq_limit = limit };
+	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
+}
+
+static void message_arrives(int n)
+{
+	post_message(one, 100, IBV_SEND_SIGNALED);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_wc wc = next(end.cq);
+		CHECK(wc.status == IBV_WC_SUCCESS && (wc.wr_id == 100 || wc.wr_id == (uint64_t)n));
+	}
+}
+
+static bool next_event_is_limit(struct ibv_srq *srq)
+{
+	struct ibv_async_event event = next_event();
+	return event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq;
+}
+
+/* The limit event is raised once, when fewer receives than the limit are left, and again after the limit is set again. */
+static void limit_events(void)
+{
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	struct ibv_srq *srq;
+	CHECK(srq = ibv_create_srq(end.pd, &shared));
+	struct ibv_sge sge = { (uintptr_t)end.memory + PAGE, 8, end.mr->lkey };
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	for (wr.wr_id = 0; wr.wr_id < 6; wr.wr_id++)
+		CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
+	pair(srq);
+	set_limit(srq, 4);
+	message_arrives(0), message_arrives(1);
+	CHECK(!has_event(100));
+	message_arrives(2);
+	CHECK(next_event_is_limit(srq));
+	message_arrives(3);
+	CHECK(!has_event(100));
+	set_limit(srq, 2);
+	CHECK(!has_event(100));
+	message_arrives(4);
+	CHECK(next_event_is_limit(srq));
+	/* A limit above what is left is reached at once. */
+	set_limit(srq, 3);
+	CHECK(next_event_is_limit(srq) && !has_event(100));
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0 && ibv_destroy_srq(srq) == 0);
+}
+
 /* Memory is registered after the death of a NIC, and used over connections on another NIC. */
 static void registration_after_nic_death(void)
 {
@@ -394,7 +453,7 @@ int main(int argc, char **argv)
 		{ "port_events", port_events }, { "device_fatal", device_fatal }, { "access_error", access_error },
 		{ "last_wqe_reached", last_wqe_reached }, { "registration_after_nic_death", registration_after_nic_death },
 		{ "resets", resets }, { "resets_in_turn", resets_in_turn }, { "connected_to_itself", connected_to_itself }, { "rnr_retries_are_limited", rnr_retries_are_limited },
-		{ "solicited", solicited }, { "completion_log", completion_log },
+		{ "solicited", solicited }, { "events_of_destroyed_objects", events_of_destroyed_objects }, { "limit_events", limit_events }, { "completion_log", completion_log },
 	};
 	CHECK(argc == 2);
 	alarm(60);

@@ -1,4 +1,5 @@
 /* Memory regions: what cannot be registered, re-registration, null regions, and on-demand paging. */
+#include "rail_faults.h"
 #include "test_support.h"
 
 static struct end end;
@@ -92,6 +93,14 @@ static void unregisterable(void)
 	CHECK(mr = ibv_reg_mr(pd, mapped, PAGE, LOCAL));
 	CHECK(ibv_dereg_mr(mr) == 0);
 
+	/* The file's last page is the only one of a long region that cannot be accessed. */
+	CHECK(ftruncate(fileno(file), (LONG - 1) * PAGE) == 0);
+	mapped = mmap(NULL, LONG * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+	CHECK(mapped != MAP_FAILED);
+	REFUSED(EFAULT, ibv_reg_mr(pd, mapped, LONG * PAGE, LOCAL));
+	CHECK(mr = ibv_reg_mr(pd, mapped, (LONG - 1) * PAGE, LOCAL));
+	CHECK(ibv_dereg_mr(mr) == 0);
+
 	/* A region without bytes has a page, unless it is at the beginning of one. */
 	REFUSED(EINVAL, ibv_reg_mr(pd, end.memory, 0, LOCAL));
 	CHECK(mr = ibv_reg_mr(pd, end.memory + 8, 0, LOCAL));
@@ -172,6 +181,22 @@ static void reregistration(void)
 	CHECK(pd = ibv_alloc_pd(end.context));
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS, pd, NULL, 0, ALL) == 0);
 	CHECK(post_write(a, &end, 6, (uintptr_t)old, mr->rkey) == 0 && next(end.cq).status == IBV_WC_REM_ACCESS_ERR);
+	/* It is that of a peer in its new domain. */
+	struct end moved = end;
+	moved.pd = pd;
+	struct ibv_qp *requester = make_qp(&end), *responder = make_qp(&moved);
+	ready(requester), ready(responder);
+	connect_to(requester, connection_data_of(&end, responder)), connect_to(responder, connection_data_of(&end, requester));
+	strcpy(end.memory, "moved");
+	CHECK(post_write(requester, &end, 7, (uintptr_t)old, mr->rkey) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
+	CHECK(strcmp(old, "moved") == 0);
+	if (rails() > 1) {
+		fault("rail%d down", 0);
+		strcpy(end.memory, "twice");
+		CHECK(post_write(requester, &end, 8, (uintptr_t)old, mr->rkey) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
+		CHECK(strcmp(old, "twice") == 0);
+	}
+	CHECK(ibv_destroy_qp(requester) == 0 && ibv_destroy_qp(responder) == 0);
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0);
 }
 
@@ -255,6 +280,12 @@ static void on_demand(void)
 	CHECK(ibv_advise_mr(end.pd, prefetch, FLUSH, NULL, 0) == EINVAL);
 	struct ibv_sge gone = entry(memory, read_only);
 	CHECK(ibv_dereg_mr(read_only) == 0 && advise(end.pd, prefetch, FLUSH, gone) == EINVAL);
+
+	/* A region gains and loses on-demand paging. */
+	CHECK(ibv_rereg_mr(pinned, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, LOCAL | DEMAND) == 0);
+	CHECK(advise(end.pd, prefetch, FLUSH, entry(memory, pinned)) == 0);
+	CHECK(ibv_rereg_mr(pinned, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, LOCAL) == 0);
+	CHECK(advise(end.pd, prefetch, FLUSH, entry(memory, pinned)) == EINVAL);
 
 	/* A page that is gone is an error of the access. */
 	CHECK(munmap(memory, PAGE) == 0);

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/wait.h>
 
 static struct end end;
@@ -153,13 +152,14 @@ static void closed_context(void)
 	CHECK(ibv_query_device(end.context, &device) == 0);
 }
 
-enum { DESTROYERS = 2, DESTRUCTIONS = 200000 };
+enum { DESTROYERS = 2, BATCHES = 400, BATCH = 500, QPS = 4 };
+static pthread_barrier_t destroyers;
 static struct destroyed {
 	struct ibv_td *td;
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
-	struct ibv_qp *qp;
-} shared;
+	struct ibv_qp *qp; /* NULL but for some */
+} shared[BATCH];
 static int ended[4];
 
 static void count_end(int *successes, int result)
@@ -169,47 +169,45 @@ static void count_end(int *successes, int result)
 		__atomic_fetch_add(successes, 1, __ATOMIC_RELAXED);
 }
 
-/* Waits until all destroyers have come. They do not sleep meanwhile, so that they leave at the same time. */
-static void gather(int *came, int round)
+static void *destroy_shared(void *unused)
 {
-	__atomic_fetch_add(came, 1, __ATOMIC_ACQ_REL);
-	for (int spins = 0; __atomic_load_n(came, __ATOMIC_ACQUIRE) < round * DESTROYERS; spins++) {
-		if (spins > 10000)
-			sched_yield();
-	}
-}
-
-static void *destroy_shared(void *is_first)
-{
-	static int ready, done;
-	struct ibv_td_init_attr plain = { 0 };
-	for (int i = 1; i <= DESTRUCTIONS; i++) {
-		if (is_first) {
-			CHECK(shared.td = ibv_alloc_td(end.context, &plain));
-			CHECK(shared.pd = ibv_alloc_pd(end.context));
-			CHECK(i % 16 || (shared.channel = ibv_create_comp_channel(end.context)));
-			CHECK(i % 1024 || (shared.qp = make_qp(&end)));
+	for (int batch = 0; batch < BATCHES; batch++) {
+		pthread_barrier_wait(&destroyers);
+		/* The thread that comes second to an object fails, and so catches up with the other. */
+		for (struct destroyed *each = shared; each < shared + BATCH; each++) {
+			count_end(&ended[0], ibv_dealloc_td(each->td));
+			count_end(&ended[1], ibv_dealloc_pd(each->pd));
+			if (each->channel)
+				count_end(&ended[2], ibv_destroy_comp_channel(each->channel));
+			if (each->qp)
+				count_end(&ended[3], ibv_destroy_qp(each->qp));
 		}
-		gather(&ready, i);
-		count_end(&ended[0], ibv_dealloc_td(shared.td));
-		count_end(&ended[1], ibv_dealloc_pd(shared.pd));
-		if (i % 16 == 0)
-			count_end(&ended[2], ibv_destroy_comp_channel(shared.channel));
-		if (i % 1024 == 0)
-			count_end(&ended[3], ibv_destroy_qp(shared.qp));
-		gather(&done, i);
+		pthread_barrier_wait(&destroyers);
 	}
-	return NULL;
+	return unused;
 }
 
 /* Two threads destroy the same objects at the same time: one of them does, and the other fails. */
 static void destroyed_by_threads(void)
 {
-	pthread_t thread;
-	CHECK(pthread_create(&thread, NULL, destroy_shared, NULL) == 0);
-	destroy_shared(&shared);
-	CHECK(pthread_join(thread, NULL) == 0);
-	CHECK(ended[0] == DESTRUCTIONS && ended[1] == DESTRUCTIONS && ended[2] == DESTRUCTIONS / 16 && ended[3] == DESTRUCTIONS / 1024);
+	pthread_t threads[DESTROYERS];
+	struct ibv_td_init_attr plain = { 0 };
+	CHECK(pthread_barrier_init(&destroyers, NULL, DESTROYERS + 1) == 0);
+	for (int i = 0; i < DESTROYERS; i++)
+		CHECK(pthread_create(&threads[i], NULL, destroy_shared, NULL) == 0);
+	for (int batch = 0; batch < BATCHES; batch++) {
+		for (int i = 0; i < BATCH; i++) {
+			CHECK(shared[i].td = ibv_alloc_td(end.context, &plain));
+			CHECK(shared[i].pd = ibv_alloc_pd(end.context));
+			CHECK(i >= QPS || (shared[i].channel = ibv_create_comp_channel(end.context)));
+			CHECK(i >= QPS || (shared[i].qp = make_qp(&end)));
+		}
+		pthread_barrier_wait(&destroyers);
+		pthread_barrier_wait(&destroyers);
+	}
+	for (int i = 0; i < DESTROYERS; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+	CHECK(ended[0] == BATCHES * BATCH && ended[1] == BATCHES * BATCH && ended[2] == BATCHES * QPS && ended[3] == BATCHES * QPS);
 }
 
 /* A queue pair whose number the program has overwritten is destroyed all the same, on the device too. */
@@ -239,6 +237,42 @@ static void busy(void)
 	FAILS(EBUSY, ibv_destroy_comp_channel(channel));
 	CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
 	destroy_objects(o);
+}
+
+/* Posts a WRITE, and leaves its completion in the queue. */
+static void write_and_leave(struct ibv_qp *qp, uint64_t wr_id)
+{
+	struct ibv_cq *cq;
+	void *context;
+	CHECK(ibv_req_notify_cq(end.cq, 0) == 0);
+	CHECK(post_write(qp, &end, wr_id, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);
+	CHECK(ibv_get_cq_event(end.channel, &cq, &context) == 0 && cq == end.cq);
+	ibv_ack_cq_events(cq, 1);
+}
+
+/* A completion queue is in use until its last queue pair is destroyed, and keeps the completions of the others. Those of a queue pair that was
+ * destroyed stay on one rail, as on soft-RoCE, and vanish with several. */
+static void shared_by_queue_pairs(void)
+{
+	struct ibv_qp *first = make_qp(&end), *second = make_qp(&end);
+	uint32_t destroyed = second->qp_num;
+	ready(first), ready(second);
+	connect_to(first, connection_data_of(&end, second)), connect_to(second, connection_data_of(&end, first));
+	for (uint64_t i = 0; i < 4; i++)
+		write_and_leave(first, i), write_and_leave(second, i);
+	CHECK(ibv_destroy_qp(second) == 0);
+	uint64_t polled = 0, of_destroyed = strcmp(getenv("MITRA_RAILS"), "1") == 0 ? 4 : 0;
+	for (uint64_t left = 4 + of_destroyed; left > 0; left--) {
+		struct ibv_wc wc = next(end.cq);
+		CHECK(wc.status == IBV_WC_SUCCESS);
+		if (wc.qp_num == destroyed)
+			CHECK(of_destroyed-- > 0);
+		else
+			CHECK(wc.wr_id == polled++);
+	}
+	CHECK(polled == 4 && is_empty(end.cq));
+	FAILS(EBUSY, ibv_destroy_cq(end.cq));
+	CHECK(ibv_destroy_qp(first) == 0 && ibv_destroy_cq(end.cq) == 0);
 }
 
 /* The objects of the parent cannot be used in a forked child, and the child cannot change them. */
@@ -331,7 +365,14 @@ static void domains(void)
 	REFUSED(EINVAL, ibv_alloc_parent_domain(end.context, &attr));
 	attr.pd = pd, attr.td = unused;
 	REFUSED(ENOENT, ibv_alloc_parent_domain(end.context, &attr));
-	attr.td = td, attr.comp_mask = 1 << 30;
+	struct end abroad = open_end();
+	struct ibv_td *elsewhere = ibv_alloc_td(abroad.context, &plain);
+	attr.td = elsewhere;
+	REFUSED(EINVAL, ibv_alloc_parent_domain(end.context, &attr));
+	attr.td = td, attr.pd = abroad.pd;
+	REFUSED(EINVAL, ibv_alloc_parent_domain(end.context, &attr));
+	CHECK(ibv_dealloc_td(elsewhere) == 0);
+	attr.pd = pd, attr.comp_mask = 1 << 30;
 	REFUSED(EOPNOTSUPP, ibv_alloc_parent_domain(end.context, &attr));
 	attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, attr.alloc = allocate;
 	REFUSED(EINVAL, ibv_alloc_parent_domain(end.context, &attr));
@@ -382,13 +423,9 @@ static void resized(void)
 	FAILS(EINVAL, ibv_resize_cq(end.cq, device.max_cqe + 1));
 	CHECK(ibv_resize_cq(end.cq, device.max_cqe) == 0 && end.cq->cqe == device.max_cqe);
 	for (int i = 0; i < 4; i++)
-		CHECK(post_write(one, &end, i, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);
-	/* The smaller size is refused once all four completions are there. */
-	while (ibv_resize_cq(end.cq, 3) == 0) {
-		CHECK(end.cq->cqe == 3 && ibv_resize_cq(end.cq, device.max_cqe) == 0);
-		usleep(1000);
-	}
-	CHECK(errno == EINVAL && end.cq->cqe == device.max_cqe && ibv_resize_cq(end.cq, 4) == 0);
+		write_and_leave(one, i);
+	FAILS(EINVAL, ibv_resize_cq(end.cq, 3));
+	CHECK(end.cq->cqe == device.max_cqe && ibv_resize_cq(end.cq, 4) == 0 && end.cq->cqe == 4);
 	for (uint64_t i = 0; i < 4; i++)
 		CHECK(next(end.cq).wr_id == i);
 	CHECK(ibv_resize_cq(end.cq, 1) == 0 && end.cq->cqe == 1);
@@ -548,7 +585,7 @@ int main(int argc, char **argv)
 		{ "inherited", inherited }, { "domains", domains }, { "resized", resized }, { "windows_of_type_1", windows_of_type_1 },
 		{ "keys_of_windows", keys_of_windows }, { "refused_by_completion", refused_by_completion },
 		{ "closed_context", closed_context }, { "destroyed_by_threads", destroyed_by_threads },
-		{ "overwritten_number", overwritten_number },
+		{ "overwritten_number", overwritten_number }, { "shared_by_queue_pairs", shared_by_queue_pairs },
 	};
 	alarm(60);
 	CHECK(argc == 2);

@@ -181,6 +181,22 @@ static void shared_messages(void)
 	}
 }
 
+/* A message that is longer than the oldest shared receive. */
+static void shared_short_receives(void)
+{
+	struct ibv_srq *srq = make_srq(end.pd);
+	struct ibv_sge from = { (uintptr_t)end.memory, 16, end.mr->lkey }, into = { (uintptr_t)target(), 8, end.mr->lkey };
+	pair_with(ALL, srq);
+	post_srq_recv(srq, 1, &into, 1);
+	fill();
+	CHECK(try_message(1, &from, 1) == 0);
+	completes(1, rails() > 1 ? IBV_WC_SUCCESS : IBV_WC_REM_INV_REQ_ERR);
+	completes_in(responder_cq, 1, IBV_WC_LOC_LEN_ERR);
+	in_error(other);
+	check_unchanged();
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0 && ibv_destroy_srq(srq) == 0);
+}
+
 /* WRITEs with immediate take empty receives that several queue pairs share. A message takes a longer receive that is posted later. */
 static void shared_immediates(void)
 {
@@ -329,7 +345,7 @@ int main(int argc, char **argv)
 	static const struct scenario scenarios[] = {
 		{ "queue_pair_flags", queue_pair_flags }, { "changed_flags", changed_flags }, { "region_flags", region_flags },
 		{ "foreign_regions", foreign_regions }, { "unknown_keys", unknown_keys }, { "messages", messages },
-		{ "shared_messages", shared_messages }, { "shared_immediates", shared_immediates },
+		{ "shared_messages", shared_messages }, { "shared_short_receives", shared_short_receives }, { "shared_immediates", shared_immediates },
 		{ "failovers", failovers }, { "datagrams", datagrams }, { "unreliable_writes", unreliable_writes },
 	};
 	CHECK(argc == 2);

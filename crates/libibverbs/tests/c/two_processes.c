@@ -219,6 +219,8 @@ static void forks(void)
 	disconnect();
 }
 
+static bool acknowledged;
+
 static void *acknowledge(void *cq)
 {
 	usleep(200000);
@@ -226,6 +228,7 @@ static void *acknowledge(void *cq)
 	struct ibv_cq *other;
 	void *context;
 	CHECK(ibv_get_cq_event(end.channel, &other, &context) == -1 && errno == EAGAIN);
+	__atomic_store_n(&acknowledged, true, __ATOMIC_RELEASE);
 	ibv_ack_cq_events(cq, 1);
 	return NULL;
 }
@@ -252,7 +255,7 @@ static void late_acknowledgement(void)
 		CHECK(fcntl(end.channel->fd, F_SETFL, O_NONBLOCK) == 0);
 		CHECK(pthread_create(&thread, NULL, acknowledge, cq) == 0);
 		CHECK(ibv_destroy_comp_channel(end.channel) == EBUSY);
-		CHECK(ibv_destroy_cq(cq) == 0);
+		CHECK(ibv_destroy_cq(cq) == 0 && __atomic_load_n(&acknowledged, __ATOMIC_ACQUIRE));
 		CHECK(pthread_join(thread, NULL) == 0);
 		CHECK(ibv_destroy_comp_channel(end.channel) == 0);
 	} else {

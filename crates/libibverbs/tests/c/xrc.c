@@ -171,13 +171,24 @@ static void wrong_number(void)
 	struct ibv_srq *foreign;
 	CHECK(other && (foreign = make_srq(other, x.data_cq)));
 	post_receive(foreign, 1);
+	/* A further ibv_qp of the receiver, in another context, has the event too. */
+	struct end second = open_end();
+	struct ibv_qp_open_attr by_number = {
+		.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
+		.qp_num = x.receiver->qp_num, .xrcd = x.xrcd, .qp_type = IBV_QPT_XRC_RECV,
+	};
+	struct ibv_qp *again = ibv_open_qp(second.context, &by_number);
+	CHECK(again);
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .qp_type.xrc.remote_srqn = number_of(foreign) };
 	CHECK(post_and_wait(&x, wr).status == IBV_WC_REM_ACCESS_ERR && is_empty(x.data_cq));
 	struct ibv_async_event event;
 	CHECK(ibv_get_async_event(end.context, &event) == 0);
 	CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == x.receiver);
 	ibv_ack_async_event(&event);
-	CHECK(ibv_destroy_srq(foreign) == 0 && ibv_close_xrcd(other) == 0);
+	CHECK(ibv_get_async_event(second.context, &event) == 0);
+	CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == again);
+	ibv_ack_async_event(&event);
+	CHECK(ibv_destroy_qp(again) == 0 && ibv_destroy_srq(foreign) == 0 && ibv_close_xrcd(other) == 0);
 	destroy_connection(x);
 }
 

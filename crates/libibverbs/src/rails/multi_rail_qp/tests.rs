@@ -188,9 +188,30 @@ fn connected_queue_pair_answers_its_peer_only() {
         })
     };
     assert!(query(&peer) && query(&stranger), "an unconnected queue pair answers everybody");
+    *lock(&qp.peer) = Peer::Connecting(gids(&peer)[0]);
+    assert!(query(&peer));
+    assert!(!query(&stranger));
     *lock(&qp.peer) = Peer::Connected(gids(&peer));
     assert!(query(&peer));
     assert!(!query(&stranger));
+}
+
+#[test]
+fn strangers_learn_no_keys_of_a_connected_queue_pair() {
+    let (local, peer, stranger) = (End::new(), device(), device());
+    *lock(&local.qp.peer) = Peer::Connected(gids(&peer));
+    let subject = Subject::Region { qpn: local.qp.qpn(), key: local.remote().rkey };
+    for (from, is_told) in [(&peer, true), (&stranger, false)] {
+        let mut query = Query::new(&from.domain().rendezvous, rand_id(), gids(&local.device), subject);
+        let answer = loop {
+            local.answer_peers();
+            from.domain().rendezvous.poll();
+            if let Poll::Ready(answer) = query.poll() {
+                break answer.expect("every query is answered");
+            }
+        };
+        assert_eq!(answer.is_some(), is_told);
+    }
 }
 
 fn rand_id() -> u64 {

@@ -91,6 +91,24 @@ fn query_reaches_the_owner_when_rail_0_of_either_end_is_down() {
 }
 
 #[test]
+fn queries_that_wait_for_an_answer_are_bounded() {
+    let (local, peer) = (Device::new(None), Device::new(None));
+    let query = Message::Query(Subject::Connection(local.qp.qpn()), peer.gid());
+    for id in 0..2 * MAX_RECEIVED as u64 {
+        lock(&peer.rendezvous.gsi_qps[0]).send(local.gid(), &encode(id, &query));
+        // The queue pair has fewer receives than there are queries.
+        let started = Instant::now();
+        while lock(&local.rendezvous.received).len() as u64 <= id.min(MAX_RECEIVED as u64 - 1)
+            && started.elapsed() < Duration::from_secs(20)
+        {
+            local.rendezvous.poll();
+        }
+    }
+    local.rendezvous.poll();
+    assert_eq!(local.rendezvous.take_received().len(), MAX_RECEIVED);
+}
+
+#[test]
 fn false_owner_neither_ends_nor_wins_the_query() {
     let (local, peer) = (Device::new(None), Device::new(None));
     let impostor = Device::new(Some(peer.gid()));
