@@ -141,6 +141,8 @@ impl VirtualQp {
     /// If [`Access::REMOTE_WRITE`] is taken away after the peer has connected with a completion log, the peer's atomics fail too, because
     /// the log entries behind them are refused.
     ///
+    /// After [`VirtualQp::modify_to_rtr`], the change takes effect with [`VirtualQp::modify_to_rts`], because a queue pair in RTR keeps its rights.
+    ///
     /// # Errors
     /// The first error of a NIC. A NIC that is dead is reset, because it may only be hung and still grant the old rights.
     pub fn set_access(&mut self, access: Access) -> Result<()> {
