@@ -121,7 +121,15 @@ fn binds_make_descriptor_readable() {
     for window_type in [WindowType::Type1, WindowType::Type2] {
         let mw = a.domain.alloc_mw(window_type).expect("a free window").primary();
         let access = Access::REMOTE_READ;
-        let bind = WindowBind { mw: mw.id, rkey: mw.rkey, mr: mr.id, addr: mr.addr, len: 8, access };
+        let bind = WindowBind {
+            mw: mw.id,
+            rkey: mw.rkey,
+            mr: mr.id,
+            addr: mr.addr,
+            len: 8,
+            access,
+            zero_based: false,
+        };
         let wr = SendWr::new(1, SendOp::BindWindow(bind), Data::empty());
         active.vqp_mut().post_send(wr).expect("the vQP is open");
         while completions.is_empty() {

@@ -85,7 +85,15 @@ impl Storm {
         let mr = self.mrs[window.owner].primary();
         let access = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let (mw, addr) = (window.mw.primary().id, mr.addr + window.offset);
-        SendOp::BindWindow(WindowBind { mw, rkey: window.key(), mr: mr.id, addr, len, access })
+        SendOp::BindWindow(WindowBind {
+            mw,
+            rkey: window.key(),
+            mr: mr.id,
+            addr,
+            len,
+            access,
+            zero_based: false,
+        })
     }
 
     fn post(&mut self, end: usize, op: SendOp, data: Data) -> (usize, u64, bool) {

@@ -23,7 +23,15 @@ fn window(pair: &VqpPair, window_type: WindowType) -> VirtualMw {
 
 fn bind_op(mw: &VirtualMw, mr: &VirtualMr, rkey: Key, len: u64) -> SendOp {
     let (mw, mr, addr) = (mw.primary().id, mr.primary().id, mr.primary().addr);
-    SendOp::BindWindow(WindowBind { mw, rkey, mr, addr, len, access: Access::REMOTE_WRITE })
+    SendOp::BindWindow(WindowBind {
+        mw,
+        rkey,
+        mr,
+        addr,
+        len,
+        access: Access::REMOTE_WRITE,
+        zero_based: false,
+    })
 }
 
 /// Binds the window to the first 64 bytes of the second end's memory, and imports its key at the first end.

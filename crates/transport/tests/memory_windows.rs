@@ -10,7 +10,8 @@ fn bind_window(p: &mut NicPair, access: Access) -> RemoteAddr {
     let node = &mut p.nodes[1];
     let mw = node.nic.alloc_mw(p.now, node.pd, WindowType::Type2).unwrap();
     let rkey = mw.rkey.with_consumer_bits(5);
-    let bind = WindowBind { mw: mw.id, rkey, mr: node.mr.id, addr: BASE + 128, len: 64, access };
+    let bind =
+        WindowBind { mw: mw.id, rkey, mr: node.mr.id, addr: BASE + 128, len: 64, access, zero_based: false };
     p.post_on(1, &[SendWr::new(50, SendOp::BindWindow(bind), Data::empty())]).unwrap();
     p.run();
     let completed = p.send_completions(1);
@@ -105,6 +106,7 @@ fn failed_bind_completes_with_error() {
         addr: BASE + SIZE as u64 - 8,
         len: 9,
         access: Access::REMOTE_WRITE,
+        zero_based: false,
     };
     let wrs = [
         SendWr::new(1, SendOp::BindWindow(bind), Data::empty()).with_flags(SendFlags::empty()),

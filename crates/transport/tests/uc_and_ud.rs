@@ -146,7 +146,7 @@ fn uc_binds_and_invalidates_windows_without_packets() {
     let node = &mut p.nodes[0];
     let mw = node.nic.alloc_mw(p.now, node.pd, WindowType::Type2).unwrap();
     let (mr, access) = (node.mr.id, Access::REMOTE_WRITE);
-    let bind = WindowBind { mw: mw.id, rkey: mw.rkey, mr, addr: BASE, len: 64, access };
+    let bind = WindowBind { mw: mw.id, rkey: mw.rkey, mr, addr: BASE, len: 64, access, zero_based: false };
     let through = SendOp::Write(RemoteAddr { addr: BASE, rkey: mw.rkey });
     p.post(SendWr::new(1, SendOp::BindWindow(bind), Data::empty()));
     p.run();

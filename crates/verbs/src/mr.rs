@@ -88,4 +88,7 @@ pub struct WindowBind {
     pub len: u64,
     /// The remote rights to grant.
     pub access: Access,
+    /// Whether peers address a byte of the window by its offset in the window, instead of by its address in the region. A type 1 window
+    /// cannot be zero-based.
+    pub zero_based: bool,
 }

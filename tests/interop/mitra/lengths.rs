@@ -163,6 +163,7 @@ impl Lab {
             addr: mitra.mr.addr,
             len: 64,
             access: Access::REMOTE_WRITE,
+            zero_based: false,
         };
         expect(&mitra.run(SendOp::BindWindow(bind), Data::empty())?, WcOpcode::BindWindow)?;
         Ok(rkey)

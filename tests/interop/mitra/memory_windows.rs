@@ -25,8 +25,15 @@ const LEN: u64 = 8192;
 
 fn bind(mitra: &MitraEndpoint, window: &Mw, consumer: u8, access: Access) -> Result<Key> {
     let rkey = window.rkey.with_consumer_bits(consumer);
-    let bind =
-        WindowBind { mw: window.id, rkey, mr: mitra.mr.id, addr: mitra.mr.addr + OFF, len: LEN, access };
+    let bind = WindowBind {
+        mw: window.id,
+        rkey,
+        mr: mitra.mr.id,
+        addr: mitra.mr.addr + OFF,
+        len: LEN,
+        access,
+        zero_based: false,
+    };
     expect(&mitra.run(SendOp::BindWindow(bind), Data::empty())?, WcOpcode::BindWindow)?;
     Ok(rkey)
 }

@@ -103,6 +103,7 @@ fn windows(
             addr: memory.addr(),
             len: REGION as u64,
             access: Access::REMOTE_WRITE,
+            zero_based: false,
         };
         run(nic, window, SendOp::BindWindow(bind))?;
         bound = Some((round as u32, key));

@@ -416,6 +416,7 @@ pub(crate) unsafe fn bind_operation(
         mr: region,
         addr: info.addr,
         len: info.length,
-        access: mr::access(info.mw_access_flags)?,
+        access: mr::access(info.mw_access_flags & !IBV_ACCESS_ZERO_BASED)?,
+        zero_based: info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0,
     }))
 }

@@ -67,6 +67,8 @@ pub(crate) enum KeyError {
     AlreadyBound,
     /// Bind: the length is 0.
     ZeroLength,
+    /// Bind: a type 1 window would be zero-based.
+    ZeroBased,
     /// Invalidate: the key belongs to a memory region or a type 1 window. Only [`KeyTable::dereg_mr`], or a bind of the
     /// window, revokes such a key.
     NotInvalidatable,
@@ -82,6 +84,7 @@ impl fmt::Display for KeyError {
             KeyError::OutOfBounds => "the bytes lie outside the memory region or window of the key",
             KeyError::AlreadyBound => "the window is already bound; invalidate it first",
             KeyError::ZeroLength => "a type-2 window cannot be bound to 0 bytes; invalidate it instead",
+            KeyError::ZeroBased => "a type-1 window cannot be zero-based; bind a type-2 window",
             KeyError::NotInvalidatable => {
                 "the key of a memory region or a type 1 window cannot be invalidated; deregister or bind it"
             }
@@ -127,7 +130,10 @@ struct WindowBinding {
     qpn: Option<Qpn>,
     /// The region. It cannot be deregistered while the window is bound.
     mr: MrId,
+    /// The addresses of the window's bytes in requests.
     range: AddressRange,
+    /// The address of the first byte in the region.
+    addr: u64,
     access: Access,
 }
 
@@ -276,9 +282,11 @@ impl KeyTable {
                 if !binding.access.contains(needs) {
                     return Err(KeyError::NoRight);
                 }
-                binding.range.offset_of(addr, len)?;
+                let offset = binding.range.offset_of(addr, len)?;
                 let region = self.region(binding.mr).ok_or(KeyError::Unknown)?;
-                Ok(RegionSpan { region: region.region, offset: region.range.offset_of(addr, len)? })
+                // The window lies in the region, so the sum is an address of the region.
+                let offset = region.range.offset_of(binding.addr + offset, len)?;
+                Ok(RegionSpan { region: region.region, offset })
             }
             _ => Err(KeyError::Unknown),
         }

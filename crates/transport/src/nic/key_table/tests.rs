@@ -27,7 +27,15 @@ fn table_with_window() -> (KeyTable, ChaCha8Rng, Mr, WindowBind) {
     let mr = keys.reg_mr(NOW, &mut rng, PD, RegionId(5), 0x1000, 64, ALL).unwrap();
     let mw = keys.alloc_mw(NOW, PD, WindowType::Type2).unwrap();
     let rkey = mw.rkey.with_consumer_bits(0xab);
-    let bind = WindowBind { mw: mw.id, rkey, mr: mr.id, addr: 0x1010, len: 32, access: Access::REMOTE_READ };
+    let bind = WindowBind {
+        mw: mw.id,
+        rkey,
+        mr: mr.id,
+        addr: 0x1010,
+        len: 32,
+        access: Access::REMOTE_READ,
+        zero_based: false,
+    };
     keys.bind(QP, PD, &bind).unwrap();
     (keys, rng, mr, bind)
 }
@@ -158,6 +166,8 @@ fn type_1_window_is_bound_again_and_unbound_by_binds() {
     assert_eq!(keys.bind(other_qp, PD, &bind(2, 0x1020, 8)), Ok(()));
     assert_eq!((read(&keys, QP, 1, 0x1020), read(&keys, QP, 2, 0x1020)), (Err(KeyError::Unknown), span(32)));
     assert!(matches!(keys.dereg_mr(NOW, mr.id), Err(Error::Busy { .. })));
+    let zero_based = WindowBind { zero_based: true, ..bind(3, 0x1010, 8) };
+    assert_eq!(keys.bind(QP, PD, &zero_based), Err(KeyError::ZeroBased));
     let unbind = WindowBind { mr: MrId(!0), ..bind(3, 0, 0) };
     assert_eq!(keys.bind(QP, PD, &unbind), Ok(()));
     assert_eq!(
@@ -165,6 +175,25 @@ fn type_1_window_is_bound_again_and_unbound_by_binds() {
         (Err(KeyError::Unknown), Err(KeyError::Unknown))
     );
     assert_eq!(keys.dereg_mr(NOW, mr.id), Ok(RegionId(5)));
+}
+
+#[test]
+fn zero_based_window_is_addressed_by_offsets() {
+    let (mut keys, _, _, bind) = table_with_window();
+    keys.invalidate(QP, PD, bind.rkey).unwrap();
+    let bind = WindowBind { zero_based: true, ..bind };
+    let at_0 = WindowBind { addr: 0, ..bind };
+    assert_eq!(
+        keys.bind(QP, PD, &at_0),
+        Err(KeyError::OutOfBounds),
+        "the bind has the address in the region"
+    );
+    assert_eq!(keys.bind(QP, PD, &bind), Ok(()));
+    let read = |addr, len| keys.check_remote(QP, PD, bind.rkey, addr, len, Access::REMOTE_READ);
+    assert_eq!((read(0, 32), read(31, 1), read(32, 0)), (span(16), span(47), span(48)));
+    for (addr, len) in [(0, 33), (31, 2), (33, 0), (0x1010, 1), (u64::MAX, 1), (u64::MAX, 2)] {
+        assert_eq!(read(addr, len), Err(KeyError::OutOfBounds), "{addr:#x} {len}");
+    }
 }
 
 #[test]

@@ -48,6 +48,7 @@ impl KeyTable {
                 self.unbind(bind.mw);
                 return Ok(());
             }
+            WindowType::Type1 if bind.zero_based => return Err(KeyError::ZeroBased),
             WindowType::Type1 => None,
             WindowType::Type2 if window.binding.is_some() => return Err(KeyError::AlreadyBound),
             WindowType::Type2 if bind.len == 0 => return Err(KeyError::ZeroLength),
@@ -62,9 +63,9 @@ impl KeyTable {
             return Err(KeyError::NoRight);
         }
         region.range.offset_of(bind.addr, bind.len)?;
-        let range = AddressRange { addr: bind.addr, len: bind.len };
+        let range = AddressRange { addr: if bind.zero_based { 0 } else { bind.addr }, len: bind.len };
         let key = self.key(bind.mw.0).with_consumer_bits(bind.rkey.0 as u8);
-        let binding = WindowBinding { key, qpn, mr: bind.mr, range, access };
+        let binding = WindowBinding { key, qpn, mr: bind.mr, range, addr: bind.addr, access };
         self.unbind(bind.mw);
         if let Some(Object::Window(window)) = self.object_mut(bind.mw.0) {
             window.binding = Some(binding);

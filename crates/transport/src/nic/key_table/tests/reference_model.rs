@@ -232,7 +232,7 @@ fn apply_step(
             let Some(&mw) = model.mws.get(mw % model.mws.len().max(1)) else { return };
             let Some(&mr) = model.mrs.get(mr % model.mrs.len().max(1)) else { return };
             let rkey = mw.rkey.with_consumer_bits(low);
-            let bind = WindowBind { mw: mw.id, rkey, mr, addr, len, access };
+            let bind = WindowBind { mw: mw.id, rkey, mr, addr, len, access, zero_based: false };
             let expected = model.may_bind(PdId(pd), &bind);
             // The table ignores the upper bits of the key.
             let request = WindowBind { rkey: Key(!rkey.0).with_consumer_bits(low), ..bind };
