@@ -137,7 +137,7 @@ fn each_operation_reaches_named_queue_and_memory() {
     assert_eq!(statuses(&x.p.send_completions(0)), (1..8).map(ok).collect::<Vec<_>>());
     let received = x.received(0);
     assert_eq!(statuses(&received), (1..4).map(ok).collect::<Vec<_>>());
-    assert!(received.iter().all(|wc| wc.qpn == x.p.nodes[1].qp && wc.src_qp == x.p.nodes[0].qp));
+    assert!(received.iter().all(|wc| wc.qpn == x.p.nodes[1].qp && wc.src_qp == Qpn::new(0)));
     assert_eq!(received.iter().map(|wc| wc.imm).collect::<Vec<_>>(), [None, Some(77), Some(78)]);
     assert_eq!(received.iter().map(|wc| wc.byte_len).collect::<Vec<_>>(), [3000, 3, 1500]);
     assert_eq!(received[2].opcode, WcOpcode::RecvWithImm);

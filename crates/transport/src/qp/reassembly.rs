@@ -130,7 +130,6 @@ impl Reassembly {
             wc.byte_len = end as u32;
             wc.invalidated = invalidated;
             wc.imm = immediate(&packet.message);
-            wc.src_qp = attrs.dest_qpn;
             *self = Reassembly::Idle;
             nic.complete(attrs.init.recv_cq, wc, packet.solicited);
         }
@@ -171,7 +170,6 @@ impl Reassembly {
             let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::RecvWithImm, attrs.qpn);
             wc.byte_len = len;
             wc.imm = imm;
-            wc.src_qp = attrs.dest_qpn;
             nic.complete(attrs.init.recv_cq, wc, packet.solicited);
         }
         *self = if last { Reassembly::Idle } else { Reassembly::Write { va, key, len, offset: end } };
