@@ -26,6 +26,7 @@ use crate::{IpPath, Memory};
 use attributes::QpAttributes;
 use requester::{Requester, SendFailed};
 use responder::{FatalError, Responder};
+use send_validation::Destination;
 use uc_receiver::UcReceiver;
 use unreliable_sender::UnreliableSender;
 
@@ -225,8 +226,9 @@ impl Qp {
     }
 
     /// Appends a validated send to the send queue. `destination` is the destination of a datagram.
-    pub(crate) fn push_send(&mut self, wr: SendWr, destination: Option<IpPath>) {
-        let destination = destination.unwrap_or(self.attrs.dest_gid.into());
+    pub(crate) fn push_send(&mut self, wr: SendWr, destination: Option<Destination>) {
+        let to_peer = || Destination { path: self.attrs.dest_gid.into(), is_in_domain: true };
+        let destination = destination.unwrap_or_else(to_peer);
         match &mut self.service {
             Service::Rc { requester, .. } => requester.push(wr),
             Service::Uc { sender, .. } | Service::Ud { sender } => sender.push(wr, destination),

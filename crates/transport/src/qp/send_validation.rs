@@ -13,6 +13,15 @@ fn check_limit(attribute: &'static str, requested: u64, limit: u64) -> Result<()
     if requested > limit { Err(Error::Limit { attribute, requested, limit }) } else { Ok(()) }
 }
 
+/// The destination of a datagram at the time of the post.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Destination {
+    pub(crate) path: IpPath,
+    /// Whether the address handle belongs to the protection domain of the queue pair. If not, the send fails when the NIC begins to
+    /// execute it (IBTA volume 1, C10-10).
+    pub(crate) is_in_domain: bool,
+}
+
 /// Validates a send that is posted after `preceding` other sends of the same call. Returns the destination of a datagram.
 ///
 /// The NIC checks keys and bounds later, when it executes the send.
@@ -22,7 +31,7 @@ pub(crate) fn validate_send(
     ahs: &HandleTable<AddressHandle>,
     wr: &SendWr,
     preceding: usize,
-) -> Result<Option<IpPath>> {
+) -> Result<Option<Destination>> {
     let attrs = &qp.attrs;
     if matches!(attrs.state, QpState::Reset | QpState::Init | QpState::Rtr) {
         let needs = "RTS, SQD, SQE or ERR";
@@ -119,13 +128,8 @@ fn destination(
     attrs: &QpAttributes,
     ahs: &HandleTable<AddressHandle>,
     wr: &SendWr,
-) -> Result<Option<IpPath>> {
+) -> Result<Option<Destination>> {
     let Some(to) = wr.ud else { return Ok(None) };
     let ah = ahs.get(to.ah.0)?;
-    if ah.pd != attrs.init.pd {
-        return Err(Error::Invalid(
-            "the address handle belongs to another protection domain; create it in that of the queue pair",
-        ));
-    }
-    Ok(Some(ah.path))
+    Ok(Some(Destination { path: ah.path, is_in_domain: ah.pd == attrs.init.pd }))
 }

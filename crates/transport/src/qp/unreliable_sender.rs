@@ -13,7 +13,7 @@ use crate::opcode::data_message;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::local_ops::execute_local;
 use crate::qp::requester::SendFailed;
-use crate::qp::send_validation::execution_error;
+use crate::qp::send_validation::{Destination, execution_error};
 use crate::scatter_gather;
 use crate::{IpPath, Memory};
 
@@ -22,7 +22,7 @@ use crate::{IpPath, Memory};
 struct Request {
     wr: SendWr,
     /// The destination: the peer of a UC queue pair, or the address handle of a datagram at the time of the post.
-    destination: IpPath,
+    destination: Destination,
 }
 
 /// The send queue of an unreliable service.
@@ -49,7 +49,7 @@ impl UnreliableSender {
         self.queue.len()
     }
 
-    pub(crate) fn push(&mut self, wr: SendWr, destination: IpPath) {
+    pub(crate) fn push(&mut self, wr: SendWr, destination: Destination) {
         self.queue.push_back(Request { wr, destination });
     }
 
@@ -68,7 +68,7 @@ impl UnreliableSender {
 
     /// Returns the destination of the next packet.
     pub(crate) fn next_destination(&self, attrs: &QpAttributes) -> IpPath {
-        self.queue.front().map_or(attrs.dest_gid.into(), |request| request.destination)
+        self.queue.front().map_or(attrs.dest_gid.into(), |request| request.destination.path)
     }
 
     /// Completes all sends: the oldest with the status `first`, the others as flushed.
@@ -93,7 +93,7 @@ impl UnreliableSender {
         let mut n = 0;
         while n < max_packets && self.can_send(attrs) && out.has_room(attrs.mtu) {
             let Some(Request { wr, destination }) = self.queue.front() else { break };
-            if *destination != out.destination() {
+            if destination.path != out.destination() {
                 break;
             }
             // UC supports the local operations as RC does (IBTA volume 1, table 38).
@@ -101,6 +101,9 @@ impl UnreliableSender {
                 result.map_err(SendFailed)?;
                 self.complete_front(attrs, nic);
                 continue;
+            }
+            if !destination.is_in_domain {
+                return Err(SendFailed(WcStatus::LocalQpOperation));
             }
             if let Some(status) = execution_error(attrs, wr) {
                 return Err(SendFailed(status));
