@@ -4,18 +4,19 @@
 //! holds objects of one type. The state of a slot can therefore be read through any pointer that the library has returned, also after the
 //! object was destroyed. [`AbiObject::find`] reads it, and refuses an object
 //! - that was destroyed, until its slot holds another object ([`MIN_FREE`] delays this),
-//! - whose `handle` the program has changed,
+//! - whose `handle` or `context` the program has changed, because the kernel, too, looks for an object among those of its context,
 //! - that belongs to the parent process of a forked child. Its locks may be in any state, so not even its memory is freed.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::mem;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use mitra_verbs::{Error, Result};
 
+use crate::abi::ibv_context;
 use crate::common::fork_generation;
 use crate::common::lock::lock;
 use crate::common::per_process::PerProcess;
@@ -68,6 +69,8 @@ pub(crate) struct Slot<T> {
     owner: AtomicU32,
     /// The handle that the C structure had when the object was created.
     handle: AtomicU32,
+    /// The context that the C structure had when the object was created.
+    context: AtomicPtr<ibv_context>,
     /// Whether a thread of the owner is in [`AbiObject::destroy`].
     ending: AtomicBool,
 }
@@ -104,6 +107,7 @@ impl<T: 'static> Slots<T> {
                 object: UnsafeCell::new(mem::MaybeUninit::zeroed()),
                 owner: AtomicU32::new(NO_OWNER),
                 handle: AtomicU32::new(0),
+                context: AtomicPtr::new(ptr::null_mut()),
                 ending: AtomicBool::new(false),
             })))
         })
@@ -124,11 +128,11 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
     /// Returns the slots of the type.
     fn slots() -> &'static Slots<Self>;
 
-    /// Returns the `handle` of a C structure, or 0 if the structure has none.
+    /// Returns the `handle` and the `context` of a C structure, or 0 and null if the structure has no handle.
     ///
     /// # Safety
     /// `c` is valid for reading.
-    unsafe fn handle(c: *const Self::C) -> u32;
+    unsafe fn identity(c: *const Self::C) -> (u32, *mut ibv_context);
 
     /// Moves the object to a slot, and returns the address for the program. [`AbiObject::destroy`] ends the object.
     fn into_raw(self) -> *mut Self::C {
@@ -138,7 +142,9 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
         // the C structure at the beginning of the object that is written here.
         unsafe {
             (*slot.as_ref().object.get()).write(self);
-            slot.as_ref().handle.store(Self::handle(c), Ordering::Relaxed);
+            let (handle, context) = Self::identity(c);
+            slot.as_ref().handle.store(handle, Ordering::Relaxed);
+            slot.as_ref().context.store(context, Ordering::Relaxed);
             slot.as_ref().owner.store(fork_generation::current(), Ordering::Release);
         }
         c
@@ -147,7 +153,7 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
     /// Returns the object that a program's pointer refers to.
     ///
     /// # Errors
-    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another handle, or `System` if it belongs to the
+    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another handle or context, or `System` if it belongs to the
     /// parent process.
     ///
     /// # Safety
@@ -189,7 +195,7 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
     /// parent's device that could end. If several threads destroy the same object, one does.
     ///
     /// # Errors
-    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another handle, `Busy` if another thread is destroying
+    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another handle or context, `Busy` if another thread is destroying
     /// it, or the error of `end`, after which the object exists as before.
     ///
     /// # Safety
@@ -198,7 +204,7 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         let (slot, is_own) = unsafe { look_up::<Self>(c)? };
         // SAFETY: slots are never freed.
-        let Slot { object, owner, ending, handle } = unsafe { slot.as_ref() };
+        let Slot { object, owner, ending, handle, .. } = unsafe { slot.as_ref() };
         if !is_own {
             owner.store(NO_OWNER, Ordering::Release);
             return Ok(());
@@ -227,7 +233,7 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
 /// Returns the slot of an object, and whether the object belongs to this process.
 ///
 /// # Errors
-/// `Invalid` if the pointer is null, or `NoSuchObject` if the object was destroyed or has another handle.
+/// `Invalid` if the pointer is null, or `NoSuchObject` if the object was destroyed or has another handle or context.
 ///
 /// # Safety
 /// `c` is null or came from [`AbiObject::into_raw`].
@@ -237,25 +243,28 @@ unsafe fn look_up<T: AbiObject>(c: *mut T::C) -> Result<(NonNull<Slot<T>>, bool)
         .cast();
     // SAFETY: `c` came from `into_raw`, so it is the address of a slot, which is never freed, and of the C structure of an object that
     // exists or was destroyed.
-    let (Slot { owner, handle: own_handle, .. }, handle) = unsafe { (slot.as_ref(), T::handle(c)) };
+    let (Slot { owner, handle: own_handle, context: own_context, .. }, (handle, context)) =
+        unsafe { (slot.as_ref(), T::identity(c)) };
     let owner = owner.load(Ordering::Acquire);
-    if owner == NO_OWNER || handle != own_handle.load(Ordering::Relaxed) {
+    let own = || (own_handle.load(Ordering::Relaxed), own_context.load(Ordering::Relaxed));
+    if owner == NO_OWNER || (handle, context) != own() {
         return Err(Error::NoSuchObject { kind: T::KIND, id: handle });
     }
     Ok((slot, owner == fork_generation::current()))
 }
 
 /// Implements [`AbiObject`] for a `repr(C)` type whose first field `header` is an [`AbiHeader`]:
-/// `abi_object!(Type: c_structure, "kind", handle)`. The last argument is the field with the handle, and is left out if there is none.
+/// `abi_object!(Type: c_structure, "kind", handle, context)`. The last arguments are the fields with the handle and the context, and are
+/// left out if there is no handle.
 macro_rules! abi_object {
     ($type:ident: $c:ident, $kind:literal) => {
-        abi_object!(@implement $type, $c, $kind, |_| 0);
+        abi_object!(@implement $type, $c, $kind, |_| (0, std::ptr::null_mut()));
     };
-    ($type:ident: $c:ident, $kind:literal, $($handle:ident).+) => {
-        // SAFETY: the caller of `AbiObject::handle` guarantees that the structure is valid for reading.
-        abi_object!(@implement $type, $c, $kind, |c: *const $c| unsafe { (*c).$($handle).+ });
+    ($type:ident: $c:ident, $kind:literal, $($handle:ident).+, $($context:ident).+) => {
+        // SAFETY: the caller of `AbiObject::identity` guarantees that the structure is valid for reading.
+        abi_object!(@implement $type, $c, $kind, |c: *const $c| unsafe { ((*c).$($handle).+, (*c).$($context).+) });
     };
-    (@implement $type:ident, $c:ident, $kind:literal, $handle:expr) => {
+    (@implement $type:ident, $c:ident, $kind:literal, $identity:expr) => {
         const _: () = assert!(std::mem::offset_of!($type, header) == 0);
         // SAFETY: the type is `repr(C)`, its first field is an `AbiHeader` of a structure that begins with `$c`, and all its slots are taken
         // from the static.
@@ -269,8 +278,8 @@ macro_rules! abi_object {
                 &SLOTS
             }
 
-            unsafe fn handle(c: *const $c) -> u32 {
-                let read: fn(*const $c) -> u32 = $handle;
+            unsafe fn identity(c: *const $c) -> (u32, *mut $crate::abi::ibv_context) {
+                let read: fn(*const $c) -> (u32, *mut $crate::abi::ibv_context) = $identity;
                 read(c)
             }
         }

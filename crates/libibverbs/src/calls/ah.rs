@@ -20,7 +20,7 @@ pub(crate) struct Ah {
     _pd: PdMember,
 }
 
-abi_object!(Ah: ibv_ah, "address handle", handle);
+abi_object!(Ah: ibv_ah, "address handle", handle, context);
 
 /// Returns the destination GID of an address vector.
 ///

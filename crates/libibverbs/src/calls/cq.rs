@@ -44,7 +44,7 @@ pub(crate) struct Polled {
     pub(crate) next: usize,
 }
 
-abi_object!(Cq: ibv_cq, "completion queue", handle);
+abi_object!(Cq: ibv_cq, "completion queue", handle, context);
 
 impl Cq {
     /// Changes the number of entries.

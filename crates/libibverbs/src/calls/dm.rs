@@ -23,7 +23,7 @@ struct Dm {
     member: Arc<()>,
 }
 
-abi_object!(Dm: ibv_dm, "device memory", handle);
+abi_object!(Dm: ibv_dm, "device memory", handle, context);
 
 /// The unit of copies in bytes: their offsets and lengths are multiples of it (`ibv_memcpy_to_dm(3)` on mlx5).
 const UNIT: u64 = 4;

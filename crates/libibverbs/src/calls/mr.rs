@@ -66,7 +66,7 @@ impl Registration {
     }
 }
 
-abi_object!(Mr: ibv_mr, "memory region", handle);
+abi_object!(Mr: ibv_mr, "memory region", handle, context);
 
 impl Mr {
     /// Records that the region is in device memory, which counts its regions by the clones of `member`.

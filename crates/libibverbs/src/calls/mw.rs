@@ -30,7 +30,7 @@ impl Mw {
     }
 }
 
-abi_object!(Mw: ibv_mw, "memory window", handle);
+abi_object!(Mw: ibv_mw, "memory window", handle, context);
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw {
     // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.

@@ -35,7 +35,7 @@ pub(crate) struct ParentOf {
 /// A reference by which an object is counted as a member of its protection domain.
 pub(crate) type PdMember = Arc<()>;
 
-abi_object!(Pd: ibv_pd, "protection domain", handle);
+abi_object!(Pd: ibv_pd, "protection domain", handle, context);
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {

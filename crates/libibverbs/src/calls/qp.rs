@@ -46,7 +46,7 @@ pub(crate) struct Qp {
     _pd: PdMember,
 }
 
-abi_object!(Qp: ibv_qp_ex, "queue pair", qp_base.handle);
+abi_object!(Qp: ibv_qp_ex, "queue pair", qp_base.handle, qp_base.context);
 
 /// The minimum length of inline data that every queue pair accepts, in bytes. Some programs, such as rdma_xclient, send a few bytes of
 /// inline data without having requested the capacity.

@@ -42,7 +42,7 @@ impl Srq {
     }
 }
 
-abi_object!(Srq: ibv_srq, "shared receive queue", handle);
+abi_object!(Srq: ibv_srq, "shared receive queue", handle, context);
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_srq(
