@@ -20,6 +20,15 @@ impl MultiRailQp {
             let error = Error::Invalid("the queue pair has a shared receive queue: post receives there");
             return Err(PostError { index: 0, error });
         }
+        if locked.state == QpState::Reset {
+            let error = Error::WrongState {
+                call: "post_recv",
+                qpn: self.qpn,
+                needs: "INIT or later",
+                state: QpState::Reset,
+            };
+            return Err(PostError { index: 0, error });
+        }
         for (index, wr) in wrs.iter().enumerate() {
             let flushed = self.wc(wr.wr_id, WcStatus::Flushed, WcOpcode::Recv);
             if let Some(peer_closed) = &mut locked.peer_closed {
