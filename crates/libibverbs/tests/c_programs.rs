@@ -24,6 +24,7 @@ static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
 static FORKS: LazyLock<PathBuf> = LazyLock::new(|| build("forks"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 static CALLS_WITHOUT_POLLS: LazyLock<PathBuf> = LazyLock::new(|| build("calls_without_polls"));
+static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
 
 /// Runs a program, which ends by an alarm if it hangs.
 fn run(program: &Path, arguments: &[&str], rails: &str, variables: &[(&str, &str)]) {
@@ -90,6 +91,8 @@ scenarios! { PERMISSIONS (on_one_rail on_two_rails on_two_rails_with_log on_thre
 scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): window_rights invalidations refused_invalidations window_bound_for_all binds_wake_sleepers refused_binds }
 
 scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions shared_receive_queues }
+
+scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flags receives_in_reset objects_of_another_context address_handle_of_another_domain zero_based_windows }
 
 // All rails but the last are lost.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting }
