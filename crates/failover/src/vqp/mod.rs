@@ -2,7 +2,8 @@
 //!
 //! [`VirtualQp`] is the public interface. It owns three parts and passes them to each other:
 //!
-//! - `datapath`: the rails, the send queue with its ledger, the receive queue, and the completions for the application;
+//! - `datapath`: the rails, the send queue with its ledger, the receive queue, the memory windows (`window_sync`), and the completions for the
+//!   application;
 //! - `recovery`: the negotiation with the peer, the fence, the failover report and the reason for closing;
 //! - `maintenance`: all periodic work: control messages, device events, heartbeats and probes of the rails that the vQP left.
 //!
