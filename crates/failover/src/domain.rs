@@ -257,17 +257,21 @@ impl Domain {
         Sge { key: unused.unwrap_or(sge.key), ..sge }
     }
 
-    /// Copies `bytes` into registered memory, entry by entry. Returns false if the entries are too short, if a key is unknown, or if some of
-    /// the memory is unmapped, out of bounds or not writable. In these cases some bytes may have been copied.
+    /// Copies `bytes` into registered memory, entry by entry. Returns false if the entries are too short, or if the key of some of the bytes
+    /// is unknown, or their memory is unmapped, out of bounds or not writable. In these cases some bytes may have been copied. As a NIC does,
+    /// it checks the part of an entry that takes bytes.
     pub fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> bool {
         let table = lock(&self.memory);
         let mut rest = bytes;
         for sge in sges {
-            let Some(found) = find(&table, sge.key) else { return false };
             let (piece, remaining) = rest.split_at(rest.len().min(sge.len as usize));
+            if piece.is_empty() {
+                continue;
+            }
+            let Some(found) = find(&table, sge.key) else { return false };
             let offset = sge.addr.wrapping_sub(found.mr.primary().addr);
             if !found.access.contains(Access::LOCAL_WRITE)
-                || offset.checked_add(sge.len.into()).is_none_or(|end| end > found.mr.len())
+                || offset.checked_add(piece.len() as u64).is_none_or(|end| end > found.mr.len())
                 || found.memory.try_write_at(offset as usize, piece).is_err()
             {
                 return false;

@@ -92,7 +92,7 @@ scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_ra
 
 scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions shared_receive_queues }
 
-scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flags receives_in_reset objects_of_another_context address_handle_of_another_domain zero_based_windows }
+scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flags receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
 
 // All rails but the last are lost.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting }

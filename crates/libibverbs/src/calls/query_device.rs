@@ -47,6 +47,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     out.device_cap_flags = IBV_DEVICE_XRC
         | IBV_DEVICE_RC_RNR_NAK_GEN
         | IBV_DEVICE_SYS_IMAGE_GUID
+        | IBV_DEVICE_SRQ_RESIZE
         | IBV_DEVICE_MEM_MGT_EXTENSIONS
         | IBV_DEVICE_MEM_WINDOW
         | IBV_DEVICE_MEM_WINDOW_TYPE_2B;

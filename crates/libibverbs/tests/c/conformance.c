@@ -80,6 +80,29 @@ static void receives_in_reset(void)
 	disconnect_pair();
 }
 
+/* A receive may be longer than its region, if the message is not. */
+static void receives_beyond_region(void)
+{
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(end.pd, &shared);
+	struct ibv_sge sge = { (uintptr_t)end.memory + 2 * PAGE - 64, 128, end.mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, *bad;
+	CHECK(srq);
+	for (int is_shared = 0; is_shared < 2; is_shared++) {
+		struct ibv_qp_init_attr init = plain_init(&end);
+		init.srq = is_shared ? srq : NULL;
+		one = make_qp(&end), other = ibv_create_qp(end.pd, &init);
+		CHECK(other);
+		ready(one), ready(other);
+		CHECK((is_shared ? ibv_post_srq_recv(srq, &wr, &bad) : ibv_post_recv(other, &wr, &bad)) == 0);
+		connect_to(one, connection_data_of(&end, other)), connect_to(other, connection_data_of(&end, one));
+		post_message(one, 64, IBV_WR_SEND);
+		CHECK(next_receive().byte_len == 64);
+		disconnect_pair();
+	}
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
 /* An object is not found in another context than its own. */
 static void objects_of_another_context(void)
 {
@@ -178,6 +201,7 @@ int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
 		{ "receive_flags", receive_flags }, { "receives_in_reset", receives_in_reset },
+		{ "receives_beyond_region", receives_beyond_region },
 		{ "objects_of_another_context", objects_of_another_context },
 		{ "address_handle_of_another_domain", address_handle_of_another_domain }, { "zero_based_windows", zero_based_windows },
 	};

@@ -168,6 +168,7 @@ static void shared_receive_queues(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(end.pd, &init);
+	CHECK(device.device_cap_flags & IBV_DEVICE_SRQ_RESIZE);
 	CHECK(srq && fill(srq, 0) == 4);
 	CHECK(modify(srq, 0, 0, IBV_SRQ_MAX_WR) == EINVAL && modify(srq, 3, 0, IBV_SRQ_MAX_WR) == EINVAL);
 	CHECK(modify(srq, device.max_srq_wr + 1, 0, IBV_SRQ_MAX_WR) == EINVAL && modify(srq, UINT32_MAX, 0, IBV_SRQ_MAX_WR) == EINVAL);
