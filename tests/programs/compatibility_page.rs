@@ -1,4 +1,4 @@
-//! Generates `docs/compatibility.md` from the table and from the expected outcomes of rdma-core's suite.
+//! Generates `docs/compatibility.md` from the table, from the expected outcomes of rdma-core's suite, and from `suites_run_by_hand.md`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -39,6 +39,7 @@ fn document() -> Result<String, String> {
         }
     }
     text.push_str(&rdma_core_suite::section()?);
+    text.push_str(include_str!("suites_run_by_hand.md"));
     Ok(text)
 }
 
