@@ -11,8 +11,8 @@ use mitra_failover::{
 };
 use mitra_sim::{Failure, Testbed};
 use mitra_verbs::{
-    AhId, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, SendFlags, SendOp, SendWr,
-    UdDestination, WcStatus,
+    Access, AhId, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, SendFlags, SendOp,
+    SendWr, UdDestination, WcStatus,
 };
 
 use vqp_pair::{FULL_ACCESS, MEMORY_BYTES, VqpPair, config};
@@ -556,4 +556,25 @@ fn invalid_requests_are_refused_when_posted() {
     pair.poll_times(&[0, 1], 400);
     assert_eq!(pair.outcome(0, 2, true), Some(Outcome::Success));
     assert_eq!((pair.vqps[0].outstanding(), pair.completions[0].len()), (0, 1));
+}
+
+/// The responder's refusal is in the completion queue when the link fails and the responder's Closed message arrives. A post handles both
+/// before the completion is polled.
+#[test]
+fn refusal_that_arrived_before_the_fence_decides_its_request() {
+    let mut pair = VqpPair::new(2, config());
+    pair.poll_times(&[0, 1], 200);
+    pair.vqps[1].set_access(Access::REMOTE_READ).unwrap();
+    pair.link_down(1, 0);
+    pair.send_write(1, 0, 7);
+    pair.poll_times(&[0], 100);
+    pair.link_up(1, 0);
+    pair.testbed.world.run_for(Duration::from_millis(4)); // the request is sent again, and refused
+    pair.poll_times(&[1], 20);
+    assert_eq!(pair.vqps[1].close_reason(), Some(CloseReason::RequestError));
+    pair.link_down(0, 0);
+    pair.send_write(2, 8, 7);
+    assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::PeerClosed), "the post ran no maintenance");
+    pair.poll_times(&[0], 20);
+    assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::RemoteInvalidRequest)));
 }

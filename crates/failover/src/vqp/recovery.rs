@@ -213,11 +213,18 @@ impl Recovery {
 
     /// Handles a failed send or a flushed receive, which results from a failure of the rail or of a single request.
     fn on_flush_or_error(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
-        if !self.fence.is_idle() {
-            return; // the completion results from the fence, which flushes the queues
-        }
+        // An error that the responder or the local NIC reported for this request decides it, also if the vQP has closed or fences the rail
+        // before the completion is polled. Errors of the other kinds result from the closing and the fence.
+        let is_decided =
+            !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
         if let Some(reason) = self.close_reason() {
-            return self.on_error_after_close(dp, wc, reason);
+            if is_decided {
+                dp.send_mut().on_request_error(wc.wr_id, wc.status, UnresolvedError::Undecided(reason));
+            }
+            return;
+        }
+        if !self.fence.is_idle() && !is_decided {
+            return;
         }
         match wc.status {
             WcStatus::RetryExceeded | WcStatus::LocalQpOperation
@@ -240,17 +247,6 @@ impl Recovery {
                 dp.send_mut().on_request_error(seq, status, undecided);
                 self.close(dp, CloseReason::RequestError);
             }
-        }
-    }
-
-    /// Handles an error completion that is polled after the vQP has closed. Flush errors result from the closing and decide nothing. An error
-    /// that the responder or the local NIC reported for this request arrived before the closing, and decides the request. This happens if
-    /// the peer's NAK and its Closed message arrive together, and Closed is handled first.
-    fn on_error_after_close(&mut self, dp: &mut Datapath, wc: &Wc, reason: CloseReason) {
-        let is_decided =
-            !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
-        if is_decided {
-            dp.send_mut().on_request_error(wc.wr_id, wc.status, UnresolvedError::Undecided(reason));
         }
     }
 
@@ -438,6 +434,7 @@ impl Recovery {
     fn finish_fence(&mut self, dp: &mut Datapath, nic_alive: bool) {
         self.fence.finish(nic_alive);
         let now = dp.now();
+        self.keep_qp_error(dp);
         let Some(control) = &mut self.control else { return };
         let (rail, epoch) = (control.negotiation().active(), control.negotiation().ballot().epoch);
         let evidence = dp.collect_evidence(rail, epoch, nic_alive);
@@ -445,6 +442,16 @@ impl Recovery {
         dp.recv_mut().on_flushed();
         control.negotiation_mut().fenced(now, evidence);
         self.run_actions(dp);
+    }
+
+    /// Keeps the event of a request of the peer that the old rail refused before it was fenced. If the peer has received the NAK, it closes the
+    /// vQP, and the event tells why. If not, it sends the request again, which is refused again.
+    fn keep_qp_error(&mut self, dp: &Datapath) {
+        let rail = self.active_rail();
+        let event = dp.domain().take_qp_error(rail, dp.rails().get(rail).qpn());
+        if let Some(event @ (AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_))) = event {
+            self.termination.set_qp_error_event(event, dp.rails().qpn());
+        }
     }
 
     /// Decides the operations in flight, moves to `rail`, and starts the replay there.
