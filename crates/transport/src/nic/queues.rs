@@ -78,8 +78,8 @@ impl Nic {
         Ok(srq)
     }
 
-    /// Arms [`AsyncEvent::SrqLimitReached`], which the NIC raises once when the queue holds fewer than `limit`
-    /// receives. A limit of 0 disarms the event.
+    /// Arms [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent::SrqLimitReached), which the NIC raises once when the queue holds
+    /// fewer than `limit` receives. A limit of 0 disarms the event.
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the shared receive queue does not exist.
