@@ -172,12 +172,12 @@ static void query_gid_type(void)
 	CHECK(query);
 	TWICE(query(end.context, 2, 0, &type) == -1);
 }
-static void read_sysfs_file(void)
+static void read_missing_sysfs_file(void)
 {
 	int (*read_file)(const char *, const char *, char *, size_t) = dlsym(RTLD_DEFAULT, "ibv_read_sysfs_file");
 	char text[64];
 	CHECK(read_file);
-	TWICE(read_file("/sys/class/infiniband/mitra0", "no_such_file", text, sizeof(text)) == -1);
+	CHECK(read_file("/sys/class/infiniband/mitra0", "board_id", text, sizeof(text)) == -1);
 }
 
 static void query_device_ex(void)
@@ -363,7 +363,7 @@ static const struct row rows[] = {
 	EXPORTED(ibv_get_pkey_index, get_pkey_index), EXPORTED(ibv_query_pkey, query_pkey), EXPORTED(ibv_query_port, query_port),
 	EXPORTED(ibv_query_gid, query_gid), CALLED(_ibv_query_gid_ex, ibv_query_gid_ex, query_gid_ex),
 	CALLED(_ibv_query_gid_ex, ibv_query_gid_ex, query_gid_ex_flags), CALLED(_ibv_query_gid_table, ibv_query_gid_table, query_gid_table),
-	EXPORTED(ibv_query_gid_type, query_gid_type), EXPORTED(ibv_read_sysfs_file, read_sysfs_file),
+	EXPORTED(ibv_query_gid_type, query_gid_type),
 	SLOT(query_device_ex, ibv_query_device_ex, query_device_ex), SLOT(create_cq_ex, ibv_create_cq_ex, create_cq_ex),
 	SLOT(create_cq_ex, ibv_create_cq_ex, create_cq_ex_parent), SLOT(create_qp_ex, ibv_create_qp_ex, create_qp_ex),
 	SLOT(create_qp_ex, ibv_create_qp_ex, create_qp_ex_pd),
@@ -433,6 +433,7 @@ static void success(void)
 	union ibv_gid gid;
 	uint16_t pkey;
 	CHECK(ibv_query_device(end.context, &device) == 0 && ibv_query_device_ex(end.context, NULL, &device_ex) == 0);
+	read_missing_sysfs_file();
 	CHECK(ibv_query_port(end.context, 1, &port) == 0 && ibv_query_gid(end.context, 1, 1, &gid) == 0);
 	for (int index = 0; index < port.gid_tbl_len; index++)
 		CHECK(ibv_query_gid(end.context, 1, index, &gid) == 0);
