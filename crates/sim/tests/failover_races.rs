@@ -8,7 +8,9 @@ use std::sync::Arc;
 use hooked_nic::{HookedNic, cancel_interrupt, interrupt_after, interrupt_each, set_world, with_world};
 use mitra_failover::{CloseReason, Config, Domain, Secret, VirtualMr, VirtualQp};
 use mitra_sim::Testbed;
-use mitra_verbs::{Access, Buffer, Data, LocalAckTimeout, Provider, RecvWr, SendOp, SendWr, Time};
+use mitra_verbs::{
+    Access, AsyncEvent, Buffer, Data, LocalAckTimeout, Provider, RecvWr, SendOp, SendWr, Time,
+};
 
 /// More calls than a vQP makes in one of the calls that are tested.
 const MAX_CALLS: usize = 400;
@@ -114,6 +116,23 @@ fn completion_that_arrives_between_two_calls_is_handled() {
 fn control_message_that_arrives_between_two_calls_is_handled() {
     let is_handled = |pair: &Pair| pair.ends[1].close_reason() == Some(CloseReason::PeerClosed);
     check_no_event_is_lost(|pair| pair.ends[0].shutdown(), is_handled);
+}
+
+/// The queue pair refuses a request of the peer at the same time as the peer's Closed message arrives. The event of the refusal tells why the
+/// connection ended.
+#[test]
+fn event_of_a_refused_request_is_kept_when_the_peer_closes() {
+    let arrives = |pair: &mut Pair| {
+        pair.ends[1].set_access(Access::REMOTE_READ).expect("the NICs are alive");
+        let write = SendOp::Write(pair.mrs[1].remote().at(0));
+        pair.ends[0].post_send(SendWr::new(1, write, Data::inline(&[1; 8]))).expect("the vQP is open");
+        run_for(Duration::from_nanos(1000)); // the request leaves
+        pair.ends[0].shutdown();
+    };
+    check_no_event_is_lost(arrives, |pair| {
+        assert!(pair.ends[1].close_reason().is_some(), "the Closed message has arrived");
+        matches!(pair.ends[1].qp_error_event(), Some(AsyncEvent::QpRequestError(_)))
+    });
 }
 
 /// One event announces several times as many completions as a vQP takes from a queue at once.

@@ -444,10 +444,11 @@ impl Recovery {
         self.run_actions(dp);
     }
 
-    /// Keeps the event of a request of the peer that the old rail refused before it was fenced. If the peer has received the NAK, it closes the
-    /// vQP, and the event tells why. If not, it sends the request again, which is refused again.
+    /// Keeps the event of a request of the peer that the active rail refused before the vQP fenced the rail or closed. If the peer has received
+    /// the NAK, it closes the vQP, and the event tells why. If not, it sends the request again, which is refused again.
     fn keep_qp_error(&mut self, dp: &Datapath) {
         let rail = self.active_rail();
+        let _ = dp.domain().poll_rail_down(rail); // reads the events
         let event = dp.domain().take_qp_error(rail, dp.rails().get(rail).qpn());
         if let Some(event @ (AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_))) = event {
             self.termination.set_qp_error_event(event, dp.rails().qpn());

@@ -21,6 +21,7 @@ impl Recovery {
         if self.is_closed() {
             return;
         }
+        self.keep_qp_error(dp);
         let reason = dp.rails().stop_all(self.active_rail(), reason);
         (0..dp.rails().len()).for_each(|rail| dp.windows_mut().cut_off(rail));
         self.termination.close(reason);
