@@ -17,16 +17,6 @@ fn with_access(access: Access) -> Config {
     Config { access, ..config() }
 }
 
-/// Moves the active rail away by a failure of its link, which then heals.
-fn fail_over(pair: &mut VqpPair) {
-    let rail = pair.vqps[0].active_rail();
-    pair.link_down(0, rail);
-    pair.poll_times(&[0, 1], FAILOVER);
-    assert_ne!(pair.vqps[0].active_rail(), rail, "the vQP moved");
-    pair.link_up(0, rail);
-    pair.poll_times(&[0, 1], FAILOVER);
-}
-
 /// Checks that the second end refuses a WRITE of the first end, and that its memory is unchanged.
 fn check_refused(pair: &mut VqpPair) {
     let before = pair.memory[1].load(64);
@@ -52,7 +42,7 @@ fn missing_right_is_missing_on_every_rail() {
         pair.poll_times(&[0, 1], 5);
         for i in 0..failovers {
             check_read(&mut pair, i);
-            fail_over(&mut pair);
+            pair.fail_over(FAILOVER);
         }
         check_read(&mut pair, 50);
         check_refused(&mut pair);
@@ -69,7 +59,7 @@ fn revoked_right_is_revoked_on_every_rail() {
         assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Success));
         pair.vqps[1].set_access(Access::REMOTE_READ).expect("the NICs are alive");
         for _ in 0..failovers {
-            fail_over(&mut pair);
+            pair.fail_over(FAILOVER);
         }
         check_read(&mut pair, 50);
         check_refused(&mut pair);
@@ -134,7 +124,7 @@ fn memory_of_another_domain_is_refused_on_every_rail() {
             pair.vqps[0].import(&mr.remote()).expect("the vQP is connected");
             pair.poll_times(&[0, 1], 5);
             for _ in 0..failovers {
-                fail_over(&mut pair);
+                pair.fail_over(FAILOVER);
             }
             pair.memory[0].store(0, 7);
             let (status, op, data) = if is_local {

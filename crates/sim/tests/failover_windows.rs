@@ -62,16 +62,6 @@ fn check_refused(pair: &mut VqpPair, wr_id: u64, to: RemoteAddr) {
     assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
 }
 
-/// Moves the active rail away by a failure of its link, which then heals.
-fn fail_over(pair: &mut VqpPair) {
-    let rail = pair.vqps[0].active_rail();
-    pair.link_down(0, rail);
-    pair.poll_times(&[0, 1], FAILOVER);
-    assert_ne!(pair.vqps[0].active_rail(), rail, "the vQP moved");
-    pair.link_up(0, rail);
-    pair.poll_times(&[0, 1], FAILOVER);
-}
-
 /// The window is valid on the first rail, on the rail of a failover, and on the queue pairs that replace those of a failed rail.
 #[test]
 fn bound_window_is_valid_on_every_rail() {
@@ -82,7 +72,7 @@ fn bound_window_is_valid_on_every_rail() {
             let to = bind(&mut pair, 1, &mw, &mr, 7);
             for i in 0..5 {
                 check_permitted(&mut pair, 10 + i, to);
-                fail_over(&mut pair);
+                pair.fail_over(FAILOVER);
             }
             check_permitted(&mut pair, 50, to);
             check_refused(&mut pair, 51, RemoteAddr { addr: to.addr + 60, ..to });
@@ -97,7 +87,7 @@ fn invalidated_window_is_refused_on_every_rail() {
             let mut pair = VqpPair::new(2, config());
             let (mr, mw) = (bindable(&pair), window(&pair, WindowType::Type2));
             let to = bind(&mut pair, 1, &mw, &mr, 7);
-            (0..failovers_before).for_each(|_| fail_over(&mut pair));
+            (0..failovers_before).for_each(|_| pair.fail_over(FAILOVER));
             check_permitted(&mut pair, 10, to);
             assert!(matches!(pair.vqps[1].domain().deregister(&mr), Err(Error::Busy { .. })));
             if by_peer {
@@ -112,7 +102,7 @@ fn invalidated_window_is_refused_on_every_rail() {
                 pair.poll_times(&[0, 1], SETTLE);
                 assert_eq!(pair.outcome(1, 2, false), Some(Outcome::Success));
             }
-            (0..failovers_after).for_each(|_| fail_over(&mut pair));
+            (0..failovers_after).for_each(|_| pair.fail_over(FAILOVER));
             // The window can be bound again, and the earlier key stays invalid.
             let again = bind(&mut pair, 4, &mw, &mr, 8);
             check_permitted(&mut pair, 11, again);
@@ -141,7 +131,7 @@ fn type_1_window_is_bound_anew_on_every_rail() {
                 let second = bind(&mut pair, 2, &mw, &mr, 2);
                 check_permitted(&mut pair, 11, second);
             }
-            (0..failovers).for_each(|_| fail_over(&mut pair));
+            (0..failovers).for_each(|_| pair.fail_over(FAILOVER));
             check_refused(&mut pair, 12, first);
         }
     }
@@ -154,7 +144,7 @@ fn refused_bind_or_invalidation_ends_the_queue_pair_on_every_rail() {
             let mut pair = VqpPair::new(2, config());
             let (mr, mw) = (bindable(&pair), window(&pair, WindowType::Type2));
             let to = bind(&mut pair, 1, &mw, &mr, 7);
-            (0..failovers).for_each(|_| fail_over(&mut pair));
+            (0..failovers).for_each(|_| pair.fail_over(FAILOVER));
             let (op, status) = match kind {
                 0 => (bind_op(&mw, &mr, to.rkey, 64), WcStatus::WindowBind),
                 1 => (SendOp::LocalInvalidate(to.rkey.with_consumer_bits(9)), WcStatus::LocalQpOperation),
@@ -284,7 +274,7 @@ fn failed_nic_of_another_rail_grants_nothing() {
                 assert_eq!(pair.outcome(1, 2, false), Some(Outcome::Success), "{failure:?}");
             }
             let again = bind(&mut pair, 3, &mw, &mr, 8);
-            fail_over(&mut pair);
+            pair.fail_over(FAILOVER);
             check_permitted(&mut pair, 11, again);
             check_refused(&mut pair, 12, to);
         }

@@ -95,7 +95,7 @@ impl VirtualQp {
             events.take_events()?;
         }
         loop {
-            // What arrives after this raises an event, which stays for the next call. What has arrived before is handled below.
+            // Completions and messages that arrive after this raise an event for the next call. The ones that arrived before are handled below.
             if let Some(events) = &mut self.events {
                 events.arm(self.datapath.rails())?;
             }

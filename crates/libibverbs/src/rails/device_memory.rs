@@ -1,7 +1,7 @@
 //! The memory of the device, of which programs allocate parts (`ibv_alloc_dm(3)`).
 //!
-//! It is memory of the process, so it costs nothing until a program allocates it. Nothing here takes a lock, because a forked child may use
-//! the allocator of a device that it inherited.
+//! Device memory is memory of the process, so it costs nothing until a program allocates it. The allocator takes no lock, because a forked child
+//! may use the allocator of a device that it inherited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -1,20 +1,5 @@
 /* Rules of verbs that the conformance tests of other devices check. One process. */
-#include "test_support.h"
-
-static struct end end;
-static struct ibv_qp *one, *other;
-
-static void connect_pair(void)
-{
-	one = make_qp(&end), other = make_qp(&end);
-	ready(one), ready(other);
-	connect_to(one, connection_data_of(&end, other)), connect_to(other, connection_data_of(&end, one));
-}
-
-static void disconnect_pair(void)
-{
-	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0);
-}
+#include "connected_pair.h"
 
 static void post_receive(struct ibv_qp *qp, uint64_t wr_id)
 {

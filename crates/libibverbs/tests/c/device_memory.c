@@ -224,10 +224,7 @@ int main(int argc, char **argv)
 	static const struct scenario scenarios[] = {
 		{ "allocation", allocation }, { "copies", copies }, { "operations", operations }, { "inherited_device", inherited },
 	};
-	CHECK(argc == 2);
-	alarm(60);
-	end = open_end();
-	CHECK(responder_cq = ibv_create_cq(end.context, 4 * DEPTH, NULL, NULL, 0));
+	set_up(argc);
 	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
 	return 0;
 }

@@ -113,10 +113,7 @@ int main(int argc, char **argv)
 	static const struct scenario scenarios[] = {
 		{ "established", established }, { "drained", drained }, { "overflowed", overflowed }, { "reported_once", reported_once },
 	};
-	CHECK(argc == 2);
-	alarm(60);
-	end = open_end();
-	CHECK(responder_cq = ibv_create_cq(end.context, 4 * DEPTH, NULL, NULL, 0));
+	set_up(argc);
 	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
 	return 0;
 }

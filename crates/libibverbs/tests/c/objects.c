@@ -1,11 +1,10 @@
 /* The objects of the verbs: their handles, their destruction, domains, queues and windows. One process. */
-#include "test_support.h"
+#include "connected_pair.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/wait.h>
 
-static struct end end;
 /* The attributes of the device, queried at the start. */
 static struct ibv_device_attr attributes;
 
@@ -321,21 +320,6 @@ static void inherited(void)
 	CHECK(post_write(one, &end, 3, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0 && next(end.cq).wr_id == 3);
 	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0);
 	destroy_objects(o);
-}
-
-/* The queue pairs of most scenarios below: connected to each other, with all rights. */
-static struct ibv_qp *one, *other;
-
-static void connect_pair(void)
-{
-	one = make_qp(&end), other = make_qp(&end);
-	ready(one), ready(other);
-	connect_to(one, connection_data_of(&end, other)), connect_to(other, connection_data_of(&end, one));
-}
-
-static void disconnect_pair(void)
-{
-	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0);
 }
 
 static void *allocate(struct ibv_pd *pd, void *context, size_t size, size_t alignment, uint64_t resource)

@@ -348,10 +348,7 @@ int main(int argc, char **argv)
 		{ "shared_messages", shared_messages }, { "shared_short_receives", shared_short_receives }, { "shared_immediates", shared_immediates },
 		{ "failovers", failovers }, { "datagrams", datagrams }, { "unreliable_writes", unreliable_writes },
 	};
-	CHECK(argc == 2);
-	alarm(60);
-	end = open_end();
-	CHECK(responder_cq = ibv_create_cq(end.context, 4 * DEPTH, NULL, NULL, 0));
+	set_up(argc);
 	CHECK(foreign = ibv_alloc_pd(end.context));
 	CHECK(foreign_mr = ibv_reg_mr(foreign, end.memory, 2 * PAGE, ALL));
 	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);

@@ -25,6 +25,15 @@ static struct ibv_mr *foreign_mr __attribute__((unused));
 /* The completion queue of the responder. */
 static struct ibv_cq *responder_cq;
 
+/* Opens the device for the scenario that the only argument names. */
+static inline void set_up(int argc)
+{
+	CHECK(argc == 2);
+	alarm(60);
+	end = open_end();
+	CHECK(responder_cq = ibv_create_cq(end.context, 4 * DEPTH, NULL, NULL, 0));
+}
+
 static char *target(void)
 {
 	return end.memory + PAGE;

@@ -297,10 +297,7 @@ int main(int argc, char **argv)
 		{ "window_rights", window_rights }, { "invalidations", invalidations }, { "refused_invalidations", refused_invalidations },
 		{ "window_bound_for_all", window_bound_for_all }, { "binds_wake_sleepers", binds_wake_sleepers }, { "refused_binds", refused_binds },
 	};
-	CHECK(argc == 2);
-	alarm(60);
-	end = open_end();
-	CHECK(responder_cq = ibv_create_cq(end.context, 4 * DEPTH, NULL, NULL, 0));
+	set_up(argc);
 	CHECK(foreign = ibv_alloc_pd(end.context));
 	CHECK(foreign_mr = ibv_reg_mr(foreign, end.memory, 2 * PAGE, ALL));
 	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);

@@ -115,6 +115,16 @@ impl VqpPair {
         self.testbed.world.set_link(nic, true);
     }
 
+    /// Fails the link of the active rail, and heals it after `polls` polls, which must suffice for the move. Polls as often again.
+    pub fn fail_over(&mut self, polls: usize) {
+        let rail = self.vqps[0].active_rail();
+        self.link_down(0, rail);
+        self.poll_times(&[0, 1], polls);
+        assert_ne!(self.vqps[0].active_rail(), rail, "the vQP moved");
+        self.link_up(0, rail);
+        self.poll_times(&[0, 1], polls);
+    }
+
     /// Returns the outcome of an end's operation or receive, or `None` if it has not completed.
     pub fn outcome(&self, h: usize, wr_id: u64, is_receive: bool) -> Option<Outcome> {
         let matches_request = |c: &&Completion| {
