@@ -188,6 +188,13 @@ pub struct Config {
     pub access: Access,
 }
 
+impl Config {
+    /// Returns whether the vQP fences a rail before it leaves the rail. Under the baseline policies it does not.
+    pub(crate) fn requires_fence(&self) -> bool {
+        self.fencing == Fencing::On && self.policy == Policy::Exact
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {

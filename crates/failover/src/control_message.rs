@@ -15,7 +15,7 @@ use crate::secret::SecretWord;
 pub const MAX_LEN: usize = 256;
 /// The maximum number of saved results in a message, which is also the maximum `rd_atomic` of a vQP.
 pub const MAX_SAVED: usize = 16;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// The length of everything before the body, in bytes.
 const HEADER: usize = 15;
 
@@ -32,7 +32,10 @@ pub struct Message {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Body {
     /// The sender is alive and the rail that carries the message works.
-    Heartbeat,
+    Heartbeat {
+        /// Bit i: the sender cannot use rail i.
+        unusable: u8,
+    },
     /// The sender proposes to move and has stopped posting.
     Propose {
         /// The new rail.
@@ -57,6 +60,8 @@ pub enum Body {
     Refuse {
         /// Bit i: the sender cannot use rail i.
         unusable: u8,
+        /// The epoch of the highest ballot that the sender promised. The next proposal must be above it.
+        promised_epoch: u16,
     },
     /// The vQP has closed at the sender, which answers every further message with Closed.
     Closed,
@@ -69,7 +74,7 @@ impl Body {
     /// Returns whether the message is sent as a solicited event, which wakes a receiver that waits for events. A heartbeat is not: it needs no
     /// answer, and the receiver reads it when its own next heartbeat is due.
     pub fn wakes(&self) -> bool {
-        !matches!(self, Body::Heartbeat)
+        !matches!(self, Body::Heartbeat { .. })
     }
 }
 
@@ -103,7 +108,7 @@ impl Message {
     pub fn encode(&self, sender: Role, cookie: SecretWord) -> SmallVec<[u8; MAX_LEN]> {
         let mut out = SmallVec::new();
         let kind = match self.body {
-            Body::Heartbeat => 1,
+            Body::Heartbeat { .. } => 1,
             Body::Propose { .. } => 2,
             Body::Evidence { .. } => 3,
             Body::Resume { .. } => 4,
@@ -116,13 +121,17 @@ impl Message {
         out.extend_from_slice(&self.ballot.epoch.to_le_bytes());
         out.push(self.ballot.proposer as u8);
         match &self.body {
-            Body::Heartbeat | Body::Closed => {}
+            Body::Closed => {}
             Body::Propose { rail } => out.push(*rail),
             Body::Resume { has_peer_resume, partial_imm_bytes } => {
                 out.push(u8::from(*has_peer_resume));
                 out.extend_from_slice(&partial_imm_bytes.to_le_bytes());
             }
-            Body::Refuse { unusable } => out.push(*unusable),
+            Body::Heartbeat { unusable } => out.push(*unusable),
+            Body::Refuse { unusable, promised_epoch } => {
+                out.push(*unusable);
+                out.extend_from_slice(&promised_epoch.to_le_bytes());
+            }
             Body::NewQp(qp) => {
                 out.extend_from_slice(&[qp.rail, u8::from(qp.connected) | u8::from(qp.asks) << 1]);
                 put_u24(&mut out, qp.qpn.value());
@@ -167,7 +176,7 @@ impl Message {
             _ => return Err(Rejected::Malformed),
         };
         let body = match kind {
-            1 => Body::Heartbeat,
+            1 => Body::Heartbeat { unusable: r.byte()? },
             2 => Body::Propose { rail: r.byte()? },
             3 => {
                 let [rail, flags, count] = r.array()?;
@@ -191,7 +200,7 @@ impl Message {
                 has_peer_resume: r.byte()? != 0,
                 partial_imm_bytes: u32::from_le_bytes(r.array()?),
             },
-            5 => Body::Refuse { unusable: r.byte()? },
+            5 => Body::Refuse { unusable: r.byte()?, promised_epoch: u16::from_le_bytes(r.array()?) },
             6 => Body::Closed,
             7 => {
                 let [rail, flags] = r.array()?;
@@ -246,12 +255,12 @@ mod tests {
         let evidence =
             Evidence { psn: Some(Psn::new(7)), log: Some(1 << 47), received: 9, saved, partial_imm_bytes: 8 };
         [
-            Body::Heartbeat,
+            Body::Heartbeat { unusable: 0x42 },
             Body::Propose { rail: 3 },
             Body::Evidence { rail: 1, evidence },
             Body::Evidence { rail: 1, evidence: Evidence::default() },
             Body::Resume { has_peer_resume: true, partial_imm_bytes: 4096 },
-            Body::Refuse { unusable: 0x81 },
+            Body::Refuse { unusable: 0x81, promised_epoch: 0x1235 },
             Body::Closed,
             Body::NewQp(NewQp {
                 rail: 7,

@@ -1,7 +1,8 @@
 //! The rail negotiation: the two ends of a vQP promise a ballot, fence, exchange evidence, move and confirm.
 //!
 //! The negotiation is a state machine without I/O. An end accepts a ballot only if it is above the last ballot that the end promised, and
-//! sends its evidence only after its fence. When each end has the other end's evidence, nothing can be executed on the old rail any more, so
+//! sends its evidence only after its fence. The proposer fences a rail that may still work only after the peer has accepted: if the peer cannot
+//! use the proposed rail, the vQP stays on the old one. When each end has the other end's evidence, nothing can be executed on the old rail any more, so
 //! the evidence on which they decide cannot change. Messages may be lost, duplicated, delayed and reordered. They are therefore idempotent,
 //! contain their ballot, and are sent again until they are answered.
 
@@ -17,6 +18,7 @@ use crate::evidence::Evidence;
 
 #[cfg(test)]
 mod flap_tests;
+mod rail_choice;
 mod rail_rejoin;
 #[cfg(test)]
 mod tests;
@@ -51,8 +53,23 @@ pub enum Action {
         /// The number of bytes. 0 if there is no such WRITE.
         partial_imm_bytes: u32,
     },
+    /// Continue on the old rail, which is not fenced: the peer cannot use another rail.
+    Stay,
     /// Close the vQP.
     Close(CloseReason),
+}
+
+/// The failure of a rail at this end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RailFailure {
+    /// The peer is silent on the active rail.
+    Silent,
+    /// The port is down. It may come up again before the queue pair has used up its retries.
+    LinkDown,
+    /// The current queue pair has failed.
+    QpFailed,
+    /// The NIC does not answer.
+    NicDead,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -70,6 +87,8 @@ struct Move {
     rail: u8,
     /// Whether this end proposed the ballot.
     proposed: bool,
+    /// Whether the driver was asked to fence the old rail.
+    is_fence_requested: bool,
     /// The time at which this end promised `ballot`.
     ballot_adopted_at: Time,
     /// `None` until this end has fenced the old rail.
@@ -102,21 +121,32 @@ pub struct RailNegotiation {
     current: Ballot,
     /// The highest ballot promised.
     promised: Ballot,
-    /// Rails that this end cannot use now.
-    unusable: u8,
-    /// The rails in `unusable` that cannot be used even if their link comes up: their NIC is dead or their current queue pair has failed. The
-    /// link of the other rails in `unusable` is down and may come up again.
-    broken: u8,
+    /// The highest epoch that the peer promised, by its refusals.
+    peer_epoch: u16,
+    /// Rails whose port is down or whose NIC is dead at this end.
+    down: u8,
+    /// The rails in `down` whose NIC is dead.
+    dead: u8,
+    /// Rails whose current queue pair has failed at this end.
+    qp_failed: u8,
+    /// Rails that the peer cannot use, by its last heartbeat. Heartbeats may be lost, so this may be outdated.
+    peer_unusable: u8,
+    /// Whether the queue pairs of the active rail may be replaced while the vQP stays on the rail.
+    replaces_active_qps: bool,
     /// Rails that the vQP left and on which this end's new queue pair is not connected.
     local_qp_missing: u8,
     /// Rails that the vQP left and on which the peer's new queue pair is not known to be connected.
     peer_qp_missing: u8,
     /// For each rail, the ballot by which the vQP last left the rail.
     left_by: [Option<Ballot>; MAX_RAILS],
-    /// Rails that the peer refused in the current move.
+    /// Rails that the peer cannot use, by its refusals in the current move, or in the last one if that ended in [`Action::Stay`].
     refused: u8,
+    /// The time at which this end proposes refused rails again, and the pause before the time after it.
+    refused_until: Option<(Time, Duration)>,
     /// The time at which the active rail failed, if no move can begin because the last move is unconfirmed or no other rail is usable.
     stranded_since: Option<Time>,
+    /// The time at which the peer was first reported as silent and no rail could be proposed. `None` after each message of the peer.
+    silent_since: Option<Time>,
     /// The last ballot that this end declined. The proposer may have sent its evidence for this ballot and then proposes another one, so this
     /// end must not accept the declined ballot later.
     declined: Option<Ballot>,
@@ -151,13 +181,19 @@ impl RailNegotiation {
             active: 0,
             current: Ballot::FIRST,
             promised: Ballot::FIRST,
-            unusable: 0,
-            broken: 0,
+            peer_epoch: Ballot::FIRST.epoch,
+            down: 0,
+            dead: 0,
+            qp_failed: 0,
+            peer_unusable: 0,
+            replaces_active_qps: false,
             local_qp_missing: 0,
             peer_qp_missing: 0,
             left_by: [None; MAX_RAILS],
             refused: 0,
+            refused_until: None,
             stranded_since: None,
+            silent_since: None,
             declined: None,
             phase: Phase::Active,
             unconfirmed: None,
@@ -180,7 +216,12 @@ impl RailNegotiation {
         self.current
     }
 
-    /// Returns whether operations may be posted: no move is in progress and the vQP is open.
+    /// The ballot of the move in progress. `None` if there is none.
+    pub fn move_ballot(&self) -> Option<Ballot> {
+        if let Phase::Moving(m) = &self.phase { Some(m.ballot) } else { None }
+    }
+
+    /// Returns whether no move is in progress and the vQP is open.
     pub fn is_active(&self) -> bool {
         self.phase == Phase::Active
     }
@@ -200,17 +241,31 @@ impl RailNegotiation {
         (!self.actions.is_empty()).then(|| self.actions.remove(0))
     }
 
-    /// Records that this end cannot use a rail now. `broken` says whether the rail's current queue pair cannot be used again. The driver may call
-    /// this repeatedly for a dead NIC.
-    pub fn rail_failed(&mut self, now: Time, rail: usize, broken: bool) {
-        self.unusable |= 1 << rail;
-        self.broken |= u8::from(broken) << rail;
+    /// Records the failure of a rail at this end. The driver may report the same failure repeatedly.
+    pub fn rail_failed(&mut self, now: Time, rail: usize, failure: RailFailure) {
+        let bit = 1 << rail;
+        match failure {
+            RailFailure::Silent => {}
+            RailFailure::LinkDown => self.down |= bit,
+            RailFailure::QpFailed => self.qp_failed |= bit,
+            RailFailure::NicDead => {
+                self.down |= bit;
+                self.dead |= bit;
+                self.qp_failed |= bit;
+            }
+        }
         match &self.phase {
-            Phase::Active if rail == self.active() || self.stranded_since.is_some() => self.propose(now),
+            Phase::Active if rail == self.active() || self.stranded_since.is_some() => {
+                self.propose(now);
+                if failure == RailFailure::Silent {
+                    self.on_silence(now);
+                }
+            }
             // The move continues while a rail may reach the peer. If the new rail has failed, another move follows.
-            Phase::Moving(_) if self.all_rails() & !self.broken == 0 => {
+            Phase::Moving(_) if self.all_rails() & !self.dead == 0 => {
                 self.close(CloseReason::FailedDuringRecovery);
             }
+            Phase::Moving(_) if self.qp_failed & (1 << self.active) != 0 => self.request_fence(),
             Phase::Closed | Phase::Active | Phase::Moving(_) => {}
         }
     }
@@ -218,16 +273,13 @@ impl RailNegotiation {
     /// Records that this end's device of a rail works again.
     pub fn rail_recovered(&mut self, now: Time, rail: usize) {
         let bit = 1 << rail;
-        if self.is_active() && rail == self.active() {
-            // The vQP stays on the rail, unless its queue pair failed while the link was down.
-            if self.broken & bit == 0 {
-                self.unusable &= !bit;
-                self.stranded_since = None;
-            }
-            return;
+        self.down &= !bit;
+        self.dead &= !bit;
+        if rail != self.active() {
+            self.qp_failed &= !bit;
+        } else if self.is_active() && self.qp_failed & bit == 0 {
+            self.stranded_since = None; // the vQP stays on the rail
         }
-        self.unusable &= !bit;
-        self.broken &= !bit;
         self.retry_proposal(now);
     }
 
@@ -255,14 +307,15 @@ impl RailNegotiation {
         let (ballot, rail) = (m.ballot, m.rail);
         let local_evidence = m.local_evidence.clone().unwrap_or_default();
         let old = self.active;
+        self.peer_qp_missing &= !(1 << rail);
+        self.peer_qp_missing |= 1 << old;
         self.local_qp_missing |= 1 << old;
-        self.peer_qp_missing = (self.peer_qp_missing | 1 << old) & !(1 << rail);
         self.left_by[usize::from(old)] = Some(ballot);
         self.active = rail;
         self.current = ballot;
         (self.partial_imm_bytes, self.awaits_peer_moved) = (partial_imm_bytes, true);
         // A rail that the peer refused may work when the next move begins. If not, the peer refuses it again.
-        self.refused = 0;
+        self.forget_refusals();
         self.phase = Phase::Active;
         self.unconfirmed = Some(UnconfirmedMove {
             ballot,
@@ -273,7 +326,7 @@ impl RailNegotiation {
         });
         self.next_send = Some(now + self.retry_interval);
         self.send_resume(false);
-        if self.unusable & (1 << rail) != 0 {
+        if (self.down | self.qp_failed) & (1 << rail) != 0 {
             self.propose(now);
         }
     }
@@ -294,6 +347,7 @@ impl RailNegotiation {
 
     /// Handles a message that [`Message::decode`] accepted.
     pub fn handle(&mut self, now: Time, message: Message) {
+        self.silent_since = None;
         let ballot = message.ballot;
         match message.body {
             Body::Closed => {
@@ -303,22 +357,15 @@ impl RailNegotiation {
             }
             // The first Closed message may have been lost.
             _ if self.phase == Phase::Closed => self.send(self.promised, Body::Closed),
-            // The driver handles these two messages.
-            Body::Heartbeat | Body::NewQp(_) => {}
+            Body::Heartbeat { unusable } => self.on_peer_unusable(now, unusable),
+            Body::NewQp(_) => {} // the driver handles it
             Body::Propose { rail } => self.on_propose(now, ballot, rail),
             Body::Evidence { rail, evidence } => self.on_evidence(now, ballot, rail, evidence),
             Body::Resume { has_peer_resume, partial_imm_bytes } => {
                 self.on_resume(now, ballot, has_peer_resume, partial_imm_bytes);
             }
-            Body::Refuse { unusable } => {
-                if let Phase::Moving(m) = &self.phase
-                    && m.proposed
-                    && m.ballot == ballot
-                {
-                    // The peer never accepts this ballot any more, even if the rail has become usable since then.
-                    self.refused = unusable | 1 << m.rail;
-                    self.propose(now);
-                }
+            Body::Refuse { unusable, promised_epoch } => {
+                self.on_refusal(now, ballot, unusable, promised_epoch)
             }
         }
     }
@@ -329,26 +376,24 @@ impl RailNegotiation {
         if self.next_send.is_none_or(|t| t > now) {
             return;
         }
+        let refused = self.is_refused();
+        let proposes_again = (refused || self.is_stranded()) && self.forgets_refusals(now);
         match &self.phase {
             Phase::Moving(m) if now.saturating_since(m.started_at) >= self.peer_timeout => {
-                let refused = self.is_refused();
                 self.close(if refused { CloseReason::NoRail } else { CloseReason::PeerUnreachable });
             }
             // The peer may be able to use the refused rails now, but accepts only a new ballot.
-            Phase::Moving(m)
-                if now.saturating_since(m.ballot_adopted_at) >= self.peer_timeout / ATTEMPTS_PER_TIMEOUT
-                    && self.is_refused() =>
-            {
-                self.refused = 0;
-                self.propose(now);
-            }
+            Phase::Moving(_) if proposes_again => self.propose(now),
             Phase::Moving(_) => self.send_progress(now),
             Phase::Active => {
-                let broken_since = self.stranded_since.filter(|_| self.broken & (1 << self.active) != 0);
-                if broken_since.is_some_and(|since| now.saturating_since(since) >= self.peer_timeout) {
+                let failed_since = self.stranded_since.filter(|_| self.qp_failed & (1 << self.active) != 0);
+                if failed_since.is_some_and(|since| now.saturating_since(since) >= self.peer_timeout) {
                     return self.close(self.no_rail_reason());
                 }
                 self.next_send = self.stranded_since.map(|_| now + self.retry_interval);
+                if proposes_again {
+                    return self.propose(now);
+                }
                 // No other move can begin before the peer's Resume arrives. All links may be down for longer than the peer timeout, so this end
                 // never stops sending its own Resume, but lowers the rate after the peer timeout.
                 let Some(unconfirmed) = &self.unconfirmed else { return };
@@ -369,30 +414,6 @@ impl RailNegotiation {
         u8::MAX >> (MAX_RAILS as u32 - u32::from(self.rail_count))
     }
 
-    /// The set of rails, without the active rail, whose devices work at this end.
-    fn usable_others(&self) -> u8 {
-        self.all_rails() & !self.unusable & !(1 << self.active)
-    }
-
-    /// Starts a move, or proposes a higher ballot in a move in progress. Waits if no other rail is usable or the last move is unconfirmed.
-    fn propose(&mut self, now: Time) {
-        let connected = !(self.local_qp_missing | self.peer_qp_missing | self.refused);
-        let candidate = (1..self.rail_count)
-            .map(|i| (self.active + i) % self.rail_count)
-            .find(|&rail| self.usable_others() & connected & (1 << rail) != 0);
-        match candidate {
-            // While the last move is unconfirmed, the peer may still be moving to the rail that has failed now.
-            Some(rail) if self.unconfirmed.is_none() => {
-                let Some(ballot) = self.promised.next(self.role) else {
-                    return self.close(CloseReason::EpochsUsedUp);
-                };
-                self.adopt_ballot(now, ballot, rail, true);
-                self.send_progress(now);
-            }
-            _ => self.wait_for_rail(now),
-        }
-    }
-
     /// Promises `ballot`, which binds the vQP to `rail`. Starts a move if none is in progress.
     fn adopt_ballot(&mut self, now: Time, ballot: Ballot, rail: u8, proposed: bool) {
         self.promised = ballot;
@@ -408,16 +429,28 @@ impl RailNegotiation {
                     ballot,
                     rail,
                     proposed,
+                    is_fence_requested: false,
                     ballot_adopted_at: now,
                     local_evidence: None,
                     peer_evidence: None,
                     started_at: now,
                 });
-                // The queue pair will be replaced after the fence, so its failure does not matter. If the NIC is dead, the driver reports that
-                // again.
-                self.broken &= !(1 << self.active);
-                self.actions.push(Action::Fence { rail: self.active });
             }
+        }
+        if !proposed || self.qp_failed & (1 << self.active) != 0 {
+            self.request_fence();
+        }
+    }
+
+    /// Asks the driver to fence the old rail, unless that was done.
+    fn request_fence(&mut self) {
+        if let Phase::Moving(m) = &mut self.phase
+            && !core::mem::replace(&mut m.is_fence_requested, true)
+        {
+            // The queue pair will be replaced after the fence, so its failure does not matter. If the NIC is dead, the driver reports that
+            // again.
+            self.qp_failed &= !(1 << self.active);
+            self.actions.push(Action::Fence { rail: self.active });
         }
     }
 
@@ -439,13 +472,16 @@ impl RailNegotiation {
         if self.declined == Some(ballot) {
             return self.refuse(ballot);
         }
-        if ballot <= self.promised {
-            return; // an old ballot, or the ballot of the move in progress
+        if ballot == self.promised {
+            return; // the ballot of the move in progress, or of the last move
+        }
+        if ballot < self.promised {
+            // The proposer has not seen the higher ballot. This end never accepts the old one.
+            return self.refuse(ballot);
         }
         // The peer proposes only after its last move was confirmed, so it has this end's Resume.
         self.unconfirmed = None;
-        let usable = self.usable_others() & !self.local_qp_missing;
-        if rail >= self.rail_count || usable & (1 << rail) == 0 {
+        if rail >= self.rail_count || self.local_unusable() & (1 << rail) != 0 {
             self.promised = ballot;
             self.declined = Some(ballot);
             return self.refuse(ballot);
@@ -466,7 +502,20 @@ impl RailNegotiation {
                 self.actions.push(Action::PeerMoved { partial_imm_bytes: evidence.partial_imm_bytes });
             }
             m.peer_evidence = Some(evidence);
+            self.request_fence(); // the peer has accepted this end's proposal
             self.decide_if_ready();
+        }
+    }
+
+    /// Proposes a ballot above all that the peer promised. The peer never accepts the refused one, even if the rail has become usable since then.
+    fn on_refusal(&mut self, now: Time, ballot: Ballot, unusable: u8, promised_epoch: u16) {
+        if let Phase::Moving(m) = &self.phase
+            && m.proposed
+            && m.ballot == ballot
+        {
+            self.refused |= unusable;
+            self.peer_epoch = self.peer_epoch.max(promised_epoch);
+            self.propose(now);
         }
     }
 
@@ -502,8 +551,8 @@ impl RailNegotiation {
     }
 
     fn refuse(&mut self, ballot: Ballot) {
-        let unusable = self.unusable | self.local_qp_missing | (1 << self.active);
-        self.send(ballot, Body::Refuse { unusable });
+        let promised_epoch = self.promised.epoch;
+        self.send(ballot, Body::Refuse { unusable: self.local_unusable(), promised_epoch });
     }
 
     /// Requests the decision if the evidence of both ends is known.

@@ -92,7 +92,7 @@ impl Rail {
             port,
             cq,
             qpn,
-            first_psn: Psn::new(secret.expose() as u32),
+            first_psn: first_psn(secret),
             replacement: None,
             number_holder: None,
             qp_transferred: false,
@@ -188,7 +188,7 @@ impl Rail {
         &mut self,
         config: &Config,
         left_by: Ballot,
-        secret: SecretWord,
+        first_psn: Psn,
         keep_number: bool,
     ) -> Result<()> {
         let (cq, qpn) = create_data_qp(&self.nic, config)?;
@@ -205,7 +205,7 @@ impl Rail {
         if keep_number {
             self.number_holder = Some(old);
         }
-        (self.cq, self.qpn, self.first_psn) = (cq, qpn, Psn::new(secret.expose() as u32));
+        (self.cq, self.qpn, self.first_psn) = (cq, qpn, first_psn);
         self.replacement = Some(Replacement { left_by, connected: false });
         Ok(())
     }
@@ -350,6 +350,11 @@ impl Rail {
         }
         first
     }
+}
+
+/// The first PSN of a queue pair, which must not be guessable.
+pub(crate) fn first_psn(secret: SecretWord) -> Psn {
+    Psn::new(secret.expose() as u32)
 }
 
 /// Creates an RC queue pair and the completion queue of both its directions.

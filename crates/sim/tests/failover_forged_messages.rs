@@ -59,7 +59,7 @@ impl Forger {
 
     /// Encodes a control message with the correct cookie. `kind` is one of the constants below.
     fn encode(&self, kind: u8, epoch: u16, proposer: u8, body: &[u8]) -> Vec<u8> {
-        let mut out = vec![1, kind, 0, 0];
+        let mut out = vec![2, kind, 0, 0];
         out.extend_from_slice(&self.cookie.to_le_bytes());
         out.extend_from_slice(&epoch.to_le_bytes());
         out.push(proposer);
@@ -74,7 +74,7 @@ const EVIDENCE: u8 = 3;
 const RESUME: u8 = 4;
 const REFUSE: u8 = 5;
 const CLOSED: u8 = 6;
-const PATH: u8 = 7;
+const NEW_QP: u8 = 7;
 
 /// Returns the body of an `Evidence` message for rail 1 in which most fields have their largest value.
 fn evidence() -> Vec<u8> {
@@ -106,19 +106,19 @@ fn run_forged_messages(with_ballots: bool) {
         forger.encode(PROPOSE, 0, 1, &[1]),
         forger.encode(PROPOSE, 1, 0, &[1]),
         forger.encode(EVIDENCE, 1, 0, &evidence()),
-        forger.encode(REFUSE, 1, 0, &[0xff]),
-        forger.encode(REFUSE, 777, 1, &[0xff]),
+        forger.encode(REFUSE, 1, 0, &[0xff, 0xff, 0xff]),
+        forger.encode(REFUSE, 777, 1, &[0xff, 0xff, 0xff]),
         forger.encode(CLOSED, 0, 1, &[]),
     ];
-    // `Path` messages for rails that were not left or do not exist.
+    // `NewQp` messages for rails that were not left or do not exist.
     for (epoch, rail) in [(0, 0), (1, 0), (1, 1), (777, 1), (777, 200)] {
-        well_formed.push(forger.encode(PATH, epoch, 1, &[rail, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]));
+        well_formed.push(forger.encode(NEW_QP, epoch, 1, &[rail, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]));
     }
     // `Resume` messages for failovers that do not take place.
     well_formed.extend((0..50).map(|i| forger.encode(RESUME, 2 + i * 1000, 1, &[0, 0xff, 0xff, 0xff, 0xff])));
     if with_ballots {
         well_formed.extend((0..50).map(|i| forger.encode(PROPOSE, 2 + i, 1, &[200])));
-        well_formed.extend((0..50).map(|i| forger.encode(PROPOSE, 100 + i, 0, &[0])));
+        well_formed.extend((0..50).map(|i| forger.encode(PROPOSE, 100 + i, 0, &[2])));
     }
     let valid = forger.encode(EVIDENCE, 1, 0, &evidence());
     let mut rejected: Vec<Vec<u8>> = (0..valid.len()).map(|n| valid[..n].to_vec()).collect();
@@ -130,7 +130,7 @@ fn run_forged_messages(with_ballots: bool) {
     rejected.extend([
         [valid.as_slice(), &[0]].concat(),
         forger.encode(8, 1, 0, &[]),
-        forger.encode(PATH, 1, 0, &[0; 7]),
+        forger.encode(NEW_QP, 1, 0, &[0; 7]),
         forger.encode(CLOSED, 9, 2, &[]),
     ]);
     rejected.push(vec![0xff; 256]);
@@ -173,7 +173,7 @@ fn exhausted_epochs_close_both_ends() {
         pair.poll_times(&[0, 1], 50);
         // The second end declines this ballot, but promises to accept no lower ballot.
         let forger = Forger::new(&pair);
-        forger.send(&forger.encode(PROPOSE, u16::MAX, 1, &[0]));
+        forger.send(&forger.encode(PROPOSE, u16::MAX, 1, &[200]));
         pair.poll_times(&[0, 1], 20);
         assert_eq!(pair.vqps[1].close_reason(), None);
         let nic = pair.testbed.nics[1][0].id();
@@ -188,18 +188,17 @@ fn exhausted_epochs_close_both_ends() {
                 matches!(pair.outcome(0, 1, false), Some(o) if o == undecided || pair.memory[1].load(0) == 7)
             );
         } else {
-            // Only the first end detects the failure. All its ballots are lower than the promised ballot, so
-            // it closes.
+            // Only the first end detects the failure. The refusal of its ballot names the promised epoch, above which there is none.
             let nic = pair.testbed.nics[0][0].id();
             pair.testbed.world.set_link(nic, false);
             pair.send_write(1, 0, 7);
             for _ in 0..6 {
                 pair.poll_times(&[0, 1], 40_000);
             }
-            assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::PeerUnreachable));
+            assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::EpochsUsedUp));
             assert_eq!(
                 pair.outcome(0, 1, false),
-                Some(Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::PeerUnreachable)))
+                Some(Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::EpochsUsedUp)))
             );
             assert_eq!(pair.vqps[1].close_reason(), Some(CloseReason::PeerClosed));
         }

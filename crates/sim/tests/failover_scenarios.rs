@@ -21,31 +21,29 @@ fn inline(value: u64) -> Data {
     Data::inline(&value.to_ne_bytes())
 }
 
-/// The next rail is down at the peer. The peer refuses it only after the first end has posted its receives on
-/// that rail.
+/// The second end accepts the next rail and posts its receives there. The rail then fails at the first end, which proposes another one.
 #[test]
-fn receives_move_to_chosen_rail_not_to_refused_one() {
+fn receives_move_to_the_rail_of_the_last_ballot() {
     let mut pair = VqpPair::new(4, config());
     for i in 0..16 {
         pair.recv(0, i, 64);
         pair.recv(1, i, 64);
     }
     pair.poll_times(&[0, 1], 10);
-    pair.link_down(1, 1);
-    pair.poll_times(&[1], 5);
     pair.link_down(0, 0);
-    pair.poll_times(&[0], 20); // the first end proposes rail 1, fences, and posts its receives on rail 1
+    pair.poll_times(&[0], 20); // the first end proposes rail 1
+    pair.poll_times(&[1], 20); // the second end fences, and posts its receives on rail 1
+    pair.link_down(0, 1);
     pair.poll_times(&[0, 1], 200);
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [2, 2]);
     for i in 0..4 {
-        pair.send(1, 100 + i, SendOp::Send, inline(1000 + i));
+        pair.send_message(100 + i, 1000 + i);
         pair.poll_times(&[0, 1], 20);
-        assert_eq!(pair.outcome(0, i, true), Some(Outcome::Success), "message {i} was not received");
-        assert_eq!(pair.memory[0].load(i as usize * 256), 1000 + i);
+        assert_eq!(pair.outcome(1, i, true), Some(Outcome::Success), "message {i} was not received");
+        assert_eq!(pair.memory[1].load(i as usize * 256), 1000 + i);
     }
-    // The refused rail recovers, and the third failover moves to it. The receives that the first attempt
-    // posted there must be gone.
-    pair.link_up(1, 1);
+    // Rail 1 recovers, and the third failover moves to it. The receives that the first move posted there must be gone.
+    pair.link_up(0, 1);
     pair.poll_times(&[0, 1], 10);
     for rail in [2, 3] {
         pair.link_down(0, rail);
@@ -58,10 +56,10 @@ fn receives_move_to_chosen_rail_not_to_refused_one() {
         pair.vqps[0].close_reason()
     );
     for i in 4..16 {
-        pair.send(1, 100 + i, SendOp::Send, inline(1000 + i));
+        pair.send_message(100 + i, 1000 + i);
         pair.poll_times(&[0, 1], 20);
-        assert_eq!(pair.outcome(0, i, true), Some(Outcome::Success), "message {i} was not received");
-        assert_eq!(pair.memory[0].load(i as usize * 256), 1000 + i, "message {i} is in the wrong buffer");
+        assert_eq!(pair.outcome(1, i, true), Some(Outcome::Success), "message {i} was not received");
+        assert_eq!(pair.memory[1].load(i as usize * 256), 1000 + i, "message {i} is in the wrong buffer");
     }
 }
 
@@ -305,7 +303,8 @@ fn torn_message_completed_before_close_reports_no_length() {
         pair.testbed.world.run_for(Duration::from_nanos(500));
     }
     assert_eq!(pair.memory[1].load(8192 + LEN - 8), 0, "the message is no longer torn");
-    pair.link_down(1, 0);
+    pair.link_down(0, 0);
+    pair.poll_times(&[0], 20); // the first end proposes the other rail
     pair.poll_times(&[1], 40); // the second end fences and sends its evidence
     pair.poll_times(&[0], 100);
     assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Success));

@@ -33,8 +33,14 @@ struct Net {
 
 impl Net {
     fn new(seed: u64) -> Net {
+        let new = |role| {
+            let mut negotiation =
+                RailNegotiation::new(role, RAILS, Duration::from_millis(1), Duration::from_secs(60));
+            negotiation.allow_replacing_active_qps();
+            negotiation
+        };
         let end = |role| End {
-            negotiation: RailNegotiation::new(role, RAILS, Duration::from_millis(1), Duration::from_secs(60)),
+            negotiation: new(role),
             evidence_given: Vec::new(),
             fencing: false,
             moves: Vec::new(),
@@ -72,7 +78,7 @@ impl Net {
                 }
                 Action::Send(message) => (0..RAILS).for_each(|rail| self.send(i, rail, &message)),
                 Action::Decide { rail, peer_evidence } => self.decide(i, usize::from(rail), &peer_evidence),
-                Action::PeerMoved { .. } => {}
+                Action::PeerMoved { .. } | Action::Stay => {}
                 Action::Close(reason) => self.ends[i].closed = Some(reason),
             }
         }
@@ -86,8 +92,13 @@ impl Net {
             self.ends[1 - i].evidence_given.get(number),
             "the peer's evidence is of this move"
         );
-        assert!(self.ends[i].qps[rail].1, "the queue pair of the new rail is connected");
-        assert_eq!(self.ends[0].qps[rail], self.ends[1].qps[rail], "both queue pairs are of the same ballot");
+        if rail != self.ends[i].negotiation.active() {
+            assert!(self.ends[i].qps[rail].1, "the queue pair of the new rail is connected");
+            assert_eq!(
+                self.ends[0].qps[rail], self.ends[1].qps[rail],
+                "both queue pairs are of the same ballot"
+            );
+        }
         let now = self.now;
         let end = &mut self.ends[i];
         end.negotiation.moved(now, 0);
@@ -109,7 +120,10 @@ impl Net {
         let end = &mut self.ends[i];
         let Some(left) = end.negotiation.left_by(rail).filter(|_| self.link_up[i][rail]) else { return };
         if end.qps[rail].0 != Some(left) {
-            assert!(rail != end.negotiation.active(), "the active rail keeps its queue pair");
+            assert!(
+                rail != end.negotiation.active() || !end.negotiation.may_post(),
+                "a queue pair on which operations are posted is not replaced"
+            );
             end.qps[rail] = (Some(left), false);
         }
         let mut asks = message.is_none();
@@ -121,13 +135,15 @@ impl Net {
             end.negotiation.local_qp_connected(rail);
             if qp.connected {
                 end.negotiation.peer_qp_connected(now, rail);
+                let (peers, connected) = self.ends[1 - i].qps[rail];
+                assert!(peers > Some(left) || peers == Some(left) && connected, "the peer's is connected");
             }
             if !qp.asks {
                 return self.run_actions(i);
             }
             asks = !qp.connected;
         }
-        let connected = end.qps[rail].1;
+        let connected = !self.ends[i].negotiation.is_local_qp_missing(rail);
         let qp = NewQp { rail: rail as u8, connected, asks, qpn: Qpn::new(2), psn: Psn::new(0) };
         self.send(i, rail, &Message { ballot: left, body: Body::NewQp(qp) });
         self.run_actions(i);
@@ -174,10 +190,10 @@ impl Net {
         let negotiation = &mut self.ends[i].negotiation;
         let active = negotiation.active();
         match self.rng.below(4) {
-            0 if negotiation.is_active() => negotiation.rail_failed(self.now, active, true),
+            0 if negotiation.is_active() => negotiation.rail_failed(self.now, active, RailFailure::QpFailed),
             1 if self.link_up[i][rail] => {
                 self.link_up[i][rail] = false;
-                negotiation.rail_failed(self.now, rail, false);
+                negotiation.rail_failed(self.now, rail, RailFailure::LinkDown);
             }
             _ if !self.link_up[i][rail] => {
                 self.link_up[i][rail] = true;
@@ -211,8 +227,11 @@ fn flapping_rails_never_separate_the_two_ends() {
             }
         }
         let is_settled = |net: &Net| {
-            let is_confirmed =
-                |end: &End| end.negotiation.is_move_confirmed() && !end.negotiation.is_stranded();
+            let is_confirmed = |end: &End| {
+                end.negotiation.is_move_confirmed()
+                    && end.negotiation.may_post()
+                    && !end.negotiation.is_stranded()
+            };
             net.ends.iter().all(is_confirmed) && net.ends[0].moves == net.ends[1].moves
         };
         for _ in 0..60_000 {
@@ -234,4 +253,62 @@ fn flapping_rails_never_separate_the_two_ends() {
         max_moves = max_moves.max(a.moves.len());
     }
     assert!(max_moves > 10, "no seed made more than {max_moves} moves");
+}
+
+/// Takes every rail but `up` down at end 1, and tells end 0 nothing.
+fn net_with_one_rail(seed: u64, up: usize) -> Net {
+    let mut net = Net::new(seed);
+    for rail in (0..RAILS).filter(|&rail| rail != up) {
+        net.link_up[1][rail] = false;
+        net.ends[1].negotiation.rail_failed(net.now, rail, RailFailure::LinkDown);
+        net.run_actions(1);
+    }
+    net
+}
+
+/// The end whose link blinks asks before it fences, so its only good path is not cut.
+#[test]
+fn blink_of_the_only_rail_that_both_ends_can_use_moves_nothing() {
+    for seed in 1..500 {
+        let mut net = net_with_one_rail(seed, 0);
+        net.link_up[0][0] = false;
+        net.ends[0].negotiation.rail_failed(net.now, 0, RailFailure::LinkDown);
+        net.run_actions(0);
+        for _ in 0..net.rng.below(100) {
+            net.step();
+        }
+        net.link_up[0][0] = true;
+        net.ends[0].negotiation.rail_recovered(net.now, 0);
+        net.run_actions(0);
+        for _ in 0..20_000 {
+            if net.ends.iter().all(|end| end.negotiation.may_post()) {
+                break;
+            }
+            net.step();
+        }
+        for end in &net.ends {
+            assert!(end.negotiation.may_post() && end.closed.is_none(), "seed {seed}: {:?}", end.negotiation);
+            assert!(!end.fencing && end.evidence_given.is_empty() && end.moves.is_empty(), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn failed_queue_pair_of_the_only_rail_that_both_ends_can_use_is_replaced() {
+    for seed in 1..500 {
+        let mut net = net_with_one_rail(seed, 0);
+        net.ends[0].negotiation.rail_failed(net.now, 0, RailFailure::QpFailed);
+        net.run_actions(0);
+        for _ in 0..20_000 {
+            if net.ends.iter().all(|end| end.negotiation.may_post() && !end.moves.is_empty()) {
+                break;
+            }
+            net.step();
+        }
+        for end in &net.ends {
+            assert!(end.negotiation.may_post() && end.closed.is_none(), "seed {seed}: {:?}", end.negotiation);
+            assert_eq!(end.moves.last().map(|last| last.1), Some(0), "seed {seed}");
+        }
+        assert_eq!(net.ends[0].qps[0], net.ends[1].qps[0], "seed {seed}");
+    }
 }

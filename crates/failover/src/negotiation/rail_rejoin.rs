@@ -1,4 +1,4 @@
-//! The state of rails that the vQP left, and the wait for a usable rail when the active rail has failed.
+//! The state of the queue pairs of rails that the vQP left.
 //!
 //! Both ends bind the vQP to the same rails in the same order, so the ballot by which the vQP left a rail identifies the next queue pairs of
 //! that rail: each end creates one queue pair for this ballot, and only these two are connected to each other. Neither end proposes the
@@ -6,18 +6,38 @@
 
 use mitra_verbs::Time;
 
-use super::{CloseReason, Phase, RailNegotiation};
+use super::{Phase, RailNegotiation};
 use crate::ballot::Ballot;
 
 impl RailNegotiation {
-    /// The ballot by which the vQP last left `rail`. `None` if it never did, while the last move is unconfirmed, and after the vQP has closed.
-    pub fn left_by(&self, rail: usize) -> Option<Ballot> {
-        self.left_by[rail].filter(|_| self.unconfirmed.is_none() && self.phase != Phase::Closed)
+    /// Allows moves that replace the queue pairs of the active rail and stay on it. Both ends must fence.
+    pub fn allow_replacing_active_qps(&mut self) {
+        self.replaces_active_qps = true;
     }
 
-    /// Returns whether the active rail has failed and no move can begin yet.
-    pub fn is_stranded(&self) -> bool {
-        self.stranded_since.is_some()
+    /// Returns whether operations may be posted on the active rail: no move is in progress, and both ends have connected the rail's queue
+    /// pairs.
+    pub fn may_post(&self) -> bool {
+        self.is_active() && (self.local_qp_missing | self.peer_qp_missing) & (1 << self.active) == 0
+    }
+
+    /// Returns whether this end's queue pair of `rail` is to be replaced or not connected to the peer's.
+    pub fn is_local_qp_missing(&self, rail: usize) -> bool {
+        self.local_qp_missing & (1 << rail) != 0
+    }
+
+    /// The ballot by which the vQP last left `rail`, or by which the queue pairs of the active rail were replaced in the last move. `None` if
+    /// that never happened and after the vQP has closed; for the active rail also during a move, and for the others while the last move is
+    /// unconfirmed.
+    pub fn left_by(&self, rail: usize) -> Option<Ballot> {
+        let left = self.left_by[rail]?;
+        let may_connect = match &self.phase {
+            // The evidence of a move in progress must not change.
+            _ if rail == self.active() => self.is_active() && left == self.current,
+            Phase::Active | Phase::Moving(_) => self.unconfirmed.is_none(),
+            Phase::Closed => false,
+        };
+        may_connect.then_some(left)
     }
 
     /// Returns whether the vQP left `rail` and the peer's new queue pair of `rail` is not known to be connected.
@@ -35,34 +55,5 @@ impl RailNegotiation {
         self.peer_qp_missing &= !(1 << rail);
         self.refused &= !(1 << rail);
         self.retry_proposal(now);
-    }
-
-    /// Starts to wait until a move can begin, or closes the vQP if every rail of this end is broken. A rail whose link is down is not broken:
-    /// the link may come up before the queue pair has used up its retries.
-    pub(super) fn wait_for_rail(&mut self, now: Time) {
-        if self.all_rails() & !self.broken == 0 {
-            return self.close(self.no_rail_reason());
-        }
-        self.next_send.get_or_insert(now + self.retry_interval);
-        if self.is_active() {
-            self.stranded_since.get_or_insert(now);
-        }
-    }
-
-    /// Proposes a ballot if an earlier proposal was impossible or was refused. Called after a change that may make one possible.
-    pub(super) fn retry_proposal(&mut self, now: Time) {
-        if self.stranded_since.is_some() || self.is_refused() {
-            self.propose(now);
-        }
-    }
-
-    /// Returns whether the peer refused the rail that this end proposed in the move in progress.
-    pub(super) fn is_refused(&self) -> bool {
-        matches!(&self.phase, Phase::Moving(m) if m.proposed && self.refused & (1 << m.rail) != 0)
-    }
-
-    /// The reason for closing when no rail is left.
-    pub(super) fn no_rail_reason(&self) -> CloseReason {
-        if self.unconfirmed.is_some() { CloseReason::FailedDuringRecovery } else { CloseReason::NoRail }
     }
 }

@@ -78,7 +78,7 @@ impl Net {
                     let now = self.now;
                     self.ends[i].negotiation.moved(now, 0);
                 }
-                Action::PeerMoved { .. } => {}
+                Action::PeerMoved { .. } | Action::Stay => {}
                 Action::Close(reason) => self.ends[i].closed = Some(reason),
             }
         }
@@ -125,14 +125,14 @@ fn both_ends_move_by_the_same_ballot_despite_loss_duplication_and_reordering() {
         for rails in [2, 3] {
             let mut net = Net::new(seed, rails);
             let first = net.rng.below(2) as usize;
-            net.ends[first].negotiation.rail_failed(net.now, 0, true);
+            net.ends[first].negotiation.rail_failed(net.now, 0, RailFailure::QpFailed);
             net.run_actions(first);
             for _ in 0..net.rng.below(30) {
                 net.step();
             }
             // In half of the runs, the other end detects the failure too, at a later time.
             if net.rng.below(2) == 0 {
-                net.ends[1 - first].negotiation.rail_failed(net.now, 0, true);
+                net.ends[1 - first].negotiation.rail_failed(net.now, 0, RailFailure::QpFailed);
                 net.run_actions(1 - first);
             }
             net.run_until_settled();
@@ -148,8 +148,8 @@ fn both_ends_move_by_the_same_ballot_despite_loss_duplication_and_reordering() {
 fn rail_that_the_peer_cannot_use_is_skipped() {
     for seed in 1..500 {
         let mut net = Net::new(seed, 3);
-        net.ends[1].negotiation.rail_failed(net.now, 1, true);
-        net.ends[0].negotiation.rail_failed(net.now, 0, true);
+        net.ends[1].negotiation.rail_failed(net.now, 1, RailFailure::QpFailed);
+        net.ends[0].negotiation.rail_failed(net.now, 0, RailFailure::QpFailed);
         net.run_actions(0);
         net.run_until_settled();
         for end in &net.ends {
@@ -162,8 +162,8 @@ fn rail_that_the_peer_cannot_use_is_skipped() {
 fn both_ends_close_without_a_usable_rail() {
     for seed in 1..200 {
         let mut net = Net::new(seed, 2);
-        net.ends[1].negotiation.rail_failed(net.now, 1, true);
-        net.ends[0].negotiation.rail_failed(net.now, 0, true);
+        net.ends[1].negotiation.rail_failed(net.now, 1, RailFailure::QpFailed);
+        net.ends[0].negotiation.rail_failed(net.now, 0, RailFailure::QpFailed);
         net.run_actions(0);
         for _ in 0..2000 {
             net.step();
@@ -184,9 +184,9 @@ fn two_ends_that_propose_and_decline_do_not_deadlock() {
     for seed in 1..500 {
         let mut net = Net::new(seed, 2);
         for end in 0..2 {
-            net.ends[end].negotiation.rail_failed(net.now, 0, true);
+            net.ends[end].negotiation.rail_failed(net.now, 0, RailFailure::QpFailed);
         }
-        net.ends[0].negotiation.rail_failed(net.now, 1, false);
+        net.ends[0].negotiation.rail_failed(net.now, 1, RailFailure::LinkDown);
         (0..2).for_each(|end| net.run_actions(end));
         for _ in 0..net.rng.below(60) {
             net.step();
@@ -206,7 +206,7 @@ fn two_ends_that_propose_and_decline_do_not_deadlock() {
 fn declined_ballot_stays_declined() {
     let retry = Duration::from_millis(1);
     let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
-    a.rail_failed(Time::ZERO, 1, false);
+    a.rail_failed(Time::ZERO, 1, RailFailure::LinkDown);
     let ballot = Ballot::FIRST.next(Role::One).unwrap();
     for _ in 0..2 {
         a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
@@ -224,7 +224,7 @@ fn declined_ballot_stays_declined() {
 fn silent_peer_closes_the_vqp_undecided() {
     let mut a = RailNegotiation::new(Role::Zero, 2, Duration::from_millis(1), Duration::from_millis(50));
     let mut now = Time::ZERO;
-    a.rail_failed(now, 0, true);
+    a.rail_failed(now, 0, RailFailure::QpFailed);
     a.fenced(now, evidence(1));
     let mut closed = None;
     while closed.is_none() {
@@ -245,19 +245,22 @@ fn silent_peer_closes_the_vqp_undecided() {
 #[test]
 fn old_ballot_changes_nothing() {
     let mut net = Net::new(7, 2);
-    net.ends[0].negotiation.rail_failed(net.now, 0, true);
+    net.ends[0].negotiation.rail_failed(net.now, 0, RailFailure::QpFailed);
     net.run_actions(0);
     net.run_until_settled();
     let before = net.ends[0].negotiation.clone();
     let old = Ballot::FIRST;
-    for body in [
-        Body::Propose { rail: 0 },
-        Body::Evidence { rail: 0, evidence: evidence(9) },
-        Body::Resume { has_peer_resume: true, partial_imm_bytes: 0 },
-        Body::Refuse { unusable: 0 },
-        Body::Closed,
+    for (body, asks) in [
+        (Body::Propose { rail: 0 }, true),
+        (Body::Evidence { rail: 0, evidence: evidence(9) }, true),
+        (Body::Resume { has_peer_resume: true, partial_imm_bytes: 0 }, false),
+        (Body::Refuse { unusable: 0, promised_epoch: 0 }, false),
+        (Body::Closed, false),
     ] {
         net.ends[0].negotiation.handle(net.now, Message { ballot: old, body });
+        let answer = net.ends[0].negotiation.poll_action();
+        let refuses = matches!(answer, Some(Action::Send(Message { body: Body::Refuse { .. }, .. })));
+        assert_eq!(refuses, asks, "{answer:?}");
     }
     assert_eq!(net.ends[0].negotiation, before);
 }
@@ -321,11 +324,14 @@ fn closed_end_answers_requests_with_closed_and_nothing_else() {
 fn refusal_holds_for_its_ballot_until_the_next_move() {
     let retry = Duration::from_millis(1);
     let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
-    a.handle(Time::ZERO, Message { ballot: Ballot::FIRST, body: Body::Refuse { unusable: 0b110 } });
-    a.rail_failed(Time::ZERO, 0, true);
+    a.handle(
+        Time::ZERO,
+        Message { ballot: Ballot::FIRST, body: Body::Refuse { unusable: 0b110, promised_epoch: 9 } },
+    );
+    a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
     assert!(!a.is_active() && a.refused == 0);
     let ballot = a.promised;
-    a.handle(Time::ZERO, Message { ballot, body: Body::Refuse { unusable: 0b011 } });
+    a.handle(Time::ZERO, Message { ballot, body: Body::Refuse { unusable: 0b011, promised_epoch: 2 } });
     assert_eq!(a.refused, 0b011);
     a.fenced(Time::ZERO, evidence(1));
     let ballot = a.promised;

@@ -29,8 +29,11 @@ impl ControlProtocol {
         config: &Config,
     ) -> ControlProtocol {
         let role = if local_cookie.expose() < peer_cookie.expose() { Role::Zero } else { Role::One };
-        let negotiation =
+        let mut negotiation =
             RailNegotiation::new(role, rails, config.control_retry_interval, config.peer_timeout);
+        if config.requires_fence() {
+            negotiation.allow_replacing_active_qps();
+        }
         ControlProtocol { role, local_cookie, peer_cookie, negotiation, rejected: 0 }
     }
 

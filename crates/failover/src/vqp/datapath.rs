@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Error, Mtu, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
+use mitra_verbs::{Access, Error, Mtu, Psn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
 
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
@@ -295,15 +295,15 @@ impl Datapath {
         evidence
     }
 
-    /// Decides the operations in flight on the rail `old` from the peer's evidence, and prepares their replay on the rail `new`.
-    /// For `local_placed`, see [`RecoveryInput`]; for the result, see [`SendQueue::decide`].
+    /// Decides the operations in flight on the rail `old` from the peer's evidence, and prepares their replay on the queue pair whose first
+    /// PSN is `first_psn`. For `local_placed`, see [`RecoveryInput`]; for the result, see [`SendQueue::decide`].
     ///
     /// # Errors
     /// A contradiction in the evidence.
     pub(super) fn decide(
         &mut self,
         old: usize,
-        new: usize,
+        first_psn: Psn,
         evidence: &Evidence,
         local_placed: bool,
     ) -> Result<Option<RecoveryStats>, Contradiction> {
@@ -313,7 +313,7 @@ impl Datapath {
             evidence,
             local_placed,
             acks_after_placement: self.rails.get(old).peer_acks_after_placement(),
-            first_psn: self.rails.get(new).first_psn(),
+            first_psn,
         };
         self.send.decide(&input, &self.domain)
     }

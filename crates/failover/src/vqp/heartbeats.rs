@@ -57,7 +57,9 @@ impl Heartbeats {
         if now >= self.next {
             self.next = now + detector.heartbeat_interval;
             let Some(control) = recovery.control() else { return };
-            let message = Message { ballot: control.negotiation().ballot(), body: Body::Heartbeat };
+            let negotiation = control.negotiation();
+            let body = Body::Heartbeat { unusable: negotiation.local_unusable() };
+            let message = Message { ballot: negotiation.ballot(), body };
             recovery.broadcast(dp, &message);
         }
         let active = recovery.active_rail();

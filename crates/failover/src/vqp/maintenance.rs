@@ -5,7 +5,6 @@ use core::time::Duration;
 use mitra_verbs::{Time, Wc};
 
 use crate::control_message::Body;
-use crate::secret::SecretWord;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::heartbeats::Heartbeats;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
@@ -31,11 +30,11 @@ pub(super) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(super) fn new(secret: SecretWord) -> Maintenance {
+    pub(super) fn new() -> Maintenance {
         Maintenance {
             schedule: MaintenanceSchedule::new(),
             heartbeats: Heartbeats::new(),
-            rail_rejoin: RailRejoin::new(secret),
+            rail_rejoin: RailRejoin::new(),
             runs: 0,
             wcs: Vec::new(),
         }

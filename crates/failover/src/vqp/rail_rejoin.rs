@@ -10,9 +10,7 @@ use mitra_verbs::Time;
 use crate::ballot::Ballot;
 use crate::control_message::{Body, Message, NewQp};
 use crate::negotiation::RailNegotiation;
-use crate::secret::SecretWord;
 use crate::vqp::datapath::Datapath;
-use crate::vqp::rail_set::derive_secret;
 use crate::vqp::recovery::Recovery;
 
 /// Probes the rails that the vQP left, and connects new queue pairs on those that work.
@@ -20,13 +18,11 @@ use crate::vqp::recovery::Recovery;
 pub(super) struct RailRejoin {
     /// The earliest time of the next probes.
     next_probe: Time,
-    /// The secret from which the first PSNs of new queue pairs are derived.
-    secret: SecretWord,
 }
 
 impl RailRejoin {
-    pub(super) fn new(secret: SecretWord) -> RailRejoin {
-        RailRejoin { next_probe: Time::ZERO, secret }
+    pub(super) fn new() -> RailRejoin {
+        RailRejoin { next_probe: Time::ZERO }
     }
 
     /// The time of the next probe. `None` if no rail is to be probed.
@@ -42,7 +38,10 @@ impl RailRejoin {
         let negotiation = control.negotiation();
         let probed = (0..dp.rails().len()).filter(|&rail| is_probed(rail, negotiation, dp));
         let probed = probed.fold(0_u8, |rails, rail| rails | 1 << rail);
-        if probed == 0 || now < self.next_probe {
+        let active = negotiation.active();
+        let is_replaced = |left_by| dp.rails().get(active).is_replacement_for(left_by);
+        let waits = probed & 1 << active == 0 || negotiation.left_by(active).is_none_or(is_replaced);
+        if probed == 0 || waits && now < self.next_probe {
             return;
         }
         self.next_probe = now + dp.config().detector.heartbeat_interval;
@@ -70,19 +69,22 @@ impl RailRejoin {
             return;
         }
         if !dp.rails().get(rail).is_replacement_connected() {
-            let connected = dp
-                .rails_mut()
-                .with_rail(rail, |rail, config| rail.connect_replacement(peer_qp.qpn, peer_qp.psn, config));
-            if connected.is_err() {
+            if dp.rails_mut().connect_replacement(rail, peer_qp.qpn, peer_qp.psn).is_err() {
                 return; // the NIC has failed, and maintenance handles its event
             }
             dp.on_qp_connected(rail);
+        }
+        if rail == recovery.active_rail() && !dp.windows().is_in_step(rail) {
+            return; // the peer may post as soon as it has the answer, for which it asks again
         }
         if let Some(control) = recovery.control_mut() {
             control.negotiation_mut().local_qp_connected(rail);
             if peer_qp.connected {
                 control.negotiation_mut().peer_qp_connected(now, rail);
             }
+        }
+        if rail == recovery.active_rail() {
+            recovery.post_recvs(dp, rail);
         }
         if peer_qp.asks {
             send_new_qp(rail, ballot, !peer_qp.connected, recovery, dp);
@@ -95,17 +97,13 @@ impl RailRejoin {
     /// still execute requests and must not be replaced.
     fn replace_qp(&self, rail: usize, recovery: &Recovery, dp: &mut Datapath) -> Option<Ballot> {
         let left_by = recovery.control()?.negotiation().left_by(rail)?;
-        if !recovery.requires_fence(dp) {
+        if !dp.config().requires_fence() {
             return None;
         }
         if !dp.rails().get(rail).is_replacement_for(left_by) {
-            let secret = derive_secret(self.secret, u64::from(left_by.epoch) << 8 | rail as u64);
             let old = dp.rails().get(rail).qpn();
-            let keep_number = old == dp.rails().qpn();
             // An error may be a temporary lack of resources. The next probe tries again.
-            dp.rails_mut()
-                .with_rail(rail, |rail, config| rail.replace_qp(config, left_by, secret, keep_number))
-                .ok()?;
+            dp.rails_mut().replace_qp(rail, left_by).ok()?;
             let _ = dp.domain().take_qp_error(rail, old); // discards the events of the old queue pair
         }
         Some(left_by)
@@ -123,7 +121,7 @@ fn send_new_qp(rail: usize, ballot: Ballot, asks: bool, recovery: &Recovery, dp:
     let this = dp.rails().get(rail);
     let qp = NewQp {
         rail: rail as u8,
-        connected: this.is_replacement_connected(),
+        connected: !control.negotiation().is_local_qp_missing(rail),
         asks,
         qpn: this.qpn(),
         psn: this.first_psn(),

@@ -1,10 +1,11 @@
-use mitra_verbs::{Access, Error, Mtu, Qpn, Result, RnrTimer, Time};
+use mitra_verbs::{Access, Error, Mtu, Psn, Qpn, Result, RnrTimer, Time};
 
+use crate::ballot::Ballot;
 use crate::close_reason::CloseReason;
 use crate::config::Config;
 use crate::connect_info::RailInfo;
 use crate::domain::{Domain, LocalNic};
-use crate::rail::Rail;
+use crate::rail::{Rail, first_psn};
 use crate::secret::SecretWord;
 
 /// The rails of a vQP, and the vQP's configuration.
@@ -17,6 +18,8 @@ pub(super) struct RailSet {
     /// The queue pair number of the vQP: the number of the first queue pair of rail 0, or the number taken over from another vQP. The current
     /// queue pairs of the rails may have other numbers.
     qpn: Qpn,
+    /// The secret from which the first PSNs of queue pairs are derived.
+    secret: SecretWord,
 }
 
 impl RailSet {
@@ -28,7 +31,7 @@ impl RailSet {
         config: Config,
         secret: SecretWord,
     ) -> Result<RailSet> {
-        let mut set = RailSet { rails: Vec::new(), config, down: 0, qpn: Qpn::new(0) };
+        let mut set = RailSet { rails: Vec::new(), config, down: 0, qpn: Qpn::new(0), secret };
         for (i, nic) in own.unwrap_or(domain.nics()).iter().enumerate() {
             match Rail::new(nic, own.is_some(), &config, derive_secret(secret, i as u64)) {
                 Ok(rail) => set.rails.push(rail),
@@ -135,9 +138,21 @@ impl RailSet {
         self.rails.iter_mut().for_each(|rail| rail.note_heard(now));
     }
 
-    /// Calls `change` with a rail and the configuration. `change` replaces or connects the queue pair of the rail.
-    pub(super) fn with_rail<T>(&mut self, rail: usize, change: impl FnOnce(&mut Rail, &Config) -> T) -> T {
-        change(&mut self.rails[rail], &self.config)
+    /// Replaces the fenced queue pair of a rail, which the vQP left by the ballot `left_by`. See [`Rail::replace_qp`].
+    pub(super) fn replace_qp(&mut self, rail: usize, left_by: Ballot) -> Result<()> {
+        let first_psn = self.replacement_psn(rail, left_by);
+        let keep_number = self.rails[rail].qpn() == self.qpn;
+        self.rails[rail].replace_qp(&self.config, left_by, first_psn, keep_number)
+    }
+
+    /// The first PSN of the queue pair that replaces the one of `rail` after the vQP has left the rail by this ballot.
+    pub(super) fn replacement_psn(&self, rail: usize, left_by: Ballot) -> Psn {
+        first_psn(derive_secret(self.secret, u64::from(left_by.epoch) << 8 | rail as u64))
+    }
+
+    /// Connects the new queue pair of a rail to the peer's.
+    pub(super) fn connect_replacement(&mut self, rail: usize, qpn: Qpn, psn: Psn) -> Result<()> {
+        self.rails[rail].connect_replacement(qpn, psn, &self.config)
     }
 
     /// Stops every rail, because the vQP closes for `reason`. Afterwards the peer cannot access memory through the rails, and no late response

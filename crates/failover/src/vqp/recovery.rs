@@ -6,10 +6,10 @@
 use mitra_verbs::{AsyncEvent, Time, Wc, WcStatus};
 
 use crate::completion::UnresolvedError;
-use crate::config::{Fencing, Policy};
+use crate::config::Policy;
 use crate::control_message::{Body, Message};
 use crate::evidence::{Contradiction, Evidence};
-use crate::negotiation::{Action, CloseReason, RailNegotiation};
+use crate::negotiation::{Action, CloseReason, RailFailure, RailNegotiation};
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::failover_report::ReportRecorder;
@@ -73,10 +73,15 @@ impl Recovery {
         self.negotiation().map_or(0, RailNegotiation::active)
     }
 
-    /// Returns whether operations may be posted.
+    /// Returns whether no move is in progress.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
         !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::is_active)
+    }
+
+    /// Returns whether operations may be posted.
+    pub(super) fn may_post(&self) -> bool {
+        !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::may_post)
     }
 
     /// Returns whether the peer has confirmed the last move and none is in progress.
@@ -84,14 +89,14 @@ impl Recovery {
         !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::is_move_confirmed)
     }
 
+    /// Returns whether this end's queue pair of `rail` is to be replaced or not connected to the peer's.
+    fn is_qp_missing(&self, rail: usize) -> bool {
+        self.negotiation().is_some_and(|negotiation| negotiation.is_local_qp_missing(rail))
+    }
+
     /// Returns whether the active rail has failed and no move can begin yet.
     fn is_stranded(&self) -> bool {
         self.negotiation().is_some_and(RailNegotiation::is_stranded)
-    }
-
-    /// Returns whether the vQP fences a rail before it leaves the rail. Under the baseline policies it does not.
-    pub(super) fn requires_fence(&self, dp: &Datapath) -> bool {
-        dp.config().fencing == Fencing::On && dp.config().policy == Policy::Exact
     }
 
     /// Returns whether a failover has begun and the vQP has not moved yet.
@@ -252,7 +257,7 @@ impl Recovery {
 
     /// Posts a burst of pending sends, unless a move is in progress.
     pub(super) fn post_sends(&mut self, dp: &mut Datapath) {
-        let Some(negotiation) = self.negotiation().filter(|n| n.is_active()) else { return };
+        let Some(negotiation) = self.negotiation().filter(|n| n.may_post()) else { return };
         let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
         if !dp.windows().is_in_step(rail) {
             return; // the next poll posts them behind the binds and invalidations of the rail
@@ -266,6 +271,9 @@ impl Recovery {
 
     /// Posts the receives on `rail`. If they are already posted on another rail, discards them there.
     pub(super) fn post_recvs(&mut self, dp: &mut Datapath, rail: usize) {
+        if self.is_qp_missing(rail) {
+            return; // they are posted as soon as the rail's new queue pair is connected
+        }
         // The active rail needs no discarding: its queue pair is fenced and has flushed its receives.
         if let Some(old) = dp.recv_mut().switch_rail(rail)
             && old != self.active_rail()
@@ -303,10 +311,16 @@ impl Recovery {
                 self.check_device(dp, other, true);
             }
         }
-        let is_broken = cause != Cause::Device || !dp.rails().nic_answers(rail);
+        let failure = match cause {
+            _ if !dp.rails().nic_answers(rail) => RailFailure::NicDead,
+            Cause::Device => RailFailure::LinkDown,
+            Cause::Heartbeat => RailFailure::Silent,
+            Cause::Completion(_) | Cause::Peer => RailFailure::QpFailed,
+        };
         let Some(control) = &mut self.control else { return };
-        control.negotiation_mut().rail_failed(now, rail, is_broken);
+        control.negotiation_mut().rail_failed(now, rail, failure);
         self.run_actions(dp);
+        self.discard_report_if_no_move();
     }
 
     /// Handles the events of a rail's NIC. `query` says whether to query the NIC too, because a NIC may die without an event.
@@ -325,7 +339,7 @@ impl Recovery {
             self.rail_failed(dp, rail, Cause::Device);
         } else if is_dead && let Some(control) = &mut self.control {
             // Until now, perhaps only the link was down, which does not make a rail broken.
-            control.negotiation_mut().rail_failed(dp.now(), rail, true);
+            control.negotiation_mut().rail_failed(dp.now(), rail, RailFailure::NicDead);
             self.run_actions(dp);
         } else if !is_down && was_down {
             dp.rails_mut().set_down(rail, false);
@@ -346,8 +360,13 @@ impl Recovery {
     fn rail_recovered(&mut self, dp: &Datapath, rail: usize) {
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().rail_recovered(dp.now(), rail);
+        self.discard_report_if_no_move();
+    }
+
+    /// Discards the report of a failure after which the vQP stays on the active rail.
+    fn discard_report_if_no_move(&mut self) {
         if self.is_active() && !self.is_stranded() {
-            self.report.discard(); // the active rail came back before a move began
+            self.report.discard();
         }
     }
 
@@ -370,16 +389,19 @@ impl Recovery {
         {
             match action {
                 Action::Send(message) => {
-                    if let Body::Evidence { rail, .. } = message.body
-                        && !dp.windows().is_in_step(usize::from(rail))
-                    {
+                    let new_rail = match message.body {
+                        Body::Evidence { rail, .. } => Some(usize::from(rail)),
+                        _ => None,
+                    };
+                    let new_rail = new_rail.filter(|&rail| rail != self.active_rail());
+                    if new_rail.is_some_and(|rail| !dp.windows().is_in_step(rail)) {
                         continue; // the peer may use the rail as soon as it has the evidence, which is sent again until it is answered
                     }
-                    if let Body::Evidence { rail, .. } = message.body
+                    if let Some(rail) = new_rail
                         && self.fence.is_done()
                     {
                         // The peer may replay a SEND as soon as it has the evidence, so the receives must be posted first.
-                        self.post_recvs(dp, usize::from(rail));
+                        self.post_recvs(dp, rail);
                     }
                     self.broadcast(dp, &message);
                 }
@@ -388,6 +410,12 @@ impl Recovery {
                     self.decide_and_move(dp, usize::from(rail), &peer_evidence);
                 }
                 Action::PeerMoved { partial_imm_bytes } => dp.release_held_recvs(Some(partial_imm_bytes)),
+                Action::Stay => {
+                    let now = dp.now();
+                    dp.rails_mut().note_heard(self.active_rail(), now);
+                    self.discard_report_if_no_move();
+                    self.post_sends(dp);
+                }
                 Action::Close(reason) => self.on_close(dp, reason),
             }
         }
@@ -407,7 +435,10 @@ impl Recovery {
         if !dp.rails().is_down(rail) {
             self.rail_recovered(dp, rail); // only the path or the queue pair failed: the rail may be used again
         }
-        let step = if self.requires_fence(dp) {
+        let step = if self.is_qp_missing(rail) {
+            self.fence.skip(); // nothing was posted to the rail since the last move
+            FenceStep::Pending
+        } else if dp.config().requires_fence() {
             self.fence.start(dp.rails().get(rail), dp.now())
         } else {
             self.fence.skip();
@@ -435,11 +466,13 @@ impl Recovery {
         self.fence.finish(nic_alive);
         let now = dp.now();
         self.keep_qp_error(dp);
-        let Some(control) = &mut self.control else { return };
-        let (rail, epoch) = (control.negotiation().active(), control.negotiation().ballot().epoch);
-        let evidence = dp.collect_evidence(rail, epoch, nic_alive);
+        let Some(negotiation) = self.negotiation() else { return };
+        let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
+        let is_qp_readable = nic_alive && !self.is_qp_missing(rail);
+        let evidence = dp.collect_evidence(rail, epoch, is_qp_readable);
         self.report.on_fenced(now);
         dp.recv_mut().on_flushed();
+        let Some(control) = &mut self.control else { return };
         control.negotiation_mut().fenced(now, evidence);
         self.run_actions(dp);
     }
@@ -459,7 +492,13 @@ impl Recovery {
     fn decide_and_move(&mut self, dp: &mut Datapath, rail: usize, peer_evidence: &Evidence) {
         let old = self.active_rail();
         let next_seq = dp.send().ledger().next_seq();
-        let stats = match dp.decide(old, rail, peer_evidence, self.fence.is_done_with_live_nic()) {
+        let Some(ballot) = self.negotiation().and_then(RailNegotiation::move_ballot) else { return };
+        let first_psn = if rail == old {
+            dp.rails().replacement_psn(rail, ballot)
+        } else {
+            dp.rails().get(rail).first_psn()
+        };
+        let stats = match dp.decide(old, first_psn, peer_evidence, self.fence.is_done_with_live_nic()) {
             Ok(Some(stats)) => stats,
             Ok(None) => return self.close(dp, CloseReason::RequestError),
             Err(contradiction) => {

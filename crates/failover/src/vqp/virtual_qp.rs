@@ -27,8 +27,6 @@ const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not conn
 /// [`VirtualQp::poll`] drives the vQP, which makes no progress between two calls. An end that posts nothing and only exposes memory to its
 /// peer must also poll, or call [`VirtualQp::progress`]. Otherwise it cannot take part in a failover. The crate `mitra-driver` makes these calls
 /// on a thread or from an event loop.
-///
-/// Dropping a vQP closes it as [`VirtualQp::close`] does, without the errors of its NICs.
 pub struct VirtualQp {
     /// The secret that authenticates control messages to this end.
     cookie: SecretWord,
@@ -67,7 +65,7 @@ impl VirtualQp {
             counted: Some(domain.counters().count_vqp()),
             datapath: Datapath::new(domain, own.as_deref(), config, secret.seed)?,
             recovery: Recovery::new(),
-            maintenance: Maintenance::new(secret.seed),
+            maintenance: Maintenance::new(),
             is_destroyed: false,
         })
     }
@@ -300,7 +298,7 @@ impl VirtualQp {
 
     /// Returns whether sends are posted at once: the vQP is connected and open, and no move is in progress.
     pub fn is_active(&self) -> bool {
-        self.recovery.is_active()
+        self.recovery.may_post()
     }
 
     /// Returns whether the vQP is active and the peer has confirmed the last move.
@@ -424,13 +422,6 @@ impl VirtualQp {
         drop(self.counted.take());
         self.shutdown();
         self.datapath.destroy()
-    }
-}
-
-impl Drop for VirtualQp {
-    /// Closes the vQP, if [`VirtualQp::close`] was not called. Otherwise the peer could still access memory through its queue pairs.
-    fn drop(&mut self) {
-        let _ = self.close(); // nobody can handle the error of a NIC
     }
 }
 

@@ -1,0 +1,126 @@
+//! The choice of the rail to propose, and the wait for a usable rail when the active rail has failed.
+
+use core::time::Duration;
+
+use mitra_verbs::Time;
+
+use crate::ballot::Ballot;
+
+use super::{ATTEMPTS_PER_TIMEOUT, Action, CloseReason, Phase, RailNegotiation};
+
+impl RailNegotiation {
+    /// Returns whether the active rail has failed and no move can begin yet.
+    pub fn is_stranded(&self) -> bool {
+        self.stranded_since.is_some()
+    }
+
+    /// The set of rails to which this end accepts no move. The active rail is usable if its queue pair can be replaced.
+    pub fn local_unusable(&self) -> u8 {
+        let active = 1 << self.active;
+        let others = (self.down | self.qp_failed | self.local_qp_missing) & !active;
+        let is_active_usable = self.replaces_active_qps && self.down & active == 0;
+        others | if is_active_usable { 0 } else { active }
+    }
+
+    /// Starts a move, or proposes a higher ballot in a move in progress. Waits or stays on the old rail if no rail can be proposed or the
+    /// last move is unconfirmed.
+    pub(super) fn propose(&mut self, now: Time) {
+        // While the last move is unconfirmed, the peer may still be moving to the rail that has failed now.
+        let Some(rail) = self.candidate().filter(|_| self.unconfirmed.is_none()) else {
+            return self.wait_for_rail(now);
+        };
+        let highest = Ballot { epoch: self.promised.epoch.max(self.peer_epoch), ..self.promised };
+        let Some(ballot) = highest.next(self.role) else {
+            return self.close(CloseReason::EpochsUsedUp);
+        };
+        self.adopt_ballot(now, ballot, rail, true);
+        self.send_progress(now);
+    }
+
+    /// Returns the next rail that both ends can use as far as this end knows: another rail, or else the active one, if its queue pairs must be
+    /// replaced.
+    fn candidate(&self) -> Option<u8> {
+        let usable = self.all_rails() & !(self.local_unusable() | self.refused | self.peer_unusable);
+        let is_usable = |rail: &u8| usable & (1 << rail) != 0;
+        let others = (1..self.rail_count).map(|i| (self.active + i) % self.rail_count);
+        let other = others.filter(is_usable).find(|&rail| self.peer_qp_missing & (1 << rail) == 0);
+        let is_fenced = matches!(&self.phase, Phase::Moving(m) if m.is_fence_requested);
+        let is_failed = is_fenced || self.qp_failed & (1 << self.active) != 0;
+        other.or_else(|| Some(self.active).filter(|rail| is_failed && is_usable(rail)))
+    }
+
+    /// Waits until a move can begin. Closes the vQP if every NIC of this end is dead: a port that is down may come up. In a move whose old
+    /// rail is not fenced, the vQP stays on that rail.
+    fn wait_for_rail(&mut self, now: Time) {
+        if self.all_rails() & !self.dead == 0 {
+            return self.close(self.no_rail_reason());
+        }
+        if let Phase::Moving(m) = &self.phase
+            && !m.is_fence_requested
+        {
+            self.phase = Phase::Active;
+            self.next_send = None;
+            self.actions.push(Action::Stay);
+        }
+        if self.is_active() && (self.down | self.qp_failed) & (1 << self.active) == 0 {
+            return self.forget_refusals(); // the active rail may still work
+        }
+        self.next_send.get_or_insert(now + self.retry_interval);
+        if self.is_active() {
+            self.stranded_since.get_or_insert(now);
+        }
+    }
+
+    /// Closes the vQP if no rail can be proposed and no rail has carried a message of the peer for the peer timeout.
+    pub(super) fn on_silence(&mut self, now: Time) {
+        if self.is_active()
+            && now.saturating_since(*self.silent_since.get_or_insert(now)) >= self.peer_timeout
+        {
+            self.close(CloseReason::PeerUnreachable);
+        }
+    }
+
+    /// Proposes a ballot if an earlier proposal was impossible or was refused. Called after a change that may make one possible.
+    pub(super) fn retry_proposal(&mut self, now: Time) {
+        if self.stranded_since.is_some() || self.is_refused() {
+            self.propose(now);
+        }
+    }
+
+    /// Records which rails the peer cannot use.
+    pub(super) fn on_peer_unusable(&mut self, now: Time, unusable: u8) {
+        if core::mem::replace(&mut self.peer_unusable, unusable) & !unusable != 0 {
+            self.refused &= unusable;
+            self.retry_proposal(now);
+        }
+    }
+
+    /// Returns whether the peer refused the rail that this end proposed in the move in progress.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(&self.phase, Phase::Moving(m) if m.proposed && self.refused & (1 << m.rail) != 0)
+    }
+
+    /// Forgets what the peer has refused, if the time for another proposal has come: the peer may be able to use these rails now. The pauses
+    /// between such proposals double, because each uses up an epoch.
+    pub(super) fn forgets_refusals(&mut self, now: Time) -> bool {
+        let first_pause = self.peer_timeout / ATTEMPTS_PER_TIMEOUT;
+        let (due, pause) = *self.refused_until.get_or_insert((now + first_pause, first_pause * 2));
+        if now < due {
+            return false;
+        }
+        self.refused_until =
+            Some((now + pause, (pause * 2).min(self.peer_timeout.max(Duration::from_secs(60)))));
+        (self.refused, self.peer_unusable) = (0, 0);
+        true
+    }
+
+    /// Forgets what the peer has refused, because the vQP has moved: a refused rail may work when the next move begins.
+    pub(super) fn forget_refusals(&mut self) {
+        (self.refused, self.refused_until) = (0, None);
+    }
+
+    /// The reason for closing when no rail is left.
+    pub(super) fn no_rail_reason(&self) -> CloseReason {
+        if self.unconfirmed.is_some() { CloseReason::FailedDuringRecovery } else { CloseReason::NoRail }
+    }
+}
