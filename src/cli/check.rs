@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         states: exploration.states,
         holds: entry.properties,
         counterexample,
-        counterexample_steps: steps.unwrap_or_default().iter().map(|step| format!("{step:?}")).collect(),
+        counterexample_steps: steps.unwrap_or_default(),
     };
     if args.json {
         serde_json::to_writer(&mut out, &report)?;

@@ -14,7 +14,7 @@ use crate::byzantine_worlds::{
     self, ByzantineSet, CheapQuorumActor, FastAndRobustActor, SmallBroadcastActor, SmallRobustPaxosActor,
 };
 use crate::{
-    Exhaustive, ExhaustiveLog, Exploration, FaultLimits, RunLimits, RunReport, World, protocol_worlds,
+    Exhaustive, ExhaustiveLog, Exploration, FaultLimits, RunLimits, SeedResult, World, protocol_worlds,
     run_adversary, run_agreement, run_agreement_with, run_election, totality_violation,
 };
 
@@ -62,7 +62,7 @@ pub struct CatalogueEntry {
     pub simulated_world: &'static str,
     explore: fn() -> Exploration,
     serve: fn(SocketAddr),
-    run_seed: fn(u64) -> RunReport,
+    run_seed: fn(u64) -> SeedResult,
 }
 
 impl CatalogueEntry {
@@ -78,7 +78,7 @@ impl CatalogueEntry {
     }
 
     /// Runs the large world of the protocol from a seed.
-    pub fn run(&self, seed: u64) -> RunReport {
+    pub fn run(&self, seed: u64) -> SeedResult {
         (self.run_seed)(seed)
     }
 }
@@ -153,6 +153,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
                 protocol_worlds::log::<AllRules>(protocol_worlds::log_config(3, 3, 2), 6, limits),
                 LOG_RUN_LIMITS,
             )
+            .into()
         },
     },
     CatalogueEntry {
@@ -172,6 +173,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
                 &[protocol_worlds::proposal(0), byzantine_worlds::second_proposal(0)],
                 totality_violation,
             )
+            .into()
         },
     },
     CatalogueEntry {
@@ -190,7 +192,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
                         byzantine,
                         BYZANTINE_FAULTS_WITH_OMEGA,
                     );
-                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS)
+                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS).into()
                 }
                 _ => {
                     let world = byzantine_worlds::robust_backup_with_forged_histories::<AllRules>(
@@ -198,7 +200,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
                         byzantine,
                         BYZANTINE_FAULTS_WITH_OMEGA,
                     );
-                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS)
+                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS).into()
                 }
             }
         },
@@ -218,6 +220,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
                 BYZANTINE_FAULTS,
             );
             run_agreement_with(seed, world, POLLING_RUN_LIMITS, PROPOSALS, byzantine_worlds::abort_violation)
+                .into()
         },
     },
     CatalogueEntry {
@@ -238,7 +241,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
                         byzantine,
                         BYZANTINE_FAULTS_WITH_OMEGA,
                     );
-                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS)
+                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS).into()
                 }
                 _ => {
                     let world = byzantine_worlds::fast_and_robust_with_forged_proofs::<AllRules, AllRules>(
@@ -247,7 +250,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
                         byzantine,
                         BYZANTINE_FAULTS_WITH_OMEGA,
                     );
-                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS)
+                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS).into()
                 }
             }
         },
@@ -268,10 +271,11 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
                     protocol_worlds::omega::<AllRules>(4, limits),
                     run_limits,
                     Omega::leader,
-                ),
+                )
+                .into(),
                 _ => {
                     let world = protocol_worlds::memory_only_omega::<AllRules, AllRules>(4, limits);
-                    run_election(seed, world, run_limits, MemoryOnlyOmega::leader)
+                    run_election(seed, world, run_limits, MemoryOnlyOmega::leader).into()
                 }
             }
         },
@@ -292,6 +296,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
                 run_limits,
                 &[false, true],
             )
+            .into()
         },
     },
 ];
@@ -390,7 +395,7 @@ fn agreement_on_proposals<P: Process<Value = u8>>(start: World<P>, max_attempts:
 }
 
 /// Runs a world from a seed, in which every process proposes its own value.
-fn run_from_seed<P: Process<Value = u8>>(seed: u64, world: World<P>) -> RunReport {
+fn run_from_seed<P: Process<Value = u8>>(seed: u64, world: World<P>) -> SeedResult {
     let valid: Vec<u8> = (0..world.decisions().len() as u8).map(protocol_worlds::proposal).collect();
-    run_agreement(seed, world, RUN_LIMITS, &valid)
+    run_agreement(seed, world, RUN_LIMITS, &valid).into()
 }

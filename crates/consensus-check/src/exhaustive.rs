@@ -1,5 +1,6 @@
 //! Exhaustive exploration: every order of steps, at small sizes.
 
+use std::fmt::Debug;
 use std::hash::Hash;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -18,7 +19,7 @@ pub struct Exploration {
     pub states: usize,
     /// A violated property, and the steps to a world that violates it. The search is breadth-first; with several threads the
     /// steps may not be the shortest.
-    pub counterexample: Option<(&'static str, Vec<Step>)>,
+    pub counterexample: Option<(&'static str, Vec<String>)>,
 }
 
 /// The length of the stable period after each explored world, in rounds. The second half of them is checked.
@@ -97,16 +98,20 @@ where
 /// Explores all states of a model, or stops at the first counterexample.
 pub(crate) fn explore<M>(checker: CheckerBuilder<M>) -> Exploration
 where
-    M: Model<Action = Step> + Send + Sync + 'static,
+    M: Model + Send + Sync + 'static,
+    M::Action: Clone + PartialEq + Debug + Send + Sync,
     M::State: Clone + PartialEq + Hash + Send + Sync + 'static,
 {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let checker = checker.threads(threads).spawn_bfs().join();
     let discoveries = checker.discoveries();
     let paths = discoveries.into_iter().map(|(property, path)| (property, path.into_actions()));
+    let text = |steps: Vec<M::Action>| steps.iter().map(|step| format!("{step:?}")).collect();
     Exploration {
         states: checker.unique_state_count(),
-        counterexample: paths.min_by_key(|(_, steps)| steps.len()),
+        counterexample: paths
+            .min_by_key(|(_, steps)| steps.len())
+            .map(|(property, steps)| (property, text(steps))),
     }
 }
 

@@ -31,8 +31,8 @@ pub use log_replica::{Command, Replica};
 pub use log_world::{ExhaustiveLog, LogWorld};
 pub use message_cost::{MessageCost, message_cost};
 pub use seeded_run::{
-    RunLimits, RunReport, TestedSystem, Violation, run_adversary, run_agreement, run_agreement_with,
-    totality_violation,
+    RunLimits, RunReport, SeedResult, TestedSystem, Violation, run_adversary, run_agreement,
+    run_agreement_with, totality_violation,
 };
 pub use store_world::StoreWorld;
 pub use world::{FaultLimits, Step, World};

@@ -18,7 +18,7 @@ pub struct RunLimits {
 }
 
 /// A violated property.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Violation {
     /// Two processes decided different values.
     Disagreement,
@@ -32,11 +32,14 @@ pub enum Violation {
     NoStableLeader,
     /// The leader is stable, but a process still sends messages, or a process other than the leader writes.
     NotQuiescent,
+    /// This property of a model does not hold.
+    Property(&'static str),
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Violation::Property(name) => return write!(f, "the property does not hold: {name}"),
             Violation::Disagreement => "two processes decided different values",
             Violation::Invalid => "a process decided a value that no process proposed",
             Violation::NotLinearizable => "no sequential order of the operations explains the responses",
@@ -56,6 +59,23 @@ pub struct RunReport {
     pub faults: u32,
     /// The first violation.
     pub violation: Option<Violation>,
+}
+
+/// The result of a run of a [`CatalogueEntry`](crate::CatalogueEntry).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SeedResult {
+    /// The number of steps.
+    pub steps: u64,
+    /// The number of faults.
+    pub faults: u32,
+    /// The first violation.
+    pub violation: Option<Violation>,
+}
+
+impl From<RunReport> for SeedResult {
+    fn from(report: RunReport) -> SeedResult {
+        SeedResult { steps: report.steps.len() as u64, faults: report.faults, violation: report.violation }
+    }
 }
 
 /// A system under an adversary, with the properties that it must keep.
