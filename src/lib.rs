@@ -82,6 +82,7 @@
 //! |---|---|---|
 //! | survive a lost link or NIC | [`failover`] | |
 //! | drive virtual queue pairs by a thread or an event loop | [`driver`] | |
+//! | share words in remote memory among clients that fail over | [`objects`] | |
 //! | use or test RDMA without hardware | [`softnic`], [`verbs`] | |
 //! | parse or emit RoCEv2 packets | [`wire`] | |
 //! | embed the NIC's state machine elsewhere | [`transport`] | |
@@ -103,6 +104,7 @@ pub use mitra_driver as driver;
 pub use mitra_failover as failover;
 #[cfg(feature = "consensus")]
 pub use mitra_kv as kv;
+pub use mitra_objects as objects;
 #[cfg(feature = "sim")]
 pub use mitra_sim as sim;
 pub use mitra_softnic as softnic;
