@@ -20,7 +20,7 @@ pub(super) struct ReceiveQueue {
     rail: usize,
     /// The number of successful receives in this epoch.
     received_in_epoch: u64,
-    /// The number of successful receives since the vQP was created.
+    /// The number of receives that took a message since the vQP was created.
     received: u64,
     /// The completions that wait for the peer's Resume, from a move on. `None` if completions do not wait.
     held: Option<VecDeque<Completion>>,
@@ -109,10 +109,14 @@ impl ReceiveQueue {
         self.deliver(completion, ready);
     }
 
-    /// Completes the oldest receive with an error. The caller must close the vQP.
+    /// Completes the oldest receive with an error, behind the completions that wait for the peer's Resume. The caller must close the vQP.
     pub(super) fn on_error(&mut self, wc: &Wc, ready: &mut VecDeque<Completion>) {
-        if let Some(wr) = self.wrs.pop_front() {
-            ready.push_back(self.completion(&wr, wc, Outcome::Failed(wc.status)));
+        let Some(wr) = self.wrs.pop_front() else { return };
+        let completion = self.completion(&wr, wc, Outcome::Failed(wc.status));
+        self.received += 1;
+        match &mut self.held {
+            Some(held) if !held.is_empty() => held.push_back(completion),
+            _ => ready.push_back(completion),
         }
     }
 
