@@ -27,6 +27,8 @@ const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not conn
 /// [`VirtualQp::poll`] drives the vQP, which makes no progress between two calls. An end that posts nothing and only exposes memory to its
 /// peer must also poll, or call [`VirtualQp::progress`]. Otherwise it cannot take part in a failover. The crate `mitra-driver` makes these calls
 /// on a thread or from an event loop.
+///
+/// Dropping a vQP closes it as [`VirtualQp::close`] does, without the errors of its NICs.
 pub struct VirtualQp {
     /// The secret that authenticates control messages to this end.
     cookie: SecretWord,
@@ -422,6 +424,13 @@ impl VirtualQp {
         drop(self.counted.take());
         self.shutdown();
         self.datapath.destroy()
+    }
+}
+
+impl Drop for VirtualQp {
+    /// Closes the vQP, if [`VirtualQp::close`] was not called. Otherwise the peer could still access memory through its queue pairs.
+    fn drop(&mut self) {
+        let _ = self.close(); // nobody can handle the error of a NIC
     }
 }
 
