@@ -15,6 +15,16 @@ pub enum Progress<T> {
     Done(T),
 }
 
+impl<T> Progress<T> {
+    /// Converts the result.
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Progress<U> {
+        match self {
+            Progress::Post(requests) => Progress::Post(requests),
+            Progress::Done(result) => Progress::Done(convert(result)),
+        }
+    }
+}
+
 /// An operation on an object, as a state machine without I/O.
 ///
 /// The driver calls [`Operation::start`] once, executes the requests, calls [`Operation::on_outcomes`] with their outcomes, and so on until
