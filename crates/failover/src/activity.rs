@@ -1,6 +1,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::telemetry::Telemetry;
+
 /// The counts of the virtual queue pairs of a [`Domain`](crate::Domain), and of the domains that share its NICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Activity {
@@ -15,6 +17,7 @@ pub struct Activity {
 pub(crate) struct Counters {
     vqps: AtomicUsize,
     failovers: AtomicU64,
+    telemetry: Arc<Telemetry>,
 }
 
 impl Counters {
@@ -26,6 +29,10 @@ impl Counters {
 
     pub(crate) fn count_failover(&self) {
         self.failovers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn telemetry(&self) -> &Arc<Telemetry> {
+        &self.telemetry
     }
 
     pub(crate) fn read(&self) -> Activity {

@@ -6,7 +6,7 @@ use mitra_verbs::Error;
 macro_rules! close_reasons {
     ($($(#[$doc:meta])* $reason:ident: $cause:literal, $way_out:literal;)*) => {
         /// The reason why a vQP closed. Its `Display` text names the cause and what the application can do.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum CloseReason {
             $($(#[$doc])* $reason,)*
         }

@@ -8,6 +8,7 @@ use crate::activity::{Activity, Counters};
 use crate::memory_region::VirtualMr;
 use crate::negotiation::MAX_RAILS;
 use crate::rail;
+use crate::telemetry::Telemetry;
 
 mod events;
 mod reregistration;
@@ -135,6 +136,11 @@ impl Domain {
     /// [`Domain::with_own_pds`].
     pub fn activity(&self) -> Activity {
         self.counters.read()
+    }
+
+    /// Returns what the same vQPs have done and do, in detail.
+    pub fn telemetry(&self) -> &Arc<Telemetry> {
+        self.counters.telemetry()
     }
 
     /// Returns an identity for a vQP of this domain, as the owner of the type 2 windows that are bound on it.

@@ -20,6 +20,7 @@ mod negotiation;
 mod rail;
 mod recovery_plan;
 mod secret;
+pub mod telemetry;
 mod vqp;
 
 pub use activity::Activity;

@@ -1,6 +1,10 @@
+use std::sync::Arc;
+
 use mitra_verbs::Time;
 
+use crate::ballot::Ballot;
 use crate::ledger::RecoveryStats;
+use crate::telemetry::{RecoverySpan, VqpTelemetry};
 use crate::vqp::Cause;
 
 /// The report of one failover at this end.
@@ -18,6 +22,8 @@ pub struct FailoverReport {
     pub stats: RecoveryStats,
     /// The time at which this end detected the failure, or learned of it from the peer.
     pub detected_at: Time,
+    /// The time at which this end began to fence. Until then, the two ends agree on the move.
+    pub fence_began_at: Time,
     /// The time at which this end's fence was done.
     pub fenced_at: Time,
     /// The time at which this end had decided every operation in flight. The replay begins then.
@@ -26,9 +32,12 @@ pub struct FailoverReport {
     pub completed_at: Option<Time>,
 }
 
-/// The reports of the failover in progress and of the last one.
+/// The reports of the failover in progress and of the last one. Reports each step to the telemetry.
 #[derive(Debug)]
 pub(super) struct ReportRecorder {
+    telemetry: Arc<VqpTelemetry>,
+    /// Present until the last operation that was in flight has completed.
+    span: Option<RecoverySpan>,
     current: Option<FailoverReport>,
     last: Option<FailoverReport>,
     /// The last failover is complete when all operations with lower sequence numbers are complete.
@@ -36,8 +45,8 @@ pub(super) struct ReportRecorder {
 }
 
 impl ReportRecorder {
-    pub(super) fn new() -> ReportRecorder {
-        ReportRecorder { current: None, last: None, completes_below_seq: 0 }
+    pub(super) fn new(telemetry: Arc<VqpTelemetry>) -> ReportRecorder {
+        ReportRecorder { telemetry, span: None, current: None, last: None, completes_below_seq: 0 }
     }
 
     /// Returns whether a failover is in progress or the active rail has failed.
@@ -48,27 +57,52 @@ impl ReportRecorder {
 
     /// Starts a report of the failure of `rail`, unless a report is in progress.
     pub(super) fn on_detected(&mut self, rail: usize, cause: Cause, now: Time) {
-        self.current.get_or_insert(FailoverReport {
+        if self.current.is_some() {
+            return;
+        }
+        let report = FailoverReport {
             epoch: 0,
             from: rail,
             to: rail,
             cause,
             stats: RecoveryStats::default(),
             detected_at: now,
+            fence_began_at: now,
             fenced_at: now,
             decided_at: now,
             completed_at: None,
-        });
+        };
+        self.telemetry.on_detected(&report);
+        self.span = Some(RecoverySpan::on_detected(self.telemetry.live().qpn(), &report));
+        self.current = Some(report);
     }
 
     /// Discards the report in progress.
     pub(super) fn discard(&mut self) {
-        self.current = None;
+        if let Some(current) = self.current.take() {
+            self.telemetry.live().note_discarded(current.from);
+            if let Some(span) = self.span.take() {
+                span.on_discarded();
+            }
+        }
+    }
+
+    pub(super) fn on_fence_began(&mut self, now: Time) {
+        if let Some(current) = &mut self.current {
+            current.fence_began_at = now;
+            if let Some(span) = &mut self.span {
+                span.on_fence_began(current);
+            }
+        }
     }
 
     pub(super) fn on_fenced(&mut self, now: Time) {
         if let Some(current) = &mut self.current {
             current.fenced_at = now;
+            self.telemetry.on_fenced(current);
+            if let Some(span) = &mut self.span {
+                span.on_fenced(current);
+            }
         }
     }
 
@@ -78,12 +112,17 @@ impl ReportRecorder {
         &mut self,
         now: Time,
         (from, to): (usize, usize),
-        epoch: u16,
+        ballot: Ballot,
         stats: RecoveryStats,
         next_seq: u64,
     ) {
         if let Some(current) = self.current.take() {
-            self.last = Some(FailoverReport { epoch, from, to, stats, decided_at: now, ..current });
+            let report = FailoverReport { epoch: ballot.epoch, from, to, stats, decided_at: now, ..current };
+            self.telemetry.on_decided(&report, ballot);
+            if let Some(span) = &mut self.span {
+                span.on_decided(&report, ballot);
+            }
+            self.last = Some(report);
             self.completes_below_seq = next_seq;
         }
     }
@@ -96,7 +135,14 @@ impl ReportRecorder {
             && last.completed_at.is_none()
             && first_seq >= self.completes_below_seq
         {
-            last.completed_at = Some(now());
+            let now = now();
+            last.completed_at = Some(now);
+            self.telemetry.on_recovered(last, now);
+            if self.current.is_none()
+                && let Some(span) = self.span.take()
+            {
+                span.on_recovered(now);
+            }
         }
     }
 

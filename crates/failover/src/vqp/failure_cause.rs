@@ -15,6 +15,21 @@ pub enum Cause {
     Peer,
 }
 
+impl Cause {
+    /// The names of the detectors, in the order of [`FailoverCounts::detected`](crate::telemetry::FailoverCounts::detected).
+    pub const DETECTORS: [&str; 4] = ["completion", "device", "heartbeat", "peer"];
+
+    /// Returns the index of the detector in [`Cause::DETECTORS`].
+    pub fn detector(self) -> usize {
+        match self {
+            Cause::Completion(_) => 0,
+            Cause::Device => 1,
+            Cause::Heartbeat => 2,
+            Cause::Peer => 3,
+        }
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

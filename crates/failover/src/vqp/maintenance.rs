@@ -46,6 +46,11 @@ impl Maintenance {
         self.heartbeats.start(now);
     }
 
+    /// The time of the last run.
+    pub(super) fn last_run(&self) -> Time {
+        self.schedule.last_maintenance()
+    }
+
     /// Records a poll. Returns whether [`Maintenance::run_from_poll`] is due.
     #[inline]
     pub(super) fn on_poll(&mut self, now: impl FnOnce() -> Time) -> bool {

@@ -73,6 +73,11 @@ impl MaintenanceSchedule {
         now().saturating_since(self.last_maintenance) >= MAINTENANCE_INTERVAL
     }
 
+    /// The time of the last maintenance run.
+    pub(super) fn last_maintenance(&self) -> Time {
+        self.last_maintenance
+    }
+
     /// Records a maintenance run and returns the time since the last one.
     pub(super) fn begin_maintenance(&mut self, now: Time) -> Duration {
         now.saturating_since(core::mem::replace(&mut self.last_maintenance, now))

@@ -28,6 +28,7 @@ mod heartbeats;
 mod local_qp;
 mod maintenance;
 mod maintenance_schedule;
+mod publication;
 mod rail_rejoin;
 mod rail_set;
 mod receive_queue;

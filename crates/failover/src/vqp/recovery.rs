@@ -3,6 +3,8 @@
 //! [`Recovery`] executes the actions of the negotiation on the datapath. An action may detect another failure, so the methods call each
 //! other recursively. Each method leaves the state consistent before it calls another method.
 
+use std::sync::Arc;
+
 use mitra_verbs::{AsyncEvent, Time, Wc, WcStatus};
 
 use crate::completion::UnresolvedError;
@@ -10,6 +12,7 @@ use crate::config::Policy;
 use crate::control_message::{Body, Message};
 use crate::evidence::{Contradiction, Evidence};
 use crate::negotiation::{Action, CloseReason, RailFailure, RailNegotiation};
+use crate::telemetry::VqpTelemetry;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::failover_report::ReportRecorder;
@@ -38,11 +41,11 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn new() -> Recovery {
+    pub(super) fn new(telemetry: Arc<VqpTelemetry>) -> Recovery {
         Recovery {
             control: None,
             fence: Fence::new(),
-            report: ReportRecorder::new(),
+            report: ReportRecorder::new(telemetry),
             futile_moves: FutileMoveDetector::default(),
             termination: Termination::default(),
             wcs: Vec::with_capacity(POLL_BATCH),
@@ -431,6 +434,7 @@ impl Recovery {
     /// Starts the fence of the old rail, or skips it under the policies that do not fence.
     fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
         self.report.on_detected(rail, Cause::Peer, dp.now());
+        self.report.on_fence_began(dp.now());
         dp.windows_mut().cut_off(rail);
         if !dp.rails().is_down(rail) {
             self.rail_recovered(dp, rail); // only the path or the queue pair failed: the rail may be used again
@@ -509,14 +513,13 @@ impl Recovery {
         let now = dp.now();
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().moved(now, stats.imm_bytes_kept);
-        let epoch = control.negotiation().ballot().epoch;
         self.fence.clear();
         dp.recv_mut().begin_epoch();
         dp.rails_mut().note_heard(rail, now);
         if self.report.is_recording() {
             dp.domain().counters().count_failover();
         }
-        self.report.on_decided(now, (old, rail), epoch, stats, next_seq);
+        self.report.on_decided(now, (old, rail), ballot, stats, next_seq);
         self.post_recvs(dp, rail);
         self.post_sends(dp);
     }

@@ -13,6 +13,7 @@ use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::memory_region::RemoteRegion;
 use crate::secret::{Secret, SecretWord};
+use crate::telemetry::{LatencySampler, VqpTelemetry};
 use crate::vqp::FailoverReport;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
@@ -41,6 +42,8 @@ pub struct VirtualQp {
     pub(super) is_destroyed: bool,
     /// Present until then.
     counted: Option<CountedVqp>,
+    pub(super) telemetry: Arc<VqpTelemetry>,
+    pub(super) latency: LatencySampler,
 }
 
 impl VirtualQp {
@@ -61,14 +64,17 @@ impl VirtualQp {
         own_channels: bool,
     ) -> Result<VirtualQp> {
         let own = own_channels.then(|| domain.nics_with_new_channels()).transpose()?;
+        let telemetry = domain.telemetry().add_vqp();
         Ok(VirtualQp {
             cookie: secret.cookie,
             events: own.as_deref().map(EventChannels::new),
             counted: Some(domain.counters().count_vqp()),
             datapath: Datapath::new(domain, own.as_deref(), config, secret.seed)?,
-            recovery: Recovery::new(),
+            recovery: Recovery::new(Arc::clone(&telemetry)),
             maintenance: Maintenance::new(),
             is_destroyed: false,
+            telemetry,
+            latency: LatencySampler::default(),
         })
     }
 
@@ -127,6 +133,7 @@ impl VirtualQp {
         self.recovery.start_control(control);
         self.maintenance.start(self.datapath.now());
         self.post_pending_recvs();
+        self.publish();
         Ok(())
     }
 
@@ -200,6 +207,7 @@ impl VirtualQp {
         for (index, wr) in wrs.into_iter().enumerate() {
             if let Err(error) = self.push_send(wr, write_policy) {
                 self.datapath.send_mut().truncate(first);
+                self.latency.truncate(first);
                 return Err(PostError { index, error });
             }
         }
@@ -233,7 +241,9 @@ impl VirtualQp {
     #[inline]
     fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         self.check_open()?;
-        self.datapath.push_send(wr, write_policy)
+        let seq = self.datapath.push_send(wr, write_policy)?;
+        self.latency.on_post(seq, || self.datapath.now());
+        Ok(seq)
     }
 
     fn post_pending_sends(&mut self) {
@@ -243,6 +253,7 @@ impl VirtualQp {
         }
         if self.maintenance.on_post(|| self.datapath.now()) {
             self.maintenance.run(&mut self.recovery, &mut self.datapath);
+            self.publish();
         }
     }
 
@@ -339,7 +350,9 @@ impl VirtualQp {
         self.recovery.poll_active_rail(&mut self.datapath);
         if is_due || self.recovery.is_failover_in_progress() {
             self.maintenance.run_from_poll(&mut self.recovery, &mut self.datapath);
+            self.publish();
         }
+        self.sample_latency();
         self.datapath.drain_completions(out)
     }
 
@@ -348,6 +361,7 @@ impl VirtualQp {
     pub fn poll_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         if !self.is_destroyed {
             self.recovery.poll_active_rail(&mut self.datapath);
+            self.sample_latency();
         }
         self.datapath.drain_completions(out)
     }
@@ -358,6 +372,8 @@ impl VirtualQp {
         if !self.is_destroyed {
             self.recovery.poll_active_rail(&mut self.datapath);
             self.maintenance.run(&mut self.recovery, &mut self.datapath);
+            self.sample_latency();
+            self.publish();
         }
     }
 
@@ -410,6 +426,7 @@ impl VirtualQp {
     /// Closed message to the peer. While the closed vQP is polled, it answers every further message of the peer with Closed.
     pub fn shutdown(&mut self) {
         self.recovery.close(&mut self.datapath, CloseReason::Closed);
+        self.publish();
     }
 
     /// Closes the vQP as [`VirtualQp::shutdown`] does and destroys its objects on the NICs. If the Closed message is lost, the peer detects

@@ -1,0 +1,50 @@
+use crate::ledger::RecoveryStats;
+use crate::vqp::Cause;
+
+/// Counts of failovers and of the operations that they concerned: of one vQP since it was made, or of all vQPs that left one rail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FailoverCounts {
+    /// The failures detected, by detector in the order of [`Cause::DETECTORS`].
+    pub detected: [u64; Cause::DETECTORS.len()],
+    /// Failures after which the vQP stayed on the rail, because it worked again before a move began.
+    pub stayed: u64,
+    /// Fences of the rail that failed.
+    pub fenced: u64,
+    /// Failovers whose operations were decided.
+    pub failovers: u64,
+    /// Failovers to a rail that the vQP had left before. In the totals they belong to the new rail, all other counts to the old one.
+    pub failbacks: u64,
+    /// Failovers after which every operation that was in flight has completed.
+    pub recovered: u64,
+    /// Operations in flight at a failover.
+    pub in_flight: u64,
+    /// Operations in flight that the peer had executed, by the evidence.
+    pub executed: u64,
+    /// Operations in flight that the peer had executed in part.
+    pub torn: u64,
+    /// Operations in flight that the evidence did not decide.
+    pub ambiguous: u64,
+    /// Operations in flight that were sent again, completely or in part.
+    pub replayed: u64,
+    /// Operations in flight that ended in an error.
+    pub failed: u64,
+    /// Payload bytes of the operations in flight.
+    pub bytes_in_flight: u64,
+    /// Payload bytes that were sent or requested again.
+    pub bytes_replayed: u64,
+}
+
+impl FailoverCounts {
+    /// Adds one failover with these operations.
+    pub(super) fn add_decision(&mut self, stats: &RecoveryStats) {
+        self.failovers += 1;
+        self.in_flight += u64::from(stats.in_flight);
+        self.executed += u64::from(stats.executed);
+        self.torn += u64::from(stats.torn);
+        self.ambiguous += u64::from(stats.ambiguous);
+        self.replayed += u64::from(stats.replayed);
+        self.failed += u64::from(stats.failed);
+        self.bytes_in_flight += stats.bytes_in_flight;
+        self.bytes_replayed += stats.bytes_replayed;
+    }
+}

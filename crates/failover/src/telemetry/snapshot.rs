@@ -1,0 +1,164 @@
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use mitra_verbs::{Qpn, Time};
+
+use super::State;
+use crate::close_reason::CloseReason;
+use crate::telemetry::{DurationHistogram, FailoverCounts, FailoverEvent};
+
+/// The state of a [`Telemetry`](super::Telemetry) at one time.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TelemetrySnapshot {
+    /// The number of vQPs that are not dropped.
+    pub vqp_count: usize,
+    /// The number of those with a failover in progress: detected, and not all operations completed.
+    pub recovering: usize,
+    /// The vQPs, at most as many as were asked for. For the order, see [`Telemetry::snapshot`](super::Telemetry::snapshot).
+    pub vqps: Vec<VqpSnapshot>,
+    /// The totals of each rail, over all vQPs that left it. Rails without events have zeros.
+    pub rails: Vec<FailoverCounts>,
+    /// The last events, at most [`MAX_EVENTS`](super::MAX_EVENTS), oldest first.
+    pub events: Vec<FailoverEvent>,
+    /// The durations of failovers.
+    pub durations: RecoveryDurations,
+    /// Whether latencies of operations are sampled now; see [`Telemetry::sample_latency`](super::Telemetry::sample_latency).
+    pub samples_latency: bool,
+    /// The sampled latencies of operations.
+    pub latency: DurationHistogram,
+    /// How many vQPs closed, by reason.
+    pub closed: BTreeMap<CloseReason, u64>,
+}
+
+/// Histograms of the durations of failovers at this end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecoveryDurations {
+    /// From the detection until the fence begins. The two ends agree on the move, and nothing is posted.
+    pub negotiate: DurationHistogram,
+    /// From its beginning until the fence is done.
+    pub fence: DurationHistogram,
+    /// From the fence until the operations in flight are decided. It contains the exchange of the evidence.
+    pub decide: DurationHistogram,
+    /// From the decision until the last operation that was in flight has completed.
+    pub replay: DurationHistogram,
+    /// From the detection until the last operation that was in flight has completed.
+    pub total: DurationHistogram,
+}
+
+impl RecoveryDurations {
+    /// Returns the histograms with the names of their phases.
+    pub fn phases(&self) -> [(&'static str, &DurationHistogram); 5] {
+        [
+            ("negotiate", &self.negotiate),
+            ("fence", &self.fence),
+            ("decide", &self.decide),
+            ("replay", &self.replay),
+            ("total", &self.total),
+        ]
+    }
+}
+
+/// The state of one vQP, as its last maintenance run published it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VqpSnapshot {
+    /// The vQP's number.
+    pub qpn: Qpn,
+    /// What the vQP does.
+    pub phase: VqpPhase,
+    /// The active rail; during a failover, the old rail.
+    pub active_rail: usize,
+    /// The epoch, from 1. 0 before the vQP is connected.
+    pub epoch: u16,
+    /// The number of sends that were posted.
+    pub posted: u64,
+    /// The number of sends that have completed, successfully or not.
+    pub completed: u64,
+    /// The number of control datagrams that were malformed or not from the peer.
+    pub rejected_messages: u64,
+    /// The time of the maintenance run on the NICs' clock. If it is long ago, the application does not poll.
+    pub published_at: Time,
+    /// The vQP's failovers.
+    pub counts: FailoverCounts,
+}
+
+/// What a vQP does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum VqpPhase {
+    /// It is not connected.
+    Unconnected,
+    /// It moves data.
+    Active,
+    /// Its active rail has failed, and it has not moved yet.
+    Recovering,
+    /// It has moved, and operations that were in flight have not completed.
+    Replaying,
+    /// An operation ended in an error, and the application has not called [`VirtualQp::resume`](crate::VirtualQp::resume).
+    Halted,
+    /// It is closed.
+    Closed,
+}
+
+impl VqpPhase {
+    /// All phases.
+    pub const ALL: [VqpPhase; 6] = [
+        VqpPhase::Unconnected,
+        VqpPhase::Active,
+        VqpPhase::Recovering,
+        VqpPhase::Replaying,
+        VqpPhase::Halted,
+        VqpPhase::Closed,
+    ];
+
+    /// Returns the name in snapshots and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            VqpPhase::Unconnected => "unconnected",
+            VqpPhase::Active => "active",
+            VqpPhase::Recovering => "recovering",
+            VqpPhase::Replaying => "replaying",
+            VqpPhase::Halted => "halted",
+            VqpPhase::Closed => "closed",
+        }
+    }
+
+    fn is_failing_over(self) -> bool {
+        matches!(self, VqpPhase::Recovering | VqpPhase::Replaying)
+    }
+}
+
+/// See [`Telemetry::snapshot`](super::Telemetry::snapshot).
+pub(super) fn take(state: &State, max_vqps: usize, samples_latency: bool) -> TelemetrySnapshot {
+    let mut vqps: Vec<VqpSnapshot> = state
+        .vqps
+        .values()
+        .map(|entry| {
+            let live = entry.live.load();
+            VqpSnapshot {
+                qpn: live.qpn,
+                phase: live.phase,
+                active_rail: live.active_rail,
+                epoch: live.epoch,
+                posted: live.posted,
+                completed: live.completed,
+                rejected_messages: live.rejected_messages,
+                published_at: live.now,
+                counts: entry.counts,
+            }
+        })
+        .collect();
+    let recovering = vqps.iter().filter(|vqp| vqp.phase.is_failing_over()).count();
+    let vqp_count = vqps.len();
+    vqps.sort_by_key(|vqp| (!vqp.phase.is_failing_over(), Reverse(vqp.counts.failovers), vqp.qpn));
+    vqps.truncate(max_vqps);
+    TelemetrySnapshot {
+        vqp_count,
+        recovering,
+        vqps,
+        rails: state.rails.to_vec(),
+        events: state.events.iter().copied().collect(),
+        durations: state.durations,
+        samples_latency,
+        latency: state.latency,
+        closed: state.closed.clone(),
+    }
+}
