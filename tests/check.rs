@@ -36,6 +36,20 @@ fn all_protocols_run_from_seeds() {
 }
 
 #[test]
+fn workloads_over_simulated_nics_run_from_seeds() {
+    let names = json(&["sim", "--list", "--json"]);
+    assert!(names.as_array().unwrap().contains(&"paxos".into()), "{names}");
+    for name in mitra_sim::seeded::WORKLOADS.iter().map(|workload| workload.name) {
+        assert!(names.as_array().unwrap().contains(&name.into()), "{names}");
+        let report = json(&["sim", "--workload", name, "--seeds", "20", "--from", "7", "--json"]);
+        let empty = serde_json::json!({});
+        assert_eq!((&report["violations"], &report["stuck"]), (&0.into(), &0.into()), "{report}");
+        assert_eq!((&report["by_checker"], &report["first"]), (&empty, &serde_json::Value::Null), "{report}");
+        assert!(report["operations"].as_u64().unwrap() > 20, "{report}");
+    }
+}
+
+#[test]
 fn unknown_protocol_is_reported_with_the_known_ones() {
     for words in [&["check", "raft"][..], &["sim", "--workload", "raft"]] {
         let output = mitra(words);

@@ -56,7 +56,7 @@ struct Report {
 }
 
 /// Returns the catalogue entry of a protocol.
-pub(super) fn find(name: &str) -> anyhow::Result<&'static CatalogueEntry> {
+fn find(name: &str) -> anyhow::Result<&'static CatalogueEntry> {
     CATALOGUE.iter().find(|entry| entry.name == name).with_context(|| {
         let names: Vec<&str> = CATALOGUE.iter().map(|entry| entry.name).collect();
         format!("there is no protocol {name:?}; the protocols are: {}", names.join(", "))

@@ -12,6 +12,7 @@ mod host;
 mod nic;
 mod packet_capture;
 mod packet_delivery;
+pub mod seeded;
 mod seeds;
 mod sim_nic;
 mod testbed;

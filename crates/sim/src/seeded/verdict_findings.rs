@@ -1,0 +1,20 @@
+//! The findings in the verdict of a plan.
+
+use super::Finding;
+use crate::workload::Verdict;
+
+/// Returns a finding for each rule that a verdict names as violated.
+pub(super) fn of_verdict(end: &str, verdict: &Verdict) -> Vec<Finding> {
+    let total = verdict.total();
+    let counts = [
+        ("lost", total.lost),
+        ("doubled", total.doubled),
+        ("wrong", total.wrong_value),
+        ("order", total.out_of_order),
+        ("stray", verdict.strays),
+    ];
+    let violated = counts.into_iter().filter(|&(_, n)| n > 0);
+    violated
+        .map(|(checker, n)| Finding::violation(checker, format!("{n} operations of end {end}\n{verdict}")))
+        .collect()
+}
