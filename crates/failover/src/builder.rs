@@ -7,7 +7,8 @@ use crate::config::{Config, DetectorConfig, Fencing, Policy, WritePolicy};
 use crate::control_message::MAX_SAVED;
 use crate::domain::Domain;
 use crate::secret::Secret;
-use crate::vqp::VirtualQp;
+use crate::shared_receive_queue::SharedReceiveQueue;
+use crate::vqp::{MAX_SLOTS, VirtualQp};
 
 /// The greatest number of entries of a completion log. It is above the depth of any send queue that a NIC has.
 const MAX_LOG_ENTRIES: u32 = 1 << 20;
@@ -47,6 +48,7 @@ pub struct VirtualQpBuilder {
     config: Config,
     secret: Option<Secret>,
     own_channels: bool,
+    shared: Option<Arc<SharedReceiveQueue>>,
 }
 
 /// Why [`VirtualQpBuilder::build`] refused a configuration.
@@ -170,6 +172,7 @@ impl VirtualQpBuilder {
             config: Config::default(),
             secret: None,
             own_channels: false,
+            shared: None,
         }
     }
 
@@ -274,18 +277,28 @@ impl VirtualQpBuilder {
         VirtualQpBuilder { own_channels: on, ..self }
     }
 
+    /// Takes receives from a shared queue. [`Config::recv_wrs`] and [`Config::recv_sges`] are then chosen by the vQP, and
+    /// [`VirtualQp::post_recv`] refuses.
+    pub fn shared_receive_queue(self, queue: &Arc<SharedReceiveQueue>) -> VirtualQpBuilder {
+        VirtualQpBuilder { shared: Some(Arc::clone(queue)), ..self }
+    }
+
     /// Creates the end, unconnected.
     ///
     /// # Errors
     /// A [`BuildError`] for a configuration that no vQP can have, or that exceeds a limit of the NICs; [`BuildError::Nic`] for any error
     /// of a NIC.
-    pub fn build(self) -> Result<VirtualQp, BuildError> {
+    pub fn build(mut self) -> Result<VirtualQp, BuildError> {
+        if self.shared.is_some() {
+            self.config.recv_wrs = MAX_SLOTS.min(self.domain.limits().wrs);
+            self.config.recv_sges = 1;
+        }
         check(&self.domain, &self.config)?;
         let secret = match self.secret {
             Some(secret) => secret,
             None => Secret::random(&*self.domain.nics()[0].provider)?,
         };
-        Ok(VirtualQp::new(self.domain, self.config, secret, self.own_channels)?)
+        Ok(VirtualQp::new(self.domain, self.config, secret, self.own_channels, self.shared)?)
     }
 }
 

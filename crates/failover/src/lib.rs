@@ -20,6 +20,7 @@ mod negotiation;
 mod rail;
 mod recovery_plan;
 mod secret;
+mod shared_receive_queue;
 pub mod telemetry;
 mod vqp;
 
@@ -36,4 +37,5 @@ pub use memory_region::{RemoteRegion, VirtualMr};
 pub use memory_window::VirtualMw;
 pub use negotiation::MAX_RAILS;
 pub use secret::Secret;
+pub use shared_receive_queue::SharedReceiveQueue;
 pub use vqp::{Cause, FailoverReport, VirtualQp};

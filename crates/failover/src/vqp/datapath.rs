@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Error, Mtu, Psn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
+use mitra_verbs::{Access, Error, Mtu, Psn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcOpcode, WcStatus};
 
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
@@ -12,9 +12,11 @@ use crate::evidence::{Contradiction, Evidence};
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
+use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::{PostFailure, SendQueue};
+use crate::vqp::shared_receives::SharedReceives;
 use crate::vqp::window_sync::{SyncFailure, WindowSync};
 
 /// The path of requests and completions between the application and the rails. Its state does not include the progress of a failover.
@@ -24,6 +26,8 @@ pub(super) struct Datapath {
     rails: RailSet,
     send: SendQueue,
     recv: ReceiveQueue,
+    /// `None` if the vQP has no shared receive queue.
+    shared: Option<SharedReceives>,
     /// The completion log in this end's memory, into which the peer writes entries for its own operations.
     log: Option<CompletionLog>,
     windows: WindowSync,
@@ -41,6 +45,7 @@ impl Datapath {
         own: Option<&[LocalNic]>,
         config: Config,
         secret: SecretWord,
+        shared: Option<Arc<SharedReceiveQueue>>,
     ) -> Result<Datapath> {
         let max_message = domain.limits().message_bytes.into();
         let rails = RailSet::new(&domain, own, config, secret)?;
@@ -55,7 +60,8 @@ impl Datapath {
         let send = SendQueue::new(&config, max_message, Mtu::M256, rails.get(0).first_psn(), None);
         let recv = ReceiveQueue::new(max_message);
         let windows = WindowSync::new(&domain);
-        Ok(Datapath { domain, rails, send, recv, log, windows, ready: VecDeque::new() })
+        let shared = shared.map(SharedReceives::new);
+        Ok(Datapath { domain, rails, send, recv, shared, log, windows, ready: VecDeque::new() })
     }
 
     pub(super) fn domain(&self) -> &Arc<Domain> {
@@ -201,6 +207,23 @@ impl Datapath {
         self.recv.push(wr, self.config().recv_sges)
     }
 
+    pub(super) fn shared(&self) -> Option<&SharedReceives> {
+        self.shared.as_ref()
+    }
+
+    /// Makes the slots in which messages for shared receives arrive, if a shared receive was posted and they were not made before.
+    ///
+    /// # Errors
+    /// The error of a NIC that refuses to register their memory.
+    pub(super) fn make_slots(&mut self) -> Result<()> {
+        let max_slots = self.config().recv_wrs;
+        if let Some(shared) = self.shared.as_mut().filter(|shared| shared.needs_slots()) {
+            let receives = shared.make_slots(&self.domain, max_slots)?;
+            receives.into_iter().try_for_each(|wr| self.recv.push(wr, 1))?;
+        }
+        Ok(())
+    }
+
     /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
     #[inline]
     pub(super) fn post_sends(&mut self, rail: usize, epoch: u16) -> Result<(), PostFailure> {
@@ -320,7 +343,7 @@ impl Datapath {
 
     /// Returns whether there are completions for the application.
     pub(super) fn has_completions(&self) -> bool {
-        self.deliverable() > 0
+        self.deliverable() > 0 || self.shared.as_ref().is_some_and(SharedReceives::can_match)
     }
 
     /// The number of completions that may be delivered. A receive that has invalidated a key waits until no rail grants access by the key.
@@ -337,10 +360,32 @@ impl Datapath {
     #[inline]
     pub(super) fn drain_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         let n = self.deliverable();
+        if self.shared.is_some() {
+            return self.drain_with_shared(n, out);
+        }
         if n > 0 {
             out.extend(self.ready.drain(..n));
         }
         n
+    }
+
+    /// Moves the first `n` completions from `ready` to `out`, those of receives when they have taken a shared receive. The slots of these
+    /// messages are then to be posted.
+    fn drain_with_shared(&mut self, n: usize, out: &mut Vec<Completion>) -> usize {
+        let before = out.len();
+        let Some(shared) = &mut self.shared else { return 0 };
+        for completion in self.ready.drain(..n) {
+            if matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) {
+                shared.push(completion);
+            } else {
+                out.push(completion);
+            }
+        }
+        while let Some((completion, slot)) = shared.match_next() {
+            out.push(completion);
+            let _ = self.recv.push(slot, 1); // the slot was posted before, so it is within the limits
+        }
+        out.len() - before
     }
 
     /// Destroys the vQP's objects on the NICs.

@@ -91,6 +91,7 @@ impl VirtualQp {
         if self.is_destroyed {
             return Ok(());
         }
+        self.post_slots();
         if let Some(events) = &mut self.events {
             events.take_events()?;
         }
@@ -125,6 +126,6 @@ impl VirtualQp {
 
     /// Appends the completions that are ready to `out` and returns their number, without driving the vQP.
     pub fn take_completions(&mut self, out: &mut Vec<Completion>) -> usize {
-        self.datapath.drain_completions(out)
+        self.deliver(out)
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! [`VirtualQp`] is the public interface. It owns three parts and passes them to each other:
 //!
-//! - `datapath`: the rails, the send queue with its ledger, the receive queue, the memory windows (`window_sync`), and the completions for the
-//!   application;
+//! - `datapath`: the rails, the send queue with its ledger, the receive queue, the slots of a shared receive queue (`shared_receives`), the
+//!   memory windows (`window_sync`), and the completions for the application;
 //! - `recovery`: the negotiation with the peer, the fence, the failover report and the reason for closing;
 //! - `maintenance`: all periodic work: control messages, device events, heartbeats and probes of the rails that the vQP left.
 //!
@@ -34,6 +34,7 @@ mod rail_set;
 mod receive_queue;
 mod recovery;
 mod send_queue;
+mod shared_receives;
 mod termination;
 mod virtual_qp;
 mod window_sync;
@@ -41,4 +42,5 @@ mod wr_id_flags;
 
 pub use failover_report::FailoverReport;
 pub use failure_cause::Cause;
+pub(crate) use shared_receives::MAX_SLOTS;
 pub use virtual_qp::VirtualQp;

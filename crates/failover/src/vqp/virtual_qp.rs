@@ -1,7 +1,9 @@
 use core::fmt;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, AsyncEvent, CqId, Error, PostError, Qpn, RecvWr, Result, RnrTimer, SendWr, Time};
+use mitra_verbs::{
+    Access, AsyncEvent, CqId, Error, PostError, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, WcOpcode,
+};
 
 use crate::activity::CountedVqp;
 use crate::builder::{BuildError, VirtualQpBuilder};
@@ -13,6 +15,7 @@ use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::memory_region::RemoteRegion;
 use crate::secret::{Secret, SecretWord};
+use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::telemetry::{LatencySampler, VqpTelemetry};
 use crate::vqp::FailoverReport;
 use crate::vqp::control_protocol::ControlProtocol;
@@ -20,6 +23,7 @@ use crate::vqp::datapath::Datapath;
 use crate::vqp::event_channels::EventChannels;
 use crate::vqp::maintenance::Maintenance;
 use crate::vqp::recovery::Recovery;
+use crate::vqp::shared_receives::SharedReceives;
 
 const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
 
@@ -62,6 +66,7 @@ impl VirtualQp {
         config: Config,
         secret: Secret,
         own_channels: bool,
+        shared: Option<Arc<SharedReceiveQueue>>,
     ) -> Result<VirtualQp> {
         let own = own_channels.then(|| domain.nics_with_new_channels()).transpose()?;
         let telemetry = domain.telemetry().add_vqp();
@@ -69,7 +74,7 @@ impl VirtualQp {
             cookie: secret.cookie,
             events: own.as_deref().map(EventChannels::new),
             counted: Some(domain.counters().count_vqp()),
-            datapath: Datapath::new(domain, own.as_deref(), config, secret.seed)?,
+            datapath: Datapath::new(domain, own.as_deref(), config, secret.seed, shared)?,
             recovery: Recovery::new(Arc::clone(&telemetry)),
             maintenance: Maintenance::new(),
             is_destroyed: false,
@@ -132,6 +137,7 @@ impl VirtualQp {
         let control = ControlProtocol::new(self.cookie, peer.cookie, rails, self.datapath.config());
         self.recovery.start_control(control);
         self.maintenance.start(self.datapath.now());
+        self.post_slots();
         self.post_pending_recvs();
         self.publish();
         Ok(())
@@ -260,11 +266,14 @@ impl VirtualQp {
     /// Posts a receive. It stays outstanding across failovers.
     ///
     /// # Errors
-    /// On an error, the receive is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is closed; [`Error::Limit`] if the receive
-    /// exceeds a limit. A receive that names memory that is not registered completes with
+    /// On an error, the receive is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is closed or has a shared receive queue;
+    /// [`Error::Limit`] if the receive exceeds a limit. A receive that names memory that is not registered completes with
     /// [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection) when a message arrives for it.
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
         self.check_not_closed()?;
+        if self.datapath.shared().is_some() {
+            return Err(Error::Invalid("the queue pair has a shared receive queue: post receives there"));
+        }
         self.datapath.push_recv(wr)?;
         self.post_pending_recvs();
         Ok(())
@@ -274,6 +283,40 @@ impl VirtualQp {
         if self.recovery.is_active() {
             self.recovery.post_recvs(&mut self.datapath, self.recovery.active_rail());
         }
+    }
+
+    /// Posts the slots in which messages for shared receives arrive, if a shared receive was posted. If a NIC refuses their memory, the vQP has no
+    /// receives, and the peer's messages are answered with RNR NAKs until a later attempt succeeds.
+    pub(super) fn post_slots(&mut self) {
+        if self.datapath.shared().is_some_and(SharedReceives::needs_slots)
+            && self.recovery.control().is_some()
+            && !self.recovery.is_closed()
+            && self.datapath.make_slots().is_ok()
+        {
+            self.post_pending_recvs();
+        }
+    }
+
+    /// Moves the completions for the application to `out`, and posts the slots of messages that have taken a shared receive. Closes the vQP if a
+    /// message could not be copied to its receive.
+    #[inline]
+    pub(super) fn deliver(&mut self, out: &mut Vec<Completion>) -> usize {
+        let n = self.datapath.drain_completions(out);
+        if n > 0 && self.datapath.shared().is_some() && !self.recovery.is_closed() {
+            let failed = out[out.len() - n..].iter().any(|c| c.opcode == WcOpcode::Recv && !c.is_success());
+            if failed {
+                self.recovery.close(&mut self.datapath, CloseReason::RequestError);
+            } else {
+                self.post_pending_recvs();
+            }
+        }
+        n
+    }
+
+    /// The number of messages that have arrived, and been acknowledged, and wait for a receive of the shared receive queue. A poll completes
+    /// them when receives are posted there, also after the vQP has closed. Dropping the vQP drops them. 0 without a shared receive queue.
+    pub fn waiting_messages(&self) -> usize {
+        self.datapath.shared().map_or(0, SharedReceives::waiting)
     }
 
     /// Lets the application post sends again after an operation ended in an error. The application calls this after it has handled that
@@ -346,6 +389,7 @@ impl VirtualQp {
         if self.is_destroyed {
             return self.datapath.drain_completions(out);
         }
+        self.post_slots();
         let is_due = self.maintenance.on_poll(|| self.datapath.now());
         self.recovery.poll_active_rail(&mut self.datapath);
         if is_due || self.recovery.is_failover_in_progress() {
@@ -353,7 +397,7 @@ impl VirtualQp {
             self.publish();
         }
         self.sample_latency();
-        self.datapath.drain_completions(out)
+        self.deliver(out)
     }
 
     /// Appends completions to `out` as [`VirtualQp::poll`] does, but does not run maintenance. This is for the fast path of an end that an
@@ -363,13 +407,14 @@ impl VirtualQp {
             self.recovery.poll_active_rail(&mut self.datapath);
             self.sample_latency();
         }
-        self.datapath.drain_completions(out)
+        self.deliver(out)
     }
 
     /// Drives the vQP without taking completions; the next [`VirtualQp::poll`] returns them. An end that only exposes memory to its peer
     /// calls this every few hundred microseconds. The time between two calls adds to the duration of a failover.
     pub fn progress(&mut self) {
         if !self.is_destroyed {
+            self.post_slots();
             self.recovery.poll_active_rail(&mut self.datapath);
             self.maintenance.run(&mut self.recovery, &mut self.datapath);
             self.sample_latency();
@@ -409,10 +454,12 @@ impl VirtualQp {
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`], after which this vQP is still open; any error of a NIC, after which it is shut down.
     pub fn reset_replacement(&mut self) -> Result<VirtualQp, BuildError> {
-        let mut replacement = VirtualQp::builder(self.domain())
-            .config(self.config())
-            .own_channels(self.events.is_some())
-            .build()?;
+        let mut builder =
+            VirtualQp::builder(self.domain()).config(self.config()).own_channels(self.events.is_some());
+        if let Some(shared) = self.datapath.shared() {
+            builder = builder.shared_receive_queue(shared.queue());
+        }
+        let mut replacement = builder.build()?;
         self.shutdown();
         let to = replacement.datapath.rails_mut();
         if let Err(error) = self.datapath.rails_mut().transfer_qpn(to) {

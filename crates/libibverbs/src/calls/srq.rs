@@ -118,7 +118,7 @@ unsafe fn create(
     fields.handle = id.0;
     let virtual_srq = object.multi_rail.as_ref().filter(|_| xrc.is_none()).map(|pd| {
         let rails = Arc::downgrade(&context.rails);
-        VirtualSrq::new(Arc::clone(pd), attr.max_wr, limits.message_bytes, move || {
+        VirtualSrq::new(pd, attr.max_wr, move || {
             if let Some(rails) = rails.upgrade() {
                 rails.deliver(AsyncEvent::SrqLimitReached(id));
             }

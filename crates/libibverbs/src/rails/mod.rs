@@ -24,7 +24,6 @@ mod progress_thread;
 pub(crate) mod protection_domain;
 pub(crate) mod rail_set;
 mod rendezvous;
-mod srq_arrival_ring;
 pub(crate) mod virtual_cq;
 pub(crate) mod virtual_qps;
 pub(crate) mod virtual_srq;

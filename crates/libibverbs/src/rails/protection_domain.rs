@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use mitra_failover::{Domain, RemoteRegion, VirtualMr, VirtualMw};
-use mitra_verbs::{Access, Buffer, Error, Key, PdId, Result, Sge, WindowType};
+use mitra_verbs::{Access, Buffer, Error, Key, PdId, Result, WindowType};
 
 use crate::common::lock::lock;
 
@@ -97,10 +97,5 @@ impl MultiRailPd {
     pub(super) fn region(&self, key: Key) -> Option<RemoteRegion> {
         let region = lock(&self.regions).get(&key).cloned();
         region.or_else(|| self.failover.window_with_key(key))
-    }
-
-    /// Copies `bytes` to the memory that a receive names. Returns false if the domain's regions do not permit it.
-    pub(super) fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> bool {
-        self.failover.scatter(sges, bytes)
     }
 }

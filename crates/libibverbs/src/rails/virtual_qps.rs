@@ -14,7 +14,6 @@ use mitra_verbs::{Error, Qpn, Result};
 use super::multi_rail_domain::{LINGER, MultiRailDomain};
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
 use super::rendezvous::Subject;
-use super::srq_arrival_ring;
 use crate::common::lock::lock;
 
 /// The maximum time for which an exiting process waits until the progress thread has told all peers that their connections end.
@@ -65,14 +64,17 @@ impl MultiRail {
         let cap = &params.init.cap;
         let config = Config {
             send_wrs: cap.send_wrs.max(1),
-            recv_wrs: if params.srq.is_some() { srq_arrival_ring::MAX_SLOTS as u32 } else { cap.recv_wrs },
+            recv_wrs: cap.recv_wrs,
             send_sges: cap.send_sges,
-            recv_sges: if params.srq.is_some() { 1 } else { cap.recv_sges },
+            recv_sges: cap.recv_sges,
             inline: cap.inline,
             ..self.domain.config()
         };
-        let vqp =
-            self.with_room(|| Ok(VirtualQp::builder(params.pd.failover()).config(config).build()?))?;
+        let mut builder = VirtualQp::builder(params.pd.failover()).config(config);
+        if let Some(srq) = &params.srq {
+            builder = builder.shared_receive_queue(srq.queue());
+        }
+        let vqp = self.with_room(|| Ok(builder.clone().build()?))?;
         let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
         lock(&self.qps).insert(qp.qpn(), Arc::downgrade(&qp));
         Ok(qp)

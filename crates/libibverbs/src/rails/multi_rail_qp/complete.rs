@@ -13,8 +13,7 @@ use crate::rails::peer_closed::PeerClosed;
 const MAX_LOGGED_ERRORS: u32 = 8;
 
 impl MultiRailQp {
-    /// Polls the virtual queue pair, pushes its completions to the program's queues, matches messages with shared receives, posts deferred
-    /// sends, and reports events. Enters ERR if the connection has ended, except while completions are withheld because the peer has closed
+    /// Polls the virtual queue pair, pushes its completions to the program's queues, posts deferred sends, and reports events. Enters ERR if the connection has ended, except while completions are withheld because the peer has closed
     /// its end. Does nothing for a destroyed queue pair.
     pub(super) fn collect(&self, locked: &mut LockedState) {
         // A thread that drives several queue pairs may still have a reference to a destroyed one.
@@ -23,7 +22,7 @@ impl MultiRailQp {
         }
         self.continue_connecting(locked);
         self.take_completions(locked);
-        self.match_receives(locked);
+        self.report_last_wqe(locked);
         if let Some(event) = locked.vqp.qp_error_event()
             && !std::mem::replace(&mut locked.request_error_reported, true)
         {
@@ -80,11 +79,10 @@ impl MultiRailQp {
         {
             let wc = self.wc(completion.wr_id, status, completion.opcode);
             let peer_closed = locked.peer_closed.get_or_insert_default();
-            match (is_receive, &self.params.srq) {
-                (true, None) => peer_closed.withhold_recv(wc),
-                // The failed receive belongs to the bounce ring. The receives of the shared queue stay for other queue pairs.
-                (true, Some(_)) => {}
-                (false, _) => peer_closed.withhold_send(wc),
+            if is_receive {
+                peer_closed.withhold_recv(wc);
+            } else {
+                peer_closed.withhold_send(wc);
             }
             return;
         }
@@ -103,13 +101,6 @@ impl MultiRailQp {
         }
         if status != WcStatus::Success {
             locked.fail();
-        }
-        if is_receive && let Some(ring) = &mut locked.bounce_ring {
-            // A flushed receive of the ring consumes no shared receive. The shared receives stay for other queue pairs.
-            if status != WcStatus::Flushed {
-                ring.push(*completion);
-            }
-            return;
         }
         let wc = with_message(self.wc(completion.wr_id, status, completion.opcode), completion);
         let cq = if is_receive { &self.params.recv_cq } else { &self.params.send_cq };
@@ -150,7 +141,7 @@ impl MultiRailQp {
 }
 
 /// Returns `wc` with the fields that describe the received message, taken from `completion`.
-pub(super) fn with_message(wc: Wc, completion: &Completion) -> Wc {
+fn with_message(wc: Wc, completion: &Completion) -> Wc {
     let Completion { byte_len, imm, invalidated, solicited, .. } = *completion;
     Wc { byte_len, imm, invalidated, solicited, ..wc }
 }
@@ -159,7 +150,7 @@ pub(super) fn with_message(wc: Wc, completion: &Completion) -> Wc {
 ///
 /// An operation of which it is unknown whether it was executed ends with [`WcStatus::RetryExceeded`], which on a NIC has the same meaning.
 /// An operation that was executed, but whose value is lost, ends with [`WcStatus::RemoteOperation`].
-pub(super) fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
+fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
     match outcome {
         Outcome::Success => (WcStatus::Success, 0),
         Outcome::Failed(status) => (status, 0),

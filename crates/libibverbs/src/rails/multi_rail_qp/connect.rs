@@ -14,7 +14,6 @@ use super::{MultiRailQp, Peer};
 use crate::common::lock::lock;
 use crate::rails::multi_rail_domain::random;
 use crate::rails::rendezvous::PeerConnection;
-use crate::rails::srq_arrival_ring::BounceRing;
 
 impl MultiRailQp {
     /// Modifies the queue pair as `ibv_modify_qp(3)` does. The transition from INIT to RTR queries the peer for the connection data of all
@@ -55,10 +54,10 @@ impl MultiRailQp {
             locked.shutdown();
             self.collect(&mut locked);
             self.release_withheld(&mut locked, WcStatus::Flushed);
-            // The program has ended the connection, so messages that wait for a shared receive are dropped.
-            locked.bounce_ring.iter_mut().for_each(BounceRing::clear);
+            // The program may wait for the event before it destroys the queue pair, and post no more receives. Messages that wait for a
+            // receive still take those that it posts.
+            self.raise_last_wqe(&mut locked);
         }
-        self.match_receives(&mut locked);
         Ok(())
     }
 
@@ -158,6 +157,7 @@ impl MultiRailQp {
         if locked.state == QpState::Reset {
             return Ok(());
         }
+        self.log_dropped_messages(&locked);
         let mut replacement = locked.vqp.reset_replacement()?;
         replacement.set_access(Access::empty())?;
         let LockedState { vqp, sender, .. } = std::mem::replace(&mut *locked, LockedState::new(replacement));

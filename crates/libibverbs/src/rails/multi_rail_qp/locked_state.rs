@@ -10,7 +10,6 @@ use super::pending_connection::PendingConnection;
 use crate::rails::multi_rail_domain::MultiRailDomain;
 use crate::rails::peer_closed::PeerClosed;
 use crate::rails::peer_region_keys::RegionKeys;
-use crate::rails::srq_arrival_ring::BounceRing;
 
 /// The state of a queue pair that changes after creation.
 pub(super) struct LockedState {
@@ -37,8 +36,6 @@ pub(super) struct LockedState {
     pub(super) scratch: Vec<Completion>,
     /// The completions that are withheld because the peer has closed its end. `None` until then.
     pub(super) peer_closed: Option<PeerClosed>,
-    /// The receives for messages to a shared receive queue. `None` until the queue pair can receive, or without a shared receive queue.
-    pub(super) bounce_ring: Option<BounceRing>,
     /// The epoch of the last failover that was logged.
     pub(super) logged_epoch: Option<u16>,
     /// Whether `IBV_EVENT_QP_LAST_WQE_REACHED` was reported.
@@ -64,7 +61,6 @@ impl LockedState {
             failing_since: None,
             scratch: Vec::new(),
             peer_closed: None,
-            bounce_ring: None,
             logged_epoch: None,
             last_wqe_reported: false,
             request_error_reported: false,

@@ -3,7 +3,7 @@
 //! - [`connect`] executes `ibv_modify_qp` and `ibv_query_qp`.
 //! - [`pending_connection`] connects later if the peer has yet to reset its queue pair.
 //! - [`send`] posts sends, and defers sends whose region keys are not yet known.
-//! - [`receive`] posts receives, and matches messages with receives of a shared receive queue.
+//! - [`receive`] posts receives, and reports the end of those of a shared receive queue.
 //! - [`complete`] converts completions of the virtual queue pair to completions of the program.
 //! - [`locked_state`] holds the state that a lock protects.
 
@@ -192,6 +192,7 @@ impl MultiRailQp {
     /// destroys the queue pairs on the rails. Until then they can be used to tell the peer that the connection has ended.
     pub(super) fn destroy(&self) {
         let mut locked = lock(&self.locked);
+        self.log_dropped_messages(&locked);
         locked.shutdown();
         locked.vqps().for_each(VirtualQp::release_windows);
         locked.state = QpState::Err;
@@ -205,20 +206,13 @@ impl MultiRailQp {
         }
     }
 
-    /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In contrast to [`MultiRailQp::drive`], drops the
-    /// completions.
+    /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In contrast to [`MultiRailQp::drive`], takes no
+    /// completions, and no receives of a shared receive queue.
     pub(super) fn drive_after_destroy(&self) {
-        let mut locked = lock(&self.locked);
-        let mut scratch = std::mem::take(&mut locked.scratch);
-        for vqp in locked.vqps() {
-            vqp.progress();
-            vqp.poll(&mut scratch);
-            scratch.clear();
-        }
-        locked.scratch = scratch;
+        lock(&self.locked).vqps().for_each(VirtualQp::progress);
     }
 
-    /// Destroys the queue pairs on the rails, and releases the bounce ring.
+    /// Destroys the queue pairs on the rails.
     ///
     /// # Errors
     /// The first error of a NIC. Everything that can be destroyed is destroyed.
@@ -228,7 +222,6 @@ impl MultiRailQp {
         for vqp in locked.vqps() {
             closed = closed.and(vqp.close());
         }
-        locked.bounce_ring = None;
         closed
     }
 
@@ -267,7 +260,8 @@ impl ReceiveConsumer for MultiRailQp {
     fn on_receives_posted(&self) {
         let mut locked = lock(&self.locked);
         if !locked.destroyed {
-            self.match_receives(&mut locked);
+            self.take_completions(&mut locked);
+            self.report_last_wqe(&mut locked);
         }
     }
 }

@@ -1,13 +1,10 @@
-//! Posting receives, and matching messages with receives of a shared receive queue.
+//! Posting receives, and the end of those of a shared receive queue.
 
-use mitra_verbs::{AsyncEvent, Error, PostError, QpState, RecvWr, Result, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{AsyncEvent, Error, PostError, QpState, RecvWr, Result, WcOpcode, WcStatus};
 
 use super::MultiRailQp;
-use super::complete::{wc_status, with_message};
 use super::locked_state::LockedState;
 use crate::common::lock::lock;
-use crate::rails::srq_arrival_ring::{BounceRing, MatchedMessage};
-use crate::rails::virtual_srq::VirtualSrq;
 
 impl MultiRailQp {
     /// Posts receives in order, as `ibv_post_recv(3)` does.
@@ -44,41 +41,30 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Copies messages in the bounce ring to receives of the shared receive queue. If a queue pair in ERR takes no more receives, reports the
-    /// event [`AsyncEvent::LastWqeReached`] once. Does nothing without a shared receive queue.
-    pub(super) fn match_receives(&self, locked: &mut LockedState) {
-        let Some(srq) = &self.params.srq else { return };
-        self.match_messages(locked, srq);
-        // The event is defined in IBTA volume 1, 11.6.3.4.
-        if locked.state == QpState::Err
-            && locked.bounce_ring.as_ref().is_none_or(BounceRing::is_empty)
-            && !std::mem::replace(&mut locked.last_wqe_reported, true)
-        {
+    /// Reports the event [`AsyncEvent::LastWqeReached`] of a queue pair in ERR with a shared receive queue, when none of its messages waits for
+    /// a receive.
+    pub(super) fn report_last_wqe(&self, locked: &mut LockedState) {
+        if locked.state == QpState::Err && locked.vqp.waiting_messages() == 0 {
+            self.raise_last_wqe(locked);
+        }
+    }
+
+    /// Reports the event (IBTA volume 1, 11.6.3.4), unless it was reported before or the queue pair has no shared receive queue.
+    pub(super) fn raise_last_wqe(&self, locked: &mut LockedState) {
+        if self.params.srq.is_some() && !std::mem::replace(&mut locked.last_wqe_reported, true) {
             (self.params.on_event)(AsyncEvent::LastWqeReached(self.qpn));
         }
     }
 
-    fn match_messages(&self, locked: &mut LockedState, srq: &VirtualSrq) {
-        if locked.bounce_ring.is_none()
-            && matches!(locked.state, QpState::Rtr | QpState::Rts)
-            && locked.vqp.close_reason().is_none()
-            && srq.is_used()
-        {
-            // If the ring cannot be created, the virtual queue pair has no receives, and the peer's sends are answered with RNR NAKs
-            // until a later attempt succeeds.
-            locked.bounce_ring = BounceRing::new(srq, &mut locked.vqp).ok();
-        }
-        let Some(ring) = &mut locked.bounce_ring else { return };
-        let mut failed = false;
-        while let Some(MatchedMessage { wr_id, copied, completion }) = ring.match_next(srq, &mut locked.vqp) {
-            let (received, vendor_err) = wc_status(completion.outcome);
-            let status = if received == WcStatus::Success { copied } else { received };
-            failed |= status != WcStatus::Success;
-            let wc = with_message(self.wc(wr_id, status, completion.opcode), &completion);
-            self.params.recv_cq.push(Wc { vendor_err, ..wc });
-        }
-        if failed {
-            locked.fail();
+    /// Logs the messages that wait for a receive of the shared receive queue, because the queue pair is reset or destroyed.
+    pub(super) fn log_dropped_messages(&self, locked: &LockedState) {
+        let waiting = locked.vqp.waiting_messages();
+        if waiting > 0 {
+            tracing::warn!(
+                "queue pair {}: {waiting} messages are dropped, whose senders have seen success: the program posts no receives for them to \
+                 the shared receive queue before it resets or destroys the queue pair",
+                self.qpn
+            );
         }
     }
 }

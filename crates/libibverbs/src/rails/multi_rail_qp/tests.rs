@@ -2,6 +2,7 @@
 //! decide when a peer answers.
 
 mod reset_in_turn;
+mod shared_receives;
 
 use std::collections::VecDeque;
 use std::task::Poll;
