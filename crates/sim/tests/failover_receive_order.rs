@@ -16,8 +16,9 @@ fn failed_receive_completes_after_held_notification() {
     pair.recv(1, 2, 8);
     pair.recv(1, 3, 8);
     pair.poll_times(&[0, 1], 5);
-    pair.link_down(1, 0);
+    pair.link_down(0, 0);
     pair.send(0, 10, SendOp::WriteWithImm(pair.remote(1, 8192), 9), Data::inline(&[7; 8]));
+    pair.poll_times(&[0], 20); // the first end proposes the other rail
     pair.poll_times(&[1], 40); // the second end fences, and sends its evidence
     pair.send(0, 11, SendOp::Send, Data::inline(&[8; 64]));
     pair.poll_times(&[0], 100); // the first end moves, and sends both messages
@@ -37,8 +38,9 @@ fn failed_receive_keeps_its_error_if_nothing_is_held() {
     let mut pair = VqpPair::new(2, config());
     pair.recv(1, 2, 8);
     pair.poll_times(&[0, 1], 5);
-    pair.link_down(1, 0);
+    pair.link_down(0, 0);
     pair.send(0, 11, SendOp::Send, Data::inline(&[8; 64]));
+    pair.poll_times(&[0], 20);
     pair.poll_times(&[1], 40);
     pair.poll_times(&[0], 100);
     pair.poll_times(&[1], 4);
