@@ -139,7 +139,9 @@ impl Message {
             }
             Body::Evidence { rail, evidence } => {
                 let saved = &evidence.saved[..evidence.saved.len().min(MAX_SAVED)];
-                let flags = u8::from(evidence.psn.is_some()) | u8::from(evidence.log.is_some()) << 1;
+                let flags = u8::from(evidence.psn.is_some())
+                    | u8::from(evidence.log.is_some()) << 1
+                    | u8::from(evidence.lacks_receive) << 2;
                 out.extend_from_slice(&[*rail, flags, saved.len() as u8]);
                 put_u24(&mut out, evidence.psn.unwrap_or_default().value());
                 out.extend_from_slice(&evidence.log.unwrap_or(0).to_le_bytes());
@@ -184,7 +186,7 @@ impl Message {
                 let log = u64::from_le_bytes(r.array()?);
                 let received = u64::from_le_bytes(r.array()?);
                 let partial_imm_bytes = u32::from_le_bytes(r.array()?);
-                if usize::from(count) > MAX_SAVED || flags > 3 {
+                if usize::from(count) > MAX_SAVED || flags > 7 {
                     return Err(Rejected::Malformed);
                 }
                 let mut saved = Vec::new();
@@ -194,7 +196,11 @@ impl Message {
                 }
                 let psn = (flags & 1 != 0).then_some(psn);
                 let log = (flags & 2 != 0).then_some(log);
-                Body::Evidence { rail, evidence: Evidence { psn, log, received, saved, partial_imm_bytes } }
+                let lacks_receive = flags & 4 != 0;
+                Body::Evidence {
+                    rail,
+                    evidence: Evidence { psn, log, received, lacks_receive, saved, partial_imm_bytes },
+                }
             }
             4 => Body::Resume {
                 has_peer_resume: r.byte()? != 0,
@@ -252,8 +258,14 @@ mod tests {
         let saved: Vec<SavedResult> = (0..16)
             .map(|i| SavedResult { psn: Psn::new(0xff_fff8 + i), value: u64::MAX - u64::from(i) })
             .collect();
-        let evidence =
-            Evidence { psn: Some(Psn::new(7)), log: Some(1 << 47), received: 9, saved, partial_imm_bytes: 8 };
+        let evidence = Evidence {
+            psn: Some(Psn::new(7)),
+            log: Some(1 << 47),
+            received: 9,
+            lacks_receive: true,
+            saved,
+            partial_imm_bytes: 8,
+        };
         [
             Body::Heartbeat { unusable: 0x42 },
             Body::Propose { rail: 3 },

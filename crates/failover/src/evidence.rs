@@ -17,6 +17,8 @@ pub struct Evidence {
     pub log: Option<u64>,
     /// The number of successful receives since the epoch began, including completions that the fence drained.
     pub received: u64,
+    /// Whether no receive was outstanding, so that the NIC answered the peer's next two-sided operation with RNR NAKs.
+    pub lacks_receive: bool,
     /// The saved results of atomics. Empty if the NIC cannot be read.
     pub saved: Vec<SavedResult>,
     /// The `partial_imm_bytes` of this end's last Resume, repeated here because that message may have been lost.

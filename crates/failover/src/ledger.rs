@@ -159,11 +159,6 @@ impl Ledger {
         self.first_seq + self.ops.len() as u64
     }
 
-    /// The progress of the queue: the sequence number of the oldest operation, and the number of its bytes that earlier rails executed.
-    pub fn progress(&self) -> (u64, u64) {
-        (self.first_seq, self.ops.front().map_or(0, |op| op.skipped))
-    }
-
     /// Removes the operations with sequence numbers of at least `from`. They must not have been posted.
     pub fn truncate(&mut self, from: u64) {
         let keep = from.saturating_sub(self.first_seq) as usize;

@@ -15,9 +15,11 @@ use crate::ballot::{Ballot, Role};
 pub use crate::close_reason::CloseReason;
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
+use move_pauses::MovePauses;
 
 #[cfg(test)]
 mod flap_tests;
+mod move_pauses;
 mod rail_choice;
 mod rail_rejoin;
 #[cfg(test)]
@@ -143,8 +145,10 @@ pub struct RailNegotiation {
     refused: u8,
     /// The time at which this end proposes refused rails again, and the pause before the time after it.
     refused_until: Option<(Time, Duration)>,
-    /// The time at which the active rail failed, if no move can begin because the last move is unconfirmed or no other rail is usable.
+    /// The time at which the active rail failed, if no move can begin because the last move is unconfirmed, no other rail is usable, or the pause
+    /// after the last move is not over.
     stranded_since: Option<Time>,
+    move_pauses: MovePauses,
     /// The time at which the peer was first reported as silent and no rail could be proposed. `None` after each message of the peer.
     silent_since: Option<Time>,
     /// The last ballot that this end declined. The proposer may have sent its evidence for this ballot and then proposes another one, so this
@@ -193,6 +197,7 @@ impl RailNegotiation {
             refused: 0,
             refused_until: None,
             stranded_since: None,
+            move_pauses: MovePauses::default(),
             silent_since: None,
             declined: None,
             phase: Phase::Active,
@@ -314,6 +319,7 @@ impl RailNegotiation {
         self.active = rail;
         self.current = ballot;
         (self.partial_imm_bytes, self.awaits_peer_moved) = (partial_imm_bytes, true);
+        self.move_pauses.on_move(now, self.peer_timeout);
         // A rail that the peer refused may work when the next move begins. If not, the peer refuses it again.
         self.forget_refusals();
         self.phase = Phase::Active;
@@ -391,7 +397,7 @@ impl RailNegotiation {
                     return self.close(self.no_rail_reason());
                 }
                 self.next_send = self.stranded_since.map(|_| now + self.retry_interval);
-                if proposes_again {
+                if self.is_stranded() && self.unconfirmed.is_none() {
                     return self.propose(now);
                 }
                 // No other move can begin before the peer's Resume arrives. All links may be down for longer than the peer timeout, so this end

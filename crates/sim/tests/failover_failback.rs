@@ -5,7 +5,7 @@ mod vqp_pair;
 
 use core::time::Duration;
 
-use mitra_failover::{CloseReason, Outcome, UnresolvedError};
+use mitra_failover::{CloseReason, Config, Outcome, UnresolvedError};
 use mitra_sim::Failure;
 use mitra_verbs::{Data, SendOp};
 
@@ -255,7 +255,8 @@ fn dead_nic_is_not_used_again() {
 /// not grow.
 #[test]
 fn thousands_of_flaps_leak_nothing() {
-    let mut pair = VqpPair::new(2, config());
+    // The pauses between moves stay short.
+    let mut pair = VqpPair::new(2, Config { peer_timeout: Duration::from_millis(20), ..config() });
     let flaps = 2000;
     let size = |pair: &VqpPair| format!("{:?}{:?}", pair.vqps[0], pair.vqps[0].domain()).len();
     let mut before = 0;

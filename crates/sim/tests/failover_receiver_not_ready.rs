@@ -3,8 +3,11 @@
 
 mod vqp_pair;
 
+use core::time::Duration;
+
 use mitra_failover::{CloseReason, Config, Outcome};
-use mitra_verbs::WcStatus;
+use mitra_sim::Noise;
+use mitra_verbs::{Data, RecvWr, SendOp, WcStatus};
 
 use vqp_pair::{VqpPair, config};
 
@@ -81,4 +84,101 @@ fn exceeded_rnr_retry_fails_request_not_rail() {
         (Some(CloseReason::RequestError), Some(CloseReason::PeerClosed))
     );
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [0, 0]);
+}
+
+/// The second end has fenced the old rail and has not moved. Its application posts a receive, and the first end, which has moved, sends the
+/// message on the new rail at once.
+#[test]
+fn receive_posted_during_a_move_is_posted_on_the_new_rail() {
+    let mut pair = VqpPair::new(2, Config { rnr_retry: 0, ..config() });
+    pair.poll_times(&[0, 1], 10);
+    pair.link_down(0, 0);
+    pair.send_message(100, 1000);
+    pair.poll_times(&[0], 20); // the first end proposes the other rail
+    pair.poll_times(&[1], 40); // the second end fences and sends its evidence
+    pair.recv(1, 0, 64);
+    pair.poll_times(&[0], 100);
+    assert_eq!(pair.outcome(0, 100, false), Some(Outcome::Success), "{:?}", pair.vqps[0].close_reason());
+    pair.poll_times(&[0, 1], 100);
+    assert_eq!(pair.received_ids(), [0]);
+    assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
+}
+
+impl VqpPair {
+    /// Drops every packet of a rail, or no packet. The ports stay up, so that only exhausted retries show the failure.
+    fn drop_packets(&mut self, rail: usize, drops: bool) {
+        let noise: Noise =
+            if drops { "drop=1000000ppm".parse().expect("valid noise") } else { Noise::default() };
+        for end in 0..2 {
+            let nic = self.testbed.nics[end][rail].id();
+            self.testbed.world.faults(nic, |faults| {
+                faults.set_noise_tx(noise);
+                faults.set_noise_rx(noise);
+            });
+        }
+    }
+
+    /// Polls both ends in short intervals until the condition holds, at most for 100 ms.
+    fn poll_until(&mut self, holds: impl Fn(&VqpPair) -> bool) {
+        for _ in 0..200_000 {
+            if holds(self) {
+                return;
+            }
+            for end in 0..2 {
+                self.vqps[end].poll(&mut self.completions[end]);
+            }
+            self.testbed.world.run_for(Duration::from_nanos(500));
+        }
+    }
+
+    /// Drops the packets of the active rail until the vQP has moved and the rail works again.
+    fn fail_over_by_retries(&mut self) {
+        let rail = self.vqps[0].active_rail();
+        self.drop_packets(rail, true);
+        self.poll_times(&[0, 1], 1000);
+        self.drop_packets(rail, false);
+        self.poll_times(&[0, 1], 200);
+        assert_eq!([self.vqps[0].close_reason(), self.vqps[1].close_reason()], [None; 2]);
+        assert_ne!(self.vqps[0].active_rail(), rail);
+    }
+}
+
+/// While the receiver posts no receive, the rails fail in turn. Every rail carries data, so the vQP must not end.
+#[test]
+fn receiver_that_posts_no_receive_keeps_the_connection_of_flapping_rails() {
+    let mut pair = VqpPair::new(2, Config { peer_timeout: Duration::from_millis(100), ..config() });
+    pair.poll_times(&[0, 1], 10);
+    pair.send_message(100, 1000);
+    (0..8).for_each(|_| pair.fail_over_by_retries());
+    pair.recv(1, 0, 64);
+    pair.poll_times(&[0, 1], 400);
+    assert_eq!(pair.outcome(0, 100, false), Some(Outcome::Success));
+    assert_eq!(pair.received_ids(), [0]);
+}
+
+/// A long message is torn by each of several failures. A part of it arrived on every rail, so the vQP must not end.
+#[test]
+fn partly_executed_message_keeps_the_connection_of_flapping_rails() {
+    const LEN: u32 = 40_000;
+    let mut pair = VqpPair::new(2, Config { peer_timeout: Duration::from_millis(100), ..config() });
+    pair.poll_times(&[0, 1], 10);
+    pair.memory[0].write_at(0, &[0x55; LEN as usize]);
+    let wr = RecvWr::new(0, pair.mr[1].sge(0, LEN));
+    pair.vqps[1].post_recv(wr).expect("the receive queue has room");
+    let whole = Data::sge(pair.mr[0].sge(0, LEN));
+    pair.send(0, 100, SendOp::Send, whole);
+    for round in 0..8 {
+        pair.poll_until(|pair| pair.memory[1].load(8192) != 0);
+        assert_ne!(pair.memory[1].load(8192), 0, "round {round}: the message does not arrive");
+        assert_eq!(pair.outcome(0, 100, false), None, "round {round}: the message is no longer torn");
+        let rail = pair.vqps[0].active_rail();
+        pair.drop_packets(rail, true);
+        pair.testbed.world.run_for(Duration::from_micros(25));
+        pair.memory[1].write_at(0, &[0; LEN as usize]);
+        pair.poll_until(|pair| pair.vqps[0].active_rail() != rail);
+        assert_eq!([pair.vqps[0].close_reason(), pair.vqps[1].close_reason()], [None; 2], "round {round}");
+        pair.drop_packets(rail, false);
+    }
+    pair.poll_times(&[0, 1], 400);
+    assert_eq!(pair.outcome(0, 100, false), Some(Outcome::Success));
 }

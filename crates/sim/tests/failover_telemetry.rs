@@ -2,12 +2,13 @@
 
 mod vqp_pair;
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
 use mitra_failover::telemetry::{EventKind, MAX_EVENTS, TelemetrySnapshot, VqpPhase};
-use mitra_failover::{Cause, CloseReason, Outcome, VirtualQp};
+use mitra_failover::{Cause, CloseReason, Config, Outcome, VirtualQp};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -157,7 +158,8 @@ fn failure_without_a_move_is_counted_as_stayed() {
 
 #[test]
 fn events_are_bounded_and_numbered() {
-    let mut pair = VqpPair::new(2, config());
+    // The pauses between moves stay short.
+    let mut pair = VqpPair::new(2, Config { peer_timeout: Duration::from_millis(20), ..config() });
     pair.poll_times(&[0, 1], 10);
     let moves = MAX_EVENTS / 4 + 2;
     for _ in 0..moves {

@@ -38,6 +38,9 @@ pub struct RecoveryStats {
     pub bytes_in_flight: u64,
     /// The number of payload bytes that are sent again, or requested again in the case of a READ.
     pub bytes_replayed: u64,
+    /// Whether the old rail certainly carried data of the operations in flight: the peer executed a part of one that is not a READ, or had no
+    /// receive for the first one that it did not execute. Only under [`Policy::Exact`].
+    pub carried_data: bool,
     /// The number of payload bytes of the next two-sided operation that earlier rails placed. If it is not 0, that operation is a torn WRITE
     /// with immediate.
     pub imm_bytes_kept: u32,
@@ -101,7 +104,7 @@ impl Ledger {
                 (Vec::new(), plan_baseline(input.policy, &kinds))
             }
         };
-        let mut stats = self.stats(&in_flight, &verdicts, &plans);
+        let mut stats = self.stats(&in_flight, &verdicts, &plans, input.evidence.lacks_receive);
         let halted =
             plans.iter().any(|p| matches!(p, Plan::End(Outcome::Failed(_) | Outcome::Unresolved(_))));
         for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
@@ -124,13 +127,20 @@ impl Ledger {
         Ok(stats)
     }
 
-    fn stats(&self, in_flight: &[(usize, InFlight)], verdicts: &[Verdict], plans: &[Plan]) -> RecoveryStats {
+    fn stats(
+        &self,
+        in_flight: &[(usize, InFlight)],
+        verdicts: &[Verdict],
+        plans: &[Plan],
+        lacks_receive: bool,
+    ) -> RecoveryStats {
         let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count() as u32;
         let mut stats = RecoveryStats {
             in_flight: in_flight.len() as u32,
             executed: count(|v| *v == Verdict::Executed),
             torn: count(|v| matches!(v, Verdict::Torn(_))),
             ambiguous: count(|v| *v == Verdict::Ambiguous),
+            carried_data: carried_data(in_flight, verdicts, lacks_receive),
             ..RecoveryStats::default()
         };
         for (&(i, _), plan) in in_flight.iter().zip(plans) {
@@ -196,6 +206,17 @@ impl Ledger {
         }
         self.cursor = 0;
     }
+}
+
+/// See [`RecoveryStats::carried_data`].
+fn carried_data(in_flight: &[(usize, InFlight)], verdicts: &[Verdict], lacks_receive: bool) -> bool {
+    let mut ops = in_flight.iter().zip(verdicts).map(|((_, op), verdict)| (op.kind, *verdict));
+    let executed = |(kind, verdict): (Kind, Verdict)| {
+        // The PSN of a READ shows only that the request arrived. Its response is the data.
+        matches!(verdict, Verdict::Executed | Verdict::Torn(1..)) && !matches!(kind, Kind::Read | Kind::Local)
+    };
+    let first_open = ops.clone().find(|(_, verdict)| *verdict != Verdict::Executed);
+    lacks_receive && first_open.is_some_and(|(kind, _)| kind.is_two_sided()) || ops.any(executed)
 }
 
 /// Removes the first `bytes` bytes from a WRITE, at both its remote address and its data.

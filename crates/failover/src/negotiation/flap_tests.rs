@@ -293,6 +293,27 @@ fn blink_of_the_only_rail_that_both_ends_can_use_moves_nothing() {
     }
 }
 
+/// Two rails fail and recover in turn every 2 ms, for ten minutes. The moves become rare, so the epochs last.
+#[test]
+fn rails_that_fail_in_turn_use_up_few_epochs() {
+    let mut net = Net::new(1);
+    for round in 0..300_000 {
+        let rail = net.ends[0].negotiation.active();
+        let fails = !(round as usize).is_multiple_of(2);
+        if fails && net.ends[0].negotiation.is_active() {
+            net.ends[0].negotiation.rail_failed(net.now, rail, RailFailure::QpFailed);
+        }
+        net.run_actions(0);
+        for _ in 0..20 {
+            net.step();
+        }
+        net.now += Duration::from_millis(2);
+    }
+    assert!(net.ends.iter().all(|end| end.closed.is_none()));
+    let moves = net.ends[0].moves.len();
+    assert!((60..600).contains(&moves), "{moves} moves");
+}
+
 #[test]
 fn failed_queue_pair_of_the_only_rail_that_both_ends_can_use_is_replaced() {
     for seed in 1..500 {

@@ -8,6 +8,9 @@ use crate::ballot::Ballot;
 
 use super::{ATTEMPTS_PER_TIMEOUT, Action, CloseReason, Phase, RailNegotiation};
 
+/// The longest pause between two moves is the peer timeout divided by this number, so that a vQP never closes because of a pause.
+const MIN_PAUSES_PER_TIMEOUT: u32 = 8;
+
 impl RailNegotiation {
     /// Returns whether the active rail has failed and no move can begin yet.
     pub fn is_stranded(&self) -> bool {
@@ -25,8 +28,7 @@ impl RailNegotiation {
     /// Starts a move, or proposes a higher ballot in a move in progress. Waits or stays on the old rail if no rail can be proposed or the
     /// last move is unconfirmed.
     pub(super) fn propose(&mut self, now: Time) {
-        // While the last move is unconfirmed, the peer may still be moving to the rail that has failed now.
-        let Some(rail) = self.candidate().filter(|_| self.unconfirmed.is_none()) else {
+        let Some(rail) = self.candidate().filter(|_| self.may_begin_move(now)) else {
             return self.wait_for_rail(now);
         };
         let highest = Ballot { epoch: self.promised.epoch.max(self.peer_epoch), ..self.promised };
@@ -35,6 +37,14 @@ impl RailNegotiation {
         };
         self.adopt_ballot(now, ballot, rail, true);
         self.send_progress(now);
+    }
+
+    /// Returns whether a move may begin or continue. While the last move is unconfirmed, the peer may still be moving to the rail that has failed
+    /// now.
+    fn may_begin_move(&self, now: Time) -> bool {
+        let next =
+            self.move_pauses.next_move(self.retry_interval, self.peer_timeout / MIN_PAUSES_PER_TIMEOUT);
+        self.unconfirmed.is_none() && (!self.is_active() || now >= next)
     }
 
     /// Returns the next rail that both ends can use as far as this end knows: another rail, or else the active one, if its queue pairs must be

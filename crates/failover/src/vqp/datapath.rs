@@ -303,7 +303,11 @@ impl Datapath {
 
     /// Returns the evidence of the operations that this end executed for the peer on the fenced `rail` in `epoch`.
     pub(super) fn collect_evidence(&self, rail: usize, epoch: u16, nic_alive: bool) -> Evidence {
-        let mut evidence = Evidence { received: self.recv.received_in_epoch(), ..Evidence::default() };
+        let mut evidence = Evidence {
+            received: self.recv.received_in_epoch(),
+            lacks_receive: self.recv.len() == 0,
+            ..Evidence::default()
+        };
         if self.config().policy == Policy::Exact {
             evidence.log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
             let (p, qpn) = (self.rails.get(rail).provider(), self.rails.get(rail).qpn());

@@ -289,6 +289,17 @@ impl Recovery {
         dp.post_recvs();
     }
 
+    /// Posts the receives that the application has added: on the active rail or, if the old rail of a move is fenced, on the new one, because
+    /// the peer may have moved already.
+    pub(super) fn post_added_recvs(&mut self, dp: &mut Datapath) {
+        let active = self.active_rail();
+        if self.is_active() {
+            self.post_recvs(dp, active);
+        } else if self.fence.is_done() && dp.recv().rail() != active {
+            dp.post_recvs();
+        }
+    }
+
     // Detection.
 
     /// Handles the failure of a rail at this end.
@@ -300,7 +311,7 @@ impl Recovery {
             && cause == Cause::Completion(WcStatus::RetryExceeded)
             && self.futile_moves.on_retries_exhausted(
                 now,
-                dp.send().ledger().progress(),
+                dp.send().ledger().first_seq(),
                 dp.rails().len(),
                 dp.config().peer_timeout,
             );
@@ -510,6 +521,9 @@ impl Recovery {
                 return self.close(dp, CloseReason::Contradiction);
             }
         };
+        if stats.carried_data {
+            self.futile_moves.on_carried_data();
+        }
         let now = dp.now();
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().moved(now, stats.imm_bytes_kept);

@@ -138,7 +138,7 @@ impl VirtualQp {
         self.recovery.start_control(control);
         self.maintenance.start(self.datapath.now());
         self.post_slots();
-        self.post_pending_recvs();
+        self.recovery.post_added_recvs(&mut self.datapath);
         self.publish();
         Ok(())
     }
@@ -275,14 +275,8 @@ impl VirtualQp {
             return Err(Error::Invalid("the queue pair has a shared receive queue: post receives there"));
         }
         self.datapath.push_recv(wr)?;
-        self.post_pending_recvs();
+        self.recovery.post_added_recvs(&mut self.datapath);
         Ok(())
-    }
-
-    fn post_pending_recvs(&mut self) {
-        if self.recovery.is_active() {
-            self.recovery.post_recvs(&mut self.datapath, self.recovery.active_rail());
-        }
     }
 
     /// Posts the slots in which messages for shared receives arrive, if a shared receive was posted. If a NIC refuses their memory, the vQP has no
@@ -293,7 +287,7 @@ impl VirtualQp {
             && !self.recovery.is_closed()
             && self.datapath.make_slots().is_ok()
         {
-            self.post_pending_recvs();
+            self.recovery.post_added_recvs(&mut self.datapath);
         }
     }
 
@@ -307,7 +301,7 @@ impl VirtualQp {
             if failed {
                 self.recovery.close(&mut self.datapath, CloseReason::RequestError);
             } else {
-                self.post_pending_recvs();
+                self.recovery.post_added_recvs(&mut self.datapath);
             }
         }
         n
