@@ -13,6 +13,8 @@ use mitra_consensus::{
 use crate::byzantine_worlds::{
     self, ByzantineSet, CheapQuorumActor, FastAndRobustActor, SmallBroadcastActor, SmallRobustPaxosActor,
 };
+use crate::cell_scenario::CellKind;
+use crate::cell_worlds;
 use crate::{
     Exhaustive, ExhaustiveLog, Exploration, FaultLimits, RunLimits, SeedResult, World, protocol_worlds,
     run_adversary, run_agreement, run_agreement_with, run_election, totality_violation,
@@ -49,6 +51,13 @@ const PROPOSALS: &[u8] = &[10, 11, 12, 20, 21, 22];
 const AGREEMENT_PROPERTIES: &[&str] = &["agreement", "validity"];
 /// The properties of a leader election.
 const ELECTION_PROPERTIES: &[&str] = &["election"];
+
+/// The properties of cells.
+const CELL_PROPERTIES: &[&str] = &["exactly once, with its result", "every operation ends"];
+/// The explored worlds of cells.
+const EXPLORED_CELLS: &str = "2 owners with 2 changes each, both fail over; 3 clients, 2 of them fail over; 2 words, 2 owners fail over";
+/// The simulated worlds of cells.
+const SIMULATED_CELLS: &str = "3 clients with 6 operations each on 2 cells; the path of each fails up to 4 times, with or without evidence";
 
 /// A protocol that can be checked.
 pub struct CatalogueEntry {
@@ -298,6 +307,24 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
             )
             .into()
         },
+    },
+    CatalogueEntry {
+        name: "recoverable-cell",
+        properties: CELL_PROPERTIES,
+        explored_world: EXPLORED_CELLS,
+        simulated_world: SIMULATED_CELLS,
+        explore: || cell_worlds::explore(CellKind::Recoverable),
+        serve: |address| cell_worlds::two_owners(CellKind::Recoverable).world().serve(address),
+        run_seed: |seed| cell_worlds::run(CellKind::Recoverable, seed),
+    },
+    CatalogueEntry {
+        name: "indirect-cell",
+        properties: CELL_PROPERTIES,
+        explored_world: EXPLORED_CELLS,
+        simulated_world: SIMULATED_CELLS,
+        explore: || cell_worlds::explore(CellKind::Indirect),
+        serve: |address| cell_worlds::two_owners(CellKind::Indirect).world().serve(address),
+        run_seed: |seed| cell_worlds::run(CellKind::Indirect, seed),
     },
 ];
 

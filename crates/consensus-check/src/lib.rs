@@ -4,6 +4,8 @@
 mod byzantine;
 pub mod byzantine_worlds;
 mod catalogue;
+pub mod cell_scenario;
+pub mod cell_worlds;
 mod delay_count;
 mod election;
 mod exhaustive;
@@ -13,6 +15,7 @@ mod linearizability;
 mod log_replica;
 mod log_world;
 mod message_cost;
+pub mod object_world;
 pub mod protocol_worlds;
 mod seeded_run;
 pub mod store_nodes;

@@ -46,6 +46,13 @@ impl IndirectCell {
     /// The offset of the initial value in bytes. The peer stores it before clients use the cell. All other words are zero at first.
     pub const INITIAL_VALUE_OFFSET: usize = 8;
 
+    /// Returns the value of a cell with this content, or `None` if it is not a cell's. This is for the peer, which reads its own memory while no
+    /// client changes the cell.
+    pub fn value_of(words: &[u64]) -> Option<u64> {
+        let Tagged { payload, owner, .. } = LAYOUT.unpack(*words.first()?);
+        words.get(if owner == 0 { 1 } else { 2 * usize::from(owner) + payload as usize }).copied()
+    }
+
     /// Returns the operation that reads the cell. Cost: three READs, one after another; two more for each change of the cell in between.
     pub fn read(&self) -> ReadIndirect {
         ReadIndirect(Snapshot::new(*self))
