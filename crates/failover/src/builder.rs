@@ -73,6 +73,11 @@ pub enum BuildError {
         /// The greatest number.
         limit: u32,
     },
+    /// Mode `durable` needs evidence of WRITEs that the peer's processor sees, and the policy that decides by evidence.
+    #[error(
+        "durable needs the completion log and the policy exact; set completion_log, or switch durable off"
+    )]
+    Durable,
     /// The receive queue is deeper than a NIC allows.
     #[error("recv_wrs is {requested}, and a NIC of the domain has {limit} entries; lower recv_wrs")]
     RecvQueue {
@@ -156,6 +161,7 @@ impl From<BuildError> for Error {
             BuildError::UnorderedWrites { .. } => {
                 Error::Unsupported("a completion log: it does not keep the order between work requests")
             }
+            BuildError::Durable => Error::Invalid("durable needs the completion log and the policy exact"),
             BuildError::HeartbeatInterval => Error::Invalid("heartbeat_interval is 0"),
             BuildError::PeerTimeout { .. } => {
                 Error::Invalid("peer_timeout must be longer than control_retry_interval")
@@ -204,6 +210,11 @@ impl VirtualQpBuilder {
     /// Sets [`Config::completion_log_entries`]. Default: this end's `send_wrs`.
     pub fn completion_log_entries(self, entries: u32) -> VirtualQpBuilder {
         self.with(|config| config.completion_log_entries = Some(entries))
+    }
+
+    /// Sets [`Config::durable`]. Default: off. Both ends need the same.
+    pub fn durable(self, on: bool) -> VirtualQpBuilder {
+        self.with(|config| config.durable = on)
     }
 
     /// Sets [`Config::fencing`]. Default: [`Fencing::On`].
@@ -313,6 +324,9 @@ fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> {
     }
     if let Some(requested) = config.completion_log_entries.filter(|&entries| entries > MAX_LOG_ENTRIES) {
         return Err(BuildError::LogEntries { requested, limit: MAX_LOG_ENTRIES });
+    }
+    if config.durable && (!config.completion_log || config.policy != Policy::Exact) {
+        return Err(BuildError::Durable);
     }
     if recvs > limit {
         return Err(BuildError::RecvQueue { requested: recvs, limit });

@@ -141,7 +141,7 @@ impl Default for DetectorConfig {
     }
 }
 
-/// The configuration of a virtual queue pair. Both ends need the same `policy`, `completion_log` and `rd_atomic`.
+/// The configuration of a virtual queue pair. Both ends need the same `policy`, `completion_log`, `durable` and `rd_atomic`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Config {
     /// The treatment of operations in flight on a failed rail.
@@ -155,6 +155,11 @@ pub struct Config {
     /// The minimum number of slots in this end's completion log. It must be at least the peer's `send_wrs`. `None` stands for this end's
     /// `send_wrs`.
     pub completion_log_entries: Option<u32>,
+    /// Whether an operation completes only when the peer's processor has seen its effect in memory, on rails where the peer's NIC may acknowledge
+    /// data before it is there ([`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement)). If such a NIC loses acknowledged data, the operations are then
+    /// decided and replayed, like others in flight; without this mode, the vQP ends with [`Contradiction::LostAfterAck`](crate::Contradiction::LostAfterAck). Costs a control message
+    /// of the peer, which must poll, before operations complete. Needs the completion log and [`Access::REMOTE_WRITE`]. No effect on other rails.
+    pub durable: bool,
     /// Whether to fence the old rail. [`Fencing::Off`] is for demonstrations.
     pub fencing: Fencing,
     /// The parameters of the failure detectors.
@@ -202,6 +207,7 @@ impl Default for Config {
             write_policy: WritePolicy::Strict,
             completion_log: false,
             completion_log_entries: None,
+            durable: false,
             fencing: Fencing::On,
             detector: DetectorConfig::default(),
             send_wrs: 128,

@@ -19,6 +19,7 @@ pub struct ConnectInfo {
     pub(crate) cookie: SecretWord,
     pub(crate) policy: Policy,
     pub(crate) log: bool,
+    pub(crate) durable: bool,
     pub(crate) rd_atomic: u8,
     pub(crate) rails: Vec<RailInfo>,
     /// The completion log at this end, for the operations of the other end.
@@ -52,7 +53,7 @@ impl ConnectInfo {
         out.extend_from_slice(&self.cookie.expose().to_le_bytes());
         out.extend_from_slice(&[
             self.policy as u8,
-            u8::from(self.log),
+            u8::from(self.log) | u8::from(self.durable) << 1,
             self.rd_atomic,
             self.rails.len() as u8,
         ]);
@@ -96,7 +97,7 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
         return Err(Rejected::Malformed);
     }
     let cookie = SecretWord::new(u64::from_le_bytes(r.array()?));
-    let [policy, log, rd_atomic, rails] = r.array()?;
+    let [policy, flags, rd_atomic, rails] = r.array()?;
     let policy = match policy {
         0 => Policy::Exact,
         1 => Policy::Transparent,
@@ -104,7 +105,7 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
         3 => Policy::None,
         _ => return Err(Rejected::Malformed),
     };
-    if !(1..=MAX_RAILS).contains(&usize::from(rails)) || log > 1 {
+    if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags > 3 {
         return Err(Rejected::Malformed);
     }
     let mut list = Vec::new();
@@ -123,7 +124,8 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
         });
     }
     let log_region = if r.byte()? == 1 { Some(RemoteRegion::parse(r)?) } else { None };
-    Ok(ConnectInfo { cookie, policy, log: log == 1, rd_atomic, rails: list, log_region })
+    let (log, durable) = (flags & 1 != 0, flags & 2 != 0);
+    Ok(ConnectInfo { cookie, policy, log, durable, rd_atomic, rails: list, log_region })
 }
 
 fn parse_u32(r: &mut Reader<'_>) -> Result<u32, Rejected> {
@@ -151,6 +153,7 @@ mod tests {
             cookie: SecretWord::new(7),
             policy: Policy::Blanket,
             log: true,
+            durable: true,
             rd_atomic: 16,
             rails: vec![rail; 2],
             log_region: Some(region),

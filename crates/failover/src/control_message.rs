@@ -8,7 +8,7 @@ use mitra_verbs::{Psn, Qpn, SavedResult};
 use smallvec::SmallVec;
 
 use crate::ballot::{Ballot, Role};
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, Placed};
 use crate::secret::SecretWord;
 
 /// The maximum length of a control message, in bytes.
@@ -63,6 +63,10 @@ pub enum Body {
         /// The epoch of the highest ballot that the sender promised. The next proposal must be above it.
         promised_epoch: u16,
     },
+    /// Asks the receiver for [`Body::Placed`], because operations wait for it.
+    AskPlaced,
+    /// What the sender's processor has seen of the receiver's operations in the epoch of the ballot. See [`Config::durable`](crate::Config::durable).
+    Placed(Placed),
     /// The vQP has closed at the sender, which answers every further message with Closed.
     Closed,
     /// The parameters of the sender's new queue pair on the rail that carries the message. The ballot of the message is the ballot by which the
@@ -115,13 +119,20 @@ impl Message {
             Body::Refuse { .. } => 5,
             Body::Closed => 6,
             Body::NewQp(_) => 7,
+            Body::AskPlaced => 8,
+            Body::Placed(_) => 9,
         };
         out.extend_from_slice(&[VERSION, kind, sender as u8, 0]);
         out.extend_from_slice(&cookie.expose().to_le_bytes());
         out.extend_from_slice(&self.ballot.epoch.to_le_bytes());
         out.push(self.ballot.proposer as u8);
         match &self.body {
-            Body::Closed => {}
+            Body::Closed | Body::AskPlaced => {}
+            Body::Placed(placed) => {
+                out.push(u8::from(placed.log.is_some()));
+                out.extend_from_slice(&placed.log.unwrap_or(0).to_le_bytes());
+                out.extend_from_slice(&placed.received.to_le_bytes());
+            }
             Body::Propose { rail } => out.push(*rail),
             Body::Resume { has_peer_resume, partial_imm_bytes } => {
                 out.push(u8::from(*has_peer_resume));
@@ -217,6 +228,16 @@ impl Message {
                 let (qpn, psn) = (Qpn::new(r.u24()?), Psn::new(r.u24()?));
                 Body::NewQp(NewQp { rail, connected, asks, qpn, psn })
             }
+            8 => Body::AskPlaced,
+            9 => {
+                let is_logged = r.byte()?;
+                if is_logged > 1 {
+                    return Err(Rejected::Malformed);
+                }
+                let log = u64::from_le_bytes(r.array()?);
+                let received = u64::from_le_bytes(r.array()?);
+                Body::Placed(Placed { log: (is_logged == 1).then_some(log), received })
+            }
             _ => return Err(Rejected::Malformed),
         };
         if r.0.is_empty() {
@@ -274,6 +295,9 @@ mod tests {
             Body::Resume { has_peer_resume: true, partial_imm_bytes: 4096 },
             Body::Refuse { unusable: 0x81, promised_epoch: 0x1235 },
             Body::Closed,
+            Body::AskPlaced,
+            Body::Placed(Placed::default()),
+            Body::Placed(Placed { log: Some(1 << 47), received: u64::MAX }),
             Body::NewQp(NewQp {
                 rail: 7,
                 connected: true,

@@ -25,6 +25,15 @@ pub struct Evidence {
     pub partial_imm_bytes: u32,
 }
 
+/// What an end's processor has seen of the operations that its NIC executes for the peer in the current epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Placed {
+    /// The highest sequence number in the completion log. `None` if the log is empty or absent.
+    pub log: Option<u64>,
+    /// The number of successful receives.
+    pub received: u64,
+}
+
 /// The kind of an operation. Kinds differ in the evidence that exists for them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {

@@ -12,10 +12,12 @@ use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
 use crate::config::WritePolicy;
 use crate::evidence::{Completed, Kind};
 
+mod durable;
 mod replay_decision;
 #[cfg(test)]
 mod tests;
 
+use durable::Durable;
 pub use replay_decision::{RecoveryInput, RecoveryStats};
 
 /// The maximum number of packets in flight, unless a single operation has more: a quarter of the PSN space, so that comparisons of PSNs modulo
@@ -105,6 +107,7 @@ pub struct Ledger {
     unsignaled: u32,
     /// The record of the operations that completed in this epoch.
     completed: Completed,
+    durable: Durable,
     /// Whether an operation ended in an error. If so, nothing is posted until the application resumes.
     halted: bool,
 }
@@ -125,6 +128,7 @@ impl Ledger {
             packets_in_flight: 0,
             unsignaled: 0,
             completed: Completed::default(),
+            durable: Durable::default(),
             halted: false,
         }
     }
@@ -264,6 +268,10 @@ impl Ledger {
             return None;
         }
         let executed = op.wr.op;
+        if self.durable.is_on {
+            self.acknowledge_before(seq);
+            return Some(executed);
+        }
         for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
             before.state = State::Done(Outcome::Success);
         }
@@ -277,13 +285,17 @@ impl Ledger {
     }
 
     /// Records the rail's successful completion of an operation, which implies the completion of all operations before it. Returns false if
-    /// the operation is not in flight.
+    /// the operation is not in flight. With durable completions, the operations then wait for [`Ledger::confirm`].
     pub fn complete(&mut self, seq: u64, byte_len: u32) -> bool {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return false };
         if self.ops.get(index).is_none_or(|op| op.state != State::InFlight) {
             return false;
         }
         self.ops[index].byte_len = byte_len;
+        if self.durable.is_on {
+            self.acknowledge_before(seq + 1);
+            return true;
+        }
         // The loop stops at the first operation that this rail completed earlier: that completion marked everything before it.
         // Operations that a failover completed (`Recovered`) say nothing about their predecessors, so the loop passes them.
         for i in (0..=index).rev() {
@@ -313,6 +325,9 @@ impl Ledger {
             let op = &mut self.ops[i];
             match op.state {
                 State::Done(_) => {}
+                State::InFlight if i < index && self.durable.is_on => {
+                    op.state = State::Done(Outcome::Unresolved(undecided)); // the peer has not confirmed it
+                }
                 // RC responds in order, so the error completion implies success of everything before it.
                 _ if i < index => op.state = State::Done(Outcome::Success),
                 _ if i == index => op.state = State::Done(Outcome::Failed(status)),

@@ -272,6 +272,32 @@ fn lost_acknowledged_data_is_reported() {
     assert!(detected > 0, "no seed lost data after its acknowledgement");
 }
 
+/// A NIC acknowledges data and dies before it has placed them. In the mode `durable`, no operation has completed that is not in memory, so all
+/// are decided, and the vQP survives.
+#[test]
+fn durable_mode_survives_the_loss_of_acknowledged_data() {
+    let cases: Vec<FailureCase> =
+        FailureCase::all().into_iter().filter(FailureCase::requires_early_ack).collect();
+    let (mut lost_without, mut replayed) = (0, 0);
+    for seed in seeds(20 * cases.len() as u64) {
+        let case = cases[(seed % cases.len() as u64) as usize];
+        let mut setup = Setup { ack_after_placement: false, ..Setup::exact() };
+        setup.config.completion_log = true;
+        let plain = run(seed, Some(case), setup, |_| {});
+        lost_without += plain.ends.iter().filter(|end| end.borrow().vqp.contradiction().is_some()).count();
+        setup.config.durable = true;
+        let durable = run(seed, Some(case), setup, |_| {});
+        let label = format!("durable, {case}");
+        assert_exact(seed, &label, &durable);
+        for end in &durable.ends {
+            let vqp = &end.borrow().vqp;
+            assert_eq!((vqp.close_reason(), vqp.contradiction()), (None, None), "seed {seed}, {label}");
+            replayed += vqp.last_failover().map_or(0, |report| report.stats.replayed);
+        }
+    }
+    assert!(lost_without > 0 && replayed > 0, "no seed lost data after its acknowledgement");
+}
+
 /// Without the fence, a delayed packet is executed after the evidence was read, so its operation is executed
 /// twice.
 #[test]

@@ -107,7 +107,7 @@ impl Scene {
 /// Each message takes one receive, whatever fails and whenever it fails, and however few receives there are.
 #[test]
 fn every_message_takes_one_receive_across_failovers() {
-    const MESSAGES: u64 = 60;
+    const MESSAGES: u64 = 100; // more than a vQP has slots
     let failures = [
         (0, None),                   // the link of the senders' NIC
         (1, None),                   // the link of the receivers' NIC

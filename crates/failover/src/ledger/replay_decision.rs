@@ -59,6 +59,8 @@ pub struct RecoveryInput<'a> {
     pub acks_after_placement: bool,
     /// The first PSN of the new rail.
     pub first_psn: Psn,
+    /// Whether completions on the new rail wait for the peer's confirmation.
+    pub durable: bool,
 }
 
 impl Ledger {
@@ -97,7 +99,14 @@ impl Ledger {
                         Case { op, verdict, fence, write_policy: self.ops[i].write_policy }
                     })
                     .collect();
-                (verdicts, plan_exact(&cases, &input.evidence.saved, input.local_placed))
+                // The rail has delivered the values of the operations that it completed, and the evidence now shows the first of them in the
+                // peer's memory. Only a NIC that loses acknowledged data makes the others an issue.
+                let is_executed = |verdict: &&Verdict| **verdict == Verdict::Executed;
+                let acknowledged = self.acknowledged_in_flight();
+                let done = verdicts.iter().take(acknowledged).take_while(is_executed).count();
+                let mut plans = vec![Plan::End(Outcome::Success); done];
+                plans.extend(plan_exact(&cases[done..], &input.evidence.saved, input.local_placed));
+                (verdicts, plans)
             }
             _ => {
                 let kinds: Vec<Kind> = ops.iter().map(|op| op.kind).collect();
@@ -124,6 +133,7 @@ impl Ledger {
         let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
         stats.imm_bytes_kept = first.map_or(0, |op| op.skipped as u32);
         self.restart(input.first_psn);
+        self.set_durable(input.durable);
         Ok(stats)
     }
 
@@ -183,8 +193,10 @@ impl Ledger {
                 (op.state, op.resolution) = (State::Done(Outcome::Success), Resolution::Recovered);
             }
             Plan::End(outcome) => {
-                if op.kind == Kind::Read {
-                    op.byte_len = op.wr.data.len() as u32;
+                match op.kind {
+                    Kind::Read => op.byte_len = op.wr.data.len() as u32,
+                    Kind::Atomic if outcome == Outcome::Success => op.byte_len = 8,
+                    _ => {}
                 }
                 let flushed = outcome == Outcome::Failed(WcStatus::Flushed);
                 let outcome =

@@ -36,6 +36,7 @@ fn decide(ledger: &mut Ledger, evidence: &Evidence) -> RecoveryStats {
         local_placed: true,
         acks_after_placement: true,
         first_psn: Psn::new(FIRST_PSN),
+        durable: false,
     };
     ledger.decide(&input, &mut Vec::new()).unwrap()
 }

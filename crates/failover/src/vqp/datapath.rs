@@ -8,7 +8,7 @@ use crate::completion_log::{self, CompletionLog};
 use crate::config::{Config, Policy, WritePolicy};
 use crate::connect_info::ConnectInfo;
 use crate::domain::{Domain, LocalNic};
-use crate::evidence::{Contradiction, Evidence};
+use crate::evidence::{Contradiction, Evidence, Placed};
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
@@ -121,6 +121,7 @@ impl Datapath {
             cookie,
             policy: config.policy,
             log: config.completion_log,
+            durable: config.durable,
             rd_atomic: config.rd_atomic,
             rails: self.rails.iter().map(|rail| rail.info()).collect(),
             // Without this right, the peer's log entries would be refused.
@@ -157,6 +158,11 @@ impl Datapath {
                 peer.log != local.log,
                 "one end keeps a completion log and the other does not; give both --log, or neither",
             ),
+            (peer.durable != local.durable, "one end is durable and the other is not; give both the same"),
+            (
+                peer.durable && peer.log_region.is_none(),
+                "a durable end needs the peer's right to WRITE the completion log; add REMOTE_WRITE to the access",
+            ),
             (peer.rd_atomic != local.rd_atomic, "the two ends have different rd_atomic; give both the same"),
             (peer.cookie == local.cookie, "the two ends have the same secret; draw each at random"),
             (
@@ -173,6 +179,7 @@ impl Datapath {
         let log_region = peer.log_region.clone().filter(|_| peer.log);
         let first_psn = self.rails.get(0).first_psn();
         self.send = SendQueue::new(self.rails.config(), max_message, mtu, first_psn, log_region);
+        self.send.set_durable(self.is_durable(0));
         Ok(())
     }
 
@@ -322,15 +329,15 @@ impl Datapath {
         evidence
     }
 
-    /// Decides the operations in flight on the rail `old` from the peer's evidence, and prepares their replay on the queue pair whose first
-    /// PSN is `first_psn`. For `local_placed`, see [`RecoveryInput`]; for the result, see [`SendQueue::decide`].
+    /// Decides the operations in flight on the rail `old` from the peer's evidence, and prepares their replay on the rail `new`, on the queue pair
+    /// whose first PSN is `first_psn`. For `local_placed`, see [`RecoveryInput`]; for the result, see [`SendQueue::decide`].
     ///
     /// # Errors
     /// A contradiction in the evidence.
     pub(super) fn decide(
         &mut self,
         old: usize,
-        first_psn: Psn,
+        (new, first_psn): (usize, Psn),
         evidence: &Evidence,
         local_placed: bool,
     ) -> Result<Option<RecoveryStats>, Contradiction> {
@@ -341,8 +348,29 @@ impl Datapath {
             local_placed,
             acks_after_placement: self.rails.get(old).peer_acks_after_placement(),
             first_psn,
+            durable: self.is_durable(new),
         };
         self.send.decide(&input, &self.domain)
+    }
+
+    /// Returns whether this end's completions on `rail` wait for the peer's confirmation.
+    fn is_durable(&self, rail: usize) -> bool {
+        self.config().durable && !self.rails.get(rail).peer_acks_after_placement()
+    }
+
+    /// Returns what this end's processor has seen of the peer's operations in `epoch`, if the peer waits for that on `rail`.
+    pub(super) fn placed(&self, rail: usize, epoch: u16) -> Option<Placed> {
+        if !self.config().durable || self.rails.get(rail).acks_after_placement() {
+            return None;
+        }
+        let log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
+        Some(Placed { log, received: self.recv.received_in_epoch() })
+    }
+
+    /// Completes the operations that the peer has confirmed. See [`Config::durable`].
+    pub(super) fn confirm_sends(&mut self, placed: Placed) {
+        self.send.confirm(placed);
+        self.take_send_completions();
     }
 
     /// Returns whether there are completions for the application.

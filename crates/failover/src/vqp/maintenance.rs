@@ -6,6 +6,7 @@ use mitra_verbs::{Time, Wc};
 
 use crate::control_message::Body;
 use crate::vqp::datapath::Datapath;
+use crate::vqp::durability::Durability;
 use crate::vqp::heartbeats::Heartbeats;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::rail_rejoin::RailRejoin;
@@ -23,6 +24,7 @@ pub(super) struct Maintenance {
     schedule: MaintenanceSchedule,
     heartbeats: Heartbeats,
     rail_rejoin: RailRejoin,
+    durability: Durability,
     /// The number of runs of an open vQP.
     runs: u32,
     /// Completions of control messages. The list keeps its allocation.
@@ -35,6 +37,7 @@ impl Maintenance {
             schedule: MaintenanceSchedule::new(),
             heartbeats: Heartbeats::new(),
             rail_rejoin: RailRejoin::new(),
+            durability: Durability::default(),
             runs: 0,
             wcs: Vec::new(),
         }
@@ -68,7 +71,7 @@ impl Maintenance {
         let negotiation = recovery.control().and_then(|control| control.negotiation().poll_timeout());
         let heartbeat = self.heartbeats.next(recovery, dp);
         let probe = self.rail_rejoin.next_probe(recovery, dp);
-        [negotiation, heartbeat, probe].into_iter().flatten().min()
+        [negotiation, heartbeat, probe, self.durability.timeout()].into_iter().flatten().min()
     }
 
     /// Runs maintenance as [`Maintenance::run`] does, and records that a poll ran it.
@@ -110,19 +113,27 @@ impl Maintenance {
         }
         self.rail_rejoin.probe(now, recovery, dp);
         self.heartbeats.run(now, since_last_run, recovery, dp);
+        self.durability.run(now, recovery, dp);
         recovery.handle_timeout(dp, now);
+    }
+
+    /// Tells the peer what this end's processor has seen of its operations, before this end closes.
+    pub(super) fn tell_placed(&mut self, recovery: &Recovery, dp: &Datapath) {
+        self.durability.run(dp.now(), recovery, dp);
     }
 
     /// Handles the control messages that have arrived on `rail`.
     fn poll_control(&mut self, rail: usize, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let Some(control) = recovery.control_mut() else { return };
-        let (mut heard, mut new_qp) = (false, None);
+        let (mut heard, mut new_qp, mut of_durability) = (false, None, Vec::new());
         // An error means that the NIC is dead. `Recovery::check_device` detects that.
         let _ = dp.rails().get(rail).poll_control(&mut self.wcs, |bytes| {
             if let Some(message) = control.decode(bytes) {
                 heard = true;
-                if let Body::NewQp(qp) = message.body {
-                    new_qp = Some((message.ballot, qp));
+                match message.body {
+                    Body::NewQp(qp) => new_qp = Some((message.ballot, qp)),
+                    Body::AskPlaced | Body::Placed(_) => of_durability.push(message.clone()),
+                    _ => {}
                 }
                 control.negotiation_mut().handle(now, message);
             }
@@ -131,6 +142,8 @@ impl Maintenance {
             dp.rails_mut().note_heard(rail, now);
             self.heartbeats.on_peer_heard();
         }
+        // Before the actions: a peer that closes first says what it has seen.
+        of_durability.iter().for_each(|message| self.durability.on_message(message, recovery, dp));
         recovery.run_actions(dp);
         // Of several messages about new queue pairs, only the last is handled, because it supersedes the others. The peer repeats a question
         // that stays unanswered.

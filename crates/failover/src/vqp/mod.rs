@@ -19,6 +19,7 @@
 
 mod control_protocol;
 mod datapath;
+mod durability;
 mod event_channels;
 mod failover_report;
 mod failure_cause;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use mitra_verbs::{AsyncEvent, Time, Wc, WcStatus};
 
+use crate::ballot::Ballot;
 use crate::completion::UnresolvedError;
 use crate::config::Policy;
 use crate::control_message::{Body, Message};
@@ -74,6 +75,11 @@ impl Recovery {
     #[inline]
     pub(super) fn active_rail(&self) -> usize {
         self.negotiation().map_or(0, RailNegotiation::active)
+    }
+
+    /// The ballot of the active rail; during a move, of the old rail. `None` if the vQP is not connected or has closed.
+    pub(super) fn ballot(&self) -> Option<Ballot> {
+        self.negotiation().filter(|_| !self.is_closed()).map(RailNegotiation::ballot)
     }
 
     /// Returns whether no move is in progress.
@@ -513,7 +519,8 @@ impl Recovery {
         } else {
             dp.rails().get(rail).first_psn()
         };
-        let stats = match dp.decide(old, first_psn, peer_evidence, self.fence.is_done_with_live_nic()) {
+        let stats = match dp.decide(old, (rail, first_psn), peer_evidence, self.fence.is_done_with_live_nic())
+        {
             Ok(Some(stats)) => stats,
             Ok(None) => return self.close(dp, CloseReason::RequestError),
             Err(contradiction) => {

@@ -6,7 +6,7 @@ use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log;
 use crate::config::{Config, WritePolicy};
 use crate::domain::Domain;
-use crate::evidence::Contradiction;
+use crate::evidence::{Contradiction, Placed};
 use crate::key_translation::{self, RemoteKeys};
 use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
@@ -174,6 +174,16 @@ impl SendQueue {
             self.ledger.complete(id, byte_len);
         }
         executed
+    }
+
+    /// See [`Ledger::set_durable`].
+    pub(super) fn set_durable(&mut self, is_on: bool) {
+        self.ledger.set_durable(is_on);
+    }
+
+    /// See [`Ledger::confirm`].
+    pub(super) fn confirm(&mut self, placed: Placed) {
+        self.ledger.confirm(placed);
     }
 
     /// Completes a local operation.

@@ -273,7 +273,9 @@ fn devices_with_fewer_capabilities() {
         capabilities.reset = rng.below(4) > 0;
         setup.failover.completion_log &= ordered;
         let log = setup.failover.completion_log;
-        let mut label = format!("log {log}, {capabilities:?}");
+        let durable = log && rng.below(2) == 0;
+        setup.failover.durable = durable;
+        let mut label = format!("log {log}, durable {durable}, {capabilities:?}");
         let out = run(
             seed,
             setup,
@@ -291,7 +293,7 @@ fn devices_with_fewer_capabilities() {
         // After `LostAfterAck`, the responder lost data that it had acknowledged before placement.
         let reports_loss = |c: &Option<Contradiction>| matches!(c, Some(Contradiction::LostAfterAck { .. }));
         let excused = out.close_reasons[0].contains(&Some(CloseReason::Unfenced))
-            || !ack_after_placement && out.contradictions[0].iter().any(reports_loss);
+            || !ack_after_placement && !durable && out.contradictions[0].iter().any(reports_loss);
         // Without a completion log, the loss of acknowledged data cannot be detected.
         let undetectable = !ack_after_placement && !log && out.placement_bytes_lost > 0;
         if !excused && !undetectable {

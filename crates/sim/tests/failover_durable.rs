@@ -1,0 +1,130 @@
+//! The mode `durable`, between NICs that acknowledge data before they place it.
+
+mod vqp_pair;
+
+use mitra_failover::{CloseReason, Config, Domain, Outcome, UnresolvedError, VirtualQp};
+use mitra_verbs::{Access, Data, Provider, SendOp};
+use std::sync::Arc;
+
+use vqp_pair::{VqpPair, config};
+
+fn pair(ack_after_placement: bool) -> VqpPair {
+    let mut world = mitra_sim::Config::fault_free();
+    world.capabilities.ack_after_placement = ack_after_placement;
+    let config = Config { completion_log: true, durable: true, ..config() };
+    let mut pair = VqpPair::with_world(2, config, world);
+    pair.recv(1, 0, 64);
+    pair.memory[1].write_at(8200, &3u64.to_ne_bytes());
+    pair.poll_times(&[0, 1], 10);
+    pair
+}
+
+/// Posts one operation of each kind. Their `wr_id`s are 0 to 3.
+fn post_all(pair: &mut VqpPair) {
+    pair.send_write(0, 8192, 7);
+    let (read, add) = (pair.mr[0].sge(0, 8), pair.mr[0].sge(8, 8));
+    pair.send(0, 1, SendOp::Read(pair.remote(1, 8200)), Data::sge(read));
+    let remote = pair.remote(1, 8192);
+    pair.send(0, 2, SendOp::FetchAdd { remote, add: 5 }, Data::sge(add));
+    pair.send_message(3, 9);
+}
+
+fn outcomes(pair: &VqpPair) -> Vec<(u64, Outcome)> {
+    pair.completions[0].iter().map(|c| (c.wr_id, c.outcome)).collect()
+}
+
+const ALL: [(u64, Outcome); 4] =
+    [(0, Outcome::Success), (1, Outcome::Success), (2, Outcome::Success), (3, Outcome::Success)];
+
+/// Nothing completes before the peer's processor has run. If the NIC acknowledges only what is in memory, it need not run.
+#[test]
+fn operations_complete_when_the_peer_has_seen_them() {
+    let mut pair = pair(false);
+    post_all(&mut pair);
+    pair.poll_times(&[0], 40);
+    assert_eq!((outcomes(&pair), pair.memory[1].load(8192)), (vec![], 12));
+    pair.poll_times(&[0, 1], 10);
+    assert_eq!(outcomes(&pair), ALL);
+    assert_eq!((pair.memory[0].load(0), pair.memory[0].load(8)), (3, 7));
+
+    let mut pair = self::pair(true);
+    post_all(&mut pair);
+    pair.poll_times(&[0], 40);
+    assert_eq!(outcomes(&pair), ALL);
+}
+
+/// A failover decides the operations that wait, from the evidence. Their values are those that the old rail delivered.
+#[test]
+fn failover_decides_operations_that_wait() {
+    let mut pair = pair(false);
+    post_all(&mut pair);
+    pair.poll_times(&[0], 40);
+    pair.fail_over(400);
+    assert_eq!(outcomes(&pair), ALL);
+    assert_eq!((pair.memory[0].load(0), pair.memory[0].load(8), pair.memory[1].load(8192)), (3, 7, 12));
+    assert_eq!(pair.received_ids(), [0]);
+    // The next epoch counts anew.
+    pair.recv(1, 1, 64);
+    pair.completions[0].clear();
+    post_all(&mut pair);
+    pair.poll_times(&[0], 40);
+    assert_eq!(outcomes(&pair), []);
+    pair.poll_times(&[0, 1], 10);
+    assert_eq!(outcomes(&pair), ALL);
+}
+
+/// An end asks again if the peer's answer is lost: here, because the links are down.
+#[test]
+fn lost_confirmation_is_repeated() {
+    let mut pair = pair(false);
+    post_all(&mut pair);
+    pair.poll_times(&[0], 40);
+    (0..2).for_each(|rail| pair.link_down(0, rail));
+    pair.vqps[1].progress();
+    pair.testbed.world.run_for(core::time::Duration::from_micros(50));
+    (0..2).for_each(|rail| pair.link_up(0, rail));
+    pair.poll_times(&[0, 1], 20);
+    assert_eq!(outcomes(&pair), [], "the answer was lost");
+    pair.poll_times(&[0, 1], 200);
+    assert_eq!(outcomes(&pair), ALL);
+    assert_eq!(pair.vqps[0].last_failover(), None);
+}
+
+/// A peer that closes says first what it has seen.
+#[test]
+fn closing_peer_confirms_first() {
+    for polls in [false, true] {
+        let mut pair = pair(false);
+        post_all(&mut pair);
+        pair.poll_times(&[0], 40);
+        if polls {
+            // It has the receive's completion, and nothing was due since then.
+            pair.vqps[1].poll_completions(&mut Vec::new());
+        }
+        pair.vqps[1].shutdown();
+        pair.poll_times(&[0], 20);
+        let undecided = Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::PeerClosed));
+        let last = if polls { Outcome::Success } else { undecided };
+        assert_eq!(outcomes(&pair)[3], (3, last));
+        assert_eq!(outcomes(&pair)[..3], ALL[..3]);
+    }
+}
+
+#[test]
+fn both_ends_are_durable_and_let_the_peer_write_the_log() {
+    let testbed = mitra_sim::Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
+    let domains = [0, 1].map(|h| {
+        let nics = testbed.nics[h].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+        Domain::new(nics).expect("the NICs have the resources of a domain")
+    });
+    let build = |h: usize| VirtualQp::builder(&domains[h]).completion_log(true);
+    let refused = VirtualQp::builder(&domains[0]).durable(true).build().expect_err("durable needs the log");
+    assert!(refused.to_string().contains("completion log"));
+    let mut durable = build(0).durable(true).build().expect("the NICs have room");
+    let others = [build(1), build(1).durable(true).access(Access::REMOTE_READ)];
+    for (other, reason) in others.into_iter().zip(["is durable and the other is not", "REMOTE_WRITE"]) {
+        let other = other.build().expect("the NICs have room");
+        let error = durable.connect(&other.local_info().expect("not closed")).expect_err("the ends differ");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
