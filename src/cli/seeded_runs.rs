@@ -20,7 +20,7 @@ use workload::Workload;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  mitra sim --workload rc --seeds 1000
+  mitra sim --workload failover --seeds 1000
   mitra sim --workload protected-memory-paxos --seeds 10000
   mitra sim --workload paxos --seeds 1 --from 4711
 Workloads over simulated NICs run a pair of programs, and check every effect of every operation; --list shows them. The other workloads

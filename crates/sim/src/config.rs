@@ -200,11 +200,16 @@ impl Config {
     /// operations can finish.
     pub fn without_noise(&self) -> Config {
         let mut config = self.clone();
-        config.link.noise = Noise::default();
-        config.link.straggler_ppm = 0;
-        config.link.survivor_ppm = 0;
+        config.link = config.link.without_noise();
         config.host.pause_ppm = 0;
         config
+    }
+}
+
+impl LinkConfig {
+    /// Returns this configuration without packet noise, stragglers and survivors.
+    pub(crate) fn without_noise(self) -> LinkConfig {
+        LinkConfig { noise: Noise::default(), straggler_ppm: 0, survivor_ppm: 0, ..self }
     }
 }
 

@@ -88,11 +88,12 @@ impl WorldState {
     }
 
     fn send(&mut self, n: usize, destination: Gid, datagram: Vec<u8>) {
-        if datagram.len() > self.config.link.max_packet_bytes {
+        let link = *self.link(self.nics[n].rail);
+        if datagram.len() > link.max_packet_bytes {
             return self.trace.packet(self.now, "loses", n, &datagram);
         }
-        if self.link_rng.chance(self.config.link.straggler_ppm) {
-            let by = self.config.link.straggler_delay.sample(&mut self.link_rng);
+        if self.link_rng.chance(link.straggler_ppm) {
+            let by = link.straggler_delay.sample(&mut self.link_rng);
             return self.send_late(n, destination, datagram, by);
         }
         let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) else { return };
@@ -113,10 +114,11 @@ impl WorldState {
     /// Counts and captures a packet, and occupies the sender's cable for its transmission. Returns the
     /// destination NIC and the earliest arrival time, or `None` if no NIC has the destination address.
     fn transmit_on_cable(&mut self, n: usize, destination: Gid, datagram: &[u8]) -> Option<(usize, Time)> {
+        let link = *self.link(self.nics[n].rail);
         let nic = &mut self.nics[n];
         nic.stats.sent += 1;
         let size = datagram.len() as u32 + 60;
-        nic.egress_free = nic.egress_free.max(self.now) + self.config.link.kib_time * size / 1024;
+        nic.egress_free = nic.egress_free.max(self.now) + link.kib_time * size / 1024;
         let to = self.routes.get(&(nic.rail, destination)).copied();
         if let Some(pcap) = &mut self.pcap {
             let peer = SocketAddr::new(destination.into(), ROCE_PORT);
@@ -126,13 +128,14 @@ impl WorldState {
             nic.stats.undeliverable += 1;
             self.trace.packet(self.now, "has no way for", n, datagram);
         }
-        Some((to?, nic.egress_free + self.config.link.latency.sample(&mut self.link_rng)))
+        Some((to?, nic.egress_free + link.latency.sample(&mut self.link_rng)))
     }
 
     fn launch(&mut self, from: usize, to: usize, at: Time, datagram: Vec<u8>) {
         self.trace.packet(self.now, "sends", from, &datagram);
         let cable_failures = self.nics[from].cable_failures + self.nics[to].cable_failures;
-        let survives = self.link_rng.chance(self.config.link.survivor_ppm);
+        let survivor_ppm = self.link(self.nics[from].rail).survivor_ppm;
+        let survives = self.link_rng.chance(survivor_ppm);
         let packet =
             InFlightPacket { from, to, datagram, cable_failures, survives, holds: 0, faults_applied: false };
         self.arrive_at(at, packet);
@@ -158,7 +161,8 @@ impl WorldState {
                 return self.trace.packet(self.now, "lost at", n, &packet.datagram);
             }
             if packet.holds == 0 || !link_up {
-                let by = self.config.link.straggler_delay.sample(&mut self.link_rng);
+                let delay = self.link(port.0).straggler_delay;
+                let by = delay.sample(&mut self.link_rng);
                 packet.holds += 1;
                 return self.arrive_at(self.now + by, packet);
             }
@@ -183,7 +187,8 @@ impl WorldState {
             Verdict::Pass => self.execute(n, &packet),
             Verdict::Drop | Verdict::Corrupt(_) => self.trace.packet(self.now, "drops", n, &packet.datagram),
             Verdict::Duplicate => {
-                let by = self.config.link.latency.sample(&mut self.link_rng);
+                let latency = self.link(port.0).latency;
+                let by = latency.sample(&mut self.link_rng);
                 self.arrive_at(self.now + by, packet.clone());
                 self.execute(n, &packet);
             }
@@ -320,9 +325,10 @@ impl WorldState {
     /// Takes the cable of a NIC down or up. Without a switch, the links of all NICs on the rail follow.
     fn set_cable(&mut self, n: usize, up: bool) {
         let rail = self.nics[n].rail;
+        let switched = self.link(rail).switched;
         for other in 0..self.nics.len() {
             let nic = &mut self.nics[other];
-            let is_affected = other == n || !self.config.link.switched && nic.rail == rail && !nic.detached;
+            let is_affected = other == n || !switched && nic.rail == rail && !nic.detached;
             if !is_affected || nic.link_up == up {
                 continue;
             }

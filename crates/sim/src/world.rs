@@ -6,13 +6,13 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use mitra_verbs::{Capabilities, Time};
+use mitra_verbs::{Capabilities, Mtu, Time};
 
 use crate::app::NextTurn;
 use crate::host::{AppState, HostState};
 use crate::packet_capture::Pcap;
 use crate::world_state::{Event, Shared, WorldState, lock};
-use crate::{App, AppContext, Config, NicStats, Prng, SimNic, Trace, seeds};
+use crate::{App, AppContext, Config, LinkConfig, NicStats, Prng, SimNic, Trace, seeds};
 
 /// Identifies a host of a world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -133,8 +133,25 @@ impl World {
 
     /// Adds a NIC like [`World::add_nic`], with these capabilities.
     pub fn add_nic_with(&mut self, host: HostId, rail: u8, capabilities: Capabilities) -> Arc<SimNic> {
-        let number = lock(&self.shared).add_nic(host.0, rail, capabilities);
+        let number = lock(&self.shared).add_nic(host.0, rail, capabilities, None);
         Arc::new(SimNic::new(Arc::clone(&self.shared), number))
+    }
+
+    /// Adds a NIC like [`World::add_nic_with`], with this largest MTU of its port.
+    pub fn add_nic_with_mtu(
+        &mut self,
+        host: HostId,
+        rail: u8,
+        capabilities: Capabilities,
+        max_mtu: Mtu,
+    ) -> Arc<SimNic> {
+        let number = lock(&self.shared).add_nic(host.0, rail, capabilities, Some(max_mtu));
+        Arc::new(SimNic::new(Arc::clone(&self.shared), number))
+    }
+
+    /// Sets the behaviour of the cables of one rail, instead of that of [`Config::link`]. The noise is that of NICs which are added later.
+    pub fn set_rail_link(&mut self, rail: u8, link: LinkConfig) {
+        lock(&self.shared).rail_links.insert(rail, link);
     }
 
     /// Starts an application on a host.
@@ -251,7 +268,12 @@ impl World {
     /// Returns [`Stalled`] if the world is not quiet within 10 ms plus four times the longest straggler
     /// delay.
     pub fn run_until_quiet(&mut self) -> Result<(), Stalled> {
-        let timeout = lock(&self.shared).config.link.straggler_delay.max * 4 + Duration::from_millis(10);
+        let longest = {
+            let world = lock(&self.shared);
+            let links = world.rail_links.values().chain([&world.config.link]);
+            links.map(|link| link.straggler_delay.max).max().unwrap_or_default()
+        };
+        let timeout = longest * 4 + Duration::from_millis(10);
         self.run_until(World::is_quiet, timeout)
     }
 

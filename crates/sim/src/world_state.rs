@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_transport::fault::Faults;
 use mitra_transport::{Nic, NicConfig, TxBatch};
-use mitra_verbs::{AsyncEvent, Capabilities, Error, Gid, Result, Time};
+use mitra_verbs::{AsyncEvent, Capabilities, Error, Gid, Mtu, Result, Time};
 use mitra_wire::ROCE_PORT;
 
 use crate::dma_pipeline::{DmaPipeline, Release};
@@ -16,7 +16,7 @@ use crate::host::{AppState, HostState};
 use crate::nic::{NicState, NicStats};
 use crate::packet_capture::Pcap;
 use crate::packet_delivery::InFlightPacket;
-use crate::{Config, Prng, Trace};
+use crate::{Config, LinkConfig, Prng, Trace};
 
 /// A scheduled event. A `usize` is the index of the NIC, host or application that the event belongs to.
 pub(crate) enum Event {
@@ -45,6 +45,8 @@ pub(crate) struct WorldState {
     pub(crate) seed: u64,
     pub(crate) now: Time,
     pub(crate) config: Config,
+    /// The links of the rails that differ from `config.link`.
+    pub(crate) rail_links: BTreeMap<u8, LinkConfig>,
     pub(crate) queue: EventQueue<Event>,
     pub(crate) trace: Trace,
     pub(crate) nics: Vec<NicState>,
@@ -76,6 +78,7 @@ impl WorldState {
             seed,
             now: Time::ZERO,
             config,
+            rail_links: BTreeMap::new(),
             queue: EventQueue::new(Prng::stream(seed, "ties")),
             trace,
             nics: Vec::new(),
@@ -94,7 +97,13 @@ impl WorldState {
 
     /// Adds a NIC of a host on a rail, and returns its index. If the host already has a NIC on the rail, the
     /// new NIC replaces it.
-    pub(crate) fn add_nic(&mut self, host: usize, rail: u8, capabilities: Capabilities) -> usize {
+    pub(crate) fn add_nic(
+        &mut self,
+        host: usize,
+        rail: u8,
+        capabilities: Capabilities,
+        max_mtu: Option<Mtu>,
+    ) -> usize {
         let number = self.nics.len();
         if let Some(old) = self.nics.iter_mut().find(|n| n.host == host && n.rail == rail && !n.replaced) {
             old.pipeline.discard_all();
@@ -105,13 +114,14 @@ impl WorldState {
         let name = format!("{}{rail}", self.hosts[host].name);
         let mut config = NicConfig::new(&name, gid, self.nic_rng.key());
         config.capabilities = capabilities;
+        config.max_mtu = max_mtu.unwrap_or(config.max_mtu);
         config.tuning = self.config.tuning;
         let clock_origin = match self.config.nic.independent_clocks {
             true => core::time::Duration::from_nanos(self.nic_rng.below(1 << 50)),
             false => core::time::Duration::ZERO,
         };
         let mut faults = Faults::new(self.nic_rng.key());
-        faults.set_noise_tx(self.config.link.noise);
+        faults.set_noise_tx(self.link(rail).noise);
         let memory_rng = Prng::stream(self.seed, &format!("memory {number}"));
         self.trace.name(number, &name);
         self.nics.push(NicState {
@@ -148,6 +158,11 @@ impl WorldState {
         });
         self.routes.insert((rail, gid), number);
         number
+    }
+
+    /// Returns the behaviour of the cables of a rail.
+    pub(crate) fn link(&self, rail: u8) -> &LinkConfig {
+        self.rail_links.get(&rail).unwrap_or(&self.config.link)
     }
 
     /// Handles an event other than an application's turn or a scheduled function, which [`crate::World`]

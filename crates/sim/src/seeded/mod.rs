@@ -5,15 +5,24 @@
 //!
 //! A new workload is an entry of [`WORKLOADS`].
 
+mod failover;
 mod rc;
 mod verdict_findings;
 
 /// All workloads, by name.
-pub const WORKLOADS: &[SeededWorkload] = &[SeededWorkload {
+pub const WORKLOADS: &[SeededWorkload] = &[FAILOVER, RC];
+
+const FAILOVER: SeededWorkload = SeededWorkload {
+    name: "failover",
+    world: "a vQP with 1 to 8 rails of different kinds; links, NICs and hosts fail; both ends post operations of all kinds",
+    run: failover::run,
+};
+
+const RC: SeededWorkload = SeededWorkload {
     name: "rc",
     world: "two RC queue pairs over one link with random noise, NIC timing and queue sizes; both ends post operations of all kinds",
     run: rc::run,
-}];
+};
 
 /// A workload of `mitra sim`.
 #[derive(Clone, Copy, Debug)]

@@ -73,6 +73,23 @@ impl WorkloadPeer {
         active
     }
 
+    /// Posts the receives that [`WorkloadPeer::step`] would post, before the peer can send.
+    pub fn post_receives(&mut self, endpoint: &mut impl Endpoint) {
+        self.responder.post_receives(endpoint);
+    }
+
+    /// Holds back the last operations of the plan, at most those that are not posted: [`WorkloadPeer::is_done`] ignores them. 0 releases
+    /// them.
+    pub fn hold_back(&mut self, ops: usize) {
+        self.requester.hold_back(ops);
+    }
+
+    /// Returns whether the effect of an operation of the peer is in this end's memory now, or was consumed, as far as memory shows it. True
+    /// for operations without an effect on memory that stays until it is consumed.
+    pub fn has_effect(&self, seq: usize) -> bool {
+        self.responder.has_effect(seq)
+    }
+
     /// Returns whether this end has no operation in flight and will post no more.
     pub fn is_done(&self) -> bool {
         self.requester.is_done()
@@ -81,6 +98,11 @@ impl WorkloadPeer {
     /// Returns the number of operations that this end has posted.
     pub fn posted(&self) -> usize {
         self.requester.posted()
+    }
+
+    /// Returns the number of this end's operations that consumed a receive of the peer and were reported as executed.
+    pub fn delivered_messages(&self) -> usize {
+        self.requester.delivered_messages()
     }
 
     /// Returns the number of this end's operations that have ended.

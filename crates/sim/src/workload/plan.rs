@@ -81,6 +81,17 @@ pub struct Plan {
     /// Whether the last word of a block is written last, as with [`mitra_verbs::Capabilities::write_order`].
     /// If not, the responder checks blocks only in the final check.
     pub ordered: bool,
+    /// How many READs per million read memory that the next operation, a fenced WRITE, overwrites. Such a READ must return the memory as it
+    /// was before.
+    pub overwritten_read_ppm: u32,
+    /// How many SENDs with immediate data, WRITEs with immediate data and READs per million have no data.
+    pub empty_ppm: u32,
+    /// Whether the responder consumes each word of a block as soon as it sees it, so that a word that is written again is noticed even if
+    /// the block is not complete.
+    pub by_word: bool,
+    /// Whether the responder consumes what WRITEs have written only in the final check, so that it does not notice a WRITE that is executed
+    /// again. Programs that declare their WRITEs repeatable behave like this.
+    pub consumes_late: bool,
 }
 
 impl Plan {
@@ -97,6 +108,10 @@ impl Plan {
             fence_ppm: 50_000,
             receives: 32,
             ordered: true,
+            overwritten_read_ppm: 0,
+            empty_ppm: 0,
+            by_word: false,
+            consumes_late: false,
         }
     }
 
@@ -114,19 +129,29 @@ impl Plan {
         let total: u32 = self.mix.iter().sum();
         let mut unsignalled = 0;
         let mut block_end = MemoryLayout::blocks_at(self.ops);
+        // The size of the next operation, if it overwrites what the operation before reads.
+        let mut overwriter_len = None;
         let ops = (0..self.ops).map(|seq| {
+            let overwriter = overwriter_len.take();
             let mut draw = rng.below(u64::from(total.max(1))) as u32;
             let kind_index = self.mix.iter().position(|&w| {
                 let hit = draw < w;
                 draw = draw.saturating_sub(w);
                 hit
             });
-            let kind = OpKind::ALL[kind_index.unwrap_or(0)];
+            let drawn_kind = OpKind::ALL[kind_index.unwrap_or(0)];
+            let kind = if overwriter.is_some() { OpKind::Block } else { drawn_kind };
             // The power of two is drawn uniformly, so that small operations are as frequent as large
             // operations.
             let limit = (self.max_len.max(64) as u64) >> rng.below(6);
-            let len = rng.between(16, limit.max(16)) as usize;
-            let (offset, len) = match kind {
+            let len = overwriter.unwrap_or(rng.between(16, limit.max(16)) as usize);
+            let last = seq + 1 == self.ops;
+            let (offset, mut len) = match kind {
+                OpKind::Read if !last && rng.chance(self.overwritten_read_ppm) => {
+                    let len = len.max(16).next_multiple_of(8);
+                    overwriter_len = Some(len);
+                    (block_end, len)
+                }
                 OpKind::Write | OpKind::CompareSwap => (MemoryLayout::slot(seq), 8),
                 OpKind::FetchAdd => (MemoryLayout::counter(self.ops, rng.index(COUNTERS)), 8),
                 OpKind::Read => {
@@ -141,18 +166,24 @@ impl Plan {
                 }
             };
             let mut flags = SendFlags::empty();
-            let last = seq + 1 == self.ops;
             if !last && unsignalled < self.depth / 2 && rng.chance(self.unsignalled_ppm) {
                 unsignalled += 1;
             } else {
                 unsignalled = 0;
                 flags |= SendFlags::SIGNALED;
             }
-            if rng.chance(self.fence_ppm) {
+            if overwriter.is_some() || rng.chance(self.fence_ppm) {
                 flags |= SendFlags::FENCE;
             }
             let inline = len <= 32 && matches!(kind, OpKind::Write | OpKind::Send) && rng.below(2) == 0;
             let with_imm = kind == OpKind::WriteImm || kind == OpKind::Send && rng.below(3) == 0;
+            let can_be_empty = with_imm || kind == OpKind::Read && overwriter_len.is_none();
+            if can_be_empty && rng.chance(self.empty_ppm) {
+                if kind == OpKind::WriteImm {
+                    block_end -= len;
+                }
+                len = 0;
+            }
             Op {
                 id: u64::from(self.tag) << 48 | (seq as u64 + 1),
                 seq,
@@ -277,13 +308,18 @@ pub(crate) fn content(op: &Op) -> Vec<u8> {
     match op.kind {
         OpKind::Send => {
             pattern(op.id, 0, &mut out);
-            out[..8].copy_from_slice(&id);
+            let n = op.len.min(8);
+            out[..n].copy_from_slice(&id[..n]);
         }
         OpKind::Block | OpKind::WriteImm => {
             pattern(op.id, 0, &mut out);
-            out[op.len - 8..].copy_from_slice(&id);
+            let at = op.len.saturating_sub(8);
+            out[at..].copy_from_slice(&id[..op.len - at]);
         }
-        _ => out[..8].copy_from_slice(&id),
+        _ => {
+            let n = op.len.min(8);
+            out[..n].copy_from_slice(&id[..n]);
+        }
     }
     out
 }

@@ -142,9 +142,8 @@ impl Endpoint for RcEndpoint {
 fn outcome(status: WcStatus) -> ReportedOutcome {
     match status {
         WcStatus::Success => ReportedOutcome::Success,
-        WcStatus::RnrRetryExceeded | WcStatus::LocalProtection | WcStatus::LocalLength => {
-            ReportedOutcome::NotExecuted
-        }
+        WcStatus::LocalProtection | WcStatus::LocalLength => ReportedOutcome::NotExecuted,
+        // Without a receive, a WRITE with immediate data is executed but for its last packet.
         _ => ReportedOutcome::Unknown,
     }
 }

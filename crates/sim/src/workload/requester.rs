@@ -55,6 +55,8 @@ pub(super) struct Requester {
     /// The operations in flight, oldest first, each with its slot.
     in_flight: VecDeque<(usize, usize)>,
     depth: usize,
+    /// The number of operations at the end of the plan that are not posted yet.
+    held_back: usize,
     pub(super) requester_log: RequesterLog,
 }
 
@@ -78,6 +80,7 @@ impl Requester {
             free_slots: (0..slots).map(|p| (p, None)).collect(),
             in_flight: VecDeque::new(),
             depth: plan.depth,
+            held_back: 0,
             requester_log: RequesterLog::default(),
         }
     }
@@ -88,11 +91,23 @@ impl Requester {
 
     /// Returns whether no operation is in flight and none will be posted.
     pub(super) fn is_done(&self) -> bool {
-        self.in_flight.is_empty() && (self.next == self.ops.len() || self.requester_log.refused.is_some())
+        self.in_flight.is_empty()
+            && (self.next == self.ops.len() - self.held_back || self.requester_log.refused.is_some())
+    }
+
+    /// Holds back the last operations of the plan. 0 releases them.
+    pub(super) fn hold_back(&mut self, ops: usize) {
+        self.held_back = ops.min(self.ops.len() - self.next);
     }
 
     pub(super) fn posted(&self) -> usize {
         self.next
+    }
+
+    pub(super) fn delivered_messages(&self) -> usize {
+        let records = self.ops.iter().zip(&self.requester_log.records);
+        let executed = [Some(ReportedOutcome::Success), Some(ReportedOutcome::Executed)];
+        records.filter(|(op, r)| op.kind.is_received() && executed.contains(&r.outcome)).count()
     }
 
     pub(super) fn ended(&self) -> usize {
@@ -104,7 +119,7 @@ impl Requester {
         let (Some(local), Some(remote)) = (self.local, self.remote) else { return 0 };
         let mut n = 0;
         while n < limit
-            && self.next < self.ops.len()
+            && self.next < self.ops.len() - self.held_back
             && self.in_flight.len() < self.depth
             && self.requester_log.refused.is_none()
         {
@@ -204,7 +219,10 @@ impl Requester {
                 OpKind::Read => {
                     let (mut got, mut want) = (vec![0; op.len], vec![0; op.len]);
                     self.memory.read_at(offset, &mut got);
-                    pattern(STABLE_ID, op.offset - MemoryLayout::stable_at(self.ops.len()), &mut want);
+                    // Memory of a block that a later operation writes is 0 until then.
+                    if op.offset < MemoryLayout::blocks_at(self.ops.len()) {
+                        pattern(STABLE_ID, op.offset - MemoryLayout::stable_at(self.ops.len()), &mut want);
+                    }
                     record.wrong_content = got != want;
                 }
                 _ => {}

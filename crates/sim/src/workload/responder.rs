@@ -1,5 +1,6 @@
 //! The responder: consumes, checks, resets and logs the effects of the peer's operations, as a program would.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mitra_verbs::{Buffer, Error, Mr, RecvWr};
@@ -46,6 +47,16 @@ const CONSUMED_FILL: u8 = 0xee;
 /// The number of operations that each turn scans, beginning with the first unconsumed operation.
 const SCAN_WINDOW: usize = 96;
 
+/// The number of incomplete blocks that each turn consumes by word. Operations are executed in posting order, so the first ones suffice.
+const BLOCKS_BY_WORD: usize = 3;
+
+/// The consumed words of an incomplete block.
+struct BlockProgress {
+    consumed: Vec<bool>,
+    left: usize,
+    intact: bool,
+}
+
 pub(super) struct Responder {
     plan: Plan,
     ops: Vec<Op>,
@@ -55,6 +66,8 @@ pub(super) struct Responder {
     /// Whether the word or block of each operation was consumed.
     consumed: Vec<bool>,
     first_unconsumed: usize,
+    /// The words of incomplete blocks that were consumed, by operation.
+    partial_blocks: BTreeMap<usize, BlockProgress>,
     /// The receive buffers that are not posted. The last one is posted next.
     unposted: Vec<usize>,
     /// Whether posting a receive failed for another reason than a full queue. No more receives are posted then.
@@ -83,6 +96,7 @@ impl Responder {
             memory,
             local: None,
             first_unconsumed: 0,
+            partial_blocks: BTreeMap::new(),
             unposted: (0..plan.receives).rev().collect(),
             posting_failed: false,
             responder_log: ResponderLog::default(),
@@ -138,6 +152,8 @@ impl Responder {
                 let mut bytes = vec![0; len];
                 self.memory.read_at(at, &mut bytes);
                 let id = bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
+                // An empty message has no id, but immediate data.
+                let id = if len == 0 { by_imm.map_or(0, |seq| self.ops[seq].id) } else { id };
                 let seq = (id & 0xffff_ffff_ffff).wrapping_sub(1) as usize;
                 let op = self.ops.get(seq).filter(|op| op.id == id && op.kind == OpKind::Send);
                 let intact =
@@ -159,15 +175,25 @@ impl Responder {
         {
             self.first_unconsumed += 1;
         }
+        if self.plan.consumes_late {
+            return 0;
+        }
         let end = (self.first_unconsumed + SCAN_WINDOW).min(self.ops.len());
-        (self.first_unconsumed..end).filter(|&seq| self.try_consume(seq)).count()
+        let mut n = (self.first_unconsumed..end).filter(|&seq| self.try_consume(seq)).count();
+        if self.plan.by_word {
+            let blocks = (self.first_unconsumed..end).filter(|&seq| self.is_incomplete_block(seq));
+            for seq in blocks.take(BLOCKS_BY_WORD).collect::<Vec<_>>() {
+                n += self.consume_words(seq);
+            }
+        }
+        n
     }
 
     /// Returns whether the responder polls memory for this operation.
     fn is_polled(&self, seq: usize) -> bool {
         match self.ops[seq].kind {
             OpKind::Write | OpKind::CompareSwap => true,
-            OpKind::Block => self.plan.ordered,
+            OpKind::Block => self.plan.ordered || self.plan.by_word,
             _ => false,
         }
     }
@@ -184,7 +210,11 @@ impl Responder {
                 self.consumed[seq] = true;
                 true
             }
-            OpKind::Block if self.plan.ordered && self.memory.load(op.offset + op.len - 8) == op.id => {
+            OpKind::Block
+                if self.plan.ordered
+                    && !self.plan.by_word
+                    && self.memory.load(op.offset + op.len - 8) == op.id =>
+            {
                 let intact = self.consume_block(seq);
                 self.responder_log.blocks.push((seq, intact));
                 true
@@ -202,6 +232,67 @@ impl Responder {
         intact
     }
 
+    fn is_incomplete_block(&self, seq: usize) -> bool {
+        self.ops[seq].kind == OpKind::Block && !self.consumed[seq]
+    }
+
+    /// Consumes the words of a block that have arrived since the last call, and returns their number.
+    fn consume_words(&mut self, seq: usize) -> usize {
+        let op = self.ops[seq];
+        let bytes = self.bytes(op.offset, op.len);
+        if !self.partial_blocks.contains_key(&seq) && bytes.iter().all(|&b| b == 0) {
+            return 0;
+        }
+        let words = op.len / 8;
+        let progress = self.partial_blocks.entry(seq).or_insert_with(|| BlockProgress {
+            consumed: vec![false; words],
+            left: words,
+            intact: true,
+        });
+        let want = content(&op);
+        let before = progress.left;
+        for (i, (found, want)) in bytes.chunks_exact(8).zip(want.chunks_exact(8)).enumerate() {
+            let expected_now: &[u8] = if progress.consumed[i] { &[CONSUMED_FILL; 8] } else { &[0; 8] };
+            if found == expected_now {
+                continue;
+            }
+            self.memory.write_at(op.offset + i * 8, &[CONSUMED_FILL; 8]);
+            progress.intact &= found == want;
+            if core::mem::replace(&mut progress.consumed[i], true) {
+                self.responder_log.overwritten.push(seq);
+            } else {
+                progress.left -= 1;
+            }
+        }
+        let consumed = before - progress.left;
+        if progress.left == 0 {
+            self.responder_log.blocks.push((seq, progress.intact));
+            self.consumed[seq] = true;
+            self.partial_blocks.remove(&seq);
+        } else if !progress.intact {
+            // The block may never be complete.
+            self.responder_log.strays += 1;
+        }
+        consumed
+    }
+
+    /// Returns whether the effect of an operation shows in memory, if it would show there.
+    pub(super) fn has_effect(&self, seq: usize) -> bool {
+        let op = self.ops[seq];
+        match op.kind {
+            _ if self.consumed[seq] => true,
+            OpKind::Write | OpKind::CompareSwap => self.memory.load(op.offset) == op.id,
+            OpKind::Block => {
+                let (bytes, want) = (self.bytes(op.offset, op.len), content(&op));
+                let progress = self.partial_blocks.get(&seq);
+                let consumed = |i: usize| progress.is_some_and(|p| p.consumed[i]);
+                let mut words = bytes.chunks_exact(8).zip(want.chunks_exact(8)).enumerate();
+                words.all(|(i, (found, want))| found == want || consumed(i))
+            }
+            _ => true,
+        }
+    }
+
     fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.read_at(offset, &mut bytes);
@@ -213,6 +304,9 @@ impl Responder {
         for seq in 0..self.ops.len() {
             let op = self.ops[seq];
             self.try_consume(seq);
+            if self.plan.by_word && self.is_incomplete_block(seq) {
+                self.consume_words(seq);
+            }
             if !matches!(op.kind, OpKind::Block | OpKind::WriteImm) {
                 continue;
             }
@@ -234,7 +328,7 @@ impl Responder {
         let mut read_area = vec![0; STABLE];
         pattern(STABLE_ID, 0, &mut read_area);
         let found = self.bytes(MemoryLayout::stable_at(self.layout.ops), STABLE);
-        self.responder_log.strays = found.iter().zip(&read_area).filter(|(a, b)| a != b).count();
+        self.responder_log.strays += found.iter().zip(&read_area).filter(|(a, b)| a != b).count();
         // No operation writes the words that belong to operations of other kinds, so they must still be 0.
         for op in self.ops.iter().filter(|o| !matches!(o.kind, OpKind::Write | OpKind::CompareSwap)) {
             self.responder_log.strays += usize::from(self.memory.load(MemoryLayout::slot(op.seq)) != 0);

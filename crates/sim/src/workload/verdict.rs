@@ -165,9 +165,7 @@ pub fn verify(plan: &Plan, requester_log: &RequesterLog, responder_log: &Respond
     }
     for &seq in &responder_log.partial {
         let outcome = requester_log.records.get(seq).map(|r| r.outcome);
-        // A WRITE with immediate data is partly executed if its last packet finds no receive.
-        let allowed = matches!(outcome, Some(Some(ReportedOutcome::Unknown) | None))
-            || ops[seq].kind == OpKind::WriteImm;
+        let allowed = matches!(outcome, Some(Some(ReportedOutcome::Unknown) | None));
         if !allowed || outcome.is_none() {
             verdict.kinds[ops[seq].kind as usize].wrong_value += 1;
             verdict.problem(|| format!("{:?} ended in {outcome:?} and was partly executed", ops[seq]));

@@ -15,13 +15,15 @@ pub struct VqpEndpoint {
     pub vqp: VirtualQp,
     /// The completions of operations that did not succeed. Receives are not included.
     pub failures: Vec<Completion>,
+    /// Whether [`Endpoint::poll`] takes completions and runs no maintenance ([`VirtualQp::poll_completions`]).
+    pub takes_completions_only: bool,
     completions: Vec<Completion>,
 }
 
 impl VqpEndpoint {
     /// Creates an endpoint from a virtual queue pair.
     pub fn from_vqp(vqp: VirtualQp) -> VqpEndpoint {
-        VqpEndpoint { vqp, failures: Vec::new(), completions: Vec::new() }
+        VqpEndpoint { vqp, failures: Vec::new(), takes_completions_only: false, completions: Vec::new() }
     }
 }
 
@@ -43,7 +45,10 @@ impl Endpoint for VqpEndpoint {
 
     fn poll(&mut self, out: &mut Vec<EndpointCompletion>) {
         let mut completions = core::mem::take(&mut self.completions);
-        self.vqp.poll(&mut completions);
+        match self.takes_completions_only {
+            true => self.vqp.poll_completions(&mut completions),
+            false => self.vqp.poll(&mut completions),
+        };
         for c in completions.drain(..) {
             if !c.is_success() && c.wr_id & RECV_WR_FLAG == 0 {
                 self.failures.push(c);

@@ -17,6 +17,9 @@ impl World {
         let mut world = lock(&self.shared);
         world.config = world.config.without_noise();
         let noise = world.config.link.noise;
+        for link in world.rail_links.values_mut() {
+            *link = link.without_noise();
+        }
         for nic in &mut world.nics {
             nic.faults.set_noise_tx(noise);
             nic.faults.set_noise_rx(noise);
@@ -93,6 +96,11 @@ impl World {
     /// Returns whether the stages of all calls of [`World::fail_at_stage`] for this NIC were reached.
     pub fn stage_reached(&self, nic: NicId) -> bool {
         lock(&self.shared).nics[nic.0].stage_probes.is_empty()
+    }
+
+    /// Withdraws all calls of [`World::fail_at_stage`] whose stages were not reached.
+    pub fn disarm_stages(&mut self) {
+        lock(&self.shared).nics.iter_mut().for_each(|nic| nic.stage_probes.clear());
     }
 
     /// Pauses the applications of a host until `until` or [`World::resume`]. The host's NICs continue.

@@ -1,0 +1,187 @@
+//! The faults of a world of the failover workload, drawn from its seed.
+
+use core::time::Duration;
+
+use super::setup::Setup;
+use crate::{Failure, Prng, Stage};
+
+/// What fails. `end` is the index of a host.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Fault {
+    /// The link of one end goes down, and up again after `down`, if it is given.
+    Link { rail: Rail, end: usize, down: Option<Duration> },
+    /// The NIC of one end dies or hangs.
+    Nic { rail: Rail, end: usize, failure: Failure },
+    /// Packets in one direction are lost for this time: those that the end sends, or those that arrive at it.
+    OneWay { rail: Rail, end: usize, sends: bool, time: Duration },
+    /// The program of an end does not run for this time. Shortly before it wakes, its NIC may fail.
+    Nap { end: usize, time: Duration, then: Option<(Rail, Failure)> },
+    /// Something fails when the `nth` packet reaches a stage.
+    AtStage {
+        rail: Rail,
+        observer: usize,
+        stage: Stage,
+        nth: u32,
+        target: usize,
+        failure: Failure,
+        hold: Option<Duration>,
+    },
+    /// An end shuts its vQP down, or closes it.
+    Leave { end: usize, abruptly: bool },
+}
+
+/// A rail that a fault selects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rail {
+    /// The rail with this number.
+    Number(usize),
+    /// The rail that is active at the end when the fault happens. If that rail is the spared one, its link blinks only.
+    Active,
+}
+
+/// The faults of a world.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct FaultSchedule {
+    /// The rail that stays usable at both ends, apart from blinks and noise. While it is, posted work must complete.
+    pub(super) spared_rail: Option<usize>,
+    pub(super) faults: Vec<(Duration, Fault)>,
+    /// When all faults stop.
+    pub(super) end: Duration,
+}
+
+/// The longest time for which the spared rail's link is down at once. It is far below `peer_timeout`.
+pub(super) const LONGEST_BLINK: Duration = Duration::from_millis(30);
+
+impl FaultSchedule {
+    /// Draws a schedule.
+    pub(super) fn draw(seed: u64, setup: &Setup) -> FaultSchedule {
+        let rng = &mut Prng::stream(seed, "failover faults");
+        let rails = setup.rails.len();
+        let spared_rail = (rng.below(3) > 0).then(|| rng.index(rails));
+        let span = 1 << rng.below(8);
+        let mut at = Duration::ZERO;
+        let mut naps = Duration::ZERO;
+        let mut faults = Vec::new();
+        let kinds = draw_kinds(rng);
+        let count = *rng.pick(&[0, 1, 1, 2, 2, 3, 4, 6, 10]);
+        for _ in 0..count {
+            at += short_or_long(rng, 50_000 * span / 4);
+            let rail = draw_rail(rng, rails, spared_rail);
+            let end = rng.index(2);
+            let fault = match *rng.pick(&kinds) {
+                Kind::Link => match rail {
+                    Some(rail) => {
+                        let down = (rng.below(4) > 0).then(|| short_or_long(rng, 20_000_000));
+                        Fault::Link { rail, end, down }
+                    }
+                    None => blink(rng, spared_rail, end),
+                },
+                Kind::Nic if rail.is_some() => {
+                    let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
+                    Fault::Nic { rail: rail.unwrap_or(Rail::Active), end, failure }
+                }
+                Kind::OneWay if rail.is_some() => {
+                    let (sends, time) = (rng.below(2) == 0, short_or_long(rng, 100_000_000));
+                    Fault::OneWay { rail: rail.unwrap_or(Rail::Active), end, sends, time }
+                }
+                Kind::AtStage if rail.is_some() => draw_stage(rng, rail.unwrap_or(Rail::Active)),
+                Kind::Nap => {
+                    let left = (setup.vqp.peer_timeout / 2).saturating_sub(naps);
+                    let time = short_or_long(rng, 200_000_000).min(left);
+                    naps += time;
+                    let failure = *rng.pick(&[Failure::LinkDown, Failure::NicDead, Failure::NicHung]);
+                    let then = rail.filter(|_| rng.below(2) == 0).map(|rail| (rail, failure));
+                    Fault::Nap { end, time, then }
+                }
+                _ => {
+                    let any = rng.index(rails);
+                    blink(rng, spared_rail.or(Some(any)), end)
+                }
+            };
+            faults.push((at, fault));
+        }
+        if rng.below(24) == 0 {
+            let leave = Fault::Leave { end: rng.index(2), abruptly: rng.below(2) == 0 };
+            faults.push((short_or_long(rng, 100_000 * span), leave));
+        }
+        let end = at + short_or_long(rng, 100_000_000);
+        FaultSchedule { spared_rail, faults, end }
+    }
+
+    /// Returns whether the schedule contains the end of a vQP by its program.
+    pub(super) fn has_leave(&self) -> bool {
+        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Leave { .. }))
+    }
+
+    /// Returns whether a NIC may die or hang.
+    pub(super) fn has_nic_failure(&self) -> bool {
+        self.failures().any(|failure| failure != Failure::LinkDown)
+    }
+
+    /// Returns whether a NIC may hang.
+    pub(super) fn has_hang(&self) -> bool {
+        self.failures().any(|failure| failure == Failure::NicHung)
+    }
+
+    fn failures(&self) -> impl Iterator<Item = Failure> {
+        self.faults.iter().filter_map(|(_, fault)| match *fault {
+            Fault::Nic { failure, .. }
+            | Fault::Nap { then: Some((_, failure)), .. }
+            | Fault::AtStage { failure, .. } => Some(failure),
+            _ => None,
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Link,
+    Nic,
+    OneWay,
+    AtStage,
+    Nap,
+    Blink,
+}
+
+/// Draws the kinds of faults that a world has. Some kinds are left out, so that one does not hide the effects of another.
+fn draw_kinds(rng: &mut Prng) -> Vec<Kind> {
+    let all = [Kind::Link, Kind::Link, Kind::Nic, Kind::OneWay, Kind::AtStage, Kind::Nap, Kind::Blink];
+    let mut kinds: Vec<Kind> = all.into_iter().filter(|_| rng.below(2) == 0).collect();
+    if kinds.is_empty() {
+        kinds.push(*rng.pick(&all));
+    }
+    kinds
+}
+
+/// Draws the rail of a fault. Returns `None` for the spared rail.
+fn draw_rail(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Option<Rail> {
+    let rail = rng.index(rails);
+    if rng.below(2) == 0 {
+        return Some(Rail::Active).filter(|_| rails > 1 || spared.is_none());
+    }
+    (Some(rail) != spared).then_some(Rail::Number(rail))
+}
+
+fn blink(rng: &mut Prng, rail: Option<usize>, end: usize) -> Fault {
+    let down = Some(short_or_long(rng, LONGEST_BLINK.as_nanos() as u64));
+    Fault::Link { rail: Rail::Number(rail.unwrap_or(0)), end, down }
+}
+
+fn draw_stage(rng: &mut Prng, rail: Rail) -> Fault {
+    let stages: Vec<Stage> = Stage::ALL.into_iter().filter(|&stage| stage != Stage::NotPlaced).collect();
+    Fault::AtStage {
+        rail,
+        observer: rng.index(2),
+        stage: *rng.pick(&stages),
+        nth: rng.between(1, 40) as u32,
+        target: rng.index(2),
+        failure: *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung]),
+        hold: (rng.below(2) == 0).then(|| short_or_long(rng, 60_000_000)),
+    }
+}
+
+/// Draws a time of at most `longest` nanoseconds. Its order of magnitude is drawn first.
+pub(super) fn short_or_long(rng: &mut Prng, longest: u64) -> Duration {
+    let limit = longest >> rng.below(10);
+    Duration::from_nanos(rng.between(1_000, limit.max(2_000)))
+}

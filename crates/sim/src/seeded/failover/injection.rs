@@ -1,0 +1,131 @@
+//! Injects the faults of a schedule into the world.
+
+use core::time::Duration;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::fault_schedule::{Fault, LONGEST_BLINK, Rail};
+use super::{End, FailoverWorld};
+use crate::{Failure, HostId, NicId, Noise, World};
+
+/// The time before the end of a nap at which a NIC of the sleeping host fails.
+const BEFORE_WAKING: Duration = Duration::from_micros(50);
+
+/// What a fault needs to know when it happens.
+#[derive(Clone)]
+struct Target {
+    hosts: [HostId; 2],
+    nics: [Vec<NicId>; 2],
+    ends: [Rc<RefCell<End>>; 2],
+    spared_rail: Option<usize>,
+}
+
+impl FailoverWorld {
+    /// Schedules the faults.
+    pub(super) fn inject_faults(&mut self, hosts: [HostId; 2]) {
+        let target = Target {
+            hosts,
+            nics: self.nics.each_ref().map(|nics| nics.iter().map(|nic| nic.id()).collect()),
+            ends: self.ends.clone(),
+            spared_rail: self.schedule.spared_rail,
+        };
+        for &(at, fault) in &self.schedule.faults {
+            let (target, count) = (target.clone(), Rc::clone(&self.faults));
+            self.world.after(at, move |world| {
+                if target.inject(world, fault) {
+                    count.set(count.get() + 1);
+                }
+            });
+        }
+    }
+
+    /// Stops all faults. Dead and hung NICs stay so.
+    pub(super) fn stop_faults(&mut self) {
+        self.world.heal();
+        for nic in self.nics.iter().flatten() {
+            self.world.faults(nic.id(), |faults| faults.disarm_all());
+        }
+        self.world.disarm_stages();
+    }
+}
+
+impl Target {
+    /// Injects a fault. Returns false if it would hit the spared rail.
+    fn inject(&self, world: &mut World, fault: Fault) -> bool {
+        match fault {
+            Fault::Link { rail, end, down } => {
+                let number = self.number(rail, end);
+                let down = match Some(number) == self.spared_rail {
+                    true => Some(down.unwrap_or(LONGEST_BLINK).min(LONGEST_BLINK)),
+                    false => down,
+                };
+                let nic = self.nics[end][number];
+                world.set_link(nic, false);
+                if let Some(down) = down {
+                    world.after(down, move |world| world.set_link(nic, true));
+                }
+                true
+            }
+            Fault::Nic { rail, end, failure } => self.fail(world, rail, end, failure),
+            Fault::OneWay { rail, end, sends, time } => {
+                let Some(nic) = self.unspared(rail, end) else { return false };
+                let set = move |world: &mut World, drop_ppm| {
+                    let noise = Noise { drop_ppm, ..Noise::default() };
+                    world.faults(nic, |faults| match sends {
+                        true => faults.set_noise_tx(noise),
+                        false => faults.set_noise_rx(noise),
+                    });
+                };
+                set(world, 1_000_000);
+                world.after(time, move |world| set(world, 0));
+                true
+            }
+            Fault::Nap { end, time, then } => {
+                let until = world.now() + time;
+                world.pause(self.hosts[end], Some(until));
+                if let Some((rail, failure)) = then {
+                    let target = self.clone();
+                    world.after(time.saturating_sub(BEFORE_WAKING), move |world| {
+                        target.fail(world, rail, end, failure);
+                    });
+                }
+                true
+            }
+            Fault::AtStage { rail, observer, stage, nth, target, failure, hold } => {
+                let Some(observer) = self.unspared(rail, observer) else { return false };
+                let Some(nic) = self.unspared(rail, target) else { return false };
+                world.fail_at_stage(observer, stage, nth, &[(nic, failure)], hold);
+                true
+            }
+            Fault::Leave { end, abruptly } => {
+                let end = &mut *self.ends[end].borrow_mut();
+                end.left = true;
+                if abruptly {
+                    let _ = end.endpoint.vqp.close(); // a dead NIC has no objects to destroy
+                } else {
+                    end.endpoint.vqp.shutdown();
+                }
+                true
+            }
+        }
+    }
+
+    fn fail(&self, world: &mut World, rail: Rail, end: usize, failure: Failure) -> bool {
+        let nic = self.unspared(rail, end);
+        nic.inspect(|&nic| world.fail(nic, failure)).is_some()
+    }
+
+    /// Returns the number of a rail.
+    fn number(&self, rail: Rail, end: usize) -> usize {
+        match rail {
+            Rail::Number(number) => number,
+            Rail::Active => self.ends[end].borrow().endpoint.vqp.active_rail(),
+        }
+    }
+
+    /// Returns the NIC of an end on a rail, or `None` on the spared rail.
+    fn unspared(&self, rail: Rail, end: usize) -> Option<NicId> {
+        let number = self.number(rail, end);
+        (Some(number) != self.spared_rail).then(|| self.nics[end][number])
+    }
+}

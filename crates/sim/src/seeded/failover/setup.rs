@@ -1,0 +1,220 @@
+//! What a seed draws before the world of the failover workload begins: NICs, links, the configuration of the vQPs, and what the programs do.
+
+use core::time::Duration;
+
+use mitra_failover::{Config as VqpConfig, WritePolicy};
+use mitra_verbs::{Capabilities, LocalAckTimeout, Mtu, RnrTimer};
+
+use crate::workload::{OpKind, Plan};
+use crate::{Config, DurationRange, LinkConfig, Prng};
+
+/// The two NICs of a rail and the cables between them.
+#[derive(Clone, Debug)]
+pub(super) struct RailSetup {
+    pub(super) link: LinkConfig,
+    pub(super) capabilities: [Capabilities; 2],
+    pub(super) mtu: [Mtu; 2],
+}
+
+/// How a program drives its vQP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Polling {
+    /// Each turn polls.
+    Always,
+    /// Turns take completions only. A poll runs maintenance once in this time.
+    CompletionsOnly(Duration),
+}
+
+/// What a seed draws.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) world: Config,
+    pub(super) rails: Vec<RailSetup>,
+    pub(super) vqp: VqpConfig,
+    pub(super) secrets: [[u64; 2]; 2],
+    pub(super) plans: [Plan; 2],
+    pub(super) polling: [Polling; 2],
+    /// The number of operations of each end that are posted only when the faults have stopped.
+    pub(super) held_back: [usize; 2],
+    /// Whether a receive is posted for each message before the peer can send. A receiver is then never the reason of an RNR NAK.
+    pub(super) receives_posted_ahead: bool,
+}
+
+impl Setup {
+    /// Draws a setup.
+    pub(super) fn draw(seed: u64) -> Setup {
+        let rng = &mut Prng::stream(seed, "failover setup");
+        let mut world = Config::swarm(seed);
+        // Faults of hosts are part of the schedule, which bounds the time that an end is absent.
+        world.host.pause_ppm = *rng.pick(&[0, 0, 0, 1_000, 10_000]);
+        world.host.pause_length = DurationRange::micros(50, 2_000 << rng.below(5));
+        let rails = *rng.pick(&[1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 5, 8]);
+        let completion_log = rng.below(2) == 0;
+        let any_device = rng.below(3) == 0;
+        let rails: Vec<_> = (0..rails).map(|_| draw_rail(rng, &world, any_device, completion_log)).collect();
+        let write_policy = if rng.below(8) == 0 { WritePolicy::Repeatable } else { WritePolicy::Strict };
+        let mut plans = draw_plans(rng, write_policy);
+        let ordered = rails.iter().flat_map(|rail| rail.capabilities).all(|nic| nic.write_order);
+        plans.iter_mut().for_each(|plan| plan.ordered = ordered && write_policy == WritePolicy::Strict);
+        let receives_posted_ahead = rng.below(4) == 0;
+        if receives_posted_ahead {
+            // Messages may fail and leave their receives, so this is enough.
+            plans.iter_mut().for_each(|plan| plan.receives = plan.ops);
+        }
+        let mut vqp = draw_vqp(rng, &rails, &plans, receives_posted_ahead);
+        (vqp.completion_log, vqp.write_policy) = (completion_log, write_policy);
+        let held_back = plans.each_ref().map(|plan| plan.ops / *rng.pick(&[4, 8, 20]));
+        let polling = [0, 1].map(|_| match rng.below(6) {
+            0 => Polling::CompletionsOnly(Duration::from_micros(500 << rng.below(3))),
+            _ => Polling::Always,
+        });
+        let secrets = draw_secrets(rng);
+        Setup { world, rails, vqp, secrets, plans, polling, held_back, receives_posted_ahead }
+    }
+
+    /// Returns all NICs' capabilities.
+    pub(super) fn nics(&self) -> impl Iterator<Item = Capabilities> {
+        self.rails.iter().flat_map(|rail| rail.capabilities)
+    }
+}
+
+fn draw_rail(rng: &mut Prng, world: &Config, any_device: bool, ordered: bool) -> RailSetup {
+    let mut link = world.link;
+    let slower = *rng.pick(&[1, 1, 1, 2, 8, 40]);
+    link.latency = DurationRange { min: link.latency.min * slower, max: link.latency.max * slower };
+    link.kib_time *= *rng.pick(&[1, 1, 4]);
+    link.switched = rng.below(2) == 0;
+    let mtu = *rng.pick(&Mtu::ALL);
+    let other_mtu = if rng.below(3) == 0 { *rng.pick(&Mtu::ALL) } else { mtu };
+    let capabilities = [0, 1].map(|_| {
+        let mut nic = world.capabilities;
+        if any_device {
+            nic.psn_query = rng.below(3) > 0;
+            nic.saved_results = rng.below(3) > 0;
+            nic.ack_after_placement = rng.below(3) > 0;
+            nic.write_order = ordered || rng.below(3) > 0;
+            nic.reset = rng.below(6) > 0;
+        }
+        nic
+    });
+    RailSetup { link, capabilities, mtu: [mtu, other_mtu] }
+}
+
+fn draw_plans(rng: &mut Prng, write_policy: WritePolicy) -> [Plan; 2] {
+    let large = rng.below(40) == 0;
+    let ops = if large { 8 } else { *rng.pick(&[20, 40, 60, 60, 120]) };
+    // Each turn compares all words of the first incomplete blocks, which would take most of the time of a run with large ones.
+    let (by_word, empty_ppm) = (rng.below(3) == 0 && !large, *rng.pick(&[0, 0, 100_000]));
+    let overwritten_read_ppm = *rng.pick(&[0, 300_000, 1_000_000]);
+    let one_sided = rng.below(8) == 0;
+    [1, 2].map(|tag| {
+        let mut plan = Plan::new(rng.bits(), if one_sided && tag == 2 { 0 } else { ops });
+        plan.tag = tag;
+        plan.max_len = if large { 1 << 20 } else { 64 << rng.below(9) };
+        let limit = if large { 4 } else { 64 };
+        plan.depth = rng.between(1, limit) as usize;
+        plan.receives = rng.between(1, limit) as usize;
+        plan.unsignalled_ppm = *rng.pick(&[0, 200_000, 800_000]);
+        plan.fence_ppm = *rng.pick(&[0, 50_000, 300_000]);
+        (plan.by_word, plan.empty_ppm, plan.overwritten_read_ppm) =
+            (by_word, empty_ppm, overwritten_read_ppm);
+        // Half of the seeds use some kinds only, so that operations of one kind follow each other.
+        if rng.below(2) == 0 {
+            for weight in &mut plan.mix {
+                *weight *= u32::from(rng.below(2) == 0);
+            }
+            if plan.mix == [0; 7] {
+                plan.mix[rng.index(7)] = 1;
+            }
+        }
+        if write_policy == WritePolicy::Repeatable {
+            plan.consumes_late = true;
+            plan.by_word = false;
+            plan.mix[OpKind::Write as usize] = 0;
+            plan.mix[OpKind::WriteImm as usize] = 0;
+            plan.mix[OpKind::Block as usize] += 2;
+        }
+        plan
+    })
+}
+
+fn draw_vqp(
+    rng: &mut Prng,
+    rails: &[RailSetup],
+    plans: &[Plan; 2],
+    receives_posted_ahead: bool,
+) -> VqpConfig {
+    let deepest = |of: fn(&Plan) -> usize| plans.iter().map(of).max().unwrap_or(1) as u32;
+    let mut vqp = VqpConfig {
+        send_wrs: deepest(|plan| plan.depth) + *rng.pick(&[0, 0, 1, 32]),
+        recv_wrs: deepest(|plan| plan.receives).max(1) + *rng.pick(&[0, 0, 1, 32]),
+        ..VqpConfig::default()
+    };
+    vqp.inline = *rng.pick(&[32, 64, 256]);
+    vqp.rd_atomic = rng.between(1, 16) as u8;
+    vqp.control_retry_interval = Duration::from_micros(250 << rng.below(5));
+    vqp.peer_timeout = Duration::from_millis(300 << rng.below(3));
+    vqp.rnr_retry = if receives_posted_ahead { rng.below(8) as u8 } else { 7 };
+    vqp.min_rnr_timer = RnrTimer::from_duration(Duration::from_micros(10 << rng.below(7)));
+    // A shorter timeout than a round trip would make every request fail on a rail without faults.
+    let latency = rails.iter().map(|rail| rail.link.latency.max).max().unwrap_or_default();
+    let shortest = LocalAckTimeout::from_duration(latency * 8).code().max(8);
+    let code = rng.between(shortest.into(), u64::from(shortest) + 4);
+    vqp.detector.local_ack_timeout = LocalAckTimeout::from_code(code as u8);
+    vqp.detector.retry_cnt = *rng.pick(&[0, 1, 3, 5, 7, 7]);
+    vqp.detector.heartbeat_interval = Duration::from_micros(1_000 << rng.below(5));
+    vqp.detector.max_missed_heartbeats = *rng.pick(&[0, 3, 8, 8, 40]);
+    vqp
+}
+
+/// Draws secrets. For half of the seeds, the first PSN of each end on rail 0 is close to the wrap to 0.
+fn draw_secrets(rng: &mut Prng) -> [[u64; 2]; 2] {
+    let near_wrap = rng.below(2) == 0;
+    [1, 2].map(|end| {
+        let mut derived = rng.bits();
+        if near_wrap {
+            let psn = 0x100_0000 - rng.between(1, 64);
+            derived = derived & !0xff_ffff | psn;
+        }
+        // The ends differ in the first word.
+        [rng.bits() & !3 | end, seed_of_first_word(derived)]
+    })
+}
+
+/// Returns the secret of which a vQP derives this word for rail 0: the inverse of the step of SplitMix64 (Steele, Lea, Flood, 2014).
+fn seed_of_first_word(word: u64) -> u64 {
+    let mut z = word;
+    z ^= z >> 31 ^ z >> 62;
+    z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
+    z ^= z >> 27 ^ z >> 54;
+    z = z.wrapping_mul(0x96de_1b17_3f11_9089);
+    z ^= z >> 30 ^ z >> 60;
+    z.wrapping_sub(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_knob_takes_several_values() {
+        let setups: Vec<Setup> = (0..300).map(Setup::draw).collect();
+        let distinct = |of: fn(&Setup) -> u64| {
+            let mut values: Vec<u64> = setups.iter().map(of).collect();
+            values.sort_unstable();
+            values.dedup();
+            values.len()
+        };
+        assert!(distinct(|s| s.rails.len() as u64) >= 5);
+        assert_eq!(distinct(|s| s.rails[0].mtu[0].bytes() as u64), 5);
+        assert_eq!(distinct(|s| u64::from(s.vqp.completion_log)), 2);
+        assert_eq!(distinct(|s| u64::from(s.vqp.rnr_retry)), 8);
+        assert!(distinct(|s| u64::from(s.vqp.rd_atomic)) >= 12);
+        assert!(distinct(|s| s.plans[0].max_len as u64) >= 9);
+        assert!(distinct(|s| s.plans[0].receives as u64) >= 40);
+        assert_eq!(distinct(|s| u64::from(s.vqp.write_policy == WritePolicy::Repeatable)), 2);
+        assert!(setups.iter().any(|s| s.plans[0].max_len == 1 << 20));
+        assert!(setups.iter().any(|s| matches!(s.polling[0], Polling::CompletionsOnly(_))));
+        assert!(setups.iter().any(|s| s.nics().any(|nic| !nic.ack_after_placement)));
+    }
+}
