@@ -6,11 +6,12 @@
 //! A new workload is an entry of [`WORKLOADS`].
 
 mod failover;
+mod objects;
 mod rc;
 mod verdict_findings;
 
 /// All workloads, by name.
-pub const WORKLOADS: &[SeededWorkload] = &[FAILOVER, RC];
+pub const WORKLOADS: &[SeededWorkload] = &[FAILOVER, OBJECTS, RC];
 
 const FAILOVER: SeededWorkload = SeededWorkload {
     name: "failover",
@@ -22,6 +23,12 @@ const RC: SeededWorkload = SeededWorkload {
     name: "rc",
     world: "two RC queue pairs over one link with random noise, NIC timing and queue sizes; both ends post operations of all kinds",
     run: rc::run,
+};
+
+const OBJECTS: SeededWorkload = SeededWorkload {
+    name: "objects",
+    world: "1 to 3 clients of shared objects over virtual queue pairs on 2 or 3 rails; links and NICs fail, evidence is lost",
+    run: objects::run,
 };
 
 /// A workload of `mitra sim`.

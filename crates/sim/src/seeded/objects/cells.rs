@@ -1,0 +1,304 @@
+//! Recoverable and indirect cells: the scripts of clients, and the check.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use mitra_objects::{
+    Announcements, CellError, Change, ChangeCell, ChangeIndirect, Changed, Execution, Finished, IndirectCell,
+    OpenOwner, Operation, Outcome, Owner, PathError, Progress, Publication, ReadCell, ReadIndirect,
+    RecoverableCell, VqpPath, Word,
+};
+use mitra_verbs::{AtomicScope, Buffer};
+
+use super::cell_history::{Call, Entry, Returned, check};
+use super::client::Script;
+use super::{Finding, ObjectMemory};
+use crate::Prng;
+
+/// The indirect cell has values of 64 bits: those of the history, multiplied by this.
+const SPREAD: u64 = (1 << 32) + 1;
+
+/// One cell of a world.
+#[derive(Clone, Copy)]
+enum SharedCell {
+    Recoverable { cell: RecoverableCell, offset: usize },
+    Indirect { cell: IndirectCell, offset: usize, words: usize },
+}
+
+/// What the clients of the cells share.
+struct Shared {
+    /// The histories of the cells.
+    histories: Vec<Vec<Entry>>,
+    /// The position of the next beginning or end.
+    time: u64,
+    /// The number of compare-and-swaps, which makes their new values different.
+    swaps: u32,
+    errors: Vec<CellError>,
+}
+
+/// The cells of a world.
+pub(super) struct Cells {
+    announcements: Announcements,
+    publication: Publication,
+    cells: Vec<SharedCell>,
+    shared: Rc<RefCell<Shared>>,
+}
+
+impl Cells {
+    /// Allocates one or two cells of each kind.
+    pub(super) fn new(
+        memory: &mut ObjectMemory,
+        clients: usize,
+        atomics: AtomicScope,
+        rng: &mut Prng,
+    ) -> Cells {
+        let owners = clients as u8;
+        let announcements = Announcements::new(memory.allocate(Announcements::bytes(owners)).0, owners);
+        // One client alone is never overwritten by another.
+        let publication = match atomics {
+            AtomicScope::Global if rng.below(2) == 0 => Publication::Write,
+            _ => Publication::CompareSwap,
+        };
+        let mut cells = Vec::new();
+        for _ in 0..rng.between(1, 2) {
+            let (word, offset) = memory.allocate(8);
+            cells.push(SharedCell::Recoverable { cell: RecoverableCell::new(word), offset });
+            let bytes = IndirectCell::bytes(owners);
+            let (first, offset): (Word, usize) = memory.allocate(bytes);
+            let cell = IndirectCell::new(first, owners);
+            cells.push(SharedCell::Indirect { cell, offset, words: bytes / 8 });
+        }
+        let histories = vec![Vec::new(); cells.len()];
+        let shared = Shared { histories, time: 0, swaps: 0, errors: Vec::new() };
+        Cells { announcements, publication, cells, shared: Rc::new(RefCell::new(shared)) }
+    }
+
+    /// Returns the scripts of a client.
+    pub(super) fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+        let open = Owner::open(self.announcements, client as u8 + 1, self.publication);
+        vec![Box::new(CellScript {
+            cells: self.cells.clone(),
+            shared: Rc::clone(&self.shared),
+            state: State::Opening(Execution::new(open.expect("each client has an announcement"))),
+            seen: vec![0; self.cells.len()],
+            calls_left: rng.between(10, 60) as u32,
+            begun: 0,
+            rng: Prng::new(rng.bits()),
+        })]
+    }
+
+    /// Checks what the clients saw, and what the memory has in the end.
+    pub(super) fn findings(&self, memory: &Buffer) -> Vec<Finding> {
+        let shared = self.shared.borrow();
+        let mut findings: Vec<Finding> =
+            shared.errors.iter().map(|error| Finding::violation("cell-error", error.to_string())).collect();
+        for (number, (cell, history)) in self.cells.iter().zip(&shared.histories).enumerate() {
+            let result = match *cell {
+                SharedCell::Recoverable { offset, .. } => {
+                    Some(RecoverableCell::value_of(memory.load(offset)))
+                }
+                SharedCell::Indirect { offset, words, .. } => {
+                    let words: Vec<u64> = (0..words).map(|nth| memory.load(offset + 8 * nth)).collect();
+                    IndirectCell::value_of(&words).and_then(from_spread)
+                }
+            };
+            let checked = match result {
+                Some(last) => check(history, last),
+                None => Err("the memory has no value of this cell".to_owned()),
+            };
+            findings.extend(
+                checked
+                    .err()
+                    .map(|what| Finding::violation("linearizable", format!("cell {number}: {what}"))),
+            );
+        }
+        findings
+    }
+}
+
+/// Returns the value of the history for one of an indirect cell.
+fn from_spread(value: u64) -> Option<u32> {
+    let low = value as u32;
+    (u64::from(low) * SPREAD == value).then_some(low)
+}
+
+/// The operations of one client.
+struct CellScript {
+    cells: Vec<SharedCell>,
+    shared: Rc<RefCell<Shared>>,
+    state: State,
+    /// The last value of each cell that the client has seen.
+    seen: Vec<u32>,
+    calls_left: u32,
+    begun: u64,
+    rng: Prng,
+}
+
+enum State {
+    Opening(Execution<OpenOwner>),
+    Idle(Owner),
+    /// The operation is under way, on this cell, with this number in its history. A read leaves the owner here.
+    Calling {
+        execution: Box<Execution<CellOperation>>,
+        owner: Option<Owner>,
+        cell: usize,
+        nth: usize,
+    },
+}
+
+/// An operation on a cell of either kind.
+enum CellOperation {
+    Read(ReadCell),
+    Change(ChangeCell),
+    ReadIndirect(ReadIndirect),
+    ChangeIndirect(ChangeIndirect),
+}
+
+/// The owner, if the operation needed it, and the result with the value of the cell.
+type CellResult = (Option<Owner>, Result<(bool, u64), CellError>);
+
+fn changed<V: Copy + Into<u64>>(finished: Finished<Changed<V>>) -> CellResult {
+    let result = finished.result.map(|c| (matches!(c, Changed::From(_)), c.value().into()));
+    (Some(finished.owner), result)
+}
+
+impl CellOperation {
+    fn advance(&mut self, outcomes: Option<&[Outcome]>) -> Progress<CellResult> {
+        fn go<O: Operation>(operation: &mut O, outcomes: Option<&[Outcome]>) -> Progress<O::Output> {
+            match outcomes {
+                None => operation.start(),
+                Some(outcomes) => operation.on_outcomes(outcomes),
+            }
+        }
+        match self {
+            CellOperation::Read(op) => go(op, outcomes).map(|value| (None, Ok((false, value.into())))),
+            CellOperation::Change(op) => go(op, outcomes).map(changed),
+            CellOperation::ReadIndirect(op) => {
+                go(op, outcomes).map(|value| (None, value.map(|value| (false, value))))
+            }
+            CellOperation::ChangeIndirect(op) => go(op, outcomes).map(changed),
+        }
+    }
+}
+
+impl Operation for CellOperation {
+    type Output = CellResult;
+
+    fn start(&mut self) -> Progress<CellResult> {
+        self.advance(None)
+    }
+
+    fn on_outcomes(&mut self, outcomes: &[Outcome]) -> Progress<CellResult> {
+        self.advance(Some(outcomes))
+    }
+}
+
+impl CellScript {
+    /// Draws the next call on a cell.
+    fn draw(&mut self, cell: usize) -> Call {
+        let seen = self.seen[cell];
+        match self.rng.below(6) {
+            0 => Call::Read,
+            1 | 2 => {
+                let swaps = &mut self.shared.borrow_mut().swaps;
+                *swaps += 1;
+                // Most often the value that the client has seen last.
+                let expected = if self.rng.below(8) == 0 { seen ^ 1 } else { seen };
+                Call::CompareSwap { expected, new: *swaps << 16 }
+            }
+            _ => Call::FetchAdd(self.rng.between(1, 100) as u32),
+        }
+    }
+
+    /// Begins the next call.
+    fn begin(&mut self, owner: Owner) {
+        self.calls_left -= 1;
+        self.begun += 1;
+        let cell = self.rng.index(self.cells.len());
+        let call = self.draw(cell);
+        let change = match call {
+            Call::Read => None,
+            Call::CompareSwap { expected, new } => Some(Change::CompareSwap { expected, new }),
+            Call::FetchAdd(add) => Some(Change::FetchAdd(add)),
+        };
+        let (operation, owner) = match (self.cells[cell], change) {
+            (SharedCell::Recoverable { cell, .. }, None) => (CellOperation::Read(cell.read()), Some(owner)),
+            (SharedCell::Recoverable { cell, .. }, Some(change)) => {
+                (CellOperation::Change(cell.change(owner, change)), None)
+            }
+            (SharedCell::Indirect { cell, .. }, None) => {
+                (CellOperation::ReadIndirect(cell.read()), Some(owner))
+            }
+            (SharedCell::Indirect { cell, .. }, Some(change)) => {
+                let change = match change {
+                    Change::CompareSwap { expected, new } => Change::CompareSwap {
+                        expected: u64::from(expected) * SPREAD,
+                        new: u64::from(new) * SPREAD,
+                    },
+                    Change::FetchAdd(add) => Change::FetchAdd(u64::from(add) * SPREAD),
+                };
+                (CellOperation::ChangeIndirect(cell.change(owner, change)), None)
+            }
+        };
+        let shared = &mut *self.shared.borrow_mut();
+        shared.time += 1;
+        let history = &mut shared.histories[cell];
+        history.push(Entry { call, begun: shared.time, ended: None });
+        let nth = history.len() - 1;
+        self.state = State::Calling { execution: Box::new(Execution::new(operation)), owner, cell, nth };
+    }
+
+    /// Records the result of a call.
+    fn end(&mut self, cell: usize, nth: usize, result: Result<(bool, u64), CellError>) {
+        let shared = &mut *self.shared.borrow_mut();
+        shared.time += 1;
+        let (is_changed, value) = match result {
+            Ok(result) => result,
+            Err(error) => return shared.errors.push(error),
+        };
+        let value = match self.cells[cell] {
+            SharedCell::Recoverable { .. } => Some(value as u32),
+            SharedCell::Indirect { .. } => from_spread(value),
+        };
+        // A value that no history has fails the check.
+        let value = value.unwrap_or(u32::MAX);
+        let returned = if is_changed { Returned::ChangedFrom(value) } else { Returned::Value(value) };
+        shared.histories[cell][nth].ended = Some((shared.time, returned));
+        self.seen[cell] = match (is_changed, shared.histories[cell][nth].call) {
+            (true, Call::CompareSwap { new, .. }) => new,
+            (true, Call::FetchAdd(add)) => value.wrapping_add(add),
+            _ => value,
+        };
+    }
+}
+
+impl Script for CellScript {
+    fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<bool, PathError> {
+        match &mut self.state {
+            State::Opening(execution) => {
+                if let Some(owner) = execution.poll(path)? {
+                    self.state = State::Idle(owner);
+                }
+            }
+            State::Idle(_) if self.calls_left == 0 => return Ok(true),
+            State::Idle(owner) => {
+                let owner = owner.clone();
+                self.begin(owner);
+            }
+            State::Calling { execution, owner, cell, nth } => {
+                if let Some((returned, result)) = execution.poll(path)? {
+                    let (cell, nth) = (*cell, *nth);
+                    if let Some(owner) = owner.take().or(returned) {
+                        self.state = State::Idle(owner);
+                    }
+                    self.end(cell, nth, result);
+                }
+            }
+        }
+        Ok(false)
+    }
+}
