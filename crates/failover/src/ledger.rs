@@ -12,11 +12,13 @@ use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
 use crate::config::WritePolicy;
 use crate::evidence::{Completed, Kind};
 
+mod drain;
 mod durable;
 mod replay_decision;
 #[cfg(test)]
 mod tests;
 
+use drain::Drain;
 use durable::Durable;
 pub use replay_decision::{RecoveryInput, RecoveryStats};
 
@@ -108,6 +110,7 @@ pub struct Ledger {
     /// The record of the operations that completed in this epoch.
     completed: Completed,
     durable: Durable,
+    drain: Drain,
     /// Whether an operation ended in an error. If so, nothing is posted until the application resumes.
     halted: bool,
 }
@@ -129,6 +132,7 @@ impl Ledger {
             unsignaled: 0,
             completed: Completed::default(),
             durable: Durable::default(),
+            drain: Drain::default(),
             halted: false,
         }
     }
@@ -220,6 +224,9 @@ impl Ledger {
             return None;
         }
         let max_unsignaled = self.depth as u32 / 4;
+        if !self.drain.may_post(self.ops.get(self.cursor)?) {
+            return None;
+        }
         let op = self.ops.get_mut(self.cursor)?;
         let fetch = op.wr.op.is_read_or_atomic();
         if fetch && self.fetches_in_flight >= self.rd_atomic {

@@ -2,7 +2,7 @@
 
 use mitra_verbs::{
     Access, CqId, Error, Mtu, PortAttr, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn,
-    RcConnection, RecvWr, Result, SendWr, Time, Wc,
+    RcConnection, RecvWr, Result, SendWr, SqDrain, Time, Wc,
 };
 
 use crate::ballot::Ballot;
@@ -304,6 +304,18 @@ impl Rail {
     /// Moves the data queue pair to ERR, where it executes nothing more and flushes its queues.
     pub(crate) fn modify_to_error(&self) -> Result<()> {
         self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Err))
+    }
+
+    /// Moves the data queue pair from RTS to SQD, where it begins no request, or back.
+    pub(crate) fn modify_sqd(&self, drains: bool) -> Result<()> {
+        let state = if drains { QpState::Sqd } else { QpState::Rts };
+        self.nic.provider.modify_qp(self.qpn, &QpAttr::to(state))
+    }
+
+    /// Returns whether the data queue pair, in SQD, has drained. `None` if it is not in SQD.
+    pub(crate) fn is_sqd_drained(&self) -> Option<bool> {
+        let status = self.nic.provider.query_qp(self.qpn).ok()?;
+        (status.state == QpState::Sqd).then_some(status.sq_drain == SqDrain::Drained)
     }
 
     /// Moves the data queue pair to RESET, where its windows are unbound.

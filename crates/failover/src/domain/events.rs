@@ -6,7 +6,8 @@ use mitra_verbs::{AsyncEvent, Qpn};
 
 use super::{Domain, lock};
 
-/// The maximum number of queue pair errors that a domain stores until their vQPs read them. The oldest is dropped first.
+/// The maximum numbers of queue pair errors, and of other events of queue pairs, that a domain stores until their vQPs read them. The oldest is
+/// dropped first.
 const MAX_QP_ERRORS: usize = 1024;
 
 /// Returns whether an event, which the NIC of a rail has reported, is about an object of the application.
@@ -21,16 +22,19 @@ pub(super) struct Events {
     nics_failed: u8,
     /// The errors of queue pairs with their rails, oldest first. At most [`MAX_QP_ERRORS`].
     qp_errors: Vec<(usize, Qpn, AsyncEvent)>,
+    /// The queue pairs to which the first packet came in RTR, with their rails. At most [`MAX_QP_ERRORS`].
+    established: Vec<(usize, Qpn)>,
     claim: Option<Claim>,
 }
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Events { ports_down, nics_failed, qp_errors, claim } = self;
+        let Events { ports_down, nics_failed, qp_errors, established, claim } = self;
         f.debug_struct("Events")
             .field("ports_down", ports_down)
             .field("nics_failed", nics_failed)
             .field("qp_errors", qp_errors)
+            .field("established", established)
             .field("is_claimed", &claim.is_some())
             .finish()
     }
@@ -70,10 +74,24 @@ impl Domain {
                     }
                     events.qp_errors.push((rail, qpn, event));
                 }
+                AsyncEvent::CommunicationEstablished(qpn) => {
+                    if events.established.len() == MAX_QP_ERRORS {
+                        events.established.remove(0);
+                    }
+                    events.established.push((rail, qpn));
+                }
                 _ => {}
             }
         }
         (events.ports_down | events.nics_failed) & (1 << rail) != 0
+    }
+
+    /// Returns whether the first packet has come to a queue pair in RTR, and removes the record of that.
+    pub(crate) fn take_established(&self, rail: usize, qpn: Qpn) -> bool {
+        let mut events = lock(&self.events);
+        let before = events.established.len();
+        events.established.retain(|known| *known != (rail, qpn));
+        events.established.len() < before
     }
 
     /// Removes the stored errors of a queue pair, which [`Domain::poll_rail_down`] has consumed, and returns the oldest of them.

@@ -34,6 +34,7 @@ mod rail_rejoin;
 mod rail_set;
 mod receive_queue;
 mod recovery;
+mod send_drain;
 mod send_queue;
 mod shared_receives;
 mod termination;

@@ -181,7 +181,8 @@ impl RailSet {
         let mut first = Ok(());
         for (i, rail) in self.rails.iter().enumerate() {
             first = first.and(rail.destroy());
-            let _ = domain.take_qp_error(i, rail.qpn()); // discards the events of the removed queue pair
+            // Discards the events of the removed queue pair.
+            let _ = (domain.take_qp_error(i, rail.qpn()), domain.take_established(i, rail.qpn()));
         }
         first
     }

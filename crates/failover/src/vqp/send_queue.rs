@@ -176,6 +176,21 @@ impl SendQueue {
         executed
     }
 
+    /// See [`Ledger::drain`].
+    pub(super) fn drain(&mut self) -> bool {
+        self.ledger.drain()
+    }
+
+    /// See [`Ledger::undrain`].
+    pub(super) fn undrain(&mut self) {
+        self.ledger.undrain();
+    }
+
+    /// See [`Ledger::set_drained`].
+    pub(super) fn set_drained(&mut self) {
+        self.ledger.set_drained();
+    }
+
     /// See [`Ledger::set_durable`].
     pub(super) fn set_durable(&mut self, is_on: bool) {
         self.ledger.set_durable(is_on);

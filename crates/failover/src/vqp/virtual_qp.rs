@@ -232,7 +232,7 @@ impl VirtualQp {
         self.datapath.check_send(wr)
     }
 
-    fn check_open(&self) -> Result<()> {
+    pub(super) fn check_open(&self) -> Result<()> {
         if self.recovery.control().is_none() {
             return Err(NOT_CONNECTED);
         }
@@ -252,7 +252,7 @@ impl VirtualQp {
         Ok(seq)
     }
 
-    fn post_pending_sends(&mut self) {
+    pub(super) fn post_pending_sends(&mut self) {
         // Until the operations that were in flight at a failure have completed, only polls post sends.
         if !self.recovery.is_replaying() {
             self.recovery.post_sends(&mut self.datapath);

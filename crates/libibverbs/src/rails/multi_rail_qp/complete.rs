@@ -23,6 +23,11 @@ impl MultiRailQp {
         self.continue_connecting(locked);
         self.take_completions(locked);
         self.report_last_wqe(locked);
+        match locked.state {
+            QpState::Rtr => self.report_established(locked),
+            QpState::Sqd => self.report_drained(locked),
+            _ => {}
+        }
         if let Some(event) = locked.vqp.qp_error_event()
             && !std::mem::replace(&mut locked.request_error_reported, true)
         {
@@ -35,7 +40,9 @@ impl MultiRailQp {
             }
             // Possibly no request is outstanding whose completion could report the end, so an event reports it. Requests that are posted
             // from now on are flushed.
-            Some(reason) if reason != CloseReason::Closed && locked.state == QpState::Rts => {
+            Some(reason)
+                if reason != CloseReason::Closed && matches!(locked.state, QpState::Rts | QpState::Sqd) =>
+            {
                 tracing::warn!("queue pair {}: the connection has ended: {reason}", self.qpn);
                 locked.fail();
                 (self.params.on_event)(AsyncEvent::QpFatal(self.qpn));
@@ -113,6 +120,23 @@ impl MultiRailQp {
         for wc in locked.peer_closed.take().into_iter().flat_map(|withheld| withheld.fail(oldest)) {
             let cq = if wc.opcode == WcOpcode::Recv { &self.params.recv_cq } else { &self.params.send_cq };
             cq.push(wc);
+        }
+    }
+
+    /// Reports the event of the first packet in RTR, once (IBTA volume 1, 11.6.3.2).
+    pub(super) fn report_established(&self, locked: &mut LockedState) {
+        if !locked.established_reported && locked.vqp.take_established() {
+            locked.established_reported = true;
+            (self.params.on_event)(AsyncEvent::CommunicationEstablished(self.qpn));
+        }
+    }
+
+    /// Reports the event of a send queue that has drained, once for each change to SQD. The send queue of a queue pair that waits for its
+    /// connection has begun no request.
+    pub(super) fn report_drained(&self, locked: &mut LockedState) {
+        if !locked.drain_reported && (locked.pending.is_some() || locked.sender().are_sends_drained()) {
+            locked.drain_reported = true;
+            (self.params.on_event)(AsyncEvent::SqDrained(self.qpn));
         }
     }
 

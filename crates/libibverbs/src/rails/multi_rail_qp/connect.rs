@@ -21,14 +21,16 @@ impl MultiRailQp {
     /// and the queue pair connects later ([`super::pending_connection`]).
     ///
     /// # Errors
-    /// `WrongState` or `Invalid` if the transition is not allowed, `Unsupported` for SQD, `Invalid` if the peer does not answer or its data
+    /// `WrongState` or `Invalid` if the transition is not allowed, `Invalid` if the peer does not answer or its data
     /// does not fit, or the error of a NIC.
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
         let from = lock(&self.locked).state;
         let to = check_modify(QpType::Rc, from, attr)?;
-        if to == QpState::Sqd {
+        if from == QpState::Sqd
+            && attr.dest_gid.is_some_and(|to| Some(to) != lock(&self.locked).attr.dest_gid)
+        {
             return Err(Error::Unsupported(
-                "the SQD state on a device with several rails; wait for the completions of the requests instead",
+                "another destination in SQD on a device with several rails; reset the queue pair and connect it again",
             ));
         }
         self.check_limits(attr)?;
@@ -48,8 +50,25 @@ impl MultiRailQp {
             let rnr_retry = attr.rnr_retry.unwrap_or_default();
             locked.vqps().try_for_each(|vqp| vqp.modify_to_rts(rnr_retry))?;
         }
+        if (from, to) == (QpState::Rtr, QpState::Rts) {
+            self.report_established(&mut locked);
+        }
+        // The virtual queue pair refuses only if it is closed or waits for its connection, so nothing has begun.
+        match (from, to) {
+            (QpState::Rts, QpState::Sqd) => {
+                locked.drain_reported = false;
+                let _ = locked.sender().drain_sends();
+            }
+            (QpState::Sqd, QpState::Rts) => {
+                let _ = locked.sender().restart_sends();
+            }
+            _ => {}
+        }
         locked.attr.update(&QpAttr { state: None, ..*attr });
         locked.state = to;
+        if to == QpState::Sqd {
+            self.report_drained(&mut locked);
+        }
         if to == QpState::Err {
             locked.shutdown();
             self.collect(&mut locked);
@@ -178,7 +197,11 @@ impl MultiRailQp {
             rq_psn: locked.attr.rq_psn.unwrap_or(Psn::new(0)),
             sq_psn: locked.attr.sq_psn.unwrap_or(Psn::new(0)),
             attr: locked.attr,
-            sq_drain: SqDrain::NotInSqd,
+            sq_drain: match locked.state {
+                QpState::Sqd if locked.drain_reported => SqDrain::Drained,
+                QpState::Sqd => SqDrain::Draining,
+                _ => SqDrain::NotInSqd,
+            },
         }
     }
 }
@@ -188,6 +211,10 @@ fn finish(locked: &mut LockedState, info: &ConnectInfo, min_rnr_timer: RnrTimer)
     locked.vqp.modify_to_rtr(info, min_rnr_timer)?;
     match locked.state {
         QpState::Rts => locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default()),
+        QpState::Sqd => {
+            locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default())?;
+            locked.vqp.drain_sends()
+        }
         _ => Ok(()),
     }
 }

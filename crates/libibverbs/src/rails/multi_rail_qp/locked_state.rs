@@ -40,6 +40,10 @@ pub(super) struct LockedState {
     pub(super) logged_epoch: Option<u16>,
     /// Whether `IBV_EVENT_QP_LAST_WQE_REACHED` was reported.
     pub(super) last_wqe_reported: bool,
+    /// Whether `IBV_EVENT_COMM_EST` was reported.
+    pub(super) established_reported: bool,
+    /// Whether `IBV_EVENT_SQ_DRAINED` was reported since the last change to SQD.
+    pub(super) drain_reported: bool,
     /// Whether an asynchronous event about an invalid request of the peer was reported.
     pub(super) request_error_reported: bool,
     /// The number of unresolved errors that were logged.
@@ -63,6 +67,8 @@ impl LockedState {
             peer_closed: None,
             logged_epoch: None,
             last_wqe_reported: false,
+            established_reported: false,
+            drain_reported: false,
             request_error_reported: false,
             logged_errors: 0,
         }

@@ -47,7 +47,7 @@ impl MultiRailQp {
             return Err(PostError { index, error });
         }
         match locked.state {
-            QpState::Rts => {}
+            QpState::Rts | QpState::Sqd => {}
             QpState::Err => {
                 // A request that is posted in the error state is flushed (IBTA volume 1, 10.3.1.5).
                 self.flush_deferred(locked);
@@ -55,7 +55,7 @@ impl MultiRailQp {
                 return Ok(());
             }
             state => {
-                let (call, needs) = ("post_send", "RTS");
+                let (call, needs) = ("post_send", "RTS or SQD");
                 let error = Error::WrongState { call, qpn: self.qpn, needs, state };
                 return Err(PostError { index: 0, error });
             }
@@ -170,6 +170,9 @@ impl MultiRailQp {
         }
         if locked.peer_closed.is_some() {
             return self.withhold_deferred(locked);
+        }
+        if locked.state == QpState::Sqd {
+            return; // no request begins, and so none fails
         }
         if let Some(pending) = &mut locked.pending {
             // Until the connection is there, nothing can be posted.

@@ -3,6 +3,7 @@
 
 mod reset_in_turn;
 mod shared_receives;
+mod states;
 
 use std::collections::VecDeque;
 use std::task::Poll;

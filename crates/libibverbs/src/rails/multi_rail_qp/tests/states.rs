@@ -1,0 +1,99 @@
+//! The state SQD, and the first packet in RTR.
+
+use std::sync::Mutex;
+
+use mitra_verbs::{QpAttr, SqDrain};
+
+use super::*;
+
+/// An end whose queue pair collects its asynchronous events.
+fn end_with_events() -> (End, Arc<Mutex<Vec<AsyncEvent>>>) {
+    let device = device();
+    let (pd, cq) = (alloc_pd(&device), VirtualCq::new(1 << 10, None, || {}));
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::clone(&events);
+    let init = QpInitAttr {
+        qp_type: QpType::Rc,
+        pd: pd.id(),
+        send_cq: CqId(0),
+        recv_cq: CqId(0),
+        srq: None,
+        cap: QpCap { send_wrs: DEPTH, recv_wrs: DEPTH, ..QpCap::default() },
+        sq_sig_all: false,
+    };
+    let params = CreateParams {
+        init,
+        pd: Arc::clone(&pd),
+        send_cq: Arc::clone(&cq),
+        recv_cq: Arc::clone(&cq),
+        srq: None,
+        on_event: Box::new(move |event| lock(&reported).push(event)),
+    };
+    let qp = device.create_qp(params).expect("the capacities are within the limits");
+    let memory = Arc::new(Buffer::new(64));
+    let mr = pd.register(&memory, Access::LOCAL_WRITE).expect("memory can be registered");
+    (End { device, pd, cq, qp, memory, mr }, events)
+}
+
+/// Requests that have begun end, also one without a completion. Requests that are posted in SQD wait.
+#[test]
+fn send_queue_drains_and_restarts() {
+    let (a, events) = end_with_events();
+    let (a, b) = connect(a, End::new());
+    (10..13).for_each(|wr_id| b.post_recv(wr_id));
+    a.qp.post_send(&[a.send(1).with_flags(SendFlags::empty())]).expect("the queue has room");
+    a.qp.modify(&QpAttr::to(QpState::Sqd)).expect("RTS leads to SQD");
+    let started = Instant::now();
+    while lock(&events).is_empty() {
+        a.qp.make_progress();
+        b.qp.make_progress();
+        assert!(started.elapsed() < Duration::from_secs(20), "the queue does not drain");
+    }
+    assert_eq!(*lock(&events), [AsyncEvent::SqDrained(a.qp.qpn())]);
+    assert_eq!((a.qp.query().state, a.qp.query().sq_drain), (QpState::Sqd, SqDrain::Drained));
+    assert!(a.qp.modify(&QpAttr { dest_gid: Some(Gid([9; 16])), ..QpAttr::to(QpState::Sqd) }).is_err());
+    a.qp.post_send(&[a.send(2)]).expect("the queue takes requests in SQD");
+    for _ in 0..100 {
+        a.qp.make_progress();
+        b.qp.make_progress();
+    }
+    let before_restart = b.poll();
+    a.qp.modify(&QpAttr::to(QpState::Rts)).expect("SQD leads to RTS");
+    assert_eq!(completions(&a, &b, 1, || {}), [(2, WcStatus::Success)]);
+    assert_eq!(
+        before_restart.iter().filter(|(_, status)| *status == WcStatus::Success).count(),
+        before_restart.len()
+    );
+    assert!(before_restart.len() <= 1);
+    let after_restart = completions(&b, &a, 2 - before_restart.len(), || {});
+    let all: Vec<_> = before_restart.into_iter().chain(after_restart).collect();
+    assert_eq!(all, [(10, WcStatus::Success), (11, WcStatus::Success)]);
+    assert_eq!((lock(&events).len(), a.qp.query().sq_drain), (1, SqDrain::NotInSqd));
+    a.qp.modify(&QpAttr::to(QpState::Sqd)).expect("RTS leads to SQD");
+    assert_eq!(lock(&events).len(), 2, "an idle queue has drained");
+    a.qp.modify(&QpAttr::to(QpState::Err)).expect("every state leads to ERR");
+}
+
+#[test]
+fn first_packet_in_rtr_is_reported_once() {
+    let (b, events) = end_with_events();
+    let a = End::new();
+    let (to_a, to_b) = (a.qp.local_info(), b.qp.local_info());
+    let (to_a, to_b) = (to_a.expect("the NICs are alive"), to_b.expect("the NICs are alive"));
+    lock(&a.qp.locked).vqp.connect(&to_b).expect("the ends match");
+    lock(&a.qp.locked).state = QpState::Rts;
+    {
+        let mut locked = lock(&b.qp.locked);
+        locked.vqp.modify_to_rtr(&to_a, mitra_verbs::RnrTimer::from_code(1)).expect("the ends match");
+        locked.state = QpState::Rtr;
+    }
+    (10..12).for_each(|wr_id| b.post_recv(wr_id));
+    b.qp.make_progress();
+    assert_eq!(*lock(&events), []);
+    for wr_id in 1..3 {
+        a.qp.post_send(&[a.send(wr_id)]).expect("the queue has room");
+        assert_eq!(completions(&a, &b, 1, || b.qp.make_progress()), [(wr_id, WcStatus::Success)]);
+    }
+    b.qp.make_progress();
+    assert_eq!(*lock(&events), [AsyncEvent::CommunicationEstablished(b.qp.qpn())]);
+}
