@@ -16,8 +16,9 @@ use crate::byzantine_worlds::{
 use crate::cell_scenario::CellKind;
 use crate::cell_worlds;
 use crate::{
-    Exhaustive, ExhaustiveLog, Exploration, FaultLimits, RunLimits, SeedResult, World, protocol_worlds,
-    run_adversary, run_agreement, run_agreement_with, run_election, totality_violation,
+    Exhaustive, ExhaustiveLog, ExhaustiveRails, Exploration, FaultLimits, RailFaultLimits, RunLimits,
+    SeedResult, World, protocol_worlds, rail_model, run_adversary, run_agreement, run_agreement_with,
+    run_election, totality_violation,
 };
 
 /// Fault limits of a run from a seed: all processes but one and a minority of the memories may crash.
@@ -325,6 +326,15 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
         explore: || cell_worlds::explore(CellKind::Indirect),
         serve: |address| cell_worlds::two_owners(CellKind::Indirect).world().serve(address),
         run_seed: |seed| cell_worlds::run(CellKind::Indirect, seed),
+    },
+    CatalogueEntry {
+        name: "rail-negotiation",
+        properties: rail_model::PROPERTIES,
+        explored_world: "2 ends of a virtual queue pair with 2 rails; 1 failure of any kind, 3 timers of which 1 is late, 1 crash; then 2 links that go down; then faults stop",
+        simulated_world: "2 ends of a virtual queue pair with 2 rails; up to 24 failures; 1 nap or crash in some runs; then faults stop",
+        explore: rail_model::explore_small_worlds,
+        serve: |address| ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None).serve(address),
+        run_seed: |seed| rail_model::run_rails_from_seed(seed, None),
     },
 ];
 

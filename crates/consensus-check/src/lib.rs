@@ -17,6 +17,9 @@ mod log_world;
 mod message_cost;
 pub mod object_world;
 pub mod protocol_worlds;
+mod rail_model;
+mod rail_settling;
+mod rail_world;
 mod seeded_run;
 pub mod store_nodes;
 mod store_world;
@@ -33,6 +36,9 @@ pub use linearizability::{MAX_OPERATIONS, Operation, is_linearizable};
 pub use log_replica::{Command, Replica};
 pub use log_world::{ExhaustiveLog, LogWorld};
 pub use message_cost::{MessageCost, message_cost};
+pub use mitra_failover::rail_negotiation::RailFailure;
+pub use rail_model::{ExhaustiveRails, run_rails_from_seed};
+pub use rail_world::{RailFaultLimits, RailRule, RailStep, RailWorld};
 pub use seeded_run::{
     RunLimits, RunReport, SeedResult, TestedSystem, Violation, run_adversary, run_agreement,
     run_agreement_with, totality_violation,

@@ -101,7 +101,7 @@ impl<R: Rules> TestedSystem for LogWorld<R> {
     fn apply(&mut self, step: Step) -> Option<Violation> {
         self.world.apply(step);
         self.check();
-        self.violation.clone()
+        self.violation
     }
 
     fn live_processes(&self) -> Vec<ProcessId> {

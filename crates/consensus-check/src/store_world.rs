@@ -103,7 +103,7 @@ impl<R: Rules, const LOCAL_READS: bool> TestedSystem for StoreWorld<R, LOCAL_REA
     fn apply(&mut self, step: Step) -> Option<Violation> {
         self.world.apply(step);
         self.check();
-        self.violation.clone()
+        self.violation
     }
 
     fn live_processes(&self) -> Vec<ProcessId> {

@@ -4,6 +4,8 @@
 //! body. The cookie is the receiver's secret, and a datagram without it is rejected. The parser checks every length and count, because a
 //! datagram may come from any host.
 
+use core::cmp::Ordering;
+
 use mitra_verbs::{Psn, Qpn, SavedResult};
 use smallvec::SmallVec;
 
@@ -107,9 +109,23 @@ pub enum Rejected {
     Foreign,
 }
 
+/// Messages are ordered by their encoding, so that a model can keep those in transit in a set.
+impl Ord for Message {
+    fn cmp(&self, other: &Message) -> Ordering {
+        let encode = |message: &Message| message.encode(Role::Zero, SecretWord::new(0));
+        encode(self).cmp(&encode(other))
+    }
+}
+
+impl PartialOrd for Message {
+    fn partial_cmp(&self, other: &Message) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl Message {
     /// Encodes the message for a receiver with this cookie.
-    pub fn encode(&self, sender: Role, cookie: SecretWord) -> SmallVec<[u8; MAX_LEN]> {
+    pub(crate) fn encode(&self, sender: Role, cookie: SecretWord) -> SmallVec<[u8; MAX_LEN]> {
         let mut out = SmallVec::new();
         let kind = match self.body {
             Body::Heartbeat { .. } => 1,
@@ -173,7 +189,7 @@ impl Message {
     /// # Errors
     /// [`Rejected::Foreign`] for another cookie or role; [`Rejected::Malformed`] for anything else that [`Message::encode`] does not
     /// produce.
-    pub fn decode(bytes: &[u8], sender: Role, cookie: SecretWord) -> Result<Message, Rejected> {
+    pub(crate) fn decode(bytes: &[u8], sender: Role, cookie: SecretWord) -> Result<Message, Rejected> {
         let mut r = Reader(bytes);
         let [version, kind, role, _] = r.array::<4>()?;
         if version != VERSION || bytes.len() > MAX_LEN || bytes.len() < HEADER {

@@ -36,6 +36,16 @@ pub use ledger::RecoveryStats;
 pub use memory_region::{RemoteRegion, VirtualMr};
 pub use memory_window::VirtualMw;
 pub use negotiation::MAX_RAILS;
+
+/// The rail negotiation: a state machine without I/O that the two ends of a virtual queue pair run. For model checkers.
+pub mod rail_negotiation {
+    pub use crate::ballot::{Ballot, Role};
+    pub use crate::close_reason::CloseReason;
+    pub use crate::control_message::{Body, Message, NewQp};
+    pub use crate::evidence::Evidence;
+    pub use crate::negotiation::{Action, RailFailure, RailNegotiation};
+}
+
 pub use secret::Secret;
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use vqp::{Cause, FailoverReport, VirtualQp};

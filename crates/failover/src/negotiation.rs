@@ -216,6 +216,11 @@ impl RailNegotiation {
         usize::from(self.active)
     }
 
+    /// The highest ballot that this end has promised.
+    pub fn promised(&self) -> Ballot {
+        self.promised
+    }
+
     /// The ballot that bound the vQP to the active rail.
     pub fn ballot(&self) -> Ballot {
         self.current

@@ -86,6 +86,33 @@ fn exceeded_rnr_retry_fails_request_not_rail() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [0, 0]);
 }
 
+/// The first end proposes another rail, which the second end cannot use, and stays on the rail that it has not fenced. The application posts
+/// receives before the refusal arrives.
+#[test]
+fn receives_posted_during_a_refused_proposal_are_posted_on_the_active_rail() {
+    for recovers_before_post in [false, true] {
+        let mut pair = VqpPair::new(2, Config { rnr_retry: 0, ..config() });
+        pair.poll_times(&[0, 1], 10);
+        pair.link_down(1, 1);
+        pair.poll_times(&[1], 5);
+        pair.link_down(0, 0);
+        pair.poll_times(&[0], 10); // proposes rail 1
+        if recovers_before_post {
+            pair.link_up(0, 0);
+            pair.recv(0, 0, 64);
+        } else {
+            pair.recv(0, 0, 64);
+            pair.link_up(0, 0);
+        }
+        pair.send(1, 100, SendOp::Send, Data::inline(&7_u64.to_ne_bytes()));
+        pair.poll_times(&[1], 10); // the message arrives before the first end handles the refusal
+        pair.poll_times(&[0, 1], 200);
+        assert_eq!(pair.outcome(1, 100, false), Some(Outcome::Success), "{:?}", pair.vqps[1].close_reason());
+        assert_eq!(pair.outcome(0, 0, true), Some(Outcome::Success));
+        assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [0, 0]);
+    }
+}
+
 /// The second end has fenced the old rail and has not moved. Its application posts a receive, and the first end, which has moved, sends the
 /// message on the new rail at once.
 #[test]

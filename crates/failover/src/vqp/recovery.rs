@@ -295,11 +295,11 @@ impl Recovery {
         dp.post_recvs();
     }
 
-    /// Posts the receives that the application has added: on the active rail or, if the old rail of a move is fenced, on the new one, because
-    /// the peer may have moved already.
+    /// Posts the receives that the application has added: on the active rail as long as it is not being fenced, because the peer may still send
+    /// there, and on the new rail of a move after the fence, because the peer may have moved already.
     pub(super) fn post_added_recvs(&mut self, dp: &mut Datapath) {
         let active = self.active_rail();
-        if self.is_active() {
+        if self.is_active() || !self.is_closed() && self.fence.is_idle() {
             self.post_recvs(dp, active);
         } else if self.fence.is_done() && dp.recv().rail() != active {
             dp.post_recvs();

@@ -1,0 +1,114 @@
+//! The exhaustive exploration of the rail negotiation, and its runs from seeds.
+
+use std::net::SocketAddr;
+
+use mitra_prng::Prng;
+use stateright::{Model, Property};
+
+use crate::exhaustive::explore;
+use crate::rail_settling::stable_period_violation;
+use crate::rail_world::ALL_FAILURES;
+use crate::{Exploration, RailFaultLimits, RailRule, RailStep, RailWorld, SeedResult, Violation};
+
+/// The maximum number of steps before the stable period of a run from a seed.
+const MAX_RANDOM_STEPS: u64 = 1000;
+
+/// All worlds of the rail negotiation that are reachable within the limits.
+pub struct ExhaustiveRails {
+    start: RailWorld,
+    /// The highest epoch of the explored ballots.
+    max_epoch: u16,
+}
+
+impl ExhaustiveRails {
+    /// Explores the worlds of a vQP with two rails. `without` names a rule of the driver that is left out.
+    pub fn new(limits: RailFaultLimits, max_epoch: u16, without: Option<RailRule>) -> ExhaustiveRails {
+        ExhaustiveRails { start: RailWorld::new(limits, without), max_epoch }
+    }
+
+    /// Explores all worlds, or stops at the first counterexample.
+    pub fn explore(self) -> Exploration {
+        explore(self.checker())
+    }
+
+    /// Serves the worlds to a web browser at an address, until the program ends.
+    pub fn serve(self, address: SocketAddr) {
+        self.checker().serve(address);
+    }
+}
+
+/// The properties of the rail negotiation.
+pub(crate) const PROPERTIES: &[&str] = &["safety", "liveness"];
+
+/// Explores the worlds with one failure of any kind, and those in which links go down twice.
+pub(crate) fn explore_small_worlds() -> Exploration {
+    let one = ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None);
+    one.explore().and_then(|| ExhaustiveRails::new(RailFaultLimits::TWO_LINKS_DOWN, 3, None).explore())
+}
+
+impl Model for ExhaustiveRails {
+    type State = RailWorld;
+    type Action = RailStep;
+
+    fn init_states(&self) -> Vec<RailWorld> {
+        vec![self.start.clone()]
+    }
+
+    fn actions(&self, world: &RailWorld, actions: &mut Vec<RailStep>) {
+        actions.extend(world.steps());
+    }
+
+    fn next_state(&self, world: &RailWorld, step: RailStep) -> Option<RailWorld> {
+        let mut next = world.clone();
+        next.apply(step);
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(PROPERTIES[0], |_, world: &RailWorld| world.violation.is_none()),
+            Property::always(PROPERTIES[1], |_, world: &RailWorld| {
+                world.violation.is_some() || stable_period_violation(world.clone()).is_none()
+            }),
+        ]
+    }
+
+    fn within_boundary(&self, world: &RailWorld) -> bool {
+        world.ends.iter().all(|e| e.negotiation.promised().epoch <= self.max_epoch)
+    }
+}
+
+/// Runs a vQP through random steps from a seed, and then through a stable period. `without` names a rule of the driver that is left out.
+pub fn run_rails_from_seed(seed: u64, without: Option<RailRule>) -> SeedResult {
+    let mut prng = Prng::new(seed);
+    let limits = [
+        RailFaultLimits::MANY_FAILURES,
+        RailFaultLimits::MANY_FAILURES,
+        RailFaultLimits { failures: 4, kinds: ALL_FAILURES, ..RailFaultLimits::MANY_FAILURES },
+        RailFaultLimits { late_timers: 1, ..RailFaultLimits::MANY_FAILURES },
+        RailFaultLimits { crashes: 1, ..RailFaultLimits::MANY_FAILURES },
+    ][prng.index(5)];
+    let mut world = RailWorld::new(limits, without);
+    let steps = prng.below(MAX_RANDOM_STEPS);
+    let mut faults = 0;
+    for _ in 0..steps {
+        let Some(step) = random_step(&mut prng, world.steps()) else { break };
+        faults += u32::from(matches!(step, RailStep::Fail { .. } | RailStep::Crash { .. }));
+        world.apply(step);
+    }
+    let violation = world.violation.or_else(|| stable_period_violation(world));
+    SeedResult { steps, faults, violation: violation.map(Violation::Property) }
+}
+
+/// Chooses a step. All kinds of steps but faults are about equally frequent, although many messages may be in transit.
+fn random_step(prng: &mut Prng, steps: Vec<RailStep>) -> Option<RailStep> {
+    let is_fault = |step: &RailStep| matches!(step, RailStep::Fail { .. } | RailStep::Crash { .. });
+    let (faults, others): (Vec<RailStep>, Vec<RailStep>) = steps.into_iter().partition(is_fault);
+    if !faults.is_empty() && prng.index(24) == 0 {
+        return Some(prng.pick(&faults).clone());
+    }
+    let (messages, others): (Vec<RailStep>, Vec<RailStep>) =
+        others.into_iter().partition(|step| matches!(step, RailStep::Deliver { .. }));
+    let choices = if messages.is_empty() || prng.index(2) == 0 { others } else { messages };
+    (!choices.is_empty()).then(|| prng.pick(&choices).clone())
+}

@@ -1,0 +1,37 @@
+//! The rail negotiation of virtual queue pairs: every order of steps at a small size, and the rules that the exploration needs.
+
+use mitra_consensus_check::{ExhaustiveRails, RailFaultLimits, RailRule, run_rails_from_seed};
+
+#[test]
+fn one_failure_of_any_kind_with_timers_naps_and_crashes() {
+    let exploration = ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 10_000, "{} states", exploration.states);
+}
+
+#[test]
+fn random_failures_never_separate_the_ends_or_stop_them() {
+    let mut faults = 0;
+    for seed in 0..3000 {
+        let result = run_rails_from_seed(seed, None);
+        assert_eq!(result.violation, None, "seed {seed}");
+        faults += result.faults;
+    }
+    assert!(faults > 10_000, "{faults} faults");
+}
+
+/// An end that reads its evidence anew for each message has told the peer something else.
+#[test]
+fn evidence_that_changes_is_found() {
+    let limits = RailFaultLimits { timers: 3, ..RailFaultLimits::ONE_FAILURE };
+    let found = ExhaustiveRails::new(limits, 4, Some(RailRule::OneEvidence)).explore();
+    assert!(found.counterexample.is_some());
+}
+
+/// A late message about the queue pair of an earlier ballot must not connect the queue pair of a later one.
+#[test]
+fn queue_pairs_of_different_ballots_are_found() {
+    let violation = |seed| run_rails_from_seed(seed, Some(RailRule::SameBallot)).violation;
+    let found = (0..3000).filter(|&seed| violation(seed).is_some()).count();
+    assert!(found > 10, "{found} of 3000 seeds find it");
+}
