@@ -208,6 +208,100 @@ fn failover_is_exactly_once_under_exact() {
     assert!(exact["median"].as_f64() <= blanket["median"].as_f64(), "{exact} {blanket}");
 }
 
+/// Runs `mitra bench varuna` with few failures and short blocks.
+fn varuna(only: &str, more: &[&str]) -> Value {
+    let mut args = vec!["varuna", "--only", only, "--blocks", "2", "--iters", "100", "--size", "8"];
+    args.extend(more);
+    json(&args)
+}
+
+/// Returns the claim with this name.
+fn claim<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let claims = report["claims"].as_array().unwrap();
+    claims
+        .iter()
+        .find(|claim| claim["name"] == name)
+        .unwrap_or_else(|| panic!("no claim {name} in {claims:#?}"))
+}
+
+#[test]
+fn varuna_overhead_is_beside_the_bare_queue_pair_and_the_paper() {
+    let report = varuna("overhead", &[]);
+    assert_eq!(report["name"], "varuna");
+    for op in ["write", "read", "send", "faa"] {
+        for evidence in ["none", "psn", "log"] {
+            let row = row(&report, &format!("overhead/{op}/8/{evidence}"));
+            assert_eq!(row["floor"], format!("overhead/{op}/8/qp"));
+            assert!(is_positive(row, "median") && is_positive(row, "ratio") && is_positive(row, "aa_ratio"));
+        }
+    }
+    for evidence in ["aa", "none", "psn", "log"] {
+        let row = row(&report, &format!("overhead/write/8/{evidence}/rate"));
+        assert_eq!((&row["unit"], &row["floor"]), (&"op/s".into(), &"overhead/write/8/qp/rate".into()));
+        assert!(is_positive(row, "ratio"), "{row}");
+    }
+    let claim = claim(&report, "overhead/write/8/log");
+    assert_eq!((&claim["paper"], &claim["target"]), (&"0.6 to 10 % of latency".into(), &"≤ 10 %".into()));
+    assert!(claim["value"].is_number() && claim["met"].is_boolean(), "{claim}");
+}
+
+#[test]
+fn varuna_policies_meet_the_same_failures() {
+    let report = varuna("trials", &["--trials", "4", "--in-flight", "24"]);
+    let number = |name: &str, field: &str| row(&report, name)[field].as_f64().unwrap();
+    for mix in ["read-heavy", "write-heavy", "atomic-heavy"] {
+        for measure in ["post_failure", "doubled", "failed"] {
+            let name = format!("resent/exact/{mix}/{measure}");
+            assert_eq!(row(&report, &name)["spread"], serde_json::json!([0.0, 0.0]), "{name}");
+        }
+        assert_eq!(claim(&report, &format!("resent/exact/{mix}/post_failure"))["met"], true);
+        // Without evidence, every operation in flight is sent again, READs included.
+        for baseline in ["blanket", "cached"] {
+            let bytes = number(&format!("resent/{baseline}/{mix}"), "median");
+            assert!(number(&format!("resent/exact/{mix}"), "median") <= bytes, "{mix} {baseline}: {bytes}");
+            assert_eq!(number(&format!("resent/{baseline}/{mix}/failed"), "p99"), 0.0);
+        }
+        assert_eq!(number(&format!("resent/none/{mix}/ops"), "p99"), 0.0);
+        assert!(number(&format!("resent/none/{mix}/failed"), "median") > 0.0);
+        let times = row(&report, &format!("inflight/{mix}/failure_time"))["blocks"].as_array().unwrap();
+        assert!(times.windows(2).all(|pair| pair[0].as_f64() <= pair[1].as_f64()), "{times:?}");
+        for class in ["pre-failure", "post-failure"] {
+            let row = row(&report, &format!("inflight/{mix}/{class}"));
+            assert_eq!(row["blocks"].as_array().unwrap().len(), times.len());
+        }
+    }
+    // Blanket retransmission executes atomics twice: no failure is the only case in which it does not.
+    let doubled =
+        ["blanket", "cached"].map(|policy| number(&format!("resent/{policy}/atomic-heavy/doubled"), "p99"));
+    assert!(doubled.iter().sum::<f64>() > 0.0, "{doubled:?}");
+}
+
+#[test]
+fn varuna_draws_phases_many_vqps_and_the_timeline() {
+    let scene = tempfile::tempdir().unwrap();
+    let page = scene.path().join("report.html");
+    let path = page.to_str().unwrap();
+    let report = varuna("failover,vqps,timeline", &["--trials", "3", "--vqps", "40", "--report", path]);
+    for phase in ["detection", "agreement", "fence", "evidence", "decision", "replay", "total"] {
+        let row = row(&report, &format!("failover/{phase}"));
+        assert_eq!(row["floor"], "failover/round_trip");
+        assert!(row["ratio"].is_number(), "{row}");
+    }
+    for measure in ["memory", "failover", "last"] {
+        assert!(is_positive(row(&report, &format!("vqps/40/{measure}")), "median"), "{measure}");
+    }
+    let [failover, failback] = ["failover_at", "failback_at"]
+        .map(|event| row(&report, &format!("timeline/{event}"))["median"].as_f64().unwrap() as usize);
+    let rates = row(&report, "timeline/rate")["blocks"].as_array().unwrap();
+    assert!(0 < failover && failover < failback && failback < rates.len(), "{failover} {failback}");
+    for phase in ["before", "after_failover", "after_failback"] {
+        assert!(is_positive(row(&report, &format!("timeline/{phase}")), "median"), "{phase}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("<svg").count(), 2, "one plot of the phases, one of the timeline");
+    assert!(page.contains("vqps/40/last") && page.contains("rail 0 fails"));
+}
+
 #[test]
 fn memory_has_bytes_per_queue_pair() {
     let report = json(&["memory", "--count", "100"]);
@@ -247,6 +341,8 @@ fn bad_input_is_refused_with_a_remedy() {
         (&["bandwidth", "--op", "faa"], "'faa'", "use write, read or all"),
         (&["bandwidth", "--window", "0"], "'0'", "1..="),
         (&["failover", "--in-flight", "1000"], "'1000'", "1..=100"),
+        (&["varuna", "--only", "speed"], "'speed'", "possible values"),
+        (&["varuna", "--vqps", "10001"], "'10001'", "1..=10000"),
         (&["nothing"], "'nothing'", "--help"),
     ] {
         let output = bench(args);

@@ -106,8 +106,8 @@ impl Block {
 /// The parameters of the second process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    placement: NicPlacement,
-    half: usize,
+    pub(crate) placement: NicPlacement,
+    pub(crate) half: usize,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -121,18 +121,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cases: Vec<(Op, usize)> =
         args.op.0.iter().flat_map(|&op| args.size.iter().map(move |&len| (op, len))).collect();
     let bar = progress((cases.len() * args.only.len()) as u64 * u64::from(args.blocks));
-    let (mut rows, mut number) = (Vec::new(), 0);
+    let (mut rows, mut blocks) = (Vec::new(), Measurement::new(args.window, mtu));
     for (op, len) in cases {
         bar.set_message(format!("{} of {len} bytes", op.name()));
         let results = interleave_blocks(&args.only, args.blocks, |variant| {
-            number += 1;
-            let (messages, window) = (args.iters, args.window);
-            let block = Block { number, variant, op, len, messages, window, mtu };
-            peer.connection.send(&Some(block))?;
-            let rate = endpoint
-                .run(variant, &Client(&block), &mut peer.connection)
-                .and_then(|rate| Ok(peer.connection.receive::<()>().map(|()| rate)?))
-                .map_err(|error| run_error(&mut peer, error))?;
+            let rate = blocks.measure(&mut endpoint, &mut peer, variant, op, len, args.iters)?;
             bar.inc(1);
             Ok((rate, rate))
         })?;
@@ -144,7 +137,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     bar.finish_and_clear();
     let counters = endpoint.counters();
-    peer.connection.send(&None::<Block>)?;
+    Measurement::finish(&mut peer)?;
     peer.wait()?;
     let mut notes = machine.warnings();
     notes.push(
@@ -154,8 +147,51 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "iters": args.iters, "blocks": args.blocks, "window": args.window, "mtu": mtu, "rails": 2,
         "send_wrs": QUEUE_DEPTH, "policy": "exact", "progress": "inline polling", "counters": counters,
     });
-    Report { name: "bandwidth", unit: "GB/s", machine, settings, rows, notes }.print(args.common.json)?;
+    Report { name: "bandwidth", unit: "GB/s", machine, settings, rows, claims: Vec::new(), notes }
+        .print(args.common.json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Measures blocks, and numbers them.
+pub(crate) struct Measurement {
+    /// Outstanding messages.
+    window: u32,
+    /// The MTU in bytes.
+    mtu: usize,
+    /// The number of the last block.
+    number: u32,
+}
+
+impl Measurement {
+    pub(crate) fn new(window: u32, mtu: usize) -> Measurement {
+        Measurement { window, mtu, number: 0 }
+    }
+
+    /// Measures one block of `messages` between this process and a second one that runs [`peer`]. Returns the rate of the
+    /// payload in GB/s.
+    pub(crate) fn measure(
+        &mut self,
+        endpoint: &mut Endpoint,
+        peer: &mut PeerProcess,
+        variant: Variant,
+        op: Op,
+        len: usize,
+        messages: u64,
+    ) -> anyhow::Result<f64> {
+        self.number += 1;
+        let Measurement { window, mtu, number } = *self;
+        let block = Block { number, variant, op, len, messages, window, mtu };
+        peer.connection.send(&Some(block))?;
+        endpoint
+            .run(variant, &Client(&block), &mut peer.connection)
+            .and_then(|rate| Ok(peer.connection.receive::<()>().map(|()| rate)?))
+            .map_err(|error| run_error(peer, error))
+    }
+
+    /// Ends [`peer`] in the second process.
+    pub(crate) fn finish(peer: &mut PeerProcess) -> anyhow::Result<()> {
+        Ok(peer.connection.send(&None::<Block>)?)
+    }
 }
 
 /// Runs the second process.

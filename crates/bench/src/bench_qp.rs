@@ -102,8 +102,16 @@ pub(crate) struct RcBenchQp {
 
 impl RcBenchQp {
     pub(crate) fn new(nic: &Arc<dyn Provider>, memory: usize, psn: u32) -> anyhow::Result<RcBenchQp> {
+        RcBenchQp::with_memory(nic, Arc::new(Buffer::new(memory)), psn)
+    }
+
+    /// Creates a queue pair over memory that other queue pairs may share.
+    pub(crate) fn with_memory(
+        nic: &Arc<dyn Provider>,
+        memory: Arc<Buffer>,
+        psn: u32,
+    ) -> anyhow::Result<RcBenchQp> {
         let pd = nic.alloc_pd()?;
-        let memory = Arc::new(Buffer::new(memory));
         let mr = nic.reg_mr(pd, Arc::clone(&memory), REMOTE)?;
         // `VirtualQp` creates completion queues of the same size.
         let cq = nic.create_cq(2 * QUEUE_DEPTH + 16, None)?;
@@ -142,6 +150,18 @@ impl RcBenchQp {
     /// provider.
     pub(crate) fn ids(&self) -> (Qpn, CqId, PdId) {
         (self.qpn, self.cq, self.pd)
+    }
+
+    /// Posts a request with the caller's `wr_id`.
+    pub(crate) fn post_raw(&mut self, wr: SendWr) -> anyhow::Result<()> {
+        Ok(self.nic.post_send(self.qpn, &[wr])?)
+    }
+
+    /// Polls and returns the completions without checking their status.
+    pub(crate) fn poll_raw(&mut self) -> anyhow::Result<&[Wc]> {
+        self.wcs.clear();
+        self.nic.poll_cq(self.cq, 32, &mut self.wcs)?;
+        Ok(&self.wcs)
     }
 
     pub(crate) fn connect(&mut self, peer: &RcQpInfo) -> anyhow::Result<()> {

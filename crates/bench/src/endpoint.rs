@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use mitra_failover::{DetectorConfig, Domain};
+use mitra_failover::{DetectorConfig, Domain, Policy};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Mtu, Provider, RecvWr};
 use serde::{Deserialize, Serialize};
@@ -100,6 +100,7 @@ pub(crate) struct Endpoint {
     /// A second RC queue pair. Its ratio to `qp` is the noise of the measurement.
     pub(crate) aa: RcBenchQp,
     pub(crate) vqp: VirtualBenchQp,
+    pub(crate) vqp_none: VirtualBenchQp,
     pub(crate) vqp_log: VirtualBenchQp,
 }
 
@@ -109,6 +110,7 @@ struct EndpointInfo {
     qp: RcQpInfo,
     aa: RcQpInfo,
     vqp: VqpInfo,
+    vqp_none: VqpInfo,
     vqp_log: VqpInfo,
 }
 
@@ -132,19 +134,17 @@ impl Endpoint {
             detector: detector(),
             ..mitra_failover::Config::default()
         };
-        let virtual_qp = |log: bool| -> anyhow::Result<VirtualBenchQp> {
-            VirtualBenchQp::new(
-                &domain,
-                mitra_failover::Config { completion_log: log, ..config },
-                layout.len(),
-            )
+        let virtual_qp = |policy: Policy, log: bool| -> anyhow::Result<VirtualBenchQp> {
+            let config = mitra_failover::Config { policy, completion_log: log, ..config };
+            VirtualBenchQp::new(&domain, config, layout.len())
         };
         let mut endpoint = Endpoint {
             udp: UdpBaseline::open()?,
             qp: RcBenchQp::new(&providers[0], layout.len(), random()? as u32)?,
             aa: RcBenchQp::new(&providers[0], layout.len(), random()? as u32)?,
-            vqp: virtual_qp(false)?,
-            vqp_log: virtual_qp(true)?,
+            vqp: virtual_qp(Policy::Exact, false)?,
+            vqp_none: virtual_qp(Policy::None, false)?,
+            vqp_log: virtual_qp(Policy::Exact, true)?,
             layout,
             nics,
         };
@@ -154,11 +154,13 @@ impl Endpoint {
         endpoint.qp.connect(&peer.qp)?;
         endpoint.aa.connect(&peer.aa)?;
         endpoint.vqp.connect(&peer.vqp)?;
+        endpoint.vqp_none.connect(&peer.vqp_none)?;
         endpoint.vqp_log.connect(&peer.vqp_log)?;
         for _ in 0..RECVS {
             post_recv(&mut endpoint.qp, layout)?;
             post_recv(&mut endpoint.aa, layout)?;
             post_recv(&mut endpoint.vqp, layout)?;
+            post_recv(&mut endpoint.vqp_none, layout)?;
             post_recv(&mut endpoint.vqp_log, layout)?;
         }
         // Neither side posts before both are connected.
@@ -173,6 +175,7 @@ impl Endpoint {
             qp: self.qp.info()?,
             aa: self.aa.info()?,
             vqp: self.vqp.info()?,
+            vqp_none: self.vqp_none.info()?,
             vqp_log: self.vqp_log.info()?,
         })
     }
@@ -209,6 +212,7 @@ impl Endpoint {
             Variant::Qp => task.on_qp(&mut self.qp, self.layout, connection),
             Variant::Aa => task.on_qp(&mut self.aa, self.layout, connection),
             Variant::Vqp => task.on_qp(&mut self.vqp, self.layout, connection),
+            Variant::VqpNone => task.on_qp(&mut self.vqp_none, self.layout, connection),
             Variant::VqpLog => task.on_qp(&mut self.vqp_log, self.layout, connection),
         }
     }
@@ -267,6 +271,9 @@ pub(crate) enum Variant {
     Vqp,
     /// A second RC queue pair
     Aa,
+    /// A virtual queue pair with policy `none`, which needs no evidence
+    #[value(name = "vqp+none")]
+    VqpNone,
     /// A virtual queue pair with a completion log
     #[value(name = "vqp+log")]
     VqpLog,
@@ -280,6 +287,7 @@ impl Variant {
             Variant::Qp => "qp",
             Variant::Aa => "aa",
             Variant::Vqp => "vqp",
+            Variant::VqpNone => "vqp+none",
             Variant::VqpLog => "vqp+log",
         }
     }

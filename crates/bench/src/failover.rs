@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::failover_trial::{self, Fault, TrialPlan, TrialResult};
+use super::failover_trial::{self, Fault, Mix, TrialPlan, TrialPolicy, TrialResult};
 use super::report::{Machine, Report, Row, median, quantile};
 use super::{Common, PEER_ROLE, Task, progress, run_error};
 use mitra_peer_process::{PeerConnection, PeerProcess};
@@ -57,7 +57,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let [local, remote] = args.common.placements();
     let plan = TrialPlan {
         placement: remote,
-        blanket: false,
+        policy: TrialPolicy::Exact,
+        mix: Mix::Even,
         log: args.log,
         in_flight: args.in_flight,
         size: args.size,
@@ -71,15 +72,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     peer.connection.send(&Some(&plan))?;
     let rtt = failover_trial::measure_round_trip(&plan, &local, &mut peer.connection)? / 1000.0;
 
-    let mut exact = PolicyTrials::new("exact");
-    let mut blanket = PolicyTrials::new("blanket");
-    let mut silent = PolicyTrials::new("exact/silent");
+    let mut exact = PolicyTrials::new("exact", TrialPolicy::Exact);
+    let mut blanket = PolicyTrials::new("blanket", TrialPolicy::Blanket);
+    let mut silent = PolicyTrials::new("exact/silent", TrialPolicy::Exact);
     let mut random = Random(args.seed);
+    // Stage 4 lies between two packets of one message.
+    let packets = args.size.div_ceil(args.common.mtu.unwrap_or(4096)) as u64;
     for _ in 0..args.trials {
         // Both policies get the same failure, one after the other.
-        let fault = random.fault(args);
+        let fault = random.fault(args.in_flight, packets);
         for policy in [&mut exact, &mut blanket] {
-            let plan = TrialPlan { blanket: policy.name == "blanket", fault: Ok(fault), ..plan.clone() };
+            let plan = TrialPlan { policy: policy.policy, fault: Ok(fault), ..plan.clone() };
             policy.run_trial(&plan, &local, &mut peer)?;
             bar.inc(1);
         }
@@ -128,7 +131,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "size": args.size, "seed": args.seed, "heartbeat_ms": args.heartbeat, "misses": args.misses,
         "log": args.log, "mix": "3 WRITE : 3 SEND : 1 READ : 1 FAA", "missed": exact.untriggered + blanket.untriggered,
     });
-    Report { name: "failover", unit: "us", machine, settings, rows, notes }.print(args.common.json)?;
+    Report { name: "failover", unit: "us", machine, settings, rows, claims: Vec::new(), notes }
+        .print(args.common.json)?;
     Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -141,19 +145,20 @@ pub(crate) fn peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
 }
 
 /// The trials under one policy.
-struct PolicyTrials {
+pub(crate) struct PolicyTrials {
     name: &'static str,
-    trials: Vec<TrialResult>,
+    pub(crate) policy: TrialPolicy,
+    pub(crate) trials: Vec<TrialResult>,
     /// The number of trials that ended before the fault triggered.
-    untriggered: u32,
+    pub(crate) untriggered: u32,
 }
 
 impl PolicyTrials {
-    fn new(name: &'static str) -> PolicyTrials {
-        PolicyTrials { name, trials: Vec::new(), untriggered: 0 }
+    pub(crate) fn new(name: &'static str, policy: TrialPolicy) -> PolicyTrials {
+        PolicyTrials { name, policy, trials: Vec::new(), untriggered: 0 }
     }
 
-    fn run_trial(
+    pub(crate) fn run_trial(
         &mut self,
         plan: &TrialPlan,
         placement: &super::endpoint::NicPlacement,
@@ -175,7 +180,7 @@ impl PolicyTrials {
 
     /// Returns the number of violations of `exact`: executed operations that were sent again, duplicate executions, and
     /// failed operations.
-    fn violations(&self) -> u64 {
+    pub(crate) fn violations(&self) -> u64 {
         self.trials.iter().map(|trial| trial.resent + trial.doubled + trial.failed).sum()
     }
 
@@ -214,7 +219,7 @@ impl PolicyTrials {
     }
 
     /// Returns the ratio of all resent bytes under this policy to those under `other`.
-    fn resent_bytes_ratio(&self, other: &PolicyTrials) -> f64 {
+    pub(crate) fn resent_bytes_ratio(&self, other: &PolicyTrials) -> f64 {
         let bytes = |policy: &PolicyTrials| -> u64 {
             policy.trials.iter().map(|trial| trial.report.stats.bytes_replayed).sum()
         };
@@ -223,7 +228,7 @@ impl PolicyTrials {
 }
 
 /// Returns a row of single values, without blocks. `spread` is the lowest and the highest value.
-fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
+pub(crate) fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min).min(f64::MAX);
     let high = values.iter().copied().fold(0.0, f64::max);
     Row {
@@ -237,7 +242,7 @@ fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
 }
 
 /// The SplitMix64 generator.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -248,18 +253,16 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// Draws a stage that messages of this size pass, and the number of a packet after the window of operations in flight is
-    /// full.
-    fn fault(&mut self, args: &Args) -> Fault {
-        // Stage 4 lies between two packets of one message.
-        let mtu = args.common.mtu.unwrap_or(4096);
-        let stages: &[u8] = if args.size > mtu { &[1, 2, 3, 4, 5, 6, 7] } else { &[1, 2, 3, 5, 6, 7] };
+    /// Draws a stage that messages of this number of packets pass, and the number of a packet after the window of operations in
+    /// flight is full.
+    pub(crate) fn fault(&mut self, in_flight: u32, packets: u64) -> Fault {
+        let stages: &[u8] = if packets > 1 { &[1, 2, 3, 4, 5, 6, 7] } else { &[1, 2, 3, 5, 6, 7] };
         let stage = stages[self.below(stages.len() as u64) as usize];
-        let fill = u64::from(args.in_flight) * (args.size.div_ceil(mtu) as u64);
+        let fill = u64::from(in_flight) * packets;
         // There are fewer responses than requests: only a quarter of the operations is certain to get a response of its own.
         let count = if matches!(stage, 6 | 7) { fill.div_ceil(4) } else { fill };
         Fault::Link { stage, nth: (count + self.below(2 * count)) as u32 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use mitra_failover::{
-    Completion, Config, DetectorConfig, Domain, FailoverReport, Outcome, Policy, Resolution,
+    Cause, Completion, Config, DetectorConfig, Domain, FailoverReport, Outcome, Policy, RecoveryStats,
+    Resolution,
 };
 use mitra_softnic::SoftNic;
 use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
@@ -16,19 +17,98 @@ use mitra_verbs::{Mtu, PortState, Provider, QpState, Time, WcOpcode};
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, RD_ATOMIC, VirtualBenchQp, VqpInfo, request};
+use super::cached_resend;
 use super::endpoint::{Layout, NicPlacement, post_recv};
 use super::stopwatch::{Deadline, Stopwatch};
 use mitra_peer_process::PeerConnection;
 
-/// The operations that the requester posts in turn. A quarter of them are READs and atomics, so the limit of `RD_ATOMIC`
-/// outstanding READs and atomics allows four times as many operations in flight.
-const MIX: [Op; 8] = [Op::Write, Op::Send, Op::Write, Op::Read, Op::Send, Op::Write, Op::Send, Op::Faa];
 /// The number of receives that each side keeps posted.
-const POSTED_RECVS: u32 = QUEUE_DEPTH;
+pub(crate) const POSTED_RECVS: u32 = QUEUE_DEPTH;
 /// The number of polls between two checks for a message from the other process.
-const POLLS_PER_CHECK: u32 = 256;
+pub(crate) const POLLS_PER_CHECK: u32 = 256;
 /// The number of operations after which a trial ends if the fault has not triggered.
-const MAX_OPS: u64 = 100_000;
+pub(crate) const MAX_OPS: u64 = 100_000;
+
+/// The operations that the requester posts in turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Mix {
+    /// 3 WRITE : 3 SEND : 1 READ : 1 FAA. A quarter of the operations are READs and atomics, so the limit of `RD_ATOMIC`
+    /// outstanding READs and atomics allows four times as many operations in flight.
+    Even,
+    /// 6 READ : 2 WRITE.
+    ReadHeavy,
+    /// 6 WRITE : 1 READ : 1 FAA.
+    WriteHeavy,
+    /// 6 FAA : 1 READ : 1 WRITE.
+    AtomicHeavy,
+}
+
+impl Mix {
+    /// The mixes in which one kind of operation prevails.
+    pub(crate) const HEAVY: [Mix; 3] = [Mix::ReadHeavy, Mix::WriteHeavy, Mix::AtomicHeavy];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Mix::Even => "even",
+            Mix::ReadHeavy => "read-heavy",
+            Mix::WriteHeavy => "write-heavy",
+            Mix::AtomicHeavy => "atomic-heavy",
+        }
+    }
+
+    /// Returns the operation with this number.
+    pub(crate) fn op(self, number: u64) -> Op {
+        use Op::{Faa, Read, Send, Write};
+        let ops = match self {
+            Mix::Even => [Write, Send, Write, Read, Send, Write, Send, Faa],
+            Mix::ReadHeavy => [Read, Read, Read, Write, Read, Read, Read, Write],
+            Mix::WriteHeavy => [Write, Write, Write, Read, Write, Write, Write, Faa],
+            Mix::AtomicHeavy => [Faa, Faa, Faa, Read, Faa, Faa, Faa, Write],
+        };
+        ops[(number % 8) as usize]
+    }
+
+    /// Returns the number of operations of a kind among the first `count`.
+    fn count(self, op: Op, count: u64) -> u64 {
+        (0..count).filter(|&number| self.op(number) == op).count() as u64
+    }
+}
+
+/// The treatment of the operations in flight: a policy of the vQP, or a baseline without a vQP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum TrialPolicy {
+    Exact,
+    Transparent,
+    Blanket,
+    None,
+    /// [`crate::cached_resend`].
+    Cached,
+}
+
+impl TrialPolicy {
+    pub(crate) const ALL: [TrialPolicy; 5] = [
+        TrialPolicy::Exact,
+        TrialPolicy::Transparent,
+        TrialPolicy::Blanket,
+        TrialPolicy::Cached,
+        TrialPolicy::None,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        self.of_vqp().map_or("cached", Policy::name)
+    }
+
+    /// Returns the policy of the vQP, or `None` for the baseline without a vQP.
+    fn of_vqp(self) -> Option<Policy> {
+        match self {
+            TrialPolicy::Exact => Some(Policy::Exact),
+            TrialPolicy::Transparent => Some(Policy::Transparent),
+            TrialPolicy::Blanket => Some(Policy::Blanket),
+            TrialPolicy::None => Some(Policy::None),
+            TrialPolicy::Cached => None,
+        }
+    }
+}
 
 /// How the rail fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -57,7 +137,7 @@ impl fmt::Display for Fault {
 
 impl Fault {
     /// Returns whether the fault is injected at the requester.
-    fn at_requester(self) -> bool {
+    pub(crate) fn at_requester(self) -> bool {
         match self {
             Fault::Link { stage, .. } => matches!(stage, 1 | 2 | 7),
             Fault::Silent(_) => true,
@@ -69,8 +149,8 @@ impl Fault {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TrialPlan {
     pub(crate) placement: NicPlacement,
-    /// Whether the policy is `blanket` instead of `exact`.
-    pub(crate) blanket: bool,
+    pub(crate) policy: TrialPolicy,
+    pub(crate) mix: Mix,
     pub(crate) log: bool,
     pub(crate) in_flight: u32,
     pub(crate) size: usize,
@@ -83,7 +163,7 @@ pub(crate) struct TrialPlan {
 impl TrialPlan {
     fn config(&self) -> Config {
         Config {
-            policy: if self.blanket { Policy::Blanket } else { Policy::Exact },
+            policy: self.policy.of_vqp().unwrap_or_default(),
             completion_log: self.log,
             detector: DetectorConfig {
                 heartbeat_interval: self.heartbeat,
@@ -97,7 +177,7 @@ impl TrialPlan {
         }
     }
 
-    fn layout(&self) -> Layout {
+    pub(crate) fn layout(&self) -> Layout {
         Layout::new(self.size)
     }
 }
@@ -107,6 +187,8 @@ pub(crate) struct TrialResult {
     pub(crate) report: FailoverReport,
     /// The time at which the fault triggered, precise to one poll.
     pub(crate) fault_at: Time,
+    /// The time from the first post to the fault.
+    pub(crate) before_fault: Duration,
     /// The number of operations that the responder had executed before the move and that were sent again nevertheless.
     /// READs are not counted, because a READ is recovered by another READ.
     pub(crate) resent: u64,
@@ -118,26 +200,39 @@ pub(crate) struct TrialResult {
 
 /// The responder's report at the end of a trial.
 #[derive(Debug, Serialize, Deserialize)]
-struct ResponderReport {
+pub(crate) struct ResponderReport {
     /// The number of request packets that the responder's queue pair on the old rail executed.
-    executed: u32,
+    pub(crate) executed: u32,
     /// The time at which the fault triggered at the responder, in ns. `None` if it did not trigger there.
-    fault_at: Option<u64>,
-    detected: Option<u64>,
-    counter: u64,
-    received: u64,
+    pub(crate) fault_at: Option<u64>,
+    pub(crate) detected: Option<u64>,
+    pub(crate) counter: u64,
+    pub(crate) received: u64,
+}
+
+/// What the requester observed until the end of a trial.
+pub(crate) struct Observed {
+    /// The report of the failover, or `None` if there was none.
+    pub(crate) report: Option<FailoverReport>,
+    /// The time of the first post.
+    pub(crate) started: Time,
+    /// The time at which the fault triggered at the requester. `None` if it did not trigger there.
+    pub(crate) fault_at: Option<Time>,
+    pub(crate) mtu: Mtu,
+    pub(crate) posted: u64,
+    pub(crate) completions: Vec<Completion>,
 }
 
 /// One side of a trial, connected to the other.
-struct TrialEndpoint {
-    nics: [Arc<SoftNic>; 2],
-    qp: VirtualBenchQp,
-    layout: Layout,
+pub(crate) struct TrialEndpoint {
+    pub(crate) nics: [Arc<SoftNic>; 2],
+    pub(crate) qp: VirtualBenchQp,
+    pub(crate) layout: Layout,
     fault_at: Option<Time>,
 }
 
 impl TrialEndpoint {
-    fn open(
+    pub(crate) fn open(
         plan: &TrialPlan,
         placement: &NicPlacement,
         connection: &mut PeerConnection,
@@ -156,33 +251,37 @@ impl TrialEndpoint {
         Ok(TrialEndpoint { nics, qp, layout, fault_at: None })
     }
 
-    fn arm(&self, fault: Fault) -> anyhow::Result<()> {
-        let Fault::Link { stage, nth } = fault else { return Ok(()) };
-        let stage = match stage {
-            1 => Stage::Posted,
-            2 => Stage::RequestOnWire,
-            3 => Stage::Arrived,
-            4 => Stage::PartlyExecuted,
-            5 => Stage::Executed,
-            6 => Stage::AckOnWire,
-            7 => Stage::Acknowledged,
-            _ => bail!("the fault has no such stage"),
-        };
-        self.nics[0].faults().arm(Trigger { stage, nth, failure: Failure::LinkDown });
-        Ok(())
-    }
-
     /// Records the time when the link of rail 0 goes down.
     fn detect_link_down(&mut self) {
-        if self.fault_at.is_none()
-            && self.nics[0].query_port().is_ok_and(|port| port.state == PortState::Down)
-        {
+        if self.fault_at.is_none() && is_link_down(&self.nics[0]) {
             let now = self.nics[0].now();
             // The vQP may have detected the failure within the same poll.
             let detected = self.qp.vqp.last_failover().map_or(now, |report| report.detected_at);
             self.fault_at = Some(now.min(detected));
         }
     }
+}
+
+/// Arms a link failure at the NIC of rail 0. A silent loss is not armed: the requester causes it.
+pub(crate) fn arm(nic: &SoftNic, fault: Fault) -> anyhow::Result<()> {
+    let Fault::Link { stage, nth } = fault else { return Ok(()) };
+    let stage = match stage {
+        1 => Stage::Posted,
+        2 => Stage::RequestOnWire,
+        3 => Stage::Arrived,
+        4 => Stage::PartlyExecuted,
+        5 => Stage::Executed,
+        6 => Stage::AckOnWire,
+        7 => Stage::Acknowledged,
+        _ => bail!("the fault has no such stage"),
+    };
+    nic.faults().arm(Trigger { stage, nth, failure: Failure::LinkDown });
+    Ok(())
+}
+
+/// Returns whether the link of a NIC is down.
+pub(crate) fn is_link_down(nic: &SoftNic) -> bool {
+    nic.query_port().is_ok_and(|port| port.state == PortState::Down)
 }
 
 /// Runs the requester of a trial. Returns `None` if the fault did not trigger.
@@ -192,20 +291,52 @@ pub(crate) fn run_requester(
     connection: &mut PeerConnection,
 ) -> anyhow::Result<Option<TrialResult>> {
     let Ok(fault) = plan.fault else { bail!("the plan of this trial has no fault") };
+    if plan.policy == TrialPolicy::Cached {
+        return cached_resend::run_requester(plan, fault, placement, connection);
+    }
     let end = TrialEndpoint::open(plan, placement, connection)?;
     connection.receive::<()>()?;
     if fault.at_requester() {
-        end.arm(fault)?;
+        arm(&end.nics[0], fault)?;
     }
-    let mut run =
-        RequesterRun { end, plan, fault, posted: 0, outstanding: VecDeque::new(), completions: Vec::new() };
+    let started = end.nics[0].now();
+    let mut run = RequesterRun {
+        end,
+        plan,
+        fault,
+        started,
+        posted: 0,
+        outstanding: VecDeque::new(),
+        completions: Vec::new(),
+    };
     run.run_until_recovered()?;
     connection.send(&())?;
     let responder: ResponderReport = connection.receive()?;
-    let seen = run.evaluate(&responder)?;
+    let seen = evaluate(plan, &run.observed(), &responder)?;
     // The responder closes first, so that it does not detect the close of this side as a failure.
     run.end.qp.vqp.close()?;
     Ok(seen)
+}
+
+/// The memory that an operation of a trial uses.
+pub(crate) struct Place {
+    /// The offset in the requester's memory.
+    pub(crate) from: usize,
+    /// The offset in the responder's memory.
+    pub(crate) at: usize,
+    /// The length in bytes.
+    pub(crate) len: usize,
+}
+
+impl Place {
+    /// Returns the place of an operation on messages of `size` bytes.
+    pub(crate) fn of(op: Op, layout: Layout, size: usize) -> Place {
+        match op {
+            Op::Write | Op::Send => Place { from: layout.outbox(), at: layout.inbox(), len: size },
+            Op::Read => Place { from: layout.inbox(), at: layout.outbox(), len: size },
+            Op::Faa => Place { from: layout.word(), at: layout.counter(), len: 8 },
+        }
+    }
 }
 
 /// The work of the requester.
@@ -213,6 +344,8 @@ struct RequesterRun<'a> {
     end: TrialEndpoint,
     plan: &'a TrialPlan,
     fault: Fault,
+    /// The time of the first post.
+    started: Time,
     posted: u64,
     /// Sequence numbers of the operations that have not completed, in posting order.
     outstanding: VecDeque<u64>,
@@ -223,11 +356,12 @@ impl RequesterRun<'_> {
     fn run_until_recovered(&mut self) -> anyhow::Result<()> {
         let mut deadline = Deadline::default();
         loop {
-            let recovered =
-                self.end.qp.vqp.last_failover().is_some_and(|report| report.completed_at.is_some());
-            let over = recovered || self.posted >= MAX_OPS;
+            let vqp = &self.end.qp.vqp;
+            let recovered = vqp.last_failover().is_some_and(|report| report.completed_at.is_some());
+            let closed = vqp.close_reason().is_some();
+            let over = recovered || closed || self.posted >= MAX_OPS;
             // The peer delivers its receives only after it knows that the move is complete.
-            if over && self.outstanding.is_empty() && self.end.qp.vqp.is_move_confirmed() {
+            if over && self.outstanding.is_empty() && (closed || vqp.is_move_confirmed()) {
                 return Ok(());
             }
             while !over && self.outstanding.len() < self.plan.in_flight as usize && self.post()? {}
@@ -239,20 +373,11 @@ impl RequesterRun<'_> {
     /// Posts the next operation. Returns false if an error stopped the vQP.
     fn post(&mut self) -> anyhow::Result<bool> {
         let (layout, qp) = (self.end.layout, &mut self.end.qp);
-        let op = MIX[(self.posted % MIX.len() as u64) as usize];
-        let (len, at) = match op {
-            Op::Write | Op::Send => (self.plan.size, layout.inbox()),
-            Op::Read => (self.plan.size, layout.outbox()),
-            Op::Faa => (8, layout.counter()),
-        };
+        let op = self.plan.mix.op(self.posted);
         if qp.vqp.is_halted() || qp.vqp.close_reason().is_some() {
             return Ok(false);
         }
-        let from = match op {
-            Op::Write | Op::Send => layout.outbox(),
-            Op::Read => layout.inbox(),
-            Op::Faa => layout.word(),
-        };
+        let Place { from, at, len } = Place::of(op, layout, self.plan.size);
         let wr = request(qp, op, from, at, len);
         let seq = qp.vqp.post_send(wr)?;
         ensure!(seq == self.posted, "operation {} has sequence number {seq}", self.posted);
@@ -275,7 +400,9 @@ impl RequesterRun<'_> {
             );
             self.completions.push(*completion);
         }
-        if let Some(ended) = self.end.qp.vqp.close_reason() {
+        if let Some(ended) = self.end.qp.vqp.close_reason()
+            && self.plan.policy != TrialPolicy::None
+        {
             bail!("the virtual queue pair ended: {ended}");
         }
         match self.fault {
@@ -290,58 +417,95 @@ impl RequesterRun<'_> {
         Ok(())
     }
 
-    fn evaluate(&self, responder: &ResponderReport) -> anyhow::Result<Option<TrialResult>> {
-        let Some(report) = self.end.qp.vqp.last_failover() else { return Ok(None) };
-        let fault_at = match (self.end.fault_at, responder.fault_at) {
-            (Some(here), _) => here,
-            (None, Some(there)) => Time::from_nanos(there.min(responder.detected.unwrap_or(there))),
-            (None, None) => bail!("the vQP left a rail that had not failed ({})", report.cause),
-        };
-        // Determines which operations the responder's queue pair on the old rail executed, from its PSN and not from the evidence
-        // that the vQP read.
+    fn observed(&mut self) -> Observed {
         let mtu = self.end.nics[0].query_port().map_or(Mtu::M4096, |port| port.max_mtu);
-        let mut packets_left = u64::from(responder.executed);
-        let executed_before = |completion: &&Completion| {
-            let packets = match MIX[(completion.seq % MIX.len() as u64) as usize] {
-                Op::Faa => 1,
-                _ => mtu.packets(self.plan.size as u64),
-            };
-            let logged = self.plan.log && matches!(completion.opcode, WcOpcode::Write | WcOpcode::FetchAdd);
-            let whole = packets_left >= packets;
-            packets_left = packets_left.saturating_sub(packets + u64::from(logged));
-            whole
+        let completions = std::mem::take(&mut self.completions);
+        let report = match self.plan.policy {
+            TrialPolicy::None => self.report_of_closed(&completions),
+            _ => self.end.qp.vqp.last_failover(),
         };
-        let before: Vec<&Completion> = self.completions.iter().take_while(executed_before).collect();
-        let resent =
-            before.iter().filter(|c| c.resolution == Resolution::Replayed && c.opcode != WcOpcode::Read);
-        let posted =
-            |op: Op| (0..self.posted).filter(|i| MIX[(i % MIX.len() as u64) as usize] == op).count() as u64;
-        let doubled = responder.counter.saturating_sub(posted(Op::Faa))
-            + responder.received.saturating_sub(posted(Op::Send));
-        let failed = self.completions.iter().filter(|c| c.outcome != Outcome::Success).count() as u64;
-        if !self.plan.blanket && failed == 0 {
-            ensure!(
-                responder.counter == posted(Op::Faa) && responder.received == posted(Op::Send),
-                "the responder executed {} FAAs and received {} SENDs, but {} and {} were posted",
-                responder.counter,
-                responder.received,
-                posted(Op::Faa),
-                posted(Op::Send)
-            );
-        }
-        Ok(Some(TrialResult { report, fault_at, resent: resent.count() as u64, doubled, failed }))
+        let (started, fault_at, posted) = (self.started, self.end.fault_at, self.posted);
+        Observed { report, started, fault_at, mtu, posted, completions }
     }
+
+    /// Returns the report of a vQP that a failure has closed.
+    fn report_of_closed(&self, completions: &[Completion]) -> Option<FailoverReport> {
+        self.end.qp.vqp.close_reason()?;
+        let failed = completions.iter().filter(|c| c.outcome != Outcome::Success).count() as u32;
+        let now = self.end.nics[0].now();
+        Some(FailoverReport {
+            epoch: 0,
+            from: 0,
+            to: 0,
+            cause: Cause::Device,
+            stats: RecoveryStats { in_flight: failed, failed, ..RecoveryStats::default() },
+            detected_at: now,
+            fence_began_at: now,
+            fenced_at: now,
+            evidence_at: now,
+            decided_at: now,
+            completed_at: None,
+        })
+    }
+}
+
+/// Compares what the requester observed with what the responder executed. Returns `None` if the fault did not trigger.
+pub(crate) fn evaluate(
+    plan: &TrialPlan,
+    observed: &Observed,
+    responder: &ResponderReport,
+) -> anyhow::Result<Option<TrialResult>> {
+    let Some(report) = observed.report else { return Ok(None) };
+    let fault_at = match (observed.fault_at, responder.fault_at) {
+        (Some(here), _) => here,
+        (None, Some(there)) => Time::from_nanos(there.min(responder.detected.unwrap_or(there))),
+        (None, None) => bail!("the requester left a rail that had not failed ({})", report.cause),
+    };
+    // Determines which operations the responder's queue pair on the old rail executed, from its PSN and not from the evidence
+    // that the vQP read.
+    let mut packets_left = u64::from(responder.executed);
+    let executed_before = |completion: &&Completion| {
+        let packets = match plan.mix.op(completion.seq) {
+            Op::Faa => 1,
+            _ => observed.mtu.packets(plan.size as u64),
+        };
+        let logged = plan.log && matches!(completion.opcode, WcOpcode::Write | WcOpcode::FetchAdd);
+        let whole = packets_left >= packets;
+        packets_left = packets_left.saturating_sub(packets + u64::from(logged));
+        whole
+    };
+    let before: Vec<&Completion> = observed.completions.iter().take_while(executed_before).collect();
+    let resent = before.iter().filter(|c| c.resolution == Resolution::Replayed && c.opcode != WcOpcode::Read);
+    let posted = |op: Op| plan.mix.count(op, observed.posted);
+    let doubled = responder.counter.saturating_sub(posted(Op::Faa))
+        + responder.received.saturating_sub(posted(Op::Send));
+    let failed = observed.completions.iter().filter(|c| c.outcome != Outcome::Success).count() as u64;
+    if plan.policy == TrialPolicy::Exact && failed == 0 {
+        ensure!(
+            responder.counter == posted(Op::Faa) && responder.received == posted(Op::Send),
+            "the responder executed {} FAAs and received {} SENDs, but {} and {} were posted",
+            responder.counter,
+            responder.received,
+            posted(Op::Faa),
+            posted(Op::Send)
+        );
+    }
+    let before_fault = fault_at - observed.started;
+    Ok(Some(TrialResult { report, fault_at, before_fault, resent: resent.count() as u64, doubled, failed }))
 }
 
 /// Runs the responder of a trial.
 pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -> anyhow::Result<()> {
+    if plan.policy == TrialPolicy::Cached {
+        return cached_resend::run_responder(plan, connection);
+    }
     let mut end = TrialEndpoint::open(plan, &plan.placement, connection)?;
     let old = end.qp.vqp.qpn();
     let first =
         end.nics[0].query_qp(old).context("cannot query the first PSN of the rail's queue pair")?.rq_psn;
     let fault = plan.fault.ok().filter(|fault| !fault.at_requester());
     if let Some(fault) = fault {
-        end.arm(fault)?;
+        arm(&end.nics[0], fault)?;
     }
     connection.send(&())?;
     let (mut polls, mut received) = (0_u32, 0);
@@ -350,7 +514,9 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
         let received_now =
             end.qp.poll_raw().iter().filter(|c| c.opcode == WcOpcode::Recv && c.is_success()).count();
         received += received_now as u64;
-        for _ in 0..received_now {
+        // A closed vQP takes no receives.
+        let posts = if end.qp.vqp.close_reason().is_none() { received_now } else { 0 };
+        for _ in 0..posts {
             post_recv(&mut end.qp, end.layout)?;
         }
         if fault.is_some() {

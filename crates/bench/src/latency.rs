@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Message sizes in bytes, multiples of 8, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "8,4096,65536", value_parser = super::parse_size)]
     size: Vec<usize>,
-    /// Round trips per block for 8 bytes; half as many for 4 KiB, a tenth for 64 KiB
+    /// Round trips per block for 8 bytes; half as many for 4 KiB, a tenth for 64 KiB, a hundredth for 1 MiB
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(10..=10_000_000))]
     iters: u64,
     /// Blocks per variant
@@ -72,8 +72,8 @@ impl Block {
 /// The parameters of the second process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    placement: NicPlacement,
-    half: usize,
+    pub(crate) placement: NicPlacement,
+    pub(crate) half: usize,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -97,28 +97,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let total: u64 = cases.iter().map(|&(_, len)| variants(len).len() as u64 * u64::from(args.blocks)).sum();
     let bar = progress(total);
-    let (mut rows, mut number) = (Vec::new(), 0);
+    let (mut rows, mut blocks) = (Vec::new(), Measurement::new(args.iters, args.signal_every));
     for (op, len) in cases {
         bar.set_message(format!("{} of {len} bytes", op.name()));
         let variants = variants(len);
-        let rounds = (args.iters / iteration_divisor(len)).max(10);
         let results = interleave_blocks(&variants, args.blocks, |variant| {
-            number += 1;
-            let signal_every = args.signal_every;
-            let block = Block { number, variant, op, len, rounds, signal_every };
-            peer.connection.send(&Some(block))?;
-            let laps = endpoint
-                .run(variant, &Client(&block), &mut peer.connection)
-                .and_then(|laps| Ok(peer.connection.receive::<()>().map(|()| laps)?))
-                .map_err(|error| run_error(&mut peer, error))?;
+            let measured = blocks.measure(&mut endpoint, &mut peer, variant, op, len)?;
             bar.inc(1);
-            let one_way = |quantile| micros(laps.value_at_quantile(quantile)) / 2.0;
-            Ok((one_way(0.5), one_way(0.99)))
+            Ok(measured)
         })?;
         rows.extend(interleave::rows(op, len, "us", &variants, &results));
     }
     bar.finish_and_clear();
-    peer.connection.send(&None::<Block>)?;
+    Measurement::finish(&mut peer)?;
     peer.wait()?;
     let mut notes = machine.warnings();
     notes.push(
@@ -129,8 +120,51 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "iters": args.iters, "blocks": args.blocks, "mtu": mtu, "rails": 2,
         "signal_every": args.signal_every, "send_wrs": QUEUE_DEPTH, "policy": "exact", "progress": "inline polling",
     });
-    Report { name: "latency", unit: "us", machine, settings, rows, notes }.print(args.common.json)?;
+    Report { name: "latency", unit: "us", machine, settings, rows, claims: Vec::new(), notes }
+        .print(args.common.json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Measures blocks, and numbers them.
+pub(crate) struct Measurement {
+    /// Round trips per block for 8 bytes.
+    iters: u64,
+    signal_every: u64,
+    /// The number of the last block.
+    number: u32,
+}
+
+impl Measurement {
+    pub(crate) fn new(iters: u64, signal_every: u64) -> Measurement {
+        Measurement { iters, signal_every, number: 0 }
+    }
+
+    /// Measures one block between this process and a second one that runs [`peer`]. Returns the median and the 99th
+    /// percentile of the one-way latency, in microseconds.
+    pub(crate) fn measure(
+        &mut self,
+        endpoint: &mut Endpoint,
+        peer: &mut PeerProcess,
+        variant: Variant,
+        op: Op,
+        len: usize,
+    ) -> anyhow::Result<(f64, f64)> {
+        self.number += 1;
+        let rounds = (self.iters / iteration_divisor(len)).max(10);
+        let block = Block { number: self.number, variant, op, len, rounds, signal_every: self.signal_every };
+        peer.connection.send(&Some(block))?;
+        let laps = endpoint
+            .run(variant, &Client(&block), &mut peer.connection)
+            .and_then(|laps| Ok(peer.connection.receive::<()>().map(|()| laps)?))
+            .map_err(|error| run_error(peer, error))?;
+        let one_way = |quantile| micros(laps.value_at_quantile(quantile)) / 2.0;
+        Ok((one_way(0.5), one_way(0.99)))
+    }
+
+    /// Ends [`peer`] in the second process.
+    pub(crate) fn finish(peer: &mut PeerProcess) -> anyhow::Result<()> {
+        Ok(peer.connection.send(&None::<Block>)?)
+    }
 }
 
 /// Returns the divisor of the number of round trips for messages of this length, relative to 8 bytes.
@@ -138,7 +172,8 @@ fn iteration_divisor(len: usize) -> u64 {
     match len {
         0..1024 => 1,
         1024..=16384 => 2,
-        _ => 10,
+        16385..=262_144 => 10,
+        _ => 100,
     }
 }
 

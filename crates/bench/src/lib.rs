@@ -3,6 +3,7 @@
 
 mod bandwidth;
 mod bench_qp;
+mod cached_resend;
 mod consensus;
 mod endpoint;
 mod failover;
@@ -14,6 +15,7 @@ mod report;
 mod resident_memory;
 mod stopwatch;
 mod udp_baseline;
+mod varuna;
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -48,6 +50,7 @@ enum BenchCommand {
     Failover(failover::Args),
     Memory(resident_memory::Args),
     Programs(programs::Args),
+    Varuna(varuna::Args),
 }
 
 /// Options of every benchmark that opens NICs.
@@ -86,6 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         BenchCommand::Failover(args) => failover::run(args),
         BenchCommand::Memory(args) => resident_memory::run(args),
         BenchCommand::Programs(args) => programs::run(args),
+        BenchCommand::Varuna(args) => varuna::run(args),
     };
     match done {
         Err(error) if error.is::<RunFailed>() => {
@@ -104,6 +108,7 @@ enum Task {
     Bandwidth(bandwidth::Setup),
     Failover,
     Memory(resident_memory::Setup),
+    ManyVqps(varuna::ManyVqpsSetup),
 }
 
 /// Runs the second process. The first message from the first process describes the task.
@@ -118,6 +123,7 @@ pub fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
         Task::Bandwidth(setup) => bandwidth::peer(&setup, connection),
         Task::Failover => failover::peer(connection),
         Task::Memory(setup) => resident_memory::peer(&setup, connection),
+        Task::ManyVqps(setup) => varuna::many_vqps_peer(&setup, connection),
     }
 }
 

@@ -146,7 +146,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .into(),
     );
     let settings = serde_json::json!({ "iters": args.iters, "blocks": args.blocks });
-    Report { name: "programs", unit: "us", machine, settings, rows, notes }.print(args.json)?;
+    Report { name: "programs", unit: "us", machine, settings, rows, claims: Vec::new(), notes }
+        .print(args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -17,8 +17,27 @@ pub(crate) struct Report {
     /// The options of the run and derived values.
     pub(crate) settings: serde_json::Value,
     pub(crate) rows: Vec<Row>,
+    /// Claims of a paper beside the figures of this run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) claims: Vec<Claim>,
     /// Warnings and explanations for the reader.
     pub(crate) notes: Vec<String>,
+}
+
+/// A figure of this run beside what a paper claims and what this project aims at.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Claim {
+    /// The name of the figure. It is stable.
+    pub(crate) name: String,
+    /// The paper's figure.
+    pub(crate) paper: &'static str,
+    pub(crate) target: &'static str,
+    /// The figure of this run.
+    #[serde(serialize_with = "rounded")]
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
+    /// Whether the figure reaches the target.
+    pub(crate) met: bool,
 }
 
 /// One measured value.
@@ -136,6 +155,24 @@ impl Report {
         Ok(out.flush()?)
     }
 
+    /// Prints the claims, if there are any.
+    fn claims_table(&self, out: &mut impl Write) -> io::Result<()> {
+        if self.claims.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).add_row(vec!["figure", "paper", "target", "here", "unit", ""]);
+        for claim in &self.claims {
+            let met = if claim.met { "met" } else { "MISSED" };
+            let here = format_figure(claim.value);
+            table.add_row(vec![&claim.name, claim.paper, claim.target, &here, claim.unit, met]);
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        writeln!(out, "\n{}", table.trim_fmt())
+    }
+
     fn table(&self, out: &mut impl Write) -> io::Result<()> {
         const HEADER: [&str; 7] = ["", "unit", "median", "p99", "beside", "its median", "ratio"];
         const NUMBERS: [usize; 3] = [2, 3, 5];
@@ -151,6 +188,7 @@ impl Report {
             }
         }
         writeln!(out, "{}", table.trim_fmt())?;
+        self.claims_table(out)?;
         let machine = &self.machine;
         writeln!(out, "\n{}, {} CPUs, Linux {}", machine.cpu, machine.cpus, machine.kernel)?;
         for note in &self.notes {
@@ -161,7 +199,7 @@ impl Report {
 }
 
 /// Formats a number with three significant digits and at most three decimals.
-fn format_figure(value: f64) -> String {
+pub(crate) fn format_figure(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 || v == v.trunc() => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
@@ -227,13 +265,13 @@ impl Blocks {
 
 impl Row {
     /// Returns the cells of the text table.
-    fn cells(&self) -> Vec<String> {
+    pub(crate) fn cells(&self) -> [String; 7] {
         let ratio = match (self.ratio, self.aa_ratio) {
             (Some(ratio), Some(aa)) => format!("{ratio:.3} (A/A {aa:.3})"),
             (Some(ratio), None) => format!("{ratio:.3}"),
             _ => String::new(),
         };
-        vec![
+        [
             self.name.clone(),
             self.unit.to_owned(),
             format_figure(self.median),

@@ -94,7 +94,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
          with 32 receive buffers.",
         args.count
     )];
-    Report { name: "memory", unit: "B", machine, settings, rows, notes }.print(args.common.json)?;
+    Report { name: "memory", unit: "B", machine, settings, rows, claims: Vec::new(), notes }
+        .print(args.common.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -160,7 +161,7 @@ fn measure<L: BenchQp>(
 }
 
 /// Returns the resident bytes of this process.
-fn resident() -> anyhow::Result<u64> {
+pub(crate) fn resident() -> anyhow::Result<u64> {
     let text =
         fs::read_to_string("/proc/self/smaps_rollup").context("cannot read /proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).context("no Rss in smaps_rollup")?;

@@ -258,6 +258,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "iters": args.iters, "blocks": args.blocks, "size": args.size, "memories": m, "processes": PROCESSES, "rails": 2,
         "requests": args.requests,
     });
-    Report { name: "agreement", unit: "us", machine, settings, rows, notes }.print(args.json)?;
+    Report { name: "agreement", unit: "us", machine, settings, rows, claims: Vec::new(), notes }
+        .print(args.json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -26,6 +26,8 @@ pub struct FailoverReport {
     pub fence_began_at: Time,
     /// The time at which this end's fence was done.
     pub fenced_at: Time,
+    /// The time at which this end had the peer's evidence.
+    pub evidence_at: Time,
     /// The time at which this end had decided every operation in flight. The replay begins then.
     pub decided_at: Time,
     /// The time at which the last operation that was in flight had completed. `None` until then.
@@ -69,6 +71,7 @@ impl ReportRecorder {
             detected_at: now,
             fence_began_at: now,
             fenced_at: now,
+            evidence_at: now,
             decided_at: now,
             completed_at: None,
         };
@@ -103,6 +106,12 @@ impl ReportRecorder {
             if let Some(span) = &mut self.span {
                 span.on_fenced(current);
             }
+        }
+    }
+
+    pub(super) fn on_evidence(&mut self, now: Time) {
+        if let Some(current) = &mut self.current {
+            current.evidence_at = now;
         }
     }
 

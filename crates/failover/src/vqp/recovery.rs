@@ -511,6 +511,7 @@ impl Recovery {
 
     /// Decides the operations in flight, moves to `rail`, and starts the replay there.
     fn decide_and_move(&mut self, dp: &mut Datapath, rail: usize, peer_evidence: &Evidence) {
+        self.report.on_evidence(dp.now());
         let old = self.active_rail();
         let next_seq = dp.send().ledger().next_seq();
         let Some(ballot) = self.negotiation().and_then(RailNegotiation::move_ballot) else { return };

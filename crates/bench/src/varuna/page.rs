@@ -1,0 +1,175 @@
+//! `--report FILE.html`: one page with the claims, the plots and all rows.
+
+use anyhow::Context;
+use askama::Template;
+
+use super::plot::{Arrangement, Plot};
+use crate::failover_trial::{Mix, TrialPolicy};
+use crate::report::{Claim, Report, Row, format_figure};
+
+#[derive(Template)]
+#[template(path = "varuna/page.html")]
+struct Page<'a> {
+    machine: String,
+    met: usize,
+    claims: Vec<ClaimLine<'a>>,
+    plots: Vec<Plot>,
+    rows: Vec<[String; 7]>,
+    notes: &'a [String],
+    version: &'static str,
+}
+
+struct ClaimLine<'a> {
+    claim: &'a Claim,
+    value: String,
+}
+
+/// Returns the report as HTML.
+///
+/// # Errors
+/// Fails if the template does.
+pub(super) fn render(report: &Report) -> anyhow::Result<String> {
+    let machine = &report.machine;
+    let page = Page {
+        machine: format!(
+            "{}, {} CPUs, Linux {}, load {:.1}",
+            machine.cpu, machine.cpus, machine.kernel, machine.load
+        ),
+        met: report.claims.iter().filter(|claim| claim.met).count(),
+        claims: report
+            .claims
+            .iter()
+            .map(|claim| ClaimLine { claim, value: format_figure(claim.value) })
+            .collect(),
+        plots: plots(&report.rows),
+        rows: report.rows.iter().map(Row::cells).collect(),
+        notes: &report.notes,
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    page.render().context("cannot render the report")
+}
+
+/// Returns the plots for which the run has rows.
+fn plots(rows: &[Row]) -> Vec<Plot> {
+    let find = |name: &str| rows.iter().find(|row| row.name == name);
+    let mut plots = Vec::new();
+    for (measure, title) in
+        [("", "Latency above the bare queue pair"), ("/rate", "Throughput above the bare queue pair")]
+    {
+        plots.extend(overhead(rows, measure, title));
+    }
+    for mix in Mix::HEAVY {
+        plots.extend(in_flight(&find, mix));
+    }
+    plots.extend(resent(&find, "", "Payload sent again after a failure", "B"));
+    plots.extend(resent(
+        &find,
+        "/recovery",
+        "Time from detection to the last completion of what was in flight",
+        "µs",
+    ));
+    plots.extend(phases(&find));
+    plots.extend(timeline(&find));
+    plots
+}
+
+/// Draws the ratios of the rows `overhead/OP/SIZE/EVIDENCE` + `measure`.
+fn overhead(rows: &[Row], measure: &str, title: &str) -> Option<Plot> {
+    const EVIDENCE: [&str; 4] = ["aa", "none", "psn", "log"];
+    let mut groups: Vec<(String, Vec<f64>)> = Vec::new();
+    for row in rows {
+        let parts: Vec<&str> = row.name.split('/').collect();
+        let is_measure = if measure.is_empty() { parts.len() == 4 } else { parts.len() == 5 };
+        if parts[0] != "overhead" || !is_measure || parts[3] == "qp" {
+            continue;
+        }
+        let name = format!("{} {}", parts[1], format_size(parts[2]));
+        if groups.last().is_none_or(|(last, _)| *last != name) {
+            groups.push((name, Vec::new()));
+        }
+        let percent = (row.ratio.unwrap_or(1.0) - 1.0) * 100.0;
+        groups.last_mut().map(|(_, values)| values.push(percent))?;
+    }
+    let caption = "Medians over the rounds of one run, in percent. aa is a second bare queue pair: its distance from 0 is the noise.";
+    (!groups.is_empty()).then(|| Plot::bars((title, caption), "%", &EVIDENCE, &groups, Arrangement::Beside))
+}
+
+/// Formats a size in bytes with a binary unit.
+fn format_size(bytes: &str) -> String {
+    match bytes.parse::<u64>() {
+        Ok(bytes) if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        Ok(bytes) if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+/// Draws the operations in flight of one mix by class, over the failure times.
+fn in_flight<'a>(find: &impl Fn(&str) -> Option<&'a Row>, mix: Mix) -> Option<Plot> {
+    let of = |class: &str| find(&format!("inflight/{}/{class}", mix.name()));
+    let (pre, post, times) = (of("pre-failure")?, of("post-failure")?, of("failure_time")?);
+    let groups: Vec<(String, Vec<f64>)> = pre
+        .blocks
+        .iter()
+        .zip(&post.blocks)
+        .zip(&times.blocks)
+        .map(|((&pre, &post), &time)| (format!("{time:.0} µs"), vec![post, pre]))
+        .collect();
+    let title = format!("Operations in flight at the failure, {} mix", mix.name());
+    let caption = "One bar for each failure, in the order of the time since the first post (the paper's figure 3). Executed \
+                   operations need no retransmission.";
+    let legend = ["post-failure (executed)", "pre-failure (not executed)"];
+    Some(Plot::bars((&title, caption), "", &legend, &groups, Arrangement::Stacked))
+}
+
+/// Draws the medians of `resent/POLICY/MIX` + `measure`.
+fn resent<'a>(
+    find: &impl Fn(&str) -> Option<&'a Row>,
+    measure: &str,
+    title: &str,
+    unit: &str,
+) -> Option<Plot> {
+    let policies = TrialPolicy::ALL.map(TrialPolicy::name);
+    let groups: Vec<(String, Vec<f64>)> = Mix::HEAVY
+        .iter()
+        .map(|mix| {
+            let value = |policy: &&str| {
+                find(&format!("resent/{policy}/{}{measure}", mix.name())).map_or(0.0, |row| row.median)
+            };
+            (mix.name().to_owned(), policies.iter().map(value).collect())
+        })
+        .collect();
+    find(&format!("resent/exact/{}", Mix::ReadHeavy.name()))?;
+    let caption = "Medians over the failures. blanket, cached and none are baselines: blanket and cached execute operations \
+                   twice, none and transparent end operations in errors.";
+    Some(Plot::bars((title, caption), unit, &policies, &groups, Arrangement::Beside))
+}
+
+/// Draws the phases of a failover.
+fn phases<'a>(find: &impl Fn(&str) -> Option<&'a Row>) -> Option<Plot> {
+    let names = super::trials::PHASES;
+    let median = |name: &&str| Some(find(&format!("failover/{name}"))?.median);
+    let p99 = |name: &&str| Some(find(&format!("failover/{name}"))?.p99);
+    let groups = [
+        ("median of each phase".to_owned(), names.iter().map(median).collect::<Option<Vec<f64>>>()?),
+        ("99th percentile of each phase".to_owned(), names.iter().map(p99).collect::<Option<Vec<f64>>>()?),
+    ];
+    let caption = "From the fault to the last completion of the operations that were in flight.";
+    let title = "Phases of a failover under exact";
+    Some(Plot::bars((title, caption), "µs", &names, &groups, Arrangement::Stacked))
+}
+
+/// Draws the payload per millisecond.
+fn timeline<'a>(find: &impl Fn(&str) -> Option<&'a Row>) -> Option<Plot> {
+    let rate = find("timeline/rate")?;
+    let points = rate.blocks.iter().enumerate().map(|(ms, &rate)| (ms as f64, rate)).collect();
+    let mark = |name: &str, text: &str| Some((find(&format!("timeline/{name}_at"))?.median, text.to_owned()));
+    let marks = [mark("failover", "rail 0 fails")?, mark("failback", "rail 1 fails")?];
+    let caption = "The link of rail 0 heals before that of rail 1 fails, so the second failure returns the vQP to rail 0.";
+    Some(Plot::lines(
+        ("Throughput through a failure and back", caption),
+        ("ms", "MB/s"),
+        &["WRITE"],
+        &[points],
+        &marks,
+    ))
+}
