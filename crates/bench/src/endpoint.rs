@@ -102,6 +102,7 @@ pub(crate) struct Endpoint {
     pub(crate) vqp: VirtualBenchQp,
     pub(crate) vqp_none: VirtualBenchQp,
     pub(crate) vqp_log: VirtualBenchQp,
+    pub(crate) vqp_log4: VirtualBenchQp,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -112,6 +113,7 @@ struct EndpointInfo {
     vqp: VqpInfo,
     vqp_none: VqpInfo,
     vqp_log: VqpInfo,
+    vqp_log4: VqpInfo,
 }
 
 impl Endpoint {
@@ -134,17 +136,23 @@ impl Endpoint {
             detector: detector(),
             ..mitra_failover::Config::default()
         };
-        let virtual_qp = |policy: Policy, log: bool| -> anyhow::Result<VirtualBenchQp> {
-            let config = mitra_failover::Config { policy, completion_log: log, ..config };
+        let virtual_qp = |policy: Policy, log: Option<u32>| -> anyhow::Result<VirtualBenchQp> {
+            let config = mitra_failover::Config {
+                policy,
+                completion_log: log.is_some(),
+                completion_log_interval: log.unwrap_or(1),
+                ..config
+            };
             VirtualBenchQp::new(&domain, config, layout.len())
         };
         let mut endpoint = Endpoint {
             udp: UdpBaseline::open()?,
             qp: RcBenchQp::new(&providers[0], layout.len(), random()? as u32)?,
             aa: RcBenchQp::new(&providers[0], layout.len(), random()? as u32)?,
-            vqp: virtual_qp(Policy::Exact, false)?,
-            vqp_none: virtual_qp(Policy::None, false)?,
-            vqp_log: virtual_qp(Policy::Exact, true)?,
+            vqp: virtual_qp(Policy::Exact, None)?,
+            vqp_none: virtual_qp(Policy::None, None)?,
+            vqp_log: virtual_qp(Policy::Exact, Some(1))?,
+            vqp_log4: virtual_qp(Policy::Exact, Some(4))?,
             layout,
             nics,
         };
@@ -156,12 +164,14 @@ impl Endpoint {
         endpoint.vqp.connect(&peer.vqp)?;
         endpoint.vqp_none.connect(&peer.vqp_none)?;
         endpoint.vqp_log.connect(&peer.vqp_log)?;
+        endpoint.vqp_log4.connect(&peer.vqp_log4)?;
         for _ in 0..RECVS {
             post_recv(&mut endpoint.qp, layout)?;
             post_recv(&mut endpoint.aa, layout)?;
             post_recv(&mut endpoint.vqp, layout)?;
             post_recv(&mut endpoint.vqp_none, layout)?;
             post_recv(&mut endpoint.vqp_log, layout)?;
+            post_recv(&mut endpoint.vqp_log4, layout)?;
         }
         // Neither side posts before both are connected.
         connection.send(&())?;
@@ -177,6 +187,7 @@ impl Endpoint {
             vqp: self.vqp.info()?,
             vqp_none: self.vqp_none.info()?,
             vqp_log: self.vqp_log.info()?,
+            vqp_log4: self.vqp_log4.info()?,
         })
     }
 
@@ -214,6 +225,7 @@ impl Endpoint {
             Variant::Vqp => task.on_qp(&mut self.vqp, self.layout, connection),
             Variant::VqpNone => task.on_qp(&mut self.vqp_none, self.layout, connection),
             Variant::VqpLog => task.on_qp(&mut self.vqp_log, self.layout, connection),
+            Variant::VqpLog4 => task.on_qp(&mut self.vqp_log4, self.layout, connection),
         }
     }
 
@@ -277,6 +289,9 @@ pub(crate) enum Variant {
     /// A virtual queue pair with a completion log
     #[value(name = "vqp+log")]
     VqpLog,
+    /// A virtual queue pair with a completion log that has one entry for four WRITEs
+    #[value(name = "vqp+log4")]
+    VqpLog4,
 }
 
 impl Variant {
@@ -289,6 +304,7 @@ impl Variant {
             Variant::Vqp => "vqp",
             Variant::VqpNone => "vqp+none",
             Variant::VqpLog => "vqp+log",
+            Variant::VqpLog4 => "vqp+log4",
         }
     }
 }

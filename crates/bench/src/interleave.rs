@@ -40,9 +40,9 @@ pub(crate) fn rows(
         let baseline = match variant {
             Variant::UdpBaseline => return row,
             Variant::Qp => Variant::UdpBaseline,
-            Variant::Aa | Variant::Vqp | Variant::VqpNone | Variant::VqpLog => Variant::Qp,
+            Variant::Aa | Variant::Vqp | Variant::VqpNone | Variant::VqpLog | Variant::VqpLog4 => Variant::Qp,
         };
-        let aa_ratio = aa.filter(|_| matches!(variant, Variant::Vqp | Variant::VqpNone | Variant::VqpLog));
+        let aa_ratio = aa.filter(|_| !matches!(variant, Variant::UdpBaseline | Variant::Qp | Variant::Aa));
         match of(baseline) {
             Some(baseline_blocks) => {
                 Row { aa_ratio, ..row.with_baseline(blocks, name(baseline), baseline_blocks) }

@@ -207,6 +207,11 @@ impl VirtualQpBuilder {
         self.with(|config| config.completion_log = on)
     }
 
+    /// Sets [`Config::completion_log_interval`]. Default: 1. The two ends may differ.
+    pub fn completion_log_interval(self, writes: u32) -> VirtualQpBuilder {
+        self.with(|config| config.completion_log_interval = writes)
+    }
+
     /// Sets [`Config::completion_log_entries`]. Default: this end's `send_wrs`.
     pub fn completion_log_entries(self, entries: u32) -> VirtualQpBuilder {
         self.with(|config| config.completion_log_entries = Some(entries))

@@ -152,6 +152,11 @@ pub struct Config {
     /// Whether to keep a completion log at the responder. It is evidence that survives a failure of the responder's NIC, and costs one small
     /// packet for each WRITE and atomic.
     pub completion_log: bool,
+    /// The number of WRITEs for which this end writes one entry into the peer's completion log: an entry follows every atomic, and a WRITE if
+    /// this many WRITEs have no entry. If the responder's NIC fails, at most this many WRITEs at the end of the executed prefix are not
+    /// decided (with the responder's PSN, every operation is). 0 counts as 1. So does every value with [`Config::durable`], and if a NIC of the
+    /// peer acknowledges data before it places them: there, only entries prove that a completed WRITE is in memory.
+    pub completion_log_interval: u32,
     /// The minimum number of slots in this end's completion log. It must be at least the peer's `send_wrs`. `None` stands for this end's
     /// `send_wrs`.
     pub completion_log_entries: Option<u32>,
@@ -206,6 +211,7 @@ impl Default for Config {
             policy: Policy::Exact,
             write_policy: WritePolicy::Strict,
             completion_log: false,
+            completion_log_interval: 1,
             completion_log_entries: None,
             durable: false,
             fencing: Fencing::On,

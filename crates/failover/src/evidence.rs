@@ -58,7 +58,7 @@ impl Kind {
         matches!(self, Kind::Send | Kind::WriteImm)
     }
 
-    /// Returns whether a completion log entry follows the operation.
+    /// Returns whether a completion log entry may follow the operation.
     pub fn is_logged(self) -> bool {
         matches!(self, Kind::Write | Kind::WriteImm | Kind::Atomic)
     }
@@ -75,6 +75,8 @@ pub struct InFlight {
     pub first: Psn,
     /// The number of packets, without the packet of the log entry.
     pub packets: u32,
+    /// Whether a log entry follows the operation.
+    pub logged: bool,
 }
 
 /// The requester's record of the operations that completed on the failed rail.
@@ -168,8 +170,8 @@ pub fn judge(
         return Err(Contradiction::LostAfterAck { proven: evidence.log, completed });
     };
     let verdicts = match evidence.psn {
-        Some(psn) => judge_by_psn(ops, completed, psn, log)?,
-        None => judge_by_records(ops, received, evidence.log, log),
+        Some(psn) => judge_by_psn(ops, completed, psn)?,
+        None => judge_by_records(ops, received, evidence.log),
     };
     // The other sources must agree with the verdicts.
     let executed_two_sided = ops
@@ -182,8 +184,7 @@ pub fn judge(
     }
     if log {
         if let Some(psn) = evidence.psn {
-            let entries =
-                ops.iter().filter(|op| op.kind.is_logged()).map(|op| (op.seq, op.first.add(op.packets)));
+            let entries = ops.iter().filter(|op| op.logged).map(|op| (op.seq, op.first.add(op.packets)));
             let logged = completed
                 .maybe_logged
                 .into_iter()
@@ -210,19 +211,14 @@ fn packets_before(first: Psn, next: Psn) -> u32 {
 }
 
 /// Returns the verdicts that follow from the responder's next expected PSN.
-fn judge_by_psn(
-    ops: &[InFlight],
-    completed: Completed,
-    psn: Psn,
-    log: bool,
-) -> Result<Vec<Verdict>, Contradiction> {
+fn judge_by_psn(ops: &[InFlight], completed: Completed, psn: Psn) -> Result<Vec<Verdict>, Contradiction> {
     // The responder executed every completed operation, but perhaps not the log entry after the last of them.
     let floor = completed.maybe_logged.map(|(_, entry)| entry).or(ops.first().map(|op| op.first));
     if floor.is_some_and(|floor| psn.distance(floor) >= HALF_PSN_SPACE) {
         return Err(Contradiction::Sources { sources: "responder PSN and completions" });
     }
     if let Some(last) = ops.last() {
-        let end = last.packets + u32::from(log && last.kind.is_logged());
+        let end = last.packets + u32::from(last.logged);
         if packets_before(last.first, psn) > end {
             return Err(Contradiction::Sources { sources: "responder PSN and posted operations" });
         }
@@ -239,7 +235,7 @@ fn judge_by_psn(
 
 /// Returns the verdicts that follow from the receiver record and the completion log. `received` is the number of operations in flight that
 /// consumed a receive.
-fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>, log: bool) -> Vec<Verdict> {
+fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>) -> Vec<Verdict> {
     // Lower bound: a record shows that an operation was executed. All operations before it were executed, too.
     let mut consumed = 0;
     let mut proven = 0;
@@ -248,7 +244,7 @@ fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>, log:
             consumed += 1;
             proven = i + 1;
         }
-        if op.kind.is_logged() && last_log.is_some_and(|last| op.seq <= last) {
+        if op.logged && last_log.is_some_and(|last| op.seq <= last) {
             proven = i + 1;
         }
     }
@@ -273,7 +269,7 @@ fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>, log:
                     Verdict::Ambiguous
                 }
                 Kind::Write | Kind::Atomic => {
-                    beyond = log;
+                    beyond = op.logged;
                     Verdict::Ambiguous
                 }
                 Kind::Read => Verdict::Ambiguous,
@@ -294,8 +290,9 @@ mod tests {
             .enumerate()
             .map(|(i, &(kind, packets))| {
                 let first = psn;
-                psn = psn.add(packets + u32::from(log && kind.is_logged()));
-                InFlight { seq: 100 + i as u64, kind, first, packets }
+                let logged = log && kind.is_logged();
+                psn = psn.add(packets + u32::from(logged));
+                InFlight { seq: 100 + i as u64, kind, first, packets, logged }
             })
             .collect()
     }
@@ -350,6 +347,39 @@ mod tests {
         assert_eq!(v, [Executed, Executed, Ambiguous, Ambiguous, NotExecuted]);
         let v = judge(&ops, Completed::default(), &evidence(None, Some(103), 1), true, true).unwrap();
         assert_eq!(v, [Executed, Executed, Executed, Executed, Ambiguous]);
+    }
+
+    /// Three WRITEs, of which the last has the entry, and a WRITE behind it whose entry is not due yet.
+    fn ops_with_one_entry() -> Vec<InFlight> {
+        let psn = Psn::new(0xff_fffa);
+        let op = |i: u32, at: u32| InFlight {
+            seq: 100 + u64::from(i),
+            kind: Write,
+            first: psn.add(at),
+            packets: 1,
+            logged: i == 2,
+        };
+        vec![op(0, 0), op(1, 1), op(2, 2), op(3, 4)]
+    }
+
+    #[test]
+    fn entry_of_every_third_write_leaves_three_ambiguous() {
+        let ops = ops_with_one_entry();
+        let v = judge(&ops, Completed::default(), &evidence(None, None, 0), true, true).unwrap();
+        assert_eq!(v, [Ambiguous, Ambiguous, Ambiguous, NotExecuted]);
+        let v = judge(&ops, Completed::default(), &evidence(None, Some(102), 0), true, true).unwrap();
+        assert_eq!(v, [Executed, Executed, Executed, Ambiguous]);
+    }
+
+    #[test]
+    fn psn_decides_writes_without_an_entry() {
+        let ops = ops_with_one_entry();
+        let judge = |psn, log| judge(&ops, Completed::default(), &evidence(Some(psn), log, 0), true, true);
+        assert_eq!(judge(1, None).unwrap(), [Executed, NotExecuted, NotExecuted, NotExecuted]);
+        assert_eq!(judge(3, None).unwrap(), [Executed, Executed, Executed, NotExecuted]);
+        assert_eq!(judge(5, Some(102)).unwrap(), [Executed; 4]);
+        // An entry that the PSN does not contain, one that it contains and the log does not, and a packet that was not posted.
+        assert!(judge(3, Some(102)).is_err() && judge(4, None).is_err() && judge(6, Some(102)).is_err());
     }
 
     #[test]

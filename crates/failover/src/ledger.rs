@@ -55,6 +55,8 @@ struct Op {
     first_psn: Psn,
     /// The number of packets, without the packet of the log entry.
     packets: u32,
+    /// Whether a log entry follows the operation on the rail on which it was last posted. Not valid before the operation is posted.
+    logged: bool,
     state: State,
     resolution: Resolution,
     /// The number of bytes for the completion.
@@ -98,6 +100,10 @@ pub struct Ledger {
     rd_atomic: u32,
     /// Whether the vQP keeps a completion log.
     log: bool,
+    /// The number of WRITEs for which one log entry is posted, see [`Config::completion_log_interval`](crate::Config::completion_log_interval).
+    log_interval: u32,
+    /// The number of WRITEs posted since the last log entry.
+    unlogged: u32,
     mtu: Mtu,
     /// The PSN of the next packet on the active rail.
     next_psn: Psn,
@@ -125,6 +131,8 @@ impl Ledger {
             depth: depth as usize,
             rd_atomic: u32::from(rd_atomic),
             log,
+            log_interval: 1,
+            unlogged: 0,
             mtu,
             next_psn: psn,
             fetches_in_flight: 0,
@@ -135,6 +143,11 @@ impl Ledger {
             drain: Drain::default(),
             halted: false,
         }
+    }
+
+    /// Sets the number of WRITEs for which one log entry is posted. Nothing has been posted yet.
+    pub fn with_log_interval(self, log_interval: u32) -> Ledger {
+        Ledger { log_interval, ..self }
     }
 
     /// Returns whether the ledger has room for another operation.
@@ -196,6 +209,7 @@ impl Ledger {
             kind,
             first_psn: Psn::default(),
             packets,
+            logged: false,
             state: State::Pending,
             resolution: Resolution::Direct,
             byte_len: 0,
@@ -247,7 +261,15 @@ impl Ledger {
         if signal {
             self.unsignaled = 0;
         }
-        let log_seq = (self.log && op.kind.is_logged()).then_some(op.wr.wr_id);
+        op.logged = self.log
+            && op.kind.is_logged()
+            && (op.kind == Kind::Atomic || self.unlogged + 1 >= self.log_interval);
+        if op.logged {
+            self.unlogged = 0;
+        } else {
+            self.unlogged += u32::from(op.kind.is_logged());
+        }
+        let log_seq = op.logged.then_some(op.wr.wr_id);
         let packets_with_log = op.packets + u32::from(log_seq.is_some());
         op.first_psn = self.next_psn;
         op.state = State::InFlight;
@@ -450,7 +472,7 @@ impl Ledger {
             if let Some((seq, _)) = self.completed.maybe_logged.take() {
                 self.completed.logged = Some(seq);
             }
-            if self.log && op.kind.is_logged() {
+            if op.logged {
                 self.completed.maybe_logged = Some((op.wr.wr_id, op.first_psn.add(op.packets)));
             }
         }

@@ -140,7 +140,7 @@ mod tests {
     use mitra_verbs::Psn;
 
     fn case(kind: Kind, verdict: Verdict) -> Case {
-        let op = InFlight { seq: 0, kind, first: Psn::new(5), packets: 4 };
+        let op = InFlight { seq: 0, kind, first: Psn::new(5), packets: 4, logged: false };
         Case { op, verdict, fence: false, write_policy: WritePolicy::Strict }
     }
     const FLUSHED: Plan = Plan::End(Outcome::Failed(WcStatus::Flushed));

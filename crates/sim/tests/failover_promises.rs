@@ -172,6 +172,7 @@ fn link_failure_with_completion_log_loses_and_repeats_nothing() {
     for seed in seeds(300) {
         let mut setup = Setup::exact();
         setup.config.completion_log = true;
+        setup.config.completion_log_interval = 1 + seed as u32 % 4;
         let run = run(seed, None, setup, |_| {});
         assert_complete(seed, "link, with log", &run);
     }
@@ -184,10 +185,13 @@ fn every_failure_case_keeps_the_promise_table() {
         FailureCase::all().into_iter().filter(|c| !c.requires_early_ack()).collect();
     let seeds_per_case = 1_400_u64.div_ceil(cases.len() as u64);
     let mut reached_counts: BTreeMap<(u8, String), u32> = BTreeMap::new();
+    let mut undecided: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for seed in seeds(seeds_per_case * cases.len() as u64) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup::exact();
         setup.config.completion_log = true;
+        let interval = 1 + (seed / cases.len() as u64) as u32 % 4;
+        setup.config.completion_log_interval = interval;
         if seed % 3 == 0 {
             setup.config.write_policy = WritePolicy::Repeatable;
         }
@@ -208,7 +212,7 @@ fn every_failure_case_keeps_the_promise_table() {
             let total = run.verdicts[0].total();
             let others = (total.lost, total.wrong_value, total.out_of_order, run.verdicts[0].strays);
             assert!(
-                total.doubled <= 1 && others == (0, 0, 0, 0),
+                total.doubled <= u64::from(interval) && others == (0, 0, 0, 0),
                 "seed {seed}, {label}: {}",
                 run.verdicts[0]
             );
@@ -226,7 +230,11 @@ fn every_failure_case_keeps_the_promise_table() {
                     .iter()
                     .filter(|c| c.outcome == Outcome::Unresolved(UnresolvedError::Indeterminate))
                     .count();
-                assert!(indeterminate <= 1, "seed {seed}, {label}: {:?}", end.failures);
+                assert!(indeterminate <= interval as usize, "seed {seed}, {label}: {:?}", end.failures);
+                if indeterminate > 0 {
+                    let (runs, operations) = undecided.entry(interval).or_default();
+                    (*runs, *operations) = (*runs + 1, *operations + indeterminate);
+                }
                 assert_eq!(
                     end.vqp.close_reason(),
                     None,
@@ -243,6 +251,9 @@ fn every_failure_case_keeps_the_promise_table() {
         }
     }
     println!("cases whose stage was reached: {reached_counts:?}");
+    println!("runs and operations that ended undecided, by interval of the log: {undecided:?}");
+    let is_more = |interval| undecided.get(&interval).is_some_and(|(runs, operations)| operations > runs);
+    assert!(!is_more(1) && is_more(4), "an interval leaves more undecided: {undecided:?}");
 }
 
 /// A NIC acknowledges data and dies before it has placed them. The vQP detects and reports the loss.
@@ -259,6 +270,8 @@ fn lost_acknowledged_data_is_reported() {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup { ack_after_placement: false, ..Setup::exact() };
         setup.config.completion_log = true;
+        // On such NICs every WRITE has an entry nevertheless, or the loss of one without an entry would not be detected.
+        setup.config.completion_log_interval = 1 + seed as u32 % 4;
         let run = run(seed, Some(case), setup, |_| {});
         let end = run.ends[0].borrow();
         match (end.vqp.close_reason(), end.vqp.contradiction()) {

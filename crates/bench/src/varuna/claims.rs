@@ -16,7 +16,9 @@ pub(super) fn of(rows: &[Row]) -> Vec<Claim> {
         }
     };
     for (op, len) in [("write", 8), ("read", 8), ("send", 8), ("faa", 8)] {
-        for (evidence, target, limit) in [("psn", "≤ 3 %", 3.0), ("log", "≤ 10 %", 10.0)] {
+        for (evidence, target, limit) in
+            [("psn", "≤ 3 %", 3.0), ("log", "≤ 10 %", 10.0), ("log4", "≤ 10 %", 10.0)]
+        {
             let name = format!("overhead/{op}/{len}/{evidence}");
             let value = find(&name).and_then(|row| percent_above(row.ratio));
             add(name, OVERHEAD, target, value, "%", &|value| value <= limit);
@@ -24,7 +26,7 @@ pub(super) fn of(rows: &[Row]) -> Vec<Claim> {
     }
     for op in ["write", "read", "send"] {
         for len in [4096, 65536, 1_048_576] {
-            for evidence in ["psn", "log"] {
+            for evidence in ["psn", "log", "log4"] {
                 let name = format!("overhead/{op}/{len}/{evidence}");
                 let value = find(&name).and_then(|row| percent_above(row.ratio));
                 add(name, OVERHEAD, "≤ 1 %", value, "%", &|value| value <= 1.0);

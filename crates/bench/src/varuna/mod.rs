@@ -25,7 +25,7 @@ pub(crate) use many_vqps::{Setup as ManyVqpsSetup, peer as many_vqps_peer};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 All figures are of two processes on this machine with software NICs. Rows:
-  overhead/OP/SIZE/EVIDENCE        one-way latency; EVIDENCE is none, psn or log, beside the bare queue pair `qp`
+  overhead/OP/SIZE/EVIDENCE        one-way latency; EVIDENCE is none, psn, log or log4, beside the bare queue pair `qp`
   overhead/OP/SIZE/EVIDENCE/rate   operations per second
   inflight/MIX/CLASS               operations in flight at a failure that the responder had (post-failure) or had not
                                    (pre-failure) executed; a block is a failure, in the order of the failure times

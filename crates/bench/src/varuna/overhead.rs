@@ -9,12 +9,13 @@ use crate::{PEER_ROLE, Task, bandwidth, latency, progress};
 use mitra_peer_process::PeerProcess;
 
 /// The compared variants, and their names in the rows.
-const VARIANTS: [(Variant, &str); 5] = [
+const VARIANTS: [(Variant, &str); 6] = [
     (Variant::Qp, "qp"),
     (Variant::Aa, "aa"),
     (Variant::VqpNone, "none"),
     (Variant::Vqp, "psn"),
     (Variant::VqpLog, "log"),
+    (Variant::VqpLog4, "log4"),
 ];
 /// The number of WRITEs or SENDs of which one requests a completion.
 const SIGNAL_EVERY: u64 = 16;
@@ -30,7 +31,7 @@ pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Ro
     rows.extend(rates(args)?);
     notes.push(
         "overhead: evidence `none` is a vQP with policy none, `psn` one with policy exact, `log` one with a completion log \
-         too. A latency is half of a round trip. A rate keeps 16 messages outstanding; a ratio below 1 is the overhead. aa \
+         too, `log4` one whose log has an entry for every fourth WRITE. A latency is half of a round trip. A rate keeps 16 messages outstanding; a ratio below 1 is the overhead. aa \
          is a second bare queue pair."
             .to_owned(),
     );

@@ -75,7 +75,7 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
 
 /// Draws the ratios of the rows `overhead/OP/SIZE/EVIDENCE` + `measure`.
 fn overhead(rows: &[Row], measure: &str, title: &str) -> Option<Plot> {
-    const EVIDENCE: [&str; 4] = ["aa", "none", "psn", "log"];
+    const EVIDENCE: [&str; 5] = ["aa", "none", "psn", "log", "log4"];
     let mut groups: Vec<(String, Vec<f64>)> = Vec::new();
     for row in rows {
         let parts: Vec<&str> = row.name.split('/').collect();

@@ -70,7 +70,16 @@ impl Ledger {
             .filter(|(_, op)| op.state == State::InFlight && !op.executed_locally);
         posted
             .map(|(i, op)| {
-                (i, InFlight { seq: op.wr.wr_id, kind: op.kind, first: op.first_psn, packets: op.packets })
+                (
+                    i,
+                    InFlight {
+                        seq: op.wr.wr_id,
+                        kind: op.kind,
+                        first: op.first_psn,
+                        packets: op.packets,
+                        logged: op.logged,
+                    },
+                )
             })
             .collect()
     }
@@ -210,7 +219,7 @@ impl Ledger {
     fn restart(&mut self, psn: Psn) {
         self.next_psn = psn;
         self.completed = Completed::default();
-        (self.fetches_in_flight, self.packets_in_flight, self.unsignaled) = (0, 0, 0);
+        (self.fetches_in_flight, self.packets_in_flight, self.unsignaled, self.unlogged) = (0, 0, 0, 0);
         for i in 0..self.ops.len() {
             if self.ops[i].state == State::Pending {
                 self.ops[i].packets = self.packets(&self.ops[i].wr);

@@ -16,6 +16,11 @@ fn write(imm: bool, len: u32) -> SendWr {
     SendWr::new(9, op, Data::sge(Sge { addr: 0, len, key: Key(2) }))
 }
 
+fn fetch_add() -> SendWr {
+    let op = SendOp::FetchAdd { remote: RemoteAddr { addr: 0, rkey: Key(1) }, add: 1 };
+    SendWr::new(9, op, Data::sge(Sge { addr: 0, len: 8, key: Key(2) }))
+}
+
 fn ledger() -> Ledger {
     Ledger::new(8, 4, false, Mtu::M256, Psn::new(FIRST_PSN))
 }
@@ -97,4 +102,37 @@ fn remote_error_flushes_and_local_error_leaves_later_operations_unresolved() {
         let outcomes: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect();
         assert_eq!(outcomes, [Outcome::Success, Outcome::Failed(status), later_outcome]);
     }
+}
+
+/// The sequence numbers with a log entry among the postings.
+fn logged(ledger: &mut Ledger) -> Vec<u64> {
+    let mut logged = Vec::new();
+    while let Some(posting) = ledger.next_posting() {
+        logged.extend(posting.log_seq);
+    }
+    logged
+}
+
+#[test]
+fn entry_follows_every_third_write_and_every_atomic() {
+    let log = |interval| Ledger::new(16, 4, true, Mtu::M256, Psn::new(FIRST_PSN)).with_log_interval(interval);
+    let push_all = |ledger: &mut Ledger| {
+        for i in 0..9 {
+            // Operation 4 is an atomic.
+            let wr = if i == 4 { fetch_add() } else { write(false, 8) };
+            ledger.push(wr, WritePolicy::Strict);
+        }
+    };
+    for (interval, expected) in [(0, (0..9).collect()), (1, (0..9).collect()), (3, vec![2, 4, 7])] {
+        let mut ledger = log(interval);
+        push_all(&mut ledger);
+        assert_eq!(logged(&mut ledger), expected, "interval {interval}");
+    }
+    // A failover begins a new count. The PSN shows that the responder executed the first two WRITEs and no entry.
+    let mut ledger = log(3);
+    push_all(&mut ledger);
+    assert_eq!(logged(&mut ledger), [2, 4, 7]);
+    assert_eq!(decide(&mut ledger, &executed(2)).executed, 2);
+    while ledger.pop().is_some() {}
+    assert_eq!(logged(&mut ledger), [4, 7]);
 }

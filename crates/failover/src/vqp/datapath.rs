@@ -11,6 +11,7 @@ use crate::domain::{Domain, LocalNic};
 use crate::evidence::{Contradiction, Evidence, Placed};
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
+use crate::rail::Rail;
 use crate::secret::SecretWord;
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::vqp::rail_set::RailSet;
@@ -178,7 +179,11 @@ impl Datapath {
         let max_message = self.domain.limits().message_bytes.into();
         let log_region = peer.log_region.clone().filter(|_| peer.log);
         let first_psn = self.rails.get(0).first_psn();
-        self.send = SendQueue::new(self.rails.config(), max_message, mtu, first_psn, log_region);
+        let mut config = *self.rails.config();
+        if config.durable || !self.rails.iter().all(Rail::peer_acks_after_placement) {
+            config.completion_log_interval = 1;
+        }
+        self.send = SendQueue::new(&config, max_message, mtu, first_psn, log_region);
         self.send.set_durable(self.is_durable(0));
         Ok(())
     }

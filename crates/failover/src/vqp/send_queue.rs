@@ -49,8 +49,9 @@ impl SendQueue {
         log_region: Option<RemoteRegion>,
     ) -> SendQueue {
         let (depth, rd_atomic, log) = (config.send_wrs, config.rd_atomic, log_region.is_some());
+        let log_interval = config.completion_log_interval;
         SendQueue {
-            ledger: Ledger::new(depth, rd_atomic, log, mtu, first_psn),
+            ledger: Ledger::new(depth, rd_atomic, log, mtu, first_psn).with_log_interval(log_interval),
             burst: Vec::with_capacity(BURST + 1),
             remote_keys: RemoteKeys::default(),
             log_region,
