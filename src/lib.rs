@@ -72,6 +72,7 @@
 //! | example | shows | run it by |
 //! |---|---|---|
 //! | [`counter`](examples::counter) | two processes, WRITE and fetch-and-add, a failing rail | `cargo run --example counter -- server`, then `… client ADDRESS --fail-rail-0` |
+//! | [`cell`](examples::cell) | two clients change one cell while the server's NIC dies | `cargo run --example cell` |
 //! | [`tokio`](examples::tokio) | a virtual queue pair in an event loop | `cargo run --example tokio` |
 //! | [`survive`](examples::survive) | a failover in one process | `cargo run --example survive` |
 //! | [`write`](examples::write) | the verbs, without failover | `cargo run --example write` |
@@ -121,6 +122,10 @@ pub mod examples {
     /// driven by a background thread: `cargo run --example counter -- server`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/counter.rs"), "\n```")]
     pub mod counter {}
+
+    /// Two clients add to one recoverable cell while the server's NIC of rail 0 dies: `cargo run --example cell`.
+    #[doc = concat!("```rust,no_run\n", include_str!("../examples/cell.rs"), "\n```")]
+    pub mod cell {}
 
     /// Waits for a virtual queue pair in tokio, by `AsyncFd`: `cargo run --example tokio`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/tokio.rs"), "\n```")]
