@@ -65,6 +65,7 @@ impl Client {
 
     /// Drives the operation under way, or begins the next addition.
     fn poll(&mut self, cell: RecoverableCell) -> Result<()> {
+        let is_done = self.is_done();
         let mut path = self.session.over(&mut self.vqp);
         match &mut self.step {
             Step::Opening(open) => {
@@ -72,7 +73,7 @@ impl Client {
                     self.step = Step::Idle(owner);
                 }
             }
-            Step::Idle(_) if self.is_done() => self.vqp.progress(),
+            Step::Idle(_) if is_done => self.vqp.progress(),
             Step::Idle(owner) => {
                 self.step = Step::Adding(Execution::new(cell.change(owner.clone(), Change::FetchAdd(1))));
             }
