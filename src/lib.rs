@@ -85,6 +85,7 @@
 //! | drive virtual queue pairs by a thread or an event loop | [`driver`] | |
 //! | share words in remote memory among clients that fail over | [`objects`] | |
 //! | use or test RDMA without hardware | [`softnic`], [`verbs`] | |
+//! | show a program to `mitra watch` and to Prometheus | [`control`], [`metrics`] | `control` |
 //! | parse or emit RoCEv2 packets | [`wire`] | |
 //! | embed the NIC's state machine elsewhere | [`transport`] | |
 //! | agree on values, replicate a log or a store | [`consensus`], [`consensus_rdma`], [`kv`] | `consensus` |
@@ -101,11 +102,15 @@ pub use mitra_consensus as consensus;
 pub use mitra_consensus_check as consensus_check;
 #[cfg(feature = "consensus")]
 pub use mitra_consensus_rdma as consensus_rdma;
+#[cfg(feature = "control")]
+pub use mitra_control as control;
 pub use mitra_driver as driver;
 pub use mitra_failover as failover;
 #[cfg(feature = "consensus")]
 pub use mitra_kv as kv;
 pub use mitra_objects as objects;
+#[cfg(feature = "control")]
+pub use mitra_metrics as metrics;
 #[cfg(feature = "sim")]
 pub use mitra_sim as sim;
 pub use mitra_softnic as softnic;

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use mitra_control::{ControlServer, ControlledDevice, DeviceStatus, RailState, RailStatus};
 use mitra_control::{FaultAction, RailsConfig, Settings};
+use mitra_metrics::Snapshot;
 use nix::unistd::Uid;
 use serde_json::Value;
 
@@ -297,6 +298,10 @@ impl ControlledDevice for Notes {
             queue_pairs: 4,
             failovers: 1,
         }
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        Snapshot::default()
     }
 }
 

@@ -91,7 +91,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
     run_dir::ensure(&dir)?;
-    let processes = list_processes(&dir)?.into_iter().filter(|process| is_selected(process, args));
+    let processes = list_processes(&dir)?
+        .into_iter()
+        .filter(|process| is_selected(process, &args.pid, args.program.as_deref()));
     let report = Report { processes: processes.map(|process| request_from(&process, &request)).collect() };
     let mut out = io::stdout().lock();
     if args.json {
@@ -104,7 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if report.processes.is_empty() {
         complain(format_args!(
             "{} has Mitra's device open; start one with `mitra run`, and list them with `mitra fault --list`",
-            subject(args)
+            subject(args.program.as_deref(), &args.pid)
         ));
     }
     if !args.list && !selects {
@@ -118,10 +120,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a process is among those that the arguments select. Without a selection, all are.
-fn is_selected(process: &ControlledProcess, args: &Args) -> bool {
-    (args.pid.is_empty() || args.pid.contains(&process.pid))
-        && args.program.as_ref().is_none_or(|name| runs(process, name))
+/// Whether a process is among those that these process IDs and this program name select. Without a selection, all are.
+pub(crate) fn is_selected(process: &ControlledProcess, pids: &[u32], program: Option<&str>) -> bool {
+    (pids.is_empty() || pids.contains(&process.pid)) && program.is_none_or(|name| runs(process, name))
 }
 
 /// Whether a process runs a program with this file name. A process that does not respond runs none.
@@ -132,8 +133,8 @@ fn runs(process: &ControlledProcess, name: &str) -> bool {
 }
 
 /// Returns the subject of the message that there is no such process.
-fn subject(args: &Args) -> String {
-    match (&args.program, &args.pid[..]) {
+pub(crate) fn subject(program: Option<&str>, pids: &[u32]) -> String {
+    match (program, pids) {
         (Some(program), _) => format!("no process of yours that runs {program}"),
         (None, []) => "none of your programs".to_owned(),
         (None, pids) => {
@@ -148,6 +149,9 @@ fn request_from(process: &ControlledProcess, request: &Request) -> ProcessResult
         Ok(Response::Done) => RequestOutcome::Done {},
         Ok(Response::Status { program, device, .. }) => RequestOutcome::Status { program, device },
         Ok(Response::Refused(error)) => RequestOutcome::Failed { error },
+        Ok(Response::Snapshot { .. }) => {
+            RequestOutcome::Failed { error: "it sent another response".to_owned() }
+        }
         Err(error) => RequestOutcome::Failed { error: error.to_string() },
     };
     ProcessResult { pid: process.pid, outcome }

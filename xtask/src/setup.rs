@@ -16,22 +16,23 @@ pub(crate) const DEBIAN_PACKAGES: &[&str] = &[
     "redis-tools", "ucx-utils",
 ];
 
-/// The PyPI package with an independent implementation of the ICRC.
-const SCAPY: &str = "scapy==2.8.0";
+/// The PyPI packages that the tests use: an independent implementation of the ICRC, and a parser of OpenMetrics.
+const PYPI_PACKAGES: &[&str] = &["scapy==2.8.0", "prometheus_client==0.26.0"];
 
-/// Returns the Python environment in which the tests look for scapy.
+/// Returns the Python environment in which the tests look for these packages.
 fn venv() -> PathBuf {
     root().join(".cache/venv")
 }
 
 pub(crate) fn run() -> anyhow::Result<()> {
     install_debian(DEBIAN_PACKAGES)?;
-    install_scapy()?;
+    install_pypi()?;
     rust_programs::install()?;
     rxe_vm::prepare()?;
     println!(
-        "setup: everything is installed ({}, {SCAPY}, examples of Rust crates, the soft-RoCE machine)",
-        DEBIAN_PACKAGES.join(", ")
+        "setup: everything is installed ({}, {}, examples of Rust crates, the soft-RoCE machine)",
+        DEBIAN_PACKAGES.join(", "),
+        PYPI_PACKAGES.join(", ")
     );
     Ok(())
 }
@@ -78,31 +79,25 @@ fn apt_get(args: &[&str]) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-fn install_scapy() -> anyhow::Result<()> {
+fn install_pypi() -> anyhow::Result<()> {
     let venv = venv();
     let python = venv.join("bin/python3");
-    let has_scapy = Command::new(&python)
+    let has_all = Command::new(&python)
         .args([
             "-c",
-            "import importlib.metadata as m, sys; sys.exit('scapy==' + m.version('scapy') != sys.argv[1])",
-            SCAPY,
+            "import importlib.metadata as m, sys; sys.exit(any(m.version(p.split('==')[0]) != p.split('==')[1] for p in sys.argv[1:]))",
         ])
+        .args(PYPI_PACKAGES)
         .stderr(Stdio::null())
         .status();
-    if has_scapy.is_ok_and(|status| status.success()) {
+    if has_all.is_ok_and(|status| status.success()) {
         return Ok(());
     }
-    println!("setup: installing {SCAPY} into {}", venv.display());
+    println!("setup: installing {} into {}", PYPI_PACKAGES.join(" "), venv.display());
     // python3-venv belongs to Debian's own Python.
     run_step(Command::new("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
-    run_step(Command::new(&python).args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        SCAPY,
-    ]))
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    run_step(Command::new(&python).args(install).args(PYPI_PACKAGES))
 }
 
 fn run_step(command: &mut Command) -> anyhow::Result<()> {

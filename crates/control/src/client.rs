@@ -11,8 +11,8 @@ use crate::{Request, Response};
 /// Timeout of each read and write on the socket. The server serves one client at a time and gives each of them 1 s
 /// (`server::CLIENT_TIMEOUT`), so this timeout must be longer than that.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The longest response that the client reads, in bytes.
-const MAX_RESPONSE_BYTES: u64 = 64 << 10;
+/// The longest response that the client reads, in bytes. A snapshot with the most vQPs and events has 600 KB.
+const MAX_RESPONSE_BYTES: u64 = 4 << 20;
 
 /// A process that has a control socket.
 #[derive(Clone, PartialEq, Eq, Debug)]

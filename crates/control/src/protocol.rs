@@ -1,12 +1,12 @@
 //! The messages of the control socket, and the device that they address.
 //!
-//! A client connects to `RUN_DIR/PID.sock`, writes one line (a fault script or the word `status`), reads one line (a
+//! A client connects to `RUN_DIR/PID.sock`, writes one line (a fault script, or the word `status` or `snapshot`), reads one line (a
 //! [`Response`] as JSON) and disconnects. The permissions of the directory are the only access control.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
+use mitra_metrics::{RailStatus, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::{FaultAction, FaultScript};
@@ -18,6 +18,9 @@ pub trait ControlledDevice: Send + 'static {
 
     /// Returns the current state of the device.
     fn status(&mut self) -> DeviceStatus;
+
+    /// Returns the current state of the device in detail, for `mitra watch` and the metrics.
+    fn snapshot(&mut self) -> Snapshot;
 }
 
 /// The state of a device.
@@ -31,37 +34,6 @@ pub struct DeviceStatus {
     pub failovers: u64,
 }
 
-/// The state of a rail.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct RailStatus {
-    /// The IP address of the rail's local NIC.
-    pub address: IpAddr,
-    /// Whether the link and the NIC work.
-    pub state: RailState,
-}
-
-/// Whether the link and the NIC of a rail work.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RailState {
-    /// The NIC and its link work.
-    Up,
-    /// The NIC works, and its link is down.
-    Down,
-    /// The NIC rejects verbs calls, because it is dead or hung.
-    Failed,
-}
-
-impl fmt::Display for RailState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RailState::Up => "up",
-            RailState::Down => "down",
-            RailState::Failed => "failed",
-        })
-    }
-}
-
 /// A request to a controlled process. Its text form is one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
@@ -69,6 +41,8 @@ pub enum Request {
     ApplyFaults(FaultScript),
     /// Asks for the state of the device.
     Status,
+    /// Asks for the state of the device in detail.
+    Snapshot,
 }
 
 impl fmt::Display for Request {
@@ -76,6 +50,7 @@ impl fmt::Display for Request {
         match self {
             Request::ApplyFaults(script) => script.fmt(f),
             Request::Status => f.write_str("status"),
+            Request::Snapshot => f.write_str("snapshot"),
         }
     }
 }
@@ -86,6 +61,7 @@ impl FromStr for Request {
     fn from_str(s: &str) -> Result<Request, String> {
         match s.trim() {
             "status" => Ok(Request::Status),
+            "snapshot" => Ok(Request::Snapshot),
             script => script.parse().map(Request::ApplyFaults),
         }
     }
@@ -106,6 +82,16 @@ pub enum Response {
         /// The state of the device.
         #[serde(flatten)]
         device: DeviceStatus,
+    },
+    /// The state of the process and its device, in detail.
+    Snapshot {
+        /// The process ID.
+        pid: u32,
+        /// The command line, cut at 256 bytes.
+        program: String,
+        /// The state of the device.
+        #[serde(flatten)]
+        snapshot: Box<Snapshot>,
     },
     /// The server rejected the request and applied nothing. The text says why, and which requests are valid.
     Refused(String),

@@ -147,6 +147,11 @@ impl<D: ControlledDevice> ServerThread<D> {
             Ok(Request::Status) => {
                 Response::Status { pid: process::id(), program: command_line(), device: self.device.status() }
             }
+            Ok(Request::Snapshot) => Response::Snapshot {
+                pid: process::id(),
+                program: command_line(),
+                snapshot: Box::new(self.device.snapshot()),
+            },
             Ok(Request::ApplyFaults(script)) => match script.check_rails(self.rails) {
                 Ok(()) => {
                     self.schedule(&script.0);

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use mitra_failover::{Policy, WritePolicy};
 
-use crate::{FaultScript, RailsConfig};
+use crate::{FaultScript, MetricsAddress, RailsConfig};
 
 const RAILS: &str = "MITRA_RAILS";
 const POLICY: &str = "MITRA_POLICY";
@@ -18,6 +18,9 @@ const VERBOSE: &str = "MITRA_VERBOSE";
 const QUIET: &str = "MITRA_QUIET";
 const FAULTS: &str = "MITRA_FAULTS";
 const RUN_DIR: &str = "MITRA_RUN_DIR";
+const METRICS: &str = "MITRA_METRICS";
+const LATENCY: &str = "MITRA_LATENCY";
+const TRACE: &str = "MITRA_TRACE";
 
 /// The settings of a process. A variable that is unset or empty selects the default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -38,6 +41,12 @@ pub struct Settings {
     pub faults: FaultScript,
     /// `MITRA_RUN_DIR`: the directory of the control socket. Default: no control socket.
     pub run_dir: Option<PathBuf>,
+    /// `MITRA_METRICS`: the address of the OpenMetrics endpoint. Default: no endpoint.
+    pub metrics: Option<MetricsAddress>,
+    /// `MITRA_LATENCY`: whether virtual queue pairs sample the latencies of operations. Default: 0.
+    pub latency: bool,
+    /// `MITRA_TRACE`: whether the library writes each step of a failover to standard error. Default: 0.
+    pub trace: bool,
 }
 
 /// An environment variable with an invalid value.
@@ -54,7 +63,7 @@ pub struct SettingsError {
 
 impl Settings {
     /// Returns the environment variables that [`Settings::from_env`] parses to these settings.
-    pub fn to_env(&self) -> [(&'static str, OsString); 8] {
+    pub fn to_env(&self) -> [(&'static str, OsString); 11] {
         [
             (RAILS, self.rails.to_string().into()),
             (POLICY, self.policy.to_string().into()),
@@ -64,6 +73,9 @@ impl Settings {
             (QUIET, u8::from(self.quiet).to_string().into()),
             (FAULTS, self.faults.to_string().into()),
             (RUN_DIR, self.run_dir.clone().unwrap_or_default().into()),
+            (METRICS, self.metrics.map(|address| address.to_string()).unwrap_or_default().into()),
+            (LATENCY, u8::from(self.latency).to_string().into()),
+            (TRACE, u8::from(self.trace).to_string().into()),
         ]
     }
 
@@ -89,6 +101,9 @@ impl Settings {
             quiet: parse::<Flag>(QUIET, get(QUIET))?.0,
             faults: parse(FAULTS, get(FAULTS))?,
             run_dir: get(RUN_DIR).map(PathBuf::from),
+            metrics: get(METRICS).map(|value| parse_value(METRICS, value)).transpose()?,
+            latency: parse::<Flag>(LATENCY, get(LATENCY))?.0,
+            trace: parse::<Flag>(TRACE, get(TRACE))?.0,
         };
         let error =
             |reason| SettingsError { variable: FAULTS, value: settings.faults.to_string().into(), reason };
@@ -117,7 +132,13 @@ fn parse<T>(variable: &'static str, value: Option<OsString>) -> Result<T, Settin
 where
     T: FromStr<Err: Display> + Default,
 {
-    let Some(value) = value else { return Ok(T::default()) };
+    value.map_or_else(|| Ok(T::default()), |value| parse_value(variable, value))
+}
+
+fn parse_value<T: FromStr<Err: Display>>(
+    variable: &'static str,
+    value: OsString,
+) -> Result<T, SettingsError> {
     let parsed = match value.to_str() {
         Some(text) => text.parse().map_err(|error: T::Err| error.to_string()),
         None => Err("the value is not UTF-8; set it again, or unset it".to_owned()),
@@ -141,8 +162,20 @@ mod tests {
     fn unset_and_empty_variables_select_defaults() {
         assert_eq!(parse_pairs(&[]), Ok(Settings::default()));
         assert_eq!(parse_pairs(&[(RAILS, ""), (FAULTS, ""), (RUN_DIR, "")]), Ok(Settings::default()));
-        let Settings { rails, policy, writes, completion_log, verbose, quiet, faults, run_dir } =
-            Settings::default();
+        let Settings {
+            rails,
+            policy,
+            writes,
+            completion_log,
+            verbose,
+            quiet,
+            faults,
+            run_dir,
+            metrics,
+            latency,
+            trace,
+        } = Settings::default();
+        assert!(metrics.is_none() && !latency && !trace);
         assert_eq!((rails, policy, writes), (RailsConfig::Count(1), Policy::Exact, WritePolicy::Strict));
         assert!(faults.0.is_empty() && run_dir.is_none() && !completion_log && !verbose && !quiet);
     }
@@ -158,6 +191,9 @@ mod tests {
             quiet: true,
             faults: "rail1 down at 2s; rail1 up at 3s".parse().unwrap(),
             run_dir: Some("/run/user/0/mitra".into()),
+            metrics: Some("9464".parse().unwrap()),
+            latency: true,
+            trace: true,
         };
         for settings in [settings, Settings::default()] {
             let variables = settings.to_env();
@@ -176,6 +212,12 @@ mod tests {
                 "MITRA_RAILS=\"many\": \"many\" is neither a number of rails nor an IP address; example:",
             ),
             (POLICY, "best", "MITRA_POLICY=\"best\": \"best\" is none of the choices; say exact,"),
+            (
+                METRICS,
+                "here",
+                "MITRA_METRICS=\"here\": \"here\" is neither a port nor ADDRESS:PORT; example:",
+            ),
+            (TRACE, "yes", "MITRA_TRACE=\"yes\": expected 1 or 0"),
             (LOG, "yes", "MITRA_LOG=\"yes\": expected 1 or 0"),
             (WRITES, "lax", "MITRA_WRITES=\"lax\": \"lax\" is none of the choices; say strict or"),
             (FAULTS, "rail0 gone", "MITRA_FAULTS=\"rail0 gone\": unknown fault \"gone\"; expected"),

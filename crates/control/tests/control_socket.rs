@@ -13,6 +13,7 @@ use mitra_control::{
     ControlServer, ControlledDevice, ControlledProcess, DeviceStatus, FaultAction, RailState, RailStatus,
     RailsConfig, Request, Response, Settings, list_processes,
 };
+use mitra_metrics::Snapshot;
 use mitra_transport::fault::Failure;
 
 /// The timeout of each wait. It exceeds the duration of every operation in these tests by far.
@@ -36,6 +37,10 @@ impl ControlledDevice for RecordingDevice {
             queue_pairs: 3,
             failovers: 2,
         }
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        Snapshot { queue_pairs: 3, recovering: 1, ..Snapshot::default() }
     }
 }
 
@@ -89,6 +94,19 @@ fn status_request_returns_process_and_device() {
     let json: serde_json::Value = serde_json::from_str(&send_raw(&dir, b"status\n")).unwrap();
     assert_eq!(json["status"]["rails"][0]["address"], "127.0.0.5");
     assert_eq!(json["status"]["rails"][0]["state"], "down");
+}
+
+#[test]
+fn snapshot_request_returns_process_and_snapshot() {
+    let (_parent, dir) = run_dir();
+    let (_server, _) = start(Some(&dir), "");
+    let response = only_process(&dir).request(&Request::Snapshot).unwrap();
+    let Response::Snapshot { pid, program, snapshot } = response else { panic!("{response:?}") };
+    assert_eq!(pid, process::id());
+    assert!(program.contains("control"), "{program}");
+    assert_eq!((snapshot.queue_pairs, snapshot.recovering), (3, 1));
+    let json: serde_json::Value = serde_json::from_str(&send_raw(&dir, b"snapshot\n")).unwrap();
+    assert_eq!(json["snapshot"]["recovering"], 1);
 }
 
 #[test]

@@ -14,12 +14,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use mitra_consensus_rdma::Token;
-use mitra_control::{ControlServer, ControlledDevice, DeviceStatus, apply_fault, rail_status};
-use mitra_control::{FaultAction, FaultScript, RailsConfig, Settings, run_dir};
-use mitra_failover::{Activity, Domain};
+use mitra_control::{ControlServer, ControlledDevice, ControlledNics, MetricsAddress};
+use mitra_control::{FaultScript, RailsConfig, Settings, run_dir};
+use mitra_failover::Domain;
+use mitra_metrics::MetricsServer;
 use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
 use sha2::{Digest, Sha256};
+
+use super::complain;
 
 /// The longest `--timeout`: a year.
 const MAX_TIMEOUT_SECONDS: u64 = 366 * 24 * 3600;
@@ -37,31 +40,23 @@ pub(crate) struct ClusterArgs {
     /// Fault script, with times relative to the start; can be given several times. `mitra fault` injects faults later
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<FaultScript>,
+    /// Serve OpenMetrics at http://127.0.0.1:PORT/metrics, or at another address; port 0 takes a free one
+    #[arg(long, value_name = "[ADDRESS:]PORT")]
+    metrics: Option<MetricsAddress>,
+    /// Sample the latencies of RDMA operations, for `mitra watch` and --metrics
+    #[arg(long)]
+    latency: bool,
 }
 
-/// The NICs that `mitra fault` controls, and the domain of their queue pairs.
-struct ControlledNics {
-    nics: Vec<Arc<SoftNic>>,
-    domain: Arc<Domain>,
-}
-
-impl ControlledDevice for ControlledNics {
-    fn apply_fault(&mut self, rail: usize, change: FaultAction) {
-        if let Some(nic) = self.nics.get(rail) {
-            apply_fault(nic, change);
-        }
-    }
-
-    fn status(&mut self) -> DeviceStatus {
-        let Activity { vqps, failovers } = self.domain.activity();
-        let rails = self.nics.iter().map(|nic| rail_status(nic)).collect();
-        DeviceStatus { rails, queue_pairs: vqps, failovers }
-    }
+/// What makes a process visible from outside, while it lives: the control socket, and the metrics endpoint if there is one.
+pub(crate) struct Visibility {
+    _control: ControlServer,
+    _metrics: Option<MetricsServer>,
 }
 
 impl ClusterArgs {
-    /// Opens the rails. `mitra fault` can control them while the returned server lives.
-    pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, ControlServer)> {
+    /// Opens the rails. `mitra fault` can control them, and `mitra watch` shows them, while the second result lives.
+    pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, Visibility)> {
         let configs: Vec<_> = match &self.rails {
             RailsConfig::Count(count) => vec![mitra_softnic::Config::loopback(); *count],
             RailsConfig::Addresses(addresses) => {
@@ -79,10 +74,12 @@ impl ClusterArgs {
             Settings { rails: self.rails.clone(), faults, run_dir: Some(run_dir), ..Settings::default() };
         let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         let domain = Domain::with_completion_channels(providers)?;
-        let device = ControlledNics { nics, domain: Arc::clone(&domain) };
-        let server = ControlServer::start(&settings, device)
-            .context("cannot open the control socket for `mitra fault`")?;
-        Ok((domain, server))
+        domain.telemetry().sample_latency(self.latency);
+        let device = ControlledNics::new(nics, Arc::clone(&domain));
+        let control = ControlServer::start(&settings, device.clone())
+            .context("cannot open the control socket for `mitra fault` and `mitra watch`")?;
+        let metrics = self.metrics.map(|address| serve_metrics(address, device)).transpose()?;
+        Ok((domain, Visibility { _control: control, _metrics: metrics }))
     }
 
     /// Listens on a TCP address. Addresses other than loopback require a shared secret.
@@ -107,4 +104,16 @@ impl ClusterArgs {
         };
         Ok((0..processes).map(token).collect())
     }
+}
+
+/// Starts the metrics endpoint, and writes its address to standard error.
+fn serve_metrics(
+    MetricsAddress(address): MetricsAddress,
+    mut device: ControlledNics,
+) -> anyhow::Result<MetricsServer> {
+    let server = MetricsServer::start(address, move || device.snapshot()).with_context(|| {
+        format!("--metrics: cannot listen at {address}; choose another port, or 0 for a free one")
+    })?;
+    complain(format_args!("the metrics are at http://{}/metrics", server.address()));
+    Ok(server)
 }

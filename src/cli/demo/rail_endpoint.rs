@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use mitra_control::{ControlServer, ControlledNics, RailsConfig, Settings, run_dir};
 use mitra_failover::{Config, ConnectInfo, DetectorConfig, Domain, VirtualQp};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{LocalAckTimeout, PortState, Provider};
@@ -25,6 +26,8 @@ pub(super) struct RailEndpoint {
     /// The time at which this side observed the fault, in ns of the machine's monotonic clock.
     pub(super) fault_at: Option<u64>,
     armed: bool,
+    /// The control socket, while the endpoint lives.
+    _control: Option<ControlServer>,
 }
 
 impl RailEndpoint {
@@ -61,7 +64,8 @@ impl RailEndpoint {
             ..Config::default()
         };
         let vqp = VirtualQp::builder(&domain).config(config).build()?;
-        Ok(RailEndpoint { nics, domain, vqp, fault_at: None, armed: false })
+        let control = visible(&nics, &domain);
+        Ok(RailEndpoint { nics, domain, vqp, fault_at: None, armed: false, _control: control })
     }
 
     /// Returns the information that the peer needs to connect.
@@ -121,6 +125,14 @@ impl RailEndpoint {
             None => reason.to_string(),
         })
     }
+}
+
+/// Makes the process visible to `mitra watch`. The demo runs without that if the run directory cannot be used.
+fn visible(nics: &[Arc<SoftNic>], domain: &Arc<Domain>) -> Option<ControlServer> {
+    let run_dir = Settings::from_env().ok()?.run_dir.unwrap_or_else(run_dir::default_path);
+    let settings =
+        Settings { rails: RailsConfig::Count(RAILS), run_dir: Some(run_dir), ..Settings::default() };
+    ControlServer::start(&settings, ControlledNics::new(nics.to_vec(), Arc::clone(domain))).ok()
 }
 
 /// Returns how many receives the server keeps posted: twice the operations in flight.

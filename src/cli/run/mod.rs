@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use anyhow::Context;
-use mitra_control::{FaultScript, RailsConfig, Settings, run_dir};
+use mitra_control::{FaultScript, MetricsAddress, RailsConfig, Settings, run_dir};
 use mitra_failover::{Policy, WritePolicy};
 
 use super::complain;
@@ -27,7 +27,8 @@ Examples:
   mitra run -- ibv_rc_pingpong -g 0 &  mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
   mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
-Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_LOG, MITRA_VERBOSE, MITRA_QUIET and MITRA_FAULTS.
+Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_LOG, MITRA_VERBOSE, MITRA_QUIET, MITRA_FAULTS,
+MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
 MITRA_PRELOAD is the path of another library to preload than the one in this program. docs/faults.md describes the
 fault scripts.
 Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
@@ -57,6 +58,15 @@ pub(crate) struct Args {
     /// Fault script, with times relative to the opening of the device; can be given several times
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<FaultScript>,
+    /// Serve OpenMetrics at http://127.0.0.1:PORT/metrics, or at another address; port 0 takes a free one
+    #[arg(long, value_name = "[ADDRESS:]PORT")]
+    metrics: Option<MetricsAddress>,
+    /// Sample the latencies of operations over several rails, for `mitra watch` and --metrics
+    #[arg(long)]
+    latency: bool,
+    /// Write each step of a failover to standard error, with the time since its detection
+    #[arg(long)]
+    trace: bool,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -97,6 +107,9 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     settings.policy = args.policy.unwrap_or(settings.policy);
     settings.writes = args.writes.unwrap_or(settings.writes);
     settings.completion_log |= args.log;
+    settings.metrics = args.metrics.or(settings.metrics);
+    settings.latency |= args.latency;
+    settings.trace |= args.trace;
     (settings.verbose, settings.quiet) = match (args.verbose, args.quiet) {
         (false, false) => (settings.verbose, settings.quiet),
         given => given,

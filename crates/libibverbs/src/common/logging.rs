@@ -2,7 +2,8 @@
 //!
 //! A program that runs with this library does not know that the library uses `tracing`. The library therefore installs its own
 //! subscriber, which writes a line `mitra: …` for each event. Warnings are written, unless `MITRA_QUIET=1` is set, as `mitra run --quiet`
-//! does. Events of debug level, such as a repeated refusal of a call, are written only with `MITRA_VERBOSE=1` (`mitra run --verbose`).
+//! does. Events of debug level, such as a repeated refusal of a call, are written only with `MITRA_VERBOSE=1` (`mitra run --verbose`). The
+//! steps of failovers are written with `MITRA_TRACE=1` (`mitra run --trace`), also with `MITRA_QUIET=1`.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -27,22 +28,36 @@ pub(crate) fn install() {
             (false, true) => LevelFilter::DEBUG,
             (false, false) => LevelFilter::WARN,
         };
-        let _ = tracing::subscriber::set_global_default(StderrSubscriber { max_level });
+        let subscriber = StderrSubscriber { max_level, traces_failovers: is_set("MITRA_TRACE") };
+        let _ = tracing::subscriber::set_global_default(subscriber);
     });
 }
 
 /// A subscriber that writes the events of Mitra's crates to standard error. It ignores spans.
 struct StderrSubscriber {
     max_level: LevelFilter,
+    traces_failovers: bool,
 }
+
+impl StderrSubscriber {
+    /// Returns whether the event is a step of a failover and these are written.
+    fn traces(&self, metadata: &Metadata<'_>) -> bool {
+        self.traces_failovers && metadata.target() == FAILOVER_STEPS
+    }
+}
+
+/// The target of the events that `mitra-failover` emits at each step of a failover.
+const FAILOVER_STEPS: &str = "mitra_failover::recovery";
 
 impl Subscriber for StderrSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target().starts_with("mitra") && *metadata.level() <= self.max_level
+        metadata.is_event()
+            && metadata.target().starts_with("mitra")
+            && (*metadata.level() <= self.max_level || self.traces(metadata))
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.max_level)
+        Some(if self.traces_failovers { self.max_level.max(LevelFilter::INFO) } else { self.max_level })
     }
 
     fn event(&self, event: &Event<'_>) {

@@ -1,12 +1,13 @@
-//! The execution of requests that `mitra fault` sends to a running device.
+//! The execution of requests that `mitra fault` and `mitra watch` send to a running device.
 
 use std::sync::Weak;
 
-use mitra_control::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, rail_status};
+use mitra_control::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, nic_snapshots, rail_status};
+use mitra_metrics::Snapshot;
 
 use super::rail_set::RailSet;
 
-/// The device that `mitra fault` controls. The weak reference does not keep the device open.
+/// The device that `mitra fault` controls and `mitra watch` shows. The weak reference does not keep the device open.
 pub(super) struct FaultControl(pub(super) Weak<RailSet>);
 
 impl ControlledDevice for FaultControl {
@@ -26,5 +27,12 @@ impl ControlledDevice for FaultControl {
             queue_pairs: rails.objects().qps.len(),
             failovers: virtual_qps.iter().flatten().map(|qp| qp.failovers()).sum(),
         }
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let Some(device) = self.0.upgrade() else { return Snapshot::default() };
+        let (rails, now) = nic_snapshots(device.nics());
+        let telemetry = device.multi_rail.as_ref().map(|multi_rail| multi_rail.domain().telemetry());
+        Snapshot::take(rails, device.objects().qps.len(), now, telemetry)
     }
 }

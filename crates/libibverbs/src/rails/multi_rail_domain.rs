@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
+use mitra_failover::telemetry::Telemetry;
 use mitra_failover::{Config, DetectorConfig, Domain, LocalNic, VirtualQp};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Access, AsyncEvent, CompletionChannel, Limits, Provider, Result};
@@ -76,6 +77,11 @@ impl MultiRailDomain {
     /// Returns the NICs, rail 0 first.
     pub(super) fn nics(&self) -> &[LocalNic] {
         self.failover.nics()
+    }
+
+    /// Returns what the virtual queue pairs have done and do.
+    pub(super) fn telemetry(&self) -> &Telemetry {
+        self.failover.telemetry()
     }
 
     /// Passes the events about objects of the NIC of rail 0 to `deliver`, which returns false for an object of a virtual queue pair. The

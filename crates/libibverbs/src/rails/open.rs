@@ -1,9 +1,11 @@
 //! Opening the device, once in each process, and closing its connections when the process exits.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use mitra_control::{ControlServer, RailsConfig, Settings};
+use mitra_control::{ControlServer, ControlledDevice, MetricsAddress, RailsConfig, Settings};
+use mitra_metrics::MetricsServer;
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::{Gid, Result};
 
@@ -99,7 +101,28 @@ fn open_rails() -> Result<Arc<RailSet>> {
         .map_err(|e| system_error("listening for `mitra fault`")(&e))?;
     // The cell is empty, because this function created the `RailSet`.
     let _ = rails.fault_control.set(server);
+    if let Some(multi_rail) = &rails.multi_rail {
+        multi_rail.domain().telemetry().sample_latency(settings.latency);
+    }
+    if let Some(MetricsAddress(address)) = settings.metrics {
+        start_metrics(address, &rails);
+    }
     Ok(rails)
+}
+
+/// Starts the metrics endpoint. The program runs without it if the address is not free, for example because the program consists of several
+/// processes.
+fn start_metrics(address: SocketAddr, rails: &Arc<RailSet>) {
+    let mut device = FaultControl(Arc::downgrade(rails));
+    match MetricsServer::start(address, move || device.snapshot()) {
+        Ok(server) => {
+            tracing::warn!("the metrics are at http://{}/metrics", server.address());
+            let _ = rails.metrics.set(server); // the cell is empty, because `open_rails` created the `RailSet`
+        }
+        Err(error) => {
+            tracing::warn!("no metrics at {address}: {error}; choose another port, or 0 for a free one");
+        }
+    }
 }
 
 /// Installs the handler for fork before this process uses state that a child must not share.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use mitra_control::ControlServer;
+use mitra_metrics::MetricsServer;
 use mitra_softnic::{SoftNic, interface_index};
 use mitra_verbs::{AsyncEvent, Gid, Limits, PortState, Provider, Result};
 
@@ -32,6 +33,8 @@ pub(crate) struct RailSet {
     pub(crate) device_memory: DeviceMemory,
     /// The control socket for `mitra fault`, which lives as long as the device is open.
     pub(super) fault_control: OnceLock<ControlServer>,
+    /// The metrics endpoint, if there is one.
+    pub(super) metrics: OnceLock<MetricsServer>,
 }
 
 impl RailSet {
@@ -42,7 +45,8 @@ impl RailSet {
         // The index only informs programs, so a device without one is usable.
         let interface_index = interface_index(gid.into()).unwrap_or(0);
         let (objects, on_demand, fault_control) = (Mutex::default(), Mutex::default(), OnceLock::new());
-        let (xrc_domains, device_memory) = (Mutex::default(), DeviceMemory::default());
+        let (xrc_domains, device_memory, metrics) =
+            (Mutex::default(), DeviceMemory::default(), OnceLock::new());
         Ok(RailSet {
             nics,
             gid,
@@ -53,6 +57,7 @@ impl RailSet {
             xrc_domains,
             device_memory,
             fault_control,
+            metrics,
         })
     }
 

@@ -1,0 +1,51 @@
+//! The device of a process that has software NICs and a failover domain over them.
+
+use std::sync::Arc;
+
+use mitra_failover::{Activity, Domain};
+use mitra_metrics::{RailStatus, Snapshot};
+use mitra_softnic::SoftNic;
+use mitra_verbs::{Counter, Provider, Time};
+
+use crate::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, rail_status};
+
+/// The NICs that `mitra fault` controls, and the domain of their queue pairs. A program with NICs and vQPs of its own passes this to
+/// [`ControlServer::start`](crate::ControlServer::start), so that `mitra watch` and `mitra fault` find it.
+#[derive(Clone, Debug)]
+pub struct ControlledNics {
+    nics: Vec<Arc<SoftNic>>,
+    domain: Arc<Domain>,
+}
+
+impl ControlledNics {
+    /// Makes the device of these NICs, given in the order of rails, and of a domain over them.
+    pub fn new(nics: Vec<Arc<SoftNic>>, domain: Arc<Domain>) -> ControlledNics {
+        ControlledNics { nics, domain }
+    }
+}
+
+impl ControlledDevice for ControlledNics {
+    fn apply_fault(&mut self, rail: usize, action: FaultAction) {
+        if let Some(nic) = self.nics.get(rail) {
+            apply_fault(nic, action);
+        }
+    }
+
+    fn status(&mut self) -> DeviceStatus {
+        let Activity { vqps, failovers } = self.domain.activity();
+        let rails = self.nics.iter().map(|nic| rail_status(nic)).collect();
+        DeviceStatus { rails, queue_pairs: vqps, failovers }
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let (rails, now) = nic_snapshots(&self.nics);
+        let queue_pairs = self.domain.activity().vqps;
+        Snapshot::take(rails, queue_pairs, now, Some(self.domain.telemetry()))
+    }
+}
+
+/// Returns the state and the counters of each NIC, and the time on their clock, for [`Snapshot::take`].
+pub fn nic_snapshots(nics: &[Arc<SoftNic>]) -> (Vec<(RailStatus, Vec<Counter>)>, Time) {
+    let rails = nics.iter().map(|nic| (rail_status(nic), nic.counters())).collect();
+    (rails, nics.first().map_or(Time::ZERO, |nic| nic.now()))
+}

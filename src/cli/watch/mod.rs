@@ -1,0 +1,135 @@
+//! `mitra watch`: shows the rails, virtual queue pairs and failovers of running programs.
+
+mod observation;
+mod view;
+mod vqp_table;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use console::Term;
+use mitra_control::{ControlledProcess, Settings, list_processes, run_dir};
+use serde::Serialize;
+
+use super::complain;
+use super::fault::{is_selected, subject};
+use observation::{Observation, observe};
+use view::Size;
+use vqp_table::Order;
+
+/// Show the rails, virtual queue pairs and failovers of running programs, live
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  mitra watch
+  mitra watch --pid 4711 --interval 0.2
+  mitra watch --once --json
+Shows this user's processes that have Mitra's device open: programs under `mitra run`, `mitra demo`, memory nodes, processes
+of `mitra kv`, `elect` and `propose`, and programs that start a `ControlServer`. Ends when the last of them has ended, or by
+Ctrl-C. docs/observability.md explains the columns and the fields.
+--json: one object per interval, {\"processes\": [...]}, each with `pid` and `program`, and `error`, or the fields of a snapshot:
+`rails`, `queue_pairs`, `vqp_count`, `recovering`, `vqps`, `closed`, `events`, `durations`, `latency`.
+Exit codes: 0 success; 1 there is no such process, or with --once, one did not respond; 2 bad arguments.")]
+pub(crate) struct Args {
+    /// Show this process; can be given several times
+    #[arg(long)]
+    pid: Vec<u32>,
+    /// Show the processes that run this program, given by its file name: ib_write_bw, mitra
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+    /// Order of the virtual queue pairs; those with a failover in progress come first
+    #[arg(long, value_enum, default_value_t = Order::Failovers)]
+    sort: Order,
+    /// Look once
+    #[arg(long)]
+    once: bool,
+    /// Print one JSON object per look
+    #[arg(long)]
+    json: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.05..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "use seconds from 0.05 to 3600".to_owned())
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    processes: &'a [Observation],
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
+    run_dir::ensure(&dir)?;
+    let selected = || -> io::Result<Vec<ControlledProcess>> {
+        let mut processes = list_processes(&dir)?;
+        processes.retain(|process| is_selected(process, &args.pid, args.program.as_deref()));
+        Ok(processes)
+    };
+    let mut processes = selected()?;
+    if processes.is_empty() {
+        if args.json && args.once {
+            print(args, &[], &[], Duration::ZERO)?;
+        }
+        complain(format_args!(
+            "{} has Mitra's device open; start one with `mitra run`, and list them with `mitra fault --list`",
+            subject(args.program.as_deref(), &args.pid)
+        ));
+        return Ok(ExitCode::FAILURE);
+    }
+    let (mut before, mut looked_at) = (Vec::new(), Instant::now());
+    loop {
+        let now = Instant::now();
+        let elapsed = now - std::mem::replace(&mut looked_at, now);
+        let observations: Vec<Observation> = processes.iter().filter_map(observe).collect();
+        if observations.is_empty() {
+            complain("the last process has ended");
+            return Ok(ExitCode::SUCCESS);
+        }
+        print(args, &observations, &before, elapsed)?;
+        if args.once {
+            let failed = observations.iter().any(|observation| observation.error().is_some());
+            return Ok(ExitCode::from(u8::from(failed)));
+        }
+        before = observations;
+        thread::sleep(args.interval.saturating_sub(now.elapsed()));
+        processes = selected()?;
+    }
+}
+
+/// Prints the observations; on a terminal, over the last ones. `before` are the last ones, `elapsed` ago, from which rates are computed.
+fn print(
+    args: &Args,
+    observations: &[Observation],
+    before: &[Observation],
+    elapsed: Duration,
+) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, &Report { processes: observations }).map_err(io::Error::from)?;
+        writeln!(out)?;
+        return Ok(out.flush()?);
+    }
+    let is_live = !args.once && io::stdout().is_terminal();
+    let size = match Term::stdout().size_checked() {
+        Some((rows, columns)) if is_live => Size { rows: rows.into(), columns: columns.into() },
+        Some((_, columns)) => Size { rows: usize::MAX, columns: columns.into() },
+        None => Size { rows: usize::MAX, columns: usize::MAX },
+    };
+    let lines = view::lines(observations, before, elapsed, args.sort, size);
+    if is_live {
+        // The screen is overwritten line by line, because clearing it first would flicker. The last line has no line feed, which would scroll.
+        write!(out, "\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n"))?;
+    } else {
+        lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        if !args.once {
+            writeln!(out)?;
+        }
+    }
+    Ok(out.flush()?)
+}
