@@ -108,9 +108,9 @@ pub use mitra_driver as driver;
 pub use mitra_failover as failover;
 #[cfg(feature = "consensus")]
 pub use mitra_kv as kv;
-pub use mitra_objects as objects;
 #[cfg(feature = "control")]
 pub use mitra_metrics as metrics;
+pub use mitra_objects as objects;
 #[cfg(feature = "sim")]
 pub use mitra_sim as sim;
 pub use mitra_softnic as softnic;

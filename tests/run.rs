@@ -1,9 +1,10 @@
 //! The commands `mitra run` and `mitra fault`, with a stub in place of the preload library. `tests/programs` tests the real library.
 
 use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Sender, channel};
 
 use mitra_control::{ControlServer, ControlledDevice, DeviceStatus, RailState, RailStatus};
@@ -301,7 +302,7 @@ impl ControlledDevice for Notes {
     }
 
     fn snapshot(&mut self) -> Snapshot {
-        Snapshot::default()
+        Snapshot { queue_pairs: 4, vqp_count: 4, recovering: 1, ..Snapshot::default() }
     }
 }
 
@@ -378,4 +379,53 @@ fn faults_reach_running_programs() {
     refused(&mut scene.mitra(&["fault", "--all", "rail0 up"]), 1, none);
     let output = fault(&["--list"]);
     assert_eq!((output.status.code(), output.stdout), (Some(0), vec![]));
+}
+
+#[test]
+fn watch_shows_running_programs_until_the_last_one_has_ended() {
+    let scene = Scene::new();
+    let settings = Settings { run_dir: Some(scene.path("mitra")), ..Settings::default() };
+    let server = ControlServer::start(&settings, Notes(channel().0)).unwrap();
+    let pid = std::process::id();
+    let watch = |args: &[&str]| scene.mitra(&["watch"]).args(args).output().unwrap();
+
+    let output = watch(&["--once"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with(&format!("{pid}: ")), "{text}");
+    assert!(text.contains("virtual queue pairs 4, recovering 1"), "{text}");
+    let json: Value = serde_json::from_slice(&watch(&["--once", "--json"]).stdout).unwrap();
+    let process = &json["processes"][0];
+    assert_eq!((&process["pid"], &process["queue_pairs"]), (&pid.into(), &4.into()));
+    for field in
+        ["program", "rails", "vqp_count", "recovering", "vqps", "closed", "events", "durations", "latency"]
+    {
+        assert!(process.get(field).is_some(), "{field} is missing: {process}");
+    }
+
+    // One object per look, until the server, and so the process's socket, is gone.
+    let mut live = scene.mitra(&["watch", "--json", "--interval", "0.05"]);
+    let mut live = live.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(live.stdout.take().unwrap()).lines();
+    for _ in 0..3 {
+        let json: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(json["processes"].as_array().unwrap().len(), 1);
+    }
+    drop(server);
+    lines.for_each(|line| assert!(line.unwrap().starts_with('{')));
+    let output = live.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stderr(&output).contains("the last process has ended"), "{}", stderr(&output));
+
+    let none = "none of your programs has Mitra's device open; start one with `mitra run`";
+    refused(&mut scene.mitra(&["watch"]), 1, none);
+    refused(
+        &mut scene.mitra(&["watch", "--program", "ib_write_bw"]),
+        1,
+        "no process of yours that runs ib_write_bw",
+    );
+    let output = watch(&["--once", "--json"]);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b"{\"processes\":[]}\n"[..]));
+    refused(&mut scene.mitra(&["watch", "--interval", "0"]), 2, "use seconds from 0.05 to 3600");
+    refused(&mut scene.mitra(&["watch", "--sort", "size"]), 2, "--sort");
 }
