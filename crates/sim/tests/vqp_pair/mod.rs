@@ -33,7 +33,10 @@ impl VqpPair {
     }
 
     pub fn with_world(rails: u8, config: Config, world: mitra_sim::Config) -> VqpPair {
-        let testbed = Testbed::with_config(1, world, rails);
+        VqpPair::with_testbed(Testbed::with_config(1, world, rails), config)
+    }
+
+    pub fn with_testbed(testbed: Testbed, config: Config) -> VqpPair {
         let domains = [0, 1].map(|h| {
             let nics: Vec<_> = testbed.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
             Domain::new(nics).expect("the NICs have the resources of a domain")
