@@ -5,6 +5,26 @@ use core::net::{IpAddr, Ipv6Addr};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gid(pub [u8; 16]);
 
+/// The length of the Global Route Header that precedes a received datagram in the receive buffer, in bytes (IBTA volume 1, 11.4.1.1).
+pub const GRH_LEN: usize = 40;
+
+impl Gid {
+    /// Returns the sender of a received datagram.
+    ///
+    /// The header is either an IPv6 header, or 20 unused bytes followed by an IPv4 header (IBTA annex A17.4). An IPv4 address becomes an
+    /// IPv4-mapped GID.
+    pub fn from_grh(grh: &[u8; GRH_LEN]) -> Gid {
+        let mut gid = [0; 16];
+        if grh[0] >> 4 == 6 {
+            gid.copy_from_slice(&grh[8..24]);
+        } else {
+            gid[10..12].fill(0xff);
+            gid[12..].copy_from_slice(&grh[32..36]);
+        }
+        Gid(gid)
+    }
+}
+
 impl From<IpAddr> for Gid {
     fn from(ip: IpAddr) -> Gid {
         Gid(match ip {
@@ -188,4 +208,20 @@ pub struct Counter {
     pub name: &'static str,
     /// The number of occurrences since the NIC was created.
     pub value: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sender_is_read_from_ipv4_and_ipv6_headers() {
+        let mut grh = [0; GRH_LEN];
+        grh[20] = 0x45;
+        grh[32..36].copy_from_slice(&[10, 1, 2, 3]);
+        assert_eq!(Gid::from_grh(&grh), Gid::from(IpAddr::from([10, 1, 2, 3])));
+        grh[0] = 0x60;
+        grh[8..24].copy_from_slice(&[7; 16]);
+        assert_eq!(Gid::from_grh(&grh), Gid([7; 16]));
+    }
 }

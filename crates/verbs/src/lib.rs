@@ -20,7 +20,9 @@ mod wc;
 mod wr;
 
 pub use buffer::Buffer;
-pub use device::{AtomicScope, Capabilities, Counter, DeviceAttr, Gid, Limits, Mtu, PortAttr, PortState};
+pub use device::{
+    AtomicScope, Capabilities, Counter, DeviceAttr, GRH_LEN, Gid, Limits, Mtu, PortAttr, PortState,
+};
 pub use error::{Error, PostError, Result};
 pub use event::AsyncEvent;
 pub use foreign_memory::{ForeignMemory, Unmapped};

@@ -10,7 +10,7 @@ use mitra_verbs::{
     QpType, Qpn, RecvWr, Result, SendOp, SendWr, SrqId, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
-use crate::common::grh::{GRH_LEN, source_gid};
+use crate::common::grh::GRH_LEN;
 
 /// The maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 512;
@@ -205,7 +205,7 @@ impl GsiQp {
             let len = (wc.byte_len as usize).min(SLOT_BYTES);
             self.memory.read_at(wc.wr_id as usize * SLOT_BYTES, &mut bytes[..len]);
             if let Some((grh, payload)) = bytes[..len].split_first_chunk::<GRH_LEN>() {
-                on_datagram(Gid(source_gid(grh)), payload);
+                on_datagram(Gid::from_grh(grh), payload);
             }
             // The post fails only if the NIC has failed.
             let _ = self.post_recv(wc.wr_id);
