@@ -1,0 +1,457 @@
+//! The messages between a sender and a filter, and their encoding.
+//!
+//! ```text
+//! offset  0        1     2         4       8
+//!         version  kind  reserved  CRC-32  fields of the kind, little endian; then the body
+//! ```
+//!
+//! The checksum covers the whole message, with 0 in its own place. It is end to end: it also detects what a NIC's ICRC does not cover, such
+//! as a bit that flips in host memory.
+
+use core::fmt;
+
+/// The version of the encoding.
+pub const VERSION: u8 = 1;
+/// The length of the longest message without a body, in bytes.
+pub const MAX_HEADER: usize = 56;
+/// The length of the part that all kinds share, in bytes.
+const COMMON: usize = 8;
+
+/// One attempt of a sender to arbitrate for a grant. A later attempt of the same node is greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Attempt {
+    /// A number that orders the incarnations of a node: at first the incarnation. A sender whose attempt is refused because of a greater one takes
+    /// the next number above that.
+    pub era: u64,
+    /// The incarnation of the sender, which no other sender with the same node has.
+    pub incarnation: u64,
+    /// The number of the attempt in this incarnation, from 1.
+    pub number: u32,
+}
+
+/// The identity of a row of a filter table. No identity is used for two rows, even if the filter restarts, as long as its incarnations
+/// differ.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Grant {
+    /// The incarnation of the filter.
+    pub receiver: u64,
+    /// The number of the row in this incarnation, from 1.
+    pub number: u64,
+}
+
+/// The limits of a grant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Terms {
+    /// The maximum number of requests whose replies the sender does not yet have. At least 1.
+    pub window: u16,
+    /// The last sequence number; the first is 1. After it, the sender arbitrates again.
+    pub last_seq: u32,
+    /// The time in milliseconds for which the filter keeps the row although the sender is silent.
+    pub lease_ms: u32,
+}
+
+/// A message with a body of type `B`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Message<B> {
+    /// The sender asks for a grant.
+    Open(Attempt),
+    /// The filter's answer: a fresh sequence.
+    Offer(Attempt, Grant, Terms),
+    /// The filter's refusal of an `Open`: no row is free.
+    Full(Attempt),
+    /// The filter's refusal of an `Open`: another incarnation of the node has a row, with the era given here, which is not below that of the attempt.
+    Superseded(Attempt, u64),
+    /// A request that must be executed exactly once.
+    Request {
+        /// The sender's grant.
+        grant: Grant,
+        /// The sequence number.
+        seq: u32,
+        /// The sender has the replies to all requests up to this sequence number.
+        confirmed: u32,
+        /// The content.
+        body: B,
+    },
+    /// The reply to a [`Message::Request`].
+    Reply {
+        /// The grant of the request.
+        grant: Grant,
+        /// The sequence number of the request.
+        seq: u32,
+        /// The content.
+        body: B,
+    },
+    /// The filter's refusal of a request: it has no row with this grant, and never will.
+    NoGrant(Grant),
+    /// The filter asks an idle sender to give its row back.
+    Reclaim(Grant),
+    /// The sender gives its row back. It sends nothing under this grant any more.
+    Release(Grant),
+    /// An idempotent request, which no filter sees.
+    Call {
+        /// The sender's incarnation.
+        incarnation: u64,
+        /// The number of the call in this incarnation.
+        id: u64,
+        /// The content.
+        body: B,
+    },
+    /// The reply to a [`Message::Call`].
+    CallReply {
+        /// The incarnation of the call.
+        incarnation: u64,
+        /// The number of the call.
+        id: u64,
+        /// The content.
+        body: B,
+    },
+    /// A request over an ordered connection with one message outstanding: consecutive requests have different bits.
+    BitRequest {
+        /// The bit.
+        bit: bool,
+        /// The content.
+        body: B,
+    },
+    /// The reply to a [`Message::BitRequest`].
+    BitReply {
+        /// The bit of the request.
+        bit: bool,
+        /// The content.
+        body: B,
+    },
+}
+
+/// The reason why bytes are not a message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub enum ParseError {
+    /// The message is shorter than its kind requires.
+    #[error("a message of {0} bytes is too short for its kind")]
+    Short(usize),
+    /// The version is not [`VERSION`].
+    #[error("version {0} of the messages is unknown; both ends need version {VERSION}")]
+    Version(u8),
+    /// The checksum does not match: the message was corrupted.
+    #[error("the checksum does not match, so the message was corrupted")]
+    Checksum,
+    /// The kind is unknown.
+    #[error("the kind {0} of a message is unknown")]
+    Kind(u8),
+    /// A field has a value that no sender and no filter sends.
+    #[error("a field has a value that is not allowed")]
+    Field,
+}
+
+impl<B> Message<B> {
+    /// Returns the message with another body.
+    pub fn map<C>(self, f: impl FnOnce(B) -> C) -> Message<C> {
+        match self {
+            Message::Open(attempt) => Message::Open(attempt),
+            Message::Offer(attempt, grant, terms) => Message::Offer(attempt, grant, terms),
+            Message::Full(attempt) => Message::Full(attempt),
+            Message::Superseded(attempt, latest) => Message::Superseded(attempt, latest),
+            Message::Request { grant, seq, confirmed, body } => {
+                Message::Request { grant, seq, confirmed, body: f(body) }
+            }
+            Message::Reply { grant, seq, body } => Message::Reply { grant, seq, body: f(body) },
+            Message::NoGrant(grant) => Message::NoGrant(grant),
+            Message::Reclaim(grant) => Message::Reclaim(grant),
+            Message::Release(grant) => Message::Release(grant),
+            Message::Call { incarnation, id, body } => Message::Call { incarnation, id, body: f(body) },
+            Message::CallReply { incarnation, id, body } => {
+                Message::CallReply { incarnation, id, body: f(body) }
+            }
+            Message::BitRequest { bit, body } => Message::BitRequest { bit, body: f(body) },
+            Message::BitReply { bit, body } => Message::BitReply { bit, body: f(body) },
+        }
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Message::Open(_) => 1,
+            Message::Offer(..) => 2,
+            Message::Full(_) => 3,
+            Message::Superseded(..) => 4,
+            Message::Request { .. } => 5,
+            Message::Reply { .. } => 6,
+            Message::NoGrant(_) => 7,
+            Message::Reclaim(_) => 8,
+            Message::Release(_) => 9,
+            Message::Call { .. } => 10,
+            Message::CallReply { .. } => 11,
+            Message::BitRequest { .. } => 12,
+            Message::BitReply { .. } => 13,
+        }
+    }
+}
+
+impl<B: AsRef<[u8]>> Message<B> {
+    /// Replaces the content of `out` by the encoded message.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend([VERSION, self.kind(), 0, 0, 0, 0, 0, 0]);
+        match self {
+            Message::Open(attempt) | Message::Full(attempt) => put_attempt(out, *attempt),
+            Message::Offer(attempt, grant, terms) => {
+                put_attempt(out, *attempt);
+                put_grant(out, *grant);
+                out.extend(terms.window.to_le_bytes());
+                out.extend(terms.last_seq.to_le_bytes());
+                out.extend(terms.lease_ms.to_le_bytes());
+            }
+            Message::Superseded(attempt, latest) => {
+                put_attempt(out, *attempt);
+                out.extend(latest.to_le_bytes());
+            }
+            Message::Request { grant, seq, confirmed, body } => {
+                put_grant(out, *grant);
+                out.extend(seq.to_le_bytes());
+                out.extend(confirmed.to_le_bytes());
+                out.extend(body.as_ref());
+            }
+            Message::Reply { grant, seq, body } => {
+                put_grant(out, *grant);
+                out.extend(seq.to_le_bytes());
+                out.extend(body.as_ref());
+            }
+            Message::NoGrant(grant) | Message::Reclaim(grant) | Message::Release(grant) => {
+                put_grant(out, *grant);
+            }
+            Message::Call { incarnation, id, body } | Message::CallReply { incarnation, id, body } => {
+                out.extend(incarnation.to_le_bytes());
+                out.extend(id.to_le_bytes());
+                out.extend(body.as_ref());
+            }
+            Message::BitRequest { bit, body } | Message::BitReply { bit, body } => {
+                out.push(u8::from(*bit));
+                out.extend(body.as_ref());
+            }
+        }
+        let checksum = checksum(out);
+        out[4..8].copy_from_slice(&checksum.to_le_bytes());
+    }
+}
+
+impl<'a> Message<&'a [u8]> {
+    /// Parses a message.
+    ///
+    /// # Errors
+    /// `Short`, `Version`, `Checksum`, `Kind` and `Field`, tested in this order.
+    pub fn parse(bytes: &'a [u8]) -> Result<Message<&'a [u8]>, ParseError> {
+        let mut reader = Reader { bytes, short: ParseError::Short(bytes.len()) };
+        let [version, kind, reserved @ ..] = reader.take::<4>()?;
+        if version != VERSION {
+            return Err(ParseError::Version(version));
+        }
+        if u32::from_le_bytes(reader.take()?) != checksum(bytes) {
+            return Err(ParseError::Checksum);
+        }
+        let message = match kind {
+            1 => Message::Open(reader.attempt()?),
+            2 => {
+                let (attempt, grant) = (reader.attempt()?, reader.grant()?);
+                let window = u16::from_le_bytes(reader.take()?);
+                let (last_seq, lease_ms) = (reader.u32()?, reader.u32()?);
+                // The last sequence number has a successor.
+                if window == 0 || last_seq == 0 || last_seq == u32::MAX {
+                    return Err(ParseError::Field);
+                }
+                Message::Offer(attempt, grant, Terms { window, last_seq, lease_ms })
+            }
+            3 => Message::Full(reader.attempt()?),
+            4 => Message::Superseded(reader.attempt()?, reader.u64()?),
+            5 => {
+                let (grant, seq, confirmed) = (reader.grant()?, reader.u32()?, reader.u32()?);
+                if confirmed >= seq {
+                    return Err(ParseError::Field);
+                }
+                Message::Request { grant, seq, confirmed, body: reader.body() }
+            }
+            6 => Message::Reply { grant: reader.grant()?, seq: reader.u32()?, body: reader.body() },
+            7 => Message::NoGrant(reader.grant()?),
+            8 => Message::Reclaim(reader.grant()?),
+            9 => Message::Release(reader.grant()?),
+            10 => Message::Call { incarnation: reader.u64()?, id: reader.u64()?, body: reader.body() },
+            11 => Message::CallReply { incarnation: reader.u64()?, id: reader.u64()?, body: reader.body() },
+            12 => Message::BitRequest { bit: reader.bit()?, body: reader.body() },
+            13 => Message::BitReply { bit: reader.bit()?, body: reader.body() },
+            kind => return Err(ParseError::Kind(kind)),
+        };
+        // A message without a body ends with its fields.
+        match reserved == [0, 0] && reader.bytes.is_empty() {
+            true => Ok(message),
+            false => Err(ParseError::Field),
+        }
+    }
+}
+
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "grant {} of {:016x}", self.number, self.receiver)
+    }
+}
+
+fn put_attempt(out: &mut Vec<u8>, attempt: Attempt) {
+    out.extend(attempt.era.to_le_bytes());
+    out.extend(attempt.incarnation.to_le_bytes());
+    out.extend(attempt.number.to_le_bytes());
+}
+
+fn put_grant(out: &mut Vec<u8>, grant: Grant) {
+    out.extend(grant.receiver.to_le_bytes());
+    out.extend(grant.number.to_le_bytes());
+}
+
+/// Returns the checksum of a message of at least 8 bytes.
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&bytes[..4]);
+    hasher.update(&[0; 4]);
+    hasher.update(&bytes[COMMON..]);
+    hasher.finalize()
+}
+
+/// The part of a message that is not yet parsed.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    /// The error if the message is too short.
+    short: ParseError,
+}
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
+        let (first, rest) = self.bytes.split_first_chunk().ok_or(self.short)?;
+        self.bytes = rest;
+        Ok(*first)
+    }
+
+    fn u32(&mut self) -> Result<u32, ParseError> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, ParseError> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+
+    fn bit(&mut self) -> Result<bool, ParseError> {
+        match self.take()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => Err(ParseError::Field),
+        }
+    }
+
+    fn attempt(&mut self) -> Result<Attempt, ParseError> {
+        Ok(Attempt { era: self.u64()?, incarnation: self.u64()?, number: self.u32()? })
+    }
+
+    fn grant(&mut self) -> Result<Grant, ParseError> {
+        Ok(Grant { receiver: self.u64()?, number: self.u64()? })
+    }
+
+    fn body(&mut self) -> &'a [u8] {
+        core::mem::take(&mut self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_kind() -> Vec<Message<&'static [u8]>> {
+        let attempt = Attempt { era: 3, incarnation: 1 << 60, number: 7 };
+        let grant = Grant { receiver: u64::MAX, number: 3 };
+        let terms = Terms { window: 4, last_seq: 9, lease_ms: 250 };
+        let body: &[u8] = b"body";
+        vec![
+            Message::Open(attempt),
+            Message::Offer(attempt, grant, terms),
+            Message::Full(attempt),
+            Message::Superseded(attempt, 5),
+            Message::Request { grant, seq: 2, confirmed: 1, body },
+            Message::Reply { grant, seq: 2, body },
+            Message::NoGrant(grant),
+            Message::Reclaim(grant),
+            Message::Release(grant),
+            Message::Call { incarnation: 4, id: 5, body },
+            Message::CallReply { incarnation: 4, id: 5, body: b"" },
+            Message::BitRequest { bit: true, body },
+            Message::BitReply { bit: false, body },
+        ]
+    }
+
+    #[test]
+    fn every_kind_survives_emit_and_parse() {
+        for message in every_kind() {
+            let mut bytes = Vec::new();
+            message.emit(&mut bytes);
+            assert_eq!(Message::parse(&bytes), Ok(message.clone()));
+            assert!(bytes.len() <= MAX_HEADER + b"body".len(), "{message:?} has {} bytes", bytes.len());
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused() {
+        for message in every_kind() {
+            let mut bytes = Vec::new();
+            message.emit(&mut bytes);
+            for bit in 0..bytes.len() * 8 {
+                let mut corrupt = bytes.clone();
+                corrupt[bit / 8] ^= 1 << (bit % 8);
+                assert!(Message::parse(&corrupt).is_err(), "{message:?}: bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_shortened_message_is_refused() {
+        for message in every_kind() {
+            let mut bytes = Vec::new();
+            message.emit(&mut bytes);
+            for len in 0..bytes.len() {
+                assert!(Message::parse(&bytes[..len]).is_err(), "{message:?}: {len} bytes");
+            }
+        }
+    }
+
+    /// Returns the bytes with the checksum that matches them.
+    fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+        let checksum = checksum(&bytes);
+        bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn forged_fields_are_refused() {
+        let emitted = |message: Message<&[u8]>| {
+            let mut bytes = Vec::new();
+            message.emit(&mut bytes);
+            bytes
+        };
+        let (grant, attempt) =
+            (Grant { receiver: 1, number: 1 }, Attempt { era: 1, incarnation: 1, number: 1 });
+        let offer = |window, last_seq| {
+            emitted(Message::Offer(attempt, grant, Terms { window, last_seq, lease_ms: 0 }))
+        };
+        assert_eq!(Message::parse(&offer(0, 1)), Err(ParseError::Field));
+        assert_eq!(Message::parse(&offer(1, 0)), Err(ParseError::Field));
+        assert_eq!(Message::parse(&offer(1, u32::MAX)), Err(ParseError::Field));
+        // A request confirms only replies to earlier requests.
+        let request = emitted(Message::Request { grant, seq: 3, confirmed: 3, body: b"" });
+        assert_eq!(Message::parse(&request), Err(ParseError::Field));
+        let mut longer = emitted(Message::NoGrant(grant));
+        longer.push(0);
+        assert_eq!(Message::parse(&sealed(longer)), Err(ParseError::Field));
+        let mut reserved = emitted(Message::NoGrant(grant));
+        reserved[2] = 1;
+        assert_eq!(Message::parse(&sealed(reserved)), Err(ParseError::Field));
+        let mut kind = emitted(Message::NoGrant(grant));
+        kind[1] = 99;
+        assert_eq!(Message::parse(&sealed(kind)), Err(ParseError::Kind(99)));
+        let mut version = emitted(Message::NoGrant(grant));
+        version[0] = 2;
+        assert_eq!(Message::parse(&version), Err(ParseError::Version(2)));
+        let mut bit = emitted(Message::BitReply { bit: true, body: b"" });
+        bit[8] = 2;
+        assert_eq!(Message::parse(&sealed(bit)), Err(ParseError::Field));
+    }
+}

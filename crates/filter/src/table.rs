@@ -1,0 +1,259 @@
+//! The filter for nodes that come and go, over a carrier that loses, repeats and reorders messages.
+
+use core::marker::PhantomData;
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use mitra_verbs::Time;
+
+use crate::filter::{FilterAction, FilterCore, Ticket, Verdict};
+use crate::message::{Attempt, Grant, Message, Terms};
+use crate::rules::{AllRules, Rules};
+
+/// The dimensions of a filter table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TableConfig {
+    /// The maximum number of nodes with a grant. The table never has more rows.
+    pub rows: usize,
+    /// The maximum number of requests of one node whose replies the node does not yet have, and so of replies in a row.
+    pub window: u16,
+    /// The number of requests after which a node must arbitrate again.
+    pub requests_per_grant: u32,
+    /// The time after which the row of a silent node may be evicted. A request that this node had outstanding then ends as
+    /// [`Outcome::Unknown`](crate::Outcome::Unknown). It should be many times the longest time for which a message is delayed or retried.
+    pub lease: Duration,
+}
+
+impl Default for TableConfig {
+    /// Returns a table of 1024 nodes with 16 outstanding requests each, and a lease of 10 s.
+    fn default() -> TableConfig {
+        TableConfig {
+            rows: 1024,
+            window: 16,
+            requests_per_grant: u32::MAX - 1,
+            lease: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The state of one node.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Row<B> {
+    attempt: Attempt,
+    /// The number of the grant.
+    number: u64,
+    /// The sequence number of the last request that was executed or is being executed.
+    last: u32,
+    /// The replies to the last requests, up to `last`. `None` while the request is being executed.
+    replies: VecDeque<Option<B>>,
+    /// The time of the node's last request under this grant.
+    heard: Time,
+}
+
+impl<B> Row<B> {
+    fn is_executing(&self) -> bool {
+        self.replies.iter().any(Option::is_none)
+    }
+}
+
+/// A filter table: a state machine without I/O. It has one row ⟨node, last sequence number, replies⟩ for each node with a grant, and passes on
+/// each request of such a node exactly once.
+///
+/// Nothing is accepted without state that would recognize its copy: a request needs a grant that is in the table. When a row is evicted, its
+/// grant ends for good, and so do all copies of requests under it. A full table refuses further nodes and asks the least recently heard
+/// node to give its row back. A node that does not answer loses its row after the lease.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct FilterTable<N: Ord, B, R = AllRules> {
+    incarnation: u64,
+    config: TableConfig,
+    /// The number of the last grant.
+    last_number: u64,
+    rows: BTreeMap<N, Row<B>>,
+    rules: PhantomData<R>,
+}
+
+impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
+    /// Creates an empty table. The incarnation must differ from those of all earlier filters with the same address; a random number serves.
+    /// Dimensions of 0 are taken as 1.
+    pub fn new(incarnation: u64, config: TableConfig) -> FilterTable<N, B, R> {
+        let config = TableConfig {
+            rows: config.rows.max(1),
+            window: config.window.max(1),
+            // The last sequence number must have a successor.
+            requests_per_grant: config.requests_per_grant.clamp(1, u32::MAX - 1),
+            lease: config.lease,
+        };
+        FilterTable { incarnation, config, last_number: 0, rows: BTreeMap::new(), rules: PhantomData }
+    }
+
+    /// Returns the number of nodes with a grant.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns whether no node has a grant.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            window: self.config.window,
+            last_seq: self.config.requests_per_grant,
+            lease_ms: u32::try_from(self.config.lease.as_millis()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn grant(&self, number: u64) -> Grant {
+        Grant { receiver: self.incarnation, number }
+    }
+
+    fn open(&mut self, now: Time, node: N, attempt: Attempt, out: &mut Vec<FilterAction<N, B>>) -> Verdict {
+        let (present, is_executing) = match self.rows.get(&node) {
+            Some(row) => (Some((row.attempt, row.number)), row.is_executing()),
+            None => (None, false),
+        };
+        match present {
+            Some((present, _)) if R::IGNORES_EARLIER_ATTEMPTS && attempt < present => {
+                if attempt.incarnation != present.incarnation {
+                    let message = Message::Superseded(attempt, present.era);
+                    out.push(FilterAction::Send(node, message));
+                    return Verdict::Refused;
+                }
+                return Verdict::Ignored;
+            }
+            Some((present, number)) if R::RECOGNIZES_OPEN && attempt == present => {
+                let message = Message::Offer(attempt, self.grant(number), self.terms());
+                out.push(FilterAction::Send(node, message));
+                return Verdict::Copy;
+            }
+            // A sender opens again when it has ended everything, or after a restart. A request of the earlier grant may still be executed.
+            Some(_) if is_executing => return Verdict::Ignored,
+            None if !self.make_room(now, node, attempt, out) => return Verdict::Refused,
+            _ => {}
+        }
+        let number = if R::NUMBERS_GRANTS { self.last_number + 1 } else { 1 };
+        self.last_number = number;
+        let row = Row { attempt, number, last: 0, replies: VecDeque::new(), heard: now };
+        self.rows.insert(node, row);
+        let message = Message::Offer(attempt, self.grant(number), self.terms());
+        out.push(FilterAction::Send(node, message));
+        Verdict::Granted
+    }
+
+    /// Returns whether a row is free. If none is, asks the least recently heard node for its row and refuses the other.
+    fn make_room(&mut self, now: Time, node: N, attempt: Attempt, out: &mut Vec<FilterAction<N, B>>) -> bool {
+        if self.rows.len() < self.config.rows {
+            return true;
+        }
+        let unused = self.rows.iter().filter(|(_, row)| !row.is_executing());
+        let oldest = unused.min_by_key(|(_, row)| row.heard).map(|(&n, row)| (n, row.heard, row.number));
+        if let Some((oldest, heard, number)) = oldest {
+            if !R::EVICTS_ONLY_UNUSED || now.saturating_since(heard) >= self.config.lease {
+                self.rows.remove(&oldest);
+                return true;
+            }
+            out.push(FilterAction::Send(oldest, Message::Reclaim(self.grant(number))));
+        }
+        out.push(FilterAction::Send(node, Message::Full(attempt)));
+        false
+    }
+
+    fn request(
+        &mut self,
+        now: Time,
+        node: N,
+        (grant, seq, confirmed): (Grant, u32, u32),
+        body: B,
+        out: &mut Vec<FilterAction<N, B>>,
+    ) -> Verdict {
+        if !R::REFUSES_WITHOUT_GRANT && !self.rows.contains_key(&node) {
+            let attempt = Attempt { era: 0, incarnation: 0, number: 0 };
+            if !self.make_room(now, node, attempt, out) {
+                return Verdict::Refused;
+            }
+            let row =
+                Row { attempt, number: grant.number, last: seq - 1, replies: VecDeque::new(), heard: now };
+            self.rows.insert(node, row);
+        }
+        let is_present = grant.receiver == self.incarnation || !R::CHECKS_INCARNATION;
+        let row = self.rows.get_mut(&node).filter(|row| is_present && row.number == grant.number);
+        let Some(row) = row else {
+            out.push(FilterAction::Send(node, Message::NoGrant(grant)));
+            return Verdict::Refused;
+        };
+        row.heard = now;
+        // The sequence number before that of the first reply in the row.
+        let before = row.last - row.replies.len() as u32;
+        let confirmed = confirmed.saturating_sub(before) as usize;
+        row.replies.drain(..confirmed.min(row.replies.len()));
+        let is_copy = if R::RECOGNIZES_LAST { seq <= row.last } else { seq < row.last };
+        if is_copy {
+            let age = (row.last - seq) as usize;
+            let reply = row.replies.iter().rev().nth(age).cloned().flatten();
+            if let (Some(body), true) = (reply, R::KEEPS_REPLIES) {
+                out.push(FilterAction::Send(node, Message::Reply { grant, seq, body }));
+            }
+            return Verdict::Copy;
+        }
+        let is_next = seq.saturating_sub(row.last) <= 1 || !R::EXECUTES_IN_ORDER;
+        let has_room = row.replies.len() < self.config.window.into();
+        if !is_next || !has_room || seq > self.config.requests_per_grant {
+            return Verdict::Ignored;
+        }
+        row.last = seq;
+        row.replies.push_back(None);
+        out.push(FilterAction::Execute(Ticket::Request { node, grant, seq }, body));
+        Verdict::Executed
+    }
+}
+
+impl<N: Copy + Ord, B: Clone, R: Rules> FilterCore<N, B> for FilterTable<N, B, R> {
+    fn receive(
+        &mut self,
+        now: Time,
+        node: N,
+        message: Message<B>,
+        out: &mut Vec<FilterAction<N, B>>,
+    ) -> Verdict {
+        match message {
+            Message::Open(attempt) => self.open(now, node, attempt, out),
+            Message::Request { grant, seq, confirmed, body } if seq > 0 => {
+                self.request(now, node, (grant, seq, confirmed), body, out)
+            }
+            Message::Release(grant) => {
+                let is_last = |row: &Row<B>| self.grant(row.number) == grant && !row.is_executing();
+                if self.rows.get(&node).is_some_and(is_last) {
+                    self.rows.remove(&node);
+                }
+                Verdict::Ignored
+            }
+            Message::Call { incarnation, id, body } => {
+                out.push(FilterAction::Execute(Ticket::Call { node, incarnation, id }, body));
+                Verdict::Executed
+            }
+            _ => Verdict::Ignored,
+        }
+    }
+
+    fn complete(&mut self, ticket: Ticket<N>, reply: B, out: &mut Vec<FilterAction<N, B>>) {
+        match ticket {
+            Ticket::Request { node, grant, seq } => {
+                let Some(row) = self.rows.get_mut(&node) else { return };
+                if row.number != grant.number || row.last < seq {
+                    return;
+                }
+                let age = (row.last - seq) as usize;
+                if let Some(saved) = row.replies.iter_mut().rev().nth(age) {
+                    *saved = Some(reply.clone());
+                }
+                out.push(FilterAction::Send(node, Message::Reply { grant, seq, body: reply }));
+            }
+            Ticket::Call { node, incarnation, id } => {
+                let message = Message::CallReply { incarnation, id, body: reply };
+                out.push(FilterAction::Send(node, message));
+            }
+            Ticket::Bit { .. } => {}
+        }
+    }
+}
