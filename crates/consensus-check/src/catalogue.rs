@@ -16,9 +16,9 @@ use crate::byzantine_worlds::{
 use crate::cell_scenario::CellKind;
 use crate::cell_worlds;
 use crate::{
-    Exhaustive, ExhaustiveLog, ExhaustiveRails, Exploration, FaultLimits, RailFaultLimits, RunLimits,
-    SeedResult, World, protocol_worlds, rail_model, run_adversary, run_agreement, run_agreement_with,
-    run_election, totality_violation,
+    Exhaustive, ExhaustiveBitFilter, ExhaustiveFilter, ExhaustiveLog, ExhaustiveRails, Exploration, FaultLimits,
+    RailFaultLimits, RunLimits, SeedResult, World, filter_worlds, protocol_worlds, rail_model, run_adversary,
+    run_agreement, run_agreement_with, run_election, run_filter, totality_violation,
 };
 
 /// Fault limits of a run from a seed: all processes but one and a minority of the memories may crash.
@@ -335,6 +335,26 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
         explore: rail_model::explore_small_worlds,
         serve: |address| ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None).serve(address),
         run_seed: |seed| rail_model::run_rails_from_seed(seed, None),
+    },
+    CatalogueEntry {
+        name: "endpoint-filter",
+        properties: crate::call_log::PROPERTIES,
+        explored_world: "2 senders, a table of one row; a window of 2; a restart of each end, an eviction; one bit per node; losses, copies, any order",
+        simulated_world: "3 senders, a table of 2 rows, 8 calls each; 3 restarts, 2 evictions; losses, copies, any order",
+        explore: || {
+            let table = |limits| ExhaustiveFilter::<mitra_filter::AllRules>::new(limits).explore();
+            let bits = |limits| ExhaustiveBitFilter::<mitra_filter::AllRules>::new(limits).explore();
+            let none = Exploration { states: 0, counterexample: None };
+            let tables = filter_worlds::TABLES.into_iter();
+            tables
+                .fold(none, |found, limits| found.and_then(|| table(limits)))
+                .and_then(|| bits(filter_worlds::ONE_BIT))
+                .and_then(|| bits(filter_worlds::TWO_BITS))
+        },
+        serve: |address| {
+            ExhaustiveFilter::<mitra_filter::AllRules>::new(filter_worlds::ONE_ROW).serve(address);
+        },
+        run_seed: |seed| run_filter::<mitra_filter::AllRules>(seed, filter_worlds::LARGE, 400),
     },
 ];
 

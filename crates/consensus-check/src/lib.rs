@@ -1,14 +1,18 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod bit_filter_world;
 mod byzantine;
 pub mod byzantine_worlds;
+mod call_log;
 mod catalogue;
 pub mod cell_scenario;
 pub mod cell_worlds;
 mod delay_count;
 mod election;
 mod exhaustive;
+mod filter_world;
+pub mod filter_worlds;
 mod forged_history;
 mod forged_proof;
 mod linearizability;
@@ -25,11 +29,13 @@ pub mod store_nodes;
 mod store_world;
 mod world;
 
+pub use bit_filter_world::{BitFilterLimits, BitFilterStep, ExhaustiveBitFilter};
 pub use byzantine::{Actor, ByzantineProcess, Forge, SingleWrite};
 pub use catalogue::{CATALOGUE, CatalogueEntry};
 pub use delay_count::decision_delays;
 pub use election::run_election;
 pub use exhaustive::{Exhaustive, Exploration};
+pub use filter_world::{ExhaustiveFilter, FilterLimits, FilterStep, Packet, run_filter};
 pub use forged_history::ForgedHistory;
 pub use forged_proof::ForgedProof;
 pub use linearizability::{MAX_OPERATIONS, Operation, is_linearizable};

@@ -1,0 +1,283 @@
+//! An endpoint filter with one bit per node, and a connection to each sender that keeps order.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use mitra_filter::{
+    Action, BitFilter, BitSender, FilterAction, FilterCore, Message, Rules, SenderCore, Submit,
+};
+use mitra_verbs::Time;
+use stateright::{Model, Property};
+
+use crate::Exploration;
+use crate::call_log::{Body, CallLog};
+use crate::exhaustive::explore;
+
+/// The maximum number of messages in one direction of a connection. Further messages are lost.
+const MAX_IN_TRANSIT: usize = 2;
+
+/// The size of a world, and the bounds on its faults.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BitFilterLimits {
+    /// The number of senders.
+    pub senders: u8,
+    /// The number of calls of each sender.
+    pub calls: u8,
+    /// The number of times that senders send again.
+    pub timeouts: u8,
+    /// The number of restarts of one end of a connection, which is then made again.
+    pub restarts: u8,
+    /// Whether the connection keeps order, as the filter requires.
+    pub ordered: bool,
+}
+
+/// A step of a world.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BitFilterStep {
+    /// A sender makes its next call.
+    Submit(u8),
+    /// A message of a sender's connection is delivered: of the direction to the filter if the second field is set, with the index of the third
+    /// field. If the fourth is set, a copy stays in transit.
+    Deliver(u8, bool, usize, bool),
+    /// The first message of a direction is lost.
+    Lose(u8, bool),
+    /// A sender's retry interval has passed.
+    Timeout(u8),
+    /// A sender restarts, or its connection ends and is made again.
+    RestartSender(u8),
+    /// The filter restarts, and with it all connections.
+    RestartFilter,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Connection<R: Rules> {
+    sender: BitSender<Body, R>,
+    made: u8,
+    outstanding: BTreeMap<u64, Body>,
+    to_filter: VecDeque<Message<Body>>,
+    to_sender: VecDeque<Message<Body>>,
+}
+
+/// A filter, its senders and the messages of their connections.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct BitFilterWorld<R: Rules> {
+    left: BitFilterLimits,
+    connections: Vec<Connection<R>>,
+    filter: BitFilter<Body, R>,
+    log: CallLog,
+}
+
+impl<R: Rules> BitFilterWorld<R> {
+    fn new(limits: BitFilterLimits) -> BitFilterWorld<R> {
+        let connection = |_| Connection {
+            sender: BitSender::new(limits.calls.into()),
+            made: 0,
+            outstanding: BTreeMap::new(),
+            to_filter: VecDeque::new(),
+            to_sender: VecDeque::new(),
+        };
+        BitFilterWorld {
+            left: limits,
+            connections: (0..limits.senders).map(connection).collect(),
+            filter: BitFilter::new(limits.senders.into()),
+            log: CallLog::default(),
+        }
+    }
+
+    fn steps(&self) -> Vec<BitFilterStep> {
+        let mut steps = Vec::new();
+        for (n, connection) in (0..).zip(&self.connections) {
+            if connection.made < self.left.calls {
+                steps.push(BitFilterStep::Submit(n));
+            }
+            for to_filter in [true, false] {
+                let in_transit = if to_filter { &connection.to_filter } else { &connection.to_sender };
+                if in_transit.is_empty() {
+                    continue;
+                }
+                steps.push(BitFilterStep::Lose(n, to_filter));
+                let indices = if self.left.ordered { 1 } else { in_transit.len() };
+                for index in 0..indices {
+                    steps.push(BitFilterStep::Deliver(n, to_filter, index, false));
+                    steps.push(BitFilterStep::Deliver(n, to_filter, index, true));
+                }
+            }
+            if self.left.timeouts > 0 && connection.sender.outstanding() > 0 {
+                steps.push(BitFilterStep::Timeout(n));
+            }
+            if self.left.restarts > 0 {
+                steps.push(BitFilterStep::RestartSender(n));
+            }
+        }
+        if self.left.restarts > 0 {
+            steps.push(BitFilterStep::RestartFilter);
+        }
+        steps
+    }
+
+    fn apply(&mut self, step: &BitFilterStep) {
+        match *step {
+            BitFilterStep::Submit(n) => self.submit(n),
+            BitFilterStep::Deliver(n, to_filter, index, copy) => self.deliver(n, to_filter, index, copy),
+            BitFilterStep::Lose(n, to_filter) => {
+                self.in_transit(n, to_filter).pop_front();
+            }
+            BitFilterStep::Timeout(n) => {
+                self.left.timeouts -= 1;
+                self.drive(n, |sender, out| sender.timeout(out));
+            }
+            BitFilterStep::RestartSender(n) => {
+                self.left.restarts -= 1;
+                self.reconnect(n);
+                self.filter.connect(n.into());
+            }
+            BitFilterStep::RestartFilter => {
+                self.left.restarts -= 1;
+                self.filter = BitFilter::new(self.connections.len());
+                (0..self.left.senders).for_each(|n| self.reconnect(n));
+            }
+        }
+    }
+
+    /// Ends a connection and makes another one. The messages of the earlier one are not delivered.
+    fn reconnect(&mut self, n: u8) {
+        self.drive(n, |sender, out| sender.abandon(out));
+        let calls = self.left.calls.into();
+        let connection = &mut self.connections[usize::from(n)];
+        connection.sender = BitSender::new(calls);
+        connection.to_filter.clear();
+        connection.to_sender.clear();
+    }
+
+    fn submit(&mut self, n: u8) {
+        let connection = &mut self.connections[usize::from(n)];
+        let body = (n, connection.made);
+        connection.made += 1;
+        let mut out = Vec::new();
+        if let Submit::Accepted(call) = connection.sender.submit(body, &mut out) {
+            connection.outstanding.insert(call, body);
+        }
+        self.perform(n, out);
+    }
+
+    fn in_transit(&mut self, n: u8, to_filter: bool) -> &mut VecDeque<Message<Body>> {
+        let connection = &mut self.connections[usize::from(n)];
+        if to_filter { &mut connection.to_filter } else { &mut connection.to_sender }
+    }
+
+    fn drive(&mut self, n: u8, f: impl FnOnce(&mut BitSender<Body, R>, &mut Vec<Action<Body>>)) {
+        let mut out = Vec::new();
+        f(&mut self.connections[usize::from(n)].sender, &mut out);
+        self.perform(n, out);
+    }
+
+    fn perform(&mut self, n: u8, actions: Vec<Action<Body>>) {
+        for action in actions {
+            match action {
+                Action::Send(message) => self.send(n, true, message),
+                Action::Done { call, outcome } => {
+                    let body = self.connections[usize::from(n)].outstanding.remove(&call);
+                    if let Some(body) = body {
+                        // Only the end of a connection makes a call unknown.
+                        self.log.end(body, &outcome, true);
+                    }
+                }
+                Action::SetTimer { .. } | Action::StopTimer => {}
+            }
+        }
+    }
+
+    fn send(&mut self, n: u8, to_filter: bool, message: Message<Body>) {
+        let in_transit = self.in_transit(n, to_filter);
+        if in_transit.len() < MAX_IN_TRANSIT {
+            in_transit.push_back(message);
+        }
+    }
+
+    fn deliver(&mut self, n: u8, to_filter: bool, index: usize, copy: bool) {
+        let in_transit = self.in_transit(n, to_filter);
+        let message = if copy { in_transit.get(index).cloned() } else { in_transit.remove(index) };
+        let Some(message) = message else { return };
+        if !to_filter {
+            return self.drive(n, |sender, out| sender.receive(message, out));
+        }
+        let mut actions = Vec::new();
+        self.filter.receive(Time::ZERO, n.into(), message, &mut actions);
+        let mut actions = VecDeque::from(actions);
+        while let Some(action) = actions.pop_front() {
+            match action {
+                FilterAction::Send(node, message) => self.send(node as u8, false, message),
+                FilterAction::Execute(ticket, body) => {
+                    let reply = self.log.execute(body);
+                    let mut out = Vec::new();
+                    self.filter.complete(ticket, reply, &mut out);
+                    actions.extend(out);
+                }
+            }
+        }
+    }
+
+    /// Returns whether all outstanding calls end if the messages in transit are lost and no more faults occur.
+    fn calls_end(&self) -> bool {
+        let mut world = self.clone();
+        for connection in &mut world.connections {
+            connection.to_filter.clear();
+            connection.to_sender.clear();
+        }
+        for _ in 0..10 + 4 * u32::from(self.left.calls) {
+            for n in 0..world.left.senders {
+                world.drive(n, |sender, out| sender.timeout(out));
+                while !world.in_transit(n, true).is_empty() {
+                    world.deliver(n, true, 0, false);
+                }
+                while !world.in_transit(n, false).is_empty() {
+                    world.deliver(n, false, 0, false);
+                }
+            }
+        }
+        world.connections.iter().all(|connection| connection.outstanding.is_empty())
+    }
+}
+
+/// Explores every order of steps of a world with a one-bit filter.
+#[derive(Clone, Debug)]
+pub struct ExhaustiveBitFilter<R: Rules>(BitFilterWorld<R>);
+
+impl<R: Rules + Send + Sync + 'static> ExhaustiveBitFilter<R> {
+    /// Explores every world that is reachable within the limits.
+    pub fn new(limits: BitFilterLimits) -> ExhaustiveBitFilter<R> {
+        ExhaustiveBitFilter(BitFilterWorld::new(limits))
+    }
+
+    /// Explores all worlds, or stops at the first counterexample.
+    pub fn explore(self) -> Exploration {
+        explore(self.checker())
+    }
+}
+
+impl<R: Rules> Model for ExhaustiveBitFilter<R> {
+    type State = BitFilterWorld<R>;
+    type Action = BitFilterStep;
+
+    fn init_states(&self) -> Vec<BitFilterWorld<R>> {
+        vec![self.0.clone()]
+    }
+
+    fn actions(&self, world: &BitFilterWorld<R>, actions: &mut Vec<BitFilterStep>) {
+        actions.extend(world.steps());
+    }
+
+    fn next_state(&self, world: &BitFilterWorld<R>, step: BitFilterStep) -> Option<BitFilterWorld<R>> {
+        let mut next = world.clone();
+        next.apply(&step);
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("at most once", |_, world: &BitFilterWorld<R>| world.log.at_most_once()),
+            Property::always("right reply", |_, world: &BitFilterWorld<R>| world.log.replies_are_right()),
+            Property::always("order", |_, world: &BitFilterWorld<R>| world.log.is_in_order()),
+            Property::always("calls end", |_, world: &BitFilterWorld<R>| world.calls_end()),
+        ]
+    }
+}

@@ -1,0 +1,70 @@
+//! The record of the calls of a world with an endpoint filter, and the properties of exactly-once execution.
+
+use mitra_filter::Outcome;
+
+/// The content of a call: the node that made it, and its number among the node's calls.
+pub type Body = (u8, u8);
+/// A reply: the number of the execution that it is from.
+pub type Reply = (u8, u8);
+
+/// The calls and executions of a world.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct CallLog {
+    /// The executed calls in order.
+    executions: Vec<Body>,
+    /// The calls with a reply, each with the number of the execution.
+    answers: Vec<(Body, u8)>,
+    /// Whether a call ended as unknown although no state was lost.
+    pub(crate) groundless: bool,
+}
+
+impl CallLog {
+    /// Executes a call and returns its reply.
+    pub(crate) fn execute(&mut self, body: Body) -> Reply {
+        self.executions.push(body);
+        (u8::MAX, self.executions.len() as u8 - 1)
+    }
+
+    /// Records the result of a call. `state_was_lost` says whether a call may be unknown.
+    pub(crate) fn end(&mut self, body: Body, outcome: &Outcome<Reply>, state_was_lost: bool) {
+        match outcome {
+            Outcome::Answered((_, execution)) => self.answers.push((body, *execution)),
+            Outcome::Unknown => self.groundless |= !state_was_lost,
+        }
+    }
+
+    /// Returns whether no call was executed twice.
+    pub(crate) fn at_most_once(&self) -> bool {
+        self.executions.iter().enumerate().all(|(i, body)| !self.executions[..i].contains(body))
+    }
+
+    /// Returns whether every reply is from the execution of its call.
+    pub(crate) fn replies_are_right(&self) -> bool {
+        self.answers
+            .iter()
+            .all(|(body, execution)| self.executions.get(usize::from(*execution)) == Some(body))
+    }
+
+    /// Returns whether the calls of each node were executed in the order in which it made them.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.executions.iter().enumerate().all(|(i, &(node, number))| {
+            self.executions[..i].iter().all(|&(other, earlier)| other != node || earlier <= number)
+        })
+    }
+
+    /// Returns the first property that does not hold, other than that calls end.
+    pub(crate) fn violated(&self) -> Option<&'static str> {
+        [
+            ("at most once", self.at_most_once()),
+            ("right reply", self.replies_are_right()),
+            ("order", self.is_in_order()),
+            ("unknown only after lost state", !self.groundless),
+        ]
+        .into_iter()
+        .find_map(|(name, holds)| (!holds).then_some(name))
+    }
+}
+
+/// The names of the properties.
+pub(crate) const PROPERTIES: &[&str] =
+    &["at most once", "right reply", "order", "unknown only after lost state", "calls end"];

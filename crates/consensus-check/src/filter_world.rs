@@ -1,0 +1,376 @@
+//! An endpoint filter with a table of rows, its senders, and a network that loses, repeats and reorders messages.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mitra_filter::{
+    Action, FilterAction, FilterCore, FilterTable, Message, Rules, Sender, SenderCore, Submit, TableConfig,
+    Verdict,
+};
+use mitra_prng::Prng;
+use mitra_verbs::Time;
+use stateright::{Model, Property};
+
+use crate::call_log::{Body, CallLog};
+use crate::exhaustive::explore;
+use crate::{Exploration, SeedResult, Violation};
+
+/// The lease of the filter. The clock of the world stands still except for [`FilterStep::LeasePasses`].
+const LEASE: Duration = Duration::from_secs(1);
+
+/// The size of a world, and the bounds on its faults.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FilterLimits {
+    /// The number of senders.
+    pub senders: u8,
+    /// The number of calls of each sender.
+    pub calls: u8,
+    /// The number of rows of the table.
+    pub rows: usize,
+    /// The window of a grant.
+    pub window: u16,
+    /// The number of sequence numbers of a grant.
+    pub requests_per_grant: u32,
+    /// The number of restarts of the filter.
+    pub filter_restarts: u8,
+    /// The number of restarts of senders.
+    pub sender_restarts: u8,
+    /// The number of times that the lease passes.
+    pub leases: u8,
+    /// The number of times that a sender gives up its grant because of its age.
+    pub expirations: u8,
+    /// Worlds with more grants are not explored.
+    pub grants: u8,
+}
+
+/// A message in transit.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Packet {
+    /// The sender, or the sender that the message is for.
+    pub node: u8,
+    /// Whether the message is for the filter.
+    pub to_filter: bool,
+    /// The message.
+    pub message: Message<Body>,
+}
+
+/// A step of a world.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FilterStep {
+    /// A sender makes its next call.
+    Submit(u8),
+    /// A message is delivered. It stays in transit, so copies and late deliveries are possible.
+    Deliver(Packet),
+    /// A message is lost, with all its copies.
+    Lose(Packet),
+    /// A sender's retry interval has passed.
+    Timeout(u8),
+    /// The lease passes.
+    LeasePasses,
+    /// A sender considers its grant too old.
+    ExpireGrant(u8),
+    /// The filter restarts without its state.
+    RestartFilter,
+    /// A sender restarts without its state.
+    RestartSender(u8),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct SenderNode<R: Rules> {
+    sender: Sender<Body, R>,
+    incarnation: u64,
+    /// The number of calls made.
+    made: u8,
+    /// The outstanding calls.
+    outstanding: BTreeMap<u64, Body>,
+}
+
+/// A filter, its senders and the messages in transit.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct FilterWorld<R: Rules> {
+    left: FilterLimits,
+    senders: Vec<SenderNode<R>>,
+    filter: FilterTable<u8, Body, R>,
+    filter_incarnation: u64,
+    network: BTreeSet<Packet>,
+    now: Time,
+    log: CallLog,
+    /// Whether the filter restarted, or may have evicted a row after the lease.
+    state_was_lost: bool,
+}
+
+impl<R: Rules> FilterWorld<R> {
+    /// Creates a world in which nothing has happened.
+    pub fn new(limits: FilterLimits) -> FilterWorld<R> {
+        let node = |n| SenderNode {
+            sender: Sender::new(n, limits.calls.into()),
+            incarnation: n,
+            made: 0,
+            outstanding: BTreeMap::new(),
+        };
+        FilterWorld {
+            left: limits,
+            senders: (0..limits.senders).map(|_| node(1)).collect(),
+            filter: FilterTable::new(1, table_config(&limits)),
+            filter_incarnation: 1,
+            network: BTreeSet::new(),
+            now: Time::ZERO,
+            log: CallLog::default(),
+            state_was_lost: false,
+        }
+    }
+
+    /// Returns the steps that are possible, other than losses: a message that is never delivered is lost.
+    pub fn steps(&self) -> Vec<FilterStep> {
+        let mut steps: Vec<FilterStep> =
+            self.network.iter().map(|packet| FilterStep::Deliver(packet.clone())).collect();
+        let left = &self.left;
+        for (n, node) in (0..).zip(&self.senders) {
+            if node.made < left.calls {
+                steps.push(FilterStep::Submit(n));
+            }
+            if self.timeout_sends_more(n) {
+                steps.push(FilterStep::Timeout(n));
+            }
+            if left.expirations > 0 {
+                steps.push(FilterStep::ExpireGrant(n));
+            }
+            if left.sender_restarts > 0 && node.made > 0 {
+                steps.push(FilterStep::RestartSender(n));
+            }
+        }
+        if left.filter_restarts > 0 {
+            steps.push(FilterStep::RestartFilter);
+        }
+        if left.leases > 0 {
+            steps.push(FilterStep::LeasePasses);
+        }
+        steps
+    }
+
+    /// Returns whether a sender would send a message that is not in transit. Otherwise, sending it again changes nothing.
+    fn timeout_sends_more(&self, n: u8) -> bool {
+        let mut out = Vec::new();
+        self.senders[usize::from(n)].sender.clone().timeout(&mut out);
+        out.into_iter().any(|action| match action {
+            Action::Send(message) => !self.network.contains(&Packet { node: n, to_filter: true, message }),
+            _ => false,
+        })
+    }
+
+    /// Applies a step.
+    pub fn apply(&mut self, step: &FilterStep) {
+        match step {
+            FilterStep::Submit(n) => self.submit(*n),
+            FilterStep::Deliver(packet) => self.deliver(packet.clone()),
+            FilterStep::Lose(packet) => {
+                self.network.remove(packet);
+            }
+            FilterStep::Timeout(n) => self.drive(*n, |sender, out| sender.timeout(out)),
+            FilterStep::LeasePasses => {
+                self.left.leases -= 1;
+                self.now += LEASE;
+                self.state_was_lost = true;
+            }
+            FilterStep::ExpireGrant(n) => {
+                self.left.expirations -= 1;
+                self.senders[usize::from(*n)].sender.expire_grant();
+            }
+            FilterStep::RestartFilter => {
+                self.left.filter_restarts -= 1;
+                self.filter_incarnation += 1;
+                self.filter = FilterTable::new(self.filter_incarnation, table_config(&self.left));
+                self.state_was_lost = true;
+            }
+            FilterStep::RestartSender(n) => {
+                self.left.sender_restarts -= 1;
+                let calls = self.left.calls.into();
+                let node = &mut self.senders[usize::from(*n)];
+                node.incarnation += 1;
+                node.sender = Sender::new(node.incarnation, calls);
+                node.outstanding.clear();
+            }
+        }
+    }
+
+    fn submit(&mut self, n: u8) {
+        let node = &mut self.senders[usize::from(n)];
+        let body = (n, node.made);
+        node.made += 1;
+        let mut out = Vec::new();
+        if let Submit::Accepted(call) = node.sender.submit(body, &mut out) {
+            node.outstanding.insert(call, body);
+        }
+        self.perform(n, out);
+    }
+
+    fn drive(&mut self, n: u8, f: impl FnOnce(&mut Sender<Body, R>, &mut Vec<Action<Body>>)) {
+        let mut out = Vec::new();
+        f(&mut self.senders[usize::from(n)].sender, &mut out);
+        self.perform(n, out);
+    }
+
+    fn perform(&mut self, n: u8, actions: Vec<Action<Body>>) {
+        for action in actions {
+            match action {
+                Action::Send(message) => {
+                    self.network.insert(Packet { node: n, to_filter: true, message });
+                }
+                Action::Done { call, outcome } => {
+                    let body = self.senders[usize::from(n)].outstanding.remove(&call);
+                    if let Some(body) = body {
+                        self.log.end(body, &outcome, self.state_was_lost);
+                    }
+                }
+                Action::SetTimer { .. } | Action::StopTimer => {}
+            }
+        }
+    }
+
+    fn deliver(&mut self, packet: Packet) {
+        if !packet.to_filter {
+            return self.drive(packet.node, |sender, out| sender.receive(packet.message, out));
+        }
+        let mut actions = Vec::new();
+        let verdict = self.filter.receive(self.now, packet.node, packet.message, &mut actions);
+        if verdict == Verdict::Granted {
+            self.left.grants = self.left.grants.saturating_sub(1);
+        }
+        let mut actions = VecDeque::from(actions);
+        while let Some(action) = actions.pop_front() {
+            match action {
+                FilterAction::Send(node, message) => {
+                    self.network.insert(Packet { node, to_filter: false, message });
+                }
+                FilterAction::Execute(ticket, body) => {
+                    let reply = self.log.execute(body);
+                    let mut out = Vec::new();
+                    self.filter.complete(ticket, reply, &mut out);
+                    actions.extend(out);
+                }
+            }
+        }
+    }
+
+    /// Returns whether all outstanding calls end if the messages in transit are lost and no more faults occur.
+    pub fn calls_end(&self) -> bool {
+        let mut world = self.clone();
+        world.network.clear();
+        // A few round trips for each call, and for the arbitrations between them.
+        for _ in 0..20 + 8 * usize::from(self.left.senders) * usize::from(self.left.calls) {
+            if world.senders.iter().all(|node| node.outstanding.is_empty()) {
+                return true;
+            }
+            for n in 0..world.left.senders {
+                world.drive(n, |sender, out| sender.timeout(out));
+            }
+            for packet in core::mem::take(&mut world.network) {
+                world.deliver(packet);
+            }
+        }
+        false
+    }
+}
+
+fn table_config(limits: &FilterLimits) -> TableConfig {
+    let FilterLimits { rows, window, requests_per_grant, .. } = *limits;
+    TableConfig { rows, window, requests_per_grant, lease: LEASE }
+}
+
+/// Explores every order of steps of a world with an endpoint filter.
+#[derive(Clone, Debug)]
+pub struct ExhaustiveFilter<R: Rules>(FilterWorld<R>);
+
+impl<R: Rules + Send + Sync + 'static> ExhaustiveFilter<R> {
+    /// Explores every world that is reachable within the limits.
+    pub fn new(limits: FilterLimits) -> ExhaustiveFilter<R> {
+        ExhaustiveFilter(FilterWorld::new(limits))
+    }
+
+    /// Explores all worlds, or stops at the first counterexample.
+    pub fn explore(self) -> Exploration {
+        explore(self.checker())
+    }
+
+    /// Serves the worlds to a web browser at an address, until the program ends.
+    pub fn serve(self, address: SocketAddr) {
+        self.checker().serve(address);
+    }
+}
+
+impl<R: Rules> Model for ExhaustiveFilter<R> {
+    type State = FilterWorld<R>;
+    type Action = FilterStep;
+
+    fn init_states(&self) -> Vec<FilterWorld<R>> {
+        vec![self.0.clone()]
+    }
+
+    fn actions(&self, world: &FilterWorld<R>, actions: &mut Vec<FilterStep>) {
+        actions.extend(world.steps());
+    }
+
+    fn next_state(&self, world: &FilterWorld<R>, step: FilterStep) -> Option<FilterWorld<R>> {
+        let mut next = world.clone();
+        next.apply(&step);
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("at most once", |_, world: &FilterWorld<R>| world.log.at_most_once()),
+            Property::always("right reply", |_, world: &FilterWorld<R>| world.log.replies_are_right()),
+            Property::always("order", |_, world: &FilterWorld<R>| world.log.is_in_order()),
+            Property::always("unknown only after lost state", |_, world: &FilterWorld<R>| {
+                !world.log.groundless
+            }),
+            Property::always("calls end", |_, world: &FilterWorld<R>| world.calls_end()),
+        ]
+    }
+
+    fn within_boundary(&self, world: &FilterWorld<R>) -> bool {
+        world.left.grants > 0
+    }
+}
+
+/// Runs a world from a seed: random steps, some of which lose a message, then a check that all calls end.
+pub fn run_filter<R: Rules>(seed: u64, limits: FilterLimits, steps: u64) -> SeedResult {
+    let mut rng = Prng::new(seed);
+    let mut world = FilterWorld::<R>::new(limits);
+    let mut result = SeedResult { steps: 0, faults: 0, violation: None };
+    for _ in 0..rng.below(steps) {
+        let possible = world.steps();
+        if possible.is_empty() {
+            break;
+        }
+        let mut step = rng.pick(&possible).clone();
+        let is_rare = matches!(
+            step,
+            FilterStep::LeasePasses
+                | FilterStep::ExpireGrant(_)
+                | FilterStep::RestartFilter
+                | FilterStep::RestartSender(_)
+        );
+        if is_rare && rng.below(8) > 0 {
+            continue;
+        }
+        if let FilterStep::Deliver(packet) = &step
+            && rng.below(8) == 0
+        {
+            step = FilterStep::Lose(packet.clone());
+        }
+        let is_fault = is_rare || matches!(step, FilterStep::Lose(_));
+        world.apply(&step);
+        result.steps += 1;
+        result.faults += u32::from(is_fault);
+        if let Some(property) = world.log.violated() {
+            result.violation = Some(Violation::Property(property));
+            return result;
+        }
+    }
+    if !world.calls_end() {
+        result.violation = Some(Violation::Stuck);
+    }
+    result
+}
