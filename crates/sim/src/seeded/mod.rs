@@ -6,17 +6,24 @@
 //! A new workload is an entry of [`WORKLOADS`].
 
 mod failover;
+mod filter;
 mod objects;
 mod rc;
 mod verdict_findings;
 
 /// All workloads, by name.
-pub const WORKLOADS: &[SeededWorkload] = &[FAILOVER, OBJECTS, RC];
+pub const WORKLOADS: &[SeededWorkload] = &[FAILOVER, FILTER, OBJECTS, RC];
 
 const FAILOVER: SeededWorkload = SeededWorkload {
     name: "failover",
     world: "a vQP with 1 to 8 rails of different kinds; links, NICs and hosts fail; both ends post operations of all kinds",
     run: failover::run,
+};
+
+const FILTER: SeededWorkload = SeededWorkload {
+    name: "filter",
+    world: "clients and a server of the exactly-once RPC, over UD with random noise, restarts and evictions, or over vQPs of the policy blanket while a rail fails",
+    run: filter::run,
 };
 
 const RC: SeededWorkload = SeededWorkload {

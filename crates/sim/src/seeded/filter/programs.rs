@@ -1,0 +1,144 @@
+//! The programs of a world: clients that make calls, and a server that executes them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use mitra_filter::rpc::{Carrier, RpcClient, RpcError, RpcServer, ServerStats};
+use mitra_filter::{FilterCore, SenderCore};
+
+use super::CALLS;
+use super::call_record::{CallRecord, body};
+use crate::{AppContext, Prng};
+
+/// The record of a world, which its programs share.
+pub(super) type SharedRecord = Rc<RefCell<CallRecord>>;
+
+/// A client that makes calls until it has made all of them. It outlives restarts of its [`RpcClient`].
+pub(super) struct Caller<C: Carrier, S> {
+    /// `None` for a moment while the client restarts.
+    client: Option<RpcClient<C, S>>,
+    number: u8,
+    depth: usize,
+    made: u32,
+    outstanding: BTreeMap<u64, u32>,
+    /// The messages that earlier clients found corrupted.
+    corrupted_before: u64,
+    record: SharedRecord,
+}
+
+impl<C: Carrier, S: SenderCore<Vec<u8>>> Caller<C, S> {
+    pub(super) fn new(client: RpcClient<C, S>, number: u8, depth: usize, record: &SharedRecord) -> Self {
+        Caller {
+            client: Some(client),
+            number,
+            depth,
+            made: 0,
+            outstanding: BTreeMap::new(),
+            corrupted_before: 0,
+            record: Rc::clone(record),
+        }
+    }
+
+    /// Takes a turn.
+    pub(super) fn step(&mut self, ctx: &mut AppContext<'_>) {
+        let Some(client) = &mut self.client else { return };
+        while self.made < CALLS && self.outstanding.len() < self.depth {
+            if make_call(client, ctx.rng(), (self.number, self.made), &mut self.outstanding).is_err() {
+                break;
+            }
+            self.made += 1;
+            self.record.borrow_mut().calls += 1;
+            ctx.mark_active();
+            // Sometimes the client is idle between calls, so that it can give its row back.
+            if ctx.rng().below(3) == 0 {
+                break;
+            }
+        }
+        let mut ended = Vec::new();
+        // A NIC does not fail in these worlds for good; a link that is down is no error.
+        let _ = client.poll(&mut ended);
+        for (call, outcome) in ended {
+            if let Some(number) = self.outstanding.remove(&call) {
+                self.record.borrow_mut().end((self.number, number), &outcome);
+            }
+            ctx.mark_active();
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.made == CALLS && self.outstanding.is_empty()
+    }
+
+    pub(super) fn corrupted(&self) -> u64 {
+        self.corrupted_before + self.client.as_ref().map_or(0, RpcClient::corrupted)
+    }
+
+    /// Replaces the client, whose outstanding calls are forgotten, by the one that `restart` makes.
+    pub(super) fn restart(&mut self, restart: impl FnOnce(RpcClient<C, S>) -> RpcClient<C, S>) {
+        self.outstanding.clear();
+        self.corrupted_before = self.corrupted();
+        self.client = self.client.take().map(restart);
+    }
+}
+
+/// Makes a call. Some calls are idempotent.
+fn make_call<C: Carrier, S: SenderCore<Vec<u8>>>(
+    client: &mut RpcClient<C, S>,
+    rng: &mut Prng,
+    call: (u8, u32),
+    outstanding: &mut BTreeMap<u64, u32>,
+) -> Result<(), RpcError> {
+    let padding = rng.index(client.max_body().min(128) - 5);
+    let body = body(call, padding);
+    let id = if rng.below(5) == 0 { client.call_idempotent(&body)? } else { client.call(&body)? };
+    outstanding.insert(id, call.1);
+    Ok(())
+}
+
+/// A server, which outlives restarts of its [`RpcServer`].
+pub(super) struct Server<C: Carrier, F> {
+    /// `None` for a moment while the server restarts.
+    server: Option<RpcServer<C, F>>,
+    before: ServerStats,
+    record: SharedRecord,
+}
+
+impl<C: Carrier, F: FilterCore<C::Node, Vec<u8>>> Server<C, F> {
+    pub(super) fn new(server: RpcServer<C, F>, record: &SharedRecord) -> Self {
+        Server { server: Some(server), before: ServerStats::default(), record: Rc::clone(record) }
+    }
+
+    /// Takes a turn.
+    pub(super) fn step(&mut self, ctx: &mut AppContext<'_>) {
+        let Some(server) = &mut self.server else { return };
+        let record = &mut *self.record.borrow_mut();
+        let served = server.serve(|request, reply| {
+            let answer = record.execute(request.body, request.exactly_once);
+            // A reply of 8 bytes fits every carrier.
+            let _ = reply.put(&answer);
+        });
+        if served.is_ok_and(|executed| executed > 0) {
+            ctx.mark_active();
+        }
+    }
+
+    pub(super) fn server_mut(&mut self) -> Option<&mut RpcServer<C, F>> {
+        self.server.as_mut()
+    }
+
+    /// Returns the sums over all restarts: copies, refusals, corrupted messages.
+    pub(super) fn counts(&self) -> (u64, u64, u64) {
+        let now = self.server.as_ref().map(RpcServer::stats).unwrap_or_default();
+        let sum = |of: fn(&ServerStats) -> u64| of(&self.before) + of(&now);
+        (sum(|s| s.copies), sum(|s| s.refused), sum(|s| s.corrupted))
+    }
+
+    /// Replaces the server by the one that `restart` makes. Its state is lost.
+    pub(super) fn restart(&mut self, restart: impl FnOnce(RpcServer<C, F>) -> RpcServer<C, F>) {
+        let (copies, refused, corrupted) = self.counts();
+        self.before = ServerStats { copies, refused, corrupted, ..self.before };
+        self.record.borrow_mut().state_was_lost = true;
+        self.server = self.server.take().map(restart);
+    }
+}

@@ -1,0 +1,139 @@
+//! Clients with UD queue pairs on one NIC, and a server with a filter table on another.
+
+use core::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mitra_filter::rpc::{ClientConfig, RpcClient, RpcServer, UdCarrier};
+use mitra_filter::{FilterTable, Sender, TableConfig};
+use mitra_verbs::{Provider, Result};
+
+use super::corrupting_carrier::CorruptingCarrier;
+use super::programs::{Caller, Server, SharedRecord};
+use super::{Encounters, Finding, QKEY};
+use crate::seeded::SeedRun;
+use crate::{AppContext, Prng, Testbed, World};
+
+type Client = Caller<CorruptingCarrier<UdCarrier>, Sender<Vec<u8>>>;
+type TableServer = Server<UdCarrier, FilterTable<mitra_filter::rpc::UdNode, Vec<u8>>>;
+
+/// A lease that no run reaches.
+const LONG_LEASE: Duration = Duration::from_secs(3600);
+
+/// Runs a world.
+pub(super) fn run(testbed: &mut Testbed, rng: &mut Prng) -> Result<(SeedRun, Encounters)> {
+    let record = SharedRecord::default();
+    let clients = rng.between(1, 4);
+    let short_lease = rng.below(4) == 0;
+    let table = TableConfig {
+        rows: rng.between(1, clients) as usize,
+        window: rng.between(1, 5) as u16,
+        requests_per_grant: rng.between(1, 30) as u32,
+        lease: if short_lease { Duration::from_micros(rng.between(200, 20_000)) } else { LONG_LEASE },
+    };
+    record.borrow_mut().state_was_lost = short_lease;
+    let [nic_a, nic_b] = testbed.nics.each_ref().map(|n| Arc::clone(&n[0]) as Arc<dyn Provider>);
+    let carrier = UdCarrier::new(nic_b, QKEY)?;
+    let address = carrier.address();
+    let server: Rc<RefCell<TableServer>> =
+        Rc::new(RefCell::new(Server::new(RpcServer::new(carrier, rng.bits(), table), &record)));
+    let stop = Rc::new(Cell::new(false));
+    add_app(testbed, 1, &stop, Rc::clone(&server), Server::step);
+    let config = ClientConfig { max_calls: 8, retry_interval: Duration::from_micros(rng.between(20, 2_000)) };
+    let mut callers = Vec::new();
+    for number in 0..clients as u8 {
+        let carrier = UdCarrier::new(Arc::clone(&nic_a), QKEY)?;
+        let carrier = CorruptingCarrier::new(carrier, Prng::new(rng.bits()), *rng.pick(&[0, 0, 20_000]));
+        let client = RpcClient::new(carrier, address.node, 1_000, config);
+        let caller = Caller::new(client, number, rng.between(1, 8) as usize, &record);
+        let caller: Rc<RefCell<Client>> = Rc::new(RefCell::new(caller));
+        add_app(testbed, 0, &stop, Rc::clone(&caller), Caller::step);
+        callers.push(caller);
+    }
+    let faults = schedule_faults(testbed, rng, &callers, &server, table, config);
+
+    let world = &mut testbed.world;
+    let done = |_: &World| callers.iter().all(|caller| caller.borrow().is_done());
+    let ended = world.run_until(done, Duration::from_millis(60)).or_else(|_| {
+        world.heal();
+        world.run_until(done, Duration::from_secs(60))
+    });
+    let mut findings = Vec::new();
+    if let Err(stalled) = ended {
+        findings.push(Finding::stuck("stuck", stalled.state));
+    }
+    // Late copies arrive, which must have no effect.
+    world.heal();
+    world.run_for(Duration::from_millis(5));
+    stop.set(true);
+    let (copies, refused, corrupted) = server.borrow().counts();
+    let corrupted = corrupted + callers.iter().map(|caller| caller.borrow().corrupted()).sum::<u64>();
+    let record = record.take();
+    let encounters = Encounters { copies, refused, corrupted, unknown: record.unknown };
+    let operations = record.calls;
+    findings.splice(0..0, record.findings());
+    Ok((SeedRun { operations, faults, findings, trace: Vec::new() }, encounters))
+}
+
+/// Starts a program that takes turns until `stop` is set.
+pub(super) fn add_app<P: 'static>(
+    testbed: &mut Testbed,
+    host: usize,
+    stop: &Rc<Cell<bool>>,
+    program: Rc<RefCell<P>>,
+    step: fn(&mut P, &mut AppContext<'_>),
+) {
+    let stop = Rc::clone(stop);
+    testbed.world.add_app(testbed.hosts[host], move |ctx: &mut AppContext<'_>| {
+        if stop.get() { ctx.exit() } else { step(&mut program.borrow_mut(), ctx) }
+    });
+}
+
+/// Schedules restarts of both ends and failures of the link. Returns their number.
+fn schedule_faults(
+    testbed: &mut Testbed,
+    rng: &mut Prng,
+    callers: &[Rc<RefCell<Client>>],
+    server: &Rc<RefCell<TableServer>>,
+    table: TableConfig,
+    config: ClientConfig,
+) -> u64 {
+    let time = |rng: &mut Prng| {
+        let limit = 100_000 << rng.below(8);
+        Duration::from_nanos(rng.between(1, limit))
+    };
+    let mut faults = 0;
+    for restart in 0..rng.below(4) {
+        let caller = Rc::clone(rng.pick(callers));
+        // Most incarnations grow. Some clocks are set back, so the incarnation is lower than an earlier one, but another.
+        let incarnation = if rng.below(3) == 0 { 900 - restart } else { 1_001 + restart };
+        faults += 1;
+        let after = time(rng);
+        testbed.world.after(after, move |world| {
+            world.trace_text(format_args!("client restarts as {incarnation}"));
+            caller.borrow_mut().restart(|client| {
+                let server = client.server();
+                RpcClient::new(client.into_carrier(), server, incarnation, config)
+            });
+        });
+    }
+    if rng.below(3) == 0 {
+        let (server, incarnation) = (Rc::clone(server), rng.bits());
+        faults += 1;
+        let after = time(rng);
+        testbed.world.after(after, move |world| {
+            world.trace_text("server restarts");
+            server.borrow_mut().restart(|server| RpcServer::new(server.into_carrier(), incarnation, table));
+        });
+    }
+    for _ in 0..rng.below(3) {
+        let nic = *rng.pick(&testbed.rail(0));
+        let down = time(rng);
+        let up = down + time(rng);
+        faults += 1;
+        testbed.world.after(down, move |w| w.set_link(nic, false));
+        testbed.world.after(up, move |w| w.set_link(nic, true));
+    }
+    faults
+}

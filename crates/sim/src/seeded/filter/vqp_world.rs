@@ -1,0 +1,201 @@
+//! Clients and a server that are connected by virtual queue pairs under the policy `blanket`, and one rail fails.
+
+use core::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mitra_failover::{Config, Domain, Policy, Secret, VirtualQp};
+use mitra_filter::rpc::{ClientConfig, RpcClient, RpcServer, VqpCarrier};
+use mitra_filter::{BitFilter, BitSender, FilterCore, FilterTable, Sender, SenderCore, TableConfig};
+use mitra_transport::fault::Failure;
+use mitra_verbs::{Error, LocalAckTimeout, Provider, Result};
+
+use super::corrupting_carrier::CorruptingCarrier;
+use super::programs::{Caller, Server, SharedRecord};
+use super::ud_world::add_app;
+use super::{Encounters, Finding};
+use crate::seeded::SeedRun;
+use crate::{Prng, Testbed, World};
+
+/// The maximum length of a message.
+const MAX_MESSAGE: usize = 512;
+/// The number of places for connections at the server.
+const PLACES: usize = 8;
+
+type ClientCarrier = CorruptingCarrier<VqpCarrier>;
+type NewClient = RpcClient<ClientCarrier, BitSender<Vec<u8>>>;
+
+/// Runs a world, in half of the seeds with one bit for each node.
+pub(super) fn run(testbed: &mut Testbed, rng: &mut Prng) -> Result<(SeedRun, Encounters)> {
+    let domains = [0, 1]
+        .map(|h| Domain::new(testbed.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect()));
+    let [a, b] = domains;
+    let domains = [a?, b?];
+    let clients = rng.between(1, 3);
+    if rng.below(2) == 0 {
+        run_one_bit(testbed, rng, &domains, clients)
+    } else {
+        run_table(testbed, rng, &domains, clients)
+    }
+}
+
+fn client_config(rng: &mut Prng) -> ClientConfig {
+    ClientConfig { max_calls: 8, retry_interval: Duration::from_micros(rng.between(100, 20_000)) }
+}
+
+/// Connects a vQP. Returns the ends of the client and of the server.
+fn connect(domains: &[Arc<Domain>; 2], rng: &mut Prng) -> Result<[VirtualQp; 2]> {
+    let mut config = Config { policy: Policy::Blanket, send_wrs: 8, recv_wrs: 64, ..Config::default() };
+    config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
+    config.detector.heartbeat_interval = Duration::from_millis(1);
+    config.detector.max_missed_heartbeats = 8;
+    config.peer_timeout = Duration::from_secs(2);
+    let mut end = |h: usize| -> Result<VirtualQp> {
+        let builder = VirtualQp::builder(&domains[h]).config(config);
+        builder.secret(Secret::fixed([rng.bits(), rng.bits()])).build().map_err(Error::from)
+    };
+    let (mut a, mut b) = (end(0)?, end(1)?);
+    let (info_a, info_b) = (a.local_info()?, b.local_info()?);
+    a.connect(&info_b)?;
+    b.connect(&info_a)?;
+    Ok([a, b])
+}
+
+/// Returns a carrier of one vQP that corrupts some messages, and the server's node.
+fn client_carrier(vqp: VirtualQp, rng: &mut Prng) -> Result<(ClientCarrier, usize)> {
+    let mut carrier = VqpCarrier::new(1, MAX_MESSAGE);
+    let node = carrier.connect(vqp).map_err(|_| Error::Invalid("the carrier refused a vQP"))?;
+    let ppm = *rng.pick(&[0, 0, 20_000]);
+    Ok((CorruptingCarrier::new(carrier, Prng::new(rng.bits()), ppm), node))
+}
+
+fn run_one_bit(
+    testbed: &mut Testbed,
+    rng: &mut Prng,
+    domains: &[Arc<Domain>; 2],
+    clients: u64,
+) -> Result<(SeedRun, Encounters)> {
+    let record = SharedRecord::default();
+    let config = client_config(rng);
+    let server = RpcServer::over_vqps(PLACES, MAX_MESSAGE);
+    let server: Rc<RefCell<Server<VqpCarrier, BitFilter<Vec<u8>>>>> =
+        Rc::new(RefCell::new(Server::new(server, &record)));
+    let new_client = {
+        let (server, domains) = (Rc::clone(&server), domains.clone());
+        move |rng: &mut Prng, earlier: Option<usize>| -> Result<(NewClient, usize)> {
+            let [a, b] = connect(&domains, rng)?;
+            let refused = Error::Invalid("the server refused a vQP");
+            let mut server = server.borrow_mut();
+            let server = server.server_mut().ok_or(refused.clone())?;
+            let connected = match earlier {
+                Some(earlier) => server.reconnect(earlier, b),
+                None => server.connect(b),
+            };
+            let place = connected.map_err(|_| refused)?;
+            let (carrier, node) = client_carrier(a, rng)?;
+            Ok((RpcClient::one_bit(carrier, node, config), place))
+        }
+    };
+    let (mut callers, mut places) = (Vec::new(), Vec::new());
+    for number in 0..clients as u8 {
+        let (client, place) = new_client(rng, None)?;
+        let caller = Caller::new(client, number, rng.between(1, 6) as usize, &record);
+        callers.push(Rc::new(RefCell::new(caller)));
+        places.push(place);
+    }
+    let mut faults = 0;
+    if rng.below(2) == 0 {
+        // A client restarts with another connection, before the rail fails.
+        let index = rng.index(callers.len());
+        let (caller, place) = (Rc::clone(&callers[index]), places[index]);
+        let (after, mut rng) = (Duration::from_micros(rng.between(1, 300)), Prng::new(rng.bits()));
+        faults += 1;
+        testbed.world.after(after, move |world| {
+            world.trace_text("client restarts");
+            // The NICs have room for one more vQP of each client.
+            if let Ok((client, _)) = new_client(&mut rng, Some(place)) {
+                caller.borrow_mut().restart(|_| client);
+            }
+        });
+    }
+    finish(testbed, rng, &record, &server, &callers, faults)
+}
+
+fn run_table(
+    testbed: &mut Testbed,
+    rng: &mut Prng,
+    domains: &[Arc<Domain>; 2],
+    clients: u64,
+) -> Result<(SeedRun, Encounters)> {
+    let record = SharedRecord::default();
+    let config = client_config(rng);
+    let table = TableConfig {
+        rows: rng.between(1, clients) as usize,
+        window: rng.between(1, 5) as u16,
+        requests_per_grant: rng.between(1, 30) as u32,
+        lease: Duration::from_secs(3600),
+    };
+    let mut carrier = VqpCarrier::new(PLACES, MAX_MESSAGE);
+    let mut callers: Vec<Rc<RefCell<Caller<ClientCarrier, Sender<Vec<u8>>>>>> = Vec::new();
+    for number in 0..clients as u8 {
+        let [a, b] = connect(domains, rng)?;
+        carrier.connect(b).map_err(|_| Error::Invalid("the server refused a vQP"))?;
+        let (client, node) = client_carrier(a, rng)?;
+        let client = RpcClient::new(client, node, 1_000, config);
+        let caller = Caller::new(client, number, rng.between(1, 6) as usize, &record);
+        callers.push(Rc::new(RefCell::new(caller)));
+    }
+    let server: Server<VqpCarrier, FilterTable<usize, Vec<u8>>> =
+        Server::new(RpcServer::new(carrier, rng.bits(), table), &record);
+    finish(testbed, rng, &record, &Rc::new(RefCell::new(server)), &callers, 0)
+}
+
+/// Runs the programs while a rail fails, and checks the record.
+fn finish<S, F>(
+    testbed: &mut Testbed,
+    rng: &mut Prng,
+    record: &SharedRecord,
+    server: &Rc<RefCell<Server<VqpCarrier, F>>>,
+    callers: &[Rc<RefCell<Caller<ClientCarrier, S>>>],
+    mut faults: u64,
+) -> Result<(SeedRun, Encounters)>
+where
+    S: SenderCore<Vec<u8>> + 'static,
+    F: FilterCore<usize, Vec<u8>> + 'static,
+{
+    let stop = Rc::new(Cell::new(false));
+    add_app(testbed, 1, &stop, Rc::clone(server), Server::step);
+    for caller in callers {
+        add_app(testbed, 0, &stop, Rc::clone(caller), Caller::step);
+    }
+    // The baselines do not come back to a rail, so one rail fails at most. Later than a restart, so that it has both rails.
+    if rng.below(4) > 0 {
+        let rail = rng.index(2);
+        let nic = *rng.pick(&testbed.rail(rail));
+        let failure = *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead]);
+        let limit = 50_000 << rng.below(6);
+        let after = Duration::from_micros(300) + Duration::from_nanos(rng.between(1, limit));
+        faults += 1;
+        testbed.world.after(after, move |w| w.fail(nic, failure));
+    }
+    let world = &mut testbed.world;
+    let done = |_: &World| callers.iter().all(|caller| caller.borrow().is_done());
+    let ended = world.run_until(done, Duration::from_millis(200)).or_else(|_| {
+        world.stop_noise();
+        world.run_until(done, Duration::from_secs(120))
+    });
+    let mut findings = Vec::new();
+    if let Err(stalled) = ended {
+        findings.push(Finding::stuck("stuck", stalled.state));
+    }
+    world.run_for(Duration::from_millis(5));
+    stop.set(true);
+    let (copies, refused, corrupted) = server.borrow().counts();
+    let corrupted = corrupted + callers.iter().map(|caller| caller.borrow().corrupted()).sum::<u64>();
+    let record = record.take();
+    let encounters = Encounters { copies, refused, corrupted, unknown: record.unknown };
+    let operations = record.calls;
+    findings.splice(0..0, record.findings());
+    Ok((SeedRun { operations, faults, findings, trace: Vec::new() }, encounters))
+}
