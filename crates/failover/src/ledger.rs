@@ -189,14 +189,7 @@ impl Ledger {
 
     /// Appends an operation and returns its sequence number. The caller has checked [`Ledger::has_room`] and [`Ledger::is_halted`].
     pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> u64 {
-        let kind = match wr.op {
-            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => Kind::Send,
-            SendOp::Write(_) => Kind::Write,
-            SendOp::WriteWithImm(..) => Kind::WriteImm,
-            SendOp::Read(_) => Kind::Read,
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Kind::Atomic,
-            SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => Kind::Local,
-        };
+        let kind = Kind::of(&wr.op);
         let seq = self.next_seq();
         let app_wr_id = core::mem::replace(&mut wr.wr_id, seq);
         let app_signaled = wr.flags.contains(SendFlags::SIGNALED);

@@ -12,6 +12,7 @@ mod connect_info;
 mod control_message;
 mod domain;
 mod evidence;
+mod idempotence;
 mod key_translation;
 mod ledger;
 mod memory_region;
@@ -32,6 +33,7 @@ pub use config::{Config, DetectorConfig, Fencing, ParsePolicyError, Policy, Writ
 pub use connect_info::ConnectInfo;
 pub use domain::{Domain, LocalNic};
 pub use evidence::Contradiction;
+pub use idempotence::{Idempotence, LostValue, RepeatClass, idempotence};
 pub use ledger::RecoveryStats;
 pub use memory_region::{RemoteRegion, VirtualMr};
 pub use memory_window::VirtualMw;

@@ -43,7 +43,7 @@ pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> 
     let (mut fenced, mut changes) = (Changes::default(), Changes::default());
     for (i, case) in cases.iter().enumerate().rev() {
         fenced_after[i] = fenced;
-        if case.op.kind != Kind::Read {
+        if case.op.kind.has_effect() {
             changes.began |= matches!(case.verdict, Verdict::Executed | Verdict::Torn(_));
             changes.may_have_begun |= case.verdict == Verdict::Ambiguous;
         }

@@ -1,0 +1,256 @@
+//! What repeating an operation does, and the evidence that makes repeating it unnecessary.
+
+use mitra_verbs::{SendFlags, SendOp};
+
+use crate::evidence::Kind;
+
+/// What a second execution of an operation does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RepeatClass {
+    /// Nothing that the first did not: the operation changes no memory of the peer.
+    Harmless,
+    /// Nothing, if no program has consumed or overwritten the target in the meantime (the seeds' warning case is a flag that its reader reset).
+    HarmlessUntilConsumed,
+    /// It delivers a second message, or a second notification.
+    Delivered,
+    /// It changes the memory a second time, and returns another value.
+    Executed,
+}
+
+/// Where the value comes from that an operation returns, if its completion was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LostValue {
+    /// The operation returns no value.
+    None,
+    /// The operation is executed again, unless an operation behind it with [`SendFlags::FENCE`] changed memory.
+    Repeat,
+    /// From the responder's saved results, if its NIC can be read.
+    SavedResult,
+}
+
+/// What repeating an operation does, and which evidence shows whether it was executed ([`idempotence`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Idempotence {
+    /// What a second execution does.
+    pub class: RepeatClass,
+    /// Whether the responder's PSN shows how many packets of the operation were executed. It can be read while the responder's NIC answers.
+    pub by_responder_psn: bool,
+    /// Whether an entry of the completion log follows the operation. The log survives the responder's NIC. It decides every operation but the
+    /// first without an entry.
+    pub by_completion_log: bool,
+    /// Whether the receiver record shows if the message, or the notification of the operation, was delivered. It survives the responder's NIC.
+    pub by_receiver_record: bool,
+    /// Where the returned value comes from.
+    pub lost_value: LostValue,
+    /// Whether the operation forbids to execute an earlier READ again: it has [`SendFlags::FENCE`] and may change the memory that the READ read.
+    pub fixes_earlier_reads: bool,
+}
+
+/// Returns what repeating an operation does, and which evidence shows whether it was executed. The decisions of [`Policy::Exact`] follow from it.
+///
+/// A local operation (the bind of a window, a local invalidation) sends no packet, so no evidence exists for it and none is needed.
+///
+/// [`Policy::Exact`]: crate::Policy::Exact
+pub fn idempotence(op: &SendOp, flags: SendFlags) -> Idempotence {
+    Kind::of(op).idempotence(flags.contains(SendFlags::FENCE))
+}
+
+impl Kind {
+    /// Returns the kind of a request.
+    pub fn of(op: &SendOp) -> Kind {
+        match op {
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => Kind::Send,
+            SendOp::Write(_) => Kind::Write,
+            SendOp::WriteWithImm(..) => Kind::WriteImm,
+            SendOp::Read(_) => Kind::Read,
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Kind::Atomic,
+            SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => Kind::Local,
+        }
+    }
+
+    /// Returns whether the operation changes memory of the peer or delivers something to it.
+    pub fn has_effect(self) -> bool {
+        !matches!(self, Kind::Read)
+    }
+
+    /// See [`idempotence`].
+    pub fn idempotence(self, fence: bool) -> Idempotence {
+        Idempotence {
+            class: match self {
+                Kind::Read | Kind::Local => RepeatClass::Harmless,
+                Kind::Write => RepeatClass::HarmlessUntilConsumed,
+                Kind::Send | Kind::WriteImm => RepeatClass::Delivered,
+                Kind::Atomic => RepeatClass::Executed,
+            },
+            by_responder_psn: self != Kind::Local,
+            by_completion_log: self.is_logged(),
+            by_receiver_record: self.is_two_sided(),
+            lost_value: match self {
+                Kind::Read => LostValue::Repeat,
+                Kind::Atomic => LostValue::SavedResult,
+                Kind::Send | Kind::Write | Kind::WriteImm | Kind::Local => LostValue::None,
+            },
+            fixes_earlier_reads: fence && self.has_effect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mitra_verbs::{Key, Psn, RemoteAddr, SavedResult};
+
+    use super::*;
+    use crate::completion::{Outcome, UnresolvedError};
+    use crate::config::WritePolicy;
+    use crate::evidence::{Completed, Evidence, InFlight, Verdict, judge};
+    use crate::recovery_plan::{Case, Plan, plan_exact};
+
+    const REMOTE: RemoteAddr = RemoteAddr { addr: 0, rkey: Key(0) };
+    /// The operations of the columns of the promise table.
+    const COLUMNS: [SendOp; 4] = [
+        SendOp::Send,
+        SendOp::Write(REMOTE),
+        SendOp::Read(REMOTE),
+        SendOp::FetchAdd { remote: REMOTE, add: 1 },
+    ];
+
+    /// The failures of the promise table whose cells differ by operation: the start of the row in docs/failover.md, and which evidence is left.
+    struct Failure {
+        row: &'static str,
+        responder_nic_readable: bool,
+        log: bool,
+    }
+
+    const FAILURES: [Failure; 4] = [
+        Failure { row: "link dead, both NICs alive", responder_nic_readable: true, log: false },
+        Failure { row: "requester's NIC dead or hung", responder_nic_readable: true, log: true },
+        Failure {
+            row: "responder's NIC dead or hung, host alive, log on",
+            responder_nic_readable: false,
+            log: true,
+        },
+        Failure { row: "the same, log off", responder_nic_readable: false, log: false },
+    ];
+
+    /// Returns the plans for two equal operations in flight, of which the first `executed` were executed with their log entries.
+    fn plans(op: &SendOp, failure: &Failure, executed: usize) -> Vec<Plan> {
+        let kind = Kind::of(op);
+        let step = 1 + u32::from(failure.log && kind.is_logged());
+        let ops: Vec<InFlight> = (0..2)
+            .map(|i| InFlight {
+                seq: i,
+                kind,
+                first: Psn::new(i as u32 * step),
+                packets: 1,
+                logged: step > 1,
+            })
+            .collect();
+        let done = &ops[..executed];
+        let last_log = done.last().filter(|op| failure.log && op.kind.is_logged()).map(|op| op.seq);
+        let saved = |op: &InFlight| SavedResult { psn: op.first, value: 40 + op.seq };
+        let readable = failure.responder_nic_readable;
+        let evidence = Evidence {
+            psn: readable.then(|| Psn::new(executed as u32 * step)),
+            log: last_log,
+            received: if kind.is_two_sided() { executed as u64 } else { 0 },
+            saved: done.iter().filter(|op| readable && op.kind == Kind::Atomic).map(saved).collect(),
+            ..Evidence::default()
+        };
+        let verdicts = judge(&ops, Completed::default(), &evidence, failure.log, true).expect("consistent");
+        let cases: Vec<Case> = ops
+            .iter()
+            .zip(verdicts)
+            .map(|(&op, verdict)| Case { op, verdict, fence: false, write_policy: WritePolicy::Strict })
+            .collect();
+        plan_exact(&cases, &evidence.saved, true)
+    }
+
+    /// Returns the cell of the promise table that the plan for one operation fulfils.
+    fn cell(plan: Plan) -> &'static str {
+        match plan {
+            Plan::Replay { skip_packets: 0 } | Plan::End(Outcome::Success) => "exactly once",
+            Plan::Value(_) => "with value",
+            Plan::End(Outcome::Unresolved(UnresolvedError::ValueLost)) => "`ValueLost`",
+            Plan::End(Outcome::Unresolved(UnresolvedError::Indeterminate)) => "`Indeterminate`",
+            _ => "something else",
+        }
+    }
+
+    #[test]
+    fn decisions_are_those_of_the_promise_table() {
+        let document = include_str!("../../../docs/failover.md");
+        for failure in &FAILURES {
+            let row = document.lines().find(|line| line.starts_with(&format!("| {} |", failure.row)));
+            let promised: Vec<&str> = row.expect("the row exists").split('|').skip(2).collect();
+            for (op, promise) in COLUMNS.iter().zip(promised) {
+                for executed in 0..=2 {
+                    for (i, plan) in plans(op, failure, executed).into_iter().enumerate().take(executed + 1) {
+                        let cell = cell(plan);
+                        // A READ is read again, which is the rule of step 6, and "the same" is the row above.
+                        let promise = match promise.trim() {
+                            "step 6" => "exactly once",
+                            "the same" => "executed ones `ValueLost`, the one at the edge `Indeterminate`",
+                            text => text,
+                        };
+                        assert!(
+                            promise.contains(cell)
+                                || (cell == "exactly once" && promise.contains("at the edge")),
+                            "{op:?} {i} of {executed} executed, {}: {cell}, promised {promise}",
+                            failure.row
+                        );
+                        // What is behind an error is not replayed.
+                        if cell.starts_with('`') {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn evidence_of_an_operation_decides_it() {
+        for op in COLUMNS.iter().chain(&[SendOp::WriteWithImm(REMOTE, 0)]) {
+            let about = idempotence(op, SendFlags::empty());
+            for failure in &FAILURES {
+                // The PSN and the receiver record leave no doubt about an operation; a WRITE with immediate delivers data, too.
+                let decided = about.by_responder_psn && failure.responder_nic_readable
+                    || about.by_receiver_record && !about.by_completion_log
+                    || about.class == RepeatClass::Harmless;
+                let unknown = plans(op, failure, 0).iter().any(|plan| cell(*plan) == "`Indeterminate`");
+                assert_eq!(unknown, !decided, "{op:?}, {}", failure.row);
+                // An entry in the log proves execution.
+                if about.by_completion_log && failure.log {
+                    assert_ne!(cell(plans(op, failure, 2)[0]), "`Indeterminate`", "{op:?}, {}", failure.row);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn value_of_an_executed_atomic_comes_from_saved_results() {
+        let atomic = &COLUMNS[3];
+        assert_eq!(idempotence(atomic, SendFlags::empty()).lost_value, LostValue::SavedResult);
+        assert_eq!(plans(atomic, &FAILURES[0], 1)[0], Plan::Value(40));
+        assert_eq!(cell(plans(atomic, &FAILURES[2], 2)[0]), "`ValueLost`");
+    }
+
+    #[test]
+    fn fence_on_an_operation_with_effect_fixes_earlier_reads() {
+        for (behind, fence) in [
+            (SendOp::Write(REMOTE), true),
+            (SendOp::Write(REMOTE), false),
+            (SendOp::Read(REMOTE), true),
+            (SendOp::FetchAdd { remote: REMOTE, add: 1 }, true),
+        ] {
+            let flags = if fence { SendFlags::FENCE } else { SendFlags::empty() };
+            let op =
+                |seq, kind| InFlight { seq, kind, first: Psn::new(seq as u32), packets: 1, logged: false };
+            let case =
+                |op, fence| Case { op, verdict: Verdict::Executed, fence, write_policy: WritePolicy::Strict };
+            let cases = [case(op(0, Kind::Read), false), case(op(1, Kind::of(&behind)), fence)];
+            let read_again = plan_exact(&cases, &[], true)[0] == Plan::Replay { skip_packets: 0 };
+            assert_eq!(read_again, !idempotence(&behind, flags).fixes_earlier_reads, "{behind:?} {flags:?}");
+        }
+    }
+}
