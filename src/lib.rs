@@ -74,6 +74,7 @@
 //! | [`counter`](examples::counter) | two processes, WRITE and fetch-and-add, a failing rail | `cargo run --example counter -- server`, then `… client ADDRESS --fail-rail-0` |
 //! | [`cell`](examples::cell) | two clients change one cell while the server's NIC dies | `cargo run --example cell` |
 //! | [`tokio`](examples::tokio) | a virtual queue pair in an event loop | `cargo run --example tokio` |
+//! | [`rpc`](examples::rpc) | remote calls that are executed exactly once, over datagrams and over virtual queue pairs | `cargo run --example rpc` |
 //! | [`survive`](examples::survive) | a failover in one process | `cargo run --example survive` |
 //! | [`write`](examples::write) | the verbs, without failover | `cargo run --example write` |
 //!
@@ -106,6 +107,7 @@ pub use mitra_consensus_rdma as consensus_rdma;
 pub use mitra_control as control;
 pub use mitra_driver as driver;
 pub use mitra_failover as failover;
+pub use mitra_filter as filter;
 #[cfg(feature = "consensus")]
 pub use mitra_kv as kv;
 #[cfg(feature = "control")]
@@ -135,6 +137,10 @@ pub mod examples {
     /// Waits for a virtual queue pair in tokio, by `AsyncFd`: `cargo run --example tokio`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/tokio.rs"), "\n```")]
     pub mod tokio {}
+
+    /// Makes remote calls that are executed exactly once, over datagrams and over virtual queue pairs: `cargo run --example rpc`.
+    #[doc = concat!("```rust,no_run\n", include_str!("../examples/rpc.rs"), "\n```")]
+    pub mod rpc {}
 
     /// Increments a counter in the peer's memory by fetch-and-add while a rail fails: `cargo run --example survive`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/survive.rs"), "\n```")]

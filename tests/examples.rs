@@ -5,6 +5,8 @@ mod cell;
 #[allow(dead_code)] // this program passes other arguments than its own, so it does not call the example's `main`
 #[path = "../examples/counter.rs"]
 mod counter;
+#[path = "../examples/rpc.rs"]
+mod rpc;
 #[path = "../examples/survive.rs"]
 mod survive;
 #[path = "../examples/tokio.rs"]
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         trial("write_arrives", write::main),
         trial("cell_of_two_clients_survives_death_of_server_nic", cell::main),
         trial("counter_survives_rail_failure", survive::main),
+        trial("calls_are_executed_exactly_once", rpc::main),
         trial("tokio_waits_through_rail_failure", tokio_example::main),
         Trial::test("two_processes_add_and_write", || two_processes(false)),
         Trial::test("two_processes_survive_failure_of_rail_0", || two_processes(true)),

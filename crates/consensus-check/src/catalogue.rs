@@ -16,9 +16,9 @@ use crate::byzantine_worlds::{
 use crate::cell_scenario::CellKind;
 use crate::cell_worlds;
 use crate::{
-    Exhaustive, ExhaustiveBitFilter, ExhaustiveFilter, ExhaustiveLog, ExhaustiveRails, Exploration, FaultLimits,
-    RailFaultLimits, RunLimits, SeedResult, World, filter_worlds, protocol_worlds, rail_model, run_adversary,
-    run_agreement, run_agreement_with, run_election, run_filter, totality_violation,
+    Exhaustive, ExhaustiveBitFilter, ExhaustiveFilter, ExhaustiveLog, ExhaustiveRails, Exploration,
+    FaultLimits, RailFaultLimits, RunLimits, SeedResult, World, filter_worlds, protocol_worlds, rail_model,
+    run_adversary, run_agreement, run_agreement_with, run_election, run_filter, totality_violation,
 };
 
 /// Fault limits of a run from a seed: all processes but one and a minority of the memories may crash.
