@@ -5,8 +5,8 @@ mod memory;
 use memory::{Fate, Memory, word};
 use mitra_objects::Outcome::{NotExecuted, Unknown, ValueLost};
 use mitra_objects::{
-    Announcements, CellError, Change, Changed, Finished, IndirectCell, Operation, Outcome, Owner,
-    Publication, RecoverableCell,
+    Announcements, CellError, Change, Changed, Finished, IndirectCell, Operation, Outcome, Owner, Progress,
+    Publication, RecoverableCell, Requests,
 };
 
 /// The number of owners. Their announcements are words 0 and 1; the cell begins at word 2.
@@ -95,7 +95,9 @@ fn change_is_decided_after_every_failure() {
             let (mine, result) = change_with(&mut memory, add(mine, 10), 1, executed, &[lost; 4]);
             assert_eq!(result, Ok(Changed::From(5)), "{executed} executed, {lost:?}");
             assert_eq!(RecoverableCell::value_of(memory.words[CELL]), 15, "{executed} executed, {lost:?}");
-            assert_eq!(memory.run(add(mine, 1)).result, Ok(Changed::From(15)));
+            let finished = memory.run(add(mine, 1));
+            assert_eq!(finished.result, Ok(Changed::From(15)));
+            assert_eq!(memory.words[0] >> 1, finished.owner.last_sequence(), "the announcement is current");
 
             let mut memory = Memory::default();
             let other = owner(&mut memory, 2, Publication::Write);
@@ -112,30 +114,89 @@ fn change_is_decided_after_every_failure() {
     }
 }
 
+/// Returns the requests that an operation posts.
+fn posted<T>(progress: Progress<T>) -> Requests {
+    match progress {
+        Progress::Post(requests) => requests,
+        Progress::Done(_) => panic!("the operation ends too early"),
+    }
+}
+
+/// Executes the requests that an operation posts, and passes their values to it.
+fn step<O: Operation>(
+    memory: &mut Memory,
+    operation: &mut O,
+    progress: Progress<O::Output>,
+) -> Progress<O::Output> {
+    let outcomes: Vec<Outcome> =
+        posted(progress).iter().map(|&r| Outcome::Executed { value: memory.execute(r) }).collect();
+    operation.on_outcomes(&outcomes)
+}
+
+#[test]
+fn change_is_repeated_if_another_owner_was_faster() {
+    let mut memory = Memory::default();
+    let mine = owner(&mut memory, 1, Publication::CompareSwap);
+    let mut change = add(mine, 10);
+    let progress = change.start();
+    let attempt = step(&mut memory, &mut change, progress);
+    let other = owner(&mut memory, 2, Publication::CompareSwap);
+    memory.run(add(other, 100));
+    let again = step(&mut memory, &mut change, attempt);
+    let Progress::Done(finished) = step(&mut memory, &mut change, again) else {
+        panic!("the second attempt succeeds");
+    };
+    assert_eq!(finished.result, Ok(Changed::From(100)));
+    assert_eq!(RecoverableCell::value_of(memory.words[CELL]), 110);
+    assert_eq!(finished.owner.last_sequence(), 1, "the announcement of the first attempt serves the second");
+}
+
+#[test]
+fn record_that_the_tag_names_is_never_written() {
+    let mut memory = Memory::default();
+    let mine = owner(&mut memory, 1, Publication::Write);
+    let Finished { owner: mine, .. } = memory.run(indirect().change(mine, Change::FetchAdd(5)));
+    // A client has read the tag when the owner changes the cell and begins the next change.
+    let mut refused = indirect()
+        .change(owner(&mut memory, 2, Publication::Write), Change::CompareSwap { expected: 9, new: 1 });
+    let progress = refused.start();
+    let reads_record = step(&mut memory, &mut refused, progress);
+    let Finished { owner: mine, .. } = memory.run(indirect().change(mine, Change::FetchAdd(1)));
+    let mut next = indirect().change(mine, Change::FetchAdd(100));
+    let progress = next.start();
+    let progress = step(&mut memory, &mut next, progress);
+    let attempt = posted(step(&mut memory, &mut next, progress));
+    memory.execute(attempt[0]);
+    assert_eq!(memory.run(indirect().read()), Ok(6), "only the free record was written");
+
+    let mut progress = step(&mut memory, &mut refused, reads_record);
+    let finished = loop {
+        match progress {
+            Progress::Done(finished) => break finished,
+            post => progress = step(&mut memory, &mut refused, post),
+        }
+    };
+    assert_eq!(finished.result, Ok(Changed::Not(6)), "106 was never the value of the cell");
+}
+
 #[test]
 fn change_that_another_owner_overwrote_is_known_to_have_happened() {
     let mut memory = Memory::default();
     let mine = owner(&mut memory, 1, Publication::CompareSwap);
     let mut change = add(mine, 10);
-    let post = |progress| match progress {
-        mitra_objects::Progress::Post(requests) => requests,
-        mitra_objects::Progress::Done(_) => panic!("the change ends too early"),
-    };
-    let read = post(change.start());
+    let read = posted(change.start());
     let word_before = memory.execute(read[0]);
-    let attempt = post(change.on_outcomes(&[Outcome::Executed { value: word_before }]));
+    let attempt = posted(change.on_outcomes(&[Outcome::Executed { value: word_before }]));
     for &request in &attempt {
         memory.execute(request);
     }
     let other = owner(&mut memory, 2, Publication::CompareSwap);
     assert_eq!(memory.run(add(other, 100)).result, Ok(Changed::From(10)));
-    let read = post(change.on_outcomes(&vec![Unknown; attempt.len()]));
+    let read = posted(change.on_outcomes(&vec![Unknown; attempt.len()]));
     let word_now = memory.execute(read[0]);
-    let read = post(change.on_outcomes(&[Outcome::Executed { value: word_now }]));
+    let read = posted(change.on_outcomes(&[Outcome::Executed { value: word_now }]));
     let announcement = memory.execute(read[0]);
-    let mitra_objects::Progress::Done(finished) =
-        change.on_outcomes(&[Outcome::Executed { value: announcement }])
-    else {
+    let Progress::Done(finished) = change.on_outcomes(&[Outcome::Executed { value: announcement }]) else {
         panic!("the change is decided");
     };
     assert_eq!(finished.result, Ok(Changed::From(0)));
