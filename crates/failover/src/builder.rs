@@ -78,6 +78,14 @@ pub enum BuildError {
         "durable needs the completion log and the policy exact; set completion_log, or switch durable off"
     )]
     Durable,
+    /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave one that works.
+    #[error("preferred_rail is {requested}; say a rail below {rails}, under the policy exact")]
+    PreferredRail {
+        /// The configured rail.
+        requested: u8,
+        /// The number of rails.
+        rails: usize,
+    },
     /// The receive queue is deeper than a NIC allows.
     #[error("recv_wrs is {requested}, and a NIC of the domain has {limit} entries; lower recv_wrs")]
     RecvQueue {
@@ -162,6 +170,9 @@ impl From<BuildError> for Error {
                 Error::Unsupported("a completion log: it does not keep the order between work requests")
             }
             BuildError::Durable => Error::Invalid("durable needs the completion log and the policy exact"),
+            BuildError::PreferredRail { .. } => {
+                Error::Invalid("preferred_rail must be a rail of the domain, under the policy exact")
+            }
             BuildError::HeartbeatInterval => Error::Invalid("heartbeat_interval is 0"),
             BuildError::PeerTimeout { .. } => {
                 Error::Invalid("peer_timeout must be longer than control_retry_interval")
@@ -272,6 +283,12 @@ impl VirtualQpBuilder {
         self.with(|config| config.peer_timeout = timeout)
     }
 
+    /// Makes the vQP move back to `rail` when both ends have been able to use it for `delay`: sets [`Config::preferred_rail`] and
+    /// [`Config::failback_delay`]. Default: the vQP moves only if the active rail fails.
+    pub fn failback(self, rail: u8, delay: Duration) -> VirtualQpBuilder {
+        self.with(|config| (config.preferred_rail, config.failback_delay) = (Some(rail), delay))
+    }
+
     /// Sets the number of RNR retries; 7, the default, means no limit.
     pub fn rnr_retry(self, count: u8) -> VirtualQpBuilder {
         self.with(|config| config.rnr_retry = count)
@@ -329,6 +346,11 @@ fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> {
     }
     if let Some(requested) = config.completion_log_entries.filter(|&entries| entries > MAX_LOG_ENTRIES) {
         return Err(BuildError::LogEntries { requested, limit: MAX_LOG_ENTRIES });
+    }
+    let rails = domain.nics().len();
+    let is_preferable = |rail: &u8| usize::from(*rail) < rails && config.requires_fence();
+    if let Some(requested) = config.preferred_rail.filter(|rail| !is_preferable(rail)) {
+        return Err(BuildError::PreferredRail { requested, rails });
     }
     if config.durable && (!config.completion_log || config.policy != Policy::Exact) {
         return Err(BuildError::Durable);

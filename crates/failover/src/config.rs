@@ -186,6 +186,11 @@ pub struct Config {
     pub control_retry_interval: Duration,
     /// The time that a failover waits for the peer's answers, or for a usable rail, before the vQP closes.
     pub peer_timeout: Duration,
+    /// The rail to which the vQP moves back while another one works. Both ends need the same. `None`: it moves only if the active rail fails.
+    /// Only under [`Policy::Exact`].
+    pub preferred_rail: Option<u8>,
+    /// The time for which both ends must have been able to use the preferred rail before the vQP moves back.
+    pub failback_delay: Duration,
     /// The number of RNR retries of the RC queue pairs; the value 7 means no limit.
     pub rnr_retry: u8,
     /// The minimum time that the peer waits after an RNR NAK before it retries.
@@ -224,6 +229,8 @@ impl Default for Config {
             rd_atomic: 16,
             control_retry_interval: Duration::from_millis(2),
             peer_timeout: Duration::from_secs(5),
+            preferred_rail: None,
+            failback_delay: Duration::from_secs(1),
             rnr_retry: 7,
             min_rnr_timer: RnrTimer::from_duration(Duration::from_micros(10)),
             access: Access::LOCAL_WRITE | Access::REMOTE,

@@ -20,6 +20,8 @@ pub struct ConnectInfo {
     pub(crate) policy: Policy,
     pub(crate) log: bool,
     pub(crate) durable: bool,
+    /// [`Config::preferred_rail`](crate::Config::preferred_rail).
+    pub(crate) preferred_rail: Option<u8>,
     pub(crate) rd_atomic: u8,
     pub(crate) rails: Vec<RailInfo>,
     /// The completion log at this end, for the operations of the other end.
@@ -53,7 +55,9 @@ impl ConnectInfo {
         out.extend_from_slice(&self.cookie.expose().to_le_bytes());
         out.extend_from_slice(&[
             self.policy as u8,
-            u8::from(self.log) | u8::from(self.durable) << 1,
+            u8::from(self.log)
+                | u8::from(self.durable) << 1
+                | self.preferred_rail.map_or(0, |rail| rail + 1) << 4,
             self.rd_atomic,
             self.rails.len() as u8,
         ]);
@@ -105,7 +109,7 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
         3 => Policy::None,
         _ => return Err(Rejected::Malformed),
     };
-    if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags > 3 {
+    if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags & 0b1100 != 0 || flags >> 4 > rails {
         return Err(Rejected::Malformed);
     }
     let mut list = Vec::new();
@@ -125,7 +129,8 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
     }
     let log_region = if r.byte()? == 1 { Some(RemoteRegion::parse(r)?) } else { None };
     let (log, durable) = (flags & 1 != 0, flags & 2 != 0);
-    Ok(ConnectInfo { cookie, policy, log, durable, rd_atomic, rails: list, log_region })
+    let preferred_rail = (flags >> 4).checked_sub(1);
+    Ok(ConnectInfo { cookie, policy, log, durable, preferred_rail, rd_atomic, rails: list, log_region })
 }
 
 fn parse_u32(r: &mut Reader<'_>) -> Result<u32, Rejected> {
@@ -154,6 +159,7 @@ mod tests {
             policy: Policy::Blanket,
             log: true,
             durable: true,
+            preferred_rail: Some(1),
             rd_atomic: 16,
             rails: vec![rail; 2],
             log_region: Some(region),

@@ -15,8 +15,10 @@ use crate::ballot::{Ballot, Role};
 pub use crate::close_reason::CloseReason;
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
+use failback::Preference;
 use move_pauses::MovePauses;
 
+mod failback;
 #[cfg(test)]
 mod flap_tests;
 mod move_pauses;
@@ -89,6 +91,8 @@ struct Move {
     rail: u8,
     /// Whether this end proposed the ballot.
     proposed: bool,
+    /// Whether this end proposed the preferred rail although the active one works.
+    is_failback: bool,
     /// Whether the driver was asked to fence the old rail.
     is_fence_requested: bool,
     /// The time at which this end promised `ballot`.
@@ -149,6 +153,7 @@ pub struct RailNegotiation {
     /// after the last move is not over.
     stranded_since: Option<Time>,
     move_pauses: MovePauses,
+    preference: Option<Preference>,
     /// The time at which the peer was first reported as silent and no rail could be proposed. `None` after each message of the peer.
     silent_since: Option<Time>,
     /// The last ballot that this end declined. The proposer may have sent its evidence for this ballot and then proposes another one, so this
@@ -198,6 +203,7 @@ impl RailNegotiation {
             refused_until: None,
             stranded_since: None,
             move_pauses: MovePauses::default(),
+            preference: None,
             silent_since: None,
             declined: None,
             phase: Phase::Active,
@@ -431,7 +437,7 @@ impl RailNegotiation {
         match &mut self.phase {
             Phase::Moving(m) => {
                 // This end's evidence is valid for the new ballot too. The peer must send its evidence again with the new ballot.
-                (m.ballot, m.rail, m.proposed) = (ballot, rail, proposed);
+                (m.ballot, m.rail, m.proposed, m.is_failback) = (ballot, rail, proposed, false);
                 (m.ballot_adopted_at, m.peer_evidence) = (now, None);
             }
             _ => {
@@ -440,6 +446,7 @@ impl RailNegotiation {
                     ballot,
                     rail,
                     proposed,
+                    is_failback: false,
                     is_fence_requested: false,
                     ballot_adopted_at: now,
                     local_evidence: None,
@@ -526,7 +533,7 @@ impl RailNegotiation {
         {
             self.refused |= unusable;
             self.peer_epoch = self.peer_epoch.max(promised_epoch);
-            self.propose(now);
+            self.propose_again(now);
         }
     }
 

@@ -5,9 +5,11 @@ mod vqp_pair;
 
 use core::time::Duration;
 
-use mitra_failover::{CloseReason, Config, Outcome, UnresolvedError};
+use std::sync::Arc;
+
+use mitra_failover::{BuildError, CloseReason, Config, Domain, Outcome, Policy, UnresolvedError, VirtualQp};
 use mitra_sim::Failure;
-use mitra_verbs::{Data, SendOp};
+use mitra_verbs::{Data, Provider, SendOp};
 
 use vqp_pair::{VqpPair, config};
 
@@ -394,4 +396,88 @@ fn nic_that_dies_behind_failed_link_is_not_waited_for() {
         }
         assert!(pair.vqps[0].close_reason().is_some(), "rail {first} first: {:?}", pair.vqps[0]);
     }
+}
+
+fn preferring(rail: u8) -> Config {
+    Config { preferred_rail: Some(rail), failback_delay: Duration::from_millis(5), ..config() }
+}
+
+/// The vQP moves back to the preferred rail while the other one works and carries operations, and each operation is executed once.
+#[test]
+fn vqp_moves_back_to_the_preferred_rail() {
+    for preferred in 0..3 {
+        let mut pair = VqpPair::new(3, preferring(preferred));
+        let preferred = usize::from(preferred);
+        let mut rounds = 0;
+        for failures in 0..3 {
+            pair.poll_times(&[0, 1], SETTLE_POLLS);
+            assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [preferred; 2]);
+            pair.link_down(failures % 2, preferred);
+            pair.exchange(rounds);
+            pair.poll_times(&[0, 1], SETTLE_POLLS);
+            assert_ne!(pair.vqps[0].active_rail(), preferred);
+            pair.link_up(failures % 2, preferred);
+            rounds += 1;
+            while pair.vqps[0].active_rail() != preferred || pair.vqps[1].active_rail() != preferred {
+                pair.exchange(rounds);
+                pair.poll_times(&[0, 1], 3);
+                rounds += 1;
+                assert!(rounds < 1000, "the vQP does not move back");
+            }
+        }
+        pair.poll_times(&[0, 1], SETTLE_POLLS);
+        pair.assert_done(rounds);
+        assert_eq!([pair.vqps[0].close_reason(), pair.vqps[1].close_reason()], [None; 2]);
+    }
+}
+
+/// The peer cannot use the preferred rail. The vQP stays on the active one, and never fences it.
+#[test]
+fn refused_failback_leaves_the_vqp_on_its_rail() {
+    let mut pair = VqpPair::new(2, preferring(1));
+    pair.link_down(1, 1);
+    pair.poll_times(&[0, 1], 4 * SETTLE_POLLS);
+    pair.exchange(0);
+    pair.poll_times(&[0, 1], SETTLE_POLLS);
+    pair.assert_done(1);
+    assert_eq!([pair.vqps[0].last_failover(), pair.vqps[1].last_failover()], [None, None]);
+    pair.link_up(1, 1);
+    pair.poll_times(&[0, 1], 4 * SETTLE_POLLS);
+    assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
+}
+
+/// A preferred rail that fails soon after each failback does not use up the epochs: the pauses between moves grow.
+#[test]
+fn flapping_preferred_rail_is_taken_ever_more_rarely() {
+    let mut pair = VqpPair::new(2, preferring(0));
+    pair.poll_times(&[0, 1], SETTLE_POLLS);
+    for _ in 0..400 {
+        if pair.vqps[0].active_rail() == 0 {
+            pair.link_down(0, 0);
+        }
+        pair.poll_times(&[0, 1], 200);
+        pair.link_up(0, 0);
+        pair.poll_times(&[0, 1], 200);
+    }
+    let epoch = pair.vqps[0].last_failover().expect("the rail failed").epoch;
+    assert!((10..40).contains(&epoch), "{epoch} moves in 4 s");
+}
+
+#[test]
+fn ends_that_prefer_different_rails_do_not_connect() {
+    let testbed = mitra_sim::Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);
+    let end = |host: usize, config: Config| {
+        let nics: Vec<_> = testbed.nics[host].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
+        let domain = Domain::new(nics).expect("the NICs have the resources of a domain");
+        VirtualQp::builder(&domain).config(config).build()
+    };
+    let mut a = end(0, preferring(0)).expect("rail 0 exists");
+    let b = end(1, preferring(1)).expect("rail 1 exists");
+    let error = a.connect(&b.local_info().expect("the vQP is open")).expect_err("the ends differ");
+    assert!(error.to_string().contains("preferred_rail"), "{error}");
+    let error = end(0, preferring(2)).expect_err("there is no rail 2");
+    assert_eq!(error, BuildError::PreferredRail { requested: 2, rails: 2 });
+    let transparent = Config { policy: Policy::Transparent, ..preferring(0) };
+    let error = end(0, transparent).expect_err("the policy does not fence");
+    assert_eq!(error, BuildError::PreferredRail { requested: 0, rails: 2 });
 }

@@ -129,7 +129,7 @@ fn run_forged_messages(with_ballots: bool) {
     }));
     rejected.extend([
         [valid.as_slice(), &[0]].concat(),
-        forger.encode(8, 1, 0, &[]),
+        forger.encode(200, 1, 0, &[]),
         forger.encode(NEW_QP, 1, 0, &[0; 7]),
         forger.encode(CLOSED, 9, 2, &[]),
     ]);

@@ -93,8 +93,9 @@ fn failed_post_says_nothing_about_earlier_operations() {
     let domain = Arc::clone(pair.vqps[0].domain());
     let mr = domain.register(&other, FULL_ACCESS).expect("the NICs have a free region");
     pair.poll_times(&[0, 1], 5);
-    pair.link_down(0, 0);
-    pair.poll_times(&[0], 5);
+    let nic = pair.testbed.nics[0][0].id();
+    pair.testbed.world.fail(nic, Failure::NicDead); // is fenced at once
+    pair.poll_times(&[0], 40);
     assert!(!pair.vqps[0].is_active());
     let target = pair.remote(1, 0);
     pair.send(0, 1, SendOp::Write(target), inline(7));

@@ -37,6 +37,9 @@ impl Net {
             let mut negotiation =
                 RailNegotiation::new(role, RAILS, Duration::from_millis(1), Duration::from_secs(60));
             negotiation.allow_replacing_active_qps();
+            if seed.is_multiple_of(3) {
+                negotiation.prefer(1, Duration::from_millis(3));
+            }
             negotiation
         };
         let end = |role| End {
@@ -179,6 +182,7 @@ impl Net {
             _ => {
                 self.now += Duration::from_micros(300);
                 self.ends[i].negotiation.handle_timeout(self.now);
+                self.ends[i].negotiation.drive_failback(self.now);
             }
         }
         self.run_actions(i);

@@ -28,9 +28,24 @@ impl RailNegotiation {
     /// Starts a move, or proposes a higher ballot in a move in progress. Waits or stays on the old rail if no rail can be proposed or the
     /// last move is unconfirmed.
     pub(super) fn propose(&mut self, now: Time) {
-        let Some(rail) = self.candidate().filter(|_| self.may_begin_move(now)) else {
-            return self.wait_for_rail(now);
-        };
+        match self.candidate().filter(|_| self.may_begin_move(now)) {
+            Some(rail) => self.propose_rail(now, rail),
+            None => self.wait_for_rail(now),
+        }
+    }
+
+    /// Proposes another rail after a refusal. A failback ends with the refusal if the active rail works.
+    pub(super) fn propose_again(&mut self, now: Time) {
+        let is_failback = matches!(&self.phase, Phase::Moving(m) if m.is_failback && !m.is_fence_requested);
+        if is_failback && (self.down | self.qp_failed) & (1 << self.active) == 0 {
+            self.wait_for_rail(now);
+        } else {
+            self.propose(now);
+        }
+    }
+
+    /// Starts a move to `rail`, or proposes it with a higher ballot in a move in progress.
+    pub(super) fn propose_rail(&mut self, now: Time, rail: u8) {
         let highest = Ballot { epoch: self.promised.epoch.max(self.peer_epoch), ..self.promised };
         let Some(ballot) = highest.next(self.role) else {
             return self.close(CloseReason::EpochsUsedUp);
@@ -41,22 +56,29 @@ impl RailNegotiation {
 
     /// Returns whether a move may begin or continue. While the last move is unconfirmed, the peer may still be moving to the rail that has failed
     /// now.
-    fn may_begin_move(&self, now: Time) -> bool {
-        let next =
-            self.move_pauses.next_move(self.retry_interval, self.peer_timeout / MIN_PAUSES_PER_TIMEOUT);
-        self.unconfirmed.is_none() && (!self.is_active() || now >= next)
+    pub(super) fn may_begin_move(&self, now: Time) -> bool {
+        self.unconfirmed.is_none() && (!self.is_active() || now >= self.pause_end())
+    }
+
+    /// The time at which the pause after the last move ends.
+    pub(super) fn pause_end(&self) -> Time {
+        self.move_pauses.next_move(self.retry_interval, self.peer_timeout / MIN_PAUSES_PER_TIMEOUT)
     }
 
     /// Returns the next rail that both ends can use as far as this end knows: another rail, or else the active one, if its queue pairs must be
     /// replaced.
     fn candidate(&self) -> Option<u8> {
-        let usable = self.all_rails() & !(self.local_unusable() | self.refused | self.peer_unusable);
-        let is_usable = |rail: &u8| usable & (1 << rail) != 0;
-        let others = (1..self.rail_count).map(|i| (self.active + i) % self.rail_count);
-        let other = others.filter(is_usable).find(|&rail| self.peer_qp_missing & (1 << rail) == 0);
+        let mut others = (1..self.rail_count).map(|i| (self.active + i) % self.rail_count);
+        let other = others.find(|&rail| self.is_usable(rail));
         let is_fenced = matches!(&self.phase, Phase::Moving(m) if m.is_fence_requested);
         let is_failed = is_fenced || self.qp_failed & (1 << self.active) != 0;
-        other.or_else(|| Some(self.active).filter(|rail| is_failed && is_usable(rail)))
+        other.or_else(|| Some(self.active).filter(|&rail| is_failed && self.is_usable(rail)))
+    }
+
+    /// Returns whether both ends can use `rail`, as far as this end knows.
+    pub(super) fn is_usable(&self, rail: u8) -> bool {
+        let usable = self.all_rails() & !(self.local_unusable() | self.refused | self.peer_unusable);
+        usable & (1 << rail) != 0 && (rail == self.active || self.peer_qp_missing & (1 << rail) == 0)
     }
 
     /// Waits until a move can begin. Closes the vQP if every NIC of this end is dead: a port that is down may come up. In a move whose old

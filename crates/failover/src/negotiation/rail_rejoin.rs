@@ -15,10 +15,15 @@ impl RailNegotiation {
         self.replaces_active_qps = true;
     }
 
-    /// Returns whether operations may be posted on the active rail: no move is in progress, and both ends have connected the rail's queue
+    /// Returns whether operations may be posted on the active rail: this end does not fence it, and both ends have connected the rail's queue
     /// pairs.
     pub fn may_post(&self) -> bool {
-        self.is_active() && (self.local_qp_missing | self.peer_qp_missing) & (1 << self.active) == 0
+        let is_unfenced = match &self.phase {
+            Phase::Active => true,
+            Phase::Moving(m) => !m.is_fence_requested,
+            Phase::Closed => false,
+        };
+        is_unfenced && (self.local_qp_missing | self.peer_qp_missing) & (1 << self.active) == 0
     }
 
     /// Returns whether this end's queue pair of `rail` is to be replaced or not connected to the peer's.

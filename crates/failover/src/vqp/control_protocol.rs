@@ -33,6 +33,9 @@ impl ControlProtocol {
             RailNegotiation::new(role, rails, config.control_retry_interval, config.peer_timeout);
         if config.requires_fence() {
             negotiation.allow_replacing_active_qps();
+            if let Some(rail) = config.preferred_rail {
+                negotiation.prefer(rail.into(), config.failback_delay);
+            }
         }
         ControlProtocol { role, local_cookie, peer_cookie, negotiation, rejected: 0 }
     }

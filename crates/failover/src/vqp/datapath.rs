@@ -123,6 +123,7 @@ impl Datapath {
             policy: config.policy,
             log: config.completion_log,
             durable: config.durable,
+            preferred_rail: config.preferred_rail,
             rd_atomic: config.rd_atomic,
             rails: self.rails.iter().map(|rail| rail.info()).collect(),
             // Without this right, the peer's log entries would be refused.
@@ -158,6 +159,10 @@ impl Datapath {
             (
                 peer.log != local.log,
                 "one end keeps a completion log and the other does not; give both --log, or neither",
+            ),
+            (
+                peer.preferred_rail != local.preferred_rail,
+                "the two ends prefer different rails; give both the same preferred_rail",
             ),
             (peer.durable != local.durable, "one end is durable and the other is not; give both the same"),
             (

@@ -71,7 +71,8 @@ impl Maintenance {
         let negotiation = recovery.control().and_then(|control| control.negotiation().poll_timeout());
         let heartbeat = self.heartbeats.next(recovery, dp);
         let probe = self.rail_rejoin.next_probe(recovery, dp);
-        [negotiation, heartbeat, probe, self.durability.timeout()].into_iter().flatten().min()
+        let failback = recovery.control().and_then(|control| control.negotiation().failback_at());
+        [negotiation, heartbeat, probe, failback, self.durability.timeout()].into_iter().flatten().min()
     }
 
     /// Runs maintenance as [`Maintenance::run`] does, and records that a poll ran it.

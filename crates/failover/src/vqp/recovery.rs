@@ -396,6 +396,7 @@ impl Recovery {
     pub(super) fn handle_timeout(&mut self, dp: &mut Datapath, now: Time) {
         if let Some(control) = &mut self.control {
             control.negotiation_mut().handle_timeout(now);
+            control.negotiation_mut().drive_failback(now);
         }
         self.run_actions(dp);
         let step = self.fence.drive(dp.rails().get(self.active_rail()), dp.now());

@@ -346,7 +346,7 @@ impl VirtualQp {
         self.recovery.active_rail()
     }
 
-    /// Returns whether sends are posted at once: the vQP is connected and open, and no move is in progress.
+    /// Returns whether sends are posted at once: the vQP is connected and open, and fences no rail.
     pub fn is_active(&self) -> bool {
         self.recovery.may_post()
     }
