@@ -63,7 +63,18 @@ impl FaultSchedule {
         let mut naps = Duration::ZERO;
         let mut faults = Vec::new();
         let kinds = draw_kinds(rng);
-        let count = *rng.pick(&[0, 1, 1, 2, 2, 3, 4, 6, 10]);
+        let mut count = *rng.pick(&[0, 1, 1, 2, 2, 3, 4, 6, 10]);
+        match rng.below(12) {
+            0 => {
+                faults.push(sleep_through_completions(rng));
+                count /= 4;
+            }
+            1 => {
+                faults.extend(fail_again_during_recovery(rng));
+                count /= 4;
+            }
+            _ => {}
+        }
         for _ in 0..count {
             at += short_or_long(rng, 50_000 * span / 4);
             let rail = draw_rail(rng, rails, spared_rail);
@@ -104,7 +115,8 @@ impl FaultSchedule {
             let leave = Fault::Leave { end: rng.index(2), abruptly: rng.below(2) == 0 };
             faults.push((short_or_long(rng, 100_000 * span), leave));
         }
-        let end = at + short_or_long(rng, 100_000_000);
+        let last = faults.iter().map(|&(at, _)| at).max().unwrap_or_default();
+        let end = last + short_or_long(rng, 100_000_000);
         FaultSchedule { spared_rail, faults, end }
     }
 
@@ -141,6 +153,29 @@ enum Kind {
     AtStage,
     Nap,
     Blink,
+}
+
+/// Draws a nap in which operations complete and their completions are lost, because the NIC fails before the program wakes. Only evidence then
+/// tells that they were executed.
+fn sleep_through_completions(rng: &mut Prng) -> (Duration, Fault) {
+    let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
+    let time = Duration::from_micros(rng.between(100, 3_000));
+    let nap = Fault::Nap { end: rng.index(2), time, then: Some((Rail::Active, failure)) };
+    (short_or_long(rng, 200_000), nap)
+}
+
+/// Draws blinks of whichever rail is active, so close to each other that the next one falls into the recovery from the one before.
+fn fail_again_during_recovery(rng: &mut Prng) -> Vec<(Duration, Fault)> {
+    let mut at = short_or_long(rng, 200_000);
+    let blinks = rng.between(2, 6);
+    let blinks = (0..blinks).map(|_| {
+        let fault =
+            Fault::Link { rail: Rail::Active, end: rng.index(2), down: Some(short_or_long(rng, 2_000_000)) };
+        let this = (at, fault);
+        at += short_or_long(rng, 2_000_000);
+        this
+    });
+    blinks.collect()
 }
 
 /// Draws the kinds of faults that a world has. Some kinds are left out, so that one does not hide the effects of another.
