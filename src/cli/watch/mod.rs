@@ -88,6 +88,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let elapsed = now - std::mem::replace(&mut looked_at, now);
         let observations: Vec<Observation> = processes.iter().filter_map(observe).collect();
         if observations.is_empty() {
+            if is_live(args) {
+                println!(); // the cursor is at the end of the last line
+            }
             complain("the last process has ended");
             return Ok(ExitCode::SUCCESS);
         }
@@ -100,6 +103,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         thread::sleep(args.interval.saturating_sub(now.elapsed()));
         processes = selected()?;
     }
+}
+
+/// Returns whether the screen of a terminal is overwritten at each look.
+fn is_live(args: &Args) -> bool {
+    !args.once && !args.json && io::stdout().is_terminal()
 }
 
 /// Prints the observations; on a terminal, over the last ones. `before` are the last ones, `elapsed` ago, from which rates are computed.
@@ -115,7 +123,7 @@ fn print(
         writeln!(out)?;
         return Ok(out.flush()?);
     }
-    let is_live = !args.once && io::stdout().is_terminal();
+    let is_live = is_live(args);
     let size = match Term::stdout().size_checked() {
         Some((rows, columns)) if is_live => Size { rows: rows.into(), columns: columns.into() },
         Some((_, columns)) => Size { rows: usize::MAX, columns: columns.into() },

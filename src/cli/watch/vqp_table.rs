@@ -69,16 +69,14 @@ pub(super) fn lines(
     } else {
         table.len().min(rows.saturating_sub(2))
     };
-    let heading = [
-        "vqp", "phase", "rail", "epoch", "ops/s", "pending", "moved", "back", "replayed", "failed", "polled",
-    ];
+    // With the longest phases, the table is at most 80 columns wide.
+    let heading = ["vqp", "phase", "rail", "ops/s", "queue", "moved", "back", "replay", "failed", "polled"];
     let text = |row: &Row<'_>| {
         let (vqp, counts) = (row.vqp, &row.vqp.failover);
         [
             format!("{:#08x}", vqp.vqp),
             vqp.phase.clone(),
             vqp.active_rail.to_string(),
-            vqp.epoch.to_string(),
             row.rate.map_or_else(|| "-".to_owned(), |rate| scaled(rate, &["", "k", "M", "G"])),
             row.outstanding().to_string(),
             counts.failovers.to_string(),
@@ -89,13 +87,13 @@ pub(super) fn lines(
         ]
     };
     let cells = [heading.map(str::to_owned)].into_iter().chain(table[..shown].iter().map(text));
-    let mut lines = text_table::layout(2, &[2, 3, 4, 5, 6, 7, 8, 9, 10], cells);
+    let mut lines = text_table::layout(2, &[2, 3, 4, 5, 6, 7, 8, 9], cells);
     let hidden = snapshot.vqp_count - shown;
     if hidden > 0 {
         let pending: u64 = table[shown..].iter().map(Row::outstanding).sum();
         let rate: f64 = table[shown..].iter().filter_map(|row| row.rate).sum();
         let rate = scaled(rate, &["", "k", "M", "G"]);
-        lines.push(format!("  {hidden} more: {rate} ops/s, {pending} pending"));
+        lines.push(format!("  {hidden} more: {rate} ops/s, {pending} in the queue"));
     }
     lines.truncate(rows);
     lines
