@@ -17,8 +17,9 @@ use crate::cell_scenario::CellKind;
 use crate::cell_worlds;
 use crate::{
     Exhaustive, ExhaustiveBitFilter, ExhaustiveFilter, ExhaustiveLog, ExhaustiveRails, Exploration,
-    FaultLimits, RailFaultLimits, RunLimits, SeedResult, World, filter_worlds, protocol_worlds, rail_model,
-    run_adversary, run_agreement, run_agreement_with, run_election, run_filter, totality_violation,
+    FaultLimits, RailFaultLimits, RunLimits, SeedResult, World, counter_scenario, filter_worlds,
+    latch_scenario, mailbox_scenario, mutex_scenario, protocol_worlds, rail_model, run_adversary,
+    run_agreement, run_agreement_with, run_election, run_filter, totality_violation,
 };
 
 /// Fault limits of a run from a seed: all processes but one and a minority of the memories may crash.
@@ -355,6 +356,45 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
             ExhaustiveFilter::<mitra_filter::AllRules>::new(filter_worlds::ONE_ROW).serve(address);
         },
         run_seed: |seed| run_filter::<mitra_filter::AllRules>(seed, filter_worlds::LARGE, 400),
+    },
+    CatalogueEntry {
+        name: "recoverable-counter",
+        properties: &["every add counts exactly once", "every operation ends"],
+        explored_world: "3 requesters with fields of 1 bit and 2 adds each, whose paths fail 2, 2 and 1 times; 2 requesters with fields of 2 bits and 2 batches of up to 3 adds each, whose paths fail 2 and 1 times",
+        simulated_world: "4 requesters with fields of 1 to 3 bits and 6 batches of adds each; the path of each fails up to 4 times",
+        explore: counter_scenario::explore,
+        serve: |address| counter_scenario::two_bit_fields().world().serve(address),
+        run_seed: counter_scenario::run,
+    },
+    CatalogueEntry {
+        name: "latch",
+        properties: &["every arrival counts once, at its own identity", "every operation ends"],
+        explored_world: "3 participants, 2 rounds, the path of each fails once; without a fence, and with fence and evidence",
+        simulated_world: "2 to 5 participants, 6 rounds; the path of each fails up to 4 times, without a fence in odd seeds",
+        explore: latch_scenario::explore,
+        serve: |address| latch_scenario::unfenced(2, 2).world().serve(address),
+        run_seed: latch_scenario::run,
+    },
+    CatalogueEntry {
+        name: "mutex",
+        properties: &[
+            "at most one client holds the mutex, and its word names no client that does not know",
+            "every operation ends",
+        ],
+        explored_world: "the path of each client fails once: 2 clients that lock twice, without a fence; 3 that lock once and 2 that lock 3 times, with fence and evidence",
+        simulated_world: "2 to 5 clients that lock 5 times; the path of each fails up to 4 times, without a fence in odd seeds",
+        explore: mutex_scenario::explore,
+        serve: |address| mutex_scenario::unfenced(2, 2).world().serve(address),
+        run_seed: mutex_scenario::run,
+    },
+    CatalogueEntry {
+        name: "mailbox",
+        properties: &["every message is received once, whole and in order", "every operation ends"],
+        explored_world: "4 messages of 1 and 2 words; the writer's path fails 3 times",
+        simulated_world: "20 messages of 1 and 2 words; the writer's path fails up to 12 times",
+        explore: mailbox_scenario::explore,
+        serve: |address| mailbox_scenario::world_of(2, 1).world().serve(address),
+        run_seed: mailbox_scenario::run,
     },
 ];
 

@@ -120,6 +120,7 @@ impl Latch {
     }
 
     /// Resets the latch with this identity, if it is open, to the next identity. A retry changes nothing. Any participant may do it.
+    /// Over a path without a fence, reset only a latch that was seen open: a copy of a refused reset may be executed later.
     ///
     /// Cost: one CAS, one round trip; one more for each failure in between.
     ///

@@ -1,0 +1,224 @@
+//! Clients that lock and unlock a mutex: at most one holds it, and its word never names a client that does not know.
+
+use std::num::NonZeroU16;
+
+use mitra_objects::mutex::{Held, Lock, LockResult, MAX_NUMBER, MutexClient, MutexError, MutexState, Unlock};
+use mitra_objects::{Operation, Outcome, Progress, Request, Requests, WordOp};
+
+use crate::object_world::{ObjectWorld, PathRules, Scenario, word};
+use crate::{Exploration, RunLimits, SeedResult};
+
+/// A rule that a mutant breaks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum BrokenMutexRule {
+    /// The word contains the owner only, not the number of the lock.
+    NumberLocks,
+    /// A lock whose outcome is unknown counts as taken, and is unlocked.
+    UnlockKnownLocks,
+    /// A lock whose outcome is unknown counts as refused.
+    RepeatUnknownLocks,
+}
+
+/// The configuration of a world with one mutex.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct MutexWorldConfig {
+    /// The number of times that each client locks the mutex.
+    pub locks: u8,
+    /// The number of times that the path of each client may fail.
+    pub failures: Vec<u8>,
+    /// The rules of NICs and paths.
+    pub rules: PathRules,
+    /// The rule that is broken, for a mutant.
+    pub broken: Option<BrokenMutexRule>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Stage {
+    Idle(MutexClient),
+    /// The mutex was held by another client.
+    Refused(MutexClient),
+    Locking,
+    Holding(Held),
+    Unlocking,
+    Failed,
+}
+
+/// The clients of a mutex.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct MutexScenario {
+    config: MutexWorldConfig,
+    stages: Vec<Stage>,
+    locks_left: Vec<u8>,
+    content: u64,
+    /// The request of each client before the mutant altered it.
+    original: Vec<Option<Request>>,
+}
+
+/// An operation of a client.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum MutexOperation {
+    /// A lock.
+    Lock(Lock),
+    /// An unlock.
+    Unlock(Unlock),
+}
+
+/// Its result.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum MutexOutput {
+    /// Of a lock.
+    Lock(Result<LockResult, MutexError>),
+    /// Of an unlock.
+    Unlock(Result<MutexClient, MutexError>),
+}
+
+impl Operation for MutexOperation {
+    type Output = MutexOutput;
+
+    fn start(&mut self) -> Progress<MutexOutput> {
+        match self {
+            MutexOperation::Lock(operation) => operation.start().map(MutexOutput::Lock),
+            MutexOperation::Unlock(operation) => operation.start().map(MutexOutput::Unlock),
+        }
+    }
+
+    fn on_outcomes(&mut self, outcomes: &[Outcome]) -> Progress<MutexOutput> {
+        match self {
+            MutexOperation::Lock(operation) => operation.on_outcomes(outcomes).map(MutexOutput::Lock),
+            MutexOperation::Unlock(operation) => operation.on_outcomes(outcomes).map(MutexOutput::Unlock),
+        }
+    }
+}
+
+impl MutexWorldConfig {
+    /// Returns the world. Its memory is the mutex's word.
+    pub fn world(self) -> ObjectWorld<MutexScenario> {
+        let (failures, rules, clients) = (self.failures.clone(), self.rules, self.failures.len());
+        let scenario = MutexScenario {
+            stages: (0..clients)
+                .map(|client| Stage::Idle(MutexClient::new(word(0), owner(client))))
+                .collect(),
+            locks_left: vec![self.locks; clients],
+            content: 0,
+            original: vec![None; clients],
+            config: self,
+        };
+        ObjectWorld::new(vec![0], &failures, scenario, rules)
+    }
+}
+
+/// Returns the owner number of a client.
+fn owner(client: usize) -> NonZeroU16 {
+    NonZeroU16::MIN.saturating_add(client as u16)
+}
+
+impl Scenario for MutexScenario {
+    type Operation = MutexOperation;
+    const PROPERTY: &'static str =
+        "at most one client holds the mutex, and its word names no client that does not know";
+
+    fn has_next(&self, client: usize) -> bool {
+        match self.stages[client] {
+            Stage::Idle(_) => self.locks_left[client] > 0,
+            Stage::Refused(_) => MutexState::from_word(self.content).owner.is_none(),
+            Stage::Holding(_) => true,
+            Stage::Locking | Stage::Unlocking | Stage::Failed => false,
+        }
+    }
+
+    fn begin(&mut self, client: usize, _memory: &[u64]) -> MutexOperation {
+        match std::mem::replace(&mut self.stages[client], Stage::Locking) {
+            Stage::Idle(idle) | Stage::Refused(idle) => MutexOperation::Lock(idle.lock()),
+            Stage::Holding(held) => {
+                self.stages[client] = Stage::Unlocking;
+                MutexOperation::Unlock(held.unlock())
+            }
+            Stage::Locking | Stage::Unlocking | Stage::Failed => unreachable!("it has no next operation"),
+        }
+    }
+
+    fn on_change(&mut self, _client: usize, _is_current: bool, _request: Request, memory: &[u64]) {
+        self.content = memory[0];
+    }
+
+    fn on_end(&mut self, client: usize, output: MutexOutput, _memory: &[u64]) {
+        self.stages[client] = match output {
+            MutexOutput::Lock(Ok(LockResult::Locked(held))) => {
+                self.locks_left[client] -= 1;
+                Stage::Holding(held)
+            }
+            MutexOutput::Lock(Ok(LockResult::Busy { client, .. })) => Stage::Refused(client),
+            MutexOutput::Unlock(Ok(client)) => Stage::Idle(client),
+            MutexOutput::Lock(Err(_)) | MutexOutput::Unlock(Err(_)) => Stage::Failed,
+        };
+    }
+
+    fn holds(&self) -> bool {
+        let named = MutexState::from_word(self.content).owner;
+        let is_right = |(client, stage): (usize, &Stage)| match stage {
+            Stage::Idle(_) | Stage::Refused(_) => named != Some(owner(client)),
+            Stage::Holding(_) => named == Some(owner(client)),
+            Stage::Locking | Stage::Unlocking => true,
+            Stage::Failed => false,
+        };
+        self.stages.iter().enumerate().all(is_right)
+    }
+
+    fn alter_requests(&mut self, client: usize, requests: &mut Requests) {
+        let Some(request) = requests.first_mut() else { return };
+        self.original[client] = Some(*request);
+        if let (Some(BrokenMutexRule::NumberLocks), WordOp::CompareSwap { compare, swap }) =
+            (self.config.broken, &mut request.op)
+        {
+            (*compare, *swap) = (*compare & !MAX_NUMBER, *swap & !MAX_NUMBER);
+        }
+    }
+
+    fn alter_outcomes(&mut self, client: usize, _posted: &[Request], outcomes: &mut Vec<Outcome>) {
+        let Some(original) = self.original[client].take() else { return };
+        let WordOp::CompareSwap { compare, swap } = original.op else { return };
+        let is_unknown_lock =
+            self.stages[client] == Stage::Locking && outcomes.first() == Some(&Outcome::Unknown);
+        match (self.config.broken, outcomes.first_mut()) {
+            (Some(BrokenMutexRule::UnlockKnownLocks), Some(outcome)) if is_unknown_lock => {
+                *outcome = Outcome::Executed { value: compare };
+            }
+            (Some(BrokenMutexRule::RepeatUnknownLocks), Some(outcome)) if is_unknown_lock => {
+                *outcome = Outcome::Executed { value: swap | !MAX_NUMBER };
+            }
+            (Some(BrokenMutexRule::NumberLocks), Some(Outcome::Executed { value })) => {
+                // The number that the client expects in a word that has none.
+                let found = [compare, swap].into_iter().find(|word| word & !MAX_NUMBER == *value);
+                *value = found.unwrap_or(*value | (swap.max(compare) & MAX_NUMBER));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns a world in which clients lock a mutex this many times each, and the path of each fails once. Nothing is fenced: the mutex's word
+/// needs no fence.
+pub fn unfenced(clients: usize, locks: u8) -> MutexWorldConfig {
+    let rules = PathRules { fence: false, ..PathRules::IBTA };
+    MutexWorldConfig { locks, failures: vec![1; clients], rules, broken: None }
+}
+
+/// Returns the same world with a fence, and evidence.
+pub fn fenced(clients: usize, locks: u8) -> MutexWorldConfig {
+    MutexWorldConfig { rules: PathRules::IBTA, ..unfenced(clients, locks) }
+}
+
+/// Explores the small worlds.
+pub(crate) fn explore() -> Exploration {
+    (unfenced(2, 2).world().explore())
+        .and_then(|| fenced(3, 1).world().explore())
+        .and_then(|| fenced(2, 3).world().explore())
+}
+
+/// Runs a large world from a seed.
+pub(crate) fn run(seed: u64) -> SeedResult {
+    let clients = 2 + (seed / 2 % 4) as usize;
+    let config = if seed.is_multiple_of(2) { fenced(clients, 5) } else { unfenced(clients, 5) };
+    let config = MutexWorldConfig { failures: vec![4; clients], ..config };
+    config.world().run(seed, RunLimits { adversary_steps: 300, stable_steps: 4_000 })
+}
