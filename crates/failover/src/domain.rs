@@ -12,8 +12,10 @@ use crate::telemetry::Telemetry;
 
 mod events;
 mod reregistration;
+mod shared_home;
 mod windows;
 
+pub(crate) use shared_home::HomeView;
 pub(crate) use windows::WindowOwner;
 
 use self::events::Events;
@@ -41,6 +43,8 @@ pub struct Domain {
     events: Arc<Mutex<Events>>,
     /// The counters of the vQPs, shared with the same domains.
     counters: Arc<Counters>,
+    /// The home rail, shared with the same domains.
+    home: Arc<shared_home::SharedHome>,
 }
 
 /// A NIC of a [`Domain`] and the objects that the domain made on it.
@@ -103,6 +107,7 @@ impl Domain {
             owners: AtomicU64::new(0),
             events: Arc::default(),
             counters: Arc::default(),
+            home: Arc::default(),
         }))
     }
 
@@ -129,7 +134,8 @@ impl Domain {
         let events = Arc::clone(&self.events);
         let counters = Arc::clone(&self.counters);
         let (memory, windows, owners) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
-        Ok(Arc::new(Domain { nics, memory, windows, owners, events, counters }))
+        let home = Arc::clone(&self.home);
+        Ok(Arc::new(Domain { nics, memory, windows, owners, events, counters, home }))
     }
 
     /// Returns the number of open vQPs and of failovers, over this domain and all domains that share its NICs by

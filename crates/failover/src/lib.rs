@@ -12,6 +12,7 @@ mod connect_info;
 mod control_message;
 mod domain;
 mod evidence;
+mod home_rail;
 mod idempotence;
 mod key_translation;
 mod ledger;

@@ -21,6 +21,7 @@ use move_pauses::MovePauses;
 mod failback;
 #[cfg(test)]
 mod flap_tests;
+mod home_preference;
 mod move_pauses;
 mod rail_choice;
 mod rail_rejoin;
@@ -137,6 +138,8 @@ pub struct RailNegotiation {
     qp_failed: u8,
     /// Rails that the peer cannot use, by its last heartbeat. Heartbeats may be lost, so this may be outdated.
     peer_unusable: u8,
+    /// The home rail of the vQPs of this end's domain. `None` if they do not share atomics.
+    home: Option<u8>,
     /// Whether the queue pairs of the active rail may be replaced while the vQP stays on the rail.
     replaces_active_qps: bool,
     /// Rails that the vQP left and on which this end's new queue pair is not connected.
@@ -195,6 +198,7 @@ impl RailNegotiation {
             dead: 0,
             qp_failed: 0,
             peer_unusable: 0,
+            home: None,
             replaces_active_qps: false,
             local_qp_missing: 0,
             peer_qp_missing: 0,

@@ -28,7 +28,7 @@ impl RailNegotiation {
     /// Starts a move, or proposes a higher ballot in a move in progress. Waits or stays on the old rail if no rail can be proposed or the
     /// last move is unconfirmed.
     pub(super) fn propose(&mut self, now: Time) {
-        match self.candidate().filter(|_| self.may_begin_move(now)) {
+        match self.candidate(now).filter(|_| self.may_begin_move(now)) {
             Some(rail) => self.propose_rail(now, rail),
             None => self.wait_for_rail(now),
         }
@@ -67,7 +67,10 @@ impl RailNegotiation {
 
     /// Returns the next rail that both ends can use as far as this end knows: another rail, or else the active one, if its queue pairs must be
     /// replaced.
-    fn candidate(&self) -> Option<u8> {
+    fn candidate(&self, now: Time) -> Option<u8> {
+        if let Some(home) = self.awaited_home(now) {
+            return Some(home).filter(|&home| self.is_usable(home));
+        }
         let mut others = (1..self.rail_count).map(|i| (self.active + i) % self.rail_count);
         let other = others.find(|&rail| self.is_usable(rail));
         let is_fenced = matches!(&self.phase, Phase::Moving(m) if m.is_fence_requested);

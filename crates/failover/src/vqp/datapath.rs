@@ -1,19 +1,23 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Error, Mtu, Psn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{
+    Access, Error, Mtu, Psn, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcOpcode, WcStatus,
+};
 
+use crate::ballot::Ballot;
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
 use crate::config::{Config, Policy, WritePolicy};
 use crate::connect_info::ConnectInfo;
-use crate::domain::{Domain, LocalNic};
+use crate::domain::{Domain, HomeView, LocalNic};
 use crate::evidence::{Contradiction, Evidence, Placed};
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
 use crate::rail::Rail;
 use crate::secret::SecretWord;
 use crate::shared_receive_queue::SharedReceiveQueue;
+use crate::vqp::home_membership::HomeMembership;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::{PostFailure, SendQueue};
@@ -32,6 +36,7 @@ pub(super) struct Datapath {
     /// The completion log in this end's memory, into which the peer writes entries for its own operations.
     log: Option<CompletionLog>,
     windows: WindowSync,
+    home: HomeMembership,
     /// Completions for the application.
     ready: VecDeque<Completion>,
 }
@@ -61,8 +66,9 @@ impl Datapath {
         let send = SendQueue::new(&config, max_message, Mtu::M256, rails.get(0).first_psn(), None);
         let recv = ReceiveQueue::new(max_message);
         let windows = WindowSync::new(&domain);
+        let home = HomeMembership::new(&domain);
         let shared = shared.map(SharedReceives::new);
-        Ok(Datapath { domain, rails, send, recv, shared, log, windows, ready: VecDeque::new() })
+        Ok(Datapath { domain, rails, send, recv, shared, log, windows, home, ready: VecDeque::new() })
     }
 
     pub(super) fn domain(&self) -> &Arc<Domain> {
@@ -268,6 +274,36 @@ impl Datapath {
             self.send.complete_local(seq);
         }
         failure
+    }
+
+    /// See [`HomeMembership::join`].
+    pub(super) fn join_home(&mut self) -> Result<()> {
+        self.home.join(&self.domain, &self.rails)
+    }
+
+    /// See [`HomeMembership::leave`].
+    pub(super) fn leave_home(&mut self) {
+        self.home.leave(&self.domain, &self.rails);
+    }
+
+    /// See [`HomeMembership::is_at_home`].
+    pub(super) fn is_at_home(&self, ballot: Ballot, rail: usize) -> bool {
+        self.home.is_at_home(&self.domain, ballot, rail)
+    }
+
+    /// See [`HomeMembership::bind`].
+    pub(super) fn bind_home(&mut self, ballot: Ballot, rail: usize) -> bool {
+        self.home.bind(&self.domain, &self.rails, ballot, rail)
+    }
+
+    /// See [`HomeMembership::view`].
+    pub(super) fn view_home(&self, rail: usize) -> Option<HomeView> {
+        self.home.view(&self.domain, rail)
+    }
+
+    /// See [`HomeMembership::connect_replacement`].
+    pub(super) fn connect_replacement(&mut self, rail: (usize, bool), peer: (Qpn, Psn)) -> Result<()> {
+        self.home.connect_replacement(&self.domain, &mut self.rails, rail, peer)
     }
 
     /// Records that a queue pair of a rail was connected.

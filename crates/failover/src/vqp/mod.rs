@@ -26,6 +26,7 @@ mod failure_cause;
 mod fence;
 mod futile_move_detector;
 mod heartbeats;
+mod home_membership;
 mod local_qp;
 mod maintenance;
 mod maintenance_schedule;

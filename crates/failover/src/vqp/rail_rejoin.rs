@@ -69,8 +69,11 @@ impl RailRejoin {
             return;
         }
         if !dp.rails().get(rail).is_replacement_connected() {
-            if dp.rails_mut().connect_replacement(rail, peer_qp.qpn, peer_qp.psn).is_err() {
-                return; // the NIC has failed, and maintenance handles its event
+            if dp
+                .connect_replacement((rail, rail == recovery.active_rail()), (peer_qp.qpn, peer_qp.psn))
+                .is_err()
+            {
+                return; // the NIC has failed, or the home rail has moved: maintenance handles both
             }
             dp.on_qp_connected(rail);
         }

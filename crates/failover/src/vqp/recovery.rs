@@ -28,6 +28,7 @@ use crate::vqp::{Cause, FailoverReport, wr_id_flags};
 const POLL_BATCH: usize = 32;
 
 mod closing;
+mod home_moves;
 
 #[derive(Debug)]
 pub(super) struct Recovery {
@@ -399,6 +400,7 @@ impl Recovery {
             control.negotiation_mut().drive_failback(now);
         }
         self.run_actions(dp);
+        self.follow_home(dp);
         let step = self.fence.drive(dp.rails().get(self.active_rail()), dp.now());
         self.on_fence_step(dp, step);
     }
@@ -418,6 +420,7 @@ impl Recovery {
                     if new_rail.is_some_and(|rail| !dp.windows().is_in_step(rail)) {
                         continue; // the peer may use the rail as soon as it has the evidence, which is sent again until it is answered
                     }
+                    let Some(message) = self.with_home_moved(dp, message) else { continue };
                     if let Some(rail) = new_rail
                         && self.fence.is_done()
                     {
@@ -428,7 +431,10 @@ impl Recovery {
                 }
                 Action::Fence { rail } => self.start_fence(dp, usize::from(rail)),
                 Action::Decide { rail, peer_evidence } => {
-                    self.decide_and_move(dp, usize::from(rail), &peer_evidence);
+                    let ballot = self.negotiation().and_then(RailNegotiation::move_ballot);
+                    if ballot.is_some_and(|ballot| self.move_home(dp, ballot, usize::from(rail))) {
+                        self.decide_and_move(dp, usize::from(rail), &peer_evidence);
+                    }
                 }
                 Action::PeerMoved { partial_imm_bytes } => dp.release_held_recvs(Some(partial_imm_bytes)),
                 Action::Stay => {

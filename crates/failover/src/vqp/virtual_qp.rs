@@ -118,7 +118,8 @@ impl VirtualQp {
     /// Connects every rail to the peer. Neither end may post a send before both ends have called this.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the vQP is connected already, or if the two ends' configurations do not match; any error of a NIC.
+    /// [`Error::Invalid`] if the vQP is connected already, or if the two ends' configurations do not match; [`Error::Unsupported`] if its policy is
+    /// not exact and its domain shares atomics ([`Domain::share_atomics`]); any error of a NIC.
     pub fn connect(&mut self, peer: &ConnectInfo) -> Result<()> {
         self.modify_to_rtr(peer, self.config().min_rnr_timer)?;
         self.modify_to_rts(self.config().rnr_retry)
@@ -133,6 +134,7 @@ impl VirtualQp {
             return Err(Error::Invalid("this virtual queue pair is connected already"));
         }
         self.datapath.connect(&self.local_info()?, peer, min_rnr_timer)?;
+        self.datapath.join_home()?;
         let rails = self.datapath.rails().len();
         let control = ControlProtocol::new(self.cookie, peer.cookie, rails, self.datapath.config());
         self.recovery.start_control(control);

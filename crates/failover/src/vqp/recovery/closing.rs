@@ -23,6 +23,7 @@ impl Recovery {
         }
         self.keep_qp_error(dp);
         let reason = dp.rails().stop_all(self.active_rail(), reason);
+        dp.leave_home();
         (0..dp.rails().len()).for_each(|rail| dp.windows_mut().cut_off(rail));
         self.termination.close(reason);
         self.report.discard();

@@ -1,0 +1,108 @@
+use std::collections::HashSet;
+
+use mitra_verbs::Qpn;
+
+use super::{HomeRail, MemberId};
+
+const MEMBERS: u64 = 3;
+const RAILS: u8 = 3;
+
+/// The rails on which the queue pairs of the vQPs execute requests: what NICs would do.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct World {
+    core: HomeRail,
+    executing: [u8; MEMBERS as usize],
+}
+
+fn qpn(member: u64, rail: u8) -> Qpn {
+    Qpn::new(100 + member as u32 * 10 + u32::from(rail))
+}
+
+impl World {
+    fn fence_next(&self, rail: u8) -> Option<World> {
+        let (member, on, fenced) = self.core.next_to_fence(rail)?;
+        assert_eq!(fenced, qpn(member.0, on));
+        let mut next = self.clone();
+        next.executing[member.0 as usize] &= !(1 << on);
+        next.core.unbind(member, on);
+        Some(next)
+    }
+
+    fn successors(&self) -> Vec<World> {
+        let mut next = Vec::new();
+        for rail in 0..RAILS {
+            // A move may end after any number of fences.
+            next.extend(self.fence_next(rail));
+            let mut reset = self.clone();
+            reset.executing.iter_mut().for_each(|rails| *rails &= !(1 << rail));
+            reset.core.unbind_all(rail);
+            next.push(reset);
+            for member in 0..MEMBERS {
+                let mut bound = self.clone();
+                if bound.core.bind(MemberId(member), rail, qpn(member, rail)) {
+                    bound.executing[member as usize] |= 1 << rail;
+                } else {
+                    assert_eq!(bound, *self, "a refused bind changes nothing");
+                }
+                next.push(bound);
+            }
+        }
+        for member in 0..MEMBERS {
+            let mut left = self.clone();
+            while let Some((rail, _)) = left.core.next_of(MemberId(member)) {
+                left.core.unbind(MemberId(member), rail);
+            }
+            left.executing[member as usize] = 0;
+            assert!((0..RAILS).all(|rail| !left.core.is_bound(MemberId(member), rail)));
+            next.push(left);
+        }
+        next
+    }
+}
+
+fn explore(first: World) -> HashSet<World> {
+    let mut seen = HashSet::from([first.clone()]);
+    let mut open = vec![first];
+    while let Some(world) = open.pop() {
+        open.extend(world.successors().into_iter().filter(|next| seen.insert(next.clone())));
+    }
+    seen
+}
+
+/// Every order of binds, fences, resets and ends of three vQPs on three rails.
+#[test]
+fn all_queue_pairs_that_execute_requests_are_on_the_home_rail() {
+    let mut first = World::default();
+    first.core.share();
+    let worlds = explore(first);
+    for world in &worlds {
+        for (member, rails) in world.executing.into_iter().enumerate() {
+            assert_eq!(rails & !(1 << world.core.home()), 0, "{world:?}");
+            let is_bound = |rail| world.core.is_bound(MemberId(member as u64), rail);
+            assert!((0..RAILS).all(|rail| is_bound(rail) == (rails & (1 << rail) != 0)), "{world:?}");
+        }
+    }
+    // Each set of bound vQPs occurs on each home.
+    assert_eq!(worlds.len(), 8 * usize::from(RAILS));
+}
+
+#[test]
+fn without_sharing_each_vqp_has_its_own_rail() {
+    let mut core = HomeRail::default();
+    assert!(core.bind(MemberId(0), 0, qpn(0, 0)) && core.bind(MemberId(1), 1, qpn(1, 1)));
+    assert_eq!(core.next_to_fence(0), None);
+    core.share();
+    assert_eq!((core.home(), core.next_to_fence(0)), (0, Some((MemberId(1), 1, qpn(1, 1)))));
+    assert!(!core.bind(MemberId(0), 0, qpn(0, 0)), "a queue pair is bound to rail 1");
+    core.unbind(MemberId(1), 1);
+    assert!(core.bind(MemberId(0), 0, qpn(0, 0)));
+}
+
+#[test]
+fn only_a_bound_queue_pair_is_replaced() {
+    let mut core = HomeRail::default();
+    core.share();
+    assert!(!core.replace(MemberId(0), 0, qpn(0, 0)));
+    assert!(core.bind(MemberId(0), 0, qpn(0, 0)) && core.replace(MemberId(0), 0, qpn(1, 1)));
+    assert_eq!(core.next_to_fence(1), Some((MemberId(0), 0, qpn(1, 1))));
+}

@@ -1,0 +1,82 @@
+//! A vQP's part in the home rail of its domain.
+
+use mitra_verbs::{Psn, Qpn, Result};
+
+use crate::ballot::Ballot;
+use crate::domain::{Domain, HomeView};
+use crate::home_rail::MemberId;
+use crate::vqp::rail_set::RailSet;
+
+#[derive(Debug)]
+pub(super) struct HomeMembership {
+    id: MemberId,
+    /// Whether the vQP was connected and has not closed.
+    has_joined: bool,
+    /// The last ballot for which the vQP's queue pair on the new rail was bound. Evidence that is sent again binds nothing: the queue pair may
+    /// have been fenced since then, because the home has moved.
+    bound_for: Option<Ballot>,
+}
+
+impl HomeMembership {
+    pub(super) fn new(domain: &Domain) -> HomeMembership {
+        HomeMembership { id: domain.new_home_member(), has_joined: false, bound_for: None }
+    }
+
+    /// See [`Domain::join_home`].
+    pub(super) fn join(&mut self, domain: &Domain, rails: &RailSet) -> Result<()> {
+        let joined = domain.join_home(self.id, rails.get(0).qpn(), rails.config().requires_fence());
+        self.has_joined = joined.is_ok();
+        if joined.is_err() {
+            rails.iter().for_each(|rail| drop(rail.modify_to_error())); // best effort: the caller gets the first error
+        }
+        joined
+    }
+
+    /// See [`Domain::leave_home`].
+    pub(super) fn leave(&mut self, domain: &Domain, rails: &RailSet) {
+        if core::mem::take(&mut self.has_joined) {
+            domain.leave_home(self.id, rails.config().requires_fence());
+        }
+    }
+
+    /// Returns whether the evidence for this ballot may be sent at once: the home need not move for it.
+    pub(super) fn is_at_home(&self, domain: &Domain, ballot: Ballot, rail: usize) -> bool {
+        self.bound_for == Some(ballot)
+            || self.view(domain, rail).is_none_or(|view| usize::from(view.home) == rail)
+    }
+
+    /// Binds the queue pair on `rail` before the peer can learn that this end has accepted the ballot. Returns false if a queue pair of another
+    /// rail cannot be fenced.
+    pub(super) fn bind(&mut self, domain: &Domain, rails: &RailSet, ballot: Ballot, rail: usize) -> bool {
+        if self.bound_for == Some(ballot) || !rails.config().requires_fence() {
+            return true;
+        }
+        let is_bound = domain.move_home(self.id, rail as u8, rails.get(rail).qpn());
+        self.bound_for = Some(ballot).filter(|_| is_bound);
+        is_bound
+    }
+
+    /// Connects the new queue pair of a rail to the peer's. `is_active` says whether the peer may then post to it without another ballot.
+    ///
+    /// # Errors
+    /// The errors of a NIC and of [`Domain::connect_replacement_at_home`].
+    pub(super) fn connect_replacement(
+        &self,
+        domain: &Domain,
+        rails: &mut RailSet,
+        (rail, is_active): (usize, bool),
+        (qpn, psn): (Qpn, Psn),
+    ) -> Result<()> {
+        let own = rails.get(rail).qpn();
+        let mut connect = || rails.connect_replacement(rail, qpn, psn);
+        if is_active {
+            return domain.connect_replacement_at_home(self.id, rail as u8, own, connect);
+        }
+        connect()
+    }
+
+    /// See [`Domain::view_home`].
+    pub(super) fn view(&self, domain: &Domain, rail: usize) -> Option<HomeView> {
+        domain.view_home(self.id, rail as u8)
+    }
+}
