@@ -363,11 +363,11 @@ fn late_client_begins_at_the_home() {
     setup.set_link(1, 0, false);
     setup.assert_all_done_on(1);
     setup.add_client(true, 50);
-    // Its queue pair on rail 0 executes nothing, so its first atomic is executed when the server's end has moved.
+    // The server's queue pair on rail 0 executes nothing, so the first atomic is executed when the client has moved.
     setup.clients[1].borrow_mut().expected = 50;
     let word = Arc::clone(&setup.word);
     setup.world.run_until(move |_| word.load(0) > 50, Duration::from_secs(1)).expect("the client moves");
-    assert_eq!(setup.rails()[0], [1, 1]);
+    assert_eq!(setup.rails()[1], [1, 1]);
     setup.add_work(0, 500);
     setup.assert_all_done_on(1);
 }
