@@ -273,6 +273,8 @@ fn bad_options_are_named() {
         (&["--writes", "lax", "true"], "say strict or repeatable"),
         (&["--fault", "rail0 gone", "true"], "unknown fault \"gone\""),
         (&["--fault", "rail1 down", "true"], "the device has only rail0"),
+        (&["--prefer", "1", "true"], "the device has no rail1; say a rail below 1"),
+        (&["--rails", "2", "--prefer", "0", "--policy", "none", "true"], "use --policy exact"),
         (&["--rials", "2", "true"], "--rials"),
         (&["--rails", "2"], "<PROGRAM>"),
     ] {

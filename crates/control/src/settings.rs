@@ -13,6 +13,7 @@ use crate::{FaultScript, MetricsAddress, RailsConfig};
 const RAILS: &str = "MITRA_RAILS";
 const POLICY: &str = "MITRA_POLICY";
 const WRITES: &str = "MITRA_WRITES";
+const PREFER: &str = "MITRA_PREFER";
 const LOG: &str = "MITRA_LOG";
 const VERBOSE: &str = "MITRA_VERBOSE";
 const QUIET: &str = "MITRA_QUIET";
@@ -31,6 +32,8 @@ pub struct Settings {
     pub policy: Policy,
     /// `MITRA_WRITES`: how failover treats a WRITE if it cannot tell whether the responder executed it. Default: `strict`.
     pub writes: WritePolicy,
+    /// `MITRA_PREFER`: the rail to which virtual queue pairs move back when it works again. Default: none.
+    pub prefer: Option<u8>,
     /// `MITRA_LOG`: whether virtual queue pairs keep a completion log. Default: 0.
     pub completion_log: bool,
     /// `MITRA_VERBOSE`: whether the library explains every refused call on standard error, not only the first of each kind. Default: 0.
@@ -63,11 +66,12 @@ pub struct SettingsError {
 
 impl Settings {
     /// Returns the environment variables that [`Settings::from_env`] parses to these settings.
-    pub fn to_env(&self) -> [(&'static str, OsString); 11] {
+    pub fn to_env(&self) -> [(&'static str, OsString); 12] {
         [
             (RAILS, self.rails.to_string().into()),
             (POLICY, self.policy.to_string().into()),
             (WRITES, self.writes.to_string().into()),
+            (PREFER, self.prefer.map(|rail| rail.to_string()).unwrap_or_default().into()),
             (LOG, u8::from(self.completion_log).to_string().into()),
             (VERBOSE, u8::from(self.verbose).to_string().into()),
             (QUIET, u8::from(self.quiet).to_string().into()),
@@ -96,6 +100,9 @@ impl Settings {
             rails: parse(RAILS, get(RAILS))?,
             policy: parse(POLICY, get(POLICY))?,
             writes: parse(WRITES, get(WRITES))?,
+            prefer: get(PREFER).map(|value| parse_value(PREFER, value)).transpose().map_err(|error| {
+                SettingsError { reason: "expected the number of a rail, such as 0".to_owned(), ..error }
+            })?,
             completion_log: parse::<Flag>(LOG, get(LOG))?.0,
             verbose: parse::<Flag>(VERBOSE, get(VERBOSE))?.0,
             quiet: parse::<Flag>(QUIET, get(QUIET))?.0,
@@ -108,7 +115,30 @@ impl Settings {
         let error =
             |reason| SettingsError { variable: FAULTS, value: settings.faults.to_string().into(), reason };
         settings.faults.check_rails(settings.rails.count()).map_err(error)?;
+        let value = settings.prefer.map(|rail| rail.to_string()).unwrap_or_default().into();
+        settings.check_prefer().map_err(|reason| SettingsError { variable: PREFER, value, reason })?;
         Ok(settings)
+    }
+
+    /// Checks the preferred rail against the number of rails and the policy.
+    ///
+    /// # Errors
+    /// Why virtual queue pairs cannot move back to the rail, and what to change.
+    pub fn check_prefer(&self) -> Result<(), String> {
+        let Some(rail) = self.prefer else { return Ok(()) };
+        let rails = self.rails.count();
+        if usize::from(rail) >= rails {
+            return Err(format!(
+                "the device has no rail{rail}; say a rail below {rails}, or give more --rails"
+            ));
+        }
+        if self.policy != Policy::Exact {
+            return Err(format!(
+                "the policy {} does not fence a rail that works; use --policy exact",
+                self.policy
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -166,6 +196,7 @@ mod tests {
             rails,
             policy,
             writes,
+            prefer,
             completion_log,
             verbose,
             quiet,
@@ -175,7 +206,7 @@ mod tests {
             latency,
             trace,
         } = Settings::default();
-        assert!(metrics.is_none() && !latency && !trace);
+        assert!(metrics.is_none() && prefer.is_none() && !latency && !trace);
         assert_eq!((rails, policy, writes), (RailsConfig::Count(1), Policy::Exact, WritePolicy::Strict));
         assert!(faults.0.is_empty() && run_dir.is_none() && !completion_log && !verbose && !quiet);
     }
@@ -184,8 +215,9 @@ mod tests {
     fn settings_survive_round_trip_through_environment() {
         let settings = Settings {
             rails: "10.0.0.1,10.1.0.1".parse().unwrap(),
-            policy: Policy::Blanket,
+            policy: Policy::Exact,
             writes: WritePolicy::Repeatable,
+            prefer: Some(1),
             completion_log: true,
             verbose: true,
             quiet: true,
@@ -221,6 +253,8 @@ mod tests {
             (LOG, "yes", "MITRA_LOG=\"yes\": expected 1 or 0"),
             (WRITES, "lax", "MITRA_WRITES=\"lax\": \"lax\" is none of the choices; say strict or"),
             (FAULTS, "rail0 gone", "MITRA_FAULTS=\"rail0 gone\": unknown fault \"gone\"; expected"),
+            (PREFER, "1", "MITRA_PREFER=\"1\": the device has no rail1; say a rail below 1,"),
+            (PREFER, "one", "MITRA_PREFER=\"one\": expected the number of a rail, such as 0"),
             (FAULTS, "rail1 up", "MITRA_FAULTS=\"rail1 up\": `rail1 up`: the device has only rail0; use"),
         ] {
             let error = parse_pairs(&[(variable, value)]).unwrap_err();

@@ -27,8 +27,8 @@ Examples:
   mitra run -- ibv_rc_pingpong -g 0 &  mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
   mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
-Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_LOG, MITRA_VERBOSE, MITRA_QUIET, MITRA_FAULTS,
-MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
+Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE, MITRA_QUIET,
+MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
 MITRA_PRELOAD is the path of another library to preload than the one in this program. docs/faults.md describes the
 fault scripts.
 Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// strict]
     #[arg(long)]
     writes: Option<WritePolicy>,
+    /// Rail to which connections move back when both sides have been able to use it for a second. Both sides need the same
+    #[arg(long, value_name = "RAIL")]
+    prefer: Option<u8>,
     /// Keep a completion log on connections over several rails. It shows which requests a failed NIC had executed,
     /// except for one, and costs one small packet per WRITE and atomic. Both sides need it
     #[arg(long)]
@@ -106,6 +109,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     }
     settings.policy = args.policy.unwrap_or(settings.policy);
     settings.writes = args.writes.unwrap_or(settings.writes);
+    settings.prefer = args.prefer.or(settings.prefer);
     settings.completion_log |= args.log;
     settings.metrics = args.metrics.or(settings.metrics);
     settings.latency |= args.latency;
@@ -118,6 +122,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
         settings.faults = FaultScript(args.fault.iter().flat_map(|script| script.0.clone()).collect());
     }
     settings.faults.check_rails(settings.rails.count()).map_err(anyhow::Error::msg).context("--fault")?;
+    settings.check_prefer().map_err(anyhow::Error::msg).context("--prefer")?;
     let dir = settings.run_dir.get_or_insert_with(run_dir::default_path);
     run_dir::ensure(dir)?;
     Ok(settings)

@@ -59,6 +59,7 @@ impl MultiRailDomain {
         let config = Config {
             policy: settings.policy,
             write_policy: settings.writes,
+            preferred_rail: settings.prefer,
             completion_log: settings.completion_log,
             completion_log_entries: Some(limits(&failover, settings.completion_log).wrs),
             detector: DetectorConfig {
