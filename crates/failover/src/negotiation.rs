@@ -366,7 +366,7 @@ impl RailNegotiation {
         self.actions.push(Action::Close(reason));
     }
 
-    /// Handles a message that [`Message::decode`] accepted.
+    /// Handles a message of the peer.
     pub fn handle(&mut self, now: Time, message: Message) {
         self.silent_since = None;
         let ballot = message.ballot;

@@ -13,6 +13,8 @@ const LEASE: Duration = Duration::from_secs(1);
 const CONFIG: TableConfig = TableConfig { rows: 2, window: 2, requests_per_grant: 10, lease: LEASE };
 
 type Table = FilterTable<u8, u32>;
+/// Messages with their receivers.
+type Sent = Vec<(u8, Message<u32>)>;
 type Out = Vec<FilterAction<u8, u32>>;
 
 /// Passes a message to the table, and returns the verdict with the messages that it sends and the tickets of the requests to execute.
@@ -21,7 +23,7 @@ fn receive(
     now: Time,
     node: u8,
     message: Message<u32>,
-) -> (Verdict, Vec<(u8, Message<u32>)>, Vec<Ticket<u8>>) {
+) -> (Verdict, Sent, Vec<Ticket<u8>>) {
     let mut out = Out::new();
     let verdict = table.receive(now, node, message, &mut out);
     let (mut sent, mut executed) = (Vec::new(), Vec::new());

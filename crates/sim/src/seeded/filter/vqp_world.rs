@@ -24,6 +24,8 @@ const MAX_MESSAGE: usize = 512;
 const PLACES: usize = 8;
 
 type ClientCarrier = CorruptingCarrier<VqpCarrier>;
+/// A caller, which the world runs and inspects at the end.
+type SharedCaller<S> = Rc<RefCell<Caller<ClientCarrier, S>>>;
 type NewClient = RpcClient<ClientCarrier, BitSender<Vec<u8>>>;
 
 /// Runs a world, in half of the seeds with one bit for each node.
@@ -137,7 +139,7 @@ fn run_table(
         lease: Duration::from_secs(3600),
     };
     let mut carrier = VqpCarrier::new(PLACES, MAX_MESSAGE);
-    let mut callers: Vec<Rc<RefCell<Caller<ClientCarrier, Sender<Vec<u8>>>>>> = Vec::new();
+    let mut callers: Vec<SharedCaller<Sender<Vec<u8>>>> = Vec::new();
     for number in 0..clients as u8 {
         let [a, b] = connect(domains, rng)?;
         carrier.connect(b).map_err(|_| Error::Invalid("the server refused a vQP"))?;
@@ -157,7 +159,7 @@ fn finish<S, F>(
     rng: &mut Prng,
     record: &SharedRecord,
     server: &Rc<RefCell<Server<VqpCarrier, F>>>,
-    callers: &[Rc<RefCell<Caller<ClientCarrier, S>>>],
+    callers: &[SharedCaller<S>],
     mut faults: u64,
 ) -> Result<(SeedRun, Encounters)>
 where
