@@ -253,7 +253,7 @@ impl RailNegotiation {
 
     /// The time at which the driver must call [`RailNegotiation::handle_timeout`]. `None` if no timer is running.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.next_send
+        [self.next_send, self.connect_deadline()].into_iter().flatten().min()
     }
 
     /// Removes and returns the next action for the driver.
@@ -394,6 +394,10 @@ impl RailNegotiation {
     /// Sends unanswered messages again, and closes the vQP if a failover is not possible within the peer timeout. Does nothing before
     /// [`RailNegotiation::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
+        if self.connect_deadline().is_some_and(|t| t <= now) {
+            self.qp_failed |= 1 << self.active;
+            return self.propose(now);
+        }
         if self.next_send.is_none_or(|t| t > now) {
             return;
         }

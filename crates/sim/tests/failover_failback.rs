@@ -481,3 +481,22 @@ fn ends_that_prefer_different_rails_do_not_connect() {
     let error = end(0, transparent).expect_err("the policy does not fence");
     assert_eq!(error, BuildError::PreferredRail { requested: 0, rails: 2 });
 }
+
+/// The peer's process dies after both ends have moved to new queue pairs of the only rail, and before these are connected. Heartbeats are off, and no
+/// queue pair is left whose retries could run out.
+#[test]
+fn end_whose_peer_dies_before_the_new_queue_pairs_are_connected_closes() {
+    for polls in 0..40 {
+        let peer_timeout = Duration::from_millis(50);
+        let mut pair = VqpPair::new(1, Config { peer_timeout, ..config() });
+        pair.poll_times(&[0, 1], 20);
+        pair.link_down(0, 0);
+        pair.exchange(0);
+        pair.poll_times(&[0, 1], SETTLE_POLLS); // the queue pair exhausts its retries and fails
+        pair.link_up(0, 0);
+        pair.poll_times(&[0, 1], polls);
+        pair.exchange(1);
+        pair.poll_times(&[0], 10 * SETTLE_POLLS);
+        assert!(pair.outcome(0, 1001, false).is_some(), "after {polls} polls: {:?}", pair.vqps[0]);
+    }
+}

@@ -22,6 +22,11 @@ impl MovePauses {
         self.last_move = now;
     }
 
+    /// The time of the last move.
+    pub(super) fn last_move(&self) -> Time {
+        self.last_move
+    }
+
     /// The earliest time of the next move. The pauses double from `first` to `max`.
     pub(super) fn next_move(&self, first: Duration, max: Duration) -> Time {
         let doublings = match self.moves.checked_sub(MOVES_WITHOUT_PAUSE) {

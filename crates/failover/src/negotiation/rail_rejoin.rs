@@ -26,6 +26,13 @@ impl RailNegotiation {
         is_unfenced && (self.local_qp_missing | self.peer_qp_missing) & (1 << self.active) == 0
     }
 
+    /// The time at which the new queue pairs of the active rail count as failed, because the two ends have not connected them. No operation can be
+    /// posted, so no retries show that the peer is gone. `None` if they are connected, or have failed already.
+    pub(super) fn connect_deadline(&self) -> Option<Time> {
+        let is_waiting = self.is_active() && !self.may_post() && self.qp_failed & (1 << self.active) == 0;
+        is_waiting.then(|| self.move_pauses.last_move() + self.peer_timeout / 2)
+    }
+
     /// Returns whether this end's queue pair of `rail` is to be replaced or not connected to the peer's.
     pub fn is_local_qp_missing(&self, rail: usize) -> bool {
         self.local_qp_missing & (1 << rail) != 0
