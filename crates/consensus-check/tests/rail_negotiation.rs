@@ -12,7 +12,8 @@ fn one_failure_of_any_kind_with_timers_naps_and_crashes() {
 #[test]
 fn random_failures_never_separate_the_ends_or_stop_them() {
     let mut faults = 0;
-    for seed in 0..3000 {
+    // In the last seed, a link recovers at an end that has closed while it waited for a rail.
+    for seed in (0..3000).chain([1_000_250]) {
         let result = run_rails_from_seed(seed, None);
         assert_eq!(result.violation, None, "seed {seed}");
         faults += result.faults;

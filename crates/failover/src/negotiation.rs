@@ -361,7 +361,7 @@ impl RailNegotiation {
             self.send(self.promised, Body::Closed);
         }
         self.phase = Phase::Closed;
-        self.unconfirmed = None;
+        (self.unconfirmed, self.stranded_since) = (None, None);
         self.next_send = None;
         self.actions.push(Action::Close(reason));
     }
