@@ -52,6 +52,9 @@ pub(super) struct FaultSchedule {
 /// The longest time for which the spared rail's link is down at once. It is far below `peer_timeout`.
 pub(super) const LONGEST_BLINK: Duration = Duration::from_millis(30);
 
+/// The longest time for which a packet is held back.
+pub(super) const LONGEST_HOLD: Duration = Duration::from_millis(60);
+
 impl FaultSchedule {
     /// Draws a schedule.
     pub(super) fn draw(seed: u64, setup: &Setup) -> FaultSchedule {
@@ -211,7 +214,7 @@ fn draw_stage(rng: &mut Prng, rail: Rail) -> Fault {
         nth: rng.between(1, 40) as u32,
         target: rng.index(2),
         failure: *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung]),
-        hold: (rng.below(2) == 0).then(|| short_or_long(rng, 60_000_000)),
+        hold: (rng.below(2) == 0).then(|| short_or_long(rng, LONGEST_HOLD.as_nanos() as u64)),
     }
 }
 

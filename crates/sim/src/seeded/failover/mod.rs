@@ -20,7 +20,7 @@ use super::{Finding, SeedRun};
 use crate::workload::{VqpEndpoint, WorkloadPeer};
 use crate::{AppContext, HostId, SimNic, World};
 
-use fault_schedule::FaultSchedule;
+use fault_schedule::{FaultSchedule, LONGEST_HOLD};
 use setup::{Polling, Setup};
 
 /// The time after the last fault within which everything must have ended. It exceeds `peer_timeout` and all retries of a queue pair many times.
@@ -179,7 +179,7 @@ impl FailoverWorld {
         // Both programs consume what has arrived.
         self.world.run_for(Duration::from_millis(2));
         self.stop.set(true);
-        self.world.run_for(Duration::from_millis(2));
+        self.world.run_for(LONGEST_HOLD + Duration::from_millis(2)); // held packets arrive
         if let Err(stalled) = self.world.run_until_quiet() {
             result.findings.push(Finding::stuck("packets", stalled.state));
         }
