@@ -493,7 +493,7 @@ impl Recovery {
     fn finish_fence(&mut self, dp: &mut Datapath, nic_alive: bool) {
         self.fence.finish(nic_alive);
         let now = dp.now();
-        self.keep_qp_error(dp);
+        self.keep_qp_error(dp, self.active_rail());
         let Some(negotiation) = self.negotiation() else { return };
         let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
         let is_qp_readable = nic_alive && !self.is_qp_missing(rail);
@@ -505,10 +505,9 @@ impl Recovery {
         self.run_actions(dp);
     }
 
-    /// Keeps the event of a request of the peer that the active rail refused before the vQP fenced the rail or closed. If the peer has received
-    /// the NAK, it closes the vQP, and the event tells why. If not, it sends the request again, which is refused again.
-    fn keep_qp_error(&mut self, dp: &Datapath) {
-        let rail = self.active_rail();
+    /// Keeps the event of a request of the peer that `rail` refused before the vQP fenced the rail or closed. If the peer has received the NAK,
+    /// it closes the vQP, and the event tells why. If not, it sends the request again, which is refused again.
+    fn keep_qp_error(&mut self, dp: &Datapath, rail: usize) {
         let _ = dp.domain().poll_rail_down(rail); // reads the events
         let event = dp.domain().take_qp_error(rail, dp.rails().get(rail).qpn());
         if let Some(event @ (AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_))) = event {

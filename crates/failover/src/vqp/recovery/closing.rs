@@ -21,7 +21,8 @@ impl Recovery {
         if self.is_closed() {
             return;
         }
-        self.keep_qp_error(dp);
+        // The peer may have moved before this end did, and its request may have been refused on the new rail.
+        (0..dp.rails().len()).for_each(|rail| self.keep_qp_error(dp, rail));
         let reason = dp.rails().stop_all(self.active_rail(), reason);
         dp.leave_home();
         (0..dp.rails().len()).for_each(|rail| dp.windows_mut().cut_off(rail));
