@@ -2,10 +2,12 @@
 
 mod vqp_pair;
 
-use mitra_failover::{CloseReason, Outcome};
-use mitra_verbs::{Data, RecvWr, SendOp, SendWr};
+use std::sync::Arc;
 
-use vqp_pair::{VqpPair, config};
+use mitra_failover::{CloseReason, Outcome};
+use mitra_verbs::{AsyncEvent, Buffer, Data, RecvWr, SendOp, SendWr, WcStatus};
+
+use vqp_pair::{FULL_ACCESS, VqpPair, config};
 
 /// Closes a pair of two rails with a WRITE in flight, by cutting both rails of the first end, and polls until the first end has closed.
 fn pair_without_rails() -> VqpPair {
@@ -49,4 +51,26 @@ fn completion_of_closed_vqp_names_reason_and_way_out() {
     let names = ["NoRail", "PeerUnreachable", "FailedDuringRecovery"];
     assert!(!names.iter().any(|name| error.contains(name)), "a variant's name is not a message: {error}");
     let _: Option<CloseReason> = pair.vqps[0].close_reason();
+}
+
+/// The first end has moved and replays an invalid request, which the new rail refuses. The second end handles the evidence by which it would move
+/// together with the message that the first end has closed.
+#[test]
+fn event_of_a_request_that_the_new_rail_refused_is_kept() {
+    let mut pair = VqpPair::new(2, config());
+    let freed = Arc::new(Buffer::new(4096));
+    let region = pair.vqps[1].domain().register(&freed, FULL_ACCESS).expect("the NICs have a free region");
+    pair.vqps[0].import(&region.remote()).expect("the vQP is connected");
+    pair.vqps[1].domain().deregister(&region).expect("the NICs confirm");
+    pair.poll_times(&[0, 1], 5);
+    pair.link_down(0, 0);
+    pair.send(0, 1, SendOp::Write(region.remote().at(0)), Data::inline(&[0; 8]));
+    pair.poll_times(&[0], 20); // the first end proposes the other rail
+    pair.poll_times(&[1], 40); // the second end fences and sends its evidence
+    pair.poll_times(&[0], 100); // the first end moves, and its request is refused
+    assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::RemoteAccess)));
+    pair.poll_times(&[1], 100);
+    assert!(pair.vqps[1].close_reason().is_some());
+    let event = pair.vqps[1].qp_error_event();
+    assert!(matches!(event, Some(AsyncEvent::QpAccessError(_))), "{event:?}");
 }
