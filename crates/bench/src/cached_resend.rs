@@ -22,7 +22,7 @@ use super::stopwatch::Deadline;
 /// The word by which the responder tells the requester that its link is down.
 const LINK_DOWN: u64 = 1;
 
-/// One side of a trial: a queue pair on each rail, over the same memory.
+/// An end of a trial. It has a queue pair on each rail, and all of them use the same memory.
 struct CachedEndpoint {
     nics: [Arc<SoftNic>; 2],
     qps: [RcBenchQp; 2],
@@ -206,7 +206,7 @@ impl CachedRun<'_> {
     /// Sends the copies of all operations in flight over rail 1.
     fn resend(&mut self, cause: Cause) -> anyhow::Result<()> {
         let detected_at = self.end.nics[1].now();
-        // What has completed need not be sent again.
+        // Completed requests are not sent again.
         self.poll()?;
         self.resent_below = self.posted;
         let in_flight: Vec<u64> = self.cache.iter().copied().collect();

@@ -210,7 +210,7 @@ pub(crate) struct ResponderReport {
     pub(crate) received: u64,
 }
 
-/// What the requester observed until the end of a trial.
+/// The requester's observations until the end of a trial.
 pub(crate) struct Observed {
     /// The report of the failover, or `None` if there was none.
     pub(crate) report: Option<FailoverReport>,

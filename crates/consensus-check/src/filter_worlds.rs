@@ -16,7 +16,7 @@ pub const ONE_ROW: FilterLimits = FilterLimits {
     grants: 5,
 };
 
-/// One sender with two calls outstanding, whose sequence numbers are used up after three calls.
+/// A world with one sender, which has two calls outstanding and uses up its sequence numbers after three calls.
 pub const WINDOW: FilterLimits =
     FilterLimits { senders: 1, calls: 5, window: 2, requests_per_grant: 3, grants: 5, ..ONE_ROW };
 

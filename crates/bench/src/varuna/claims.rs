@@ -1,4 +1,4 @@
-//! What the paper claims and what this project aims at, beside the figures of a run. The paper's figures are from its abstract
+//! The claims of the paper and the targets of this project, which stand beside the figures of a run. The paper's figures are from its abstract
 //! (Varuna: Enabling Failure-Type Aware RDMA Failover, arXiv 2603.28001), measured on hardware NICs.
 
 use crate::report::{Claim, Row};
