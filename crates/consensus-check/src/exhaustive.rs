@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 
 use mitra_consensus::{Process, ProcessId};
-use stateright::{Checker, CheckerBuilder, Model, Property};
+use stateright::{Checker, CheckerBuilder, HasDiscoveries, Model, Property};
 
 use crate::election::stable_period_violation;
 use crate::{Step, World};
@@ -103,7 +103,8 @@ where
     M::State: Clone + PartialEq + Hash + Send + Sync + 'static,
 {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let checker = checker.threads(threads).spawn_bfs().join();
+    // By default the search ends when every property has a counterexample, which some mutants never give.
+    let checker = checker.threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let discoveries = checker.discoveries();
     let paths = discoveries.into_iter().map(|(property, path)| (property, path.into_actions()));
     let text = |steps: Vec<M::Action>| steps.iter().map(|step| format!("{step:?}")).collect();

@@ -27,9 +27,9 @@ pub const EVICTION: FilterLimits = FilterLimits { calls: 1, leases: 1, expiratio
 pub const FILTER_RESTART: FilterLimits =
     FilterLimits { calls: 1, filter_restarts: 1, expirations: 0, grants: 4, ..ONE_ROW };
 
-/// One sender, which restarts.
+/// One sender, which has two calls outstanding and restarts.
 pub const SENDER_RESTART: FilterLimits =
-    FilterLimits { senders: 1, calls: 3, sender_restarts: 1, expirations: 0, ..ONE_ROW };
+    FilterLimits { senders: 1, calls: 3, window: 2, sender_restarts: 1, expirations: 0, ..ONE_ROW };
 
 /// The worlds with a table, small ones first.
 pub const TABLES: [FilterLimits; 5] = [WINDOW, SENDER_RESTART, FILTER_RESTART, EVICTION, ONE_ROW];
