@@ -156,14 +156,14 @@ impl RailSet {
     }
 
     /// Stops every rail, because the vQP closes for `reason`. Afterwards the peer cannot access memory through the rails, and no late response
-    /// arrives. Returns the reason to report: `reason`, or [`CloseReason::Unfenced`] if the NIC of the active rail can be neither stopped nor
-    /// reset.
-    pub(super) fn stop_all(&self, active: usize, reason: CloseReason) -> CloseReason {
+    /// arrives. Returns the reason to report: `reason`, or [`CloseReason::Unfenced`] if the NIC of a rail in `used`, on which the peer may have
+    /// posted requests, can be neither stopped nor reset.
+    pub(super) fn stop_all(&self, used: [usize; 2], reason: CloseReason) -> CloseReason {
         let mut fenced = true;
         for (i, rail) in self.rails.iter().enumerate() {
             if rail.modify_to_error() == Err(Error::DeviceFatal) {
                 // The NIC is dead, or it hangs and may still access memory.
-                fenced &= rail.provider().reset().is_ok() || i != active;
+                fenced &= rail.provider().reset().is_ok() || !used.contains(&i);
             }
         }
         if fenced { reason } else { CloseReason::Unfenced }

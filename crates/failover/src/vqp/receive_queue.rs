@@ -79,9 +79,11 @@ impl ReceiveQueue {
         (core::mem::take(&mut self.posted) > 0).then_some(old)
     }
 
-    /// Records that the rail has flushed every receive.
-    pub(super) fn on_flushed(&mut self) {
-        self.posted = 0;
+    /// Records that `rail` has flushed every receive. Receives that are posted on another rail stay there.
+    pub(super) fn on_flushed(&mut self, rail: usize) {
+        if rail == self.rail {
+            self.posted = 0;
+        }
     }
 
     /// Posts the receives that are not posted on `rail` yet.

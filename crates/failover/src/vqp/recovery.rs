@@ -499,7 +499,7 @@ impl Recovery {
         let is_qp_readable = nic_alive && !self.is_qp_missing(rail);
         let evidence = dp.collect_evidence(rail, epoch, is_qp_readable);
         self.report.on_fenced(now);
-        dp.recv_mut().on_flushed();
+        dp.recv_mut().on_flushed(rail);
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().fenced(now, evidence);
         self.run_actions(dp);

@@ -23,7 +23,8 @@ impl Recovery {
         }
         // The peer may have moved before this end did, and its request may have been refused on the new rail.
         (0..dp.rails().len()).for_each(|rail| self.keep_qp_error(dp, rail));
-        let reason = dp.rails().stop_all(self.active_rail(), reason);
+        // During a move, the peer may have posted requests on the rail of the receives, for which it has this end's evidence.
+        let reason = dp.rails().stop_all([self.active_rail(), dp.recv().rail()], reason);
         dp.leave_home();
         (0..dp.rails().len()).for_each(|rail| dp.windows_mut().cut_off(rail));
         self.termination.close(reason);

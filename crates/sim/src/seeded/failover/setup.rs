@@ -61,7 +61,7 @@ impl Setup {
             // Messages may fail and leave their receives, so this is enough.
             plans.iter_mut().for_each(|plan| plan.receives = plan.ops);
         }
-        let mut vqp = draw_vqp(rng, &rails, &plans, receives_posted_ahead);
+        let mut vqp = draw_vqp(rng, &world, &rails, &plans, receives_posted_ahead);
         (vqp.completion_log, vqp.write_policy) = (completion_log, write_policy);
         let held_back = plans.each_ref().map(|plan| plan.ops / *rng.pick(&[4, 8, 20]));
         let polling = [0, 1].map(|_| match rng.below(6) {
@@ -140,6 +140,7 @@ fn draw_plans(rng: &mut Prng, write_policy: WritePolicy) -> [Plan; 2] {
 
 fn draw_vqp(
     rng: &mut Prng,
+    world: &Config,
     rails: &[RailSetup],
     plans: &[Plan; 2],
     receives_posted_ahead: bool,
@@ -156,9 +157,14 @@ fn draw_vqp(
     vqp.peer_timeout = Duration::from_millis(300 << rng.below(3));
     vqp.rnr_retry = if receives_posted_ahead { rng.below(8) as u8 } else { 7 };
     vqp.min_rnr_timer = RnrTimer::from_duration(Duration::from_micros(10 << rng.below(7)));
-    // A shorter timeout than a round trip would make every request fail on a rail without faults.
+    // A shorter timeout than a round trip would make every request fail on a rail without faults. An acknowledgement follows the placement of
+    // a message, or of a quarter of the send window.
     let latency = rails.iter().map(|rail| rail.link.latency.max).max().unwrap_or_default();
-    let shortest = LocalAckTimeout::from_duration(latency * 8).code().max(8);
+    let longest = plans.iter().map(|plan| plan.max_len).max().unwrap_or(0);
+    let acknowledged = longest.min(world.tuning.send_window as usize / 4);
+    let chunks = acknowledged.div_ceil(world.memory.chunk_min) as u32;
+    let placement = world.memory.chunk_delay.max * chunks;
+    let shortest = LocalAckTimeout::from_duration(latency * 8 + placement).code().max(8);
     let code = rng.between(shortest.into(), u64::from(shortest) + 4);
     vqp.detector.local_ack_timeout = LocalAckTimeout::from_code(code as u8);
     vqp.detector.retry_cnt = *rng.pick(&[0, 1, 3, 5, 7, 7]);
