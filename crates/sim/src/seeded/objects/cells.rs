@@ -11,7 +11,8 @@ use mitra_objects::{
 use mitra_verbs::{AtomicScope, Buffer};
 
 use super::cell_history::{Call, Entry, Returned, check};
-use super::client::Script;
+use super::client::{Script, Turn};
+use super::shared_object::SharedObject;
 use super::{Finding, ObjectMemory};
 use crate::Prng;
 
@@ -73,13 +74,17 @@ impl Cells {
         Cells { announcements, publication, cells, shared: Rc::new(RefCell::new(shared)) }
     }
 
-    /// Returns the scripts of a client.
-    pub(super) fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+}
+
+impl SharedObject for Cells {
+    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
         let open = Owner::open(self.announcements, client as u8 + 1, self.publication);
+        let open = open.expect("each client has an announcement");
         vec![Box::new(CellScript {
             cells: self.cells.clone(),
             shared: Rc::clone(&self.shared),
-            state: State::Opening(Execution::new(open.expect("each client has an announcement"))),
+            state: State::Opening(Execution::new(open.clone())),
+            open,
             seen: vec![0; self.cells.len()],
             calls_left: rng.between(10, 60) as u32,
             begun: 0,
@@ -87,8 +92,7 @@ impl Cells {
         })]
     }
 
-    /// Checks what the clients saw, and what the memory has in the end.
-    pub(super) fn findings(&self, memory: &Buffer) -> Vec<Finding> {
+    fn findings(&self, memory: &Buffer, _all_finished: bool) -> Vec<Finding> {
         let shared = self.shared.borrow();
         let mut findings: Vec<Finding> =
             shared.errors.iter().map(|error| Finding::violation("cell-error", error.to_string())).collect();
@@ -126,6 +130,7 @@ fn from_spread(value: u64) -> Option<u32> {
 struct CellScript {
     cells: Vec<SharedCell>,
     shared: Rc<RefCell<Shared>>,
+    open: OpenOwner,
     state: State,
     /// The last value of each cell that the client has seen.
     seen: Vec<u32>,
@@ -277,28 +282,40 @@ impl Script for CellScript {
         self.begun
     }
 
-    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<bool, PathError> {
+    fn on_new_path(&mut self, has_crashed: bool) {
+        if has_crashed {
+            // The call under way stays undecided.
+            self.state = State::Opening(Execution::new(self.open.clone()));
+            return;
+        }
+        match &mut self.state {
+            State::Opening(execution) => execution.fenced(),
+            State::Calling { execution, .. } => execution.fenced(),
+            State::Idle(_) => {}
+        }
+    }
+
+    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError> {
         match &mut self.state {
             State::Opening(execution) => {
-                if let Some(owner) = execution.poll(path)? {
-                    self.state = State::Idle(owner);
-                }
+                let Some(owner) = execution.poll(path)? else { return Ok(Turn::Running) };
+                self.state = State::Idle(owner);
             }
-            State::Idle(_) if self.calls_left == 0 => return Ok(true),
+            State::Idle(_) if self.calls_left == 0 => return Ok(Turn::Ended),
             State::Idle(owner) => {
                 let owner = owner.clone();
                 self.begin(owner);
+                return Ok(Turn::Running);
             }
             State::Calling { execution, owner, cell, nth } => {
-                if let Some((returned, result)) = execution.poll(path)? {
-                    let (cell, nth) = (*cell, *nth);
-                    if let Some(owner) = owner.take().or(returned) {
-                        self.state = State::Idle(owner);
-                    }
-                    self.end(cell, nth, result);
+                let Some((returned, result)) = execution.poll(path)? else { return Ok(Turn::Running) };
+                let (cell, nth) = (*cell, *nth);
+                if let Some(owner) = owner.take().or(returned) {
+                    self.state = State::Idle(owner);
                 }
+                self.end(cell, nth, result);
             }
         }
-        Ok(false)
+        Ok(Turn::Between)
     }
 }

@@ -1,15 +1,41 @@
 //! A client: its virtual queue pair, and the scripts that it runs over it.
 
 use core::fmt;
-use std::collections::VecDeque;
+use core::time::Duration;
+use std::rc::Rc;
 
 use mitra_failover::VirtualQp;
 use mitra_objects::{PathError, VqpPath, VqpSession};
+use mitra_verbs::Error;
+
+use super::connector::{Connector, ServerEnd};
+use crate::{AppContext, Prng};
+
+/// The number of paths that a client opens in place of paths that ended by themselves.
+const MAX_REPLACEMENTS: u32 = 3;
+
+/// What a turn of a script has reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// An operation is under way.
+    Running,
+    /// An operation has ended. Another script may begin one.
+    Between,
+    /// The same, and the script waits for another client.
+    Waiting,
+    /// All operations have ended.
+    Ended,
+}
 
 /// A client's operations on one object.
 pub(super) trait Script {
-    /// Drives the current operation, or begins the next one. Returns whether all have ended.
-    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<bool, PathError>;
+    /// Drives the current operation, or begins the next one.
+    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError>;
+
+    /// Goes on over a new path. The old one executes nothing more. If the client has crashed, the script has lost its operation and its
+    /// description of the object, and keeps what a program stores before it begins an operation.
+    fn on_new_path(&mut self, has_crashed: bool);
+
     /// The number of operations that have begun.
     fn begun(&self) -> u64;
 }
@@ -17,44 +43,108 @@ pub(super) trait Script {
 /// A client.
 pub(super) struct Client {
     vqp: VirtualQp,
+    server: ServerEnd,
+    connector: Rc<Connector>,
     session: VqpSession,
-    scripts: VecDeque<Box<dyn Script>>,
+    scripts: Vec<Box<dyn Script>>,
+    /// The script whose operation is under way.
+    current: usize,
     /// The operations that the ended scripts began.
     begun: u64,
-    /// The error that ended the path. The operation under way is undecided.
+    /// Crashes that the client's next turn begins with.
+    crashes: u32,
+    replacements: u32,
+    /// The client has ended because another one, for which it waits, has.
+    has_given_up: bool,
+    /// The error that ended the client. The operation under way is undecided.
     error: Option<PathError>,
+    rng: Prng,
 }
 
 impl Client {
-    pub(super) fn new(vqp: VirtualQp, scripts: Vec<Box<dyn Script>>) -> Client {
+    pub(super) fn new(
+        vqp: VirtualQp,
+        server: ServerEnd,
+        connector: Rc<Connector>,
+        scripts: Vec<Box<dyn Script>>,
+        rng: Prng,
+    ) -> Client {
         let session = VqpSession::new(vqp.domain(), 0).expect("the NICs have a free region");
-        Client { vqp, session, scripts: scripts.into(), begun: 0, error: None }
+        Client {
+            vqp,
+            server,
+            connector,
+            session,
+            scripts,
+            current: 0,
+            begun: 0,
+            crashes: 0,
+            replacements: 0,
+            has_given_up: false,
+            error: None,
+            rng,
+        }
     }
 
-    /// Runs one turn. Returns whether a script has ended.
-    pub(super) fn step(&mut self) -> bool {
+    /// Lets the client crash in its next turn, and come back at once.
+    pub(super) fn crash(&mut self) {
+        self.crashes += 1;
+    }
+
+    /// Runs one turn.
+    pub(super) fn step(&mut self, ctx: &mut AppContext<'_>) {
         if self.is_done() {
             self.vqp.progress();
-            return false;
+            return;
         }
-        let Some(script) = self.scripts.front_mut() else { return false };
-        match script.poll(&mut self.session.over(&mut self.vqp)) {
-            Ok(ended) => {
-                if ended {
-                    self.begun += self.scripts.pop_front().map_or(0, |script| script.begun());
-                }
-                ended
+        if self.crashes > 0 {
+            self.crashes -= 1;
+            self.replace_path(true);
+            return ctx.mark_active();
+        }
+        let turn = self.scripts[self.current].poll(&mut self.session.over(&mut self.vqp));
+        match turn {
+            Ok(Turn::Running) => return,
+            Ok(Turn::Ended) => {
+                self.begun += self.scripts.swap_remove(self.current).begun();
+                ctx.mark_active();
             }
-            Err(error) => {
-                self.error = Some(error);
-                false
+            Ok(Turn::Waiting) if self.connector.has_lost_client.get() => self.has_given_up = true,
+            Ok(Turn::Waiting) => ctx.sleep(Duration::from_nanos(self.rng.below(50_000))),
+            Ok(Turn::Between) => {}
+            Err(PathError::Closed(_)) if self.replacements < MAX_REPLACEMENTS => {
+                self.replacements += 1;
+                return self.replace_path(false);
             }
+            Err(error) => return self.end(error),
+        }
+        self.current = if self.scripts.is_empty() { 0 } else { self.rng.index(self.scripts.len()) };
+    }
+
+    /// Goes on over a new virtual queue pair, after the server has ended the old one.
+    fn replace_path(&mut self, has_crashed: bool) {
+        match self.connector.replace(&mut self.vqp, &self.server) {
+            Ok(()) => {
+                self.session = VqpSession::new(self.vqp.domain(), 0).expect("the NICs have a free region");
+                self.scripts.iter_mut().for_each(|script| script.on_new_path(has_crashed));
+            }
+            Err(error) => self.end(PathError::Verb(error)),
         }
     }
 
-    /// Whether all scripts have ended, or the path has.
+    fn end(&mut self, error: PathError) {
+        self.error = Some(error);
+        self.connector.has_lost_client.set(true);
+    }
+
+    /// Whether all scripts have ended, or the client has.
     pub(super) fn is_done(&self) -> bool {
-        self.error.is_some() || self.scripts.is_empty()
+        self.error.is_some() || self.has_given_up || self.scripts.is_empty()
+    }
+
+    /// Whether all scripts have ended.
+    pub(super) fn has_finished(&self) -> bool {
+        self.error.is_none() && self.scripts.is_empty()
     }
 
     /// The number of operations that have begun.
@@ -62,9 +152,11 @@ impl Client {
         self.begun + self.scripts.iter().map(|script| script.begun()).sum::<u64>()
     }
 
-    /// The error that ended the path, if it is another one than the end of the virtual queue pair.
+    /// The error that ended the client, if it is another one than the end of the virtual queue pair or the loss of a NIC.
     pub(super) fn refusal(&self) -> Option<&PathError> {
-        self.error.as_ref().filter(|error| !matches!(error, PathError::Closed(_)))
+        let is_loss =
+            |error: &PathError| matches!(error, PathError::Closed(_) | PathError::Verb(Error::DeviceFatal));
+        self.error.as_ref().filter(|&error| !is_loss(error))
     }
 }
 
@@ -74,6 +166,7 @@ impl fmt::Debug for Client {
             .field("vqp", &self.vqp)
             .field("scripts", &self.scripts.len())
             .field("begun", &self.begun())
+            .field("replacements", &self.replacements)
             .field("error", &self.error)
             .finish()
     }

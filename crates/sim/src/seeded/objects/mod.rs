@@ -1,23 +1,36 @@
 //! Shared objects over virtual queue pairs: several clients of one server, whose links and NICs fail.
 //!
-//! Each object has a module with the *script* of a client and the check of what all clients saw. A client runs its scripts one after
-//! another over its own virtual queue pair.
+//! Each object has a module with the *script* of a client and the check of what all clients saw. A client runs its scripts over its own virtual
+//! queue pair, one operation of a random script after another. It may crash and come back: the server ends its virtual queue
+//! pair, and the scripts resume over a new one. If a virtual queue pair ends by itself, a new one takes its place.
 
 mod cell_history;
 mod cells;
 mod client;
+mod connector;
+mod counters;
+mod latches;
+mod mailboxes;
+mod mutexes;
+mod shared_object;
 
 use core::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config as VqpConfig, Domain, RemoteRegion, Secret, VirtualQp};
+use mitra_failover::{Config as VqpConfig, Domain, RemoteRegion};
 use mitra_objects::Word;
 use mitra_verbs::{Access, AtomicScope, Buffer, LocalAckTimeout, Provider, Result};
 
 use self::cells::Cells;
 use self::client::Client;
+use self::connector::Connector;
+use self::counters::Counter;
+use self::latches::SharedLatch;
+use self::mailboxes::Mailboxes;
+use self::mutexes::SharedMutex;
+use self::shared_object::SharedObject;
 use super::{Finding, SeedRun};
 use crate::{AppContext, Config, DurationRange, Failure, Prng, Testbed, World};
 
@@ -46,42 +59,54 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     let rng = &mut Prng::stream(seed, "seeded objects");
     let clients = rng.between(1, 3) as usize;
     let rails = rng.between(2, 3) as u8;
-    let config = world_config(seed, rng, clients);
+    let config = world_config(seed, rng);
     let vqp_config = vqp_config(rng);
     let mut testbed = Testbed::from_world(World::with_trace_len(seed, config.clone(), kept_records), rails);
     let mut result = SeedRun::default();
-    let connected = match connect(&testbed, clients, vqp_config, seed) {
-        Ok(connected) => connected,
+    let (connector, mut memory) = match set_up(&testbed, vqp_config, seed) {
+        Ok(set_up) => set_up,
         Err(error) => {
             result.findings.push(Finding::violation("connect", error.to_string()));
             return result;
         }
     };
-    let (vqps, mut memory) = connected;
-    let cells = Cells::new(&mut memory, clients, config.capabilities.atomic_scope, rng);
+    let objects = draw_objects(&mut memory, clients, config.capabilities.atomic_scope, rng);
     let stop = Rc::new(Cell::new(false));
     let mut states = Vec::new();
-    for (number, [client, mut server]) in vqps.into_iter().enumerate() {
-        let scripts = cells.scripts(number, rng);
-        let client = Rc::new(RefCell::new(Client::new(client, scripts)));
+    for number in 0..clients {
+        let scripts = objects.iter().flat_map(|object| object.scripts(number, rng)).collect();
+        let [client, server] = match connector.connect() {
+            Ok(vqps) => vqps,
+            Err(error) => {
+                result.findings.push(Finding::violation("connect", error.to_string()));
+                return result;
+            }
+        };
+        let server = Rc::new(RefCell::new(server));
+        let own_rng = Prng::new(rng.bits());
+        let client = Client::new(client, Rc::clone(&server), Rc::clone(&connector), scripts, own_rng);
+        let client = Rc::new(RefCell::new(client));
         states.push(Rc::clone(&client));
         let ended = Rc::clone(&stop);
         testbed.world.add_app(testbed.hosts[0], move |ctx: &mut AppContext<'_>| {
-            if ended.get() {
-                ctx.exit();
-            } else if client.borrow_mut().step() {
-                ctx.mark_active();
-            }
+            if ended.get() { ctx.exit() } else { client.borrow_mut().step(ctx) }
         });
         let ended = Rc::clone(&stop);
-        testbed.world.add_app(
-            testbed.hosts[1],
-            move |ctx: &mut AppContext<'_>| {
-                if ended.get() { ctx.exit() } else { server.progress() }
-            },
-        );
+        testbed.world.add_app(testbed.hosts[1], move |ctx: &mut AppContext<'_>| {
+            if ended.get() { ctx.exit() } else { server.borrow_mut().progress() }
+        });
     }
-    result.faults = schedule_faults(&mut testbed, rails);
+    let (ended, served, buffer) = (Rc::clone(&stop), Rc::clone(&objects), Arc::clone(&memory.buffer));
+    testbed.world.add_app(testbed.hosts[1], move |ctx: &mut AppContext<'_>| {
+        let rng = &mut *ctx.rng();
+        if ended.get() {
+            ctx.exit();
+        } else if served.iter().fold(false, |active, object| object.serve(&buffer, rng) || active) {
+            ctx.mark_active();
+        }
+    });
+    let (faults, loses_nic) = schedule_faults(&mut testbed, rails);
+    result.faults = faults + schedule_crashes(&mut testbed, &states);
     let done = |_: &World| states.iter().all(|client| client.borrow().is_done());
     let world = &mut testbed.world;
     let ended = world.run_until(done, Duration::from_millis(400)).or_else(|_| {
@@ -108,28 +133,58 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
                 .map(|error| Finding::violation("refused", format!("client {number}: {error}"))),
         );
     }
-    result.findings.extend(cells.findings(&memory.buffer));
+    let all_finished = states.iter().all(|client| client.borrow().has_finished());
+    // A new path needs all NICs, because the vQP's builder creates a queue pair on each.
+    if !all_finished && !loses_nic && result.findings.is_empty() {
+        let state = states.iter().map(|client| format!("{:?}", client.borrow())).collect::<String>();
+        result.findings.push(Finding::stuck("ended", state));
+    }
+    result.findings.extend(objects.iter().flat_map(|object| object.findings(&memory.buffer, all_finished)));
     if kept_records > 0 {
         result.trace.push(format!("{clients} clients, {rails} rails, {vqp_config:?}\n{config:?}"));
         result.trace.extend(states.iter().map(|client| format!("{:?}", client.borrow())));
-        result.trace.extend(world.trace_tail(kept_records));
+        result.trace.extend(testbed.world.trace_tail(kept_records));
     }
     result
 }
 
+/// Allocates the objects of a world: each kind for one seed in two, and at least one.
+fn draw_objects(
+    memory: &mut ObjectMemory,
+    clients: usize,
+    atomics: AtomicScope,
+    rng: &mut Prng,
+) -> Rc<[Box<dyn SharedObject>]> {
+    let kinds = rng.between(1, 31);
+    let mut objects: Vec<Box<dyn SharedObject>> = Vec::new();
+    let is_drawn = |kind: u32| kinds & 1 << kind != 0;
+    if is_drawn(0) {
+        objects.push(Box::new(Cells::new(memory, clients, atomics, rng)));
+    }
+    if is_drawn(1) {
+        objects.push(Box::new(Counter::new(memory, clients, rng)));
+    }
+    if is_drawn(2) {
+        objects.push(Box::new(SharedLatch::new(memory, clients, rng)));
+    }
+    if is_drawn(3) {
+        objects.push(Box::new(SharedMutex::new(memory)));
+    }
+    if is_drawn(4) {
+        objects.push(Box::new(Mailboxes::new(memory, clients)));
+    }
+    objects.into()
+}
+
 /// Draws the configuration of a world. The NICs keep the promises on which the objects depend: memory has what was acknowledged, in posting order,
-/// and the atomics of several clients exclude each other. Only one client may use NICs whose atomics are atomic per NIC, since
-/// each virtual queue pair moves by itself.
-fn world_config(seed: u64, rng: &mut Prng, clients: usize) -> Config {
+/// and the atomics of all clients exclude each other, because the NICs' do, or because all clients are on one rail at a time.
+fn world_config(seed: u64, rng: &mut Prng) -> Config {
     let mut config = Config::swarm(seed);
     config.capabilities.ack_after_placement = true;
     config.capabilities.write_order = true;
     config.capabilities.psn_query = rng.below(2) == 0;
     config.capabilities.saved_results = rng.below(2) == 0;
-    config.capabilities.atomic_scope = match clients {
-        1 if rng.below(2) == 0 => AtomicScope::Nic,
-        _ => AtomicScope::Global,
-    };
+    config.capabilities.atomic_scope = *rng.pick(&[AtomicScope::Nic, AtomicScope::Global]);
     config.link.survivor_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
     config.link.straggler_ppm = *rng.pick(&[0, 5_000, 50_000]);
     config.link.straggler_delay = DurationRange::micros(500, 40_000);
@@ -147,53 +202,51 @@ fn vqp_config(rng: &mut Prng) -> VqpConfig {
     config
 }
 
-/// Connects the virtual queue pairs of all clients, each with its server end, and registers the server's memory.
-fn connect(
-    testbed: &Testbed,
-    clients: usize,
-    config: VqpConfig,
-    seed: u64,
-) -> Result<(Vec<[VirtualQp; 2]>, ObjectMemory)> {
-    let domain = |host: usize| {
-        Domain::new(testbed.nics[host].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
-    };
-    let domains = [domain(0)?, domain(1)?];
+/// Opens the domains of both hosts, and registers the server's memory.
+fn set_up(testbed: &Testbed, config: VqpConfig, seed: u64) -> Result<(Rc<Connector>, ObjectMemory)> {
+    let nics =
+        |host: usize| testbed.nics[host].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+    let domains = [Domain::new(nics(0))?, Domain::new(nics(1))?];
+    domains[1].share_atomics()?;
     let buffer = Arc::new(Buffer::new(MEMORY_BYTES));
     let remote = domains[1].register(&buffer, Access::LOCAL_WRITE | Access::REMOTE)?.remote();
-    let mut vqps = Vec::new();
-    for client in 0..clients as u64 {
-        let end = |host: usize| {
-            let secret = Secret::fixed([2 * client + host as u64 + 1, seed ^ (client << 32)]);
-            VirtualQp::builder(&domains[host]).config(config).secret(secret).build()
-        };
-        let (mut a, mut b) = (end(0)?, end(1)?);
-        let infos = [a.local_info()?, b.local_info()?];
-        a.connect(&infos[1])?;
-        b.connect(&infos[0])?;
-        a.import(&remote)?;
-        vqps.push([a, b]);
-    }
-    Ok((vqps, ObjectMemory { buffer, remote, used: 0 }))
+    let (secrets, has_lost_client) = Default::default();
+    let connector = Connector { domains, config, remote: remote.clone(), seed, secrets, has_lost_client };
+    Ok((Rc::new(connector), ObjectMemory { buffer, remote, used: 0 }))
 }
 
-/// Schedules failures of links and NICs. Returns their number.
-fn schedule_faults(testbed: &mut Testbed, rails: u8) -> u64 {
+/// Schedules failures of links and NICs. Returns their number, and whether a NIC stays failed.
+fn schedule_faults(testbed: &mut Testbed, rails: u8) -> (u64, bool) {
     let rng = &mut testbed.world.test_rng("object faults");
     let faults = rng.between(0, 6);
     let mut at = Duration::ZERO;
+    let mut loses_nic = false;
     for _ in 0..faults {
         let nic = testbed.nics[rng.index(2)][rng.index(rails.into())].id();
         at += random_time(rng, 9);
         if rng.below(3) == 0 {
             let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
             testbed.world.after(at, move |world| world.fail(nic, failure));
+            loses_nic = true;
         } else {
             let up = at + random_time(rng, 11);
             testbed.world.after(at, move |world| world.set_link(nic, false));
             testbed.world.after(up, move |world| world.set_link(nic, true));
         }
     }
-    faults
+    (faults, loses_nic)
+}
+
+/// Schedules crashes of clients, for one seed in two. Returns their number.
+fn schedule_crashes(testbed: &mut Testbed, clients: &[Rc<RefCell<Client>>]) -> u64 {
+    let rng = &mut testbed.world.test_rng("object crashes");
+    let crashes = rng.between(0, 3).saturating_sub(1);
+    for _ in 0..crashes {
+        let client = Rc::clone(rng.pick(clients));
+        let at = random_time(rng, 11);
+        testbed.world.after(at, move |_| client.borrow_mut().crash());
+    }
+    crashes
 }
 
 /// Returns a time below 40 µs · 2^`doublings`; short times are as frequent as long ones.

@@ -1,0 +1,54 @@
+//! The virtual queue pairs between a client and the server, and their replacement after a crash or a failure.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mitra_failover::{Config, Domain, RemoteRegion, Secret, VirtualQp};
+use mitra_verbs::Result;
+
+/// The server's end of a client's virtual queue pair.
+pub(super) type ServerEnd = Rc<RefCell<VirtualQp>>;
+
+/// What is needed to connect a client to the server.
+pub(super) struct Connector {
+    /// The domains of the client and of the server.
+    pub(super) domains: [Arc<Domain>; 2],
+    pub(super) config: Config,
+    pub(super) remote: RemoteRegion,
+    pub(super) seed: u64,
+    /// The number of secrets that were drawn.
+    pub(super) secrets: Cell<u64>,
+    /// Whether a client has ended before its scripts. The others then do not wait for it.
+    pub(super) has_lost_client: Cell<bool>,
+}
+
+impl Connector {
+    /// Connects a client's virtual queue pair with one of the server.
+    pub(super) fn connect(&self) -> Result<[VirtualQp; 2]> {
+        let end = |domain| {
+            self.secrets.set(self.secrets.get() + 1);
+            let secret = Secret::fixed([self.secrets.get(), self.seed]);
+            VirtualQp::builder(domain).config(self.config).secret(secret).build()
+        };
+        let (mut a, mut b) = (end(&self.domains[0])?, end(&self.domains[1])?);
+        let infos = [a.local_info()?, b.local_info()?];
+        a.connect(&infos[1])?;
+        b.connect(&infos[0])?;
+        a.import(&self.remote)?;
+        Ok([a, b])
+    }
+
+    /// Replaces both ends. The server closes the old virtual queue pair before: afterwards, nothing that was posted on it is executed.
+    ///
+    /// # Errors
+    /// Any error of a NIC; [`Error::DeviceFatal`](mitra_verbs::Error::DeviceFatal) if a NIC is dead or hangs, since no queue pair can be created there.
+    pub(super) fn replace(&self, client: &mut VirtualQp, server: &ServerEnd) -> Result<()> {
+        let mut server = server.borrow_mut();
+        server.close()?;
+        client.close()?;
+        let [a, b] = self.connect()?;
+        (*client, *server) = (a, b);
+        Ok(())
+    }
+}

@@ -1,0 +1,276 @@
+//! A recoverable counter: the scripts of clients, and the check that each add counts once.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use mitra_objects::recoverable_counter::{Add, CounterClient, CounterLayout};
+use mitra_objects::{Execution, PathError, ReadWord, VqpPath, Word};
+use mitra_verbs::Buffer;
+
+use super::client::{Script, Turn};
+use super::shared_object::{SharedObject, Violations};
+use super::{Finding, ObjectMemory};
+use crate::Prng;
+
+const CHECKER: &str = "counter";
+
+/// An add that was executed: the value before it, if the client knows it, and what was added.
+type Executed = (Option<i64>, i64);
+
+/// What the clients know. All adds have the same sign, so that the value before an add tells its place in their order.
+#[derive(Default)]
+struct Record {
+    executed: Vec<Executed>,
+    /// The sums of all executed adds, and of all adds that have begun and may be executed.
+    executed_sum: i64,
+    begun_sum: i64,
+}
+
+impl Record {
+    /// Checks that the adds follow one another, and that they sum up to `last`. The sign is positive.
+    fn check(&self, last: i64, all_finished: bool) -> Result<(), String> {
+        let sums_up = match all_finished {
+            true => last == self.executed_sum,
+            false => (self.executed_sum..=self.begun_sum).contains(&last),
+        };
+        if !sums_up {
+            let Record { executed_sum, begun_sum, .. } = self;
+            return Err(format!("the value is {last} after adds of {executed_sum}, {begun_sum} begun"));
+        }
+        let mut known: Vec<(i64, i64)> =
+            self.executed.iter().filter_map(|&(before, add)| Some((before?, add))).collect();
+        known.sort_unstable();
+        let mut end = 0;
+        for (before, add) in known {
+            if before < end {
+                return Err(format!("an add of {add} found {before}, where another add left {end}"));
+            }
+            end = before + add;
+        }
+        if end > last { Err(format!("an add left {end}, and the value is {last}")) } else { Ok(()) }
+    }
+}
+
+/// The counter of a world.
+pub(super) struct Counter {
+    word: Word,
+    offset: usize,
+    layout: CounterLayout,
+    sign: i64,
+    record: Rc<RefCell<Record>>,
+    violations: Violations,
+}
+
+impl Counter {
+    pub(super) fn new(memory: &mut ObjectMemory, clients: usize, rng: &mut Prng) -> Counter {
+        let (word, offset) = memory.allocate(8);
+        let layout = CounterLayout::new(clients as u8, rng.between(1, 3) as u8).expect("few clients");
+        let sign = *rng.pick(&[1, -1]);
+        Counter {
+            word,
+            offset,
+            layout,
+            sign,
+            record: Rc::default(),
+            violations: Violations::default(),
+        }
+    }
+}
+
+impl SharedObject for Counter {
+    fn scripts(&self, client: usize, rng: &mut Prng) -> Vec<Box<dyn Script>> {
+        let requester = client as u8;
+        let client = CounterClient::new(self.word, self.layout, requester).expect("a field each");
+        vec![Box::new(CounterScript {
+            new: client.clone(),
+            requester,
+            word: self.word,
+            layout: self.layout,
+            sign: self.sign,
+            record: Rc::clone(&self.record),
+            violations: self.violations.clone(),
+            state: State::Idle(client),
+            executed: 0,
+            contributed: 0,
+            under_way: Vec::new(),
+            calls_left: rng.between(5, 30),
+            begun: 0,
+            rng: Prng::new(rng.bits()),
+        })]
+    }
+
+    fn findings(&self, memory: &Buffer, all_finished: bool) -> Vec<Finding> {
+        let value = self.layout.value(memory.load(self.offset));
+        if let Err(what) = self.record.borrow().check(self.sign * value, all_finished) {
+            self.violations.add(what);
+        }
+        self.violations.findings(CHECKER)
+    }
+}
+
+/// The operations of one client.
+struct CounterScript {
+    /// The client before its first add.
+    new: CounterClient,
+    requester: u8,
+    word: Word,
+    layout: CounterLayout,
+    sign: i64,
+    record: Rc<RefCell<Record>>,
+    violations: Violations,
+    state: State,
+    /// The number and the sum of the adds that were executed, and the adds that are under way. A crash does not lose them.
+    executed: u64,
+    contributed: i64,
+    under_way: Vec<i64>,
+    calls_left: u64,
+    begun: u64,
+    rng: Prng,
+}
+
+enum State {
+    Idle(CounterClient),
+    Adding(Box<Execution<Add>>),
+    /// The sum that the value cannot be below.
+    Reading(Execution<ReadWord>, CounterClient, i64),
+    Restarting(Execution<ReadWord>),
+    /// The object refused to go on.
+    Broken,
+}
+
+impl CounterScript {
+    fn begin(&mut self, client: CounterClient) {
+        self.calls_left -= 1;
+        self.begun += 1;
+        if self.rng.below(4) == 0 {
+            let at_least = self.record.borrow().executed_sum;
+            self.state = State::Reading(Execution::new(client.read()), client, at_least);
+            return;
+        }
+        let count = self.rng.between(1, self.layout.max_adds().into());
+        self.under_way = (0..count).map(|_| self.rng.between(1, 1000) as i64).collect();
+        self.record.borrow_mut().begun_sum += self.under_way.iter().sum::<i64>();
+        let deltas: Vec<i64> = self.under_way.iter().map(|delta| self.sign * delta).collect();
+        self.state = match client.add_all(&deltas) {
+            Ok(add) => State::Adding(Box::new(Execution::new(add))),
+            Err((_, error)) => self.broken(error.to_string()),
+        };
+    }
+
+    fn broken(&self, what: String) -> State {
+        self.violations.add(what);
+        State::Broken
+    }
+
+    /// Records that the first adds under way were executed, and that the others never will be.
+    fn end_adds(&mut self, previous: &[Option<i64>]) {
+        let record = &mut *self.record.borrow_mut();
+        for (nth, add) in self.under_way.drain(..).enumerate() {
+            match previous.get(nth) {
+                Some(before) => {
+                    record.executed.push((before.map(|value| self.sign * value), add));
+                    record.executed_sum += add;
+                    self.contributed += add;
+                    self.executed += 1;
+                }
+                None => record.begun_sum -= add,
+            }
+        }
+    }
+
+    /// Goes on after a crash, with the word's content: the field tells how many of the adds were executed.
+    fn restart(&mut self, content: u64) -> State {
+        let field = self.layout.field(content, self.requester);
+        let executed = field.wrapping_sub(self.executed) & u64::from(self.layout.max_adds());
+        if executed > self.under_way.len() as u64 {
+            return self.broken(format!("{executed} of {} adds were executed", self.under_way.len()));
+        }
+        self.end_adds(&vec![None; executed as usize]);
+        match self.new.clone().resume(content, self.sign * self.contributed) {
+            Ok(client) => State::Idle(client),
+            Err(error) => self.broken(error.to_string()),
+        }
+    }
+}
+
+impl Script for CounterScript {
+    fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    fn on_new_path(&mut self, has_crashed: bool) {
+        if has_crashed && !matches!(self.state, State::Broken) {
+            self.state = State::Restarting(Execution::new(ReadWord(self.word)));
+            return;
+        }
+        match &mut self.state {
+            State::Adding(execution) => execution.fenced(),
+            State::Reading(execution, ..) | State::Restarting(execution) => execution.fenced(),
+            State::Idle(_) | State::Broken => {}
+        }
+    }
+
+    fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError> {
+        match &mut self.state {
+            State::Broken => return Ok(Turn::Ended),
+            State::Idle(_) if self.calls_left == 0 => return Ok(Turn::Ended),
+            State::Idle(client) => {
+                let client = client.clone();
+                self.begin(client);
+                return Ok(Turn::Running);
+            }
+            State::Adding(execution) => {
+                let Some(result) = execution.poll(path)? else { return Ok(Turn::Running) };
+                self.state = match result {
+                    Ok(added) => {
+                        self.end_adds(&added.previous);
+                        State::Idle(added.client)
+                    }
+                    Err(error) => self.broken(error.to_string()),
+                };
+            }
+            State::Reading(execution, client, at_least) => {
+                let Some(content) = execution.poll(path)? else { return Ok(Turn::Running) };
+                let (value, at_least) = (self.sign * self.layout.value(content), *at_least);
+                let at_most = self.record.borrow().begun_sum;
+                self.violations.require((at_least..=at_most).contains(&value), || {
+                    format!("a read returned {value}, which is not from {at_least} to {at_most}")
+                });
+                self.state = State::Idle(client.clone());
+            }
+            State::Restarting(execution) => {
+                let Some(content) = execution.poll(path)? else { return Ok(Turn::Running) };
+                self.state = self.restart(content);
+            }
+        }
+        Ok(Turn::Between)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(executed: &[Executed], begun_sum: i64) -> Record {
+        let executed_sum = executed.iter().map(|&(_, add)| add).sum();
+        Record { executed: executed.to_vec(), executed_sum, begun_sum }
+    }
+
+    #[test]
+    fn right_adds_are_accepted() {
+        let adds = [(Some(5), 2), (Some(0), 5), (None, 3), (Some(10), 1)];
+        assert_eq!(record(&adds, 11).check(11, true), Ok(()));
+        assert_eq!(record(&adds, 15).check(13, false), Ok(()));
+    }
+
+    #[test]
+    fn lost_and_doubled_adds_and_wrong_values_are_found() {
+        let adds = [(Some(0), 5), (Some(5), 2)];
+        for last in [5, 12, 14] {
+            assert!(record(&adds, 7).check(last, true).is_err(), "{last}");
+            assert!(record(&adds, 7).check(last, false).is_err(), "{last}");
+        }
+        assert!(record(&[(Some(0), 5), (Some(4), 2)], 7).check(7, true).is_err(), "adds overlap");
+        assert!(record(&[(Some(1), 5), (Some(6), 2)], 7).check(7, true).is_err(), "the first add found 1");
+    }
+}
