@@ -34,7 +34,7 @@ const RC: SeededWorkload = SeededWorkload {
 
 const OBJECTS: SeededWorkload = SeededWorkload {
     name: "objects",
-    world: "1 to 3 clients of shared objects over virtual queue pairs on 2 or 3 rails; links and NICs fail, evidence is lost",
+    world: "1 to 3 clients of shared cells, a counter, a latch, a mutex and mailboxes over vQPs on 2 or 3 rails; links and NICs fail, evidence is lost, clients crash",
     run: objects::run,
 };
 

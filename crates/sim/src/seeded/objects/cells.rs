@@ -73,7 +73,6 @@ impl Cells {
         let shared = Shared { histories, time: 0, swaps: 0, errors: Vec::new() };
         Cells { announcements, publication, cells, shared: Rc::new(RefCell::new(shared)) }
     }
-
 }
 
 impl SharedObject for Cells {

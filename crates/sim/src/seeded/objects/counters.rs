@@ -66,14 +66,7 @@ impl Counter {
         let (word, offset) = memory.allocate(8);
         let layout = CounterLayout::new(clients as u8, rng.between(1, 3) as u8).expect("few clients");
         let sign = *rng.pick(&[1, -1]);
-        Counter {
-            word,
-            offset,
-            layout,
-            sign,
-            record: Rc::default(),
-            violations: Violations::default(),
-        }
+        Counter { word, offset, layout, sign, record: Rc::default(), violations: Violations::default() }
     }
 }
 

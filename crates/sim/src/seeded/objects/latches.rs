@@ -263,7 +263,10 @@ mod tests {
     fn record() -> Record {
         let all = Use { begun: vec![true, true], acknowledged: vec![true, true] };
         let one = Use { begun: vec![true, false], acknowledged: vec![true, false] };
-        Record { uses: vec![all, one, Use { begun: vec![false; 2], acknowledged: vec![false; 2] }], identity: 1 }
+        Record {
+            uses: vec![all, one, Use { begun: vec![false; 2], acknowledged: vec![false; 2] }],
+            identity: 1,
+        }
     }
 
     #[test]

@@ -98,11 +98,13 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     }
     let (ended, served, buffer) = (Rc::clone(&stop), Rc::clone(&objects), Arc::clone(&memory.buffer));
     testbed.world.add_app(testbed.hosts[1], move |ctx: &mut AppContext<'_>| {
-        let rng = &mut *ctx.rng();
         if ended.get() {
-            ctx.exit();
-        } else if served.iter().fold(false, |active, object| object.serve(&buffer, rng) || active) {
-            ctx.mark_active();
+            return ctx.exit();
+        }
+        for object in served.iter() {
+            if object.serve(&buffer, ctx.rng()) {
+                ctx.mark_active();
+            }
         }
     });
     let (faults, loses_nic) = schedule_faults(&mut testbed, rails);
