@@ -264,6 +264,12 @@ impl Message {
     }
 }
 
+/// Returns the cookie in a datagram, which names the vQP that the message is for. `None` if the datagram is too short for a message.
+pub(crate) fn receiver_cookie(bytes: &[u8]) -> Option<SecretWord> {
+    let cookie = bytes.get(4..12)?;
+    Some(SecretWord::new(u64::from_le_bytes(cookie.try_into().ok()?)))
+}
+
 fn put_u24(out: &mut SmallVec<[u8; MAX_LEN]>, number: u32) {
     out.extend_from_slice(&number.to_le_bytes()[..3]);
 }

@@ -10,11 +10,13 @@ use crate::negotiation::MAX_RAILS;
 use crate::rail;
 use crate::telemetry::Telemetry;
 
+mod control_endpoint;
 mod events;
 mod reregistration;
 mod shared_home;
 mod windows;
 
+pub(crate) use control_endpoint::ControlEndpoint;
 pub(crate) use shared_home::HomeView;
 pub(crate) use windows::WindowOwner;
 
@@ -45,6 +47,8 @@ pub struct Domain {
     counters: Arc<Counters>,
     /// The home rail, shared with the same domains.
     home: Arc<shared_home::SharedHome>,
+    /// The endpoints for control messages.
+    control: control_endpoint::SharedEndpoints,
 }
 
 /// A NIC of a [`Domain`] and the objects that the domain made on it.
@@ -100,8 +104,10 @@ impl Domain {
                 Ok(LocalNic { pd: provider.alloc_pd()?, channel: channel(&*provider)?, provider })
             })
             .collect::<Result<Vec<_>>>()?;
+        let control = control_endpoint::none_yet(nics.len());
         Ok(Arc::new(Domain {
             nics,
+            control,
             memory: Mutex::default(),
             windows: Mutex::default(),
             owners: AtomicU64::new(0),
@@ -112,7 +118,7 @@ impl Domain {
     }
 
     /// Creates another domain over the same NICs with protection domains of its own, for peers that do not trust each other: a key of one
-    /// domain's memory is invalid on the queue pairs of the other domain. Both domains may be used at the same time.
+    /// domain's memory is invalid on the queue pairs of the other domain, and their control messages arrive at different queue pairs. Both domains may be used at the same time.
     ///
     /// # Errors
     /// Any error of [`Provider::alloc_pd`]; [`Error::DeviceFatal`] only if every NIC is dead.
@@ -135,7 +141,8 @@ impl Domain {
         let counters = Arc::clone(&self.counters);
         let (memory, windows, owners) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
         let home = Arc::clone(&self.home);
-        Ok(Arc::new(Domain { nics, memory, windows, owners, events, counters, home }))
+        let control = control_endpoint::none_yet(nics.len());
+        Ok(Arc::new(Domain { nics, memory, windows, owners, events, counters, home, control }))
     }
 
     /// Returns the number of open vQPs and of failovers, over this domain and all domains that share its NICs by

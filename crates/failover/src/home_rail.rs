@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use mitra_verbs::Qpn;
 
+use crate::negotiation::MAX_RAILS;
+
 /// A vQP of the domains that share their NICs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct MemberId(pub(crate) u64);
@@ -19,8 +21,8 @@ pub(crate) struct HomeRail {
     /// Whether the vQPs share atomics. Otherwise each vQP is bound to a rail of its own choice.
     is_shared: bool,
     home: u8,
-    /// The bound queue pairs, by vQP and rail.
-    bound: BTreeMap<(MemberId, u8), Qpn>,
+    /// The bound queue pairs, by rail and vQP.
+    bound: BTreeMap<(u8, MemberId), Qpn>,
 }
 
 impl HomeRail {
@@ -35,20 +37,21 @@ impl HomeRail {
 
     /// Returns whether the queue pair of a vQP on `rail` is bound.
     pub(crate) fn is_bound(&self, member: MemberId, rail: u8) -> bool {
-        self.bound.contains_key(&(member, rail))
+        self.bound.contains_key(&(rail, member))
     }
 
     /// Returns a bound queue pair that is not on `rail`, if the vQPs share atomics. It must be fenced, and [`HomeRail::unbind`] called, before any
     /// vQP is bound to `rail`.
     pub(crate) fn next_to_fence(&self, rail: u8) -> Option<(MemberId, u8, Qpn)> {
-        let mut bound = self.bound.iter().map(|(&(member, on), &qpn)| (member, on, qpn));
-        bound.find(|&(_, on, _)| self.is_shared && on != rail)
+        let (first, last) = (self.bound.first_key_value()?, self.bound.last_key_value()?);
+        let outside = [first, last].into_iter().find(|((on, _), _)| self.is_shared && *on != rail);
+        outside.map(|(&(on, member), &qpn)| (member, on, qpn))
     }
 
     /// Returns a bound queue pair of this vQP.
     pub(crate) fn next_of(&self, member: MemberId) -> Option<(u8, Qpn)> {
-        let mut own = self.bound.range((member, u8::MIN)..=(member, u8::MAX));
-        own.next().map(|(&(_, rail), &qpn)| (rail, qpn))
+        let mut rails = 0..MAX_RAILS as u8;
+        rails.find_map(|rail| Some((rail, *self.bound.get(&(rail, member))?)))
     }
 
     /// Binds the queue pair of a vQP on `rail`, and makes `rail` the home. Returns false, and changes nothing, if a queue pair is bound to
@@ -59,33 +62,34 @@ impl HomeRail {
             return false;
         }
         if !self.is_shared {
-            self.bound.retain(|&(other, _), _| other != member); // the vQP has fenced the rail that it leaves
+            // The vQP has fenced the rail that it leaves.
+            (0..MAX_RAILS as u8).for_each(|left| self.unbind(member, left));
         }
         self.home = rail;
-        self.bound.insert((member, rail), qpn);
+        self.bound.insert((rail, member), qpn);
         true
     }
 
     /// Records that another queue pair replaces the bound one of a vQP on `rail`. Returns false, and changes nothing, if none is bound.
     #[must_use]
     pub(crate) fn replace(&mut self, member: MemberId, rail: u8, qpn: Qpn) -> bool {
-        self.bound.get_mut(&(member, rail)).map(|bound| *bound = qpn).is_some()
+        self.bound.get_mut(&(rail, member)).map(|bound| *bound = qpn).is_some()
     }
 
     /// Records that a queue pair executes nothing more.
     pub(crate) fn unbind(&mut self, member: MemberId, rail: u8) {
-        self.bound.remove(&(member, rail));
+        self.bound.remove(&(rail, member));
     }
 
     /// Records that the NIC of `rail` was reset, so that its queue pairs execute nothing more.
     pub(crate) fn unbind_all(&mut self, rail: u8) {
-        self.bound.retain(|&(_, on), _| on != rail);
+        self.bound.retain(|&(on, _), _| on != rail);
     }
 
-    /// Begins to share atomics, with the rail of the first bound queue pair as home. The caller fences the queue pairs on other rails.
+    /// Begins to share atomics, with the first rail that has a bound queue pair as home. The caller fences the queue pairs on other rails.
     pub(crate) fn share(&mut self) {
         self.is_shared = true;
-        self.home = self.bound.keys().next().map_or(self.home, |&(_, rail)| rail);
+        self.home = self.bound.keys().next().map_or(self.home, |&(rail, _)| rail);
     }
 }
 

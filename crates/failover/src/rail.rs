@@ -1,26 +1,22 @@
-//! One rail at one end: its RC queue pair for operations and its UD queue pair for control messages.
+//! One rail at one end: its RC queue pair for operations, and the vQP's part of the endpoint for control messages.
+
+use std::sync::Arc;
 
 use mitra_verbs::{
     Access, CqId, Error, Mtu, PortAttr, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn,
-    RcConnection, RecvWr, Result, SendWr, SqDrain, Time, Wc,
+    RcConnection, RecvWr, Result, SendWr, SqDrain, Time, UdDestination, Wc,
 };
 
 use crate::ballot::Ballot;
 use crate::completion_log;
 use crate::config::Config;
 use crate::connect_info::RailInfo;
-use crate::domain::LocalNic;
+use crate::domain::{ControlEndpoint, LocalNic};
 use crate::secret::SecretWord;
-use control_qp::ControlQp;
-
-mod control_qp;
 
 /// The number of queue slots beyond the configured depths, for requests of the vQP itself such as the fence's marker. They ensure that the
 /// application can use the configured depths completely.
 pub(crate) const SPARE_SLOTS: u32 = 8;
-
-/// A call that destroys one object of a NIC.
-type Undo = Box<dyn Fn(&dyn Provider) -> Result<()>>;
 
 #[derive(Debug)]
 pub(crate) struct Rail {
@@ -40,7 +36,11 @@ pub(crate) struct Rail {
     qp_transferred: bool,
     /// Whether data queue pairs are moved on to RTS when they are connected.
     sends: bool,
-    control: ControlQp,
+    control: Arc<ControlEndpoint>,
+    /// The cookie of the vQP.
+    cookie: SecretWord,
+    /// The peer's endpoint for control messages. `None` until the rail is connected.
+    control_destination: Option<UdDestination>,
     /// The time of the last control message, or of the last restart of the silence measurement.
     last_heard: Time,
     /// The connection parameters of the other end, and the path MTU. `None` until the rail is connected.
@@ -57,36 +57,26 @@ struct Replacement {
 }
 
 impl Rail {
-    /// Creates the queue pairs. The first PSN and the Q_Key, which must not be guessable, are derived from `secret`. `reports_control` says
-    /// whether control messages raise events on the completion channel.
+    /// Creates the data queue pair of the vQP with this cookie. The first PSN, which must not be guessable, is derived from `secret`. The rail
+    /// leaves `control`, of which the vQP is a member, when it is destroyed.
+    ///
+    /// # Errors
+    /// Any error of the NIC. The vQP has then left `control`.
     pub(crate) fn new(
         nic: &LocalNic,
-        reports_control: bool,
+        control: Arc<ControlEndpoint>,
+        cookie: SecretWord,
         config: &Config,
         secret: SecretWord,
     ) -> Result<Rail> {
-        let mut undo = Vec::new();
-        let made = Rail::make(nic, reports_control, config, secret, &mut undo);
-        if made.is_err() {
-            for step in undo.iter().rev() {
-                let _ = step(&*nic.provider); // best effort: the caller gets the first error
+        let made = nic.provider.query_port().and_then(|port| Ok((port, create_data_qp(nic, config)?)));
+        let (port, (cq, qpn)) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                let _ = control.leave(cookie); // best effort: the caller gets the first error
+                return Err(error);
             }
-        }
-        made
-    }
-
-    fn make(
-        nic: &LocalNic,
-        reports_control: bool,
-        config: &Config,
-        secret: SecretWord,
-        undo: &mut Vec<Undo>,
-    ) -> Result<Rail> {
-        let port = nic.provider.query_port()?;
-        let (cq, qpn) = create_data_qp(nic, config)?;
-        undo.push(Box::new(move |p| p.destroy_cq(cq)));
-        undo.push(Box::new(move |p| p.destroy_qp(qpn)));
-        let control = ControlQp::new(nic, reports_control, (secret.expose() >> 33) as u32, undo)?;
+        };
         Ok(Rail {
             nic: nic.clone(),
             port,
@@ -98,6 +88,8 @@ impl Rail {
             qp_transferred: false,
             sends: false,
             control,
+            cookie,
+            control_destination: None,
             last_heard: Time::ZERO,
             peer: None,
         })
@@ -153,7 +145,7 @@ impl Rail {
     /// Connects both queue pairs to the peer. The data queue pair is moved to RTR.
     pub(crate) fn connect(&mut self, peer: &RailInfo, mtu: Mtu, config: &Config) -> Result<()> {
         self.peer = Some((*peer, mtu));
-        self.control.connect(&self.nic, peer.gid, peer.control_qpn, peer.qkey)?;
+        self.control_destination = Some(self.control.destination(peer.gid, peer.control_qpn, peer.qkey)?);
         self.connect_data_qp(config)
     }
 
@@ -325,12 +317,14 @@ impl Rail {
 
     /// Sends a control message, as a solicited event if `wakes` is set. The message may be lost.
     pub(crate) fn send_control(&self, bytes: &[u8], wakes: bool) {
-        self.control.send(self.provider(), bytes, wakes);
+        if let Some(destination) = self.control_destination {
+            self.control.send(destination, bytes, wakes);
+        }
     }
 
-    /// Passes each control datagram that arrived to `handle`. `wcs` is scratch memory.
-    pub(crate) fn poll_control(&self, wcs: &mut Vec<Wc>, handle: impl FnMut(&[u8])) -> Result<()> {
-        self.control.poll(self.provider(), wcs, handle)
+    /// Returns the control datagrams that have arrived for the vQP, and those that name no vQP.
+    pub(crate) fn receive_control(&self) -> Result<Vec<Box<[u8]>>> {
+        self.control.receive(self.cookie)
     }
 
     /// The time that was passed to the last call of [`Rail::note_heard`].
@@ -346,26 +340,17 @@ impl Rail {
     /// Destroys the rail's objects on the NIC, except for those transferred to another vQP. Returns the first error; the error of a dead NIC
     /// does not count.
     pub(crate) fn destroy(&self) -> Result<()> {
-        let (qpn, cq, holder) = (self.qpn, self.cq, self.number_holder);
-        let mut steps: Vec<Undo> = Vec::new();
-        if !self.qp_transferred {
-            steps.push(Box::new(move |p| p.destroy_qp(qpn)));
-            steps.push(Box::new(move |p| p.destroy_cq(cq)));
-        }
-        if let Some((qpn, cq)) = holder {
-            steps.push(Box::new(move |p| p.destroy_qp(qpn)));
-            steps.push(Box::new(move |p| p.destroy_cq(cq)));
-        }
-        steps.extend(self.control.destroy_steps());
+        let current = (!self.qp_transferred).then_some((self.qpn, self.cq));
         let mut first = Ok(());
-        for step in steps {
-            match step(self.provider()) {
-                Ok(()) | Err(Error::DeviceFatal) => {}
-                Err(e) if first.is_ok() => first = Err(e),
-                Err(_) => {}
+        for (qpn, cq) in current.into_iter().chain(self.number_holder) {
+            for destroyed in [self.provider().destroy_qp(qpn), self.provider().destroy_cq(cq)] {
+                first = first.and(destroyed.or_else(|error| match error {
+                    Error::DeviceFatal => Ok(()),
+                    error => Err(error),
+                }));
             }
         }
-        first
+        first.and(self.control.leave(self.cookie))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::evidence::{Contradiction, Evidence, Placed};
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
 use crate::rail::Rail;
-use crate::secret::SecretWord;
+use crate::secret::{Secret, SecretWord};
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::vqp::home_membership::HomeMembership;
 use crate::vqp::rail_set::RailSet;
@@ -50,7 +50,7 @@ impl Datapath {
         domain: Arc<Domain>,
         own: Option<&[LocalNic]>,
         config: Config,
-        secret: SecretWord,
+        secret: &Secret,
         shared: Option<Arc<SharedReceiveQueue>>,
     ) -> Result<Datapath> {
         let max_message = domain.limits().message_bytes.into();

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use mitra_verbs::{Time, Wc};
+use mitra_verbs::Time;
 
 use crate::control_message::Body;
 use crate::vqp::datapath::Datapath;
@@ -27,8 +27,6 @@ pub(super) struct Maintenance {
     durability: Durability,
     /// The number of runs of an open vQP.
     runs: u32,
-    /// Completions of control messages. The list keeps its allocation.
-    wcs: Vec<Wc>,
 }
 
 impl Maintenance {
@@ -39,7 +37,6 @@ impl Maintenance {
             rail_rejoin: RailRejoin::new(),
             durability: Durability::default(),
             runs: 0,
-            wcs: Vec::new(),
         }
     }
 
@@ -128,8 +125,8 @@ impl Maintenance {
         let Some(control) = recovery.control_mut() else { return };
         let (mut heard, mut new_qp, mut of_durability) = (false, None, Vec::new());
         // An error means that the NIC is dead. `Recovery::check_device` detects that.
-        let _ = dp.rails().get(rail).poll_control(&mut self.wcs, |bytes| {
-            if let Some(message) = control.decode(bytes) {
+        for bytes in dp.rails().get(rail).receive_control().unwrap_or_default() {
+            if let Some(message) = control.decode(&bytes) {
                 heard = true;
                 match message.body {
                     Body::NewQp(qp) => new_qp = Some((message.ballot, qp)),
@@ -138,7 +135,7 @@ impl Maintenance {
                 }
                 control.negotiation_mut().handle(now, message);
             }
-        });
+        }
         if heard {
             dp.rails_mut().note_heard(rail, now);
             self.heartbeats.on_peer_heard();

@@ -4,9 +4,9 @@ use crate::ballot::Ballot;
 use crate::close_reason::CloseReason;
 use crate::config::Config;
 use crate::connect_info::RailInfo;
-use crate::domain::{Domain, LocalNic};
+use crate::domain::{ControlEndpoint, Domain, LocalNic};
 use crate::rail::{Rail, first_psn};
-use crate::secret::SecretWord;
+use crate::secret::{Secret, SecretWord};
 
 /// The rails of a vQP, and the vQP's configuration.
 #[derive(Debug)]
@@ -29,11 +29,18 @@ impl RailSet {
         domain: &Domain,
         own: Option<&[LocalNic]>,
         config: Config,
-        secret: SecretWord,
+        secret: &Secret,
     ) -> Result<RailSet> {
-        let mut set = RailSet { rails: Vec::new(), config, down: 0, qpn: Qpn::new(0), secret };
+        let (cookie, seed) = (secret.cookie, secret.seed);
+        let mut set = RailSet { rails: Vec::new(), config, down: 0, qpn: Qpn::new(0), secret: seed };
         for (i, nic) in own.unwrap_or(domain.nics()).iter().enumerate() {
-            match Rail::new(nic, own.is_some(), &config, derive_secret(secret, i as u64)) {
+            let secret = derive_secret(seed, i as u64);
+            let qkey = (secret.expose() >> 33) as u32;
+            let control = match own {
+                Some(_) => ControlEndpoint::own(nic, cookie, qkey),
+                None => domain.join_control_endpoint(i, cookie, qkey),
+            };
+            match control.and_then(|control| Rail::new(nic, control, cookie, &config, secret)) {
                 Ok(rail) => set.rails.push(rail),
                 Err(error) => {
                     let _ = set.destroy(domain); // best effort: the caller gets the first error

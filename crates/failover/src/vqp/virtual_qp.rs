@@ -74,7 +74,7 @@ impl VirtualQp {
             cookie: secret.cookie,
             events: own.as_deref().map(EventChannels::new),
             counted: Some(domain.counters().count_vqp()),
-            datapath: Datapath::new(domain, own.as_deref(), config, secret.seed, shared)?,
+            datapath: Datapath::new(domain, own.as_deref(), config, &secret, shared)?,
             recovery: Recovery::new(Arc::clone(&telemetry)),
             maintenance: Maintenance::new(),
             is_destroyed: false,

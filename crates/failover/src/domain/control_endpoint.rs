@@ -1,0 +1,256 @@
+//! The UD queue pair of a NIC that carries the control messages of virtual queue pairs.
+//!
+//! All vQPs of a domain share one endpoint on each NIC, because a queue pair with receive buffers for each vQP takes more memory than the vQP
+//! itself. A message begins with the cookie of the vQP that it is for. Whichever vQP polls the endpoint distributes what has arrived. A vQP
+//! with completion channels of its own has endpoints of its own too, which raise events on these channels.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use mitra_verbs::{
+    Access, AhId, Buffer, CqId, Data, Error, Gid, Mr, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn,
+    RecvWr, Result, SendFlags, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
+};
+
+use super::{Domain, LocalNic, lock};
+use crate::control_message::{self, MAX_LEN};
+use crate::secret::SecretWord;
+
+/// The number of receives of an endpoint that one vQP uses.
+const OWN_RECVS: u32 = 32;
+/// The number of receives of an endpoint that all vQPs of a domain share.
+const SHARED_RECVS: u32 = 1024;
+/// The maximum number of messages that wait for one vQP. Further messages are dropped, as a full receive queue drops them.
+const MAX_WAITING: usize = 32;
+/// The length of the GRH that precedes the payload in a receive buffer of a UD queue pair, in bytes (`ibv_post_recv(3)`).
+const GRH_LEN: usize = 40;
+/// The length of a receive buffer, in bytes, rounded up to a multiple of 8.
+const SLOT_LEN: usize = (GRH_LEN + MAX_LEN).next_multiple_of(8);
+
+/// A call that destroys one object of a NIC.
+type Undo = Box<dyn Fn(&dyn Provider) -> Result<()>>;
+
+/// A control message that has arrived.
+type Datagram = Box<[u8]>;
+
+/// A queue pair for control messages, its receive buffers, and the messages that wait for vQPs.
+#[derive(Debug)]
+pub(crate) struct ControlEndpoint {
+    nic: LocalNic,
+    cq: CqId,
+    qpn: Qpn,
+    qkey: u32,
+    recvs: u32,
+    /// The receive buffers.
+    memory: Arc<Buffer>,
+    mr: Mr,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The messages that wait for each vQP, by the cookie of the vQP.
+    inboxes: HashMap<u64, Vec<Datagram>>,
+    /// The address handles of the peers' NICs.
+    address_handles: HashMap<Gid, AhId>,
+    /// Whether the last vQP has left, so that the objects on the NIC are destroyed.
+    destroyed: bool,
+    /// Scratch memory for completions.
+    wcs: Vec<Wc>,
+}
+
+impl Domain {
+    /// Returns the endpoint of a rail that the vQPs of the domain share, with the vQP of this cookie as a member. `qkey` is the Q_Key of a
+    /// new endpoint.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(crate) fn join_control_endpoint(
+        &self,
+        rail: usize,
+        cookie: SecretWord,
+        qkey: u32,
+    ) -> Result<Arc<ControlEndpoint>> {
+        let mut shared = lock(&self.control);
+        let joined = shared[rail].upgrade().filter(|endpoint| endpoint.join(cookie));
+        if let Some(endpoint) = joined {
+            return Ok(endpoint);
+        }
+        let is_taken = shared[rail].upgrade().is_some_and(|endpoint| !lock(&endpoint.state).destroyed);
+        let endpoint = ControlEndpoint::new(&self.nics[rail], false, SHARED_RECVS, cookie, qkey)?;
+        if !is_taken {
+            shared[rail] = Arc::downgrade(&endpoint);
+        }
+        Ok(endpoint)
+    }
+}
+
+/// The endpoints that the vQPs of a domain share, in the order of rails.
+pub(super) type SharedEndpoints = Mutex<Vec<Weak<ControlEndpoint>>>;
+
+/// Returns the endpoints of a domain without vQPs.
+pub(super) fn none_yet(rails: usize) -> SharedEndpoints {
+    Mutex::new(core::iter::repeat_with(Weak::new).take(rails).collect())
+}
+
+impl ControlEndpoint {
+    /// Creates an endpoint for one vQP, which raises events on the NIC's completion channel.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(crate) fn own(nic: &LocalNic, cookie: SecretWord, qkey: u32) -> Result<Arc<ControlEndpoint>> {
+        ControlEndpoint::new(nic, true, OWN_RECVS, cookie, qkey)
+    }
+
+    fn new(
+        nic: &LocalNic,
+        raises_events: bool,
+        recvs: u32,
+        cookie: SecretWord,
+        qkey: u32,
+    ) -> Result<Arc<ControlEndpoint>> {
+        let mut undo = Vec::new();
+        let made = ControlEndpoint::make(nic, raises_events, recvs, qkey, &mut undo);
+        if made.is_err() {
+            for step in undo.iter().rev() {
+                let _ = step(&*nic.provider); // best effort: the caller gets the first error
+            }
+        }
+        let endpoint = made?;
+        lock(&endpoint.state).inboxes.insert(cookie.expose(), Vec::new());
+        Ok(Arc::new(endpoint))
+    }
+
+    /// Creates the objects, and pushes onto `undo` the calls that destroy them.
+    fn make(
+        nic: &LocalNic,
+        raises_events: bool,
+        recvs: u32,
+        qkey: u32,
+        undo: &mut Vec<Undo>,
+    ) -> Result<ControlEndpoint> {
+        let p = &nic.provider;
+        let channel = nic.channel.as_ref().filter(|_| raises_events);
+        let cq = p.create_cq(recvs * 4, channel)?;
+        undo.push(Box::new(move |p| p.destroy_cq(cq)));
+        let cap =
+            QpCap { send_wrs: recvs, recv_wrs: recvs, send_sges: 1, recv_sges: 1, inline: MAX_LEN as u32 };
+        let qpn = QpBuilder::ud(nic.pd, cq).cap(cap).signal_all().build(&**p)?;
+        undo.push(Box::new(move |p| p.destroy_qp(qpn)));
+        let memory = Arc::new(Buffer::new(SLOT_LEN * recvs as usize));
+        let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
+        undo.push(Box::new(move |p| p.dereg_mr(mr.id)));
+        let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
+        p.modify_qp(qpn, &QpAttr { qkey: Some(qkey), ..init })?;
+        p.modify_qp(qpn, &QpAttr::to(QpState::Rtr))?;
+        p.modify_qp(qpn, &QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) })?;
+        let state = Mutex::default();
+        let endpoint = ControlEndpoint { nic: nic.clone(), cq, qpn, qkey, recvs, memory, mr, state };
+        (0..recvs).try_for_each(|slot| endpoint.post_recv(slot.into()))?;
+        Ok(endpoint)
+    }
+
+    pub(crate) fn cq(&self) -> CqId {
+        self.cq
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(crate) fn qkey(&self) -> u32 {
+        self.qkey
+    }
+
+    /// Makes the vQP of this cookie a member. Returns false if the endpoint is destroyed, or if another vQP has this cookie.
+    fn join(&self, cookie: SecretWord) -> bool {
+        let mut state = lock(&self.state);
+        if state.destroyed || state.inboxes.contains_key(&cookie.expose()) {
+            return false;
+        }
+        state.inboxes.insert(cookie.expose(), Vec::new());
+        true
+    }
+
+    /// Ends the membership of a vQP. The last member destroys the objects on the NIC.
+    ///
+    /// # Errors
+    /// The first error of the NIC. The error of a dead NIC does not count.
+    pub(crate) fn leave(&self, cookie: SecretWord) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.inboxes.remove(&cookie.expose());
+        if !state.inboxes.is_empty() || core::mem::replace(&mut state.destroyed, true) {
+            return Ok(());
+        }
+        let p = &self.nic.provider;
+        let mut steps = vec![p.destroy_qp(self.qpn), p.destroy_cq(self.cq)];
+        steps.extend(state.address_handles.drain().map(|(_, ah)| p.destroy_ah(ah)));
+        steps.push(p.dereg_mr(self.mr.id));
+        let errors = steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal)));
+        errors.fold(Ok(()), Result::and)
+    }
+
+    /// Returns the destination that stands for a peer's endpoint.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(crate) fn destination(&self, gid: Gid, qpn: Qpn, qkey: u32) -> Result<UdDestination> {
+        let mut state = lock(&self.state);
+        let ah = match state.address_handles.get(&gid) {
+            Some(ah) => *ah,
+            None => {
+                let ah = self.nic.provider.create_ah(self.nic.pd, gid)?;
+                state.address_handles.insert(gid, ah);
+                ah
+            }
+        };
+        Ok(UdDestination { ah, qpn, qkey })
+    }
+
+    /// Sends a control message, as a solicited event if `wakes` is set. The message is lost if the queue is full or the NIC has failed, as it
+    /// may be lost in the network. The negotiation repeats the messages that need an answer.
+    pub(crate) fn send(&self, destination: UdDestination, bytes: &[u8], wakes: bool) {
+        let mut wr = SendWr::new(u64::MAX, SendOp::Send, Data::inline(bytes)).to(destination);
+        wr.flags.set(SendFlags::SOLICITED, wakes);
+        let _ = self.nic.provider.post_send(self.qpn, &[wr]);
+    }
+
+    /// Returns the messages for the vQP of this cookie, in the order of arrival. Messages that name no vQP are among them, so that they are
+    /// counted.
+    ///
+    /// # Errors
+    /// Any error of the NIC. The messages that arrived before wait for the next call.
+    pub(crate) fn receive(&self, cookie: SecretWord) -> Result<Vec<Datagram>> {
+        let mut state = lock(&self.state);
+        let State { inboxes, wcs, .. } = &mut *state;
+        wcs.clear();
+        // The queue holds at most a completion of each receive and of each send.
+        self.nic.provider.poll_cq(self.cq, 2 * self.recvs as usize, wcs)?;
+        let mut unnamed = Vec::new();
+        for wc in wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success) {
+            let datagram = self.read(wc);
+            let named = control_message::receiver_cookie(&datagram);
+            match named.and_then(|named| inboxes.get_mut(&named.expose())) {
+                Some(inbox) if inbox.len() < MAX_WAITING => inbox.push(datagram),
+                Some(_) => {}
+                None => unnamed.push(datagram),
+            }
+            self.post_recv(wc.wr_id)?;
+        }
+        let mut received = inboxes.get_mut(&cookie.expose()).map(core::mem::take).unwrap_or_default();
+        received.append(&mut unnamed);
+        Ok(received)
+    }
+
+    fn read(&self, wc: &Wc) -> Datagram {
+        let len = (wc.byte_len as usize).saturating_sub(GRH_LEN).min(MAX_LEN);
+        let mut datagram = vec![0; len].into_boxed_slice();
+        self.memory.read_at(wc.wr_id as usize * SLOT_LEN + GRH_LEN, &mut datagram);
+        datagram
+    }
+
+    fn post_recv(&self, slot: u64) -> Result<()> {
+        let sge = self.mr.sge(slot * SLOT_LEN as u64, (GRH_LEN + MAX_LEN) as u32);
+        self.nic.provider.post_recv(self.qpn, &[RecvWr::new(slot, sge)]).map_err(|e| e.error)
+    }
+}
