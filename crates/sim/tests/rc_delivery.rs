@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mitra_sim::workload::{Plan, RcEndpoint, RcOptions, Verdict, WorkloadPeer, connect_rc, verify};
 use mitra_sim::{Config, PeerApp, Testbed, World, seeds};
-use mitra_verbs::{Mtu, Provider, Psn};
+use mitra_verbs::Provider;
 
 struct Run {
     testbed: Testbed,
@@ -22,21 +22,8 @@ impl Run {
         let testbed = Testbed::from_world(world, 1);
         let rng = &mut testbed.world.test_rng("plans");
         let ordered = testbed.world.config().capabilities.write_order;
-        let plans = [1, 2].map(|tag| Plan {
-            tag,
-            ordered,
-            depth: rng.between(1, 64) as usize,
-            receives: rng.between(1, 64) as usize,
-            max_len: 64 << rng.below(9),
-            ..Plan::new(rng.bits(), ops)
-        });
-        let options = RcOptions {
-            mtu: *rng.pick(&Mtu::ALL),
-            timeout: rng.between(6, 9) as u8,
-            rd_atomic: rng.between(1, 16) as u8,
-            psns: [0, 1].map(|_| Psn::new(rng.bits() as u32 | 0xff_ff00)),
-            ..RcOptions::default()
-        };
+        let plans = [1, 2].map(|tag| Plan::draw(rng, tag, ordered, ops));
+        let options = RcOptions::draw(rng);
         let mut peers = [WorkloadPeer::new(&plans[0], &plans[1]), WorkloadPeer::new(&plans[1], &plans[0])];
         let nics = testbed.nics.each_ref().map(|n| Arc::clone(&n[0]) as Arc<dyn Provider>);
         let endpoints = connect_rc(nics, peers.each_mut(), &options)

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_verbs::{Mtu, Provider, Psn};
+use mitra_verbs::Provider;
 
 use super::{Finding, SeedRun, verdict_findings};
 use crate::workload::{Plan, RcOptions, WorkloadPeer, connect_rc, verify};
@@ -22,21 +22,8 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     config.capabilities.write_order = rng.below(3) != 0;
     let ordered = config.capabilities.write_order;
     let mut testbed = Testbed::from_world(World::with_trace_len(seed, config, kept_records), 1);
-    let plans = [1, 2].map(|tag| Plan {
-        tag,
-        ordered,
-        depth: rng.between(1, 64) as usize,
-        receives: rng.between(1, 64) as usize,
-        max_len: 64 << rng.below(9),
-        ..Plan::new(rng.bits(), OPS)
-    });
-    let options = RcOptions {
-        mtu: *rng.pick(&Mtu::ALL),
-        timeout: rng.between(6, 9) as u8,
-        rd_atomic: rng.between(1, 16) as u8,
-        psns: [0, 1].map(|_| Psn::new(rng.bits() as u32 | 0xff_ff00)),
-        ..RcOptions::default()
-    };
+    let plans = [1, 2].map(|tag| Plan::draw(rng, tag, ordered, OPS));
+    let options = RcOptions::draw(rng);
     let mut result = SeedRun { operations: 2 * OPS as u64, ..SeedRun::default() };
     let mut peers = [WorkloadPeer::new(&plans[0], &plans[1]), WorkloadPeer::new(&plans[1], &plans[0])];
     let nics = testbed.nics.each_ref().map(|n| Arc::clone(&n[0]) as Arc<dyn Provider>);

@@ -115,6 +115,18 @@ impl Plan {
         }
     }
 
+    /// Draws a plan with operations of all kinds, whose sizes and numbers in flight are random.
+    pub fn draw(rng: &mut Prng, tag: u16, ordered: bool, ops: usize) -> Plan {
+        Plan {
+            tag,
+            ordered,
+            depth: rng.between(1, 64) as usize,
+            receives: rng.between(1, 64) as usize,
+            max_len: 64 << rng.below(9),
+            ..Plan::new(rng.bits(), ops)
+        }
+    }
+
     /// Restricts the plan to these kinds, which then have equal frequency.
     pub fn only(mut self, kinds: &[OpKind]) -> Plan {
         for (weight, kind) in self.mix.iter_mut().zip(OpKind::ALL) {

@@ -7,6 +7,8 @@ use mitra_verbs::{
     RcConnection, RecvWr, Result, SendWr, Wc, WcStatus,
 };
 
+use crate::Prng;
+
 use super::{Endpoint, EndpointCompletion, ReportedOutcome, WorkloadPeer};
 
 /// One end of a reliable connection. Its NIC is any [`Provider`].
@@ -52,6 +54,19 @@ impl Default for RcOptions {
             rnr_retry: 7,
             rd_atomic: 8,
             psns: [Psn::new(0xff_fff0), Psn::new(77)],
+        }
+    }
+}
+
+impl RcOptions {
+    /// Draws the MTU, the timeout, the number of READs and atomics, and PSNs that soon wrap around.
+    pub fn draw(rng: &mut Prng) -> RcOptions {
+        RcOptions {
+            mtu: *rng.pick(&Mtu::ALL),
+            timeout: rng.between(6, 9) as u8,
+            rd_atomic: rng.between(1, 16) as u8,
+            psns: [0, 1].map(|_| Psn::new(rng.bits() as u32 | 0xff_ff00)),
+            ..RcOptions::default()
         }
     }
 }

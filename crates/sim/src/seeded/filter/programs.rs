@@ -1,15 +1,17 @@
 //! The programs of a world: clients that make calls, and a server that executes them.
 
-use std::cell::RefCell;
+use core::time::Duration;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use mitra_filter::rpc::{Carrier, RpcClient, RpcError, RpcServer, ServerStats};
-use mitra_filter::{FilterCore, SenderCore};
+use mitra_filter::{FilterCore, SenderCore, TableConfig};
 
-use super::CALLS;
 use super::call_record::{CallRecord, body};
-use crate::{AppContext, Prng};
+use super::{CALLS, Encounters};
+use crate::seeded::{Finding, SeedRun};
+use crate::{AppContext, Prng, Testbed, World};
 
 /// The record of a world, which its programs share.
 pub(super) type SharedRecord = Rc<RefCell<CallRecord>>;
@@ -141,4 +143,67 @@ impl<C: Carrier, F: FilterCore<C::Node, Vec<u8>>> Server<C, F> {
         self.record.borrow_mut().state_was_lost = true;
         self.server = self.server.take().map(restart);
     }
+}
+
+/// A lease that no run reaches.
+pub(super) const LONG_LEASE: Duration = Duration::from_secs(3600);
+
+/// Draws the limits of a server's table. Its lease is [`LONG_LEASE`].
+pub(super) fn table_config(rng: &mut Prng, clients: u64) -> TableConfig {
+    TableConfig {
+        rows: rng.between(1, clients) as usize,
+        window: rng.between(1, 5) as u16,
+        requests_per_grant: rng.between(1, 30) as u32,
+        lease: LONG_LEASE,
+    }
+}
+
+/// Starts a program that takes turns until `stop` is set.
+pub(super) fn add_app<P: 'static>(
+    testbed: &mut Testbed,
+    host: usize,
+    stop: &Rc<Cell<bool>>,
+    program: Rc<RefCell<P>>,
+    step: fn(&mut P, &mut AppContext<'_>),
+) {
+    let stop = Rc::clone(stop);
+    testbed.world.add_app(testbed.hosts[host], move |ctx: &mut AppContext<'_>| {
+        if stop.get() { ctx.exit() } else { step(&mut program.borrow_mut(), ctx) }
+    });
+}
+
+/// Runs a world with faults for the time `noisy`, and then without the faults that `calm` ends, until all calls have ended. Stops the
+/// programs, and returns the result, without the number of faults.
+pub(super) fn finish<C, S, D, F>(
+    world: &mut World,
+    callers: &[Rc<RefCell<Caller<C, S>>>],
+    server: &RefCell<Server<D, F>>,
+    record: &SharedRecord,
+    stop: &Cell<bool>,
+    noisy: Duration,
+    calm: fn(&mut World),
+) -> (SeedRun, Encounters)
+where
+    C: Carrier,
+    S: SenderCore<Vec<u8>>,
+    D: Carrier,
+    F: FilterCore<D::Node, Vec<u8>>,
+{
+    let done = |_: &World| callers.iter().all(|caller| caller.borrow().is_done());
+    let ended = world.run_until(done, noisy).or_else(|_| {
+        calm(world);
+        world.run_until(done, Duration::from_secs(120))
+    });
+    // Late copies arrive, which must have no effect.
+    calm(world);
+    world.run_for(Duration::from_millis(5));
+    stop.set(true);
+    let (copies, refused, corrupted) = server.borrow().counts();
+    let corrupted = corrupted + callers.iter().map(|caller| caller.borrow().corrupted()).sum::<u64>();
+    let record = record.take();
+    let encounters = Encounters { copies, refused, corrupted, unknown: record.unknown };
+    let operations = record.calls;
+    let mut findings = record.findings();
+    findings.extend(ended.err().map(|stalled| Finding::stuck("stuck", stalled.state)));
+    (SeedRun { operations, findings, ..SeedRun::default() }, encounters)
 }

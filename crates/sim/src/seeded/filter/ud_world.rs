@@ -10,28 +10,23 @@ use mitra_filter::{FilterTable, Sender, TableConfig};
 use mitra_verbs::{Provider, Result};
 
 use super::corrupting_carrier::CorruptingCarrier;
-use super::programs::{Caller, Server, SharedRecord};
-use super::{Encounters, Finding, QKEY};
+use super::programs::{Caller, Server, SharedRecord, add_app, finish, table_config};
+use super::{Encounters, QKEY};
 use crate::seeded::SeedRun;
-use crate::{AppContext, Prng, Testbed, World};
+use crate::{Prng, Testbed, World};
 
 type Client = Caller<CorruptingCarrier<UdCarrier>, Sender<Vec<u8>>>;
 type TableServer = Server<UdCarrier, FilterTable<mitra_filter::rpc::UdNode, Vec<u8>>>;
-
-/// A lease that no run reaches.
-const LONG_LEASE: Duration = Duration::from_secs(3600);
 
 /// Runs a world.
 pub(super) fn run(testbed: &mut Testbed, rng: &mut Prng) -> Result<(SeedRun, Encounters)> {
     let record = SharedRecord::default();
     let clients = rng.between(1, 4);
     let short_lease = rng.below(4) == 0;
-    let table = TableConfig {
-        rows: rng.between(1, clients) as usize,
-        window: rng.between(1, 5) as u16,
-        requests_per_grant: rng.between(1, 30) as u32,
-        lease: if short_lease { Duration::from_micros(rng.between(200, 20_000)) } else { LONG_LEASE },
-    };
+    let mut table = table_config(rng, clients);
+    if short_lease {
+        table.lease = Duration::from_micros(rng.between(200, 20_000));
+    }
     record.borrow_mut().state_was_lost = short_lease;
     let [nic_a, nic_b] = testbed.nics.each_ref().map(|n| Arc::clone(&n[0]) as Arc<dyn Provider>);
     let carrier = UdCarrier::new(nic_b, QKEY)?;
@@ -53,41 +48,9 @@ pub(super) fn run(testbed: &mut Testbed, rng: &mut Prng) -> Result<(SeedRun, Enc
     }
     let faults = schedule_faults(testbed, rng, &callers, &server, table, config);
 
-    let world = &mut testbed.world;
-    let done = |_: &World| callers.iter().all(|caller| caller.borrow().is_done());
-    let ended = world.run_until(done, Duration::from_millis(60)).or_else(|_| {
-        world.heal();
-        world.run_until(done, Duration::from_secs(60))
-    });
-    let mut findings = Vec::new();
-    if let Err(stalled) = ended {
-        findings.push(Finding::stuck("stuck", stalled.state));
-    }
-    // Late copies arrive, which must have no effect.
-    world.heal();
-    world.run_for(Duration::from_millis(5));
-    stop.set(true);
-    let (copies, refused, corrupted) = server.borrow().counts();
-    let corrupted = corrupted + callers.iter().map(|caller| caller.borrow().corrupted()).sum::<u64>();
-    let record = record.take();
-    let encounters = Encounters { copies, refused, corrupted, unknown: record.unknown };
-    let operations = record.calls;
-    findings.splice(0..0, record.findings());
-    Ok((SeedRun { operations, faults, findings, trace: Vec::new() }, encounters))
-}
-
-/// Starts a program that takes turns until `stop` is set.
-pub(super) fn add_app<P: 'static>(
-    testbed: &mut Testbed,
-    host: usize,
-    stop: &Rc<Cell<bool>>,
-    program: Rc<RefCell<P>>,
-    step: fn(&mut P, &mut AppContext<'_>),
-) {
-    let stop = Rc::clone(stop);
-    testbed.world.add_app(testbed.hosts[host], move |ctx: &mut AppContext<'_>| {
-        if stop.get() { ctx.exit() } else { step(&mut program.borrow_mut(), ctx) }
-    });
+    let noisy = Duration::from_millis(60);
+    let (run, encounters) = finish(&mut testbed.world, &callers, &server, &record, &stop, noisy, World::heal);
+    Ok((SeedRun { faults, ..run }, encounters))
 }
 
 /// Schedules restarts of both ends and failures of the link. Returns their number.

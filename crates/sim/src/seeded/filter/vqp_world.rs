@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use mitra_failover::{Config, Domain, Policy, Secret, VirtualQp};
 use mitra_filter::rpc::{ClientConfig, RpcClient, RpcServer, VqpCarrier};
-use mitra_filter::{BitFilter, BitSender, FilterCore, FilterTable, Sender, SenderCore, TableConfig};
+use mitra_filter::{BitFilter, BitSender, FilterCore, FilterTable, Sender, SenderCore};
 use mitra_transport::fault::Failure;
 use mitra_verbs::{Error, LocalAckTimeout, Provider, Result};
 
+use super::Encounters;
 use super::corrupting_carrier::CorruptingCarrier;
-use super::programs::{Caller, Server, SharedRecord};
-use super::ud_world::add_app;
-use super::{Encounters, Finding};
+use super::programs::{Caller, Server, SharedRecord, add_app, finish, table_config};
 use crate::seeded::SeedRun;
 use crate::{Prng, Testbed, World};
 
@@ -121,7 +120,7 @@ fn run_one_bit(
             }
         });
     }
-    finish(testbed, rng, &record, &server, &callers, faults)
+    run_with_failure(testbed, rng, &record, &server, &callers, faults)
 }
 
 fn run_table(
@@ -132,12 +131,7 @@ fn run_table(
 ) -> Result<(SeedRun, Encounters)> {
     let record = SharedRecord::default();
     let config = client_config(rng);
-    let table = TableConfig {
-        rows: rng.between(1, clients) as usize,
-        window: rng.between(1, 5) as u16,
-        requests_per_grant: rng.between(1, 30) as u32,
-        lease: Duration::from_secs(3600),
-    };
+    let table = table_config(rng, clients);
     let mut carrier = VqpCarrier::new(PLACES, MAX_MESSAGE);
     let mut callers: Vec<SharedCaller<Sender<Vec<u8>>>> = Vec::new();
     for number in 0..clients as u8 {
@@ -150,11 +144,11 @@ fn run_table(
     }
     let server: Server<VqpCarrier, FilterTable<usize, Vec<u8>>> =
         Server::new(RpcServer::new(carrier, rng.bits(), table), &record);
-    finish(testbed, rng, &record, &Rc::new(RefCell::new(server)), &callers, 0)
+    run_with_failure(testbed, rng, &record, &Rc::new(RefCell::new(server)), &callers, 0)
 }
 
 /// Runs the programs while a rail fails, and checks the record.
-fn finish<S, F>(
+fn run_with_failure<S, F>(
     testbed: &mut Testbed,
     rng: &mut Prng,
     record: &SharedRecord,
@@ -181,23 +175,8 @@ where
         faults += 1;
         testbed.world.after(after, move |w| w.fail(nic, failure));
     }
-    let world = &mut testbed.world;
-    let done = |_: &World| callers.iter().all(|caller| caller.borrow().is_done());
-    let ended = world.run_until(done, Duration::from_millis(200)).or_else(|_| {
-        world.stop_noise();
-        world.run_until(done, Duration::from_secs(120))
-    });
-    let mut findings = Vec::new();
-    if let Err(stalled) = ended {
-        findings.push(Finding::stuck("stuck", stalled.state));
-    }
-    world.run_for(Duration::from_millis(5));
-    stop.set(true);
-    let (copies, refused, corrupted) = server.borrow().counts();
-    let corrupted = corrupted + callers.iter().map(|caller| caller.borrow().corrupted()).sum::<u64>();
-    let record = record.take();
-    let encounters = Encounters { copies, refused, corrupted, unknown: record.unknown };
-    let operations = record.calls;
-    findings.splice(0..0, record.findings());
-    Ok((SeedRun { operations, faults, findings, trace: Vec::new() }, encounters))
+    let noisy = Duration::from_millis(200);
+    let (run, encounters) =
+        finish(&mut testbed.world, callers, server, record, &stop, noisy, World::stop_noise);
+    Ok((SeedRun { faults, ..run }, encounters))
 }
