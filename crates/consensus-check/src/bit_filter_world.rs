@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mitra_filter::{
-    Action, BitFilter, BitSender, FilterAction, FilterCore, Message, Rules, SenderCore, Submit,
-};
+use mitra_filter::{Action, BitFilter, BitSender, FilterCore, Message, Rules, SenderCore, Submit};
 use mitra_verbs::Time;
 use stateright::{Model, Property};
 
@@ -202,17 +200,8 @@ impl<R: Rules> BitFilterWorld<R> {
         }
         let mut actions = Vec::new();
         self.filter.receive(Time::ZERO, n.into(), message, &mut actions);
-        let mut actions = VecDeque::from(actions);
-        while let Some(action) = actions.pop_front() {
-            match action {
-                FilterAction::Send(node, message) => self.send(node as u8, false, message),
-                FilterAction::Execute(ticket, body) => {
-                    let reply = self.log.execute(body);
-                    let mut out = Vec::new();
-                    self.filter.complete(ticket, reply, &mut out);
-                    actions.extend(out);
-                }
-            }
+        for (node, message) in self.log.perform(&mut self.filter, actions) {
+            self.send(node as u8, false, message);
         }
     }
 

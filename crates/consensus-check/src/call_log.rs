@@ -1,6 +1,8 @@
 //! The record of the calls of a world with an endpoint filter, and the properties of exactly-once execution.
 
-use mitra_filter::Outcome;
+use std::collections::VecDeque;
+
+use mitra_filter::{FilterAction, FilterCore, Message, Outcome};
 
 /// The content of a call: the node that made it, and its number among the node's calls.
 pub type Body = (u8, u8);
@@ -20,9 +22,30 @@ pub(crate) struct CallLog {
 
 impl CallLog {
     /// Executes a call and returns its reply.
-    pub(crate) fn execute(&mut self, body: Body) -> Reply {
+    fn execute(&mut self, body: Body) -> Reply {
         self.executions.push(body);
         (u8::MAX, self.executions.len() as u8 - 1)
+    }
+
+    /// Performs the actions of a filter: executes the calls, gives the filter their replies, and returns the messages to send, in order.
+    pub(crate) fn perform<N>(
+        &mut self,
+        filter: &mut impl FilterCore<N, Body>,
+        actions: Vec<FilterAction<N, Body>>,
+    ) -> Vec<(N, Message<Body>)> {
+        let mut actions = VecDeque::from(actions);
+        let mut messages = Vec::new();
+        while let Some(action) = actions.pop_front() {
+            match action {
+                FilterAction::Send(node, message) => messages.push((node, message)),
+                FilterAction::Execute(ticket, body) => {
+                    let mut out = Vec::new();
+                    filter.complete(ticket, self.execute(body), &mut out);
+                    actions.extend(out);
+                }
+            }
+        }
+        messages
     }
 
     /// Records the result of a call. `state_was_lost` says whether a call may be unknown.

@@ -1,12 +1,11 @@
 //! An endpoint filter with a table of rows, its senders, and a network that loses, repeats and reorders messages.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use mitra_filter::{
-    Action, FilterAction, FilterCore, FilterTable, Message, Rules, Sender, SenderCore, Submit, TableConfig,
-    Verdict,
+    Action, FilterCore, FilterTable, Message, Rules, Sender, SenderCore, Submit, TableConfig, Verdict,
 };
 use mitra_prng::Prng;
 use mitra_verbs::Time;
@@ -237,19 +236,8 @@ impl<R: Rules> FilterWorld<R> {
         if verdict == Verdict::Granted {
             self.left.grants = self.left.grants.saturating_sub(1);
         }
-        let mut actions = VecDeque::from(actions);
-        while let Some(action) = actions.pop_front() {
-            match action {
-                FilterAction::Send(node, message) => {
-                    self.network.insert(Packet { node, to_filter: false, message });
-                }
-                FilterAction::Execute(ticket, body) => {
-                    let reply = self.log.execute(body);
-                    let mut out = Vec::new();
-                    self.filter.complete(ticket, reply, &mut out);
-                    actions.extend(out);
-                }
-            }
+        for (node, message) in self.log.perform(&mut self.filter, actions) {
+            self.network.insert(Packet { node, to_filter: false, message });
         }
     }
 
