@@ -6,6 +6,7 @@ mod rust_programs;
 mod rxe_vm;
 mod setup;
 mod test;
+mod test_summary;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ enum Task {
     /// Install the tools that the tests need besides Rust: Debian packages, and in .cache scapy, Rust programs and a virtual machine with
     /// soft-RoCE
     Setup,
-    /// Run setup, then all tests
+    /// Run setup, then all tests. Ends with the slowest test programs and the failed tests
     Test {
         /// Arguments for `cargo test`
         #[arg(last = true)]
@@ -41,7 +42,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
         Task::Lint => lint::run()?,
         Task::Setup => setup::run()?,
-        Task::Test { args } => test::run(&args)?,
+        Task::Test { args } => return test::run(&args),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,22 +1,48 @@
-//! `cargo xtask test`: runs `cargo xtask setup`, then all tests.
+//! `cargo xtask test`: runs `cargo xtask setup`, then all tests. Ends with the names of the failed tests and the slowest test programs.
 
-use std::process::Command;
+use std::io::{self, IsTerminal, Read, Write};
+use std::process::{Child, Command, ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use crate::test_summary::TestSummary;
 use crate::{root, setup};
 
-/// Installs missing tools, then runs every test of the workspace.
-pub(crate) fn run(args: &[String]) -> Result<()> {
+/// Installs missing tools, then runs every test of the workspace. The last lines of the output are the failed tests.
+pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     setup::run()?;
-    let status = Command::new(env!("CARGO"))
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .args(args)
-        .current_dir(root())
-        .status()
-        .context("cannot run cargo")?;
-    if !status.success() {
-        bail!("tests failed; see the output above");
+    // Both streams of cargo write to one pipe, so they stay in order. The children stay in this process group, so Ctrl-C ends them too.
+    let (output, write_end) = io::pipe().context("cannot create a pipe")?;
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "--workspace", "--no-fail-fast"]).args(args).current_dir(root());
+    cargo.stdout(write_end.try_clone().context("cannot create a pipe")?).stderr(write_end);
+    if io::stdout().is_terminal() {
+        cargo.env("CARGO_TERM_COLOR", "always");
     }
-    Ok(())
+    let child = cargo.spawn().context("cannot run cargo")?;
+    drop(cargo); // with its ends of the pipe
+    let (summary, is_success) = pass_on(output, child)?;
+    print!("{summary}");
+    Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Copies the output to standard output as it comes, until the child has ended. Returns the summary, and whether the child succeeded.
+fn pass_on(mut output: impl Read, mut child: Child) -> Result<(TestSummary, bool)> {
+    let mut summary = TestSummary::default();
+    let mut stdout = io::stdout().lock();
+    let mut chunk = vec![0; 1 << 16];
+    loop {
+        match output.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(length) => {
+                stdout.write_all(&chunk[..length]).and_then(|()| stdout.flush()).context("cannot print")?;
+                summary.add(&chunk[..length]);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).context("cannot read the output of cargo"),
+        }
+    }
+    summary.end();
+    let status = child.wait().context("cannot wait for cargo")?;
+    Ok((summary, status.success()))
 }
