@@ -16,10 +16,12 @@ use super::{Domain, LocalNic, lock};
 use crate::control_message::{self, MAX_LEN};
 use crate::secret::SecretWord;
 
-/// The number of receives of an endpoint that one vQP uses.
-const OWN_RECVS: u32 = 32;
-/// The number of receives of an endpoint that all vQPs of a domain share.
-const SHARED_RECVS: u32 = 1024;
+/// The number of receives of an endpoint with one vQP.
+const RECVS: u32 = 32;
+/// The number of receives that a further vQP adds. All vQPs of a domain fail over at the same time, and each is sent a few messages.
+const RECVS_PER_MEMBER: u32 = 2;
+/// The maximum number of receives of an endpoint that vQPs share.
+const MAX_RECVS: u32 = 4096;
 /// The maximum number of messages that wait for one vQP. Further messages are dropped, as a full receive queue drops them.
 const MAX_WAITING: usize = 32;
 /// The length of the GRH that precedes the payload in a receive buffer of a UD queue pair, in bytes (`ibv_post_recv(3)`).
@@ -40,7 +42,8 @@ pub(crate) struct ControlEndpoint {
     cq: CqId,
     qpn: Qpn,
     qkey: u32,
-    recvs: u32,
+    /// The maximum number of receives.
+    max_recvs: u32,
     /// The receive buffers.
     memory: Arc<Buffer>,
     mr: Mr,
@@ -51,6 +54,8 @@ pub(crate) struct ControlEndpoint {
 struct State {
     /// The messages that wait for each vQP, by the cookie of the vQP.
     inboxes: HashMap<u64, Vec<Datagram>>,
+    /// The number of receive buffers in use.
+    recvs: u32,
     /// The address handles of the peers' NICs.
     address_handles: HashMap<Gid, AhId>,
     /// Whether the last vQP has left, so that the objects on the NIC are destroyed.
@@ -77,7 +82,7 @@ impl Domain {
             return Ok(endpoint);
         }
         let is_taken = shared[rail].upgrade().is_some_and(|endpoint| !lock(&endpoint.state).destroyed);
-        let endpoint = ControlEndpoint::new(&self.nics[rail], false, SHARED_RECVS, cookie, qkey)?;
+        let endpoint = ControlEndpoint::new(&self.nics[rail], false, MAX_RECVS, cookie, qkey)?;
         if !is_taken {
             shared[rail] = Arc::downgrade(&endpoint);
         }
@@ -99,18 +104,18 @@ impl ControlEndpoint {
     /// # Errors
     /// Any error of the NIC.
     pub(crate) fn own(nic: &LocalNic, cookie: SecretWord, qkey: u32) -> Result<Arc<ControlEndpoint>> {
-        ControlEndpoint::new(nic, true, OWN_RECVS, cookie, qkey)
+        ControlEndpoint::new(nic, true, RECVS, cookie, qkey)
     }
 
     fn new(
         nic: &LocalNic,
         raises_events: bool,
-        recvs: u32,
+        max_recvs: u32,
         cookie: SecretWord,
         qkey: u32,
     ) -> Result<Arc<ControlEndpoint>> {
         let mut undo = Vec::new();
-        let made = ControlEndpoint::make(nic, raises_events, recvs, qkey, &mut undo);
+        let made = ControlEndpoint::make(nic, raises_events, max_recvs, qkey, &mut undo);
         if made.is_err() {
             for step in undo.iter().rev() {
                 let _ = step(&*nic.provider); // best effort: the caller gets the first error
@@ -125,19 +130,19 @@ impl ControlEndpoint {
     fn make(
         nic: &LocalNic,
         raises_events: bool,
-        recvs: u32,
+        max_recvs: u32,
         qkey: u32,
         undo: &mut Vec<Undo>,
     ) -> Result<ControlEndpoint> {
         let p = &nic.provider;
         let channel = nic.channel.as_ref().filter(|_| raises_events);
-        let cq = p.create_cq(recvs * 4, channel)?;
+        let wrs = max_recvs.min(p.attr().limits.wrs);
+        let cq = p.create_cq(wrs * 4, channel)?;
         undo.push(Box::new(move |p| p.destroy_cq(cq)));
-        let cap =
-            QpCap { send_wrs: recvs, recv_wrs: recvs, send_sges: 1, recv_sges: 1, inline: MAX_LEN as u32 };
+        let cap = QpCap { send_wrs: wrs, recv_wrs: wrs, send_sges: 1, recv_sges: 1, inline: MAX_LEN as u32 };
         let qpn = QpBuilder::ud(nic.pd, cq).cap(cap).signal_all().build(&**p)?;
         undo.push(Box::new(move |p| p.destroy_qp(qpn)));
-        let memory = Arc::new(Buffer::new(SLOT_LEN * recvs as usize));
+        let memory = Arc::new(Buffer::new(SLOT_LEN * wrs as usize));
         let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
         undo.push(Box::new(move |p| p.dereg_mr(mr.id)));
         let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
@@ -145,8 +150,8 @@ impl ControlEndpoint {
         p.modify_qp(qpn, &QpAttr::to(QpState::Rtr))?;
         p.modify_qp(qpn, &QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) })?;
         let state = Mutex::default();
-        let endpoint = ControlEndpoint { nic: nic.clone(), cq, qpn, qkey, recvs, memory, mr, state };
-        (0..recvs).try_for_each(|slot| endpoint.post_recv(slot.into()))?;
+        let endpoint = ControlEndpoint { nic: nic.clone(), cq, qpn, qkey, max_recvs: wrs, memory, mr, state };
+        endpoint.add_recvs(&mut lock(&endpoint.state), RECVS)?;
         Ok(endpoint)
     }
 
@@ -169,7 +174,18 @@ impl ControlEndpoint {
             return false;
         }
         state.inboxes.insert(cookie.expose(), Vec::new());
+        // With fewer receives more messages are lost, and sent again. A dead NIC receives none.
+        let _ = self.add_recvs(&mut state, RECVS_PER_MEMBER);
         true
+    }
+
+    /// Posts more receives, up to the capacity of the queue.
+    fn add_recvs(&self, state: &mut State, more: u32) -> Result<()> {
+        for _ in 0..more.min(self.max_recvs - state.recvs) {
+            self.post_recv(state.recvs.into())?;
+            state.recvs += 1;
+        }
+        Ok(())
     }
 
     /// Ends the membership of a vQP. The last member destroys the objects on the NIC.
@@ -225,7 +241,7 @@ impl ControlEndpoint {
         let State { inboxes, wcs, .. } = &mut *state;
         wcs.clear();
         // The queue holds at most a completion of each receive and of each send.
-        self.nic.provider.poll_cq(self.cq, 2 * self.recvs as usize, wcs)?;
+        self.nic.provider.poll_cq(self.cq, 2 * self.max_recvs as usize, wcs)?;
         let mut unnamed = Vec::new();
         for wc in wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success) {
             let datagram = self.read(wc);
