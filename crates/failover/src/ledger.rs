@@ -125,7 +125,7 @@ impl Ledger {
     /// Creates an empty ledger for a rail whose first packet has the PSN `psn`.
     pub fn new(depth: u32, rd_atomic: u8, log: bool, mtu: Mtu, psn: Psn) -> Ledger {
         Ledger {
-            ops: VecDeque::with_capacity(depth as usize),
+            ops: VecDeque::new(),
             first_seq: 0,
             cursor: 0,
             depth: depth as usize,

@@ -50,7 +50,7 @@ impl Recovery {
             report: ReportRecorder::new(telemetry),
             futile_moves: FutileMoveDetector::default(),
             termination: Termination::default(),
-            wcs: Vec::with_capacity(POLL_BATCH),
+            wcs: Vec::new(),
         }
     }
 

@@ -52,7 +52,7 @@ impl SendQueue {
         let log_interval = config.completion_log_interval;
         SendQueue {
             ledger: Ledger::new(depth, rd_atomic, log, mtu, first_psn).with_log_interval(log_interval),
-            burst: Vec::with_capacity(BURST + 1),
+            burst: Vec::new(),
             remote_keys: RemoteKeys::default(),
             log_region,
             max_message,

@@ -66,7 +66,8 @@ impl CompletionQueues {
 
     pub(crate) fn create(&mut self, depth: u32) -> Result<CqId> {
         self.check_depth(depth)?;
-        let ring = VecDeque::with_capacity(depth.min(256) as usize);
+        // A queue pair that stands by uses no entry, so memory is allocated at the first completion.
+        let ring = VecDeque::new();
         let cq = Cq {
             ring,
             depth,
