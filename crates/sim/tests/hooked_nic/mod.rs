@@ -4,17 +4,20 @@
 
 use core::time::Duration;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use mitra_sim::{SimNic, Testbed};
+use mitra_sim::{NicId, SimNic, Testbed};
 use mitra_verbs::{
-    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Gid, Mr, MrId, Mw, MwId,
-    PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpStatus, Qpn, RecvWr, Result, SavedResult,
-    SendWr, SrqId, Srqn, Time, Wc, WindowType, XrcdId,
+    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, Data, DeviceAttr, Gid, Mr, MrId, Mw,
+    MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result,
+    SavedResult, SendWr, SrqId, Srqn, Time, Wc, WcOpcode, WcStatus, WindowType, XrcdId,
 };
+
+/// The length of the GRH before the payload of a UD receive.
+const GRH_LEN: usize = 40;
 
 /// When the world goes on.
 enum Interrupt {
@@ -25,9 +28,25 @@ enum Interrupt {
     Each(Duration),
 }
 
+/// A moment in the life of a datagram of a UD queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Moment {
+    /// The NIC is about to take it from the sender.
+    BeforeSend,
+    /// The NIC has taken it.
+    AfterSend,
+    /// The receiver is about to take its completion.
+    Delivery,
+}
+
+/// Sees each datagram at each [`Moment`], with the NIC at which it is. Returns whether the datagram goes on; otherwise it is lost. The result
+/// is ignored for [`Moment::AfterSend`]. While it runs, it sees no other datagram.
+pub type Observer = Box<dyn FnMut(NicId, Moment, &[u8]) -> bool>;
+
 struct Scene {
     testbed: Testbed,
     interrupt: Interrupt,
+    observer: Option<Observer>,
 }
 
 thread_local! {
@@ -40,12 +59,31 @@ fn with_scene<T>(f: impl FnOnce(&mut Scene) -> T) -> T {
 
 /// Makes `testbed` the world of the hooked NICs of this thread.
 pub fn set_world(testbed: Testbed) {
-    SCENE.set(Some(Scene { testbed, interrupt: Interrupt::Never }));
+    SCENE.set(Some(Scene { testbed, interrupt: Interrupt::Never, observer: None }));
 }
 
 /// Gives access to the world.
 pub fn with_world<T>(f: impl FnOnce(&mut Testbed) -> T) -> T {
     with_scene(|scene| f(&mut scene.testbed))
+}
+
+/// Shows the datagrams of the hooked NICs to an observer.
+pub fn observe(observer: Observer) {
+    with_scene(|scene| scene.observer = Some(observer));
+}
+
+/// Drops the observer.
+pub fn stop_observing() {
+    drop(with_scene(|scene| scene.observer.take()));
+}
+
+/// Shows a datagram to the observer. Returns whether it goes on.
+fn show(nic: &SimNic, moment: Moment, bytes: &[u8]) -> bool {
+    // The observer may use the world and other NICs, so it runs outside the scene.
+    let Some(mut observer) = with_scene(|scene| scene.observer.take()) else { return true };
+    let goes_on = observer(nic.id(), moment, bytes);
+    observe(observer);
+    goes_on
 }
 
 /// Lets the world go on for `time` before the call number `calls` of a hooked NIC, counted from 0.
@@ -114,13 +152,52 @@ impl CompletionChannel for SimChannel {
 pub struct HookedNic {
     nic: Arc<SimNic>,
     pub channel: Arc<SimChannel>,
+    datagrams: Mutex<Datagrams>,
+}
+
+/// What is needed to read the datagrams that arrive.
+#[derive(Debug, Default)]
+struct Datagrams {
+    /// The UD queue pairs.
+    qps: Vec<Qpn>,
+    /// The posted receives of the UD queue pairs.
+    recvs: BTreeMap<(Qpn, u64), RecvWr>,
+    /// The registered memory, by address.
+    regions: BTreeMap<u64, Arc<Buffer>>,
+}
+
+impl Datagrams {
+    /// Returns the datagram that a receive holds, and the receive. `None` if the completion is of another kind.
+    fn received(&self, wc: &Wc) -> Option<(Vec<u8>, RecvWr)> {
+        if wc.opcode != WcOpcode::Recv || wc.status != WcStatus::Success {
+            return None;
+        }
+        let recv = self.recvs.get(&(wc.qpn, wc.wr_id))?;
+        let addr = recv.sges.first()?.addr;
+        let (start, memory) = self.regions.range(..=addr).next_back()?;
+        let mut bytes = vec![0; (wc.byte_len as usize).saturating_sub(GRH_LEN)];
+        memory.read_at((addr - start) as usize + GRH_LEN, &mut bytes);
+        Some((bytes, recv.clone()))
+    }
 }
 
 impl HookedNic {
     pub fn new(nic: &Arc<SimNic>) -> Arc<HookedNic> {
         let file = File::open("/dev/null").expect("every Unix has it");
         let channel = Arc::new(SimChannel { nic: Arc::clone(nic), events: Mutex::default(), file });
-        Arc::new(HookedNic { nic: Arc::clone(nic), channel })
+        Arc::new(HookedNic { nic: Arc::clone(nic), channel, datagrams: Mutex::default() })
+    }
+
+    fn datagrams(&self) -> MutexGuard<'_, Datagrams> {
+        self.datagrams.lock().expect("no test panics with this lock")
+    }
+
+    /// Shows a request to the observer if it sends a datagram. Returns whether the datagram goes on.
+    fn show_send(&self, moment: Moment, wrs: &[SendWr]) -> bool {
+        match wrs {
+            [SendWr { ud: Some(_), data: Data::Inline(bytes), .. }] => show(&self.nic, moment, bytes),
+            _ => true,
+        }
     }
 }
 
@@ -143,6 +220,59 @@ impl Provider for HookedNic {
         self.nic.create_cq(depth, None)
     }
 
+    fn create_qp(&self, init: &QpInitAttr) -> Result<Qpn> {
+        before_call();
+        let qpn = self.nic.create_qp(init)?;
+        if init.qp_type == QpType::Ud {
+            self.datagrams().qps.push(qpn);
+        }
+        Ok(qpn)
+    }
+
+    fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
+        before_call();
+        let mr = self.nic.reg_mr(pd, Arc::clone(&memory), access)?;
+        self.datagrams().regions.insert(mr.addr, memory);
+        Ok(mr)
+    }
+
+    fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {
+        before_call();
+        let mut datagrams = self.datagrams();
+        if datagrams.qps.contains(&qp) {
+            datagrams.recvs.extend(wrs.iter().map(|wr| ((qp, wr.wr_id), wr.clone())));
+        }
+        self.nic.post_recv(qp, wrs)
+    }
+
+    fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
+        before_call();
+        if !self.show_send(Moment::BeforeSend, wrs) {
+            return Ok(());
+        }
+        let posted = self.nic.post_send(qp, wrs);
+        self.show_send(Moment::AfterSend, wrs);
+        posted
+    }
+
+    fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
+        before_call();
+        let first = out.len();
+        self.nic.poll_cq(cq, max, out)?;
+        let received = |wc: &Wc| self.datagrams().received(wc);
+        let mut at = first;
+        while let Some(wc) = out.get(at).copied() {
+            match received(&wc) {
+                Some((bytes, recv)) if !show(&self.nic, Moment::Delivery, &bytes) => {
+                    out.remove(at);
+                    self.nic.post_recv(wc.qpn, &[recv]).map_err(|e| e.error)?;
+                }
+                _ => at += 1,
+            }
+        }
+        Ok(out.len() - first)
+    }
+
     forward! {
         fn attr(&self) -> &DeviceAttr;
         fn now(&self) -> Time;
@@ -152,7 +282,6 @@ impl Provider for HookedNic {
         fn poll_async_event(&self) -> Option<AsyncEvent>;
         fn alloc_pd(&self) -> Result<PdId>;
         fn dealloc_pd(&self, pd: PdId) -> Result<()>;
-        fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr>;
         fn dereg_mr(&self, mr: MrId) -> Result<()>;
         fn rereg_mr(&self, mr: MrId, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr>;
         fn alloc_mw(&self, pd: PdId, window_type: WindowType) -> Result<Mw>;
@@ -162,7 +291,6 @@ impl Provider for HookedNic {
         fn destroy_ah(&self, ah: AhId) -> Result<()>;
         fn resize_cq(&self, cq: CqId, depth: u32) -> Result<()>;
         fn destroy_cq(&self, cq: CqId) -> Result<()>;
-        fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize>;
         fn req_notify_cq(&self, cq: CqId, solicited_only: bool) -> Result<()>;
         fn create_srq(&self, pd: PdId, depth: u32) -> Result<SrqId>;
         fn alloc_xrcd(&self) -> Result<XrcdId>;
@@ -173,15 +301,12 @@ impl Provider for HookedNic {
         fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()>;
         fn destroy_srq(&self, srq: SrqId) -> Result<()>;
         fn post_srq_recv(&self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError>;
-        fn create_qp(&self, init: &QpInitAttr) -> Result<Qpn>;
         fn modify_qp(&self, qp: Qpn, attr: &QpAttr) -> Result<()>;
         fn query_qp(&self, qp: Qpn) -> Result<QpStatus>;
         fn attach_mcast(&self, qp: Qpn, group: Gid, loopback: bool) -> Result<()>;
         fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()>;
         fn destroy_qp(&self, qp: Qpn) -> Result<()>;
-        fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError>;
         fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError>;
-        fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError>;
         fn saved_results(&self, qp: Qpn) -> Result<Vec<SavedResult>>;
         fn reset(&self) -> Result<()>;
     }
