@@ -73,10 +73,10 @@ impl NicConfig {
                 pds: 1 << 10,
                 mrs: 1 << 14,
                 mws: 1 << 14,
-                cqs: 1 << 12,
+                cqs: 1 << 15,
                 // libfabric asks for 2¹⁸ entries. A queue allocates memory only as it fills.
                 cqe: 1 << 20,
-                qps: 1 << 12,
+                qps: 1 << 15,
                 wrs: 1 << 14,
                 sges: 16,
                 inline: 256,

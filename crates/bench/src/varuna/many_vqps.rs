@@ -18,9 +18,9 @@ use crate::report::Row;
 use crate::resident_memory::resident;
 use crate::{PEER_ROLE, Task, progress, run_error};
 
-/// The vQPs of one pair of NICs. Each of them needs two queue pairs and two completion queues per rail, of which a software NIC has
-/// 4096.
-const VQPS_PER_DOMAIN: usize = 2000;
+/// The maximum number of vQPs. Each needs a queue pair and a completion queue per rail, of which a software NIC has 32,768, and the measurement of
+/// a standby rail makes twice as many.
+const MAX_VQPS: usize = 16_000;
 /// The time after which a vQP that has not recovered counts as lost.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The number of polls of all vQPs between two checks for a message from the other process.
@@ -40,7 +40,7 @@ enum Role {
     Responder,
 }
 
-/// The vQPs of a pair of NICs, with a region that all of them share.
+/// The vQPs of a process over two NICs, with a region that all of them share.
 struct Group {
     nics: [Arc<SoftNic>; 2],
     vqps: Vec<VirtualQp>,
@@ -75,16 +75,32 @@ fn config() -> Config {
     }
 }
 
+/// Makes vQPs over these NICs, unconnected.
+fn build_vqps(nics: &[Arc<SoftNic>], count: usize) -> anyhow::Result<(Arc<Domain>, Vec<VirtualQp>)> {
+    let domain = Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
+    let vqps = (0..count).map(|_| Ok(VirtualQp::builder(&domain).config(config()).build()?));
+    let vqps = vqps.collect::<anyhow::Result<_>>()?;
+    Ok((domain, vqps))
+}
+
+/// Returns the resident bytes that a second rail adds to a vQP, and the vQPs that were measured. They keep their memory, so that it does not
+/// serve the next measurement.
+fn standby_bytes(count: usize) -> anyhow::Result<(f64, [Vec<VirtualQp>; 2])> {
+    let nics = NicPlacement::default().open()?;
+    let before = resident()?;
+    let (_, on_one_rail) = build_vqps(&nics[..1], count)?;
+    let between = resident()?;
+    let (_, on_two_rails) = build_vqps(&nics, count)?;
+    let [one, two] = [between.saturating_sub(before), resident()?.saturating_sub(between)];
+    Ok((two.saturating_sub(one) as f64 / count as f64, [on_one_rail, on_two_rails]))
+}
+
 impl Group {
     fn open(placement: &NicPlacement, count: usize) -> anyhow::Result<Group> {
         let nics = placement.open()?;
-        let providers = nics.each_ref().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
-        let domain = Domain::new(providers.to_vec())?;
+        let (domain, vqps) = build_vqps(&nics, count)?;
         let region =
             domain.register(&Arc::new(Buffer::new(8 * count)), Access::LOCAL_WRITE | Access::REMOTE)?;
-        let vqps = (0..count)
-            .map(|_| Ok(VirtualQp::builder(&domain).config(config()).build()?))
-            .collect::<anyhow::Result<_>>()?;
         Ok(Group { nics, vqps, region, remote: None })
     }
 
@@ -125,31 +141,24 @@ impl Group {
     }
 }
 
-/// Opens the groups of both processes and connects them.
-fn open(setup: &Setup, connection: &mut PeerConnection, role: Role) -> anyhow::Result<Vec<Group>> {
-    ensure!(
-        setup.placement.addresses.is_none() || setup.count <= VQPS_PER_DOMAIN,
-        "with --addresses there is one pair of NICs, for at most {VQPS_PER_DOMAIN} vQPs; lower --vqps"
-    );
-    let mut groups = Vec::new();
-    for first in (0..setup.count).step_by(VQPS_PER_DOMAIN) {
-        let mut group = Group::open(&setup.placement, VQPS_PER_DOMAIN.min(setup.count - first))?;
-        group.connect(connection, role)?;
-        groups.push(group);
-    }
+/// Opens the vQPs of both processes and connects them.
+fn open(setup: &Setup, connection: &mut PeerConnection, role: Role) -> anyhow::Result<Group> {
+    ensure!(setup.count <= MAX_VQPS, "a pair of NICs has room for {MAX_VQPS} vQPs; lower --vqps");
+    let mut group = Group::open(&setup.placement, setup.count)?;
+    group.connect(connection, role)?;
     // Neither side posts before both are connected.
     connection.send(&())?;
     connection.receive::<()>()?;
-    Ok(groups)
+    Ok(group)
 }
 
 /// Polls all vQPs until each has completed its WRITE. Returns the time from `since` to each completion, in microseconds.
-fn complete_writes(groups: &mut [Group], since: Instant) -> anyhow::Result<Vec<f64>> {
-    let count = groups.iter().map(|group| group.vqps.len()).sum();
+fn complete_writes(group: &mut Group, since: Instant) -> anyhow::Result<Vec<f64>> {
+    let count = group.vqps.len();
     let mut times = Vec::with_capacity(count);
     let mut completions: Vec<Completion> = Vec::new();
     while times.len() < count {
-        for vqp in groups.iter_mut().flat_map(|group| &mut group.vqps) {
+        for vqp in &mut group.vqps {
             completions.clear();
             if vqp.poll(&mut completions) > 0 {
                 if let Some(completion) = completions.iter().find(|completion| !completion.is_success()) {
@@ -171,31 +180,32 @@ pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Ro
     bar.set_message(format!("{count} vQPs"));
     let mut peer = PeerProcess::start(PEER_ROLE)?;
     peer.connection.send(&Task::ManyVqps(Setup { count, placement: remote }))?;
+    let (standby, measured) = standby_bytes(count)?;
     let before = resident()?;
     let begin = Instant::now();
-    let mut groups = open(&Setup { count, placement: local }, &mut peer.connection, Role::Requester)?;
+    let mut group = open(&Setup { count, placement: local }, &mut peer.connection, Role::Requester)?;
     let connected = begin.elapsed();
     let memory = resident()?.saturating_sub(before) as f64 / count as f64;
+    drop(measured);
     bar.inc(1);
-    let times = fail_over(&mut groups).map_err(|error| run_error(&mut peer, error))?;
+    let times = fail_over(&mut group).map_err(|error| run_error(&mut peer, error))?;
     bar.inc(1);
     let direct = times.0;
     let times = times.1;
     peer.connection.send(&())?;
-    drop(groups);
+    drop(group);
     peer.wait()?;
     bar.finish_and_clear();
     notes.push(format!(
-        "vqps: {count} vQPs over {} pair(s) of NICs in each process, each with one WRITE in flight when the links of the first rail \
-         go down. One thread polls all vQPs in turn in each process. Each vQP has its own queue pairs on both rails, which its \
-         bytes include.",
-        count.div_ceil(VQPS_PER_DOMAIN)
+        "vqps: {count} vQPs over two NICs in each process, each with one WRITE in flight when the link of the first rail goes down. \
+         One thread polls all vQPs in turn in each process. Each vQP has its own queue pairs on both rails, which its bytes include."
     ));
     let name = |measure: &str| format!("vqps/{count}/{measure}");
     let last = times.iter().copied().fold(0.0, f64::max);
     Ok(vec![
         row(&name("connect"), "us", &[connected.as_secs_f64() * 1e6]),
         row(&name("memory"), "B", &[memory]),
+        row(&name("standby"), "B", &[standby]),
         row(&name("round"), "us", &[direct]),
         Row { spread: None, ..row(&name("failover"), "us", &times) },
         row(&name("last"), "us", &[last]),
@@ -204,32 +214,26 @@ pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Ro
 
 /// Fails the first rail of all vQPs with a WRITE in flight on each. Returns the time of a round of WRITEs without a failure, and
 /// the time from the failure to the completion of each vQP, in microseconds.
-fn fail_over(groups: &mut [Group]) -> anyhow::Result<(f64, Vec<f64>)> {
+fn fail_over(group: &mut Group) -> anyhow::Result<(f64, Vec<f64>)> {
     let begin = Instant::now();
-    for group in groups.iter_mut() {
-        group.post_writes(1)?;
-    }
-    let direct = complete_writes(groups, begin)?;
+    group.post_writes(1)?;
+    let direct = complete_writes(group, begin)?;
     // The packets of the next WRITEs are lost, so every vQP has one in flight when the ports report the failure.
     let lost = Noise { drop_ppm: 1_000_000, ..Noise::default() };
-    for group in groups.iter_mut() {
-        group.nics[0].faults().set_noise(lost, lost);
-        group.post_writes(2)?;
-    }
+    group.nics[0].faults().set_noise(lost, lost);
+    group.post_writes(2)?;
     let failed_at = Instant::now();
-    for group in groups.iter() {
-        group.nics[0].faults().fail(Failure::LinkDown);
-    }
-    let times = complete_writes(groups, failed_at)?;
+    group.nics[0].faults().fail(Failure::LinkDown);
+    let times = complete_writes(group, failed_at)?;
     Ok((direct.into_iter().fold(0.0, f64::max), times))
 }
 
 /// Runs the second process: polls all vQPs until the first process is done.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
-    let mut groups = open(setup, connection, Role::Responder)?;
+    let mut group = open(setup, connection, Role::Responder)?;
     let mut completions = Vec::new();
     for sweep in 0_u32.. {
-        for vqp in groups.iter_mut().flat_map(|group| &mut group.vqps) {
+        for vqp in &mut group.vqps {
             vqp.poll(&mut completions);
         }
         completions.clear();
