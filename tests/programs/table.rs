@@ -382,7 +382,7 @@ static SECTIONS: &[Section] = &[
     },
     Section {
         title: "Two rails: multicast",
-        about: "Multicast uses rail 0, as all datagrams do.",
+        about: "Multicast uses rail 0 while it is up.",
         under: &["--rails", "2"],
         fault: None,
         shape: Shape::Mckey,
@@ -416,6 +416,21 @@ static SECTIONS: &[Section] = &[
             "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 4000 -w 10 -s 65536 -t ucp_put_bw",
             "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 4000 -w 10 -t ucp_fadd",
             "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 4000 -w 10 -t ucp_cswap",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "Two rails, of which one is down: datagrams",
+        about: "The link of the server's first rail goes down when the server opens the device. UD does not retransmit, so these programs \
+                would wait for a lost datagram forever; no rail fails while they run.",
+        under: &["--rails", "2"],
+        fault: Some("rail0 down"),
+        shape: Shape::Pair,
+        works: &[
+            "ibv_ud_pingpong -g 0 -c -n 4000",
+            "ibv_ud_pingpong -g 0 -e -n 4000",
+            "ib_send_lat -F -c UD -n 4000",
+            "ib_send_bw -F -c UD -n 500 -s 1024",
         ],
         fails: &[],
     },

@@ -264,9 +264,9 @@ impl Domain {
         first
     }
 
-    /// Translates an entry to its address and key on `rail`. If its key is not the primary lkey of registered memory, the result has a key
+    /// Translates a scatter/gather entry to its address and key on `rail`. If its key is not the primary lkey of registered memory, the result has a key
     /// that the domain does not use on `rail`, so that the NIC refuses the request as it would on a queue pair without failover.
-    pub(crate) fn translate(&self, sge: Sge, rail: usize) -> Sge {
+    pub fn translate(&self, sge: Sge, rail: usize) -> Sge {
         let table = lock(&self.memory);
         if let Some(found) = find(&table, sge.key) {
             return found.mr.translate(sge, rail);

@@ -162,8 +162,21 @@ impl SharedReceiveQueue {
         Some(taken)
     }
 
+    /// Takes the oldest receive, for a datagram of `bytes` bytes with its GRH. Returns `None` if there is no receive, or if the oldest one is
+    /// shorter: a datagram that does not fit is lost, and the receive stays. Reports the limit event if it is due.
+    pub fn take_for(&self, bytes: u64) -> Option<RecvWr> {
+        let mut state = self.state();
+        let taken = state.receives.pop_front_if(|receive| len(receive) >= bytes)?;
+        let is_due = state.take_limit_event();
+        drop(state);
+        if is_due {
+            (self.on_limit)();
+        }
+        Some(taken)
+    }
+
     /// The domain of the receives' memory.
-    pub(crate) fn domain(&self) -> &Domain {
+    pub fn domain(&self) -> &Domain {
         &self.domain
     }
 

@@ -53,8 +53,11 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { find_with_context::<Pd>(pd)? };
-    let class = attr.grh.traffic_class;
-    let id = context.nic().create_ah_with_traffic_class(object.id, destination(attr)?, class)?;
+    let (gid, class) = (destination(attr)?, attr.grh.traffic_class);
+    let id = match (&context.rails.multi_rail, &object.multi_rail) {
+        (Some(multi_rail), Some(pd)) => multi_rail.datagrams().address_handles.create(pd, gid, class)?,
+        _ => context.nic().create_ah_with_traffic_class(object.id, gid, class)?,
+    };
     let header = ibv_ah { context: context.address(), pd, handle: id.0 };
     Ok(Ah { header: AbiHeader::new(header), id, _pd: PdMember::clone(&object.member) }.into_raw())
 }
@@ -63,7 +66,13 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `ah` is an address handle, and no other verb uses it now.
     status("ibv_destroy_ah", unsafe {
-        Ah::destroy(ah, |object| unless_dead(Context::find_raw((*ah).context)?.nic().destroy_ah(object.id)))
+        Ah::destroy(ah, |object| {
+            let context = Context::find_raw((*ah).context)?;
+            match &context.rails.multi_rail {
+                Some(multi_rail) => multi_rail.datagrams().address_handles.destroy(object.id),
+                None => unless_dead(context.nic().destroy_ah(object.id)),
+            }
+        })
     })
 }
 

@@ -23,6 +23,7 @@ use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 use crate::common::refusal::note_granted_inline;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
+use crate::rails::datagrams::queue_pair::{DatagramParams, MultiRailUd};
 use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
 use crate::rails::object_table::QpEntry;
 use crate::rails::virtual_cq::VirtualCq;
@@ -58,6 +59,8 @@ enum Backend {
     Nic(Arc<SoftNic>, Qpn),
     /// A virtual queue pair over several rails.
     MultiRail(Arc<MultiRail>, Arc<MultiRailQp>),
+    /// A UD queue pair over several rails.
+    MultiRailUd(Arc<MultiRail>, Arc<MultiRailUd>),
 }
 
 const NOT_UD: Error =
@@ -68,6 +71,7 @@ impl Qp {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.post_send(*qpn, wrs),
             Backend::MultiRail(_, qp) => qp.post_send(wrs),
+            Backend::MultiRailUd(_, qp) => qp.post_send(wrs),
         }
     }
 
@@ -75,6 +79,7 @@ impl Qp {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.post_send_all(*qpn, wrs),
             Backend::MultiRail(_, qp) => qp.post_send_all(wrs),
+            Backend::MultiRailUd(_, qp) => qp.post_send_all(wrs),
         }
     }
 
@@ -82,6 +87,7 @@ impl Qp {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.post_recv(*qpn, wrs),
             Backend::MultiRail(_, qp) => qp.post_recv(wrs),
+            Backend::MultiRailUd(_, qp) => qp.post_recv(wrs),
         }
     }
 
@@ -89,6 +95,7 @@ impl Qp {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.modify_qp(*qpn, attr),
             Backend::MultiRail(_, qp) => qp.modify(attr),
+            Backend::MultiRailUd(_, qp) => qp.modify(attr),
         }
     }
 
@@ -96,6 +103,7 @@ impl Qp {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.query_qp(*qpn),
             Backend::MultiRail(_, qp) => Ok(qp.query()),
+            Backend::MultiRailUd(_, qp) => Ok(qp.query()),
         }
     }
 
@@ -103,6 +111,7 @@ impl Qp {
         match &self.backend {
             Backend::Nic(_, qpn) => *qpn,
             Backend::MultiRail(_, qp) => qp.qpn(),
+            Backend::MultiRailUd(_, qp) => qp.qpn(),
         }
     }
 
@@ -113,6 +122,7 @@ impl Qp {
                 multi_rail.destroy_qp(Arc::clone(qp));
                 Ok(())
             }
+            Backend::MultiRailUd(multi_rail, qp) => multi_rail.destroy_datagram_qp(qp),
         }
     }
 
@@ -120,6 +130,7 @@ impl Qp {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.attach_mcast(*qpn, group, self.mcast_loopback),
             Backend::MultiRail(..) => Err(NOT_UD),
+            Backend::MultiRailUd(_, qp) => qp.attach_mcast(group),
         }
     }
 
@@ -127,6 +138,7 @@ impl Qp {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.detach_mcast(*qpn, group),
             Backend::MultiRail(..) => Err(NOT_UD),
+            Backend::MultiRailUd(_, qp) => qp.detach_mcast(group),
         }
     }
 
@@ -174,8 +186,8 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp
 ///
 /// # Errors
 /// `Invalid` if a completion queue is null (an XRC send queue pair needs none for receives) or the shared receive queue is for XRC,
-/// `Unsupported` for a type that the device does not have or, on a device with several rails, for a UD or UC queue pair with a shared receive
-/// queue. Otherwise the error of the NIC or of [`MultiRail::create_qp`].
+/// `Unsupported` for a type that the device does not have or, on a device with several rails, for a UC queue pair with a shared receive
+/// queue. Otherwise the error of the NIC, of [`MultiRail::create_qp`] or of [`MultiRail::create_datagram_qp`].
 ///
 /// # Safety
 /// `pd`, the completion queues and the shared receive queue are objects of the program. The queues may be null.
@@ -226,16 +238,18 @@ pub(crate) unsafe fn create(
         sq_sig_all: init.sq_sig_all != 0,
     };
     check_capacities(&attr.cap, &context.rails.limits())?;
+    let on_event = || {
+        let rails = Arc::downgrade(&context.rails);
+        Box::new(move |event| {
+            if let Some(rails) = rails.upgrade() {
+                rails.deliver(event);
+            }
+        })
+    };
     let (backend, qpn) = match (&context.rails.multi_rail, &domain.multi_rail) {
         (Some(multi_rail), Some(pd)) if qp_type == QpType::Rc => {
-            let rails = Arc::downgrade(&context.rails);
-            let on_event = Box::new(move |event| {
-                if let Some(rails) = rails.upgrade() {
-                    rails.deliver(event);
-                }
-            });
             let qp = multi_rail.create_qp(CreateParams {
-                on_event,
+                on_event: on_event(),
                 init: attr,
                 pd: Arc::clone(pd),
                 send_cq: virtual_cq(send_cq)?,
@@ -245,9 +259,27 @@ pub(crate) unsafe fn create(
             let qpn = qp.qpn();
             (Backend::MultiRail(Arc::clone(multi_rail), qp), qpn)
         }
+        (Some(multi_rail), Some(pd)) if qp_type == QpType::Ud => {
+            for nic in context.rails.nics() {
+                unless_dead(nic.receive_traffic_classes())?;
+            }
+            let (send_cq, recv_cq) = (virtual_cq(send_cq)?, virtual_cq(recv_cq)?);
+            let qp = multi_rail.create_datagram_qp(|| DatagramParams {
+                on_event: on_event(),
+                init: attr,
+                pd: Arc::clone(pd),
+                send_cq: Arc::clone(&send_cq),
+                recv_cq: Arc::clone(&recv_cq),
+                srq: srq.and_then(|srq| srq.virtual_srq.clone()),
+                mcast_loopback,
+                network: Arc::clone(multi_rail.datagrams()),
+            })?;
+            let qpn = qp.qpn();
+            (Backend::MultiRailUd(Arc::clone(multi_rail), qp), qpn)
+        }
         (Some(_), _) if srq.is_some() => {
             return Err(Error::Unsupported(
-                "shared receive queues of UD and UC queue pairs on a device with several rails; give each its own receives",
+                "shared receive queues of UC queue pairs on a device with several rails; give each its own receives",
             ));
         }
         _ => {
@@ -260,7 +292,7 @@ pub(crate) unsafe fn create(
             (Backend::Nic(Arc::clone(nic), qpn), qpn)
         }
     };
-    let is_virtual = matches!(backend, Backend::MultiRail(..));
+    let is_virtual = !matches!(backend, Backend::Nic(..));
     let new = NewQp {
         context,
         backend,

@@ -1,6 +1,6 @@
 //! The thread that drives virtual queue pairs while the program does not poll.
 //!
-//! In each round the thread takes part in failovers, posts sends whose region keys have arrived, answers the queries of peers, and reports
+//! In each round the thread takes part in failovers, exchanges where UD queue pairs can be reached, posts sends whose region keys have arrived, answers the queries of peers, and reports
 //! events of completion queues, of the port, and of the NIC of rail 0. A round begins when a NIC reports a completion, and at the latest [`INTERVAL_MS`]
 //! milliseconds after the last round.
 
@@ -84,6 +84,7 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
         qp.make_progress();
         qp.rearm();
     }
+    multi_rail.drive_datagrams();
     multi_rail.answer_queries();
     multi_rail.close_lingering();
     true

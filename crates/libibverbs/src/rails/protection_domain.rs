@@ -29,9 +29,14 @@ impl MultiRailPd {
         &self.failover
     }
 
-    /// Returns the protection domain on rail 0, in which the queue pairs and address handles are that use rail 0 only.
+    /// Returns the protection domain on rail 0, in which the queue pairs are that use rail 0 only.
     pub(crate) fn id(&self) -> PdId {
         self.failover.nics()[0].pd
+    }
+
+    /// Returns the protection domain on a rail.
+    pub(super) fn id_on(&self, rail: usize) -> PdId {
+        self.failover.nics()[rail].pd
     }
 
     /// Registers memory with every live NIC.

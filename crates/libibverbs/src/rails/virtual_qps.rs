@@ -1,4 +1,4 @@
-//! The virtual queue pairs of a device with several rails: creation, lookup by number, answers to peers, and delayed destruction.
+//! The queue pairs of a device with several rails: creation, lookup by number, answers to peers, and delayed destruction.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,8 @@ use mitra_failover::{Config, VirtualQp};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Error, Qpn, Result};
 
+use super::datagrams::network::DatagramNetwork;
+use super::datagrams::queue_pair::{DatagramParams, MultiRailUd};
 use super::multi_rail_domain::{LINGER, MultiRailDomain};
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
 use super::rendezvous::Subject;
@@ -24,6 +26,10 @@ pub(crate) struct MultiRail {
     domain: Arc<MultiRailDomain>,
     /// The queue pairs that the program has not destroyed.
     qps: Mutex<HashMap<Qpn, Weak<MultiRailQp>>>,
+    /// What the UD queue pairs share.
+    datagrams: Arc<DatagramNetwork>,
+    /// The UD queue pairs that the program has not destroyed.
+    datagram_qps: Mutex<HashMap<Qpn, Weak<MultiRailUd>>>,
     /// The queue pairs that the program has destroyed, each with the time of its destruction. They are kept for [`LINGER`].
     lingering: Mutex<Vec<(Instant, Arc<MultiRailQp>)>>,
     /// Whether the process exits. If it does, the progress thread ends all connections.
@@ -42,9 +48,12 @@ impl MultiRail {
     }
 
     pub(super) fn with_domain(domain: MultiRailDomain) -> Arc<MultiRail> {
+        let datagrams = DatagramNetwork::new(domain.nics(), &domain.rendezvous);
         Arc::new(MultiRail {
             domain: Arc::new(domain),
             qps: Mutex::default(),
+            datagrams,
+            datagram_qps: Mutex::default(),
             lingering: Mutex::default(),
             exiting: AtomicBool::new(false),
             peers_notified: AtomicBool::new(false),
@@ -78,6 +87,41 @@ impl MultiRail {
         let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
         lock(&self.qps).insert(qp.qpn(), Arc::downgrade(&qp));
         Ok(qp)
+    }
+
+    /// Returns what the UD queue pairs share.
+    pub(crate) fn datagrams(&self) -> &Arc<DatagramNetwork> {
+        &self.datagrams
+    }
+
+    /// Creates a UD queue pair in RESET. `params` returns its parameters, and may be called twice.
+    ///
+    /// # Errors
+    /// The errors of [`MultiRailUd::new`].
+    pub(crate) fn create_datagram_qp(&self, params: impl Fn() -> DatagramParams) -> Result<Arc<MultiRailUd>> {
+        let qp = self.with_room(|| MultiRailUd::new(params()))?;
+        lock(&self.datagram_qps).insert(qp.qpn(), Arc::downgrade(&qp));
+        Ok(qp)
+    }
+
+    /// Destroys a UD queue pair.
+    ///
+    /// # Errors
+    /// The errors of [`MultiRailUd::destroy`].
+    pub(crate) fn destroy_datagram_qp(&self, qp: &MultiRailUd) -> Result<()> {
+        qp.destroy()?;
+        lock(&self.datagram_qps).remove(&qp.qpn());
+        Ok(())
+    }
+
+    /// Drives the exchange between the UD queue pairs of several devices, and the UD queue pairs.
+    pub(super) fn drive_datagrams(&self) {
+        self.datagrams.drive();
+        let qps: Vec<_> = lock(&self.datagram_qps).values().filter_map(Weak::upgrade).collect();
+        for qp in qps {
+            qp.make_progress();
+            qp.rearm();
+        }
     }
 
     /// Creates objects on the NICs. If a limit of a NIC forbids it, first closes the queue pairs that the program has destroyed or reset, because

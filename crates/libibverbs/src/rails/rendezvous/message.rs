@@ -2,6 +2,8 @@
 
 use mitra_verbs::{Gid, Key, Qpn};
 
+use super::reach_message::{self, Reach};
+
 /// The object that a query asks about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::rails) enum Subject {
@@ -28,6 +30,8 @@ pub(super) enum Message {
     WhoHas(Gid),
     /// The answer of that device.
     Owner,
+    /// Where UD queue pairs can be reached.
+    Reach(Reach),
 }
 
 const MAGIC: [u8; 4] = *b"MMT2";
@@ -39,6 +43,7 @@ const ANSWER_SOME: u8 = 4;
 const WHO_HAS: u8 = 5;
 const OWNER: u8 = 6;
 const ENDED: u8 = 7;
+const REACH: u8 = 8;
 
 /// Encodes a message as [`MAGIC`], the query's id (64 bits, little-endian), the kind of the message (8 bits), and the body. An answer has the
 /// id of its query, an owner's answer that of the question.
@@ -71,6 +76,10 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
             out.push(ENDED);
             out.extend_from_slice(body);
         }
+        Message::Reach(reach) => {
+            out.push(REACH);
+            out.extend(reach_message::encode(reach));
+        }
     }
     out
 }
@@ -98,6 +107,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
         ANSWER_NONE if body.is_empty() => Message::Answer(None),
         ANSWER_SOME => Message::Answer(Some(body.to_vec())),
         ENDED => Message::Ended(body.to_vec()),
+        REACH => Message::Reach(reach_message::decode(body)?),
         _ => return None,
     };
     Some((u64::from_le_bytes(*id), message))

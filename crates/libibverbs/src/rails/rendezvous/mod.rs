@@ -17,6 +17,7 @@ mod gsi_qp;
 mod message;
 mod one_rail;
 mod owner_search;
+mod reach_message;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +35,7 @@ pub(super) use self::message::Subject;
 use self::message::{Answer, Message, decode, encode};
 pub(super) use self::one_rail::{OneRail, limits_of_nic, limits_of_program};
 use self::owner_search::OwnerSearch;
+pub(super) use self::reach_message::{DeviceAddress, QpNumbers, RailMask, Reach, ReachKind};
 use crate::common::lock::lock;
 
 /// The time after which a query is sent again.
@@ -54,6 +56,8 @@ pub(super) struct Rendezvous {
     outstanding: Mutex<HashMap<u64, OutstandingQuery>>,
     /// The searches of this end for the owners of GIDs, by id.
     searches: Mutex<HashMap<u64, OwnerSearch>>,
+    /// The messages about UD queue pairs that were not yet taken, each with the rail and the address from which it came.
+    reach: Mutex<VecDeque<(usize, Gid, Reach)>>,
     /// The time after which a query of this end fails without an answer.
     timeout: Duration,
 }
@@ -113,6 +117,7 @@ impl Rendezvous {
             received: Mutex::default(),
             outstanding: Mutex::default(),
             searches: Mutex::default(),
+            reach: Mutex::default(),
             timeout,
         }))
     }
@@ -157,6 +162,22 @@ impl Rendezvous {
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &message));
     }
 
+    /// Takes the messages about UD queue pairs that have arrived, each with the rail and the address from which it came.
+    pub(super) fn take_reach(&self) -> VecDeque<(usize, Gid, Reach)> {
+        self.poll();
+        std::mem::take(&mut lock(&self.reach))
+    }
+
+    /// Sends a message about a UD queue pair on a rail, to an address, or without one to the devices in the group of the rendezvous.
+    pub(super) fn send_reach(&self, rail: usize, to: Option<Gid>, reach: Reach) {
+        let Some(gsi_qp) = self.gsi_qps.get(rail) else { return };
+        let bytes = encode(0, &Message::Reach(reach));
+        match to {
+            Some(to) => lock(gsi_qp).send(to, &bytes),
+            None => lock(gsi_qp).send_to_group(&bytes),
+        }
+    }
+
     /// Returns the time after which a query of this end fails without an answer.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
@@ -187,6 +208,12 @@ impl Rendezvous {
                 Some((id, Message::Owner)) => {
                     if let Some(search) = lock(&self.searches).get_mut(&id) {
                         search.add_owner(rail, from);
+                    }
+                }
+                Some((_, Message::Reach(message))) => {
+                    let mut reach = lock(&self.reach);
+                    if reach.len() < MAX_RECEIVED {
+                        reach.push_back((rail, from, message));
                     }
                 }
                 Some((_, Message::WhoHas(_))) | None => {}

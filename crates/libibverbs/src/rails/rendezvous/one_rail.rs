@@ -1,7 +1,8 @@
 //! The answer of a device with one rail to peers with several.
 //!
 //! A peer with several rails queries queue pair 1 for connection data. A device with one rail has none. It answers so at once, and explains the
-//! mismatch, because the program at this end may wait for its peer without an error.
+//! mismatch, because the program at this end may wait for its peer without an error. UD queue pairs need no such data: the device answers that
+//! they can be reached on its rail.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,6 +12,7 @@ use mitra_verbs::{AsyncEvent, Limits, Provider, Qpn, Result, SrqId};
 
 use super::gsi_qp::GsiQp;
 use super::message::{Message, Subject, decode, encode};
+use super::reach_message::{DeviceAddress, QpNumbers, Reach, ReachKind};
 use crate::common::lock::lock;
 use crate::common::refusal;
 
@@ -23,6 +25,8 @@ const REASON: &str =
 pub(in crate::rails) struct OneRail {
     gsi_qp: Mutex<GsiQp>,
     srq: SrqId,
+    /// Where the device can be reached.
+    device: DeviceAddress,
 }
 
 /// Returns the limits of a NIC on which the program can create as many objects as `limits` permits, beside those of queue pair 1.
@@ -44,10 +48,11 @@ impl OneRail {
     /// The error of the NIC.
     pub(in crate::rails) fn new(nic: &Arc<SoftNic>) -> Result<OneRail> {
         let provider: Arc<dyn Provider> = Arc::<SoftNic>::clone(nic);
+        let device = DeviceAddress { gids: vec![provider.query_port()?.gid], up: 1 };
         let nic = LocalNic { pd: provider.alloc_pd()?, provider, channel: None };
         let (gsi_qp, srq) = GsiQp::with_arrival_event(&nic)?;
         gsi_qp.arm()?;
-        Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq })
+        Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq, device })
     }
 
     /// Handles an asynchronous event of the NIC: answers the queries of peers if it concerns queue pair 1. Returns whether it does.
@@ -57,12 +62,22 @@ impl OneRail {
             return false;
         }
         let mut gsi_qp = lock(&self.gsi_qp);
-        let mut queries = Vec::new();
-        gsi_qp.poll(|from, bytes| {
-            if let Some((id, Message::Query(Subject::Connection(qpn), _))) = decode(bytes) {
-                queries.push((from, id, qpn));
+        let (mut queries, mut questions) = (Vec::new(), Vec::new());
+        gsi_qp.poll(|from, bytes| match decode(bytes) {
+            Some((id, Message::Query(Subject::Connection(qpn), _))) => queries.push((from, id, qpn)),
+            Some((id, Message::Reach(Reach { kind: ReachKind::Ask { device, qpn }, .. })))
+                if device == self.device.gids[0] =>
+            {
+                questions.push((from, id, qpn));
             }
+            _ => {}
         });
+        for (from, id, qpn) in questions {
+            let qp = is_open(qpn).then(|| QpNumbers { qpn, on_rails: vec![qpn] });
+            let kind = ReachKind::Answer { qpn };
+            let answer = Reach { kind, device: self.device.clone(), qp };
+            gsi_qp.send(from, &encode(id, &Message::Reach(answer)));
+        }
         for (from, id, qpn) in queries {
             if is_open(qpn) {
                 refusal::explain(CALL, &REASON);

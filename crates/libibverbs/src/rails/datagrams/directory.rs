@@ -1,0 +1,497 @@
+//! Where the UD queue pairs of other devices can be reached, and the choice of a rail for each datagram.
+//!
+//! A state machine without I/O. Time is the time since any fixed point. All tables are bounded; what is evicted is learned again.
+//!
+//! A device asks another for the numbers of a queue pair on all rails before it sends the first datagram there, and states the numbers of its
+//! own queue pair in the same message. So both ends can map the addresses of a rail to those that programs know before a datagram uses them.
+//! While a program sends, the device asks on all rails in short intervals, so it learns which rails answer. A device whose ports change tells
+//! the others at once. A device that does not answer is addressed on rail 0 only, as on a device with one rail.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use mitra_verbs::{Gid, Qpn};
+
+use crate::rails::rendezvous::{DeviceAddress, QpNumbers, RailMask, Reach, ReachKind};
+
+/// The time for which the first datagram to a queue pair waits for an answer.
+pub(super) const ANSWER_WAIT: Duration = Duration::from_millis(500);
+/// The time between two questions without an answer.
+const ASK_INTERVAL: Duration = Duration::from_millis(20);
+/// The time between two questions to a device that has answered, or that does not answer.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// The time between two probes of the rails to a device.
+const PROBE_INTERVAL: Duration = Duration::from_millis(50);
+/// The number of probes in a row without an answer after which another rail is preferred.
+const MAX_MISSES: u32 = 10;
+/// The time since the last datagram in which a device is probed, and told of changed ports.
+const IN_USE: Duration = Duration::from_secs(2);
+/// The time for which other addresses of a device are refused, unless they come from the address that programs know.
+const ADDRESS_LIFETIME: Duration = Duration::from_secs(3);
+/// The number of times that a changed port is told, because messages may be lost.
+const TELLS: u32 = 3;
+/// The number of questions on rail 0 before the group on the other rails is asked, and from one question of the group to the next.
+const QUESTIONS_PER_GROUP: u32 = 4;
+/// The time between two announcements of a queue pair that sends to multicast groups.
+const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum number of devices that are known.
+const MAX_PEERS: usize = 1 << 10;
+/// The maximum number of queue pairs of a device that are known.
+const MAX_QPS: usize = 1 << 12;
+/// The maximum number of destinations.
+const MAX_DESTINATIONS: usize = 1 << 13;
+
+const ANY_QPN: Qpn = Qpn::new(0);
+
+/// The way of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Route {
+    /// On this rail, to this address.
+    To { rail: usize, gid: Gid, qpn: Qpn },
+    /// Not yet known.
+    Wait,
+}
+
+/// A message to send on a rail: to an address, or without one to the group of the rendezvous.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Outgoing {
+    pub(super) rail: usize,
+    pub(super) to: Option<Gid>,
+    pub(super) message: Reach,
+}
+
+/// The datagrams to a device use another rail.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Move {
+    pub(super) device: Gid,
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+/// The queue pairs of one device, by the number that programs know and by the number on a rail.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct QpTable {
+    qps: BTreeMap<Qpn, Vec<Qpn>>,
+    by_number: BTreeMap<(usize, Qpn), Qpn>,
+}
+
+impl QpTable {
+    fn insert(&mut self, QpNumbers { qpn, on_rails }: QpNumbers) {
+        if self.qps.get(&qpn) == Some(&on_rails) {
+            return;
+        }
+        self.remove(qpn);
+        if self.qps.len() >= MAX_QPS
+            && let Some((&first, _)) = self.qps.first_key_value()
+        {
+            self.remove(first);
+        }
+        for (rail, &number) in on_rails.iter().enumerate().filter(|(_, number)| **number != ANY_QPN) {
+            self.by_number.insert((rail, number), qpn);
+        }
+        self.qps.insert(qpn, on_rails);
+    }
+
+    fn remove(&mut self, qpn: Qpn) {
+        for (rail, number) in self.qps.remove(&qpn).into_iter().flatten().enumerate() {
+            if self.by_number.get(&(rail, number)) == Some(&qpn) {
+                self.by_number.remove(&(rail, number));
+            }
+        }
+    }
+
+    fn numbers(&self, qpn: Qpn) -> Option<QpNumbers> {
+        self.qps.get(&qpn).map(|on_rails| QpNumbers { qpn, on_rails: on_rails.clone() })
+    }
+}
+
+/// Another device.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Peer {
+    address: DeviceAddress,
+    /// The probes on each rail since the last message of the device there.
+    misses: Vec<u32>,
+    /// The rail of its datagrams.
+    current: usize,
+    qps: QpTable,
+    /// The time of its last message.
+    heard: Duration,
+    /// The time of the last datagram to it.
+    sent: Option<Duration>,
+    /// The time of its last question.
+    asked: Option<Duration>,
+    next_probe: Duration,
+    tells_left: u32,
+}
+
+/// A queue pair to which one of this device's queue pairs sends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+struct Destination {
+    gid: Gid,
+    qpn: Qpn,
+    own: Qpn,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Resolution {
+    /// The time of the first question.
+    since: Duration,
+    answer: Answer,
+    next_ask: Duration,
+    questions: u32,
+    /// The time of the last datagram.
+    used: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Answer {
+    Awaited,
+    /// The device answers, and has the queue pair.
+    Found,
+    /// The device does not answer, or has no such queue pair. It is addressed on rail 0.
+    None,
+}
+
+/// The directory of one device.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Directory {
+    own: DeviceAddress,
+    own_qps: QpTable,
+    /// The other devices, by the GID that programs know.
+    peers: BTreeMap<Gid, Peer>,
+    /// The devices by their addresses on a rail.
+    by_address: BTreeMap<(usize, Gid), Gid>,
+    destinations: BTreeMap<Destination, Resolution>,
+    /// The queue pairs that send to multicast groups on another rail than rail 0, with the times of their next announcements.
+    announced: BTreeMap<Qpn, Duration>,
+    /// No message is due before this time.
+    next_transmit: Duration,
+    moves: Vec<Move>,
+}
+
+fn contains(mask: RailMask, rail: usize) -> bool {
+    mask & 1 << rail != 0
+}
+
+impl Directory {
+    /// Creates the directory of a device with these GIDs, none of whose ports is up.
+    pub(super) fn new(gids: Vec<Gid>) -> Directory {
+        Directory {
+            own: DeviceAddress { gids, up: 0 },
+            own_qps: QpTable::default(),
+            peers: BTreeMap::new(),
+            by_address: BTreeMap::new(),
+            destinations: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            next_transmit: Duration::ZERO,
+            moves: Vec::new(),
+        }
+    }
+
+    /// Returns the GID by which programs know this device.
+    pub(super) fn own_gid(&self) -> Gid {
+        self.own.gids[0]
+    }
+
+    /// Adds a queue pair of this device.
+    pub(super) fn add_qp(&mut self, numbers: QpNumbers) {
+        self.own_qps.insert(numbers);
+    }
+
+    /// Removes a queue pair of this device.
+    pub(super) fn remove_qp(&mut self, qpn: Qpn) {
+        self.own_qps.remove(qpn);
+        self.announced.remove(&qpn);
+        self.destinations.retain(|destination, _| destination.own != qpn);
+    }
+
+    /// Sets the rails whose ports are up at this device. The devices that datagrams were exchanged with are told of a change.
+    pub(super) fn set_up(&mut self, now: Duration, up: RailMask) {
+        if self.own.up == up {
+            return;
+        }
+        self.own.up = up;
+        for peer in self.peers.values_mut().filter(|peer| peer.is_in_use(now) || is_recent(peer.asked, now)) {
+            (peer.tells_left, peer.next_probe) = (TELLS, now);
+        }
+        self.next_transmit = now;
+    }
+
+    /// Returns the changes of rails since the last call.
+    pub(super) fn take_moves(&mut self) -> Vec<Move> {
+        std::mem::take(&mut self.moves)
+    }
+
+    /// Handles a message that has arrived on `rail` from the address `from`, and returns the answer. A message whose sender does not state the
+    /// address from which it comes is ignored.
+    pub(super) fn handle(&mut self, now: Duration, rail: usize, from: Gid, message: Reach) -> Option<Outgoing> {
+        let Reach { kind, device, qp } = message;
+        let gid = device.gids[0];
+        if device.gids.get(rail) != Some(&from) || gid == self.own_gid() || !self.accept(now, rail, device) {
+            return None;
+        }
+        let peer = self.peers.get_mut(&gid)?;
+        let found = qp.as_ref().map(|qp| qp.qpn);
+        if let Some(qp) = qp {
+            peer.qps.insert(qp);
+        }
+        match kind {
+            ReachKind::Ask { device, qpn } if device == self.own.gids[0] => {
+                peer.asked = Some(now);
+                let qp = self.own_qps.numbers(qpn);
+                let message = Reach { kind: ReachKind::Answer { qpn }, device: self.own.clone(), qp };
+                Some(Outgoing { rail, to: Some(from), message })
+            }
+            ReachKind::Answer { qpn } => {
+                let answer = if found == Some(qpn) { Answer::Found } else { Answer::None };
+                let of = |own| Destination { gid, qpn, own };
+                let range = of(ANY_QPN)..=of(Qpn::new(0xff_ffff));
+                self.destinations.range_mut(range).for_each(|(_, resolution)| resolution.answer = answer);
+                None
+            }
+            ReachKind::Ask { .. } | ReachKind::Tell => None,
+        }
+    }
+
+    /// Records the address of a device. Returns false if other addresses of the device are known, and the device is alive there.
+    fn accept(&mut self, now: Duration, rail: usize, address: DeviceAddress) -> bool {
+        let gid = address.gids[0];
+        if let Some(peer) = self.peers.get_mut(&gid) {
+            if peer.address.gids == address.gids {
+                (peer.address.up, peer.heard, peer.misses[rail]) = (address.up, now, 0);
+                return true;
+            }
+            // Only who has the address that programs know may change the others of a device that is alive.
+            if rail != 0 && now < peer.heard + ADDRESS_LIFETIME {
+                return false;
+            }
+        }
+        let sent = self.peers.get(&gid).and_then(|peer| peer.sent);
+        self.forget_peer(gid);
+        if self.peers.len() >= MAX_PEERS {
+            let oldest = self.peers.iter().min_by_key(|(_, peer)| peer.heard).map(|(gid, _)| *gid);
+            oldest.into_iter().for_each(|gid| self.forget_peer(gid));
+        }
+        for (rail, of_rail) in address.gids.iter().enumerate() {
+            self.by_address.insert((rail, *of_rail), gid);
+        }
+        let misses = vec![0; address.gids.len()];
+        let qps = QpTable::default();
+        let peer =
+            Peer { address, misses, current: 0, qps, heard: now, sent, asked: None, next_probe: now, tells_left: 0 };
+        self.peers.insert(gid, peer);
+        true
+    }
+
+    fn forget_peer(&mut self, gid: Gid) {
+        let Some(peer) = self.peers.remove(&gid) else { return };
+        for address in peer.address.gids.into_iter().enumerate() {
+            if self.by_address.get(&address) == Some(&gid) {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+
+    /// Returns the way of a datagram from one of this device's queue pairs to the address that the program knows.
+    pub(super) fn route(&mut self, now: Duration, own: Qpn, gid: Gid, qpn: Qpn) -> Route {
+        let as_addressed = Route::To { rail: 0, gid, qpn };
+        if gid == self.own_gid() {
+            let Some(on_rails) = self.own_qps.qps.get(&qpn) else { return as_addressed };
+            let is_good = |rail: &usize| contains(self.own.up, *rail) && on_rails[*rail] != ANY_QPN;
+            let rail = (0..on_rails.len()).find(is_good).unwrap_or(0);
+            return Route::To { rail, gid: self.own.gids[rail], qpn: on_rails[rail] };
+        }
+        let destination = Destination { gid, qpn, own };
+        if !self.destinations.contains_key(&destination) {
+            self.make_room(now);
+            let answer = Answer::Awaited;
+            let resolution = Resolution { since: now, answer, next_ask: now, questions: 0, used: now };
+            self.destinations.insert(destination, resolution);
+            self.next_transmit = now;
+        }
+        let Some(resolution) = self.destinations.get_mut(&destination) else { return as_addressed };
+        if now > resolution.used + IN_USE {
+            // The answer may be out of date.
+            (resolution.next_ask, self.next_transmit) = (now, now);
+        }
+        resolution.used = now;
+        if resolution.answer == Answer::Awaited {
+            if now < resolution.since + ANSWER_WAIT {
+                return Route::Wait;
+            }
+            resolution.answer = Answer::None;
+        }
+        let Some(peer) = self.peers.get_mut(&gid) else { return as_addressed };
+        if !peer.is_in_use(now) {
+            peer.misses.fill(0);
+            (peer.next_probe, self.next_transmit) = (now, now);
+        }
+        peer.sent = Some(now);
+        let Some(on_rails) = peer.qps.qps.get(&qpn).filter(|_| resolution.answer == Answer::Found) else {
+            return as_addressed;
+        };
+        let rails = self.own.gids.len().min(on_rails.len());
+        let is_up = |rail: usize| contains(self.own.up & peer.address.up, rail) && on_rails[rail] != ANY_QPN;
+        let is_good = |rail: usize| is_up(rail) && peer.misses[rail] < MAX_MISSES;
+        let from = peer.current.min(rails - 1);
+        let to = if is_good(from) {
+            from
+        } else {
+            let other = (0..rails).find(|rail| is_good(*rail));
+            // If no rail answers, the device may only be slow.
+            other.or_else(|| (0..rails).find(|rail| is_up(*rail) && !is_up(from))).unwrap_or(from)
+        };
+        if to != from {
+            self.moves.push(Move { device: gid, from, to });
+        }
+        peer.current = to;
+        Route::To { rail: to, gid: peer.address.gids[to], qpn: on_rails[to] }
+    }
+
+    /// Evicts a destination if there are too many.
+    fn make_room(&mut self, now: Duration) {
+        if self.destinations.len() >= MAX_DESTINATIONS {
+            self.destinations.retain(|_, resolution| now <= resolution.used + IN_USE);
+        }
+        if self.destinations.len() >= MAX_DESTINATIONS {
+            self.destinations.pop_first();
+        }
+    }
+
+    /// Returns the rail on which one of this device's queue pairs sends to multicast groups.
+    pub(super) fn multicast_rail(&mut self, now: Duration, own: Qpn) -> usize {
+        let rail = (0..self.own.gids.len()).find(|rail| contains(self.own.up, *rail)).unwrap_or(0);
+        if rail > 0 && !self.announced.contains_key(&own) {
+            self.announced.insert(own, now);
+            self.next_transmit = now;
+        }
+        rail
+    }
+
+    /// Returns the GID and the number by which programs know the sender of a datagram that has arrived on `rail`. Returns `None` if the sender
+    /// is unknown, or if the datagram has arrived on another rail than that of its sender, as a copy of one to a multicast group may.
+    pub(super) fn identify(&self, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
+        if rail == 0 {
+            let is_of_rail_0 = gid == self.own_gid() || self.by_address.contains_key(&(0, gid));
+            let is_of_other = |rail: usize| self.own.gids[rail] == gid || self.by_address.contains_key(&(rail, gid));
+            return (is_of_rail_0 || !(1..self.own.gids.len()).any(is_of_other)).then_some((gid, qpn));
+        }
+        let (device, qps) = if self.own.gids.get(rail) == Some(&gid) {
+            (self.own_gid(), &self.own_qps)
+        } else {
+            let device = *self.by_address.get(&(rail, gid))?;
+            (device, &self.peers.get(&device)?.qps)
+        };
+        qps.by_number.get(&(rail, qpn)).map(|qpn| (device, *qpn))
+    }
+
+    /// Returns the messages that are due.
+    pub(super) fn poll_transmit(&mut self, now: Duration) -> Vec<Outgoing> {
+        let mut out = Vec::new();
+        if now < self.next_transmit {
+            return out;
+        }
+        self.next_transmit = now + REFRESH_INTERVAL;
+        self.ask(now, &mut out);
+        self.probe(now, &mut out);
+        self.announce(now, &mut out);
+        out
+    }
+
+    /// Asks for the numbers of the queue pairs to which datagrams are sent.
+    fn ask(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
+        let Directory { own, own_qps, peers, destinations, next_transmit, .. } = self;
+        for (destination, resolution) in destinations.iter_mut() {
+            if now > resolution.used + IN_USE {
+                continue;
+            }
+            if now >= resolution.next_ask {
+                let is_awaited = resolution.answer == Answer::Awaited;
+                let Destination { gid, qpn, own: from } = *destination;
+                let kind = ReachKind::Ask { device: gid, qpn };
+                let message = Reach { kind, device: own.clone(), qp: own_qps.numbers(from) };
+                let peer = peers.get(&gid);
+                let address = |rail: usize| match peer {
+                    Some(peer) => peer.address.gids.get(rail).copied(),
+                    None => (rail == 0).then_some(gid),
+                };
+                let ask_group = peer.is_none()
+                    && if contains(own.up, 0) {
+                        resolution.questions % QUESTIONS_PER_GROUP == QUESTIONS_PER_GROUP - 1
+                    } else {
+                        resolution.questions.is_multiple_of(QUESTIONS_PER_GROUP)
+                    };
+                for rail in (0..own.gids.len()).filter(|rail| contains(own.up, *rail)) {
+                    if let Some(to) = address(rail) {
+                        out.push(Outgoing { rail, to: Some(to), message: message.clone() });
+                    } else if ask_group && rail > 0 {
+                        out.push(Outgoing { rail, to: None, message: message.clone() });
+                    }
+                }
+                resolution.questions = resolution.questions.wrapping_add(1);
+                resolution.next_ask = now + if is_awaited { ASK_INTERVAL } else { REFRESH_INTERVAL };
+            }
+            *next_transmit = (*next_transmit).min(resolution.next_ask);
+        }
+    }
+
+    /// Asks the devices to which datagrams are sent on all rails whether they can be reached, and tells devices of changed ports.
+    fn probe(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
+        let Directory { own, peers, next_transmit, .. } = self;
+        for (gid, peer) in peers.iter_mut() {
+            let is_in_use = peer.is_in_use(now);
+            if !is_in_use && peer.tells_left == 0 {
+                continue;
+            }
+            if now >= peer.next_probe {
+                peer.tells_left = peer.tells_left.saturating_sub(1);
+                let kind =
+                    if is_in_use { ReachKind::Ask { device: *gid, qpn: ANY_QPN } } else { ReachKind::Tell };
+                let rails = own.gids.len().min(peer.address.gids.len());
+                for rail in (0..rails).filter(|rail| contains(own.up, *rail)) {
+                    peer.misses[rail] += u32::from(is_in_use);
+                    let message = Reach { kind, device: own.clone(), qp: None };
+                    out.push(Outgoing { rail, to: Some(peer.address.gids[rail]), message });
+                }
+                peer.next_probe = now + if peer.tells_left > 0 { ASK_INTERVAL } else { PROBE_INTERVAL };
+            }
+            *next_transmit = (*next_transmit).min(peer.next_probe);
+        }
+    }
+
+    /// Announces the queue pairs that send to multicast groups, because their receivers are unknown.
+    fn announce(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
+        let rail = (0..self.own.gids.len()).find(|rail| contains(self.own.up, *rail)).unwrap_or(0);
+        if rail == 0 {
+            self.announced.clear();
+        }
+        for (qpn, next) in &mut self.announced {
+            if now >= *next {
+                let qp = self.own_qps.numbers(*qpn);
+                let message = Reach { kind: ReachKind::Tell, device: self.own.clone(), qp };
+                out.push(Outgoing { rail, to: None, message });
+                *next = now + ANNOUNCE_INTERVAL;
+            }
+            self.next_transmit = self.next_transmit.min(*next);
+        }
+    }
+}
+
+impl Peer {
+    fn is_in_use(&self, now: Duration) -> bool {
+        is_recent(self.sent, now)
+    }
+}
+
+fn is_recent(time: Option<Duration>, now: Duration) -> bool {
+    time.is_some_and(|time| now <= time + IN_USE)
+}
+
+/// Returns whether a GID is that of a multicast group.
+pub(super) fn is_multicast(gid: Gid) -> bool {
+    IpAddr::from(gid).is_multicast()
+}
+
+#[cfg(test)]
+mod tests;

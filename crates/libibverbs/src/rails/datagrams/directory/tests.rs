@@ -1,0 +1,284 @@
+use super::*;
+
+const QPN: Qpn = Qpn::new(0x11);
+
+/// Two or more directories, and the messages between them. A message arrives if its rail is up at both ends and not cut.
+struct World {
+    now: Duration,
+    ends: Vec<Directory>,
+    cut: RailMask,
+}
+
+fn gid(end: usize, rail: usize) -> Gid {
+    IpAddr::from([10, rail as u8, 0, end as u8]).into()
+}
+
+/// The number of a queue pair on a rail. Ends may have equal numbers for different queue pairs.
+fn number(qpn: Qpn, rail: usize) -> Qpn {
+    Qpn::new(qpn.value() + 0x100 * rail as u32)
+}
+
+fn device(end: usize, rails: usize) -> Directory {
+    let mut directory = Directory::new((0..rails).map(|rail| gid(end, rail)).collect());
+    directory.add_qp(QpNumbers { qpn: QPN, on_rails: (0..rails).map(|rail| number(QPN, rail)).collect() });
+    directory.set_up(Duration::ZERO, (1 << rails) - 1);
+    directory
+}
+
+impl World {
+    fn new(rails: usize) -> World {
+        World { now: Duration::from_secs(1), ends: vec![device(0, rails), device(1, rails)], cut: 0 }
+    }
+
+    fn deliver(&mut self, from: usize, out: Outgoing) {
+        let Outgoing { rail, to, message } = out;
+        let source = gid(from, rail);
+        if !contains(self.ends[from].own.up & !self.cut, rail) {
+            return;
+        }
+        for end in (0..self.ends.len()).filter(|end| *end != from) {
+            let is_addressed = to.is_none() || to == Some(gid(end, rail));
+            if !is_addressed || !contains(self.ends[end].own.up, rail) {
+                continue;
+            }
+            if let Some(answer) = self.ends[end].handle(self.now, rail, source, message.clone()) {
+                self.deliver(end, answer);
+            }
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            self.now += Duration::from_millis(1);
+            for end in 0..self.ends.len() {
+                for message in self.ends[end].poll_transmit(self.now) {
+                    self.deliver(end, message);
+                }
+            }
+        }
+    }
+
+    fn set_up(&mut self, end: usize, up: RailMask) {
+        self.ends[end].set_up(self.now, up);
+    }
+
+    /// Returns the way of a datagram from an end to the other, and checks that the other end knows who sent it.
+    fn route(&mut self, from: usize) -> Route {
+        let (to, now) = (1 - from, self.now);
+        let route = self.ends[from].route(now, QPN, gid(to, 0), QPN);
+        if let Route::To { rail, gid: address, qpn } = route {
+            assert_eq!((address, qpn), (gid(to, rail), number(QPN, rail)));
+            let sender = self.ends[to].identify(rail, gid(from, rail), number(QPN, rail));
+            assert_eq!(sender, Some((gid(from, 0), QPN)), "the receiver knows the sender on rail {rail}");
+        }
+        route
+    }
+
+    /// Returns the rail of the next datagram from an end to the other.
+    fn rail(&mut self, from: usize) -> usize {
+        match self.route(from) {
+            Route::To { rail, .. } => rail,
+            Route::Wait => panic!("the way is known"),
+        }
+    }
+
+    /// Sends datagrams from both ends for a time, so that the ends observe each other.
+    fn talk(&mut self, milliseconds: u64) {
+        for _ in 0..milliseconds {
+            self.run(Duration::from_millis(1));
+            (0..2).for_each(|end| _ = self.rail(end));
+        }
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn first_datagram_waits_for_answer_on_rail_0() {
+    let mut world = World::new(2);
+    assert_eq!(world.route(0), Route::Wait);
+    world.run(2 * MS);
+    assert_eq!((world.rail(0), world.rail(1)), (0, 0), "the one who was asked answers");
+}
+
+#[test]
+fn device_without_rail_0_is_found_through_the_group() {
+    for (at_0, at_1) in [(2, 3), (3, 2), (2, 2)] {
+        let mut world = World::new(2);
+        (world.set_up(0, at_0), world.set_up(1, at_1));
+        assert_eq!(world.route(0), Route::Wait);
+        world.run(ANSWER_WAIT - 2 * MS);
+        assert_eq!((world.rail(0), world.rail(1)), (1, 1));
+    }
+}
+
+#[test]
+fn port_that_goes_down_at_either_end_moves_datagrams_of_both() {
+    for down_at in 0..2 {
+        let mut world = World::new(3);
+        world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+        world.run(2 * MS);
+        world.talk(100);
+        world.set_up(down_at, 0b110);
+        assert_eq!(world.rail(down_at), 1, "an end knows its own ports at once");
+        world.run(2 * MS);
+        assert_eq!((world.rail(0), world.rail(1)), (1, 1), "the peer was told");
+        assert_eq!(world.ends[0].take_moves(), [Move { device: gid(1, 0), from: 0, to: 1 }]);
+    }
+}
+
+#[test]
+fn rails_that_fail_in_turn_and_heal_are_used_again() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    for round in 0..10 {
+        let (end, lost) = (round / 2 % 2, round % 2);
+        world.set_up(end, 0b11 & !(1 << lost));
+        world.talk(100);
+        assert_eq!((world.rail(0), world.rail(1)), (1 - lost, 1 - lost), "round {round}");
+        world.set_up(end, 0b11);
+        world.talk(10);
+        assert_eq!(world.rail(0), 1 - lost, "a rail that is up is kept");
+    }
+}
+
+#[test]
+fn message_that_is_lost_is_told_again() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    world.talk(100);
+    world.cut = 0b11;
+    world.set_up(1, 0b10);
+    world.run(2 * MS);
+    world.cut = 0;
+    world.run(ASK_INTERVAL + 2 * MS);
+    assert_eq!(world.rail(0), 1);
+}
+
+#[test]
+fn silent_path_is_left_and_silent_device_is_not() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    world.talk(100);
+    world.cut = 0b01;
+    world.talk(u64::from(MAX_MISSES + 2) * PROBE_INTERVAL.as_millis() as u64);
+    assert_eq!((world.rail(0), world.rail(1)), (1, 1));
+    world.cut = 0b11;
+    world.talk(2000);
+    assert_eq!(world.rail(0), 1, "no rail is better");
+}
+
+#[test]
+fn foreign_device_is_addressed_on_rail_0_after_the_wait() {
+    let mut world = World::new(2);
+    let (now, foreign) = (world.now, gid(9, 0));
+    assert_eq!(world.ends[0].route(now, QPN, foreign, QPN), Route::Wait);
+    world.run(ANSWER_WAIT);
+    let as_addressed = Route::To { rail: 0, gid: foreign, qpn: QPN };
+    assert_eq!(world.ends[0].route(world.now, QPN, foreign, QPN), as_addressed);
+    assert_eq!(world.ends[0].identify(0, foreign, QPN), Some((foreign, QPN)), "it may answer");
+    assert_eq!(world.ends[0].identify(1, foreign, QPN), None, "it has no address on rail 1");
+}
+
+#[test]
+fn device_of_one_rail_is_reached_there() {
+    let mut world = World::new(2);
+    world.ends[1] = device(1, 1);
+    assert_eq!(world.ends[0].route(world.now, QPN, gid(1, 0), QPN), Route::Wait);
+    world.run(2 * MS);
+    assert_eq!(world.rail(0), 0);
+    world.set_up(0, 0b10);
+    assert_eq!(world.rail(0), 0, "it has no other rail");
+}
+
+#[test]
+fn queue_pair_that_does_not_exist_is_addressed_on_rail_0() {
+    let mut world = World::new(2);
+    let unknown = Qpn::new(0x77);
+    assert_eq!(world.ends[0].route(world.now, QPN, gid(1, 0), unknown), Route::Wait);
+    world.run(2 * MS);
+    let as_addressed = Route::To { rail: 0, gid: gid(1, 0), qpn: unknown };
+    assert_eq!(world.ends[0].route(world.now, QPN, gid(1, 0), unknown), as_addressed);
+}
+
+#[test]
+fn own_queue_pair_is_reached_on_a_rail_that_is_up() {
+    let mut world = World::new(2);
+    for (up, rail) in [(0b11, 0), (0b10, 1), (0b01, 0)] {
+        world.set_up(0, up);
+        let own = Route::To { rail, gid: gid(0, rail), qpn: number(QPN, rail) };
+        assert_eq!(world.ends[0].route(world.now, QPN, gid(0, 0), QPN), own);
+        let sender = world.ends[0].identify(rail, gid(0, rail), number(QPN, rail));
+        assert_eq!(sender, Some((gid(0, 0), QPN)));
+    }
+}
+
+#[test]
+fn copies_of_multicast_datagrams_on_other_rails_have_no_sender() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    assert_eq!(world.ends[0].identify(1, gid(1, 0), QPN), None, "sent on rail 0, arrived on rail 1");
+    assert_eq!(world.ends[0].identify(0, gid(1, 1), number(QPN, 1)), None, "sent on rail 1, arrived on rail 0");
+    assert_eq!(world.ends[0].identify(0, gid(0, 1), number(QPN, 1)), None, "its own copy");
+}
+
+#[test]
+fn sender_to_groups_is_announced_without_rail_0() {
+    let mut world = World::new(2);
+    assert_eq!(world.ends[0].multicast_rail(world.now, QPN), 0);
+    world.set_up(0, 0b10);
+    assert_eq!(world.ends[0].multicast_rail(world.now, QPN), 1);
+    world.run(2 * MS);
+    assert_eq!(world.ends[1].identify(1, gid(0, 1), number(QPN, 1)), Some((gid(0, 0), QPN)));
+}
+
+#[test]
+fn false_addresses_do_not_displace_a_device_that_is_alive() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    let before = world.ends[0].clone();
+    let claim = |gids: Vec<Gid>| Reach { kind: ReachKind::Tell, device: DeviceAddress { gids, up: 0b11 }, qp: None };
+    let (now, liar) = (world.now, gid(7, 1));
+    let end = &mut world.ends[0];
+    assert_eq!(end.handle(now, 1, liar, claim(vec![gid(1, 0), gid(1, 1)])), None, "not where it comes from");
+    end.handle(now, 1, liar, claim(vec![gid(1, 0), liar]));
+    end.handle(now, 1, liar, claim(vec![gid(0, 0), liar]));
+    end.handle(now, 1, liar, claim(vec![liar]));
+    assert_eq!(*end, before, "the claims are ignored");
+    // The device's own address on rail 0 may change the others.
+    end.handle(now, 0, gid(1, 0), claim(vec![gid(1, 0), gid(8, 1)]));
+    assert_eq!(end.peers[&gid(1, 0)].address.gids[1], gid(8, 1));
+    // So may the device after its NIC of rail 1 came back with another address, once it is silent at the old one.
+    end.handle(now + ADDRESS_LIFETIME, 1, gid(9, 1), claim(vec![gid(1, 0), gid(9, 1)]));
+    assert_eq!(end.peers[&gid(1, 0)].address.gids[1], gid(9, 1));
+}
+
+#[test]
+fn tables_are_bounded() {
+    let mut directory = device(0, 2);
+    for i in 0..2 * MAX_PEERS as u32 {
+        let from = Gid::from(IpAddr::from(0x0b00_0000_u32.wrapping_add(i).to_be_bytes()));
+        let address = DeviceAddress { gids: vec![from], up: 1 };
+        let qp = Some(QpNumbers { qpn: QPN, on_rails: vec![QPN] });
+        directory.handle(MS * i, 0, from, Reach { kind: ReachKind::Tell, device: address, qp });
+    }
+    assert_eq!(directory.peers.len(), MAX_PEERS);
+    assert_eq!(directory.by_address.len(), MAX_PEERS);
+    for i in 0..MAX_DESTINATIONS as u32 + 10 {
+        directory.route(MS, QPN, gid(1, 0), Qpn::new(i + 1));
+    }
+    assert_eq!(directory.destinations.len(), MAX_DESTINATIONS);
+    let mut table = QpTable::default();
+    for i in 0..MAX_QPS as u32 + 10 {
+        table.insert(QpNumbers { qpn: Qpn::new(i + 1), on_rails: vec![Qpn::new(i + 1), Qpn::new(i + 7)] });
+    }
+    assert_eq!((table.qps.len(), table.by_number.len()), (MAX_QPS, 2 * MAX_QPS));
+    directory.remove_qp(QPN);
+    assert!(directory.destinations.is_empty() && directory.own_qps.by_number.is_empty());
+}

@@ -1,0 +1,171 @@
+//! What the UD queue pairs of a device share: the NICs, the directory of other devices, and the exchange of its messages.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use mitra_failover::LocalNic;
+use mitra_verbs::{Gid, PortState, Qpn, Result};
+
+use super::address_handles::AddressHandles;
+use super::directory::{Directory, Move, Route};
+use crate::common::lock::lock;
+use crate::rails::rendezvous::{QpNumbers, RailMask, Rendezvous};
+
+/// The maximum number of changes of rails that a process logs.
+const MAX_LOGGED_MOVES: u8 = 64;
+
+/// What the UD queue pairs of a device share.
+pub(crate) struct DatagramNetwork {
+    nics: Vec<LocalNic>,
+    rendezvous: Arc<Rendezvous>,
+    directory: Mutex<Directory>,
+    started: Instant,
+    /// The rails whose NICs answer.
+    alive: AtomicU8,
+    logged_moves: AtomicU8,
+    pub(crate) address_handles: AddressHandles,
+}
+
+impl DatagramNetwork {
+    /// Creates the network over at least two NICs. The GID of a NIC that is dead already is unknown, and its rail is never used.
+    pub(in crate::rails) fn new(nics: &[LocalNic], rendezvous: &Arc<Rendezvous>) -> Arc<DatagramNetwork> {
+        let gid = |nic: &LocalNic| nic.provider.query_port().map_or(Gid([0; 16]), |port| port.gid);
+        let network = DatagramNetwork {
+            nics: nics.to_vec(),
+            rendezvous: Arc::clone(rendezvous),
+            directory: Mutex::new(Directory::new(nics.iter().map(gid).collect())),
+            started: Instant::now(),
+            alive: AtomicU8::new(0),
+            logged_moves: AtomicU8::new(0),
+            address_handles: AddressHandles::new(nics),
+        };
+        network.observe_ports();
+        Arc::new(network)
+    }
+
+    /// Returns the NICs, rail 0 first.
+    pub(super) fn nics(&self) -> &[LocalNic] {
+        &self.nics
+    }
+
+    /// Returns the time since the network was created.
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Returns whether the NIC of a rail answered when it was last observed.
+    pub(super) fn is_alive(&self, rail: usize) -> bool {
+        self.alive.load(Ordering::Acquire) & 1 << rail != 0
+    }
+
+    /// Returns whether any NIC answered when they were last observed.
+    pub(super) fn is_any_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire) != 0
+    }
+
+    /// Queries the ports of all NICs.
+    pub(super) fn observe_ports(&self) {
+        let (mut alive, mut up): (RailMask, RailMask) = (0, 0);
+        for (rail, nic) in self.nics.iter().enumerate() {
+            if let Ok(port) = nic.provider.query_port() {
+                alive |= 1 << rail;
+                up |= RailMask::from(port.state == PortState::Active) << rail;
+            }
+        }
+        self.alive.store(alive, Ordering::Release);
+        lock(&self.directory).set_up(self.now(), up);
+    }
+
+    /// Observes the ports, handles the messages that have arrived, and sends those that are due. Never waits.
+    pub(in crate::rails) fn drive(&self) {
+        self.observe_ports();
+        self.exchange();
+    }
+
+    /// Handles the messages that have arrived, and sends those that are due. Never waits.
+    pub(super) fn exchange(&self) {
+        for (rail, from, message) in self.rendezvous.take_reach() {
+            let answer = lock(&self.directory).handle(self.now(), rail, from, message);
+            if let Some(answer) = answer {
+                self.rendezvous.send_reach(answer.rail, answer.to, answer.message);
+            }
+        }
+        // The lock of the directory is not held while the messages are sent, because the posts of programs need it.
+        let due = lock(&self.directory).poll_transmit(self.now());
+        for message in due {
+            self.rendezvous.send_reach(message.rail, message.to, message.message);
+        }
+    }
+
+    /// Returns the GID by which programs know the device.
+    pub(super) fn gid(&self) -> Gid {
+        lock(&self.directory).own_gid()
+    }
+
+    pub(super) fn add_qp(&self, numbers: QpNumbers) {
+        lock(&self.directory).add_qp(numbers);
+    }
+
+    pub(super) fn remove_qp(&self, qpn: Qpn) {
+        lock(&self.directory).remove_qp(qpn);
+    }
+
+    /// Returns the way of a datagram, as [`Directory::route`] does, and logs changes of rails.
+    pub(super) fn route(&self, own: Qpn, gid: Gid, qpn: Qpn) -> Route {
+        let mut directory = lock(&self.directory);
+        let route = directory.route(self.now(), own, gid, qpn);
+        let moves = directory.take_moves();
+        drop(directory);
+        moves.iter().for_each(|moved| self.log(moved));
+        route
+    }
+
+    fn log(&self, Move { device, from, to }: &Move) {
+        let logged = self.logged_moves.load(Ordering::Relaxed);
+        if logged < MAX_LOGGED_MOVES {
+            self.logged_moves.store(logged + 1, Ordering::Relaxed);
+            tracing::warn!("datagrams to {device} moved from rail {from} to rail {to}");
+        }
+    }
+
+    /// Returns the rail for datagrams to multicast groups, as [`Directory::multicast_rail`] does.
+    pub(super) fn multicast_rail(&self, own: Qpn) -> usize {
+        lock(&self.directory).multicast_rail(self.now(), own)
+    }
+
+    /// Returns the GID and the number by which programs know the sender of a datagram, as [`Directory::identify`] does. If the sender is
+    /// unknown, first handles the messages that have arrived, because they were sent before the datagram.
+    pub(super) fn identify(&self, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
+        let known = lock(&self.directory).identify(rail, gid, qpn);
+        known.or_else(|| {
+            self.exchange();
+            lock(&self.directory).identify(rail, gid, qpn)
+        })
+    }
+
+    /// Runs `create` for the NIC of each rail that is alive. Returns `None` for a rail whose NIC is dead.
+    ///
+    /// # Errors
+    /// The error of the first NIC that is alive and refuses, after `undo` for the rails before it.
+    pub(super) fn on_each_rail<T>(
+        &self,
+        create: impl Fn(usize, &LocalNic) -> Result<T>,
+        undo: impl Fn(&LocalNic, T),
+    ) -> Result<Vec<Option<T>>> {
+        let mut created = Vec::with_capacity(self.nics.len());
+        for (rail, nic) in self.nics.iter().enumerate() {
+            match create(rail, nic) {
+                Ok(value) => created.push(Some(value)),
+                Err(mitra_verbs::Error::DeviceFatal) => created.push(None),
+                Err(error) => {
+                    for (nic, value) in self.nics.iter().zip(created) {
+                        value.into_iter().for_each(|value| undo(nic, value));
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(created)
+    }
+}

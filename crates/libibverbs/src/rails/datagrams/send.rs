@@ -1,0 +1,284 @@
+//! The send queue of a UD queue pair over several rails. Each send is posted on the rail that the directory chooses, once. A send whose way is
+//! not yet known waits, and so do the sends to the same destination after it. Sends complete in posting order.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mitra_verbs::{
+    Data, Error, PostError, QpState, Result, SendFlags, SendOp, SendWr, Srqn, UdDestination, WcOpcode,
+    WcStatus,
+};
+
+use super::address_handles::AddressHandle;
+use super::directory::{Route, is_multicast};
+use super::queue_pair::{LockedState, MultiRailUd};
+use crate::common::lock::lock;
+
+/// The sends that are posted and not completed, oldest first.
+#[derive(Default)]
+pub(super) struct SendQueue {
+    sends: VecDeque<Posted>,
+    /// The sequence number of the oldest send. On the rails, a send has its sequence number as `wr_id`.
+    first: u64,
+    /// The number of sends that are on no rail yet.
+    waiting: usize,
+}
+
+struct Posted {
+    wr_id: u64,
+    opcode: WcOpcode,
+    byte_len: u32,
+    signaled: bool,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The send is on no rail yet.
+    Waiting(SendWr, Option<Arc<AddressHandle>>),
+    OnRail(usize),
+    Done(WcStatus),
+}
+
+/// What became of the attempt to post a send on a rail.
+enum Attempt {
+    OnRail(usize),
+    /// The way is not yet known.
+    Waits,
+    Done(WcStatus),
+}
+
+impl SendQueue {
+    pub(super) fn len(&self) -> usize {
+        self.sends.len()
+    }
+
+    /// Returns whether a send is on a rail.
+    pub(super) fn is_on_rail(&self, rail: Option<usize>) -> bool {
+        self.sends.iter().any(|send| match send.stage {
+            Stage::OnRail(at) => rail.is_none_or(|rail| rail == at),
+            _ => false,
+        })
+    }
+
+    /// Records the completion of the send with a sequence number.
+    pub(super) fn complete(&mut self, sequence: u64, status: WcStatus) {
+        let index = sequence.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        if let Some(send) = index.and_then(|index| self.sends.get_mut(index))
+            && matches!(send.stage, Stage::OnRail(_))
+        {
+            send.stage = Stage::Done(status);
+        }
+    }
+
+    /// Completes all sends that are on a rail whose NIC is dead. A datagram may be lost, and is never sent again.
+    pub(super) fn give_up_rail(&mut self, rail: usize) {
+        for send in self.sends.iter_mut().filter(|send| matches!(send.stage, Stage::OnRail(at) if at == rail)) {
+            send.stage = Stage::Done(WcStatus::Success);
+        }
+    }
+
+    /// Flushes the sends that are on no rail.
+    pub(super) fn flush_waiting(&mut self) {
+        for send in self.sends.iter_mut().filter(|send| matches!(send.stage, Stage::Waiting(..))) {
+            send.stage = Stage::Done(WcStatus::Flushed);
+        }
+        self.waiting = 0;
+    }
+
+    /// Drops all sends.
+    pub(super) fn clear(&mut self) {
+        self.first += self.sends.len() as u64;
+        self.sends.clear();
+        self.waiting = 0;
+    }
+}
+
+impl MultiRailUd {
+    /// Posts sends in order, as `ibv_post_send(3)` does. Never blocks.
+    ///
+    /// # Errors
+    /// The index and the error of the first send that is refused. The sends before it are posted.
+    pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        let mut locked = lock(&self.locked);
+        let refused = self.check_all(&mut locked, wrs).err();
+        let accepted = refused.as_ref().map_or(wrs.len(), |refused| refused.index);
+        self.append(&mut locked, &wrs[..accepted]);
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Posts all sends or, if one of them is refused, none. Never blocks.
+    ///
+    /// # Errors
+    /// The index and the error of the first send that is refused.
+    pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        let mut locked = lock(&self.locked);
+        self.check_all(&mut locked, wrs)?;
+        self.append(&mut locked, wrs);
+        Ok(())
+    }
+
+    fn check_all(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
+        let depth = self.params.init.cap.send_wrs;
+        if locked.sends.len() + wrs.len() > depth as usize {
+            // Sends that the NICs have executed take no entries of a NIC's queue.
+            self.collect(locked);
+        }
+        for (index, wr) in wrs.iter().enumerate() {
+            self.check(locked, wr, index).map_err(|error| PostError { index, error })?;
+        }
+        Ok(())
+    }
+
+    /// Checks a send that is posted after `preceding` other sends of the same call, as a NIC does.
+    fn check(&self, locked: &LockedState, wr: &SendWr, preceding: usize) -> Result<()> {
+        let (state, qpn) = (locked.state, self.qpn);
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(Error::WrongState { call: "post_send", qpn, needs: "RTS, SQD, SQE or ERR", state });
+        }
+        if !self.params.network.is_any_alive() {
+            return Err(Error::DeviceFatal);
+        }
+        if wr.op.is_local() {
+            return Err(Error::Invalid(
+                "memory windows belong to RC and UC queue pairs (IBTA table 38); use one of these",
+            ));
+        }
+        if wr.ud.is_none() && matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) {
+            return Err(Error::Invalid("a UD send needs a destination; set `SendWr::ud`"));
+        }
+        if wr.remote_srq != Srqn::new(0) {
+            return Err(Error::Invalid(
+                "only XRC sends name a shared receive queue; leave `SendWr::remote_srq` 0",
+            ));
+        }
+        let cap = &self.params.init.cap;
+        let check_limit = |attribute, requested: u64, limit: u32| match requested > limit.into() {
+            true => Err(Error::Limit { attribute, requested, limit: limit.into() }),
+            false => Ok(()),
+        };
+        match &wr.data {
+            Data::Inline(_) if wr.op.is_read_or_atomic() => {
+                return Err(Error::Invalid("READ and atomics cannot use inline data; use registered memory"));
+            }
+            Data::Inline(bytes) => check_limit("bytes of inline data", bytes.len() as u64, cap.inline)?,
+            Data::Sges(list) => check_limit("gather entries of a send", list.len() as u64, cap.send_sges)?,
+        }
+        let limits = self.params.pd.failover().limits();
+        check_limit("bytes of a message", wr.data.len(), limits.message_bytes)?;
+        if locked.sends.len() + preceding >= cap.send_wrs as usize {
+            return Err(Error::QueueFull { queue: "send queue", qpn, depth: cap.send_wrs });
+        }
+        wr.ud.map_or(Ok(()), |to| self.params.network.address_handles.get(to.ah).map(drop))
+    }
+
+    fn append(&self, locked: &mut LockedState, wrs: &[SendWr]) {
+        for wr in wrs {
+            let handle = wr.ud.and_then(|to| self.params.network.address_handles.get(to.ah).ok());
+            let is_flushed = matches!(locked.state, QpState::Sqe | QpState::Err);
+            let stage = match is_flushed {
+                true => Stage::Done(WcStatus::Flushed),
+                false => Stage::Waiting(wr.clone(), handle),
+            };
+            locked.sends.waiting += usize::from(!is_flushed);
+            locked.sends.sends.push_back(Posted {
+                wr_id: wr.wr_id,
+                opcode: wr.op.wc_opcode(),
+                byte_len: wr.data.len() as u32,
+                signaled: self.params.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED),
+                stage,
+            });
+        }
+        self.post_waiting(locked);
+        self.report_sends(locked);
+    }
+
+    /// Posts the sends whose way is known, in order.
+    pub(super) fn post_waiting(&self, locked: &mut LockedState) {
+        if locked.sends.waiting == 0 || locked.state != QpState::Rts {
+            return;
+        }
+        for index in 0..locked.sends.sends.len() {
+            let sequence = locked.sends.first + index as u64;
+            let Stage::Waiting(wr, handle) = &locked.sends.sends[index].stage else { continue };
+            let stage = match self.try_post(locked, wr, handle.as_deref(), sequence) {
+                Attempt::Waits => continue,
+                Attempt::OnRail(rail) => Stage::OnRail(rail),
+                Attempt::Done(status) => Stage::Done(status),
+            };
+            locked.sends.sends[index].stage = stage;
+            locked.sends.waiting -= 1;
+        }
+        if locked.sends.waiting > 0 {
+            self.params.network.exchange();
+        }
+    }
+
+    /// Posts a send on the rail that the directory chooses. If the NIC of that rail has died, chooses again.
+    fn try_post(
+        &self,
+        locked: &LockedState,
+        wr: &SendWr,
+        handle: Option<&AddressHandle>,
+        sequence: u64,
+    ) -> Attempt {
+        for _ in 0..=locked.rails.len() {
+            match self.try_post_once(locked, wr, handle, sequence) {
+                Ok(attempt) => return attempt,
+                Err(Error::DeviceFatal) => self.params.network.observe_ports(),
+                // The send was checked, so the NIC has no room for another address handle.
+                Err(_) => return Attempt::Done(WcStatus::LocalQpOperation),
+            }
+        }
+        Attempt::Done(WcStatus::Success)
+    }
+
+    fn try_post_once(
+        &self,
+        locked: &LockedState,
+        wr: &SendWr,
+        handle: Option<&AddressHandle>,
+        sequence: u64,
+    ) -> Result<Attempt> {
+        let network = &self.params.network;
+        let (mut rail, mut ud) = (0, None);
+        if let (Some(to), Some(handle)) = (wr.ud, handle) {
+            let (gid, qpn) = if is_multicast(handle.gid) {
+                rail = network.multicast_rail(self.qpn);
+                (handle.gid, to.qpn)
+            } else {
+                match network.route(self.qpn, handle.gid, to.qpn) {
+                    Route::Wait => return Ok(Attempt::Waits),
+                    Route::To { rail: chosen, gid, qpn } => {
+                        rail = chosen;
+                        (gid, qpn)
+                    }
+                }
+            };
+            ud = Some(UdDestination { ah: handle.on_rail(network.nics(), rail, gid)?, qpn, qkey: to.qkey });
+        }
+        let Some(on_rail) = &locked.rails[rail] else { return Err(Error::DeviceFatal) };
+        let mut wr = SendWr { wr_id: sequence, ud, flags: wr.flags | SendFlags::SIGNALED, ..wr.clone() };
+        if let Data::Sges(list) = &mut wr.data {
+            let domain = self.params.pd.failover();
+            list.iter_mut().filter(|_| rail > 0).for_each(|sge| *sge = domain.translate(*sge, rail));
+        }
+        match network.nics()[rail].provider.post_send(on_rail.qpn, &[wr]) {
+            Ok(()) => Ok(Attempt::OnRail(rail)),
+            Err(refused) => Err(refused.error),
+        }
+    }
+
+    /// Pushes the completions of the oldest sends that are done.
+    pub(super) fn report_sends(&self, locked: &mut LockedState) {
+        while let Some(Posted { stage: Stage::Done(status), .. }) = locked.sends.sends.front() {
+            let status = *status;
+            let Some(send) = locked.sends.sends.pop_front() else { break };
+            locked.sends.first += 1;
+            if send.signaled || status != WcStatus::Success {
+                let mut wc = self.wc(send.wr_id, status, send.opcode);
+                wc.byte_len = send.byte_len;
+                self.params.send_cq.push(wc);
+            }
+        }
+    }
+}

@@ -1,0 +1,351 @@
+/* Datagrams between two processes with several rails, of which some fail. Queue pair numbers, GIDs and address handles stay valid. A datagram
+ * may be lost, so the first process sends a round again until it is answered. No datagram arrives twice. */
+#include "rail_faults.h"
+
+#include <sys/wait.h>
+#include <time.h>
+
+enum { QKEY = 0x11, GRH = 40, ROOM = GRH + 64, ROUNDS = 60, ATTEMPTS = 400, STOPS = 8, MULTICAST_QPN = 0xffffff };
+/* The round of the last datagrams. */
+static const uint32_t STOP = 0xffffffff;
+
+/* What a datagram contains. */
+struct message {
+	uint32_t round, attempt;
+};
+
+static struct end end;
+static struct ibv_qp *qp;
+static struct connection_data peer;
+static struct ibv_srq *srq;
+static int to_peer;
+static pid_t child;
+/* The work requests that were posted, and completed. They complete in order, so a completion has the number of those before it. */
+static uint64_t posted_receives, received, posted_sends, sent;
+
+static void tell(const void *data, size_t len)
+{
+	CHECK(write(to_peer, data, len) == (ssize_t)len);
+}
+
+static void hear(void *data, size_t len)
+{
+	CHECK(read(to_peer, data, len) == (ssize_t)len);
+}
+
+static void meet(void)
+{
+	char word = 0;
+	tell(&word, 1);
+	hear(&word, 1);
+}
+
+static char *room_of(uint64_t wr_id)
+{
+	return end.memory + wr_id % DEPTH * ROOM;
+}
+
+static void post_receive(void)
+{
+	struct ibv_sge sge = { (uintptr_t)room_of(posted_receives), ROOM, end.mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = posted_receives++, .sg_list = &sge, .num_sge = 1 }, *bad;
+	CHECK((srq ? ibv_post_srq_recv(srq, &wr, &bad) : ibv_post_recv(qp, &wr, &bad)) == 0);
+}
+
+static void set_up(void)
+{
+	struct ibv_qp_init_attr init = plain_init(&end);
+	init.qp_type = IBV_QPT_UD;
+	init.srq = srq;
+	CHECK(qp = ibv_create_qp(end.pd, &init));
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
+	for (int i = 0; i < DEPTH; i++)
+		post_receive();
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+	struct connection_data mine = connection_data_of(&end, qp);
+	tell(&mine, sizeof mine);
+	hear(&peer, sizeof peer);
+}
+
+static void post_message(struct ibv_ah *ah, uint32_t qpn, struct message message)
+{
+	struct ibv_sge sge = { (uintptr_t)&message, sizeof message, 0 };
+	struct ibv_send_wr wr = {
+		.wr_id = posted_sends++, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED,
+		.wr.ud = { ah, qpn, QKEY },
+	}, *bad;
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+}
+
+static struct ibv_ah *handle_for(union ibv_gid gid)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64 } };
+	struct ibv_ah *ah = ibv_create_ah(end.pd, &attr);
+	CHECK(ah);
+	return ah;
+}
+
+/* Polls once. Returns whether a datagram has arrived, which `wc` and `message` describe, and posts its receive again. */
+static bool poll_message(union ibv_gid to, struct ibv_wc *wc, struct message *message, struct ibv_grh *header)
+{
+	int n = ibv_poll_cq(end.cq, 1, wc);
+	CHECK(n >= 0);
+	if (n == 0)
+		return false;
+	CHECK(wc->status == IBV_WC_SUCCESS && wc->qp_num == qp->qp_num);
+	if (wc->opcode == IBV_WC_SEND) {
+		CHECK(wc->wr_id == sent++);
+		return false;
+	}
+	CHECK(wc->opcode == IBV_WC_RECV && wc->wr_id == received++);
+	CHECK(wc->byte_len == GRH + sizeof *message && wc->wc_flags & IBV_WC_GRH);
+	/* The sender has the number and the address that its program knows, on every rail. */
+	const char *room = room_of(wc->wr_id);
+	CHECK(wc->src_qp == peer.qpn);
+	CHECK(memcmp(room + 32, peer.gid.raw + 12, 4) == 0 && memcmp(room + 36, to.raw + 12, 4) == 0);
+	memcpy(message, room + GRH, sizeof *message);
+	memcpy(header, room, sizeof *header);
+	post_receive();
+	return true;
+}
+
+static double now(void)
+{
+	struct timespec time;
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+/* Checks that no datagram arrives twice. */
+static void check_new(struct message message)
+{
+	static bool seen[ROUNDS + 1][ATTEMPTS];
+	CHECK(message.round <= ROUNDS && message.attempt < ATTEMPTS && !seen[message.round][message.attempt]);
+	seen[message.round][message.attempt] = true;
+}
+
+/* Sends datagrams and waits for their answers. Calls `at_round` before each round. */
+static void ask(void (*at_round)(uint32_t))
+{
+	struct ibv_ah *ah = handle_for(peer.gid);
+	struct ibv_wc wc;
+	struct ibv_grh header;
+	struct message message;
+	for (uint32_t round = 1; round <= ROUNDS; round++) {
+		at_round(round);
+		for (uint32_t attempt = 1, answered = 0; !answered; attempt++) {
+			CHECK(attempt < ATTEMPTS);
+			post_message(ah, peer.qpn, (struct message){ round, attempt });
+			for (double until = now() + 0.1; !answered && now() < until;) {
+				if (poll_message(end.gid, &wc, &message, &header)) {
+					check_new(message);
+					answered = message.round == round;
+				}
+			}
+		}
+	}
+	for (int i = 0; i < STOPS; i++)
+		post_message(ah, peer.qpn, (struct message){ STOP, i });
+	while (sent < posted_sends)
+		poll_message(end.gid, &wc, &message, &header);
+	CHECK(ibv_destroy_ah(ah) == 0);
+}
+
+/* Answers datagrams, by the address in their header. */
+static void answer(void (*at_round)(uint32_t))
+{
+	struct ibv_wc wc;
+	struct ibv_grh header;
+	struct message message;
+	for (;;) {
+		if (!poll_message(end.gid, &wc, &message, &header))
+			continue;
+		if (message.round == STOP)
+			break;
+		check_new(message);
+		at_round(message.round);
+		struct ibv_ah *ah = ibv_create_ah_from_wc(end.pd, &wc, &header, 1);
+		CHECK(ah);
+		post_message(ah, wc.src_qp, message);
+		CHECK(ibv_destroy_ah(ah) == 0);
+	}
+	/* What is posted completes, whatever the rails do. */
+	while (sent < posted_sends)
+		poll_message(end.gid, &wc, &message, &header);
+}
+
+static void exchange(void (*of_asker)(uint32_t), void (*of_answerer)(uint32_t))
+{
+	uint32_t qpn;
+	set_up();
+	qpn = qp->qp_num;
+	meet();
+	if (child)
+		ask(of_asker);
+	else
+		answer(of_answerer);
+	CHECK(qp->qp_num == qpn && state_of(qp) == IBV_QPS_RTS);
+	union ibv_gid gid;
+	CHECK(ibv_query_gid(end.context, 1, 0, &gid) == 0 && memcmp(&gid, &end.gid, sizeof gid) == 0);
+	meet();
+	CHECK(ibv_destroy_qp(qp) == 0);
+}
+
+static void nothing(uint32_t round)
+{
+	(void)round;
+}
+
+static void link_down(uint32_t round)
+{
+	static bool done;
+	if (round >= 20 && !done) {
+		done = true;
+		fault("rail%d down", 0);
+	}
+}
+
+static void nic_dead(uint32_t round)
+{
+	static bool done;
+	if (round >= 20 && !done) {
+		done = true;
+		fault("rail%d nic-dead", 0);
+	}
+}
+
+static void nic_hung(uint32_t round)
+{
+	static bool done;
+	if (round >= 20 && !done) {
+		done = true;
+		fault("rail%d nic-hung", 0);
+	}
+}
+
+static void down_from_start(uint32_t round)
+{
+	if (round == 1)
+		link_down(20);
+}
+
+/* The rails fail in turn, and each is up again before the next fails. */
+static void in_turn(uint32_t round)
+{
+	static uint32_t last;
+	if (round % 10 != 0 || round == last)
+		return;
+	last = round;
+	int step = round / 10, rail = step % 2;
+	if (step > 1)
+		fault("rail%d up", 1 - rail);
+	fault("rail%d down", rail);
+}
+
+static void link_fails_at_asker(void) { exchange(link_down, nothing); }
+static void link_fails_at_answerer(void) { exchange(nothing, link_down); }
+static void nic_dies_at_asker(void) { exchange(nic_dead, nothing); }
+static void nic_dies_at_answerer(void) { exchange(nothing, nic_dead); }
+static void nic_hangs(void) { exchange(nic_hung, nothing); }
+static void both_nics_die(void) { exchange(nic_dead, nic_dead); }
+static void down_at_answerer(void) { exchange(nothing, down_from_start); }
+static void rails_fail_in_turn(void) { exchange(in_turn, nothing); }
+static void shared_queue(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	CHECK(srq = ibv_create_srq(end.pd, &init));
+	exchange(nothing, link_down);
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
+/* A queue pair sends to itself while its rails fail. */
+static void sends_to_itself(void)
+{
+	struct ibv_wc wc;
+	struct ibv_grh header;
+	struct message message;
+	set_up();
+	peer = connection_data_of(&end, qp);
+	struct ibv_ah *ah = handle_for(end.gid);
+	for (uint32_t round = 1; round <= ROUNDS; round++) {
+		in_turn(round);
+		for (uint32_t attempt = 1, arrived = 0; !arrived; attempt++) {
+			CHECK(attempt < ATTEMPTS);
+			post_message(ah, qp->qp_num, (struct message){ round, attempt });
+			for (double until = now() + 0.1; !arrived && now() < until;) {
+				if (poll_message(end.gid, &wc, &message, &header)) {
+					check_new(message);
+					arrived = message.round == round;
+				}
+			}
+		}
+	}
+	meet();
+	CHECK(ibv_destroy_ah(ah) == 0 && ibv_destroy_qp(qp) == 0);
+}
+
+/* Both processes are in a group. The first sends to it, and the second answers to the sender. */
+static void group(void)
+{
+	struct ibv_wc wc;
+	struct ibv_grh header;
+	struct message message;
+	union ibv_gid gid = mcast_gid(1);
+	set_up();
+	struct ibv_ah *to_group = handle_for(gid), *to_sender = handle_for(peer.gid);
+	if (!child)
+		CHECK(ibv_attach_mcast(qp, &gid, 0) == 0);
+	meet();
+	for (uint32_t round = 1; child && round <= ROUNDS; round++) {
+		link_down(round);
+		for (uint32_t attempt = 1, answered = 0; !answered; attempt++) {
+			CHECK(attempt < ATTEMPTS);
+			post_message(to_group, MULTICAST_QPN, (struct message){ round, attempt });
+			for (double until = now() + 0.1; !answered && now() < until;) {
+				if (poll_message(end.gid, &wc, &message, &header)) {
+					check_new(message);
+					answered = message.round == round;
+				}
+			}
+		}
+	}
+	for (message.round = 0; !child && message.round < ROUNDS;) {
+		if (poll_message(gid, &wc, &message, &header)) {
+			check_new(message);
+			post_message(to_sender, wc.src_qp, message);
+		}
+	}
+	meet();
+	if (!child) {
+		CHECK(ibv_destroy_qp(qp) == EBUSY);
+		CHECK(ibv_detach_mcast(qp, &gid, 0) == 0 && ibv_detach_mcast(qp, &gid, 0) == EINVAL);
+	}
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_ah(to_group) == 0 && ibv_destroy_ah(to_sender) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct scenario scenarios[] = {
+		{ "link_fails_at_asker", link_fails_at_asker }, { "link_fails_at_answerer", link_fails_at_answerer },
+		{ "nic_dies_at_asker", nic_dies_at_asker }, { "nic_dies_at_answerer", nic_dies_at_answerer }, { "nic_hangs", nic_hangs },
+		{ "both_nics_die", both_nics_die }, { "down_at_answerer", down_at_answerer }, { "rails_fail_in_turn", rails_fail_in_turn },
+		{ "shared_queue", shared_queue }, { "sends_to_itself", sends_to_itself }, { "group", group },
+	};
+	int fds[2], status;
+	mcast_gid(0); /* both ends use the same groups */
+	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+	child = fork();
+	CHECK(child >= 0);
+	to_peer = fds[child == 0];
+	close(fds[child != 0]);
+	alarm(60);
+	end = open_end();
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
+	if (child)
+		CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	return 0;
+}
