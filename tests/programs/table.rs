@@ -435,6 +435,15 @@ static SECTIONS: &[Section] = &[
         fails: &[],
     },
     Section {
+        title: "Two rails, of which one fails: datagrams",
+        about: "A run of a given duration does not wait for the datagrams that are lost when the rail fails.",
+        under: &["--rails", "2"],
+        fault: Some("rail0 down at 1s"),
+        shape: Shape::Pair,
+        works: &["ib_send_bw -F -c UD -D 4 -s 1024"],
+        fails: &[],
+    },
+    Section {
         title: "Two rails, of which one fails: OpenMPI",
         about: "The link of each process's first rail goes down after its NIC has executed the 500th request.",
         under: &["--rails", "2"],

@@ -108,7 +108,8 @@ mod tests {
             }
             assert_eq!((&grh[22..24], grh[29]), (&[0, 100][..], 17));
             // The ones' complement sum over a header with its checksum is 0xffff (RFC 1071).
-            let words = grh[20..].chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+            let words =
+                grh[20..].chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
             let sum: u32 = words.sum();
             assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
         }

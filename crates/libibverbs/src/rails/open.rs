@@ -11,7 +11,7 @@ use mitra_verbs::{Gid, Result};
 
 use super::fault_control::FaultControl;
 use super::rail_set::RailSet;
-use super::rendezvous::limits_of_nic;
+use super::rendezvous::{limits_of_further_rail, limits_of_nic};
 use super::virtual_qps::MultiRail;
 use super::{async_event_thread, progress_thread};
 use crate::common::errno::system_error;
@@ -79,6 +79,9 @@ fn open_rails() -> Result<Arc<RailSet>> {
     };
     if let [config] = &mut configs[..] {
         config.limits = limits_of_nic(config.limits);
+    }
+    for config in configs.iter_mut().skip(1) {
+        config.limits = limits_of_further_rail(config.limits);
     }
     let nics = configs
         .into_iter()

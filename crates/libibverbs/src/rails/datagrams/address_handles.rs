@@ -52,7 +52,11 @@ impl AddressHandles {
                 let limit = self.nics[0].provider.attr().limits.ahs;
                 if handles.len() >= limit as usize {
                     let requested = handles.len() as u64 + 1;
-                    return Err(Error::Limit { attribute: "address handles", requested, limit: limit.into() });
+                    return Err(Error::Limit {
+                        attribute: "address handles",
+                        requested,
+                        limit: limit.into(),
+                    });
                 }
                 let is_free = |id: &AhId| !handles.contains_key(id);
                 (FIRST_WITHOUT_RAIL_0..u32::MAX).map(AhId).find(is_free).ok_or(Error::DeviceFatal)?

@@ -7,7 +7,7 @@
 //! While a program sends, the device asks on all rails in short intervals, so it learns which rails answer. A device whose ports change tells
 //! the others at once. A device that does not answer is addressed on rail 0 only, as on a device with one rail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -115,6 +115,8 @@ struct Peer {
     /// The rail of its datagrams.
     current: usize,
     qps: QpTable,
+    /// The queue pairs of this device that it asked for, so it knows their numbers.
+    told: BTreeSet<Qpn>,
     /// The time of its last message.
     heard: Duration,
     /// The time of the last datagram to it.
@@ -203,6 +205,7 @@ impl Directory {
     pub(super) fn remove_qp(&mut self, qpn: Qpn) {
         self.own_qps.remove(qpn);
         self.announced.remove(&qpn);
+        self.peers.values_mut().for_each(|peer| _ = peer.told.remove(&qpn));
         self.destinations.retain(|destination, _| destination.own != qpn);
     }
 
@@ -225,7 +228,13 @@ impl Directory {
 
     /// Handles a message that has arrived on `rail` from the address `from`, and returns the answer. A message whose sender does not state the
     /// address from which it comes is ignored.
-    pub(super) fn handle(&mut self, now: Duration, rail: usize, from: Gid, message: Reach) -> Option<Outgoing> {
+    pub(super) fn handle(
+        &mut self,
+        now: Duration,
+        rail: usize,
+        from: Gid,
+        message: Reach,
+    ) -> Option<Outgoing> {
         let Reach { kind, device, qp } = message;
         let gid = device.gids[0];
         if device.gids.get(rail) != Some(&from) || gid == self.own_gid() || !self.accept(now, rail, device) {
@@ -240,6 +249,10 @@ impl Directory {
             ReachKind::Ask { device, qpn } if device == self.own.gids[0] => {
                 peer.asked = Some(now);
                 let qp = self.own_qps.numbers(qpn);
+                if peer.told.len() >= MAX_QPS {
+                    peer.told.pop_first();
+                }
+                peer.told.extend(qp.as_ref().map(|qp| qp.qpn));
                 let message = Reach { kind: ReachKind::Answer { qpn }, device: self.own.clone(), qp };
                 Some(Outgoing { rail, to: Some(from), message })
             }
@@ -276,10 +289,18 @@ impl Directory {
         for (rail, of_rail) in address.gids.iter().enumerate() {
             self.by_address.insert((rail, *of_rail), gid);
         }
-        let misses = vec![0; address.gids.len()];
-        let qps = QpTable::default();
-        let peer =
-            Peer { address, misses, current: 0, qps, heard: now, sent, asked: None, next_probe: now, tells_left: 0 };
+        let peer = Peer {
+            misses: vec![0; address.gids.len()],
+            address,
+            current: 0,
+            qps: QpTable::default(),
+            told: BTreeSet::new(),
+            heard: now,
+            sent,
+            asked: None,
+            next_probe: now,
+            tells_left: 0,
+        };
         self.peers.insert(gid, peer);
         true
     }
@@ -305,7 +326,10 @@ impl Directory {
         let destination = Destination { gid, qpn, own };
         if !self.destinations.contains_key(&destination) {
             self.make_room(now);
-            let answer = Answer::Awaited;
+            // The answer to a device that has asked need not wait: both ends know both queue pairs.
+            let is_known = |peer: &Peer| peer.qps.qps.contains_key(&qpn) && peer.told.contains(&own);
+            let is_found = self.peers.get(&gid).is_some_and(is_known);
+            let answer = if is_found { Answer::Found } else { Answer::Awaited };
             let resolution = Resolution { since: now, answer, next_ask: now, questions: 0, used: now };
             self.destinations.insert(destination, resolution);
             self.next_transmit = now;
@@ -374,7 +398,8 @@ impl Directory {
     pub(super) fn identify(&self, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
         if rail == 0 {
             let is_of_rail_0 = gid == self.own_gid() || self.by_address.contains_key(&(0, gid));
-            let is_of_other = |rail: usize| self.own.gids[rail] == gid || self.by_address.contains_key(&(rail, gid));
+            let is_of_other =
+                |rail: usize| self.own.gids[rail] == gid || self.by_address.contains_key(&(rail, gid));
             return (is_of_rail_0 || !(1..self.own.gids.len()).any(is_of_other)).then_some((gid, qpn));
         }
         let (device, qps) = if self.own.gids.get(rail) == Some(&gid) {

@@ -223,7 +223,9 @@ impl MultiRailUd {
         let (taken, domain) = match &self.params.srq {
             Some(srq) => (srq.queue().take_for(datagram.len() as u64), srq.queue().domain()),
             None => {
-                let fits = |wr: &RecvWr| wr.sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>() >= datagram.len() as u64;
+                let fits = |wr: &RecvWr| {
+                    wr.sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>() >= datagram.len() as u64
+                };
                 let taken = locked.receives.front().is_some_and(fits).then(|| locked.receives.pop_front());
                 (taken.flatten(), self.domain())
             }

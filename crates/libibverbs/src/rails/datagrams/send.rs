@@ -72,7 +72,8 @@ impl SendQueue {
 
     /// Completes all sends that are on a rail whose NIC is dead. A datagram may be lost, and is never sent again.
     pub(super) fn give_up_rail(&mut self, rail: usize) {
-        for send in self.sends.iter_mut().filter(|send| matches!(send.stage, Stage::OnRail(at) if at == rail)) {
+        for send in self.sends.iter_mut().filter(|send| matches!(send.stage, Stage::OnRail(at) if at == rail))
+        {
             send.stage = Stage::Done(WcStatus::Success);
         }
     }

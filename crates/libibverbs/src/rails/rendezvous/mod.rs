@@ -28,7 +28,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mitra_failover::{ConnectInfo, LocalNic};
-use mitra_verbs::{Error, Gid, Qpn, Result};
+use mitra_verbs::{Error, Gid, Limits, Qpn, Result};
 
 use self::gsi_qp::GsiQp;
 pub(super) use self::message::Subject;
@@ -250,6 +250,13 @@ pub(super) fn connection_data(answer: Answer) -> Result<ConnectInfo> {
     ConnectInfo::decode(&answer.ok_or(Error::Invalid(
         "the peer has no such queue pair over several rails; run both ends with the same number of --rails",
     ))?)
+}
+
+/// Returns the limits of a NIC of another rail than rail 0 on which a program's UD queue pairs can be attached to as many multicast groups as
+/// `limits` permits, beside the group of the rendezvous.
+pub(super) fn limits_of_further_rail(limits: Limits) -> Limits {
+    let Limits { mcast_groups, mcast_attached, .. } = limits;
+    Limits { mcast_groups: mcast_groups + 1, mcast_attached: mcast_attached + 1, ..limits }
 }
 
 /// A query of this end. Dropping the value cancels the query.

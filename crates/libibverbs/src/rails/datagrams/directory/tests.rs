@@ -223,7 +223,11 @@ fn copies_of_multicast_datagrams_on_other_rails_have_no_sender() {
     world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
     world.run(2 * MS);
     assert_eq!(world.ends[0].identify(1, gid(1, 0), QPN), None, "sent on rail 0, arrived on rail 1");
-    assert_eq!(world.ends[0].identify(0, gid(1, 1), number(QPN, 1)), None, "sent on rail 1, arrived on rail 0");
+    assert_eq!(
+        world.ends[0].identify(0, gid(1, 1), number(QPN, 1)),
+        None,
+        "sent on rail 1, arrived on rail 0"
+    );
     assert_eq!(world.ends[0].identify(0, gid(0, 1), number(QPN, 1)), None, "its own copy");
 }
 
@@ -243,7 +247,8 @@ fn false_addresses_do_not_displace_a_device_that_is_alive() {
     world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
     world.run(2 * MS);
     let before = world.ends[0].clone();
-    let claim = |gids: Vec<Gid>| Reach { kind: ReachKind::Tell, device: DeviceAddress { gids, up: 0b11 }, qp: None };
+    let claim =
+        |gids: Vec<Gid>| Reach { kind: ReachKind::Tell, device: DeviceAddress { gids, up: 0b11 }, qp: None };
     let (now, liar) = (world.now, gid(7, 1));
     let end = &mut world.ends[0];
     assert_eq!(end.handle(now, 1, liar, claim(vec![gid(1, 0), gid(1, 1)])), None, "not where it comes from");
