@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use mitra_verbs::{Gid, Qpn};
 
+use super::qp_table::{MAX_QPS, QpTable};
 use crate::rails::rendezvous::{DeviceAddress, QpNumbers, RailMask, Reach, ReachKind};
 
 /// The time for which the first datagram to a queue pair waits for an answer.
@@ -37,8 +38,6 @@ const QUESTIONS_PER_GROUP: u32 = 4;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of devices that are known.
 const MAX_PEERS: usize = 1 << 10;
-/// The maximum number of queue pairs of a device that are known.
-const MAX_QPS: usize = 1 << 12;
 /// The maximum number of destinations.
 const MAX_DESTINATIONS: usize = 1 << 13;
 
@@ -67,43 +66,6 @@ pub(super) struct Move {
     pub(super) device: Gid,
     pub(super) from: usize,
     pub(super) to: usize,
-}
-
-/// The queue pairs of one device, by the number that programs know and by the number on a rail.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct QpTable {
-    qps: BTreeMap<Qpn, Vec<Qpn>>,
-    by_number: BTreeMap<(usize, Qpn), Qpn>,
-}
-
-impl QpTable {
-    fn insert(&mut self, QpNumbers { qpn, on_rails }: QpNumbers) {
-        if self.qps.get(&qpn) == Some(&on_rails) {
-            return;
-        }
-        self.remove(qpn);
-        if self.qps.len() >= MAX_QPS
-            && let Some((&first, _)) = self.qps.first_key_value()
-        {
-            self.remove(first);
-        }
-        for (rail, &number) in on_rails.iter().enumerate().filter(|(_, number)| **number != ANY_QPN) {
-            self.by_number.insert((rail, number), qpn);
-        }
-        self.qps.insert(qpn, on_rails);
-    }
-
-    fn remove(&mut self, qpn: Qpn) {
-        for (rail, number) in self.qps.remove(&qpn).into_iter().flatten().enumerate() {
-            if self.by_number.get(&(rail, number)) == Some(&qpn) {
-                self.by_number.remove(&(rail, number));
-            }
-        }
-    }
-
-    fn numbers(&self, qpn: Qpn) -> Option<QpNumbers> {
-        self.qps.get(&qpn).map(|on_rails| QpNumbers { qpn, on_rails: on_rails.clone() })
-    }
 }
 
 /// Another device.

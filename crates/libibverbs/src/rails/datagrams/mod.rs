@@ -6,14 +6,18 @@
 //! sender's program knows.
 //!
 //! - [`directory`] is the state machine that knows where devices and their queue pairs can be reached, and chooses rails.
+//!   [`qp_table`] holds the numbers of the queue pairs of one device.
 //! - [`network`] drives it: it exchanges its messages through the rendezvous, and observes the ports.
 //! - [`address_handles`] holds the program's address handles, which are valid on all rails.
 //! - [`arrivals`] receives datagrams in memory of its own on each rail.
-//! - [`queue_pair`] is the queue pair, and [`send`] its send queue.
+//! - [`queue_pair`] is the queue pair, and [`rail_qp`] its part on one rail. [`send`] posts its sends, and [`send_queue`] holds them.
 
 pub(crate) mod address_handles;
 mod arrivals;
 mod directory;
 pub(crate) mod network;
+mod qp_table;
 pub(crate) mod queue_pair;
+mod rail_qp;
 mod send;
+mod send_queue;

@@ -3,16 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use mitra_failover::{Domain, LocalNic};
+use mitra_failover::Domain;
 use mitra_verbs::{
-    AsyncEvent, CqId, Error, GRH_LEN, Gid, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpStatus, QpType,
-    Qpn, RecvWr, Result, SqDrain, Wc, WcOpcode, WcStatus, check_modify,
+    AsyncEvent, Error, GRH_LEN, Gid, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr,
+    Result, SqDrain, Wc, WcOpcode, WcStatus, check_modify,
 };
 
 use super::arrivals::{Arrivals, slot_of};
 use super::directory::is_multicast;
 use super::network::DatagramNetwork;
-use super::send::SendQueue;
+use super::rail_qp::{RailQp, create_on, destroy_on};
+use super::send_queue::SendQueue;
 use crate::common::grh;
 use crate::common::lock::lock;
 use crate::rails::protection_domain::MultiRailPd;
@@ -35,12 +36,6 @@ pub(crate) struct DatagramParams {
     /// Reports an asynchronous event to the program.
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
     pub(crate) network: Arc<DatagramNetwork>,
-}
-
-/// The queue pair of one rail.
-pub(super) struct RailQp {
-    pub(super) qpn: Qpn,
-    cq: CqId,
 }
 
 /// The state of a queue pair that changes after creation.
@@ -468,23 +463,6 @@ impl MultiRailUd {
             vendor_err: 0,
         }
     }
-}
-
-/// Creates the queue pair of a rail with a completion queue of its own, whose events wake the progress thread.
-fn create_on(nic: &LocalNic, init: &QpInitAttr, slots: u32) -> Result<RailQp> {
-    let cap = QpCap { recv_wrs: slots, recv_sges: 1, ..init.cap };
-    let cq = nic.provider.create_cq(cap.send_wrs + slots, nic.channel.as_ref())?;
-    let on_rail = QpInitAttr { pd: nic.pd, send_cq: cq, recv_cq: cq, srq: None, cap, ..*init };
-    let created = nic.provider.create_qp(&on_rail).map(|qpn| RailQp { qpn, cq });
-    if created.is_err() {
-        let _ = nic.provider.destroy_cq(cq); // the first error is reported
-    }
-    created
-}
-
-fn destroy_on(nic: &LocalNic, qp: &RailQp) -> Result<()> {
-    nic.provider.destroy_qp(qp.qpn)?;
-    nic.provider.destroy_cq(qp.cq)
 }
 
 impl CompletionSource for MultiRailUd {

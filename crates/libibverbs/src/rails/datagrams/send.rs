@@ -1,43 +1,15 @@
-//! The send queue of a UD queue pair over several rails. Each send is posted on the rail that the directory chooses, once. A send whose way is
+//! Posting sends on a UD queue pair over several rails. Each send is posted on the rail that the directory chooses, once. A send whose way is
 //! not yet known waits, and so do the sends to the same destination after it. Sends complete in posting order.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use mitra_verbs::{
-    Data, Error, PostError, QpState, Result, SendFlags, SendOp, SendWr, Srqn, UdDestination, WcOpcode,
-    WcStatus,
+    Data, Error, PostError, QpState, Result, SendFlags, SendOp, SendWr, Srqn, UdDestination, WcStatus,
 };
 
 use super::address_handles::AddressHandle;
 use super::directory::{Route, is_multicast};
 use super::queue_pair::{LockedState, MultiRailUd};
+use super::send_queue::{Posted, Stage};
 use crate::common::lock::lock;
-
-/// The sends that are posted and not completed, oldest first.
-#[derive(Default)]
-pub(super) struct SendQueue {
-    sends: VecDeque<Posted>,
-    /// The sequence number of the oldest send. On the rails, a send has its sequence number as `wr_id`.
-    first: u64,
-    /// The number of sends that are on no rail yet.
-    waiting: usize,
-}
-
-struct Posted {
-    wr_id: u64,
-    opcode: WcOpcode,
-    byte_len: u32,
-    signaled: bool,
-    stage: Stage,
-}
-
-enum Stage {
-    /// The send is on no rail yet.
-    Waiting(SendWr, Option<Arc<AddressHandle>>),
-    OnRail(usize),
-    Done(WcStatus),
-}
 
 /// What became of the attempt to post a send on a rail.
 enum Attempt {
@@ -45,53 +17,6 @@ enum Attempt {
     /// The way is not yet known.
     Waits,
     Done(WcStatus),
-}
-
-impl SendQueue {
-    pub(super) fn len(&self) -> usize {
-        self.sends.len()
-    }
-
-    /// Returns whether a send is on a rail.
-    pub(super) fn is_on_rail(&self, rail: Option<usize>) -> bool {
-        self.sends.iter().any(|send| match send.stage {
-            Stage::OnRail(at) => rail.is_none_or(|rail| rail == at),
-            _ => false,
-        })
-    }
-
-    /// Records the completion of the send with a sequence number.
-    pub(super) fn complete(&mut self, sequence: u64, status: WcStatus) {
-        let index = sequence.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
-        if let Some(send) = index.and_then(|index| self.sends.get_mut(index))
-            && matches!(send.stage, Stage::OnRail(_))
-        {
-            send.stage = Stage::Done(status);
-        }
-    }
-
-    /// Completes all sends that are on a rail whose NIC is dead. A datagram may be lost, and is never sent again.
-    pub(super) fn give_up_rail(&mut self, rail: usize) {
-        for send in self.sends.iter_mut().filter(|send| matches!(send.stage, Stage::OnRail(at) if at == rail))
-        {
-            send.stage = Stage::Done(WcStatus::Success);
-        }
-    }
-
-    /// Flushes the sends that are on no rail.
-    pub(super) fn flush_waiting(&mut self) {
-        for send in self.sends.iter_mut().filter(|send| matches!(send.stage, Stage::Waiting(..))) {
-            send.stage = Stage::Done(WcStatus::Flushed);
-        }
-        self.waiting = 0;
-    }
-
-    /// Drops all sends.
-    pub(super) fn clear(&mut self) {
-        self.first += self.sends.len() as u64;
-        self.sends.clear();
-        self.waiting = 0;
-    }
 }
 
 impl MultiRailUd {
