@@ -152,6 +152,9 @@ const OF_RENDEZVOUS: ObjectCounts = ObjectCounts { qps: 1, cqs: 2, mrs: 1 };
 /// messages, a completion log and a bounce ring. A queue pair that binds windows of type 1 takes one more queue pair and completion queue.
 const OF_QP: ObjectCounts = ObjectCounts { qps: 2, cqs: 2, mrs: 3 };
 
+/// The maximum number of virtual queue pairs. Each has completion channels of its own, which take descriptors.
+const MAX_QPS: u32 = 1 << 10;
+
 struct ObjectCounts {
     qps: u32,
     cqs: u32,
@@ -166,7 +169,8 @@ fn limits(failover: &Domain, log: bool) -> Limits {
     let wrs = if log { limits.wrs / 2 } else { limits.wrs };
     let left = |all: u32, taken: u32| all.saturating_sub(taken);
     // At most half of the completion queues are those of virtual queue pairs.
-    let qps = (left(limits.qps, OF_RENDEZVOUS.qps) / OF_QP.qps).min(limits.cqs / 2 / OF_QP.cqs);
+    let room = (left(limits.qps, OF_RENDEZVOUS.qps) / OF_QP.qps).min(limits.cqs / 2 / OF_QP.cqs);
+    let qps = room.min(MAX_QPS);
     Limits {
         wrs,
         pds: left(limits.pds, 1),

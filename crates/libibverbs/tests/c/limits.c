@@ -103,7 +103,7 @@ static void requests(void)
 /* The number of objects. A destroyed object makes room for another. */
 static void objects(void)
 {
-	enum { MOST = 1 << 13 };
+	enum { MOST = 1 << 16 };
 	static void *made[MOST];
 	CHECK(device.max_pd < MOST && device.max_srq < MOST);
 	for (int round = 0; round < 3; round++) {
