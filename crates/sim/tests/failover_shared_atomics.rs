@@ -21,6 +21,8 @@ const INCREMENTS: u64 = 100;
 /// The maximum number of atomics that a client has in flight.
 const DEPTH: u64 = 8;
 const PEER_TIMEOUT: Duration = Duration::from_millis(400);
+/// How long both ends must have been able to use a preferred rail.
+const FAILBACK_DELAY: Duration = Duration::from_millis(2);
 
 fn config() -> Config {
     let mut config = Config { send_wrs: 16, recv_wrs: 4, peer_timeout: PEER_TIMEOUT, ..Config::default() };
@@ -271,10 +273,11 @@ fn add_faults(setup: &mut Setup, rng: &mut Prng, rails: usize) {
 }
 
 /// Runs the clients through random failures of links. Returns the setup at the end, and whether the counts are right.
-fn run_random(seed: u64, shares: bool) -> (Setup, Result<(), String>) {
+fn run_random(seed: u64, shares: bool, preferred: Option<u8>) -> (Setup, Result<(), String>) {
     let rng = &mut Prng::stream(seed, "setup");
     let rails = rng.between(2, 3) as u8;
     let mut setup = Setup::new(seed, rails, world_of(seed), shares);
+    (setup.config.preferred_rail, setup.config.failback_delay) = (preferred, FAILBACK_DELAY);
     for n in 0..CLIENTS as u64 {
         setup.add_client((seed + n).is_multiple_of(3), INCREMENTS);
     }
@@ -297,7 +300,7 @@ fn run_random(seed: u64, shares: bool) -> (Setup, Result<(), String>) {
 fn clients_lose_no_update_through_link_failures() {
     let mut moved = 0;
     for seed in seeds(1_000) {
-        let (mut setup, checked) = run_random(seed, true);
+        let (mut setup, checked) = run_random(seed, true, None);
         checked.unwrap_or_else(|error| panic!("seed {seed}: {error}\n{}", reproduce_command(seed)));
         assert_eq!(setup.close_reasons(), [None; CLIENTS], "seed {seed}\n{}", reproduce_command(seed));
         let found: usize = setup.clients.iter().map(|client| client.borrow().found.len()).sum();
@@ -311,10 +314,30 @@ fn clients_lose_no_update_through_link_failures() {
     assert!(moved > 0);
 }
 
+/// The same with a preferred rail: the home also moves while it works.
+#[test]
+fn clients_that_prefer_a_rail_lose_no_update() {
+    let mut returned = 0;
+    for seed in seeds(200) {
+        let (mut setup, checked) = run_random(seed, true, Some(seed as u8 % 2));
+        checked.unwrap_or_else(|error| panic!("seed {seed}: {error}\n{}", reproduce_command(seed)));
+        assert_eq!(setup.close_reasons(), [None; CLIENTS], "seed {seed}\n{}", reproduce_command(seed));
+        let found: usize = setup.clients.iter().map(|client| client.borrow().found.len()).sum();
+        assert_eq!(found as u64, CLIENTS as u64 * INCREMENTS, "seed {seed}: all atomics were decided");
+        setup.world.heal();
+        setup.world.run_for(PEER_TIMEOUT);
+        let together = setup.run_until_together();
+        assert!(together, "seed {seed}: rails {:?}\n{}", setup.rails(), reproduce_command(seed));
+        returned += u32::from(setup.rails()[0][0] == seed as usize % 2);
+    }
+    println!("the home is the preferred rail in the end: {returned}");
+    assert!(returned > 0);
+}
+
 /// The hazard: the same workload without the rule.
 #[test]
 fn without_sharing_clients_lose_updates() {
-    let losing: Vec<String> = seeds(400).filter_map(|seed| run_random(seed, false).1.err()).collect();
+    let losing: Vec<String> = seeds(400).filter_map(|seed| run_random(seed, false, None).1.err()).collect();
     println!("{} seeds lose updates: {losing:?}", losing.len());
     assert!(!losing.is_empty() || seeds(400).count() < 400, "no run lost an update");
 }
@@ -354,6 +377,50 @@ fn all_clients_follow_the_first_that_leaves_the_home() {
     setup.set_link(1, 0, false);
     (0..3).for_each(|n| setup.add_work(n, 50));
     setup.assert_all_done_on(1);
+}
+
+impl Setup {
+    /// Returns the epoch of the vQP that has moved most often.
+    fn highest_epoch(&self) -> u16 {
+        let server = self.server.borrow();
+        server.iter().filter_map(|vqp| vqp.last_failover()).map(|report| report.epoch).max().unwrap_or(0)
+    }
+}
+
+/// All clients prefer rail 0, and the first loses it for a while.
+#[test]
+fn home_moves_back_to_the_preferred_rail() {
+    let mut setup = Setup::new(1, 2, quiet_world(), true);
+    (setup.config.preferred_rail, setup.config.failback_delay) = (Some(0), FAILBACK_DELAY);
+    (0..3).for_each(|n| setup.add_client(n == 1, 50));
+    setup.assert_all_done_on(0);
+    setup.set_link(1, 0, false);
+    setup.world.run_for(FAILBACK_DELAY / 2);
+    setup.set_link(1, 0, true);
+    (0..3).for_each(|n| setup.add_work(n, 50));
+    setup.assert_all_done_on(0);
+    assert!(setup.highest_epoch() > 0, "the home has moved");
+}
+
+/// All clients prefer rail 0, and the first cannot use it. The others move the home there again and again, and the first moves it away. Each
+/// move uses up an epoch of all vQPs, so the pauses before the failbacks grow.
+#[test]
+fn home_rarely_returns_to_a_preferred_rail_that_a_client_cannot_use() {
+    let mut setup = Setup::new(1, 2, quiet_world(), true);
+    (setup.config.preferred_rail, setup.config.failback_delay) = (Some(0), FAILBACK_DELAY);
+    (0..3).for_each(|n| setup.add_client(n == 1, 50));
+    setup.assert_all_done_on(0);
+    setup.set_link(1, 0, false);
+    let mut epochs = Vec::new();
+    for _ in 0..8 {
+        (0..3).for_each(|n| setup.add_work(n, 20));
+        assert!(setup.run(Duration::from_secs(20)), "{:?}, {:?}", setup.rails(), setup.close_reasons());
+        setup.world.run_for(PEER_TIMEOUT * 5);
+        epochs.push(setup.highest_epoch());
+    }
+    assert_eq!((setup.check(), setup.close_reasons()), (Ok(()), vec![None; 3]));
+    let (early, late) = (epochs[3], epochs[7] - epochs[3]);
+    assert!(late * 2 <= early, "the home does not settle: {epochs:?}");
 }
 
 #[test]

@@ -6,6 +6,9 @@ use mitra_verbs::Time;
 
 use super::{Phase, RailNegotiation};
 
+/// The longest pause before a failback, unless the configured delay or the peer timeout is longer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
 /// The rail to which a vQP moves back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Preference {
@@ -14,21 +17,62 @@ pub(super) struct Preference {
     delay: Duration,
     /// The time since which both ends can use the rail, as far as this end knows. `None` if they cannot, or if it is active.
     usable_since: Option<Time>,
+    /// Whether the vQP is on another rail.
+    is_away: bool,
+    /// The time at which the vQP came back to the rail. `None` if it is away or never left.
+    back_since: Option<Time>,
+    /// The number of stays on the rail in a row that were short. Each doubles the delay of the next failback: a rail that fails again and
+    /// again, or a home rail that another vQP cannot use, would otherwise use up an epoch of the vQP each time.
+    short_stays: u32,
+}
+
+impl Preference {
+    /// The time for which both ends must be able to use the rail before the next failback.
+    fn pause(&self, peer_timeout: Duration) -> Duration {
+        let longest = LONGEST_PAUSE.max(self.delay).max(peer_timeout);
+        self.delay.saturating_mul(1 << self.short_stays.min(30)).min(longest)
+    }
+
+    /// Records whether the vQP is on the rail now.
+    fn note_active(&mut self, now: Time, is_on_rail: bool, peer_timeout: Duration) {
+        if is_on_rail && core::mem::take(&mut self.is_away) {
+            self.back_since = Some(now);
+        }
+        let long_stay = self.pause(peer_timeout).max(peer_timeout);
+        if self.back_since.is_some_and(|since| now.saturating_since(since) >= long_stay) {
+            (self.back_since, self.short_stays) = (None, 0);
+        }
+        if !is_on_rail {
+            self.is_away = true;
+            self.short_stays = self.short_stays.saturating_add(u32::from(self.back_since.take().is_some()));
+        }
+    }
 }
 
 impl RailNegotiation {
-    /// Makes the vQP move to `rail` when both ends have been able to use it for `delay`.
+    /// Makes the vQP move to `rail` when both ends have been able to use it for `delay`, doubled for each of the last stays on the rail that
+    /// was shorter than the peer timeout.
     pub fn prefer(&mut self, rail: usize, delay: Duration) {
-        self.preference = Some(Preference { rail: rail as u8, delay, usable_since: None });
+        let rail = rail as u8;
+        self.preference = Some(Preference {
+            rail,
+            delay,
+            usable_since: None,
+            is_away: false,
+            back_since: None,
+            short_stays: 0,
+        });
     }
 
     /// Proposes the preferred rail if its time has come. The vQP stays on the active rail if the peer refuses.
     pub fn drive_failback(&mut self, now: Time) {
         let Some(mut preference) = self.preference else { return };
+        preference.note_active(now, self.active == preference.rail, self.peer_timeout);
         let is_calm = self.is_move_confirmed() && !self.is_stranded() && self.active != preference.rail;
         if is_calm && self.is_usable(preference.rail) {
             let since = *preference.usable_since.get_or_insert(now);
-            if now.saturating_since(since) >= preference.delay && self.may_begin_move(now) {
+            if now.saturating_since(since) >= preference.pause(self.peer_timeout) && self.may_begin_move(now)
+            {
                 preference.usable_since = None; // after a refusal, the delay begins again
                 self.propose_rail(now, preference.rail);
                 if let Phase::Moving(m) = &mut self.phase {
@@ -44,6 +88,6 @@ impl RailNegotiation {
     /// The time at which [`RailNegotiation::drive_failback`] proposes the preferred rail. `None` if both ends cannot use it, or if it is active.
     pub fn failback_at(&self) -> Option<Time> {
         let preference = self.preference?;
-        Some((preference.usable_since? + preference.delay).max(self.pause_end()))
+        Some((preference.usable_since? + preference.pause(self.peer_timeout)).max(self.pause_end()))
     }
 }
