@@ -420,7 +420,7 @@ fn vqp_moves_back_to_the_preferred_rail() {
             rounds += 1;
             while pair.vqps[0].active_rail() != preferred || pair.vqps[1].active_rail() != preferred {
                 pair.exchange(rounds);
-                pair.poll_times(&[0, 1], 3 << failures); // the stays are short, so the delay doubles each time
+                pair.poll_times(&[0, 1], 6 << failures); // the stays are short, so the delay doubles each time
                 rounds += 1;
                 assert!(rounds < 1000, "the vQP does not move back");
             }
