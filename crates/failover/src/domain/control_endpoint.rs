@@ -81,11 +81,8 @@ impl Domain {
         if let Some(endpoint) = joined {
             return Ok(endpoint);
         }
-        let is_taken = shared[rail].upgrade().is_some_and(|endpoint| !lock(&endpoint.state).destroyed);
         let endpoint = ControlEndpoint::new(&self.nics[rail], false, MAX_RECVS, cookie, qkey)?;
-        if !is_taken {
-            shared[rail] = Arc::downgrade(&endpoint);
-        }
+        shared[rail] = Arc::downgrade(&endpoint);
         Ok(endpoint)
     }
 }

@@ -106,3 +106,14 @@ fn only_a_bound_queue_pair_is_replaced() {
     assert!(core.bind(MemberId(0), 0, qpn(0, 0)) && core.replace(MemberId(0), 0, qpn(1, 1)));
     assert_eq!(core.next_to_fence(1), Some((MemberId(0), 0, qpn(1, 1))));
 }
+
+/// The number of a queue pair that the vQP has left may be that of another queue pair later, which nobody must fence.
+#[test]
+fn vqp_that_does_not_share_atomics_is_bound_to_one_rail() {
+    let mut core = HomeRail::default();
+    let (first, second) = (MemberId(0), MemberId(1));
+    assert!(core.bind(first, 0, qpn(0, 0)) && core.bind(second, 0, qpn(1, 0)));
+    assert!(core.bind(first, 1, qpn(0, 1)));
+    assert_eq!(core.next_of(first), Some((1, qpn(0, 1))));
+    assert!(!core.is_bound(first, 0) && core.is_bound(second, 0));
+}
