@@ -222,6 +222,12 @@ impl Ledger {
         }
     }
 
+    /// Returns whether the next pending operation was in flight on an earlier rail.
+    pub fn next_is_replay(&self) -> bool {
+        let next = self.ops.iter().skip(self.cursor).find(|op| op.state == State::Pending);
+        next.is_some_and(|op| op.resolution == Resolution::Replayed)
+    }
+
     /// Marks the next pending operation as in flight and returns it. Returns `None` if no operation is pending or a limit is reached.
     pub fn next_posting(&mut self) -> Option<Posting<'_>> {
         while self.ops.get(self.cursor).is_some_and(|op| op.state != State::Pending) {

@@ -249,8 +249,8 @@ impl Datapath {
 
     /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
     #[inline]
-    pub(super) fn post_sends(&mut self, rail: usize, epoch: u16) -> Result<(), PostFailure> {
-        self.send.post(self.rails.get(rail), rail, epoch, &self.domain)
+    pub(super) fn post_sends(&mut self, rail: usize, epoch: u16, replaying: bool) -> Result<(), PostFailure> {
+        self.send.post(self.rails.get(rail), rail, epoch, &self.domain, replaying)
     }
 
     /// Posts the receives on the rail of the receive queue.

@@ -73,6 +73,12 @@ impl Fence {
         self.0 == State::Idle
     }
 
+    /// Returns whether the queue pair is in ERR and its flushed requests are polled.
+    #[inline]
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self.0, State::Draining { .. })
+    }
+
     /// Returns whether the rail is fenced and the vQP has not moved yet.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.0, State::Done { .. })

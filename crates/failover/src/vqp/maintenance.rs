@@ -12,11 +12,11 @@ use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::rail_rejoin::RailRejoin;
 use crate::vqp::recovery::Recovery;
 
-/// At least one run in this many is a full run. A full run covers all rails and queries each NIC whether it is alive; any other run covers
-/// only the active rail. The query costs a system call on a software NIC.
+/// At least one run in this many is a full run. A full run reads the events of all rails and queries each NIC whether it is alive; any other run
+/// reads the events of the active rail only. The query costs a system call on a software NIC. Every run reads the control messages of all
+/// rails, because the proposal of a peer whose active rail has failed arrives on another rail.
 const RUNS_PER_FULL_RUN: u32 = 4;
-/// A run is also a full run if at least this time has passed since the last run. Otherwise the peer of an end that runs maintenance rarely
-/// would have to wait for several runs until its messages on standby rails are read.
+/// A run is also a full run if at least this time has passed since the last run.
 const FULL_RUN_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Maintenance {
         self.run(recovery, dp);
     }
 
-    /// Handles control messages and device events, and runs the timers that have expired. Not every run covers the rails that are not active.
+    /// Handles control messages and device events, and runs the timers that have expired. Not every run covers the devices of the rails that are not active.
     pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
         self.run_on(recovery, dp, false);
     }
@@ -105,8 +105,10 @@ impl Maintenance {
             || since_last_run >= FULL_RUN_INTERVAL
             || self.runs.is_multiple_of(RUNS_PER_FULL_RUN);
         let active = recovery.active_rail();
-        for rail in (0..dp.rails().len()).filter(|&rail| is_full || rail == active) {
-            recovery.check_device(dp, rail, is_full);
+        for rail in 0..dp.rails().len() {
+            if is_full || rail == active {
+                recovery.check_device(dp, rail, is_full);
+            }
             self.poll_control(rail, now, recovery, dp);
         }
         self.rail_rejoin.probe(now, recovery, dp);

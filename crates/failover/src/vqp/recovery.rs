@@ -144,6 +144,13 @@ impl Recovery {
 
     // Completions.
 
+    /// Drives the active rail as [`Recovery::poll_active_rail`] does. Takes all flushed requests of a rail that is being fenced, because the peer
+    /// waits for the fence.
+    #[inline]
+    pub(super) fn drive_active_rail(&mut self, dp: &mut Datapath) {
+        while self.poll_active_rail(dp) && self.fence.is_draining() {}
+    }
+
     /// Handles the completions of the active rail, and posts the pending sends for which they free queue slots. Returns whether more
     /// completions may be in its completion queue.
     pub(super) fn poll_active_rail(&mut self, dp: &mut Datapath) -> bool {
@@ -272,7 +279,7 @@ impl Recovery {
         if !dp.windows().is_in_step(rail) {
             return; // the next poll posts them behind the binds and invalidations of the rail
         }
-        match dp.post_sends(rail, epoch) {
+        match dp.post_sends(rail, epoch, self.is_replaying()) {
             Ok(()) => {}
             Err(PostFailure::Device) => self.rail_failed(dp, rail, Cause::Device),
             Err(PostFailure::Request) => self.close(dp, CloseReason::RequestError),

@@ -107,13 +107,15 @@ impl SendQueue {
     }
 
     /// Posts the next pending operations that the limits allow, on the rail with this index, and their log entries if there is a log. A
-    /// call posts one list.
+    /// call posts one list. If `replaying`, operations that were in flight at a failure are outstanding, and a list has either replays or one new
+    /// request: the NIC sends a list before the next poll, so the completions of the replays would wait for longer ones.
     pub(super) fn post(
         &mut self,
         rail: &Rail,
         index: usize,
         epoch: u16,
         domain: &Domain,
+        replaying: bool,
     ) -> Result<(), PostFailure> {
         let mut failed = None;
         let posted = if index == 0 && self.log_region.is_none() && self.ledger.unposted() == 1 {
@@ -125,6 +127,7 @@ impl SendQueue {
         } else {
             self.burst.clear();
             while self.burst.len() < BURST
+                && (!replaying || self.burst.is_empty() || self.ledger.next_is_replay())
                 && let Some(posting) = self.ledger.next_posting()
             {
                 match key_translation::translate_send(posting.wr, index, domain, &self.remote_keys) {

@@ -387,7 +387,7 @@ impl VirtualQp {
         }
         self.post_slots();
         let is_due = self.maintenance.on_poll(|| self.datapath.now());
-        self.recovery.poll_active_rail(&mut self.datapath);
+        self.recovery.drive_active_rail(&mut self.datapath);
         if is_due || self.recovery.is_failover_in_progress() {
             self.maintenance.run_from_poll(&mut self.recovery, &mut self.datapath);
             self.publish();
@@ -400,7 +400,7 @@ impl VirtualQp {
     /// event has woken. Such an end must also call [`VirtualQp::poll`] about every millisecond.
     pub fn poll_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         if !self.is_destroyed {
-            self.recovery.poll_active_rail(&mut self.datapath);
+            self.recovery.drive_active_rail(&mut self.datapath);
             self.sample_latency();
         }
         self.deliver(out)
@@ -411,7 +411,7 @@ impl VirtualQp {
     pub fn progress(&mut self) {
         if !self.is_destroyed {
             self.post_slots();
-            self.recovery.poll_active_rail(&mut self.datapath);
+            self.recovery.drive_active_rail(&mut self.datapath);
             self.maintenance.run(&mut self.recovery, &mut self.datapath);
             self.sample_latency();
             self.publish();
