@@ -68,7 +68,8 @@ fn plots(rows: &[Row]) -> Vec<Plot> {
         "Time from detection to the last completion of what was in flight",
         "µs",
     ));
-    plots.extend(phases(&find));
+    plots.extend(phases(&find, "Median of each phase of a failover under exact", |row| row.median));
+    plots.extend(phases(&find, "99th percentile of each phase", |row| row.p99));
     plots.extend(timeline(&find));
     plots
 }
@@ -144,18 +145,17 @@ fn resent<'a>(
     Some(Plot::bars((title, caption), unit, &policies, &groups, Arrangement::Beside))
 }
 
-/// Draws the phases of a failover.
-fn phases<'a>(find: &impl Fn(&str) -> Option<&'a Row>) -> Option<Plot> {
-    let names = super::trials::PHASES;
-    let median = |name: &&str| Some(find(&format!("failover/{name}"))?.median);
-    let p99 = |name: &&str| Some(find(&format!("failover/{name}"))?.p99);
-    let groups = [
-        ("median of each phase".to_owned(), names.iter().map(median).collect::<Option<Vec<f64>>>()?),
-        ("99th percentile of each phase".to_owned(), names.iter().map(p99).collect::<Option<Vec<f64>>>()?),
-    ];
-    let caption = "From the fault to the last completion of the operations that were in flight.";
-    let title = "Phases of a failover under exact";
-    Some(Plot::bars((title, caption), "µs", &names, &groups, Arrangement::Stacked))
+/// Draws a statistic of each phase of a failover. The phases have a plot for each statistic, because the 99th percentile may be a hundred times
+/// the median.
+fn phases<'a>(
+    find: &impl Fn(&str) -> Option<&'a Row>,
+    title: &str,
+    statistic: fn(&Row) -> f64,
+) -> Option<Plot> {
+    let phase = |name: &&str| Some(((*name).to_owned(), vec![statistic(find(&format!("failover/{name}"))?)]));
+    let groups = super::trials::PHASES.iter().map(phase).collect::<Option<Vec<_>>>()?;
+    let caption = "In order, from the fault to the last completion of the operations that were in flight.";
+    Some(Plot::bars((title, caption), "µs", &["phase"], &groups, Arrangement::Beside))
 }
 
 /// Draws the payload per millisecond.
