@@ -53,7 +53,7 @@ impl Scene {
 
     fn mitra(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
-        for name in ["RAILS", "POLICY", "WRITES", "LOG", "VERBOSE", "FAULTS", "RUN_DIR"] {
+        for name in ["RAILS", "POLICY", "WRITES", "LOG", "VERBOSE", "FAULTS", "RUN_DIR", "PREFER"] {
             command.env_remove(format!("MITRA_{name}"));
         }
         command.env_remove("LD_PRELOAD");
@@ -281,6 +281,8 @@ fn bad_options_are_named() {
         refused(&mut scene.run(args), 2, says);
     }
     refused(scene.run(&["true"]).env("MITRA_POLICY", "best"), 2, "MITRA_POLICY=\"best\"");
+    refused(scene.run(&["true"]).env("MITRA_PREFER", "1"), 2, "MITRA_PREFER: the device has no rail1");
+    refused(scene.run(&["true"]).env("MITRA_FAULTS", "rail1 link-down"), 2, "MITRA_FAULTS: ");
     let open = scene.path("mitra");
     fs::create_dir(&open).unwrap();
     fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();

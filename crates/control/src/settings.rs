@@ -83,11 +83,11 @@ impl Settings {
         ]
     }
 
-    /// Parses the settings from the environment of this process.
+    /// Parses the settings from the environment of this process, each by itself: the command line may replace some of them. See
+    /// [`Settings::checked`].
     ///
     /// # Errors
-    /// [`SettingsError`] for the first variable with an invalid value. `MITRA_FAULTS` is also invalid if it names a rail that
-    /// `MITRA_RAILS` does not configure.
+    /// [`SettingsError`] for the first variable with an invalid value.
     pub fn from_env() -> Result<Settings, SettingsError> {
         Settings::from_variables(env::var_os)
     }
@@ -96,7 +96,7 @@ impl Settings {
         variable: impl Fn(&'static str) -> Option<OsString>,
     ) -> Result<Settings, SettingsError> {
         let get = |name| variable(name).filter(|value| !value.is_empty());
-        let settings = Settings {
+        Ok(Settings {
             rails: parse(RAILS, get(RAILS))?,
             policy: parse(POLICY, get(POLICY))?,
             writes: parse(WRITES, get(WRITES))?,
@@ -111,13 +111,21 @@ impl Settings {
             metrics: get(METRICS).map(|value| parse_value(METRICS, value)).transpose()?,
             latency: parse::<Flag>(LATENCY, get(LATENCY))?.0,
             trace: parse::<Flag>(TRACE, get(TRACE))?.0,
-        };
+        })
+    }
+
+    /// Checks the settings against one another, and returns them.
+    ///
+    /// # Errors
+    /// [`SettingsError`] for `MITRA_FAULTS` if it names a rail that the device does not have, and for `MITRA_PREFER` by the rules of
+    /// [`Settings::check_prefer`].
+    pub fn checked(self) -> Result<Settings, SettingsError> {
         let error =
-            |reason| SettingsError { variable: FAULTS, value: settings.faults.to_string().into(), reason };
-        settings.faults.check_rails(settings.rails.count()).map_err(error)?;
-        let value = settings.prefer.map(|rail| rail.to_string()).unwrap_or_default().into();
-        settings.check_prefer().map_err(|reason| SettingsError { variable: PREFER, value, reason })?;
-        Ok(settings)
+            |reason| SettingsError { variable: FAULTS, value: self.faults.to_string().into(), reason };
+        self.faults.check_rails(self.rails.count()).map_err(error)?;
+        let value = self.prefer.map(|rail| rail.to_string()).unwrap_or_default().into();
+        self.check_prefer().map_err(|reason| SettingsError { variable: PREFER, value, reason })?;
+        Ok(self)
     }
 
     /// Checks the preferred rail against the number of rails and the policy.
@@ -185,7 +193,22 @@ mod tests {
     fn parse_pairs(pairs: &[(&str, &str)]) -> Result<Settings, String> {
         let value =
             |name: &str| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
-        Settings::from_variables(value).map_err(|error| error.to_string())
+        Settings::from_variables(value).and_then(Settings::checked).map_err(|error| error.to_string())
+    }
+
+    /// The command line may give the rails that the other settings need.
+    #[test]
+    fn variables_are_checked_against_one_another_last() {
+        let value = |name: &str| {
+            [(PREFER, "1"), (FAULTS, "rail1 link-down")]
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| value.into())
+        };
+        let settings = Settings::from_variables(value).expect("each variable is valid");
+        assert_eq!(settings.clone().checked().map_err(|error| error.variable), Err(FAULTS));
+        let settings = Settings { rails: RailsConfig::Count(2), ..settings };
+        assert_eq!(settings.clone().checked(), Ok(settings));
     }
 
     #[test]

@@ -121,8 +121,11 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     if !args.fault.is_empty() {
         settings.faults = FaultScript(args.fault.iter().flat_map(|script| script.0.clone()).collect());
     }
-    settings.faults.check_rails(settings.rails.count()).map_err(anyhow::Error::msg).context("--fault")?;
-    settings.check_prefer().map_err(anyhow::Error::msg).context("--prefer")?;
+    let name = |is_given: bool, option, variable| if is_given { option } else { variable };
+    let source = name(!args.fault.is_empty(), "--fault", "MITRA_FAULTS");
+    settings.faults.check_rails(settings.rails.count()).map_err(anyhow::Error::msg).context(source)?;
+    let source = name(args.prefer.is_some(), "--prefer", "MITRA_PREFER");
+    settings.check_prefer().map_err(anyhow::Error::msg).context(source)?;
     let dir = settings.run_dir.get_or_insert_with(run_dir::default_path);
     run_dir::ensure(dir)?;
     Ok(settings)

@@ -71,8 +71,9 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
 }
 
 fn open_rails() -> Result<Arc<RailSet>> {
-    let settings =
-        Settings::from_env().map_err(|e| system_error("reading the options of `mitra run`")(&e))?;
+    let settings = Settings::from_env()
+        .and_then(Settings::checked)
+        .map_err(|e| system_error("reading the options of `mitra run`")(&e))?;
     let mut configs = match &settings.rails {
         RailsConfig::Count(n) => vec![Config::loopback(); *n],
         RailsConfig::Addresses(list) => list.iter().map(|address| Config::at(*address)).collect(),
