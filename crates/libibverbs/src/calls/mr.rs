@@ -50,6 +50,17 @@ impl Registration {
         }
     }
 
+    /// Prepares for the atomics that a window of the region permits by `access`. See [`MultiRailPd::share_atomics`].
+    ///
+    /// # Errors
+    /// The errors of [`MultiRailPd::share_atomics`].
+    pub(super) fn share_atomics(&self, access: Access) -> Result<()> {
+        match self {
+            Registration::Nic(_) => Ok(()),
+            Registration::MultiRail(pd, _) => pd.share_atomics(access),
+        }
+    }
+
     /// Revokes the registration. After `Ok`, no NIC accesses the memory.
     ///
     /// # Errors

@@ -382,7 +382,8 @@ unsafe fn operation(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendOp> {
 ///
 /// # Errors
 /// `Invalid` if the window is null, or the region is null and the length is not 0. `Unsupported` for an access flag that the device does
-/// not know, or for a queue pair that uses one of several rails. Otherwise the errors of [`AbiObject::find`].
+/// not know, or for a queue pair that uses one of several rails. Otherwise the errors of [`AbiObject::find`] and
+/// [`mr::Registration::share_atomics`].
 ///
 /// # Safety
 /// The window and the region are objects of the program, or null.
@@ -398,25 +399,30 @@ pub(crate) unsafe fn bind_operation(
         ));
     }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let (window, region) = unsafe {
-        // A NIC ignores the region in a bind of 0 bytes.
-        let no_region = MrId(0);
-        let is_region = !info.mr.is_null();
-        let region = if is_region { lock(&Mr::find(info.mr)?.registration).primary().id } else { no_region };
-        (Mw::find(mw)?, region)
-    };
+    let (window, region) =
+        unsafe { (Mw::find(mw)?, if info.mr.is_null() { None } else { Some(Mr::find(info.mr)?) }) };
     if window.is_multi_rail() && matches!(qp_type, QpType::Uc | QpType::XrcSend) {
         return Err(Error::Unsupported(
             "memory windows on UC and XRC with several rails; bind the window on an RC queue pair, or run on one rail",
         ));
     }
+    let access = mr::access(info.mw_access_flags & !IBV_ACCESS_ZERO_BASED)?;
+    let mr = match region {
+        // A NIC ignores the region in a bind of 0 bytes.
+        None => MrId(0),
+        Some(region) => {
+            let registration = lock(&region.registration);
+            registration.share_atomics(access)?;
+            registration.primary().id
+        }
+    };
     Ok(SendOp::BindWindow(WindowBind {
         mw: window.id,
         rkey: Key(rkey),
-        mr: region,
+        mr,
         addr: info.addr,
         len: info.length,
-        access: mr::access(info.mw_access_flags & !IBV_ACCESS_ZERO_BASED)?,
+        access,
         zero_based: info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0,
     }))
 }

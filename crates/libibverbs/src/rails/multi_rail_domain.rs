@@ -111,7 +111,7 @@ impl MultiRailDomain {
     /// # Errors
     /// The errors of [`MultiRailPd::new`].
     pub(crate) fn alloc_pd(&self) -> Result<Arc<MultiRailPd>> {
-        MultiRailPd::new(&self.failover)
+        MultiRailPd::new(&self.failover, self.config.policy)
     }
 
     /// Returns the completion channel on rail 0. The program's completion queues are created with this channel, so that their events wake

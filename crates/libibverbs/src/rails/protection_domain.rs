@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use mitra_failover::{Domain, RemoteRegion, VirtualMr, VirtualMw};
+use mitra_failover::{Domain, Policy, RemoteRegion, VirtualMr, VirtualMw};
 use mitra_verbs::{Access, Buffer, Error, Key, PdId, Result, WindowType};
 
 use crate::common::lock::lock;
@@ -11,6 +11,8 @@ use crate::common::lock::lock;
 /// A protection domain of the program. It has a protection domain of its own on each NIC, so the NICs refuse keys of other domains.
 pub(crate) struct MultiRailPd {
     failover: Arc<Domain>,
+    /// The policy of the domain's virtual queue pairs.
+    policy: Policy,
     /// The keys of the domain's memory regions on all rails, by the rkey on rail 0. Peers of the domain's queue pairs query them.
     regions: Mutex<HashMap<Key, RemoteRegion>>,
 }
@@ -20,8 +22,8 @@ impl MultiRailPd {
     ///
     /// # Errors
     /// The errors of [`Domain::with_own_pds`].
-    pub(super) fn new(device: &Domain) -> Result<Arc<MultiRailPd>> {
-        Ok(Arc::new(MultiRailPd { failover: device.with_own_pds()?, regions: Mutex::default() }))
+    pub(super) fn new(device: &Domain, policy: Policy) -> Result<Arc<MultiRailPd>> {
+        Ok(Arc::new(MultiRailPd { failover: device.with_own_pds()?, policy, regions: Mutex::default() }))
     }
 
     /// Returns the failover domain, in which the domain's virtual queue pairs are.
@@ -39,11 +41,25 @@ impl MultiRailPd {
         self.failover.nics()[rail].pd
     }
 
+    /// Prepares for the peers' atomics if `access` permits them: from now on, all virtual queue pairs of the device are on one rail
+    /// ([`Domain::share_atomics`]). The caller grants the access afterwards. A device whose peers may execute no atomics has no such rule, and
+    /// neither have the baseline policies, which fence no rail.
+    ///
+    /// # Errors
+    /// `DeviceFatal` if the virtual queue pairs are on several rails and a NIC can be neither fenced nor reset.
+    pub(crate) fn share_atomics(&self, access: Access) -> Result<()> {
+        if access.contains(Access::REMOTE_ATOMIC) && self.policy == Policy::Exact {
+            self.failover.share_atomics()?;
+        }
+        Ok(())
+    }
+
     /// Registers memory with every live NIC.
     ///
     /// # Errors
-    /// The error of the first live NIC that refuses, or `DeviceFatal` if all NICs are dead.
+    /// The error of the first live NIC that refuses, or `DeviceFatal` if all NICs are dead; the error of [`MultiRailPd::share_atomics`].
     pub(crate) fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
+        self.share_atomics(access)?;
         let mr = self.failover.register(memory, access)?;
         lock(&self.regions).insert(mr.primary().rkey, mr.remote());
         Ok(mr)
@@ -53,7 +69,7 @@ impl MultiRailPd {
     /// keys stay. After `Ok`, no NIC accesses the earlier memory.
     ///
     /// # Errors
-    /// The errors of [`Domain::reregister`]. The region is then unchanged on every NIC that works.
+    /// The errors of [`Domain::reregister`] and [`MultiRailPd::share_atomics`]. The region is then unchanged on every NIC that works.
     pub(crate) fn reregister(
         &self,
         mr: &VirtualMr,
@@ -61,6 +77,7 @@ impl MultiRailPd {
         memory: &Arc<Buffer>,
         access: Access,
     ) -> Result<VirtualMr> {
+        to.share_atomics(access)?;
         let changed = self.failover.reregister(mr, &to.failover, memory, access)?;
         let key = changed.primary().rkey;
         lock(&self.regions).remove(&key);
