@@ -2,6 +2,7 @@
 
 mod vqp_pair;
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{CloseReason, Outcome};
@@ -73,4 +74,25 @@ fn event_of_a_request_that_the_new_rail_refused_is_kept() {
     assert!(pair.vqps[1].close_reason().is_some());
     let event = pair.vqps[1].qp_error_event();
     assert!(matches!(event, Some(AsyncEvent::QpAccessError(_))), "{event:?}");
+}
+
+/// An end that runs less often than half of its heartbeat timeout and has no requests in flight notices that its peer is gone.
+#[test]
+fn rarely_polling_end_notices_that_its_peer_is_gone() {
+    let mut config = config();
+    config.detector.heartbeat_interval = Duration::from_millis(1);
+    config.detector.max_missed_heartbeats = 3;
+    config.peer_timeout = Duration::from_millis(200);
+    let mut pair = VqpPair::new(2, config);
+    pair.poll_times(&[0, 1], 100);
+    assert_eq!(pair.vqps[1].close_reason(), None);
+    pair.testbed.world.pause(pair.testbed.hosts[0], None); // the first end is not polled any more
+    for _ in 0..10_000 {
+        pair.testbed.world.run_for(Duration::from_millis(2));
+        pair.poll(&[1]);
+        if pair.vqps[1].close_reason().is_some() {
+            break;
+        }
+    }
+    assert_eq!(pair.vqps[1].close_reason(), Some(CloseReason::PeerUnreachable));
 }

@@ -50,10 +50,9 @@ impl Heartbeats {
             return;
         }
         let timeout = detector.heartbeat_interval.saturating_mul(detector.max_missed_heartbeats);
-        if since_last_run > timeout / 2 {
-            // This end has not read messages for so long that the missing heartbeats do not show that the peer was silent.
-            dp.rails_mut().note_all_heard(now);
-        }
+        // A long time without a run does not show that the peer was silent: it may have been suspended together with this end. A part of the
+        // time counts nevertheless, so that an end that runs rarely notices that its peer is gone.
+        dp.rails_mut().note_unobserved(now, since_last_run.saturating_sub(timeout / 2));
         if now >= self.next {
             self.next = now + detector.heartbeat_interval;
             let Some(control) = recovery.control() else { return };

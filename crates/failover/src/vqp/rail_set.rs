@@ -1,3 +1,5 @@
+use core::time::Duration;
+
 use mitra_verbs::{Access, Error, Mtu, Psn, Qpn, Result, RnrTimer, Time};
 
 use crate::ballot::Ballot;
@@ -140,9 +142,12 @@ impl RailSet {
         self.rails[rail].note_heard(now);
     }
 
-    /// Restarts the measurement of the peer's silence on every rail.
-    pub(super) fn note_all_heard(&mut self, now: Time) {
-        self.rails.iter_mut().for_each(|rail| rail.note_heard(now));
+    /// Excludes the last `time` from the measurement of the peer's silence on every rail.
+    pub(super) fn note_unobserved(&mut self, now: Time, time: Duration) {
+        for rail in &mut self.rails {
+            let excluded = rail.last_heard() + time;
+            rail.note_heard(excluded.min(now));
+        }
     }
 
     /// Replaces the fenced queue pair of a rail, which the vQP left by the ballot `left_by`. See [`Rail::replace_qp`].
