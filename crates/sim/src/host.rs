@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use mitra_verbs::{Buffer, Time};
 
+use crate::liveness::Part;
 use crate::world_state::{Event, WorldState};
 
 /// A host: its name, whether it is paused, and the addresses of its buffers.
@@ -88,6 +89,7 @@ impl WorldState {
         let state = &mut self.hosts[host];
         state.paused = true;
         state.pauses += 1;
+        self.absences.set(self.now, Part::Host(host), true);
         self.trace.text(self.now, format!("{} pauses", state.name));
         if let Some(until) = until {
             self.queue.push(until, Event::HostResume(host, state.pauses));
@@ -98,6 +100,7 @@ impl WorldState {
         if !core::mem::take(&mut self.hosts[host].paused) {
             return;
         }
+        self.absences.set(self.now, Part::Host(host), false);
         self.trace.text(self.now, format!("{} wakes", self.hosts[host].name));
         for app in 0..self.apps.len() {
             if self.apps[app].host == host && !self.apps[app].exited {

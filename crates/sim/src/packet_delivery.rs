@@ -7,6 +7,7 @@ use mitra_verbs::{AsyncEvent, Gid, Time};
 use mitra_wire::{ICRC_LEN, IcrcPath, Packet, ROCE_PORT};
 
 use crate::dma_pipeline::Release;
+use crate::liveness::Part;
 use crate::nic::FailureInjection;
 use crate::world_state::{Event, WorldState};
 
@@ -295,10 +296,12 @@ impl WorldState {
             let lost = nic.pipeline.discard_all();
             nic.stats.placement_bytes_lost += lost;
             self.trace.text(self.now, format!("{:<4} dies, {lost} bytes are not placed", nic.name));
+            self.absences.set(self.now, Part::Nic(n), true);
             self.report_fatal(n);
         } else if dma && !access && !nic.hung {
             nic.hung = true;
             self.trace.text(self.now, format!("{:<4} hangs", nic.name));
+            self.absences.set(self.now, Part::Nic(n), true);
             self.report_fatal(n);
         }
         let nic = &mut self.nics[n];
@@ -340,6 +343,8 @@ impl WorldState {
                 nic.cable_failures += 1;
             }
             self.trace.text(self.now, format!("{:<4} link {}", nic.name, if up { "up" } else { "down" }));
+            let is_absent = !up || nic.dead || nic.hung || nic.detached;
+            self.absences.set(self.now, Part::Nic(other), is_absent);
             if nic.is_running() {
                 nic.nic.handle_link(up);
             }

@@ -13,6 +13,7 @@ use mitra_wire::ROCE_PORT;
 use crate::dma_pipeline::{DmaPipeline, Release};
 use crate::event_queue::EventQueue;
 use crate::host::{AppState, HostState};
+use crate::liveness::{Absences, Part};
 use crate::nic::{NicState, NicStats};
 use crate::packet_capture::Pcap;
 use crate::packet_delivery::InFlightPacket;
@@ -49,6 +50,7 @@ pub(crate) struct WorldState {
     pub(crate) rail_links: BTreeMap<u8, LinkConfig>,
     pub(crate) queue: EventQueue<Event>,
     pub(crate) trace: Trace,
+    pub(crate) absences: Absences,
     pub(crate) nics: Vec<NicState>,
     pub(crate) hosts: Vec<HostState>,
     pub(crate) apps: Vec<AppState>,
@@ -81,6 +83,7 @@ impl WorldState {
             rail_links: BTreeMap::new(),
             queue: EventQueue::new(Prng::stream(seed, "ties")),
             trace,
+            absences: Absences::default(),
             nics: Vec::new(),
             hosts: Vec::new(),
             apps: Vec::new(),
@@ -318,6 +321,7 @@ impl WorldState {
             nic.pipeline.discard_all();
             nic.regions.clear();
             self.trace.text(self.now, format!("{:<4} is reset", nic.name));
+            self.absences.set(self.now, Part::Nic(n), true);
         }
         Ok(())
     }

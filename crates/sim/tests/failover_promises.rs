@@ -12,7 +12,9 @@ use mitra_failover::{
     CloseReason, Config, Contradiction, Fencing, Outcome, Policy, UnresolvedError, WritePolicy,
 };
 use mitra_sim::workload::{OpKind, Plan, Verdict, VqpEndpoint, WorkloadPeer, connect_vqp, verify};
-use mitra_sim::{App, AppContext, FailureCase, FailureTarget, PeerApp, Stage, Testbed, seeds};
+use mitra_sim::{
+    App, AppContext, FailureCase, FailureTarget, PeerApp, Stage, Testbed, check_liveness, seeds,
+};
 use mitra_verbs::Provider;
 
 /// The results of a run.
@@ -116,6 +118,12 @@ fn run_with_hold(
                 eprintln!("{:?}", end.borrow().vqp);
             }
             panic!("{stalled}");
+        }
+    }
+    {
+        let [a, b] = ends.each_ref().map(|end| end.borrow());
+        if let Err(dead) = check_liveness(&testbed.world, testbed.hosts, [&a.vqp, &b.vqp]) {
+            panic!("seed {seed}: {dead}\n{}", mitra_sim::reproduce_command(seed));
         }
     }
     let stage_reached = observer.is_none_or(|nic| testbed.world.stage_reached(nic));

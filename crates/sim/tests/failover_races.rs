@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hooked_nic::{HookedNic, cancel_interrupt, interrupt_after, interrupt_each, set_world, with_world};
 use mitra_failover::{CloseReason, Config, Domain, Secret, VirtualMr, VirtualQp};
-use mitra_sim::Testbed;
+use mitra_sim::{Testbed, check_liveness};
 use mitra_verbs::{
     Access, AsyncEvent, Buffer, Data, LocalAckTimeout, Provider, RecvWr, SendOp, SendWr, Time,
 };
@@ -30,6 +30,17 @@ fn now() -> Time {
 
 fn run_for(time: Duration) {
     with_world(|testbed| testbed.world.run_for(time));
+}
+
+impl Drop for Pair {
+    /// Asserts the liveness rule, unless the test fails anyway.
+    fn drop(&mut self) {
+        let [a, b] = &self.ends;
+        let checked = with_world(|testbed| check_liveness(&testbed.world, testbed.hosts, [a, b]));
+        if let (Err(dead), false) = (checked, std::thread::panicking()) {
+            panic!("{dead}");
+        }
+    }
 }
 
 impl Pair {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mitra_failover::{
     CloseReason, Completion, Config, Domain, Outcome, Policy, Secret, VirtualMr, VirtualQp,
 };
-use mitra_sim::{AppContext, Failure, HostId, Prng, SimNic, World, reproduce_command, seeds};
+use mitra_sim::{AppContext, Failure, HostId, Prng, SimNic, World, check_liveness, reproduce_command, seeds};
 use mitra_verbs::{
     Access, AtomicScope, Buffer, Data, Error, LocalAckTimeout, Provider, RemoteAddr, SendOp, SendWr, WcStatus,
 };
@@ -225,6 +225,10 @@ impl Setup {
             undecided += client.undecided;
         }
         let word = self.word.load(0);
+        for (n, (server, client)) in self.server.borrow().iter().zip(&self.clients).enumerate() {
+            let hosts = [self.hosts[0], self.hosts[n + 1]];
+            check_liveness(&self.world, hosts, [server, &client.borrow().vqp])?;
+        }
         if found.len() as u64 != increments {
             return Err(format!("{increments} increments found only {} values", found.len()));
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mitra_failover::{
     CloseReason, Completion, Config, Domain, Outcome, Secret, SharedReceiveQueue, VirtualMr, VirtualQp,
 };
-use mitra_sim::{Failure, Testbed};
+use mitra_sim::{Failure, Testbed, check_liveness};
 use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, SendOp, SendWr, WcStatus};
 
 /// The length of a receive in bytes.
@@ -26,6 +26,18 @@ struct Scene {
     sent: [Vec<Completion>; 2],
     received: [Vec<Completion>; 2],
     limit_events: Arc<AtomicUsize>,
+}
+
+impl Drop for Scene {
+    /// Asserts the liveness rule, unless the test fails anyway.
+    fn drop(&mut self) {
+        for (sender, receiver) in self.senders.iter().zip(&self.receivers) {
+            let checked = check_liveness(&self.testbed.world, self.testbed.hosts, [sender, receiver]);
+            if let (Err(dead), false) = (checked, std::thread::panicking()) {
+                panic!("{dead}");
+            }
+        }
+    }
 }
 
 impl Scene {

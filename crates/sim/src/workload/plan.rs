@@ -84,6 +84,9 @@ pub struct Plan {
     /// How many READs per million read memory that the next operation, a fenced WRITE, overwrites. Such a READ must return the memory as it
     /// was before.
     pub overwritten_read_ppm: u32,
+    /// How many READs per million read the last counter and the READ area behind it. The next operation is a fenced fetch-and-add to that
+    /// counter, which needs no data of the requester, so its NIC may send it while it still places the data of the READ.
+    pub counted_read_ppm: u32,
     /// How many SENDs with immediate data, WRITEs with immediate data and READs per million have no data.
     pub empty_ppm: u32,
     /// Whether the responder consumes each word of a block as soon as it sees it, so that a word that is written again is noticed even if
@@ -109,6 +112,7 @@ impl Plan {
             receives: 32,
             ordered: true,
             overwritten_read_ppm: 0,
+            counted_read_ppm: 0,
             empty_ppm: 0,
             by_word: false,
             consumes_late: false,
@@ -143,8 +147,10 @@ impl Plan {
         let mut block_end = MemoryLayout::blocks_at(self.ops);
         // The size of the next operation, if it overwrites what the operation before reads.
         let mut overwriter_len = None;
+        let mut is_counted = false;
         let ops = (0..self.ops).map(|seq| {
             let overwriter = overwriter_len.take();
+            let counts_read = core::mem::take(&mut is_counted);
             let mut draw = rng.below(u64::from(total.max(1))) as u32;
             let kind_index = self.mix.iter().position(|&w| {
                 let hit = draw < w;
@@ -152,7 +158,11 @@ impl Plan {
                 hit
             });
             let drawn_kind = OpKind::ALL[kind_index.unwrap_or(0)];
-            let kind = if overwriter.is_some() { OpKind::Block } else { drawn_kind };
+            let kind = match overwriter {
+                _ if counts_read => OpKind::FetchAdd,
+                Some(_) => OpKind::Block,
+                None => drawn_kind,
+            };
             // The power of two is drawn uniformly, so that small operations are as frequent as large
             // operations.
             let limit = (self.max_len.max(64) as u64) >> rng.below(6);
@@ -164,7 +174,12 @@ impl Plan {
                     overwriter_len = Some(len);
                     (block_end, len)
                 }
+                OpKind::Read if !last && rng.chance(self.counted_read_ppm) => {
+                    is_counted = true;
+                    (MemoryLayout::counter(self.ops, COUNTERS - 1), len.clamp(16, STABLE))
+                }
                 OpKind::Write | OpKind::CompareSwap => (MemoryLayout::slot(seq), 8),
+                OpKind::FetchAdd if counts_read => (MemoryLayout::counter(self.ops, COUNTERS - 1), 8),
                 OpKind::FetchAdd => (MemoryLayout::counter(self.ops, rng.index(COUNTERS)), 8),
                 OpKind::Read => {
                     let len = len.min(STABLE);
@@ -184,12 +199,12 @@ impl Plan {
                 unsignalled = 0;
                 flags |= SendFlags::SIGNALED;
             }
-            if overwriter.is_some() || rng.chance(self.fence_ppm) {
+            if overwriter.is_some() || counts_read || rng.chance(self.fence_ppm) {
                 flags |= SendFlags::FENCE;
             }
             let inline = len <= 32 && matches!(kind, OpKind::Write | OpKind::Send) && rng.below(2) == 0;
             let with_imm = kind == OpKind::WriteImm || kind == OpKind::Send && rng.below(3) == 0;
-            let can_be_empty = with_imm || kind == OpKind::Read && overwriter_len.is_none();
+            let can_be_empty = with_imm || kind == OpKind::Read && overwriter_len.is_none() && !is_counted;
             if can_be_empty && rng.chance(self.empty_ppm) {
                 if kind == OpKind::WriteImm {
                     block_end -= len;
@@ -235,6 +250,13 @@ pub struct Op {
     pub inline: bool,
     /// Whether the operation carries `seq` as immediate data.
     pub with_imm: bool,
+}
+
+impl Op {
+    /// Returns whether the operation is a READ of the last counter. `ops` is the number of operations of its plan.
+    pub(crate) fn reads_counter(&self, ops: usize) -> bool {
+        self.kind == OpKind::Read && self.offset == MemoryLayout::counter(ops, COUNTERS - 1)
+    }
 }
 
 /// The number of counters. Each fetch-and-add increments one of them.

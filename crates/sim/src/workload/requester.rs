@@ -30,7 +30,7 @@ pub struct RequesterLog {
 pub struct Record {
     /// The reported outcome, or `None` while the operation is pending.
     pub outcome: Option<ReportedOutcome>,
-    /// The value that a successful atomic returned.
+    /// The value that a successful atomic, or a successful READ of a counter, returned.
     pub value: Option<u64>,
     /// Whether a successful READ returned wrong bytes.
     pub wrong_content: bool,
@@ -220,7 +220,13 @@ impl Requester {
                     let (mut got, mut want) = (vec![0; op.len], vec![0; op.len]);
                     self.memory.read_at(offset, &mut got);
                     // Memory of a block that a later operation writes is 0 until then.
-                    if op.offset < MemoryLayout::blocks_at(self.ops.len()) {
+                    if op.reads_counter(self.ops.len()) {
+                        record.value = Some(self.memory.load(offset));
+                        let words = got.len().min(8);
+                        got.drain(..words);
+                        want.truncate(got.len());
+                        pattern(STABLE_ID, 0, &mut want);
+                    } else if op.offset < MemoryLayout::blocks_at(self.ops.len()) {
                         pattern(STABLE_ID, op.offset - MemoryLayout::stable_at(self.ops.len()), &mut want);
                     }
                     record.wrong_content = got != want;

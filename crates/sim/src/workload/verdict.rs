@@ -273,7 +273,18 @@ fn verify_counters(
         let (mut min, mut max) = (0, 0);
         let mut previous = None;
         for (op, record) in ops.iter().zip(&requester_log.records) {
-            if op.kind != OpKind::FetchAdd || op.offset != offset {
+            if op.offset != offset {
+                continue;
+            }
+            if op.reads_counter(ops.len()) {
+                // The additions behind the READ are fenced.
+                if let Some(value) = record.value.filter(|value| !(min..=max).contains(value)) {
+                    verdict.kinds[OpKind::Read as usize].wrong_value += 1;
+                    verdict.problem(|| format!("{op:?} read {value}, possible were {min} to {max}"));
+                }
+                continue;
+            }
+            if op.kind != OpKind::FetchAdd {
                 continue;
             }
             // Only one requester increments the counter, so an addition returns the number of executed

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use mitra_failover::{CloseReason, Config, Contradiction, Domain, FailoverReport};
 use mitra_sim::workload::{Plan, Verdict, VqpEndpoint, WorkloadPeer, connect_vqp_in, verify};
-use mitra_sim::{App, AppContext, DurationRange, PeerApp, Prng, Testbed, World, reproduce_command};
+use mitra_sim::{
+    App, AppContext, DurationRange, PeerApp, Prng, Testbed, World, check_liveness, reproduce_command,
+};
 use mitra_verbs::Provider;
 
 pub fn config() -> Config {
@@ -123,6 +125,12 @@ pub fn run(
             ends.iter().for_each(|e: &Rc<RefCell<VqpEndpoint>>| eprintln!("{:?}", e.borrow().vqp));
         }
         panic!("operations did not end: {stalled}");
+    }
+    for (_, _, ends) in &runs {
+        let [a, b] = ends.each_ref().map(|end: &Rc<RefCell<VqpEndpoint>>| end.borrow());
+        if let Err(dead) = check_liveness(&testbed.world, testbed.hosts, [&a.vqp, &b.vqp]) {
+            panic!("seed {seed}: {dead}\n{}", reproduce_command(seed));
+        }
     }
     // Paused hosts resume, both ends consume the data that has arrived, and stragglers arrive, which must
     // have no effect. A host that was paused until now may detect a failure only when its retries are

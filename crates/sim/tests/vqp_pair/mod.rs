@@ -27,6 +27,19 @@ pub fn config() -> Config {
     config
 }
 
+impl Drop for VqpPair {
+    /// Asserts the liveness rule, unless the test fails anyway.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let [a, b] = &self.vqps;
+        if let Err(dead) = mitra_sim::check_liveness(&self.testbed.world, self.testbed.hosts, [a, b]) {
+            panic!("{dead}");
+        }
+    }
+}
+
 impl VqpPair {
     pub fn new(rails: u8, config: Config) -> VqpPair {
         VqpPair::with_world(rails, config, mitra_sim::Config::fault_free())

@@ -5,6 +5,7 @@ use mitra_verbs::Capabilities;
 
 use super::super::verdict_findings;
 use super::{FailoverWorld, Finding, SeedRun};
+use crate::check_liveness;
 use crate::workload::verify;
 
 /// Whether a vQP may end only for a reason that the liveness rule allows.
@@ -48,6 +49,12 @@ impl FailoverWorld {
             let detail =
                 format!("{reason:?} although rail {:?} was usable; {says}", self.schedule.spared_rail);
             result.findings.push(Finding::stuck("ended-with-a-good-rail", detail));
+        }
+        // Packets that are lost although the links are up do not count as an isolation of the ends.
+        if !self.schedule.has_one_way_loss()
+            && let Err(dead) = check_liveness(&self.world, self.hosts, [&a.endpoint.vqp, &b.endpoint.vqp])
+        {
+            result.findings.push(Finding::stuck("ended-with-a-good-rail", dead));
         }
         let all_open = reasons == [None; 2];
         if all_open && self.must_decide_all() {

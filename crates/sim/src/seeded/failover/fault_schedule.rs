@@ -60,14 +60,21 @@ impl FaultSchedule {
     pub(super) fn draw(seed: u64, setup: &Setup) -> FaultSchedule {
         let rng = &mut Prng::stream(seed, "failover faults");
         let rails = setup.rails.len();
-        let spared_rail = (rng.below(3) > 0).then(|| rng.index(rails));
+        let mut spared_rail = (rng.below(3) > 0).then(|| rng.index(rails));
         let span = 1 << rng.below(8);
         let mut at = Duration::ZERO;
         let mut naps = Duration::ZERO;
         let mut faults = Vec::new();
         let kinds = draw_kinds(rng);
         let mut count = *rng.pick(&[0, 1, 1, 2, 2, 3, 4, 6, 10]);
-        match rng.below(12) {
+        let special = rng.below(12);
+        if let Some(focus) = setup.focus {
+            spared_rail = spared_rail.filter(|&rail| rail != 0);
+            faults.push(focus.fault(rng));
+            count /= 4;
+        }
+        match special {
+            _ if setup.focus.is_some() => {}
             0 => {
                 faults.push(sleep_through_completions(rng));
                 count /= 4;
@@ -126,6 +133,11 @@ impl FaultSchedule {
     /// Returns whether the schedule contains the end of a vQP by its program.
     pub(super) fn has_leave(&self) -> bool {
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Leave { .. }))
+    }
+
+    /// Returns whether packets are lost for some time although the links are up.
+    pub(super) fn has_one_way_loss(&self) -> bool {
+        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::OneWay { .. }))
     }
 
     /// Returns whether a NIC may die or hang.

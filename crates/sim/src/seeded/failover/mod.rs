@@ -5,6 +5,7 @@
 
 mod checks;
 mod fault_schedule;
+mod focus;
 mod injection;
 mod setup;
 
@@ -38,6 +39,7 @@ struct End {
 /// A world of the workload.
 struct FailoverWorld {
     world: World,
+    hosts: [HostId; 2],
     setup: Setup,
     schedule: FaultSchedule,
     nics: [Vec<Arc<SimNic>>; 2],
@@ -100,6 +102,7 @@ impl FailoverWorld {
         let ends = ends.map(|end| Rc::new(RefCell::new(end)));
         let mut made = FailoverWorld {
             world,
+            hosts,
             setup,
             schedule,
             nics,
@@ -213,13 +216,13 @@ impl FailoverWorld {
 
     /// Describes what the seed drew and what happened, with the last records of the trace.
     fn describe(&self, kept_records: usize) -> Vec<String> {
-        let Setup { rails, vqp, plans, polling, held_back, .. } = &self.setup;
+        let Setup { rails, vqp, plans, polling, held_back, focus, .. } = &self.setup;
         let mut lines = vec![format!("{:?}", self.world.config())];
         lines.extend(rails.iter().enumerate().map(|(i, rail)| format!("rail {i}: {rail:?}")));
         lines.push(format!("{vqp:?}"));
         lines.extend(plans.iter().map(|plan| format!("{plan:?}")));
         lines.push(format!(
-            "{polling:?}, held back {held_back:?}, receives posted ahead {}",
+            "{polling:?}, held back {held_back:?}, focus {focus:?}, receives posted ahead {}",
             self.setup.receives_posted_ahead
         ));
         lines.push(format!(

@@ -5,6 +5,7 @@ use core::time::Duration;
 use mitra_failover::{Config as VqpConfig, WritePolicy};
 use mitra_verbs::{Capabilities, LocalAckTimeout, Mtu, RnrTimer};
 
+use super::focus::Focus;
 use crate::workload::{OpKind, Plan};
 use crate::{Config, DurationRange, LinkConfig, Prng};
 
@@ -38,6 +39,8 @@ pub(super) struct Setup {
     pub(super) held_back: [usize; 2],
     /// Whether a receive is posted for each message before the peer can send. A receiver is then never the reason of an RNR NAK.
     pub(super) receives_posted_ahead: bool,
+    /// The case on which the world concentrates, if there is one.
+    pub(super) focus: Option<Focus>,
 }
 
 impl Setup {
@@ -51,9 +54,14 @@ impl Setup {
         let rails = *rng.pick(&[1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 5, 8]);
         let completion_log = rng.below(2) == 0;
         let any_device = rng.below(3) == 0;
-        let rails: Vec<_> = (0..rails).map(|_| draw_rail(rng, &world, any_device, completion_log)).collect();
+        let mut rails: Vec<_> =
+            (0..rails).map(|_| draw_rail(rng, &world, any_device, completion_log)).collect();
         let write_policy = if rng.below(8) == 0 { WritePolicy::Repeatable } else { WritePolicy::Strict };
         let mut plans = draw_plans(rng, write_policy);
+        let focus = Focus::draw(seed).filter(|_| write_policy == WritePolicy::Strict);
+        if let Some(focus) = focus {
+            focus.shape(&mut world, &mut rails, &mut plans[0]);
+        }
         let ordered = rails.iter().flat_map(|rail| rail.capabilities).all(|nic| nic.write_order);
         plans.iter_mut().for_each(|plan| plan.ordered = ordered && write_policy == WritePolicy::Strict);
         let receives_posted_ahead = rng.below(4) == 0;
@@ -69,7 +77,7 @@ impl Setup {
             _ => Polling::Always,
         });
         let secrets = draw_secrets(rng);
-        Setup { world, rails, vqp, secrets, plans, polling, held_back, receives_posted_ahead }
+        Setup { world, rails, vqp, secrets, plans, polling, held_back, receives_posted_ahead, focus }
     }
 
     /// Returns all NICs' capabilities.

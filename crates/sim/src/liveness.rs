@@ -1,0 +1,168 @@
+//! The liveness rule of failover: while some rail is usable at both ends, posted work completes.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use mitra_failover::{CloseReason, Policy, VirtualQp};
+use mitra_verbs::Time;
+
+use crate::world_state::lock;
+use crate::{HostId, World};
+
+/// A part of a world whose absence may make a rail unusable, by its number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Part {
+    /// A NIC is dead, hung or reset, or its link is down.
+    Nic(usize),
+    /// A host is paused.
+    Host(usize),
+}
+
+/// The times at which parts of a world were absent.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Absences {
+    /// The begin and the end of each absence, by part.
+    changes: Vec<(Time, Part, bool)>,
+    absent: BTreeSet<Part>,
+}
+
+impl Absences {
+    /// Records whether a part is absent from `now` on.
+    pub(crate) fn set(&mut self, now: Time, part: Part, is_absent: bool) {
+        let changed = if is_absent { self.absent.insert(part) } else { self.absent.remove(&part) };
+        if changed {
+            self.changes.push((now, part, is_absent));
+        }
+    }
+}
+
+impl World {
+    /// Returns the longest time for which no rail was usable by these two hosts: on each rail, a NIC was dead, hung or reset, or a link
+    /// was down. A paused host uses no rail. Times for which a rail was usable count only if they are at least `settle` long, because a move needs
+    /// some time. Packets that are lost although the links are up do not count. An isolation that has
+    /// not ended counts as endless.
+    pub fn longest_isolation(&self, hosts: [HostId; 2], settle: Duration) -> Duration {
+        let world = lock(&self.shared);
+        if world.nics.iter().any(|nic| nic.replaced) {
+            return Duration::MAX; // a new NIC says nothing about the one before
+        }
+        let mut rails: BTreeMap<u8, Vec<Part>> = BTreeMap::new();
+        for (n, nic) in world.nics.iter().enumerate().filter(|(_, nic)| hosts.contains(&HostId(nic.host))) {
+            rails.entry(nic.rail).or_default().push(Part::Nic(n));
+        }
+        let mut absent = BTreeSet::new();
+        let (mut longest, mut since, mut usable_since) = (Duration::ZERO, None, Some(Time::ZERO));
+        let end = (world.now, Part::Host(usize::MAX), true);
+        for &(at, part, is_absent) in world.absences.changes.iter().chain([&end]) {
+            if is_absent {
+                absent.insert(part)
+            } else {
+                absent.remove(&part)
+            };
+            let is_host_absent = hosts.iter().any(|host| absent.contains(&Part::Host(host.0)));
+            let is_usable = !is_host_absent
+                && rails.values().any(|nics| nics.len() == 2 && nics.iter().all(|nic| !absent.contains(nic)));
+            if usable_since.is_some_and(|usable: Time| at.saturating_since(usable) >= settle) {
+                since = None;
+            }
+            match is_usable {
+                true => _ = usable_since.get_or_insert(at),
+                false => {
+                    usable_since = None;
+                    since.get_or_insert(at);
+                }
+            }
+            if let Some(since) = since {
+                longest = longest.max(at.saturating_since(since));
+            }
+        }
+        if usable_since.is_none() { Duration::MAX } else { longest }
+    }
+}
+
+/// Checks the liveness rule for the two ends of a virtual queue pair, whose hosts are `hosts`. Returns whether the rule applied: whether a rail was usable at
+/// all times, apart from times shorter than half of `peer_timeout`.
+///
+/// The rule is about the rails. It does not apply if an end has closed for another reason: its program, an invalid request, or a NIC that lies or
+/// cannot be stopped. The other end may then find no peer on any rail.
+///
+/// # Errors
+/// The end that has closed for lack of a rail.
+pub fn check_liveness(world: &World, hosts: [HostId; 2], ends: [&VirtualQp; 2]) -> Result<bool, String> {
+    let peer_timeout = ends.iter().map(|end| end.config().peer_timeout).min().unwrap_or_default();
+    let drops_large_packets = world.config().link.max_packet_bytes < usize::MAX;
+    // A vQP without a policy ends with its rail.
+    if drops_large_packets || ends.iter().any(|end| end.config().policy == Policy::None) {
+        return Ok(false);
+    }
+    let isolation = world.longest_isolation(hosts, peer_timeout / 8);
+    if isolation >= peer_timeout / 2 {
+        return Ok(false);
+    }
+    let lacks_rail = |reason: &CloseReason| {
+        matches!(
+            reason,
+            CloseReason::NoRail | CloseReason::PeerUnreachable | CloseReason::FailedDuringRecovery
+        )
+    };
+    let reasons = ends.map(VirtualQp::close_reason);
+    let is_of_rails = |reason: &CloseReason| lacks_rail(reason) || *reason == CloseReason::PeerClosed;
+    if !reasons.iter().flatten().all(is_of_rails) {
+        return Ok(false);
+    }
+    match reasons.iter().flatten().find(|reason| lacks_rail(reason)) {
+        Some(reason) => Err(format!(
+            "an end closed as {reason:?} although both ends had a usable rail, apart from {isolation:?}; {reasons:?}"
+        )),
+        None => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Failure, Testbed};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn testbed() -> Testbed {
+        Testbed::with_config(1, Config::fault_free(), 2)
+    }
+
+    #[test]
+    fn links_that_fail_in_turn_isolate_nobody() {
+        let mut t = testbed();
+        for rail in [0, 1, 0] {
+            let nic = t.rail(rail)[rail];
+            t.world.set_link(nic, false);
+            t.world.run_for(10 * MS);
+            t.world.set_link(nic, true);
+            t.world.run_for(5 * MS);
+        }
+        assert_eq!(t.world.longest_isolation(t.hosts, MS), Duration::ZERO);
+    }
+
+    #[test]
+    fn isolation_lasts_while_each_rail_or_a_host_is_absent() {
+        let mut t = testbed();
+        let (a0, b1) = (t.rail(0)[0], t.rail(1)[1]);
+        t.world.set_link(a0, false);
+        t.world.run_for(10 * MS);
+        t.world.set_link(b1, false);
+        t.world.run_for(3 * MS);
+        t.world.set_link(a0, true);
+        t.world.run_for(MS);
+        t.world.fail(a0, Failure::NicHung);
+        t.world.run_for(2 * MS);
+        assert_eq!(t.world.longest_isolation(t.hosts, MS / 2), Duration::MAX, "it lasts");
+        t.world.set_link(b1, true);
+        t.world.run_for(10 * MS);
+        assert_eq!(t.world.longest_isolation(t.hosts, MS / 2), 3 * MS);
+        assert_eq!(t.world.longest_isolation(t.hosts, 2 * MS), 6 * MS, "one usable millisecond is too short");
+        t.world.pause(t.hosts[1], None);
+        t.world.run_for(8 * MS);
+        t.world.resume(t.hosts[1]);
+        t.world.run_for(MS);
+        assert_eq!(t.world.longest_isolation(t.hosts, MS / 2), 8 * MS);
+    }
+}
