@@ -136,3 +136,21 @@ fn entry_follows_every_third_write_and_every_atomic() {
     while ledger.pop().is_some() {}
     assert_eq!(logged(&mut ledger), [4, 7]);
 }
+
+#[test]
+fn replays_are_told_from_new_operations_behind_them() {
+    let mut ledger = ledger();
+    ledger.push(write(false, 8), WritePolicy::Strict);
+    assert!(!ledger.next_is_replay(), "the operation is new");
+    ledger.push(write(false, 8), WritePolicy::Strict);
+    ledger.push(write(false, 8), WritePolicy::Strict);
+    post_all(&mut ledger);
+    assert!(!ledger.next_is_replay(), "nothing is pending");
+    assert_eq!(decide(&mut ledger, &executed(1)).replayed, 2);
+    ledger.push(write(false, 8), WritePolicy::Strict);
+    for _ in 0..2 {
+        assert!(ledger.next_is_replay());
+        ledger.next_posting().unwrap();
+    }
+    assert!(!ledger.next_is_replay(), "the last operation is new");
+}
