@@ -210,7 +210,7 @@ families! {
         |s, out| counts(s, out, |c| c.bytes_in_flight);
     Counter "mitra_rail_replayed_bytes" ["rail"] "Payload bytes that were sent or requested again." =>
         |s, out| counts(s, out, |c| c.bytes_replayed);
-    Histogram "mitra_failover_duration_seconds" ["phase, le"] "Durations of failovers: fence, decide, replay and their total." =>
+    Histogram "mitra_failover_duration_seconds" ["phase, le"] "Durations of failovers: negotiate, fence, decide, replay and their total." =>
         |s, out| s.durations.iter().for_each(|(phase, h)| histogram(out, &[("phase", phase)], h));
     Histogram "mitra_operation_latency_seconds" ["le"] "Sampled latencies from the post of a send to the poll of its completion. Absent unless sampled." =>
         |s, out| s.latency.iter().for_each(|h| histogram(out, &[], h));

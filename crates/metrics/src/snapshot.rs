@@ -64,7 +64,7 @@ pub struct Snapshot {
     pub closed: BTreeMap<String, u64>,
     /// The last events, at most [`MAX_EVENTS`], oldest first.
     pub events: Vec<EventSnapshot>,
-    /// The durations of failovers, by phase: `fence`, `decide`, `replay`, and `total`.
+    /// The durations of failovers, by phase: `negotiate`, `fence`, `decide`, `replay` and `total`.
     pub durations: BTreeMap<String, HistogramSnapshot>,
     /// The latencies of operations. `None` if they are not sampled.
     pub latency: Option<HistogramSnapshot>,
@@ -346,4 +346,58 @@ fn reason_name(reason: CloseReason) -> String {
 
 fn nanos(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use mitra_failover::telemetry::VqpPhase;
+    use mitra_verbs::Qpn;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_count_of_a_vqp_has_its_own_name() {
+        let counts = FailoverCounts {
+            detected: std::array::from_fn(|detector| 100 + detector as u64),
+            stayed: 1,
+            fenced: 2,
+            failovers: 3,
+            failbacks: 4,
+            recovered: 5,
+            in_flight: 6,
+            executed: 7,
+            torn: 8,
+            ambiguous: 9,
+            replayed: 10,
+            failed: 11,
+            bytes_in_flight: 12,
+            bytes_replayed: 13,
+        };
+        let vqp = VqpSnapshot {
+            qpn: Qpn::new(14),
+            phase: VqpPhase::Replaying,
+            active_rail: 15,
+            epoch: 16,
+            posted: 17,
+            completed: 18,
+            rejected_messages: 19,
+            published_at: Time::from_nanos(20),
+            counts,
+        };
+        let state = serde_json::to_value(vqp_state(&vqp, Time::from_nanos(41))).expect("it has names only");
+        let detected: BTreeMap<_, _> = Cause::DETECTORS.iter().zip(100..).collect();
+        assert_eq!(
+            state,
+            json!({
+                "vqp": 14, "phase": "replaying", "active_rail": 15, "epoch": 16, "posted": 17, "completed": 18,
+                "rejected_messages": 19, "unpolled_ns": 21,
+                "failover": {
+                    "detected": detected, "stayed": 1, "fenced": 2, "failovers": 3, "failbacks": 4, "recovered": 5,
+                    "in_flight": 6, "executed": 7, "torn": 8, "ambiguous": 9, "replayed": 10, "failed": 11,
+                    "bytes_in_flight": 12, "bytes_replayed": 13,
+                },
+            })
+        );
+    }
 }

@@ -80,8 +80,33 @@ fn prometheus_client_reads_every_family_and_sample() {
     assert_eq!(value("mitra_rail_injected_faults_total", &[rail0, ("kind", "dropped")]), 5.0);
     assert_eq!(value("mitra_rail_nic_events_total", &[rail0, ("event", "acks_sent")]), 6.0);
     assert_eq!(value("mitra_rail_failures_detected_total", &[rail0, ("detector", "completion")]), 3.0);
-    assert_eq!(value("mitra_rail_failovers_total", &[rail0]), 3.0);
-    assert_eq!(value("mitra_rail_replayed_operations_total", &[rail0]), 9.0);
+    for (name, expected) in [
+        ("failures_without_move", 11.0),
+        ("fences", 12.0),
+        ("failovers", 3.0),
+        ("failbacks", 13.0),
+        ("recoveries", 14.0),
+        ("inflight_operations", 20.0),
+        ("executed_operations", 7.0),
+        ("torn_operations", 15.0),
+        ("ambiguous_operations", 2.0),
+        ("replayed_operations", 9.0),
+        ("failed_operations", 16.0),
+        ("inflight_bytes", 4096.0),
+        ("replayed_bytes", 1024.0),
+    ] {
+        assert_eq!(value(&format!("mitra_rail_{name}_total"), &[rail0]), expected, "{name}");
+    }
+    for (name, expected) in [
+        ("posted_operations", 1000.0),
+        ("completed_operations", 990.0),
+        ("failovers", 2.0),
+        ("replayed_operations", 9.0),
+        ("failed_operations", 16.0),
+        ("rejected_messages", 4.0),
+    ] {
+        assert_eq!(value(&format!("mitra_vqp_{name}_total"), &[("vqp", "17")]), expected, "{name}");
+    }
     assert_eq!(value("mitra_vqps_closed_total", &[("reason", "PeerClosed")]), 2.0);
     assert_eq!(value("mitra_vqp_outstanding_operations", &[("vqp", "17")]), 10.0);
     assert_eq!(value("mitra_vqp_active", &[("vqp", "17")]), 0.0);

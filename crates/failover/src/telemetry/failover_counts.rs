@@ -48,3 +48,39 @@ impl FailoverCounts {
         self.bytes_replayed += stats.bytes_replayed;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_statistic_is_added_to_its_count() {
+        let stats = RecoveryStats {
+            in_flight: 1,
+            executed: 2,
+            torn: 3,
+            ambiguous: 4,
+            replayed: 5,
+            failed: 6,
+            bytes_in_flight: 7,
+            bytes_replayed: 8,
+            ..RecoveryStats::default()
+        };
+        let mut counts = FailoverCounts::default();
+        counts.add_decision(&stats);
+        counts.add_decision(&stats);
+        let expected = FailoverCounts {
+            failovers: 2,
+            in_flight: 2,
+            executed: 4,
+            torn: 6,
+            ambiguous: 8,
+            replayed: 10,
+            failed: 12,
+            bytes_in_flight: 14,
+            bytes_replayed: 16,
+            ..FailoverCounts::default()
+        };
+        assert_eq!(counts, expected);
+    }
+}

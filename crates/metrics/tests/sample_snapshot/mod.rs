@@ -6,8 +6,8 @@ use serde_json::json;
 fn counts(failovers: u64) -> serde_json::Value {
     json!({
         "detected": {"completion": failovers, "device": 0, "heartbeat": 1, "peer": 0},
-        "stayed": 1, "fenced": failovers, "failovers": failovers, "failbacks": 1, "recovered": failovers,
-        "in_flight": 20, "executed": 7, "torn": 1, "ambiguous": 2, "replayed": 9, "failed": 2,
+        "stayed": 11, "fenced": 12, "failovers": failovers, "failbacks": 13, "recovered": 14,
+        "in_flight": 20, "executed": 7, "torn": 15, "ambiguous": 2, "replayed": 9, "failed": 16,
         "bytes_in_flight": 4096, "bytes_replayed": 1024,
     })
 }
