@@ -106,7 +106,8 @@ fn first_datagram_waits_for_answer_on_rail_0() {
 fn device_without_rail_0_is_found_through_the_group() {
     for (at_0, at_1) in [(2, 3), (3, 2), (2, 2)] {
         let mut world = World::new(2);
-        (world.set_up(0, at_0), world.set_up(1, at_1));
+        world.set_up(0, at_0);
+        world.set_up(1, at_1);
         assert_eq!(world.route(0), Route::Wait);
         world.run(ANSWER_WAIT - 2 * MS);
         assert_eq!((world.rail(0), world.rail(1)), (1, 1));
