@@ -126,6 +126,8 @@ fn print(
     let is_live = is_live(args);
     let size = match Term::stdout().size_checked() {
         Some((rows, columns)) if is_live => Size { rows: rows.into(), columns: columns.into() },
+        // A terminal without a size, for example a serial line, reports 0 rows.
+        None if is_live => Size { rows: 24, columns: 80 },
         Some((_, columns)) => Size { rows: usize::MAX, columns: columns.into() },
         None => Size { rows: usize::MAX, columns: usize::MAX },
     };

@@ -29,7 +29,7 @@ pub(super) fn lines(
     size: Size,
 ) -> Vec<String> {
     // Every process gets the same share of the screen, and one line says how many do not fit.
-    let rows = size.rows.max(2);
+    let rows = size.rows.max(1);
     let shown = observations.len().min(((rows - 1) / MIN_LINES).max(1));
     let hidden = observations.len() - shown;
     let share = (rows - usize::from(hidden > 0)) / shown;
@@ -46,14 +46,16 @@ pub(super) fn lines(
     lines.iter().map(|line| fit(line, size.columns)).collect()
 }
 
-/// Cuts a line at the width of the screen.
+/// Cuts a line at the width of the screen. Control characters, which an argument of a program or a snapshot of a hostile process may have, would
+/// move the cursor.
 fn fit(line: &str, columns: usize) -> String {
-    if line.chars().count() <= columns {
-        return line.to_owned();
-    }
-    let mut cut: String = line.chars().take(columns.saturating_sub(1)).collect();
-    cut.push('…');
-    cut
+    let line: String = line.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    console::truncate_str(&line, columns, "…").into_owned()
+}
+
+/// Adds counts, which a hostile process may have made large.
+pub(super) fn total(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 /// Returns the lines of one process, about `rows` of them.
@@ -70,8 +72,6 @@ fn process(
         Answer::Snapshot { program, snapshot } => (program, snapshot),
     };
     let previous = previous.and_then(Observation::snapshot);
-    // Control characters of an argument would move the cursor.
-    let program: String = program.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let mut lines = vec![format!("{pid}: {program}"), totals(snapshot)];
     lines.extend(rail_table(snapshot, previous, elapsed));
     lines.extend(durations(snapshot));
@@ -92,7 +92,7 @@ fn totals(snapshot: &Snapshot) -> String {
     if snapshot.vqp_count == 0 && snapshot.closed.is_empty() {
         return format!("  queue pairs {}", snapshot.queue_pairs);
     }
-    let sum = |count: fn(&RailSnapshot) -> u64| snapshot.rails.iter().map(count).sum::<u64>();
+    let sum = |count: fn(&RailSnapshot) -> u64| total(snapshot.rails.iter().map(count));
     let mut line = format!(
         "  virtual queue pairs {}, recovering {}, failovers {}, failbacks {}; operations replayed {}, ambiguous {}, failed {}",
         snapshot.vqp_count,
@@ -126,7 +126,7 @@ fn rail_table(snapshot: &Snapshot, previous: Option<&Snapshot>, elapsed: Duratio
             or_dash(rate("rx_bytes")),
             or_dash(rate("tx_bytes")),
             or_dash(counter("retransmitted_packets").map(|count| count.to_string())),
-            rail.failover.detected.values().sum::<u64>().to_string(),
+            total(rail.failover.detected.values().copied()).to_string(),
             rail.failover.failovers.to_string(),
         ]
     });

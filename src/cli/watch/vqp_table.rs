@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mitra_metrics::{Snapshot, VqpState};
 
-use super::view::{age, scaled};
+use super::view::{age, scaled, total};
 use crate::cli::text_table;
 
 /// The order of the virtual queue pairs.
@@ -88,9 +88,9 @@ pub(super) fn lines(
     };
     let cells = [heading.map(str::to_owned)].into_iter().chain(table[..shown].iter().map(text));
     let mut lines = text_table::layout(2, &[2, 3, 4, 5, 6, 7, 8, 9], cells);
-    let hidden = snapshot.vqp_count - shown;
+    let hidden = snapshot.vqp_count.saturating_sub(shown);
     if hidden > 0 {
-        let pending: u64 = table[shown..].iter().map(Row::outstanding).sum();
+        let pending = total(table[shown..].iter().map(Row::outstanding));
         let rate: f64 = table[shown..].iter().filter_map(|row| row.rate).sum();
         let rate = scaled(rate, &["", "k", "M", "G"]);
         lines.push(format!("  {hidden} more: {rate} ops/s, {pending} in the queue"));

@@ -97,9 +97,44 @@ fn no_line_is_wider_and_no_screen_higher_than_the_window() {
         for rows in [1, 5, 10, 24, 60] {
             for vqps in [0, 1, 7, 1000, 3000] {
                 let lines = view(vqps, Order::Failovers, Size { rows, columns });
-                assert!(lines.len() <= rows.max(2), "{rows} rows: {lines:#?}");
+                assert!(lines.len() <= rows, "{rows} rows: {lines:#?}");
                 assert!(lines.iter().all(|line| line.chars().count() <= columns), "{columns}: {lines:#?}");
             }
+        }
+    }
+}
+
+#[test]
+fn wide_characters_do_not_make_a_line_wider_than_the_window() {
+    let mut observation = observation(9, snapshot(1, 10, 0));
+    let Answer::Snapshot { program, .. } = &mut observation.answer else { panic!("a snapshot") };
+    *program = "机".repeat(100);
+    let lines = lines(&[observation], &[], Duration::ZERO, Order::Number, Size { rows: 24, columns: 40 });
+    assert_eq!(lines[0].matches('机').count(), 18, "`9: ` and `…` take 4 of the 40 columns");
+}
+
+/// A process may send any text in any field, and any number.
+#[test]
+fn hostile_snapshot_neither_controls_the_terminal_nor_ends_the_program() {
+    let evil = "\x1b[2J\n\r\u{9b}31m";
+    let mut snapshot = snapshot(7, u64::MAX / 8, u64::MAX);
+    snapshot["vqp_count"] = json!(2);
+    snapshot["vqps"][1]["phase"] = json!(evil);
+    snapshot["vqps"][2]["completed"] = json!(u64::MAX);
+    snapshot["vqps"][3]["posted"] = json!(u64::MAX);
+    snapshot["vqps"][4]["posted"] = json!(u64::MAX);
+    snapshot["closed"] = json!({(evil): u64::MAX});
+    snapshot["events"][19]["cause"] = json!(evil);
+    for rail in 0..2_usize {
+        snapshot["rails"][rail]["failover"]["failovers"] = json!(u64::MAX);
+        snapshot["rails"][rail]["failover"]["detected"] = json!({"device": u64::MAX, "peer": 1});
+    }
+    let failed = Observation { pid: 3, answer: Answer::Failed { error: evil.to_owned() } };
+    let all = [observation(9, snapshot), failed];
+    for rows in [9, 30, 60] {
+        let size = Size { rows, columns: 200 };
+        for line in lines(&all, &[], Duration::ZERO, Order::Outstanding, size) {
+            assert!(!line.contains(char::is_control), "{line:?}");
         }
     }
 }
