@@ -21,13 +21,20 @@ pub(super) trait SharedObject {
     fn findings(&self, memory: &Buffer, all_finished: bool) -> Vec<Finding>;
 }
 
+/// The number of violations of an object that are kept.
+const MAX_VIOLATIONS: usize = 8;
+
 /// What the clients of an object have found wrong.
 #[derive(Clone, Default)]
 pub(super) struct Violations(Rc<RefCell<Vec<String>>>);
 
 impl Violations {
     pub(super) fn add(&self, what: impl Into<String>) {
-        self.0.borrow_mut().push(what.into());
+        let violations = &mut *self.0.borrow_mut();
+        // An object that is wrong in every turn adds no more.
+        if violations.len() < MAX_VIOLATIONS {
+            violations.push(what.into());
+        }
     }
 
     /// Records a violation unless the rule holds.
