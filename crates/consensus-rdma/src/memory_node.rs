@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mitra_consensus::{LegalChange, Permissions, ProcessId};
+use mitra_consensus::{LegalChange, Permissions, ProcessId, RegisterKind};
 use mitra_failover::{Domain, VirtualMr};
 use mitra_verbs::{Buffer, Unmapped};
 
@@ -69,6 +69,9 @@ impl MemoryNode {
     /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without them, requests do not end
     /// [`wait`](MemoryNode::wait).
     ///
+    /// If a region has write-once registers, the connections of all processes share atomics ([`Domain::share_atomics`]): they are on one rail, and
+    /// [`MemoryConfig::failover`] has the policy exact.
+    ///
     /// # Errors
     /// - [`StartError::ProcessCount`] unless `config.tokens` has 1 to 64 entries.
     /// - [`StartError::Storage`] if the storage directory belongs to another memory, is in use, or may have lost writes.
@@ -93,6 +96,10 @@ impl MemoryNode {
         for &(p, incarnation) in storage.iter().flat_map(|storage| &storage.process_incarnations) {
             let known = incarnations.get_mut(usize::from(p.0));
             known.into_iter().for_each(|known| known.push(incarnation));
+        }
+        if config.regions.iter().any(|region| region.kind == RegisterKind::WriteOnce) {
+            // Processes write these registers by compare-and-swap, which must exclude those of other processes also after a failover.
+            domain.share_atomics()?;
         }
         let buffer = |region| Arc::new(Buffer::new(layout.len(region)));
         let poller = Poller::new(&domain)?;

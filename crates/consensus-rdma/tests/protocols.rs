@@ -74,6 +74,20 @@ fn hbo_decides() {
     cluster.wait_for_decision();
 }
 
+/// Processes write the registers of HBO by compare-and-swap, which is atomic per NIC. So all leave a rail of the memory if one does.
+#[test]
+fn users_of_write_once_registers_change_rails_together() {
+    let neighbours = ProcessSet::first(3);
+    let regions: Vec<_> = (0..3).map(|p| Hbo::<AllRules>::regions(ProcessId(p), neighbours)).collect();
+    let processes = processes(3, |p| Hbo::new(p, 3, neighbours.without(p), p.0 == 1));
+    let mut cluster: Cluster<Hbo> = Cluster::start(processes, &regions, 2);
+    cluster.nics[0][0].faults().fail(Failure::LinkDown);
+    cluster.wait_for_decision();
+    cluster.wait_until("all connections have moved", |c| {
+        c.running().all(|node| (0..3).all(|m| node.last_failover(MemoryId(m)).is_some()))
+    });
+}
+
 #[test]
 fn omega_replaces_crashed_leader() {
     let processes = processes(3, |p| Omega::new(p, 3));
