@@ -288,3 +288,36 @@ fn tables_are_bounded() {
     directory.remove_qp(QPN);
     assert!(directory.destinations.is_empty() && directory.own_qps.by_number.is_empty());
 }
+
+#[test]
+fn end_that_only_receives_tells_of_its_ports() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    for _ in 0..80 {
+        world.run(MS);
+        world.rail(0);
+    }
+    world.set_up(1, 0b10);
+    world.run(2 * MS);
+    assert_eq!(world.rail(0), 1);
+}
+
+#[test]
+fn question_for_another_device_is_not_answered() {
+    let mut world = World::new(2);
+    let kind = ReachKind::Ask { device: gid(5, 0), qpn: QPN };
+    let device = DeviceAddress { gids: vec![gid(1, 0), gid(1, 1)], up: 0b11 };
+    let question = Reach { kind, device, qp: None };
+    assert_eq!(world.ends[0].handle(world.now, 1, gid(1, 1), question), None);
+}
+
+#[test]
+fn queue_pair_that_the_peer_does_not_know_asks_first() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    let other = Qpn::new(0x22);
+    world.ends[1].add_qp(QpNumbers { qpn: other, on_rails: vec![number(other, 0), number(other, 1)] });
+    assert_eq!(world.ends[1].route(world.now, other, gid(0, 0), QPN), Route::Wait);
+    assert_eq!(world.rail(1), 0, "the queue pair that was asked for is known");
+}
