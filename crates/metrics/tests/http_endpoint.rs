@@ -109,6 +109,15 @@ fn silent_clients_do_not_keep_a_scrape_away() {
         let _ = stream.write_all(b"GET /metr"); // the endpoint may have ended the connection
     }
     assert!(exchange(&server, SCRAPE).1.ends_with("# EOF\n"));
+    // The endpoint has accepted the others before the scrape.
+    let is_open = |stream: &mut TcpStream| {
+        stream.set_nonblocking(true).expect("the socket is valid");
+        let read = stream.read(&mut [0; 16]);
+        stream.set_nonblocking(false).expect("the socket is valid");
+        read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    let open = silent.iter_mut().map(is_open).filter(|open| *open).count();
+    assert!(open <= 16, "{open} connections are open");
     // The oldest connection has ended, by an end of file or a reset, and without a response. A read that times out fails with `WouldBlock`.
     let ended = silent[0].read(&mut [0; 16]);
     assert!(!matches!(&ended, Ok(1..)) && !ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock));

@@ -70,6 +70,7 @@ fn prometheus_client_reads_every_family_and_sample() {
         assert_eq!(found.len(), 1, "{name} {labels}");
         found[0][2].as_f64().unwrap()
     };
+    assert!(!text.contains("vqp=\"19\""), "a closed vQP has no samples: {text}");
     let rail0 = ("rail", "0");
     assert_eq!(value("mitra_rail_up", &[rail0]), 1.0);
     assert_eq!(value("mitra_rail_up", &[("rail", "1")]), 0.0);

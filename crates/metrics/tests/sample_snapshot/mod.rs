@@ -36,7 +36,7 @@ pub fn snapshot() -> Snapshot {
         ],
         "queue_pairs": 4, "vqp_count": 3, "recovering": 1,
         // A vQP that was reset has the number of its replacement.
-        "vqps": [vqp(17, "recovering"), vqp(18, "active"), vqp(17, "closed")],
+        "vqps": [vqp(17, "recovering"), vqp(18, "active"), vqp(17, "closed"), vqp(19, "closed")],
         "closed": {"NoRail": 1, "PeerClosed": 2},
         "events": [
             {"number": 1, "age_ns": 5, "vqp": 17, "event": "detected", "rail": 0, "cause": "device event"},
