@@ -339,3 +339,58 @@ fn refusal_holds_for_its_ballot_until_the_next_move() {
     a.moved(Time::ZERO, 0);
     assert_eq!((a.active(), a.refused), (2, 0));
 }
+
+/// A lower ballot would be refused again.
+#[test]
+fn proposal_after_a_refusal_is_above_the_ballot_that_the_peer_promised() {
+    let retry = Duration::from_millis(1);
+    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
+    let body = Body::Refuse { unusable: 0b010, promised_epoch: 40 };
+    a.handle(Time::ZERO, Message { ballot: a.promised, body });
+    let proposals = core::iter::from_fn(|| a.poll_action()).filter_map(|action| match action {
+        Action::Send(Message { ballot, body: Body::Propose { rail } }) => Some((ballot.epoch, rail)),
+        _ => None,
+    });
+    assert_eq!(proposals.last(), Some((41, 2)));
+}
+
+/// The peer accepted the first ballot only.
+#[test]
+fn evidence_for_an_earlier_ballot_decides_nothing() {
+    let retry = Duration::from_millis(1);
+    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
+    let first = a.promised;
+    a.handle(Time::ZERO, Message { ballot: first, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
+    let second = first.next(Role::One).unwrap();
+    a.handle(Time::ZERO, Message { ballot: second, body: Body::Propose { rail: 2 } });
+    a.fenced(Time::ZERO, evidence(1));
+    let decisions = |a: &mut RailNegotiation| {
+        core::iter::from_fn(|| a.poll_action()).filter(|x| matches!(x, Action::Decide { .. })).count()
+    };
+    assert_eq!(decisions(&mut a), 0);
+    a.handle(Time::ZERO, Message { ballot: second, body: Body::Evidence { rail: 2, evidence: evidence(2) } });
+    assert_eq!(decisions(&mut a), 1);
+}
+
+#[test]
+fn evidence_repeats_the_bytes_of_a_resume_that_may_be_lost() {
+    let retry = Duration::from_millis(1);
+    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    let first = Ballot::FIRST.next(Role::One).unwrap();
+    a.handle(Time::ZERO, Message { ballot: first, body: Body::Propose { rail: 1 } });
+    a.fenced(Time::ZERO, evidence(1));
+    a.handle(Time::ZERO, Message { ballot: first, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
+    a.moved(Time::ZERO, 512);
+    let second = first.next(Role::One).unwrap();
+    a.handle(Time::ZERO, Message { ballot: second, body: Body::Propose { rail: 2 } });
+    a.fenced(Time::ZERO, evidence(3));
+    let sent = core::iter::from_fn(|| a.poll_action()).filter_map(|action| match action {
+        Action::Send(Message { ballot, body: Body::Evidence { evidence, .. } }) if ballot == second => {
+            Some(evidence.partial_imm_bytes)
+        }
+        _ => None,
+    });
+    assert_eq!(sent.last(), Some(512));
+}
