@@ -298,7 +298,7 @@ fn varuna_draws_phases_many_vqps_and_the_timeline() {
         assert!(is_positive(row(&report, &format!("timeline/{phase}")), "median"), "{phase}");
     }
     let page = fs::read_to_string(page).unwrap();
-    assert_eq!(page.matches("<svg").count(), 2, "one plot of the phases, one of the timeline");
+    assert_eq!(page.matches("<svg").count(), 3, "two plots of the phases, one of the timeline");
     assert!(page.contains("vqps/40/last") && page.contains("rail 0 fails"));
 }
 
