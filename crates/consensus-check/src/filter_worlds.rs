@@ -27,7 +27,7 @@ pub const EVICTION: FilterLimits = FilterLimits { calls: 1, leases: 1, expiratio
 pub const FILTER_RESTART: FilterLimits =
     FilterLimits { calls: 1, filter_restarts: 1, expirations: 0, grants: 4, ..ONE_ROW };
 
-/// One sender, which has two calls outstanding and restarts.
+/// A world with one sender, which has up to two calls outstanding and restarts.
 pub const SENDER_RESTART: FilterLimits =
     FilterLimits { senders: 1, calls: 3, window: 2, sender_restarts: 1, expirations: 0, ..ONE_ROW };
 

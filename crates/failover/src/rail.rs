@@ -1,4 +1,4 @@
-//! One rail at one end: its RC queue pair for operations, and the vQP's part of the endpoint for control messages.
+//! One rail at one end: the RC queue pair for operations, and the membership in the endpoint for control messages.
 
 use std::sync::Arc;
 

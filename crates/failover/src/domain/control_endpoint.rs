@@ -1,7 +1,7 @@
 //! The UD queue pair of a NIC that carries the control messages of virtual queue pairs.
 //!
 //! All vQPs of a domain share one endpoint on each NIC, because a queue pair with receive buffers for each vQP takes more memory than the vQP
-//! itself. A message begins with the cookie of the vQP that it is for. Whichever vQP polls the endpoint distributes what has arrived. A vQP
+//! itself. The header of a message has the cookie of the vQP that it is for. Whichever vQP polls the endpoint distributes what has arrived. A vQP
 //! with completion channels of its own has endpoints of its own too, which raise events on these channels.
 
 use std::collections::HashMap;

@@ -78,7 +78,7 @@ impl Maintenance {
         self.run(recovery, dp);
     }
 
-    /// Handles control messages and device events, and runs the timers that have expired. Not every run covers the devices of the rails that are not active.
+    /// Handles control messages and device events, and runs the timers that have expired. Not every run queries the devices of the other rails.
     pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
         self.run_on(recovery, dp, false);
     }

@@ -20,7 +20,7 @@ pub(crate) struct AddressHandles {
 
 /// A destination, with its address handles on the rails. They are destroyed with the value.
 pub(super) struct AddressHandle {
-    /// They are dropped before the protection domain, which counts them.
+    /// The handles are dropped before the protection domain, which counts them.
     on_rails: Mutex<Vec<OnRail>>,
     pd: Arc<MultiRailPd>,
     pub(super) gid: Gid,

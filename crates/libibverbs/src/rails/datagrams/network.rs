@@ -1,4 +1,4 @@
-//! What the UD queue pairs of a device share: the NICs, the directory of other devices, and the exchange of its messages.
+//! The network of the UD queue pairs of a device: the NICs, the directory of other devices, and the exchange of its messages.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::rails::rendezvous::{QpNumbers, RailMask, Rendezvous};
 /// The maximum number of changes of rails that a process logs.
 const MAX_LOGGED_MOVES: u8 = 64;
 
-/// What the UD queue pairs of a device share.
+/// The state that the UD queue pairs of a device share.
 pub(crate) struct DatagramNetwork {
     nics: Vec<LocalNic>,
     rendezvous: Arc<Rendezvous>,
