@@ -5,9 +5,9 @@ use mitra_verbs::{Access, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdI
 use smallvec::SmallVec;
 
 use crate::activity::{Activity, Counters};
+use crate::data_qp;
 use crate::memory_region::VirtualMr;
 use crate::negotiation::MAX_RAILS;
-use crate::rail;
 use crate::telemetry::Telemetry;
 
 mod control_endpoint;
@@ -188,7 +188,7 @@ impl Domain {
             self.nics.iter().map(|nic| of(&nic.provider.attr().limits)).min().unwrap_or(0)
         };
         Limits {
-            wrs: minimum(|limits| limits.wrs).saturating_sub(rail::SPARE_SLOTS),
+            wrs: minimum(|limits| limits.wrs).saturating_sub(data_qp::SPARE_SLOTS),
             sges: minimum(|limits| limits.sges),
             inline: minimum(|limits| limits.inline),
             message_bytes: minimum(|limits| limits.message_bytes),

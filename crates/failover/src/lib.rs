@@ -10,6 +10,7 @@ mod completion_log;
 mod config;
 mod connect_info;
 mod control_message;
+mod data_qp;
 mod domain;
 mod evidence;
 mod home_rail;

@@ -3,30 +3,22 @@
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, CqId, Error, Mtu, PortAttr, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn,
-    RcConnection, RecvWr, Result, SendWr, SqDrain, Time, UdDestination, Wc,
+    Access, CqId, Error, Mtu, PortAttr, PostError, Provider, Psn, QpAttr, QpState, Qpn, RcConnection, Result,
+    SendWr, SqDrain, Time, UdDestination, Wc,
 };
 
 use crate::ballot::Ballot;
-use crate::completion_log;
 use crate::config::Config;
 use crate::connect_info::RailInfo;
+use crate::data_qp::{self, DataQp};
 use crate::domain::{ControlEndpoint, LocalNic};
 use crate::secret::SecretWord;
 
-/// The number of queue slots beyond the configured depths, for requests of the vQP itself such as the fence's marker. They ensure that the
-/// application can use the configured depths completely.
-pub(crate) const SPARE_SLOTS: u32 = 8;
-
 #[derive(Debug)]
 pub(crate) struct Rail {
-    nic: LocalNic,
     /// The port when the rail was made. Its address and its largest MTU do not change, and they outlive the NIC.
     port: PortAttr,
-    cq: CqId,
-    qpn: Qpn,
-    /// The PSN of the first packet that the current queue pair sends.
-    first_psn: Psn,
+    data: DataQp,
     /// Set if the current queue pair replaces a fenced queue pair.
     replacement: Option<Replacement>,
     /// The replaced queue pair whose number is the vQP's number, with its completion queue. The queue pair stays in RESET so that the NIC does
@@ -69,8 +61,9 @@ impl Rail {
         config: &Config,
         secret: SecretWord,
     ) -> Result<Rail> {
-        let made = nic.provider.query_port().and_then(|port| Ok((port, create_data_qp(nic, config)?)));
-        let (port, (cq, qpn)) = match made {
+        let made = nic.provider.query_port();
+        let made = made.and_then(|port| Ok((port, DataQp::create(nic, config, first_psn(secret))?)));
+        let (port, data) = match made {
             Ok(made) => made,
             Err(error) => {
                 let _ = control.leave(cookie); // best effort: the caller gets the first error
@@ -78,11 +71,8 @@ impl Rail {
             }
         };
         Ok(Rail {
-            nic: nic.clone(),
             port,
-            cq,
-            qpn,
-            first_psn: first_psn(secret),
+            data,
             replacement: None,
             number_holder: None,
             qp_transferred: false,
@@ -96,12 +86,17 @@ impl Rail {
     }
 
     pub(crate) fn provider(&self) -> &dyn Provider {
-        &*self.nic.provider
+        self.data.provider()
+    }
+
+    /// The current data queue pair.
+    pub(crate) fn data(&self) -> &DataQp {
+        &self.data
     }
 
     /// The completion queue of the data queue pair.
     pub(crate) fn cq(&self) -> CqId {
-        self.cq
+        self.data.cq()
     }
 
     /// The completion queue of the control queue pair.
@@ -111,12 +106,12 @@ impl Rail {
 
     /// The number of the current data queue pair.
     pub(crate) fn qpn(&self) -> Qpn {
-        self.qpn
+        self.data.qpn()
     }
 
     /// The PSN of the first packet that the current data queue pair sends.
     pub(crate) fn first_psn(&self) -> Psn {
-        self.first_psn
+        self.data.first_psn()
     }
 
     /// Returns the connection parameters for the other end.
@@ -124,11 +119,11 @@ impl Rail {
         RailInfo {
             gid: self.port.gid,
             mtu: self.port.max_mtu,
-            qpn: self.qpn,
-            psn: self.first_psn,
+            qpn: self.qpn(),
+            psn: self.first_psn(),
             control_qpn: self.control.qpn(),
             qkey: self.control.qkey(),
-            acks_after_placement: self.nic.provider.attr().capabilities.ack_after_placement,
+            acks_after_placement: self.provider().attr().capabilities.ack_after_placement,
         }
     }
 
@@ -139,7 +134,7 @@ impl Rail {
 
     /// Returns whether this end's NIC acknowledges data only after the data is in memory.
     pub(crate) fn acks_after_placement(&self) -> bool {
-        self.nic.provider.attr().capabilities.ack_after_placement
+        self.provider().attr().capabilities.ack_after_placement
     }
 
     /// Connects both queue pairs to the peer. The data queue pair is moved to RTR.
@@ -152,7 +147,7 @@ impl Rail {
     /// Moves the data queue pair to RTS, if it is in RTR. A fenced queue pair stays in ERR, and its replacement is moved to RTS later.
     pub(crate) fn start_sending(&mut self, config: &Config) -> Result<()> {
         self.sends = true;
-        match self.nic.provider.query_qp(self.qpn) {
+        match self.provider().query_qp(self.qpn()) {
             Ok(status) if status.state == QpState::Rtr => self.modify_to_rts(config),
             Ok(_) | Err(Error::DeviceFatal) => Ok(()),
             Err(error) => Err(error),
@@ -162,10 +157,10 @@ impl Rail {
     /// Changes the rights of the peer on the data queue pair. In another state than RTS, the change takes effect when the queue pair is connected
     /// or moved to RTS.
     pub(crate) fn set_access(&self, access: Access) -> Result<()> {
-        let p = &self.nic.provider;
-        let changed = match p.modify_qp(self.qpn, &QpAttr { access: Some(access), ..QpAttr::default() }) {
+        let (p, qpn) = (self.provider(), self.qpn());
+        let changed = match p.modify_qp(qpn, &QpAttr { access: Some(access), ..QpAttr::default() }) {
             // The state is read after the refusal, because the NIC may move the queue pair to ERR at any time.
-            Err(Error::Modify(refused)) => p.query_qp(self.qpn).and_then(|status| match status.state {
+            Err(Error::Modify(refused)) => p.query_qp(qpn).and_then(|status| match status.state {
                 QpState::Rts => Err(refused.into()),
                 _ => Ok(()),
             }),
@@ -188,21 +183,19 @@ impl Rail {
         first_psn: Psn,
         keep_number: bool,
     ) -> Result<()> {
-        let (cq, qpn) = create_data_qp(&self.nic, config)?;
-        let (old, p) = ((self.qpn, self.cq), &self.nic.provider);
-        let retired = if keep_number {
-            p.modify_qp(old.0, &QpAttr::to(QpState::Reset))
-        } else {
-            p.destroy_qp(old.0).and_then(|()| p.destroy_cq(old.1))
+        let new = DataQp::create(self.data.nic(), config, first_psn)?;
+        let retired = match keep_number {
+            true => self.data.modify_to(QpState::Reset),
+            false => self.data.destroy(),
         };
         if let Err(error) = retired {
-            let _ = p.destroy_qp(qpn).and_then(|()| p.destroy_cq(cq)); // best effort: the caller gets the first error
+            let _ = new.destroy(); // best effort: the caller gets the first error
             return Err(error);
         }
+        let old = core::mem::replace(&mut self.data, new);
         if keep_number {
-            self.number_holder = Some(old);
+            self.number_holder = Some((old.qpn(), old.cq()));
         }
-        (self.cq, self.qpn, self.first_psn) = (cq, qpn, first_psn);
         self.replacement = Some(Replacement { left_by, connected: false });
         Ok(())
     }
@@ -232,87 +225,69 @@ impl Rail {
     /// Transfers the queue pair that reserves the vQP's number to the same rail of another vQP. The vQP of this rail has closed.
     pub(crate) fn transfer_qpn(&mut self, to: &mut Rail) -> Result<()> {
         if self.number_holder.is_none() {
-            self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Reset))?;
+            self.data.modify_to(QpState::Reset)?;
             self.qp_transferred = true;
         }
-        to.number_holder = Some(self.number_holder.take().unwrap_or((self.qpn, self.cq)));
+        to.number_holder = Some(self.number_holder.take().unwrap_or((self.qpn(), self.cq())));
         Ok(())
     }
 
     /// Discards every posted receive without a completion: resets the data queue pair and connects it again. The queue pair must not have
     /// carried any data. That is so if its rail was proposed in a move and then refused.
     pub(crate) fn discard_recvs(&self, config: &Config) -> Result<()> {
-        self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Reset))?;
+        self.data.modify_to(QpState::Reset)?;
         self.connect_data_qp(config)
     }
 
     /// Connects the data queue pair, if the parameters of the peer are known.
     fn connect_data_qp(&self, config: &Config) -> Result<()> {
         let Some(connection) = self.connection(config) else { return Ok(()) };
-        self.nic.provider.modify_qp(self.qpn, &connection.init())?;
-        self.nic.provider.modify_qp(self.qpn, &connection.rtr())?;
+        self.data.modify_to_rtr(&connection)?;
         if self.sends { self.modify_to_rts(config) } else { Ok(()) }
     }
 
     fn modify_to_rts(&self, config: &Config) -> Result<()> {
         let Some(connection) = self.connection(config) else { return Ok(()) };
-        let access = Some(config.access);
-        self.nic.provider.modify_qp(self.qpn, &QpAttr { access, ..connection.rts() })
+        self.data.modify_to_rts(&connection)
     }
 
     /// Returns the attributes of the connection to the peer's data queue pair.
     fn connection(&self, config: &Config) -> Option<RcConnection> {
         let (peer, path_mtu) = self.peer?;
-        Some(RcConnection {
-            path_mtu,
-            sq_psn: self.first_psn,
-            rq_psn: peer.psn,
-            access: config.access,
-            rd_atomic: config.rd_atomic,
-            min_rnr_timer: config.min_rnr_timer,
-            local_ack_timeout: config.detector.local_ack_timeout,
-            retry_cnt: config.detector.retry_cnt,
-            rnr_retry: config.rnr_retry,
-            ..RcConnection::to(peer.gid, peer.qpn)
-        })
+        Some(self.data.connection(config, path_mtu, (peer.gid, peer.qpn, peer.psn)))
     }
 
     /// Posts sends to the data queue pair.
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.nic.provider.post_send(self.qpn, wrs)
-    }
-
-    /// Posts receives to the data queue pair.
-    pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
-        self.nic.provider.post_recv(self.qpn, wrs)
+        self.data.post_send(wrs)
     }
 
     /// Appends up to `max` completions of the data queue pair to `out`, and returns their number.
     #[inline]
     pub(crate) fn poll_cq(&self, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        self.nic.provider.poll_cq(self.cq, max, out)
+        self.data.poll_cq(max, out)
     }
 
     /// Moves the data queue pair to ERR, where it executes nothing more and flushes its queues.
     pub(crate) fn modify_to_error(&self) -> Result<()> {
-        self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Err))
+        self.data.modify_to(QpState::Err)
     }
 
     /// Moves the data queue pair from RTS to SQD, where it begins no request, or back.
     pub(crate) fn modify_sqd(&self, drains: bool) -> Result<()> {
         let state = if drains { QpState::Sqd } else { QpState::Rts };
-        self.nic.provider.modify_qp(self.qpn, &QpAttr::to(state))
+        self.data.modify_to(state)
     }
 
     /// Returns whether the data queue pair, in SQD, has drained. `None` if it is not in SQD.
     pub(crate) fn is_sqd_drained(&self) -> Option<bool> {
-        let status = self.nic.provider.query_qp(self.qpn).ok()?;
+        let status = self.provider().query_qp(self.qpn()).ok()?;
         (status.state == QpState::Sqd).then_some(status.sq_drain == SqDrain::Drained)
     }
 
     /// Moves the data queue pair to RESET, where its windows are unbound.
     pub(crate) fn modify_to_reset(&self) -> Result<()> {
-        self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Reset))
+        self.data.modify_to(QpState::Reset)
     }
 
     /// Sends a control message, as a solicited event if `wakes` is set. The message may be lost.
@@ -340,15 +315,10 @@ impl Rail {
     /// Destroys the rail's objects on the NIC, except for those transferred to another vQP. Returns the first error; the error of a dead NIC
     /// does not count.
     pub(crate) fn destroy(&self) -> Result<()> {
-        let current = (!self.qp_transferred).then_some((self.qpn, self.cq));
+        let current = (!self.qp_transferred).then_some((self.qpn(), self.cq()));
         let mut first = Ok(());
-        for (qpn, cq) in current.into_iter().chain(self.number_holder) {
-            for destroyed in [self.provider().destroy_qp(qpn), self.provider().destroy_cq(cq)] {
-                first = first.and(destroyed.or_else(|error| match error {
-                    Error::DeviceFatal => Ok(()),
-                    error => Err(error),
-                }));
-            }
+        for objects in current.into_iter().chain(self.number_holder) {
+            first = first.and(data_qp::destroy(self.provider(), objects));
         }
         first.and(self.control.leave(self.cookie))
     }
@@ -357,26 +327,4 @@ impl Rail {
 /// The first PSN of a queue pair, which must not be guessable.
 pub(crate) fn first_psn(secret: SecretWord) -> Psn {
     Psn::new(secret.expose() as u32)
-}
-
-/// Creates an RC queue pair and the completion queue of both its directions.
-fn create_data_qp(nic: &LocalNic, config: &Config) -> Result<(CqId, Qpn)> {
-    let p = &nic.provider;
-    let wrs_per_op = if config.completion_log { 2 } else { 1 };
-    let send_wrs = config.send_wrs * wrs_per_op + SPARE_SLOTS;
-    let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE_SLOTS, nic.channel.as_ref())?;
-    let cap = QpCap {
-        send_wrs,
-        recv_wrs: config.recv_wrs + 1, // one for the fence's marker
-        send_sges: config.send_sges,
-        recv_sges: config.recv_sges,
-        inline: config.inline.max(completion_log::ENTRY_LEN),
-    };
-    match QpBuilder::rc(nic.pd, cq).cap(cap).build(&**p) {
-        Ok(qpn) => Ok((cq, qpn)),
-        Err(error) => {
-            let _ = p.destroy_cq(cq); // best effort: the caller gets the first error
-            Err(error.into())
-        }
-    }
 }

@@ -250,12 +250,12 @@ impl Datapath {
     /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
     #[inline]
     pub(super) fn post_sends(&mut self, rail: usize, epoch: u16, replaying: bool) -> Result<(), PostFailure> {
-        self.send.post(self.rails.get(rail), rail, epoch, &self.domain, replaying)
+        self.send.post(self.rails.get(rail).data(), rail, epoch, &self.domain, replaying)
     }
 
     /// Posts the receives on the rail of the receive queue.
     pub(super) fn post_recvs(&mut self) {
-        self.recv.post(self.rails.get(self.recv.rail()), &self.domain);
+        self.recv.post(self.rails.get(self.recv.rail()).data(), &self.domain);
     }
 
     /// Records the successful completion of a send or a log entry on `rail`.

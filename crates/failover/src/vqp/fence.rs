@@ -6,9 +6,9 @@
 
 use core::time::Duration;
 
-use mitra_verbs::{Data, RecvWr, SendOp, SendWr, SgeList, Time};
+use mitra_verbs::{Data, QpState, RecvWr, SendOp, SendWr, SgeList, Time};
 
-use crate::rail::Rail;
+use crate::data_qp::DataQp;
 use crate::vqp::wr_id_flags;
 
 /// The time that a NIC may take to flush the queues of a queue pair in ERR.
@@ -89,15 +89,15 @@ impl Fence {
         self.0 == State::Done { nic_alive: true }
     }
 
-    /// Starts to fence `rail`.
-    pub(super) fn start(&mut self, rail: &Rail, now: Time) -> FenceStep {
-        if rail.modify_to_error().is_err() {
+    /// Starts to fence `qp`.
+    pub(super) fn start(&mut self, qp: &DataQp, now: Time) -> FenceStep {
+        if qp.modify_to(QpState::Err).is_err() {
             // The NIC is dead, or it hangs and may still access memory.
             return FenceStep::Reset;
         }
         let deadline = now + DRAIN_TIMEOUT;
         self.0 = State::Draining { send: Marker::Unposted, recv: Marker::Unposted, deadline, empty_polls: 0 };
-        self.drive(rail, now)
+        self.drive(qp, now)
     }
 
     /// Skips the fence, for the baseline policies and demonstrations: only the completion queue is emptied.
@@ -105,9 +105,9 @@ impl Fence {
         self.0 = State::Emptying { nic_alive: true };
     }
 
-    /// Resets the NIC of `rail`, which destroys all queue pairs of the NIC. Returns false if the NIC does not confirm the reset.
-    pub(super) fn reset_nic(&mut self, rail: &Rail) -> bool {
-        let confirmed = rail.provider().reset().is_ok();
+    /// Resets the NIC of `qp`, which destroys all queue pairs of the NIC. Returns false if the NIC does not confirm the reset.
+    pub(super) fn reset_nic(&mut self, qp: &DataQp) -> bool {
+        let confirmed = qp.provider().reset().is_ok();
         if confirmed {
             self.0 = State::Emptying { nic_alive: false };
         }
@@ -116,18 +116,18 @@ impl Fence {
 
     /// Posts the markers that are not posted yet, and returns the next step. A marker does not fit into a full queue until completions of
     /// flushed requests have been polled.
-    pub(super) fn drive(&mut self, rail: &Rail, now: Time) -> FenceStep {
+    pub(super) fn drive(&mut self, qp: &DataQp, now: Time) -> FenceStep {
         let State::Draining { send, recv, deadline, empty_polls } = &mut self.0 else {
             return FenceStep::Pending;
         };
         if *send == Marker::Unposted
-            && rail.post_send(&[SendWr::new(wr_id_flags::MARKER, SendOp::Send, Data::empty())]).is_ok()
+            && qp.post_send(&[SendWr::new(wr_id_flags::MARKER, SendOp::Send, Data::empty())]).is_ok()
         {
             *send = Marker::Posted;
         }
         if *recv == Marker::Unposted {
             let wr = RecvWr { wr_id: wr_id_flags::MARKER | wr_id_flags::RECV, sges: SgeList::new() };
-            if rail.post_recv(&[wr]).is_ok() {
+            if qp.post_recv(&[wr]).is_ok() {
                 *recv = Marker::Posted;
             }
         }
@@ -136,7 +136,7 @@ impl Fence {
         }
         if (*send, *recv) == (Marker::Flushed, Marker::Flushed) {
             FenceStep::Drained
-        } else if rail.provider().query_port().is_err() || *empty_polls >= MAX_EMPTY_POLLS {
+        } else if qp.provider().query_port().is_err() || *empty_polls >= MAX_EMPTY_POLLS {
             FenceStep::Reset
         } else {
             FenceStep::Pending

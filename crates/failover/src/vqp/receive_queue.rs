@@ -4,9 +4,9 @@ use mitra_verbs::{RecvWr, Result, Wc, WcOpcode, WcStatus};
 use smallvec::SmallVec;
 
 use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
+use crate::data_qp::DataQp;
 use crate::domain::Domain;
 use crate::key_translation;
-use crate::rail::Rail;
 use crate::vqp::wr_id_flags;
 
 /// The receive queue of a vQP. During a move, the outstanding receives are posted on the new rail.
@@ -87,14 +87,14 @@ impl ReceiveQueue {
     }
 
     /// Posts the receives that are not posted on `rail` yet.
-    pub(super) fn post(&mut self, rail: &Rail, domain: &Domain) {
+    pub(super) fn post(&mut self, qp: &DataQp, domain: &Domain) {
         let wrs: SmallVec<[RecvWr; 1]> = (self.wrs.iter().skip(self.posted))
             .map(|wr| RecvWr {
                 wr_id: wr_id_flags::RECV,
                 sges: key_translation::translate_sges(&wr.sges, self.rail, domain),
             })
             .collect();
-        self.posted += match rail.post_recv(&wrs) {
+        self.posted += match qp.post_recv(&wrs) {
             Ok(()) => wrs.len(),
             Err(e) => e.index, // the rail has failed; the other receives are posted on the next rail
         };

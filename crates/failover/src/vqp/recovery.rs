@@ -408,7 +408,7 @@ impl Recovery {
         }
         self.run_actions(dp);
         self.follow_home(dp);
-        let step = self.fence.drive(dp.rails().get(self.active_rail()), dp.now());
+        let step = self.fence.drive(dp.rails().get(self.active_rail()).data(), dp.now());
         self.on_fence_step(dp, step);
     }
 
@@ -474,7 +474,7 @@ impl Recovery {
             self.fence.skip(); // nothing was posted to the rail since the last move
             FenceStep::Pending
         } else if dp.config().requires_fence() {
-            self.fence.start(dp.rails().get(rail), dp.now())
+            self.fence.start(dp.rails().get(rail).data(), dp.now())
         } else {
             self.fence.skip();
             FenceStep::Pending
@@ -487,7 +487,7 @@ impl Recovery {
             FenceStep::Pending => {}
             FenceStep::Drained => self.finish_fence(dp, true),
             FenceStep::Reset => {
-                if !self.fence.reset_nic(dp.rails().get(self.active_rail()))
+                if !self.fence.reset_nic(dp.rails().get(self.active_rail()).data())
                     && let Some(control) = &mut self.control
                 {
                     control.negotiation_mut().fence_failed();

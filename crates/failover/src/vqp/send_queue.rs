@@ -5,12 +5,12 @@ use mitra_verbs::{Error, Mtu, Psn, Result, SendOp, SendWr, WcStatus};
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log;
 use crate::config::{Config, WritePolicy};
+use crate::data_qp::DataQp;
 use crate::domain::Domain;
 use crate::evidence::{Contradiction, Placed};
 use crate::key_translation::{self, RemoteKeys};
 use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
-use crate::rail::Rail;
 use crate::vqp::wr_id_flags;
 
 /// The number of work requests at which a list is posted. It is large enough for the NIC to send several packets with one system call, and
@@ -111,7 +111,7 @@ impl SendQueue {
     /// request: the NIC sends a list before the next poll, so the completions of the replays would wait for longer ones.
     pub(super) fn post(
         &mut self,
-        rail: &Rail,
+        qp: &DataQp,
         index: usize,
         epoch: u16,
         domain: &Domain,
@@ -122,7 +122,7 @@ impl SendQueue {
             // The common case: one request, whose keys need no translation.
             self.ledger.next_posting().map_or(Ok(()), |posting| {
                 let one = core::slice::from_ref(posting.wr);
-                rail.post_send(one).map_err(|e| (posting.wr.wr_id, e.error))
+                qp.post_send(one).map_err(|e| (posting.wr.wr_id, e.error))
             })
         } else {
             self.burst.clear();
@@ -143,7 +143,7 @@ impl SendQueue {
             }
             match self.burst.is_empty() {
                 true => Ok(()),
-                false => rail.post_send(&self.burst).map_err(|e| (self.burst[e.index].wr_id, e.error)),
+                false => qp.post_send(&self.burst).map_err(|e| (self.burst[e.index].wr_id, e.error)),
             }
         };
         match posted {

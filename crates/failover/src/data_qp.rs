@@ -1,0 +1,130 @@
+//! An RC queue pair that carries operations, with the completion queue of both its directions.
+
+use mitra_verbs::{
+    CqId, Error, Gid, Mtu, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn, RcConnection,
+    RecvWr, Result, SendWr, Wc,
+};
+
+use crate::completion_log;
+use crate::config::Config;
+use crate::domain::LocalNic;
+
+/// The number of queue slots beyond the configured depths, for requests of the vQP itself such as the fence's marker. They ensure that the
+/// application can use the configured depths completely.
+pub(crate) const SPARE_SLOTS: u32 = 8;
+
+#[derive(Debug)]
+pub(crate) struct DataQp {
+    nic: LocalNic,
+    cq: CqId,
+    qpn: Qpn,
+    /// The PSN of the first packet that the queue pair sends.
+    first_psn: Psn,
+}
+
+impl DataQp {
+    /// Creates the queue pair with the depths of `config`, in RESET.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(crate) fn create(nic: &LocalNic, config: &Config, first_psn: Psn) -> Result<DataQp> {
+        let p = &nic.provider;
+        let wrs_per_op = if config.completion_log { 2 } else { 1 };
+        let send_wrs = config.send_wrs * wrs_per_op + SPARE_SLOTS;
+        let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE_SLOTS, nic.channel.as_ref())?;
+        let cap = QpCap {
+            send_wrs,
+            recv_wrs: config.recv_wrs + 1, // one for the fence's marker
+            send_sges: config.send_sges,
+            recv_sges: config.recv_sges,
+            inline: config.inline.max(completion_log::ENTRY_LEN),
+        };
+        match QpBuilder::rc(nic.pd, cq).cap(cap).build(&**p) {
+            Ok(qpn) => Ok(DataQp { nic: nic.clone(), cq, qpn, first_psn }),
+            Err(error) => {
+                let _ = p.destroy_cq(cq); // best effort: the caller gets the first error
+                Err(error.into())
+            }
+        }
+    }
+
+    pub(crate) fn nic(&self) -> &LocalNic {
+        &self.nic
+    }
+
+    pub(crate) fn provider(&self) -> &dyn Provider {
+        &*self.nic.provider
+    }
+
+    pub(crate) fn cq(&self) -> CqId {
+        self.cq
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(crate) fn first_psn(&self) -> Psn {
+        self.first_psn
+    }
+
+    /// Returns the attributes of a connection to the peer's queue pair, which has this address, number and first PSN.
+    pub(crate) fn connection(&self, config: &Config, path_mtu: Mtu, peer: (Gid, Qpn, Psn)) -> RcConnection {
+        let (gid, qpn, rq_psn) = peer;
+        RcConnection {
+            path_mtu,
+            sq_psn: self.first_psn,
+            rq_psn,
+            access: config.access,
+            rd_atomic: config.rd_atomic,
+            min_rnr_timer: config.min_rnr_timer,
+            local_ack_timeout: config.detector.local_ack_timeout,
+            retry_cnt: config.detector.retry_cnt,
+            rnr_retry: config.rnr_retry,
+            ..RcConnection::to(gid, qpn)
+        }
+    }
+
+    /// Connects the queue pair, from RESET to RTR.
+    pub(crate) fn modify_to_rtr(&self, connection: &RcConnection) -> Result<()> {
+        self.provider().modify_qp(self.qpn, &connection.init())?;
+        self.provider().modify_qp(self.qpn, &connection.rtr())
+    }
+
+    /// Moves the connected queue pair to RTS.
+    pub(crate) fn modify_to_rts(&self, connection: &RcConnection) -> Result<()> {
+        let access = Some(connection.access);
+        self.provider().modify_qp(self.qpn, &QpAttr { access, ..connection.rts() })
+    }
+
+    /// Moves the queue pair to a state that needs no other attributes.
+    pub(crate) fn modify_to(&self, state: QpState) -> Result<()> {
+        self.provider().modify_qp(self.qpn, &QpAttr::to(state))
+    }
+
+    pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.provider().post_send(self.qpn, wrs)
+    }
+
+    pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
+        self.provider().post_recv(self.qpn, wrs)
+    }
+
+    /// Appends up to `max` completions to `out`, and returns their number.
+    #[inline]
+    pub(crate) fn poll_cq(&self, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
+        self.provider().poll_cq(self.cq, max, out)
+    }
+
+    /// Destroys the queue pair and its completion queue. See [`destroy`].
+    pub(crate) fn destroy(&self) -> Result<()> {
+        destroy(self.provider(), (self.qpn, self.cq))
+    }
+}
+
+/// Destroys a queue pair and its completion queue. Returns the first error; the error of a dead NIC does not count.
+pub(crate) fn destroy(p: &dyn Provider, (qpn, cq): (Qpn, CqId)) -> Result<()> {
+    let steps = [p.destroy_qp(qpn), p.destroy_cq(cq)];
+    let errors = steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal)));
+    errors.fold(Ok(()), Result::and)
+}
