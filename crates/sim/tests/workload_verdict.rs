@@ -89,6 +89,7 @@ impl FaultyEndpoint {
             outcome: ReportedOutcome::Success,
             byte_len: byte_len as u32,
             imm,
+            invalidated: None,
         });
     }
 
@@ -154,7 +155,8 @@ impl Endpoint for FaultyEndpoint {
             Fault::ReportedValueLost => ReportedOutcome::Executed,
             _ => ReportedOutcome::Success,
         };
-        let completion = EndpointCompletion { wr_id: wr.wr_id, outcome, byte_len: 0, imm: None };
+        let completion =
+            EndpointCompletion { wr_id: wr.wr_id, outcome, byte_len: 0, imm: None, invalidated: None };
         if fault == Fault::CompletedEarly && !channel.completions.is_empty() {
             channel.completions.insert(0, completion);
         } else {

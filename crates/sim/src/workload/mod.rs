@@ -24,7 +24,7 @@ mod responder;
 mod verdict;
 mod vqp_endpoint;
 
-use mitra_verbs::{PostError, RecvWr, SendWr};
+use mitra_verbs::{Key, PostError, RecvWr, SendWr};
 
 pub use peer::WorkloadPeer;
 use plan::MemoryLayout;
@@ -72,6 +72,8 @@ pub struct EndpointCompletion {
     pub byte_len: u32,
     /// The immediate data of a receive.
     pub imm: Option<u32>,
+    /// The key that a received SEND has invalidated.
+    pub invalidated: Option<Key>,
 }
 
 /// The outcome of an operation as the endpoint reports it. [`verify`] checks whether it is true.

@@ -130,6 +130,7 @@ impl RcEndpoint {
                     outcome: outcome(wc.status),
                     byte_len: wc.byte_len,
                     imm: wc.imm,
+                    invalidated: wc.invalidated,
                 });
             }
         }

@@ -58,6 +58,7 @@ impl Endpoint for VqpEndpoint {
                 outcome: outcome(c.outcome),
                 byte_len: c.byte_len,
                 imm: c.imm,
+                invalidated: c.invalidated,
             });
         }
         self.completions = completions;

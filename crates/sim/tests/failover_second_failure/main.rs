@@ -4,10 +4,12 @@
 //! of them, each moment of it and each kind of second failure. Both ends' programs are driven by the test, so a run that strikes at the
 //! n-th message is the same as the first run up to that message.
 
+mod endpoint;
 #[path = "../hooked_nic/mod.rs"]
 mod hooked_nic;
 mod run;
 mod scenario;
+mod windows;
 
 use std::collections::BTreeMap;
 
@@ -16,9 +18,9 @@ use mitra_sim::workload::{OpKind, Verdict};
 use mitra_sim::{reproduce_command, seeds};
 
 use run::{Report, Run};
-use scenario::{Scenario, Second, Strike};
+use scenario::{Scenario, Second, Strike, Variant};
 
-/// The number of scenarios of a policy. `MITRA_SEEDS=60` runs all of them.
+/// The number of scenarios of a policy and a variant. `MITRA_SEEDS=60` runs all of them.
 const SCENARIOS: u64 = 6;
 
 /// Returns whether what an end was told is true, although nobody takes the messages that a dead process has received.
@@ -41,6 +43,9 @@ fn check(scenario: &Scenario, second: Option<Second>, report: &Report) -> Result
         Some(Second::ProcessDies(end)) => Some(end),
         _ => None,
     };
+    if !report.window_errors.is_empty() {
+        return Err(format!("{:?}, {reasons:?}\n{}", report.window_errors, report.state));
+    }
     for h in 0..2 {
         let verdict = &report.verdicts[h];
         // The baseline promises no more than that work goes on in order.
@@ -87,13 +92,13 @@ fn check(scenario: &Scenario, second: Option<Second>, report: &Report) -> Result
     }
 }
 
-/// Runs the scenarios of a policy with all second failures.
-fn strike_everywhere(policy: Policy) {
+/// Runs the scenarios of a policy and a variant with all second failures.
+fn strike_everywhere(policy: Policy, variant: Variant) {
     let mut endings = BTreeMap::<String, u64>::new();
     let mut wrong = Vec::new();
-    let mut runs = 0;
+    let (mut runs, mut invalidated_keys, mut refused_stale_keys) = (0, 0, 0);
     for seed in seeds(SCENARIOS) {
-        let scenario = Scenario::of(seed, policy);
+        let scenario = Scenario::of(seed, policy, variant);
         let (messages, report) = Run::new(&scenario, None).run();
         if let Err(error) = check(&scenario, None, &report) {
             panic!("{scenario:?}: {error}\n{}", reproduce_command(seed));
@@ -104,6 +109,8 @@ fn strike_everywhere(policy: Policy) {
                 let strike = Strike { point: message.point, second };
                 let (_, report) = Run::new(&scenario, Some(strike)).run();
                 runs += 1;
+                invalidated_keys += report.invalidated_keys;
+                refused_stale_keys += usize::from(report.refused_stale_key);
                 let reasons = report.close_reasons;
                 *endings.entry(format!("{second:?}: {reasons:?}")).or_default() += 1;
                 if !report.has_struck {
@@ -119,6 +126,10 @@ fn strike_everywhere(policy: Policy) {
         }
     }
     println!("{runs} runs, {} wrong, {endings:#?}", wrong.len());
+    if variant == Variant::Windows {
+        println!("{invalidated_keys} keys were invalidated, and {refused_stale_keys} used afterwards");
+        assert!(invalidated_keys > runs && refused_stale_keys > runs / 4, "the windows were hardly used");
+    }
     assert!(wrong.is_empty(), "{} of {runs} runs are wrong, the first ones:\n{}", wrong.len(), {
         wrong.truncate(5);
         wrong.join("\n")
@@ -127,10 +138,20 @@ fn strike_everywhere(policy: Policy) {
 
 #[test]
 fn exact_survives_a_second_failure_at_every_message() {
-    strike_everywhere(Policy::Exact);
+    strike_everywhere(Policy::Exact, Variant::Plain);
 }
 
 #[test]
 fn transparent_survives_a_second_failure_at_every_message() {
-    strike_everywhere(Policy::Transparent);
+    strike_everywhere(Policy::Transparent, Variant::Plain);
+}
+
+#[test]
+fn durable_operations_survive_a_second_failure_at_every_message() {
+    strike_everywhere(Policy::Exact, Variant::Durable);
+}
+
+#[test]
+fn windows_survive_a_second_failure_at_every_message() {
+    strike_everywhere(Policy::Exact, Variant::Windows);
 }

@@ -5,19 +5,18 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{CloseReason, Policy};
-use mitra_sim::workload::{
-    Endpoint, EndpointCompletion, Op, Plan, RECV_WR_FLAG, Verdict, VqpEndpoint, WorkloadPeer, connect_vqp,
-    verify,
-};
+use mitra_failover::{CloseReason, Completion, Outcome, Policy};
+use mitra_sim::workload::{Op, Plan, Verdict, WorkloadPeer, connect_vqp, verify};
 use mitra_sim::{Failure, NicId, Testbed};
-use mitra_verbs::{PostError, Provider, RecvWr, SendFlags, SendWr, Time};
+use mitra_verbs::{Provider, SendFlags, Time, WcStatus};
 
+use crate::endpoint::OrderedEndpoint;
 use crate::hooked_nic::{HookedNic, Moment, observe, set_world, stop_observing, with_world};
 use crate::scenario::{
     BLINK, First, NEW_RAIL, OLD_RAIL, OUTAGE, PAUSE, PEER_TIMEOUT, Point, Scenario, Second, SeenMessage,
     Strike,
 };
+use crate::windows::{WINDOW_WR_FLAG, Windows};
 
 /// The first failure happens when this number of operations has ended at the first end.
 const ENDED_BEFORE: usize = 8;
@@ -29,6 +28,8 @@ const STEPS: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1
 const BUSY_TURNS: u32 = 20;
 /// The time after which an operation is stuck.
 const LIMIT: Duration = Duration::from_secs(10);
+/// The number of turns in which a refused request ends.
+const MAX_STALE_TURNS: usize = 100_000;
 /// The most control messages that belong to a recovery.
 const MAX_MESSAGES: usize = 30;
 
@@ -42,44 +43,6 @@ impl End {
     fn describe(&self) -> String {
         let (peer, vqp) = (&self.peer, &self.endpoint.inner.vqp);
         format!("posted {}, ended {}, {vqp:?} {:?}", peer.posted(), peer.ended(), vqp.last_failover())
-    }
-}
-
-/// An endpoint that checks that operations complete in the order in which they were posted.
-struct OrderedEndpoint {
-    inner: VqpEndpoint,
-    posted: Vec<u64>,
-    completed: usize,
-    in_order: bool,
-}
-
-impl Endpoint for OrderedEndpoint {
-    fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
-        let wr_id = wr.wr_id;
-        self.inner.post(wr)?;
-        self.posted.push(wr_id);
-        Ok(())
-    }
-
-    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
-        self.inner.post_recv(wr)
-    }
-
-    fn poll(&mut self, out: &mut Vec<EndpointCompletion>) {
-        let first = out.len();
-        self.inner.poll(out);
-        for completion in out[first..].iter().filter(|c| c.wr_id & RECV_WR_FLAG == 0) {
-            // Operations without the SIGNALED flag are skipped.
-            let rest = &self.posted[self.completed..];
-            match rest.iter().position(|&wr_id| wr_id == completion.wr_id) {
-                Some(skipped) => self.completed += skipped + 1,
-                None => self.in_order = false,
-            }
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.inner.is_idle()
     }
 }
 
@@ -105,6 +68,7 @@ pub struct Run {
     scenario: Scenario,
     ends: [Rc<RefCell<End>>; 2],
     state: Rc<RefCell<State>>,
+    windows: Option<Rc<RefCell<Windows>>>,
     plans: [Plan; 2],
     ops: [Vec<Op>; 2],
 }
@@ -122,6 +86,12 @@ pub struct Report {
     /// Whether a rail that the vQP may use is usable at both ends.
     pub has_good_rail: bool,
     pub nic_died: bool,
+    /// What should not have happened to the windows.
+    pub window_errors: Vec<String>,
+    /// The number of window keys that were invalidated.
+    pub invalidated_keys: usize,
+    /// Whether a WRITE by an invalidated key was refused after the run.
+    pub refused_stale_key: bool,
     /// The state of both ends, for the reader of a failure.
     pub state: String,
 }
@@ -139,8 +109,7 @@ fn now() -> Time {
 
 impl Run {
     pub fn new(scenario: &Scenario, strike: Option<Strike>) -> Run {
-        let testbed =
-            Testbed::with_config(scenario.seed, mitra_sim::Config::fault_free(), scenario.rails as u8);
+        let testbed = Testbed::with_config(scenario.seed, scenario.world(), scenario.rails as u8);
         let ids = testbed.nics.each_ref().map(|nics| nics.iter().map(|nic| nic.id()).collect::<Vec<_>>());
         let nics = testbed
             .nics
@@ -152,11 +121,14 @@ impl Run {
         let [first, second] = &mut peers;
         let endpoints =
             connect_vqp(nics, [first, second], scenario.config(), scenario.seed).expect("the NICs have room");
-        let mut endpoints = endpoints.into_iter();
+        let windows = scenario
+            .window_type()
+            .map(|first| Windows::new(endpoints.each_ref().map(|e| &e.vqp), peers.each_ref(), first));
+        let mut endpoints = endpoints.into_iter().enumerate();
         let ends = peers.map(|mut peer| {
             peer.hold_back(HELD_BACK);
-            let inner = endpoints.next().expect("there are two");
-            let endpoint = OrderedEndpoint { inner, posted: Vec::new(), completed: 0, in_order: true };
+            let (end, inner) = endpoints.next().expect("there are two");
+            let endpoint = OrderedEndpoint::new(inner, end, windows.clone());
             Rc::new(RefCell::new(End { peer, endpoint }))
         });
         let state = Rc::new(RefCell::new(State {
@@ -173,7 +145,7 @@ impl Run {
             dead: [false; 2],
         }));
         let ops = plans.each_ref().map(Plan::ops);
-        let run = Run { scenario: scenario.clone(), ends, state, plans, ops };
+        let run = Run { scenario: scenario.clone(), ends, state, windows, plans, ops };
         run.watch();
         run
     }
@@ -236,7 +208,8 @@ impl Run {
                 self.state.borrow_mut().counts = true;
             }
             self.stop_counting(failed_at);
-            if released && self.all_done() && self.all_received() && self.survivor_has_closed() {
+            let ended = released && self.all_done() && self.windows_settled();
+            if ended && self.all_received() && self.survivor_has_closed() {
                 break;
             }
             let settled = failed_at.is_some_and(|at| now().saturating_since(at) > BLINK * 3);
@@ -245,7 +218,7 @@ impl Run {
                 released = true;
             }
         }
-        let ended = released && self.all_done();
+        let ended = released && self.all_done() && self.windows_settled();
         self.state.borrow_mut().counts = false;
         // Both programs consume what has arrived.
         for _ in 0..30 {
@@ -312,6 +285,42 @@ impl Run {
         (0..2).all(|h| !self.is_alive(h) || self.ends[h].borrow().peer.is_done())
     }
 
+    /// Returns whether no operation of a window is in flight, unless an end has closed or died.
+    fn windows_settled(&self) -> bool {
+        let is_over =
+            |h: usize| !self.is_alive(h) || self.ends[h].borrow().endpoint.inner.vqp.close_reason().is_some();
+        let Some(windows) = &self.windows else { return true };
+        is_over(0) || is_over(1) || (0..2).all(|h| windows.borrow().is_settled(h))
+    }
+
+    /// Writes by an invalidated key. Returns the completion, if a rail is left on which the peer's NIC can refuse it. `Err` if there is none.
+    fn use_stale_key(&self) -> Option<Result<Completion, String>> {
+        let windows = self.windows.as_ref()?;
+        let user = (self.scenario.seed % 2) as usize;
+        let is_open =
+            |h: usize| self.is_alive(h) && self.ends[h].borrow().endpoint.inner.vqp.close_reason().is_none();
+        if !is_open(0) || !is_open(1) || !self.has_good_rail() {
+            return None;
+        }
+        let mut completions = Vec::new();
+        {
+            let vqp = &mut self.ends[user].borrow_mut().endpoint.inner.vqp;
+            vqp.resume();
+            let wr = windows.borrow().stale_write(user, vqp)?;
+            vqp.post_send(wr).ok()?;
+        }
+        for _ in 0..MAX_STALE_TURNS {
+            for h in 0..2 {
+                self.ends[h].borrow_mut().endpoint.inner.vqp.poll(&mut completions);
+            }
+            if let Some(completion) = completions.iter().find(|c| c.wr_id == WINDOW_WR_FLAG) {
+                return Some(Ok(*completion));
+            }
+            run_world(STEPS[0]);
+        }
+        Some(Err("a WRITE by an invalidated key does not end".to_owned()))
+    }
+
     /// Returns whether the end whose peer has died has closed. True if none has died.
     fn survivor_has_closed(&self) -> bool {
         (0..2).all(|h| {
@@ -369,22 +378,39 @@ impl Run {
         let nic_died = matches!(self.scenario.first, First::NicDies(_))
             || state.strike.is_some_and(|strike| matches!(strike.second, Second::NewNicDies(_)));
         self.ends.iter().for_each(|end| end.borrow_mut().peer.sweep());
-        let [a, b] = self.ends.each_ref().map(|end| end.borrow());
-        let report = Report {
+        let ends = self.ends.each_ref().map(|end| end.borrow());
+        let [a, b] = &ends;
+        let window_errors = |w: &Rc<RefCell<Windows>>| core::mem::take(&mut w.borrow_mut().errors);
+        let mut report = Report {
             ended,
             has_struck: state.has_struck,
-            close_reasons: [&a, &b].map(|end| end.endpoint.inner.vqp.close_reason()),
+            close_reasons: [a, b].map(|end| end.endpoint.inner.vqp.close_reason()),
             verdicts: [
                 verify(&self.plans[0], a.peer.requester_log(), b.peer.responder_log()),
                 verify(&self.plans[1], b.peer.requester_log(), a.peer.responder_log()),
             ],
-            completions_in_order: [&a, &b].map(|end| end.endpoint.in_order),
-            refused: [&a, &b].iter().any(|end| end.peer.requester_log().refused.is_some()),
+            completions_in_order: [a, b].map(|end| end.endpoint.in_order),
+            refused: [a, b].iter().any(|end| end.peer.requester_log().refused.is_some()),
             has_good_rail,
             nic_died,
-            state: [&a, &b].map(|end| end.describe()).join("\n"),
+            window_errors: self.windows.as_ref().map(window_errors).unwrap_or_default(),
+            invalidated_keys: self.windows.as_ref().map_or(0, |w| w.borrow().invalidated_keys()),
+            refused_stale_key: false,
+            state: [a, b].map(|end| end.describe()).join("\n"),
         };
-        (core::mem::take(&mut state.seen), report)
+        let seen = core::mem::take(&mut state.seen);
+        drop((state, ends));
+        match self.use_stale_key() {
+            None => {}
+            Some(Ok(Completion { outcome: Outcome::Failed(WcStatus::RemoteAccess), .. })) => {
+                report.refused_stale_key = true;
+            }
+            Some(Ok(other)) => {
+                report.window_errors.push(format!("a WRITE by an invalidated key: {other:?}"));
+            }
+            Some(Err(error)) => report.window_errors.push(error),
+        }
+        (seen, report)
     }
 }
 

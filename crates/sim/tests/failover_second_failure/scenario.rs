@@ -2,7 +2,7 @@
 
 use mitra_failover::{Config, Policy};
 use mitra_sim::workload::{OpKind, Plan};
-use mitra_verbs::LocalAckTimeout;
+use mitra_verbs::{LocalAckTimeout, WindowType};
 
 use core::time::Duration;
 
@@ -70,10 +70,21 @@ pub struct SeenMessage {
     pub kind: &'static str,
 }
 
+/// What the programs need besides the operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Variant {
+    Plain,
+    /// The vQPs are in the mode `durable`, and the NICs acknowledge data before they place it.
+    Durable,
+    /// The operations use memory windows, which are invalidated and bound again.
+    Windows,
+}
+
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub seed: u64,
     pub policy: Policy,
+    pub variant: Variant,
     pub rails: usize,
     pub first: First,
     pub kinds: Vec<OpKind>,
@@ -83,7 +94,7 @@ pub struct Scenario {
 impl Scenario {
     /// Returns the scenario with a number. Twelve consecutive numbers have all first failures with two and three rails; sixty have each of
     /// these with all mixes of operations.
-    pub fn of(seed: u64, policy: Policy) -> Scenario {
+    pub fn of(seed: u64, policy: Policy, variant: Variant) -> Scenario {
         let firsts = [
             First::LinkDown(0),
             First::LinkDown(1),
@@ -110,17 +121,36 @@ impl Scenario {
         Scenario {
             seed,
             policy,
+            variant,
             rails: 2 + (seed / 2) as usize % 2,
             first: firsts[seed as usize % firsts.len()],
             kinds,
-            completion_log: policy == Policy::Exact && seed % 7 < 4,
+            completion_log: policy == Policy::Exact && (seed % 7 < 4 || variant == Variant::Durable),
         }
+    }
+
+    /// Returns the configuration of the world.
+    pub fn world(&self) -> mitra_sim::Config {
+        let mut world = mitra_sim::Config::fault_free();
+        world.capabilities.ack_after_placement &= self.variant != Variant::Durable;
+        world
+    }
+
+    /// Returns the type of the first end's window, which has the other type at the second end. `None` if the programs use no windows.
+    pub fn window_type(&self) -> Option<WindowType> {
+        let is_type_1 = (self.seed / 3) % 2 == 1;
+        (self.variant == Variant::Windows).then_some(if is_type_1 {
+            WindowType::Type1
+        } else {
+            WindowType::Type2
+        })
     }
 
     pub fn config(&self) -> Config {
         let mut config = Config {
             policy: self.policy,
             completion_log: self.completion_log,
+            durable: self.variant == Variant::Durable,
             peer_timeout: PEER_TIMEOUT,
             control_retry_interval: Duration::from_millis(1),
             send_wrs: 32,
