@@ -6,6 +6,11 @@
 //! own queue pair in the same message. So both ends can map the addresses of a rail to those that programs know before a datagram uses them.
 //! While a program sends, the device asks on all rails in short intervals, so it learns which rails answer. A device whose ports change tells
 //! the others at once. A device that does not answer is addressed on rail 0 only, as on a device with one rail.
+//!
+//! The first datagram waits for the answer, because rail 0 may be down at the receiver. Two cases need no wait: the device has just sent a datagram
+//! on rail 0, or has not answered for another of its queue pairs.
+
+mod due_messages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,12 +23,6 @@ use crate::rails::rendezvous::{DeviceAddress, QpNumbers, RailMask, Reach, ReachK
 
 /// The time for which the first datagram to a queue pair waits for an answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_millis(500);
-/// The time between two questions without an answer.
-const ASK_INTERVAL: Duration = Duration::from_millis(20);
-/// The time between two questions to a device that has answered, or that does not answer.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-/// The time between two probes of the rails to a device.
-const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 /// The number of probes in a row without an answer after which another rail is preferred.
 const MAX_MISSES: u32 = 10;
 /// The time since the last datagram in which a device is probed, and told of changed ports.
@@ -32,16 +31,13 @@ const IN_USE: Duration = Duration::from_secs(2);
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(3);
 /// The number of times that a changed port is told, because messages may be lost.
 const TELLS: u32 = 3;
-/// The number of questions on rail 0 before the group on the other rails is asked, and from one question of the group to the next.
-const QUESTIONS_PER_GROUP: u32 = 4;
-/// The time between two announcements of a queue pair that sends to multicast groups.
-const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of devices that are known.
 const MAX_PEERS: usize = 1 << 10;
 /// The maximum number of destinations.
 const MAX_DESTINATIONS: usize = 1 << 13;
 
 const ANY_QPN: Qpn = Qpn::new(0);
+const MAX_QPN: Qpn = Qpn::new(0xff_ffff);
 
 /// The way of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -127,6 +123,8 @@ pub(super) struct Directory {
     /// The devices by their addresses on a rail.
     by_address: BTreeMap<(usize, Gid), Gid>,
     destinations: BTreeMap<Destination, Resolution>,
+    /// The devices that have no known address and from which a datagram has arrived on rail 0, with the time of the last one.
+    heard: BTreeMap<Gid, Duration>,
     /// The queue pairs that send to multicast groups on another rail than rail 0, with the times of their next announcements.
     announced: BTreeMap<Qpn, Duration>,
     /// No message is due before this time.
@@ -147,6 +145,7 @@ impl Directory {
             peers: BTreeMap::new(),
             by_address: BTreeMap::new(),
             destinations: BTreeMap::new(),
+            heard: BTreeMap::new(),
             announced: BTreeMap::new(),
             next_transmit: Duration::ZERO,
             moves: Vec::new(),
@@ -221,7 +220,7 @@ impl Directory {
             ReachKind::Answer { qpn } => {
                 let answer = if found == Some(qpn) { Answer::Found } else { Answer::None };
                 let of = |own| Destination { gid, qpn, own };
-                let range = of(ANY_QPN)..=of(Qpn::new(0xff_ffff));
+                let range = of(ANY_QPN)..=of(MAX_QPN);
                 self.destinations.range_mut(range).for_each(|(_, resolution)| resolution.answer = answer);
                 None
             }
@@ -290,28 +289,32 @@ impl Directory {
             self.make_room(now);
             // The answer to a device that has asked need not wait: both ends know both queue pairs.
             let is_known = |peer: &Peer| peer.qps.qps.contains_key(&qpn) && peer.told.contains(&own);
-            let is_found = self.peers.get(&gid).is_some_and(is_known);
-            let answer = if is_found { Answer::Found } else { Answer::Awaited };
+            let answer = match self.peers.get(&gid) {
+                Some(peer) if is_known(peer) => Answer::Found,
+                None if self.is_silent(gid) => Answer::None,
+                _ => Answer::Awaited,
+            };
             let resolution = Resolution { since: now, answer, next_ask: now, questions: 0, used: now };
             self.destinations.insert(destination, resolution);
             self.next_transmit = now;
         }
         let Some(resolution) = self.destinations.get_mut(&destination) else { return as_addressed };
         if now > resolution.used + IN_USE {
-            // The answer may be out of date.
-            (resolution.next_ask, self.next_transmit) = (now, now);
+            // The answer may be out of date, and the next question is due.
+            self.next_transmit = now;
         }
         resolution.used = now;
         if resolution.answer == Answer::Awaited {
             if now < resolution.since + ANSWER_WAIT {
-                return Route::Wait;
+                // A device whose datagram has just arrived on rail 0 is reached there, whether it answers the question or not.
+                let is_heard = contains(self.own.up, 0) && is_recent(self.heard.get(&gid).copied(), now);
+                return if is_heard { as_addressed } else { Route::Wait };
             }
             resolution.answer = Answer::None;
         }
         let Some(peer) = self.peers.get_mut(&gid) else { return as_addressed };
         if !peer.is_in_use(now) {
             peer.misses.fill(0);
-            (peer.next_probe, self.next_transmit) = (now, now);
         }
         peer.sent = Some(now);
         let Some(on_rails) = peer.qps.qps.get(&qpn).filter(|_| resolution.answer == Answer::Found) else {
@@ -333,6 +336,13 @@ impl Directory {
         }
         peer.current = to;
         Route::To { rail: to, gid: peer.address.gids[to], qpn: on_rails[to] }
+    }
+
+    /// Returns whether an unknown device has not answered for another of its queue pairs.
+    fn is_silent(&self, gid: Gid) -> bool {
+        let of = |number| Destination { gid, qpn: number, own: number };
+        let range = of(ANY_QPN)..=of(MAX_QPN);
+        self.destinations.range(range).any(|(_, resolution)| resolution.answer == Answer::None)
     }
 
     /// Evicts a destination if there are too many.
@@ -357,12 +367,21 @@ impl Directory {
 
     /// Returns the GID and the number by which programs know the sender of a datagram that has arrived on `rail`. Returns `None` if the sender
     /// is unknown, or if the datagram has arrived on another rail than that of its sender, as a copy of one to a multicast group may.
-    pub(super) fn identify(&self, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
+    pub(super) fn identify(&mut self, now: Duration, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
         if rail == 0 {
-            let is_of_rail_0 = gid == self.own_gid() || self.by_address.contains_key(&(0, gid));
+            if gid == self.own_gid() || self.by_address.contains_key(&(0, gid)) {
+                return Some((gid, qpn));
+            }
             let is_of_other =
                 |rail: usize| self.own.gids[rail] == gid || self.by_address.contains_key(&(rail, gid));
-            return (is_of_rail_0 || !(1..self.own.gids.len()).any(is_of_other)).then_some((gid, qpn));
+            if (1..self.own.gids.len()).any(is_of_other) {
+                return None;
+            }
+            if self.heard.len() >= MAX_PEERS && !self.heard.contains_key(&gid) {
+                self.heard.pop_first();
+            }
+            self.heard.insert(gid, now);
+            return Some((gid, qpn));
         }
         let (device, qps) = if self.own.gids.get(rail) == Some(&gid) {
             (self.own_gid(), &self.own_qps)
@@ -371,97 +390,6 @@ impl Directory {
             (device, &self.peers.get(&device)?.qps)
         };
         qps.by_number.get(&(rail, qpn)).map(|qpn| (device, *qpn))
-    }
-
-    /// Returns the messages that are due.
-    pub(super) fn poll_transmit(&mut self, now: Duration) -> Vec<Outgoing> {
-        let mut out = Vec::new();
-        if now < self.next_transmit {
-            return out;
-        }
-        self.next_transmit = now + REFRESH_INTERVAL;
-        self.ask(now, &mut out);
-        self.probe(now, &mut out);
-        self.announce(now, &mut out);
-        out
-    }
-
-    /// Asks for the numbers of the queue pairs to which datagrams are sent.
-    fn ask(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
-        let Directory { own, own_qps, peers, destinations, next_transmit, .. } = self;
-        for (destination, resolution) in destinations.iter_mut() {
-            if now > resolution.used + IN_USE {
-                continue;
-            }
-            if now >= resolution.next_ask {
-                let is_awaited = resolution.answer == Answer::Awaited;
-                let Destination { gid, qpn, own: from } = *destination;
-                let kind = ReachKind::Ask { device: gid, qpn };
-                let message = Reach { kind, device: own.clone(), qp: own_qps.numbers(from) };
-                let peer = peers.get(&gid);
-                let address = |rail: usize| match peer {
-                    Some(peer) => peer.address.gids.get(rail).copied(),
-                    None => (rail == 0).then_some(gid),
-                };
-                let ask_group = peer.is_none()
-                    && if contains(own.up, 0) {
-                        resolution.questions % QUESTIONS_PER_GROUP == QUESTIONS_PER_GROUP - 1
-                    } else {
-                        resolution.questions.is_multiple_of(QUESTIONS_PER_GROUP)
-                    };
-                for rail in (0..own.gids.len()).filter(|rail| contains(own.up, *rail)) {
-                    if let Some(to) = address(rail) {
-                        out.push(Outgoing { rail, to: Some(to), message: message.clone() });
-                    } else if ask_group && rail > 0 {
-                        out.push(Outgoing { rail, to: None, message: message.clone() });
-                    }
-                }
-                resolution.questions = resolution.questions.wrapping_add(1);
-                resolution.next_ask = now + if is_awaited { ASK_INTERVAL } else { REFRESH_INTERVAL };
-            }
-            *next_transmit = (*next_transmit).min(resolution.next_ask);
-        }
-    }
-
-    /// Asks the devices to which datagrams are sent on all rails whether they can be reached, and tells devices of changed ports.
-    fn probe(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
-        let Directory { own, peers, next_transmit, .. } = self;
-        for (gid, peer) in peers.iter_mut() {
-            let is_in_use = peer.is_in_use(now);
-            if !is_in_use && peer.tells_left == 0 {
-                continue;
-            }
-            if now >= peer.next_probe {
-                peer.tells_left = peer.tells_left.saturating_sub(1);
-                let kind =
-                    if is_in_use { ReachKind::Ask { device: *gid, qpn: ANY_QPN } } else { ReachKind::Tell };
-                let rails = own.gids.len().min(peer.address.gids.len());
-                for rail in (0..rails).filter(|rail| contains(own.up, *rail)) {
-                    peer.misses[rail] += u32::from(is_in_use);
-                    let message = Reach { kind, device: own.clone(), qp: None };
-                    out.push(Outgoing { rail, to: Some(peer.address.gids[rail]), message });
-                }
-                peer.next_probe = now + if peer.tells_left > 0 { ASK_INTERVAL } else { PROBE_INTERVAL };
-            }
-            *next_transmit = (*next_transmit).min(peer.next_probe);
-        }
-    }
-
-    /// Announces the queue pairs that send to multicast groups, because their receivers are unknown.
-    fn announce(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
-        let rail = (0..self.own.gids.len()).find(|rail| contains(self.own.up, *rail)).unwrap_or(0);
-        if rail == 0 {
-            self.announced.clear();
-        }
-        for (qpn, next) in &mut self.announced {
-            if now >= *next {
-                let qp = self.own_qps.numbers(*qpn);
-                let message = Reach { kind: ReachKind::Tell, device: self.own.clone(), qp };
-                out.push(Outgoing { rail, to: None, message });
-                *next = now + ANNOUNCE_INTERVAL;
-            }
-            self.next_transmit = self.next_transmit.min(*next);
-        }
     }
 }
 

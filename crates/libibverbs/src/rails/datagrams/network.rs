@@ -137,10 +137,10 @@ impl DatagramNetwork {
     /// Returns the GID and the number by which programs know the sender of a datagram, as [`Directory::identify`] does. If the sender is
     /// unknown, first handles the messages that have arrived, because they were sent before the datagram.
     pub(super) fn identify(&self, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
-        let known = lock(&self.directory).identify(rail, gid, qpn);
+        let known = lock(&self.directory).identify(self.now(), rail, gid, qpn);
         known.or_else(|| {
             self.exchange();
-            lock(&self.directory).identify(rail, gid, qpn)
+            lock(&self.directory).identify(self.now(), rail, gid, qpn)
         })
     }
 

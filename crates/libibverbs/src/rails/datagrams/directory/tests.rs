@@ -1,4 +1,7 @@
+use super::due_messages::{ASK_INTERVAL, PROBE_INTERVAL};
 use super::*;
+
+mod due_messages;
 
 const QPN: Qpn = Qpn::new(0x11);
 
@@ -59,6 +62,18 @@ impl World {
         }
     }
 
+    /// Returns the messages that an end sends by itself in a time, and does not deliver them.
+    fn sent_by(&mut self, end: usize, time: Duration) -> Vec<(Duration, Outgoing)> {
+        let (began, until) = (self.now, self.now + time);
+        let mut sent = Vec::new();
+        while self.now < until {
+            self.now += MS;
+            let due = self.ends[end].poll_transmit(self.now);
+            sent.extend(due.into_iter().map(|message| (self.now - began, message)));
+        }
+        sent
+    }
+
     fn set_up(&mut self, end: usize, up: RailMask) {
         self.ends[end].set_up(self.now, up);
     }
@@ -69,7 +84,7 @@ impl World {
         let route = self.ends[from].route(now, QPN, gid(to, 0), QPN);
         if let Route::To { rail, gid: address, qpn } = route {
             assert_eq!((address, qpn), (gid(to, rail), number(QPN, rail)));
-            let sender = self.ends[to].identify(rail, gid(from, rail), number(QPN, rail));
+            let sender = self.ends[to].identify(now, rail, gid(from, rail), number(QPN, rail));
             assert_eq!(sender, Some((gid(from, 0), QPN)), "the receiver knows the sender on rail {rail}");
         }
         route
@@ -146,20 +161,6 @@ fn rails_that_fail_in_turn_and_heal_are_used_again() {
 }
 
 #[test]
-fn message_that_is_lost_is_told_again() {
-    let mut world = World::new(2);
-    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
-    world.run(2 * MS);
-    world.talk(100);
-    world.cut = 0b11;
-    world.set_up(1, 0b10);
-    world.run(2 * MS);
-    world.cut = 0;
-    world.run(ASK_INTERVAL + 2 * MS);
-    assert_eq!(world.rail(0), 1);
-}
-
-#[test]
 fn silent_path_is_left_and_silent_device_is_not() {
     let mut world = World::new(2);
     world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
@@ -171,6 +172,8 @@ fn silent_path_is_left_and_silent_device_is_not() {
     world.cut = 0b11;
     world.talk(2000);
     assert_eq!(world.rail(0), 1, "no rail is better");
+    world.set_up(0, 0b01);
+    assert_eq!(world.rail(0), 0, "the only rail that is up is silent, too");
 }
 
 #[test]
@@ -181,8 +184,46 @@ fn foreign_device_is_addressed_on_rail_0_after_the_wait() {
     world.run(ANSWER_WAIT);
     let as_addressed = Route::To { rail: 0, gid: foreign, qpn: QPN };
     assert_eq!(world.ends[0].route(world.now, QPN, foreign, QPN), as_addressed);
-    assert_eq!(world.ends[0].identify(0, foreign, QPN), Some((foreign, QPN)), "it may answer");
-    assert_eq!(world.ends[0].identify(1, foreign, QPN), None, "it has no address on rail 1");
+    assert_eq!(world.ends[0].identify(world.now, 0, foreign, QPN), Some((foreign, QPN)), "it may answer");
+    assert_eq!(world.ends[0].identify(world.now, 1, foreign, QPN), None, "it has no address on rail 1");
+}
+
+#[test]
+fn second_queue_pair_of_a_foreign_device_is_not_awaited() {
+    let mut world = World::new(2);
+    let (foreign, other) = (gid(9, 0), Qpn::new(0x22));
+    assert_eq!(world.ends[0].route(world.now, QPN, foreign, QPN), Route::Wait);
+    assert_eq!(world.ends[0].route(world.now, QPN, foreign, other), Route::Wait, "it may answer");
+    world.run(ANSWER_WAIT);
+    let as_addressed = |qpn| Route::To { rail: 0, gid: foreign, qpn };
+    assert_eq!(world.ends[0].route(world.now, QPN, foreign, QPN), as_addressed(QPN));
+    let third = Qpn::new(0x33);
+    assert_eq!(world.ends[0].route(world.now, QPN, foreign, third), as_addressed(third));
+    assert_eq!(world.ends[0].route(world.now, QPN, gid(8, 0), QPN), Route::Wait, "another device");
+    // A device that answers has no silent queue pairs, only unknown ones.
+    world.ends[0].route(world.now, QPN, gid(1, 0), third);
+    world.run(2 * MS);
+    assert_eq!(world.ends[0].route(world.now, QPN, gid(1, 0), QPN), Route::Wait);
+}
+
+#[test]
+fn answer_to_a_foreign_device_leaves_at_once_on_rail_0() {
+    let mut world = World::new(2);
+    let (foreign, silent) = (gid(9, 0), gid(8, 0));
+    assert_eq!(world.ends[0].identify(world.now, 0, foreign, QPN), Some((foreign, QPN)));
+    let as_addressed = Route::To { rail: 0, gid: foreign, qpn: QPN };
+    assert_eq!(world.ends[0].route(world.now, QPN, foreign, QPN), as_addressed);
+    assert_eq!(world.ends[0].route(world.now, QPN, silent, QPN), Route::Wait, "rail 0 may be down there");
+    world.run(MS);
+    assert_eq!(world.ends[0].route(world.now, QPN, foreign, QPN), as_addressed, "the question is out");
+    world.set_up(0, 0b10);
+    assert_eq!(world.ends[0].route(world.now, QPN, foreign, QPN), Route::Wait, "rail 0 may come back");
+    world.set_up(0, 0b11);
+    let last = world.now + IN_USE;
+    world.ends[0].identify(last, 0, foreign, QPN);
+    let mut route = |own, now| world.ends[0].route(now, Qpn::new(own), foreign, QPN);
+    assert_eq!(route(0x22, last + IN_USE), as_addressed);
+    assert_eq!(route(0x33, last + IN_USE + MS), Route::Wait, "its rail 0 may have failed since");
 }
 
 #[test]
@@ -213,7 +254,7 @@ fn own_queue_pair_is_reached_on_a_rail_that_is_up() {
         world.set_up(0, up);
         let own = Route::To { rail, gid: gid(0, rail), qpn: number(QPN, rail) };
         assert_eq!(world.ends[0].route(world.now, QPN, gid(0, 0), QPN), own);
-        let sender = world.ends[0].identify(rail, gid(0, rail), number(QPN, rail));
+        let sender = world.ends[0].identify(world.now, rail, gid(0, rail), number(QPN, rail));
         assert_eq!(sender, Some((gid(0, 0), QPN)));
     }
 }
@@ -223,23 +264,17 @@ fn copies_of_multicast_datagrams_on_other_rails_have_no_sender() {
     let mut world = World::new(2);
     world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
     world.run(2 * MS);
-    assert_eq!(world.ends[0].identify(1, gid(1, 0), QPN), None, "sent on rail 0, arrived on rail 1");
     assert_eq!(
-        world.ends[0].identify(0, gid(1, 1), number(QPN, 1)),
+        world.ends[0].identify(world.now, 1, gid(1, 0), QPN),
+        None,
+        "sent on rail 0, arrived on rail 1"
+    );
+    assert_eq!(
+        world.ends[0].identify(world.now, 0, gid(1, 1), number(QPN, 1)),
         None,
         "sent on rail 1, arrived on rail 0"
     );
-    assert_eq!(world.ends[0].identify(0, gid(0, 1), number(QPN, 1)), None, "its own copy");
-}
-
-#[test]
-fn sender_to_groups_is_announced_without_rail_0() {
-    let mut world = World::new(2);
-    assert_eq!(world.ends[0].multicast_rail(world.now, QPN), 0);
-    world.set_up(0, 0b10);
-    assert_eq!(world.ends[0].multicast_rail(world.now, QPN), 1);
-    world.run(2 * MS);
-    assert_eq!(world.ends[1].identify(1, gid(0, 1), number(QPN, 1)), Some((gid(0, 0), QPN)));
+    assert_eq!(world.ends[0].identify(world.now, 0, gid(0, 1), number(QPN, 1)), None, "its own copy");
 }
 
 #[test]
@@ -280,6 +315,11 @@ fn tables_are_bounded() {
         directory.route(MS, QPN, gid(1, 0), Qpn::new(i + 1));
     }
     assert_eq!(directory.destinations.len(), MAX_DESTINATIONS);
+    for i in 0..2 * MAX_PEERS as u32 {
+        let from = Gid::from(IpAddr::from(0x0c00_0000_u32.wrapping_add(i).to_be_bytes()));
+        directory.identify(MS * i, 0, from, QPN);
+    }
+    assert_eq!(directory.heard.len(), MAX_PEERS);
     let mut table = QpTable::default();
     for i in 0..MAX_QPS as u32 + 10 {
         table.insert(QpNumbers { qpn: Qpn::new(i + 1), on_rails: vec![Qpn::new(i + 1), Qpn::new(i + 7)] });
@@ -287,19 +327,6 @@ fn tables_are_bounded() {
     assert_eq!((table.qps.len(), table.by_number.len()), (MAX_QPS, 2 * MAX_QPS));
     directory.remove_qp(QPN);
     assert!(directory.destinations.is_empty() && directory.own_qps.by_number.is_empty());
-}
-
-#[test]
-fn end_that_only_receives_tells_of_its_ports() {
-    let mut world = World::new(2);
-    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
-    for _ in 0..80 {
-        world.run(MS);
-        world.rail(0);
-    }
-    world.set_up(1, 0b10);
-    world.run(2 * MS);
-    assert_eq!(world.rail(0), 1);
 }
 
 #[test]
@@ -320,4 +347,68 @@ fn queue_pair_that_the_peer_does_not_know_asks_first() {
     world.ends[1].add_qp(QpNumbers { qpn: other, on_rails: vec![number(other, 0), number(other, 1)] });
     assert_eq!(world.ends[1].route(world.now, other, gid(0, 0), QPN), Route::Wait);
     assert_eq!(world.rail(1), 0, "the queue pair that was asked for is known");
+}
+
+#[test]
+fn queue_pair_of_a_peer_that_was_never_named_is_asked_for() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    let other = Qpn::new(0x22);
+    assert_eq!(world.ends[1].route(world.now, QPN, gid(0, 0), other), Route::Wait);
+    assert_eq!(world.rail(1), 0, "the queue pair that has asked is known");
+}
+
+#[test]
+fn number_that_is_used_again_is_told_again() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    world.ends[1].remove_qp(QPN);
+    world.ends[1].add_qp(QpNumbers { qpn: QPN, on_rails: vec![QPN, Qpn::new(0x99)] });
+    assert_eq!(world.ends[1].route(world.now, QPN, gid(0, 0), QPN), Route::Wait);
+    world.run(2 * MS);
+    assert_eq!(world.ends[0].identify(world.now, 1, gid(1, 1), Qpn::new(0x99)), Some((gid(1, 0), QPN)));
+}
+
+#[test]
+fn queue_pair_that_is_gone_is_addressed_on_rail_0() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    world.set_up(1, 0b10);
+    world.talk(100);
+    assert_eq!(world.rail(0), 1);
+    world.ends[1].remove_qp(QPN);
+    for _ in 0..20 {
+        world.run(100 * MS);
+        world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    }
+    let as_addressed = Route::To { rail: 0, gid: gid(1, 0), qpn: QPN };
+    assert_eq!(world.ends[0].route(world.now, QPN, gid(1, 0), QPN), as_addressed);
+}
+
+#[test]
+fn rail_that_was_silent_while_nobody_sent_is_kept() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    world.talk(100);
+    world.cut = 0b01;
+    world.run(2 * IN_USE);
+    world.cut = 0;
+    assert_eq!(world.rail(0), 0);
+}
+
+#[test]
+fn false_address_on_another_rail_does_not_hide_a_device() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    for (liar, hidden) in [(gid(7, 0), gid(1, 0)), (gid(8, 0), gid(0, 0))] {
+        let device = DeviceAddress { gids: vec![liar, hidden], up: 0b11 };
+        let claim = Reach { kind: ReachKind::Tell, device, qp: None };
+        world.ends[0].handle(world.now, 0, liar, claim);
+        assert_eq!(world.ends[0].identify(world.now, 0, hidden, QPN), Some((hidden, QPN)));
+    }
 }
