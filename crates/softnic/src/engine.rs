@@ -31,8 +31,9 @@ const MAX_RECEIVES_LATE_TIMER: u32 = 256;
 /// The largest number of receive calls in a round of the progress thread, which releases the lock between rounds.
 const MAX_RECEIVES_THREAD: u32 = 4;
 /// The largest number of receive calls in a round of a poller. A poller's first round makes one call, so that `poll_cq` returns each
-/// completion as early as possible. Each round that receives data doubles the number for the next round, because more data may be
-/// waiting. A round without data resets the number to 1.
+/// completion as early as possible. A round in which every call has received data doubles the number for the next round, because more data
+/// may be waiting. A round that has emptied the socket sets it to the number of calls that received data: a call that finds the socket
+/// empty delays what the others received.
 const MAX_RECEIVES_POLLER: u32 = 16;
 
 /// A verbs call drives the NIC if no thread has for this long ([`crate::progress_thread`]). Then the delay of a peer's request is at most that
@@ -151,8 +152,8 @@ impl Engine {
         }
         received += self.receive_multicast(now, max_receives);
         if driver == Driver::Poller {
-            self.poller_receives =
-                if received == 0 { 1 } else { (self.poller_receives * 2).min(MAX_RECEIVES_POLLER) };
+            let next = if received < max_receives { received } else { received * 2 };
+            self.poller_receives = next.clamp(1, MAX_RECEIVES_POLLER);
         }
         if due.is_some() {
             self.nic.handle_timeout(now);
