@@ -48,6 +48,10 @@ close_reasons! {
     /// The peer did not answer on any rail during a failover. Without its evidence, the operations in flight cannot be decided.
     PeerUnreachable: "the peer answered on no rail within peer_timeout",
         "check that the peer's process and host run, then connect a new one";
+    /// The host of the peer reports on every rail whose NIC is alive at this end that no process has the peer's port open, and the peer is silent. Only software NICs learn
+    /// of that ([`Provider::port_refusals`](mitra_verbs::Provider::port_refusals)); with others, the vQP ends as [`CloseReason::PeerUnreachable`].
+    PeerExited: "the peer's process has ended or closed its NICs: its host refuses packets on every rail that this end can use",
+        "start the peer's process again, then connect a new one";
     /// This end could not fence its old NIC.
     Unfenced: "the NIC of the failed rail could be neither fenced nor reset, and may still execute requests",
         "reset that NIC before its memory is used again, then connect a new one";

@@ -20,6 +20,7 @@ mod ledger;
 mod memory_region;
 mod memory_window;
 mod negotiation;
+mod peer_exit;
 mod rail;
 mod recovery_plan;
 mod secret;

@@ -302,6 +302,11 @@ impl Rail {
         self.control.receive(self.cookie)
     }
 
+    /// A number that changes when the peer's host refuses packets ([`Provider::port_refusals`]). 0 before the rail is connected.
+    pub(crate) fn peer_refusals(&self) -> u64 {
+        self.peer.map_or(0, |(peer, _)| self.provider().port_refusals(peer.gid))
+    }
+
     /// The time that was passed to the last call of [`Rail::note_heard`].
     pub(crate) fn last_heard(&self) -> Time {
         self.last_heard

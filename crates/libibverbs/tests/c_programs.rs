@@ -103,6 +103,16 @@ scenarios! { SHARED_ATOMICS (on_two_rails on_two_rails_with_log): link_of_one_cl
 // All rails but the last are lost.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting }
 
+/// The program's messages say that the peer's process has ended, not only that no rail reaches it.
+#[test]
+fn messages_name_the_killed_peer() {
+    let output = command(&TWO_PROCESSES, "2").arg("killed").output().expect("the program can be started");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("the peer's process has ended or closed its NICs"), "{stderr}");
+    assert!(!stderr.contains("peer_timeout"), "{stderr}");
+}
+
 mod refused_calls {
     #[test]
     fn on_one_rail() {

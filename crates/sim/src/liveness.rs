@@ -102,7 +102,10 @@ pub fn check_liveness(world: &World, hosts: [HostId; 2], ends: [&VirtualQp; 2]) 
     let lacks_rail = |reason: &CloseReason| {
         matches!(
             reason,
-            CloseReason::NoRail | CloseReason::PeerUnreachable | CloseReason::FailedDuringRecovery
+            CloseReason::NoRail
+                | CloseReason::PeerUnreachable
+                | CloseReason::PeerExited
+                | CloseReason::FailedDuringRecovery
         )
     };
     let reasons = ends.map(VirtualQp::close_reason);

@@ -35,6 +35,10 @@ pub(crate) struct NicState {
     pub(crate) async_events: VecDeque<AsyncEvent>,
     /// Whether the NIC was reset or replaced, after which it does nothing.
     pub(crate) detached: bool,
+    /// Whether its host refuses packets to this NIC, which was reset: no process has its port open.
+    pub(crate) refuses: bool,
+    /// The number of refusals in answer to packets of this NIC, by destination.
+    pub(crate) port_refusals: BTreeMap<Gid, u64>,
     /// Whether another NIC has replaced this one.
     pub(crate) replaced: bool,
     /// Whether the NIC has died. `WorldState::update_health` sets it from `faults`.

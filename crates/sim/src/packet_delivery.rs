@@ -169,6 +169,11 @@ impl WorldState {
             }
         }
         if !self.nics[n].is_running() {
+            if self.nics[n].refuses {
+                let latency = self.link(port.0).latency;
+                let by = latency.sample(&mut self.link_rng);
+                self.queue.push(self.now + by, Event::Refusal(from, n));
+            }
             self.nics[n].stats.undeliverable += 1;
             return self.trace.packet(self.now, "deaf to", n, &packet.datagram);
         }
@@ -199,6 +204,15 @@ impl WorldState {
             }
         }
         self.inject_failures(effects.injections);
+    }
+
+    /// Handles the arrival of a host's report that it has refused a packet to the NIC `to`, unless the sender's link is down.
+    pub(crate) fn arrive_refusal(&mut self, n: usize, to: usize) {
+        let destination = self.nics[to].gid;
+        let nic = &mut self.nics[n];
+        if nic.is_running() && nic.link_up {
+            *nic.port_refusals.entry(destination).or_default() += 1;
+        }
     }
 
     /// Passes an arrived packet to the transport, which executes it.

@@ -111,6 +111,11 @@ impl Provider for SimNic {
         lock(&self.shared).nics[self.number].nic.counters()
     }
 
+    fn port_refusals(&self, destination: Gid) -> u64 {
+        let world = lock(&self.shared);
+        world.nics[self.number].port_refusals.get(&destination).copied().unwrap_or(0)
+    }
+
     fn poll_async_event(&self) -> Option<AsyncEvent> {
         let mut world = lock(&self.shared);
         let nic = &mut world.nics[self.number];

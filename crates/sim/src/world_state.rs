@@ -33,6 +33,8 @@ pub(crate) enum Event {
     Placement(usize),
     /// An asynchronous event of a NIC reaches its host.
     AsyncReport(usize, AsyncEvent),
+    /// The report of a host that it has refused a packet reaches the sender. Its second part is the NIC that the packet was sent to.
+    Refusal(usize, usize),
     /// An application runs the turn with this number.
     AppTurn(usize, u64),
     /// The pause of a host with this number ends.
@@ -143,6 +145,8 @@ impl WorldState {
             cq_events: Default::default(),
             async_events: Default::default(),
             detached: false,
+            refuses: false,
+            port_refusals: BTreeMap::new(),
             replaced: false,
             dead: false,
             hung: false,
@@ -197,6 +201,7 @@ impl WorldState {
                 self.nics[n].async_events.push_back(event);
                 self.wake_apps(self.nics[n].host);
             }
+            Event::Refusal(n, to) => self.arrive_refusal(n, to),
             Event::HostResume(host, pause) => {
                 if self.hosts[host].pauses == pause {
                     self.resume(host);

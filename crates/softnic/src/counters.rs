@@ -33,6 +33,8 @@ counters! {
     rx_malformed,
     /// Receive calls that the kernel rejected.
     rx_errors,
+    /// Reports of hosts that no process has their RoCE port open.
+    rx_refusals,
     /// Datagrams sent.
     tx_datagrams,
     /// UDP payload bytes of the sent datagrams, including RoCE headers and ICRC.

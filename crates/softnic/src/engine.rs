@@ -17,6 +17,7 @@ use crate::memory_regions::MemoryRegions;
 use crate::multicast::MulticastGroup;
 use crate::path_cache::PathCache;
 use crate::poll_lease::PollLease;
+use crate::port_refusals::PortRefusals;
 use crate::receive::RxBuffer;
 use crate::spin_policy::SpinPolicy;
 use crate::thread_cpu_clock::ThreadCpuClock;
@@ -68,6 +69,7 @@ pub(crate) struct Engine {
     pub(crate) tx_queue: TxQueue,
     pub(crate) rx_buffer: RxBuffer,
     pub(crate) paths: PathCache,
+    pub(crate) port_refusals: PortRefusals,
     pub(crate) delay_queue: DelayQueue,
     pub(crate) capture: Option<Capture>,
     pub(crate) driver_counters: DriverCounters,
@@ -107,6 +109,7 @@ impl Engine {
             poller_receives: 1,
             rx_buffer: RxBuffer::new(offload),
             paths: PathCache::new(socket.address()),
+            port_refusals: PortRefusals::default(),
             delay_queue: DelayQueue::default(),
             driver_counters: DriverCounters::default(),
             nic: Nic::new(config),
@@ -286,13 +289,13 @@ impl Engine {
         }
     }
 
-    /// Closes the NIC permanently: it releases its sockets and memory.
-    pub(crate) fn close(&mut self) {
-        self.socket = None;
+    /// Closes the NIC permanently: it releases its sockets and memory. Returns its own socket, if it was not closed before.
+    pub(crate) fn close(&mut self) -> Option<Arc<RoceSocket>> {
         self.multicast_groups.clear();
         self.memory.clear();
         self.completion_queues.disarm_all();
         self.flush_capture();
+        self.socket.take()
     }
 
     /// Writes buffered packets to the capture file.

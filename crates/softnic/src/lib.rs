@@ -12,6 +12,7 @@ mod engine;
 mod error;
 mod fault_injection;
 mod gro_policy;
+mod held_ports;
 mod interfaces;
 #[cfg(test)]
 mod internal_tests;
@@ -19,6 +20,7 @@ mod memory_regions;
 mod multicast;
 mod path_cache;
 mod poll_lease;
+mod port_refusals;
 mod progress_thread;
 mod receive;
 mod roce_port_users;

@@ -221,7 +221,14 @@ impl SharedNic {
             };
             drop(engine);
             match sleep {
-                Some(conditions) => self.sleep(&conditions),
+                Some(conditions) => {
+                    // The errors of send calls stay in the queue, and would end every further sleep.
+                    if self.sleep(&conditions)
+                        && let Ok(mut engine) = self.lock()
+                    {
+                        engine.read_socket_errors();
+                    }
+                }
                 None if self.lock_waiters.load(Ordering::Relaxed) > 0 => thread::yield_now(),
                 None => {}
             }
@@ -272,7 +279,8 @@ impl SharedNic {
         })
     }
 
-    fn sleep(&self, conditions: &WakeConditions) {
+    /// Sleeps. Returns whether the error queue of the NIC's socket has an entry.
+    fn sleep(&self, conditions: &WakeConditions) -> bool {
         let timeout = conditions.until.map(|until| TimeSpec::from(until.saturating_since(clock::now())));
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         let writable = if conditions.tx_blocked { PollFlags::POLLOUT } else { PollFlags::empty() };
@@ -285,5 +293,7 @@ impl SharedNic {
         if fds[0].any().unwrap_or(false) {
             eventfd::clear(&self.wake);
         }
+        let socket = conditions.socket.is_some().then(|| &fds[1]);
+        socket.and_then(PollFd::revents).is_some_and(|events| events.contains(PollFlags::POLLERR))
     }
 }

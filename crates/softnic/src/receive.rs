@@ -63,7 +63,7 @@ impl Engine {
             Err(Errno::EAGAIN) => return false,
             Err(_) => {
                 // An example is an ICMP error for a datagram that was sent earlier. Retransmission recovers the lost datagram.
-                self.driver_counters.rx_errors += 1;
+                self.driver_counters.rx_errors += u64::from(!self.read_socket_errors());
                 return true;
             }
         };

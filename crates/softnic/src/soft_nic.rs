@@ -20,6 +20,7 @@ use crate::completion_channel::{MAX_EVENTS, SoftCompletionChannel};
 use crate::engine::{Driver, Engine};
 use crate::error::{OpenError, WithOperation};
 use crate::fault_injection::RailFaults;
+use crate::held_ports::{self, HeldPort};
 use crate::interfaces::{interface_of, usable_addresses};
 use crate::progress_thread::SharedNic;
 use crate::thread_cpu_clock::ThreadCpuClock;
@@ -45,6 +46,8 @@ pub struct SoftNic {
     shared: Arc<SharedNic>,
     async_events: Arc<EventQueue<AsyncEvent>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The port, after a reset.
+    held_port: Mutex<Option<HeldPort>>,
 }
 
 impl SoftNic {
@@ -53,6 +56,7 @@ impl SoftNic {
     /// # Errors
     /// [`OpenError`] if the address, its port, its interface or the capture file cannot be used, or a system call fails.
     pub fn open(config: Config) -> Result<Arc<SoftNic>, OpenError> {
+        config.address.into_iter().for_each(held_ports::release);
         let socket = RoceSocket::open(config.address)?;
         let ip = socket.address().ip();
         let max_mtu = port_mtu(ip, config.max_mtu)?;
@@ -91,6 +95,7 @@ impl SoftNic {
             shared,
             async_events,
             thread: Mutex::new(Some(thread)),
+            held_port: Mutex::new(None),
         }))
     }
 
@@ -181,18 +186,18 @@ impl SoftNic {
         self.shared.lock().unwrap().memory.atomic_barrier = barrier;
     }
 
-    /// Closes the NIC permanently. On return the NIC has released the registered memory and its address, and its thread has
-    /// ended.
-    fn close(&self, flush_acks: bool) {
+    /// Closes the NIC permanently. On return the NIC has released the registered memory, and its thread has ended. Returns the NIC's socket, if
+    /// the NIC was not closed before.
+    fn close(&self, flush_acks: bool) -> Option<Arc<RoceSocket>> {
         if self.shared.is_forked_child() {
             // The parent owns the thread, and the lock may be in any state.
-            return;
+            return None;
         }
         let (mut engine, is_consistent) = self.shared.lock_to_close();
         if flush_acks && is_consistent {
             engine.flush_acks(clock::now());
         }
-        engine.close();
+        let socket = engine.close();
         drop(engine);
         self.shared.stop();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -200,6 +205,7 @@ impl SoftNic {
             // A panic of the thread was reported as an event when it happened.
             let _ = thread.join();
         }
+        socket
     }
 }
 
@@ -251,6 +257,10 @@ impl Provider for SoftNic {
 
     fn counters(&self) -> Vec<Counter> {
         self.shared.lock().map(|engine| engine.counters()).unwrap_or_default()
+    }
+
+    fn port_refusals(&self, destination: Gid) -> u64 {
+        self.shared.lock().map(|engine| engine.port_refusals.of(destination)).unwrap_or(0)
     }
 
     fn poll_async_event(&self) -> Option<AsyncEvent> {
@@ -495,7 +505,9 @@ impl Provider for SoftNic {
     }
 
     fn reset(&self) -> Result<()> {
-        self.close(false);
+        if let Some(socket) = self.close(false) {
+            *self.held_port.lock().unwrap_or_else(PoisonError::into_inner) = Some(HeldPort::new(socket));
+        }
         Ok(())
     }
 }

@@ -26,11 +26,16 @@ pub(crate) struct TxQueue {
     next: usize,
     /// Whether the NIC uses `UDP_SEGMENT`. Cleared if the kernel rejects it.
     use_gso: bool,
+    /// The number of send calls in a row that have reported an ICMP message about an earlier datagram.
+    icmp_errors: u32,
 }
+
+/// The maximum number of send calls that are repeated because they have reported ICMP messages about earlier datagrams.
+const MAX_ICMP_ERRORS: u32 = 4;
 
 impl TxQueue {
     pub(crate) fn new(offload: Offload) -> TxQueue {
-        TxQueue { batch: TxBatch::new(), next: 0, use_gso: offload == Offload::Auto }
+        TxQueue { batch: TxBatch::new(), next: 0, use_gso: offload == Offload::Auto, icmp_errors: 0 }
     }
 
     /// Returns whether a datagram of the batch is not sent. After [`Engine::transmit`], such a datagram waits for space in the socket's
@@ -76,7 +81,7 @@ impl Engine {
     /// Sends the next datagrams of the queue with one system call: a GSO run, a `sendmmsg` batch or a single datagram.
     fn send_next(&mut self) -> SendResult {
         let Some(socket) = &self.socket else { return SendResult::Blocked };
-        let TxQueue { batch, next, use_gso } = &mut self.tx_queue;
+        let TxQueue { batch, next, use_gso, icmp_errors } = &mut self.tx_queue;
         let path = self.paths.tx(batch.destination);
         socket.set_traffic_class(batch.traffic_class);
         let ends = &batch.ends[*next..];
@@ -108,6 +113,7 @@ impl Engine {
         };
         match sent {
             Ok(count) => {
+                *icmp_errors = 0;
                 self.driver_counters.tx_datagrams += count as u64;
                 self.driver_counters.tx_bytes += (ends[count - 1] as usize - start) as u64;
                 self.driver_counters.tx_runs += u64::from(*use_gso && count > 1);
@@ -124,18 +130,36 @@ impl Engine {
             }
             Err(Errno::EAGAIN) => SendResult::Blocked,
             Err(Errno::EINTR) => SendResult::Consumed(0),
-            Err(Errno::EINVAL | Errno::EIO | Errno::EOPNOTSUPP | Errno::ENOPROTOOPT)
-                if *use_gso && count > 1 =>
-            {
-                *use_gso = false;
-                SendResult::Consumed(0)
-            }
-            Err(_) => {
-                let count = if *use_gso { count } else { 1 };
-                self.driver_counters.tx_errors += count as u64;
-                SendResult::Consumed(count)
-            }
+            Err(error) => self.on_send_error(error, count),
         }
+    }
+
+    /// Handles the error of a send call with `count` datagrams.
+    fn on_send_error(&mut self, error: Errno, count: usize) -> SendResult {
+        if self.is_about_earlier_datagram() {
+            return SendResult::Consumed(0);
+        }
+        let use_gso = &mut self.tx_queue.use_gso;
+        let is_refused_run =
+            matches!(error, Errno::EINVAL | Errno::EIO | Errno::EOPNOTSUPP | Errno::ENOPROTOOPT);
+        if is_refused_run && *use_gso && count > 1 {
+            *use_gso = false;
+            return SendResult::Consumed(0);
+        }
+        let count = if *use_gso { count } else { 1 };
+        self.driver_counters.tx_errors += count as u64;
+        SendResult::Consumed(count)
+    }
+
+    /// Returns whether a send call has failed because of an ICMP message about an earlier datagram, perhaps to another peer. The call is then
+    /// to be repeated.
+    fn is_about_earlier_datagram(&mut self) -> bool {
+        self.tx_queue.icmp_errors += 1;
+        let is_repeated = self.read_socket_errors() && self.tx_queue.icmp_errors <= MAX_ICMP_ERRORS;
+        if !is_repeated {
+            self.tx_queue.icmp_errors = 0;
+        }
+        is_repeated
     }
 
     /// Applies the injected faults to the next datagram and sends it if they let it pass.
@@ -182,12 +206,18 @@ impl Engine {
         if let Some(bit) = flip {
             flip_bit(datagram, bit);
         }
-        match socket.send(datagram, &path.socket_address) {
+        let mut sent = socket.send(datagram, &path.socket_address);
+        let (local, address, socket_address) = (socket.address(), path.address, path.socket_address);
+        while sent.is_err_and(|error| error != Errno::EAGAIN) && self.is_about_earlier_datagram() {
+            let Some(socket) = &self.socket else { return };
+            sent = socket.send(datagram, &socket_address);
+        }
+        match sent {
             Ok(()) => {
                 self.driver_counters.tx_datagrams += 1;
                 self.driver_counters.tx_bytes += datagram.len() as u64;
                 if let Some(capture) = &mut self.capture {
-                    capture.packet(socket.address(), path.address, 0, datagram);
+                    capture.packet(local, address, 0, datagram);
                 }
             }
             Err(_) => self.driver_counters.tx_errors += 1,

@@ -9,7 +9,8 @@ use mitra_wire::ROCE_PORT;
 use nix::errno::Errno;
 use nix::libc::{self, c_int};
 use nix::sys::socket::{
-    self as sys, ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrStorage, sockopt,
+    self as sys, ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, SockaddrIn6,
+    SockaddrStorage, sockopt,
 };
 use socket2::{Domain, Protocol, Type};
 
@@ -31,6 +32,11 @@ const SOCKET_BUFFER_SIZE: usize = 8 << 20;
 pub(crate) const ACK_LEN: usize = 20;
 /// The space for two control messages with an integer (`cmsg(3)`), in bytes, rounded up.
 const CMSG_SPACE: usize = 64;
+/// The space for the control messages of a socket error: `struct sock_extended_err`, an address, and the traffic class, in bytes, rounded up.
+const ERROR_CMSG_SPACE: usize = 256;
+/// The ICMP type and code of "port unreachable", over IPv4 (RFC 792) and IPv6 (RFC 4443).
+const PORT_UNREACHABLE_V4: (u8, u8) = (3, 3);
+const PORT_UNREACHABLE_V6: (u8, u8) = (1, 4);
 /// The number of loopback addresses to try, of 16 million.
 const MAX_LOOPBACK_ATTEMPTS: usize = 64;
 
@@ -106,9 +112,20 @@ pub(crate) struct Received {
     pub(crate) traffic_class: u8,
 }
 
-/// A buffer for a control message, aligned as `struct cmsghdr` requires.
+/// A buffer for control messages, aligned as `struct cmsghdr` requires.
 #[repr(align(8))]
-struct CmsgBuffer([u8; CMSG_SPACE]);
+struct CmsgBuffer<const LEN: usize>([u8; LEN]);
+
+/// An entry of a socket's error queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SocketError {
+    /// The host of a peer has refused a datagram, because no process there has the RoCE port open.
+    PortRefused(IpAddr),
+    /// Another ICMP message, or a refusal in the name of another host.
+    OtherIcmp,
+    /// An error of a send call, which the call has returned.
+    Local,
+}
 
 impl RoceSocket {
     /// Binds a socket to the RoCE port of an address. `None` selects a free loopback address.
@@ -128,10 +145,12 @@ impl RoceSocket {
                 interface_index(address.ip()).with_operation("reading the index of the interface")?;
             inner.set_multicast_if_v6(interface).with_operation("setting the interface for multicast")?;
             sys::setsockopt(&inner, options::Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DO)
+                .and_then(|()| sys::setsockopt(&inner, sockopt::Ipv6RecvErr, &true))
         } else {
             sys::setsockopt(&inner, options::MtuDiscover, &libc::IP_PMTUDISC_DO)
+                .and_then(|()| sys::setsockopt(&inner, sockopt::Ipv4RecvErr, &true))
         }
-        .with_operation("setting the don't-fragment flag")?;
+        .with_operation("setting the don't-fragment flag and the error queue")?;
         inner
             .set_recv_buffer_size(SOCKET_BUFFER_SIZE)
             .with_operation("setting the size of the receive buffer")?;
@@ -182,6 +201,11 @@ impl RoceSocket {
         let socket = RoceSocket::new(inner, address, receive_buffer_size);
         socket.receive_traffic_classes();
         Ok(socket)
+    }
+
+    /// Makes the kernel drop what arrives, except for a few datagrams that nobody reads.
+    pub(crate) fn stop_receiving(&self) {
+        let _ = self.inner.set_recv_buffer_size(1); // otherwise the kernel keeps more of them
     }
 
     /// Returns the address and port that the socket is bound to.
@@ -253,6 +277,45 @@ impl RoceSocket {
         self.record(gro, len, from.as_ref());
         let from = from.as_ref().and_then(socket_addr).ok_or(Errno::EAFNOSUPPORT)?;
         Ok(Received { from, len, segment_len, traffic_class })
+    }
+
+    /// Removes the oldest entry of the error queue. ICMP messages are also reported once by the next receive call or send call, which then
+    /// receives or sends nothing; so the queue needs no call while all is well (`ip(7)`, `IP_RECVERR`).
+    pub(crate) fn take_error(&self) -> Option<SocketError> {
+        let mut control = CmsgBuffer([0; ERROR_CMSG_SPACE]);
+        let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+        let fd = self.inner.as_raw_fd();
+        let message = sys::recvmsg::<SockaddrStorage>(fd, &mut [], Some(&mut control.0), flags).ok()?;
+        // The destination of the datagram that the message is about.
+        let destination = message.address.as_ref().and_then(socket_addr);
+        let mut found = SocketError::Local;
+        for control in message.cmsgs().ok()? {
+            let (error, port_unreachable, sender) = match control {
+                ControlMessageOwned::Ipv4RecvErr(error, sender)
+                    if error.ee_origin == libc::SO_EE_ORIGIN_ICMP =>
+                {
+                    (error, PORT_UNREACHABLE_V4, sender.map(|s| SockaddrIn::from(s).ip().into()))
+                }
+                ControlMessageOwned::Ipv6RecvErr(error, sender)
+                    if error.ee_origin == libc::SO_EE_ORIGIN_ICMP6 =>
+                {
+                    (error, PORT_UNREACHABLE_V6, sender.map(|s| SockaddrIn6::from(s).ip().into()))
+                }
+                _ => continue,
+            };
+            found = match destination {
+                // A router on the way says nothing about the process.
+                Some(to)
+                    if (error.ee_type, error.ee_code) == port_unreachable
+                        && to.port() == ROCE_PORT
+                        && sender == Some(to.ip()) =>
+                {
+                    SocketError::PortRefused(to.ip())
+                }
+                _ => SocketError::OtherIcmp,
+            };
+        }
+        Some(found)
     }
 
     /// Records a datagram that was received without GRO, and enables GRO if the policy asks for it.

@@ -42,6 +42,13 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Returns the NIC's counters.
     fn counters(&self) -> Vec<Counter>;
 
+    /// Returns a number that changes whenever the host at `destination` reports, in answer to a packet of this NIC, that no process has opened its
+    /// RoCE port (ICMP "port unreachable"). This is how a software NIC learns that the peer's process has ended. 0 if that has never happened, and
+    /// always if the NIC does not learn of it, as a NIC in hardware, whose port outlives the process. The report has no authentication.
+    fn port_refusals(&self, _destination: Gid) -> u64 {
+        0
+    }
+
     /// Removes and returns the oldest asynchronous event. Returns `None` if there is no event.
     fn poll_async_event(&self) -> Option<AsyncEvent>;
 

@@ -2,9 +2,11 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
+use crate::close_reason::CloseReason;
 use crate::control_message::{Body, Message};
 use crate::vqp::Cause;
 use crate::vqp::datapath::Datapath;
+use crate::vqp::peer_exit_watch::PeerExitWatch;
 use crate::vqp::recovery::Recovery;
 
 /// Sends heartbeats on every rail, and detects the peer's silence on the active one.
@@ -14,11 +16,12 @@ pub(super) struct Heartbeats {
     next: Time,
     /// Whether any rail has carried a message from the peer. Before that, the peer may not have connected yet.
     peer_heard: bool,
+    peer_exit: PeerExitWatch,
 }
 
 impl Heartbeats {
     pub(super) fn new() -> Heartbeats {
-        Heartbeats { next: Time::ZERO, peer_heard: false }
+        Heartbeats { next: Time::ZERO, peer_heard: false, peer_exit: PeerExitWatch::default() }
     }
 
     /// Makes the first heartbeats due. Called when the vQP is connected.
@@ -29,6 +32,7 @@ impl Heartbeats {
     /// Records that a message from the peer has arrived.
     pub(super) fn on_peer_heard(&mut self) {
         self.peer_heard = true;
+        self.peer_exit.on_peer_heard();
     }
 
     /// The time of the next heartbeats. `None` if heartbeats are off or the vQP is not active.
@@ -37,7 +41,8 @@ impl Heartbeats {
     }
 
     /// Sends the heartbeats that are due, and reports the active rail as failed if the peer is silent on it. `since_last_run` is the time
-    /// since the last maintenance run, in which this end has not read messages.
+    /// since the last maintenance run, in which this end has not read messages. Closes the vQP if the peer's process has ended: without
+    /// heartbeats, the silence of a live peer would be no evidence of that.
     pub(super) fn run(
         &mut self,
         now: Time,
@@ -55,6 +60,9 @@ impl Heartbeats {
         dp.rails_mut().note_unobserved(now, since_last_run.saturating_sub(timeout / 2));
         if now >= self.next {
             self.next = now + detector.heartbeat_interval;
+            if self.peer_exit.has_exited(now, dp) {
+                return recovery.close(dp, CloseReason::PeerExited);
+            }
             let Some(control) = recovery.control() else { return };
             let negotiation = control.negotiation();
             let body = Body::Heartbeat { unusable: negotiation.local_unusable() };

@@ -30,6 +30,7 @@ mod home_membership;
 mod local_qp;
 mod maintenance;
 mod maintenance_schedule;
+mod peer_exit_watch;
 mod publication;
 mod rail_rejoin;
 mod rail_set;

@@ -108,6 +108,28 @@ impl World {
         lock(&self.shared).pause(host.0, until);
     }
 
+    /// Ends the process of a host: its applications have no further turn, and its NICs are reset. The host refuses packets to
+    /// them if the links are up, as it does when the process of a software NIC ends.
+    pub fn exit(&mut self, host: HostId) {
+        let mut world = lock(&self.shared);
+        world.pause(host.0, None);
+        world.apps.iter_mut().filter(|app| app.host == host.0).for_each(|app| app.exited = true);
+        for n in (0..world.nics.len()).filter(|&n| world.nics[n].host == host.0).collect::<Vec<_>>() {
+            world.close_port(n);
+        }
+    }
+
+    /// Resets a NIC as its process would by [`Provider::reset`](mitra_verbs::Provider::reset), and makes its host refuse packets to it. A NIC that
+    /// is reset otherwise refuses nothing, as a NIC in hardware.
+    pub fn close_port(&mut self, nic: NicId) {
+        lock(&self.shared).close_port(nic.0);
+    }
+
+    /// Makes the NIC `at` learn that the host of `of` refuses packets, although it does not, as a forged ICMP message does.
+    pub fn forge_refusal(&mut self, at: NicId, of: NicId) {
+        lock(&self.shared).arrive_refusal(at.0, of.0);
+    }
+
     /// Resumes the applications of a host.
     pub fn resume(&mut self, host: HostId) {
         lock(&self.shared).resume(host.0);
@@ -115,6 +137,12 @@ impl World {
 }
 
 impl WorldState {
+    fn close_port(&mut self, n: usize) {
+        let nic = &mut self.nics[n];
+        (nic.capabilities.reset, nic.refuses) = (true, true);
+        self.reset_nic(n).expect("a NIC that has the capability can be reset");
+    }
+
     fn set_link(&mut self, n: usize, up: bool) {
         if up {
             self.nics[n].faults.heal_link();

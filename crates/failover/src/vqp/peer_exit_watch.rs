@@ -1,0 +1,45 @@
+use core::time::Duration;
+
+use mitra_verbs::Time;
+
+use crate::config::DetectorConfig;
+use crate::negotiation::MAX_RAILS;
+use crate::peer_exit::PeerExitDetector;
+use crate::vqp::datapath::Datapath;
+
+/// Refusals count for the peer timeout divided by this, or for the time after which the peer counts as silent, whichever is longer. Hosts limit
+/// refusals to one per second and destination after the first six (Linux: `icmp_ratelimit`), so the exit may be noticed a second later.
+const CONFIRMATIONS_PER_TIMEOUT: u32 = 8;
+
+/// Reads from the NICs whether the peer's host refuses packets.
+#[derive(Debug, Default)]
+pub(super) struct PeerExitWatch {
+    detector: PeerExitDetector,
+    /// For each rail, the last reading. The refusals before the first reading were not meant for this vQP.
+    seen: [Option<u64>; MAX_RAILS],
+}
+
+impl PeerExitWatch {
+    /// Records that a message from the peer has arrived.
+    pub(super) fn on_peer_heard(&mut self) {
+        self.detector.on_peer_heard();
+    }
+
+    /// Reads the NICs, once per heartbeat. Returns whether the peer's process has ended.
+    pub(super) fn has_exited(&mut self, now: Time, dp: &Datapath) -> bool {
+        for rail in 0..dp.rails().len() {
+            let count = dp.rails().get(rail).peer_refusals();
+            if self.seen[rail].replace(count).is_some_and(|before| before != count) {
+                self.detector.on_refusal(now, rail);
+            }
+        }
+        if self.detector.refusing() == 0 {
+            return false;
+        }
+        let alive = (0..dp.rails().len()).filter(|&rail| dp.rails().nic_answers(rail));
+        let DetectorConfig { heartbeat_interval, max_missed_heartbeats, .. } = dp.config().detector;
+        let silence: Duration = heartbeat_interval.saturating_mul(max_missed_heartbeats);
+        let confirm_after = silence.max(dp.config().peer_timeout / CONFIRMATIONS_PER_TIMEOUT);
+        self.detector.has_exited(alive.fold(0, |set, rail| set | 1 << rail), confirm_after)
+    }
+}
