@@ -2,13 +2,16 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::{Request, Response};
 
-/// Timeout of each read and write on the socket. The server serves one client at a time and gives each of them 1 s
+/// The time within which the whole response must arrive. The server serves one client at a time and gives each of them 1 s
 /// (`server::CLIENT_TIMEOUT`), so this timeout must be longer than that.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest response that the client reads, in bytes. A snapshot with the most vQPs and events has 600 KB.
@@ -82,7 +85,7 @@ impl ControlledProcess {
         !Path::new("/proc").join(self.pid.to_string()).exists()
     }
 
-    /// Sends a request and waits up to 3 s for the response.
+    /// Sends a request and waits up to 3 s for the whole response.
     ///
     /// # Errors
     /// [`RequestError::ProcessEnded`] if nothing listens on the socket, [`RequestError::NoResponse`] if the process does not
@@ -101,12 +104,56 @@ impl ControlledProcess {
     }
 
     fn exchange(&self, request: &Request) -> io::Result<Vec<u8>> {
-        let mut socket = UnixStream::connect(&self.socket)?;
-        socket.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
-        socket.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
-        socket.write_all(format!("{request}\n").as_bytes())?;
+        let mut connection = Connection::open(&self.socket, Instant::now() + RESPONSE_TIMEOUT)?;
+        connection.write_all(format!("{request}\n").as_bytes())?;
         let mut response = Vec::new();
-        socket.take(MAX_RESPONSE_BYTES).read_to_end(&mut response)?;
+        connection.take(MAX_RESPONSE_BYTES).read_to_end(&mut response)?;
         Ok(response)
+    }
+}
+
+/// A connection whose calls all end before the deadline.
+struct Connection {
+    socket: UnixStream,
+    deadline: Instant,
+}
+
+impl Connection {
+    /// Connects. A process that is stopped accepts nothing, so the call waits for room in the socket's backlog.
+    fn open(path: &Path, deadline: Instant) -> io::Result<Connection> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        let connection = Connection { socket: fd.into(), deadline };
+        // The timeout of writes is that of `connect`, too (Linux, net/unix/af_unix.c).
+        connection.socket.set_write_timeout(Some(connection.remaining()?))?;
+        connect(connection.socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+        Ok(connection)
+    }
+
+    /// Returns the time until the deadline.
+    ///
+    /// # Errors
+    /// `TimedOut` after the deadline.
+    fn remaining(&self) -> io::Result<Duration> {
+        let remaining = self.deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(Some(self.remaining()?))?;
+        self.socket.read(buffer)
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(Some(self.remaining()?))?;
+        self.socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -3,18 +3,21 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
+use std::{process, thread};
 
 use mitra_control::{
     ControlServer, ControlledDevice, ControlledProcess, DeviceStatus, FaultAction, RailState, RailStatus,
-    RailsConfig, Request, Response, Settings, list_processes,
+    RailsConfig, Request, RequestError, Response, Settings, list_processes,
 };
 use mitra_metrics::Snapshot;
 use mitra_transport::fault::Failure;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 /// The timeout of each wait. It exceeds the duration of every operation in these tests by far.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -167,6 +170,49 @@ fn malformed_requests_are_rejected_and_do_not_block_server() {
     assert!(matches!(only_process(&dir).request(&Request::Status).unwrap(), Response::Status { .. }));
     drop(silent);
     assert!(applied.try_recv().is_err());
+}
+
+/// Requests the status of this process, whose socket in `dir` is not that of a server. Fails if the request does not end.
+fn request_without_server(dir: &Path) -> RequestError {
+    let (sender, result) = channel();
+    let process = only_process(dir);
+    thread::spawn(move || sender.send(process.request(&Request::Status)));
+    result.recv_timeout(TIMEOUT).expect("the request ends").expect_err("there is no server")
+}
+
+#[test]
+fn response_that_arrives_too_slowly_is_given_up() {
+    let parent = tempfile::tempdir().unwrap();
+    let socket = parent.path().join(format!("{}.sock", process::id()));
+    let listener = UnixListener::bind(socket).unwrap();
+    let server = thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        while client.write_all(b" ").is_ok() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let error = request_without_server(parent.path());
+    assert!(matches!(error, RequestError::NoResponse { .. }), "{error}");
+    server.join().unwrap(); // the client has disconnected
+}
+
+#[test]
+fn request_to_a_process_that_accepts_nothing_is_given_up() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join(format!("{}.sock", process::id()));
+    let _listener = UnixListener::bind(&path).unwrap();
+    // Connections that clients have given up stay until the process accepts them.
+    loop {
+        let (kind, flags) = (SockType::Stream, SockFlag::SOCK_NONBLOCK);
+        let client = socket(AddressFamily::Unix, kind, flags, None).unwrap();
+        match connect(client.as_raw_fd(), &UnixAddr::new(&path).unwrap()) {
+            Ok(()) => {}
+            Err(Errno::EAGAIN) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let error = request_without_server(parent.path());
+    assert!(matches!(error, RequestError::NoResponse { .. }), "{error}");
 }
 
 #[test]
