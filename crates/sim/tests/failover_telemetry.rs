@@ -48,6 +48,7 @@ fn failover_is_counted_and_its_steps_are_events_in_order() {
     assert!(snapshot.events.is_sorted_by_key(|event| (event.number, event.at)));
     assert!(snapshot.events.iter().all(|event| event.vqp == pair.vqps[0].qpn()));
     assert_eq!(snapshot.events[0].kind, EventKind::Detected { rail: 0, cause: report.cause });
+    assert_eq!(snapshot.events[1].kind, EventKind::Fenced { rail: 0 });
     let EventKind::Decided { from: 0, to: 1, ballot, is_failback: false, stats } = snapshot.events[2].kind
     else {
         panic!("{:?}", snapshot.events[2])
@@ -126,6 +127,42 @@ fn closing_is_an_event_once_and_a_dropped_vqp_leaves_its_totals() {
     assert_eq!((after.vqp_count, after.vqps.len()), (0, 0));
     assert_eq!(after.rails, before.rails);
     assert_eq!(after.rails[0].failovers, 1);
+}
+
+#[test]
+fn failover_has_recovered_when_its_last_operation_completes() {
+    let mut pair = VqpPair::new(2, config());
+    pair.poll_times(&[0, 1], 10);
+    // Two messages. The second waits for a receive.
+    pair.recv(1, 0, 8);
+    pair.send_message(0, 1);
+    pair.send_message(1, 2);
+    pair.link_down(0, 0);
+    pair.poll_times(&[0, 1], 200);
+    let counts = |pair: &VqpPair| snapshot(&pair.vqps[0]).vqps[0].counts;
+    assert_eq!(pair.received_ids(), [0]);
+    assert_eq!((counts(&pair).failovers, counts(&pair).recovered), (1, 0));
+    pair.recv(1, 1, 8);
+    pair.poll_times(&[0, 1], 200);
+    assert_eq!(pair.received_ids(), [0, 1]);
+    assert_eq!((counts(&pair).failovers, counts(&pair).recovered), (1, 1));
+}
+
+#[test]
+fn failure_during_which_the_vqp_closes_is_no_stay() {
+    let mut pair = VqpPair::new(2, config());
+    pair.poll_times(&[0, 1], 10);
+    pair.link_down(0, 1);
+    pair.poll_times(&[0, 1], 10);
+    pair.link_down(0, 0);
+    for _ in 0..20 {
+        if snapshot(&pair.vqps[0]).recovering == 0 {
+            pair.poll(&[0, 1]);
+        }
+    }
+    assert_eq!(snapshot(&pair.vqps[0]).recovering, 1);
+    pair.vqps[0].close().expect("the NICs confirm");
+    assert_eq!(kinds(&snapshot(&pair.vqps[0])), ["detected", "closed"]);
 }
 
 /// The link comes back before the vQP can move, because no other rail is usable.

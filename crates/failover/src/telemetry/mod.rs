@@ -225,3 +225,6 @@ impl Drop for VqpTelemetry {
         self.shared.lock().vqps.remove(&self.id);
     }
 }
+
+#[cfg(test)]
+mod tests;
