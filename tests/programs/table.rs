@@ -370,6 +370,8 @@ static SECTIONS: &[Section] = &[
             "ibv_rc_pingpong -g 0 -c",
             "ibv_rc_pingpong -g 1 -c",
             "ibv_rc_pingpong -g 0 -e -c",
+            "ibv_uc_pingpong -g 0 -c",
+            "ibv_uc_pingpong -g 0 -e -c",
             "ib_write_lat -F",
             "ib_read_bw -F -n 500 -q 4",
             "ib_send_bw -F -n 500 --use-srq -q 4",
@@ -420,9 +422,9 @@ static SECTIONS: &[Section] = &[
         fails: &[],
     },
     Section {
-        title: "Two rails, of which one is down: datagrams",
-        about: "The link of the server's first rail goes down when the server opens the device. UD does not retransmit, so these programs \
-                would wait for a lost datagram forever; no rail fails while they run.",
+        title: "Two rails, of which one is down: UC and UD",
+        about: "The link of the server's first rail goes down when the server opens the device. UC and UD do not retransmit, so these programs \
+                would wait for a lost message forever; no rail fails while they run.",
         under: &["--rails", "2"],
         fault: Some("rail0 down"),
         shape: Shape::Pair,
@@ -431,16 +433,23 @@ static SECTIONS: &[Section] = &[
             "ibv_ud_pingpong -g 0 -e -n 4000",
             "ib_send_lat -F -c UD -n 4000",
             "ib_send_bw -F -c UD -n 500 -s 1024",
+            "ibv_uc_pingpong -g 0 -c -n 4000",
+            "ib_send_lat -F -c UC -n 4000",
+            "ib_write_lat -F -c UC -n 4000",
         ],
         fails: &[],
     },
     Section {
-        title: "Two rails, of which one fails: datagrams",
-        about: "A run of a given duration does not wait for the datagrams that are lost when the rail fails.",
+        title: "Two rails, of which one fails: UC and UD",
+        about: "A run of a given duration does not wait for the messages that are lost when the rail fails.",
         under: &["--rails", "2"],
         fault: Some("rail0 down at 1s"),
         shape: Shape::Pair,
-        works: &["ib_send_bw -F -c UD -D 4 -s 1024"],
+        works: &[
+            "ib_send_bw -F -c UD -D 4 -s 1024",
+            "ib_send_bw -F -c UC -D 4 -s 1024",
+            "ib_write_bw -F -c UC -D 4 -s 1024",
+        ],
         fails: &[],
     },
     Section {

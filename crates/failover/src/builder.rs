@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use mitra_verbs::{Access, Error, RnrTimer};
 
-use crate::config::{Config, DetectorConfig, Fencing, Policy, WritePolicy};
+use crate::config::{Config, DetectorConfig, Fencing, Policy, Service, WritePolicy};
 use crate::control_message::MAX_SAVED;
 use crate::domain::Domain;
 use crate::secret::Secret;
@@ -78,6 +78,9 @@ pub enum BuildError {
         "durable needs the completion log and the policy exact; set completion_log, or switch durable off"
     )]
     Durable,
+    /// An unreliable connection has no evidence, and replays nothing.
+    #[error("an unreliable connection needs the policy exact or none, and no completion log")]
+    Unreliable,
     /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave one that works.
     #[error("preferred_rail is {requested}; say a rail below {rails}, under the policy exact")]
     PreferredRail {
@@ -170,6 +173,9 @@ impl From<BuildError> for Error {
                 Error::Unsupported("a completion log: it does not keep the order between work requests")
             }
             BuildError::Durable => Error::Invalid("durable needs the completion log and the policy exact"),
+            BuildError::Unreliable => Error::Invalid(
+                "an unreliable connection needs the policy exact or none, and no completion log",
+            ),
             BuildError::PreferredRail { .. } => {
                 Error::Invalid("preferred_rail must be a rail of the domain, under the policy exact")
             }
@@ -201,6 +207,11 @@ impl VirtualQpBuilder {
     fn with(mut self, set: impl FnOnce(&mut Config)) -> VirtualQpBuilder {
         set(&mut self.config);
         self
+    }
+
+    /// Sets [`Config::service`]. Default: [`Service::Reliable`]. Both ends need the same.
+    pub fn service(self, service: Service) -> VirtualQpBuilder {
+        self.with(|config| config.service = service)
     }
 
     /// Sets [`Config::policy`]. Default: [`Policy::Exact`]. Both ends need the same.
@@ -351,6 +362,10 @@ fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> {
     let is_preferable = |rail: &u8| usize::from(*rail) < rails && config.requires_fence();
     if let Some(requested) = config.preferred_rail.filter(|rail| !is_preferable(rail)) {
         return Err(BuildError::PreferredRail { requested, rails });
+    }
+    let replays = !matches!(config.policy, Policy::Exact | Policy::None);
+    if config.service == Service::Unreliable && (replays || config.completion_log) {
+        return Err(BuildError::Unreliable);
     }
     if config.durable && (!config.completion_log || config.policy != Policy::Exact) {
         return Err(BuildError::Durable);

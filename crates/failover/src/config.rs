@@ -2,7 +2,29 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
-use mitra_verbs::{Access, LocalAckTimeout, RnrTimer};
+use mitra_verbs::{Access, LocalAckTimeout, QpType, RnrTimer};
+
+/// The transport service of the queue pairs on the rails (IBTA volume 1, 9.7 and 9.8).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Service {
+    /// Reliable connection (RC).
+    #[default]
+    Reliable,
+    /// Unreliable connection (UC): SEND and WRITE, with or without immediate data. Each is posted on one rail, once. It completes successfully when
+    /// the NIC has sent it or the rail has failed, and may then be lost. A failover keeps the order of messages and duplicates none. Needs
+    /// [`Policy::Exact`] or [`Policy::None`], without a completion log.
+    Unreliable,
+}
+
+impl Service {
+    /// The type of the queue pairs.
+    pub(crate) const fn qp_type(self) -> QpType {
+        match self {
+            Service::Reliable => QpType::Rc,
+            Service::Unreliable => QpType::Uc,
+        }
+    }
+}
 
 /// The treatment of the operations that were in flight when a rail failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -141,9 +163,11 @@ impl Default for DetectorConfig {
     }
 }
 
-/// The configuration of a virtual queue pair. Both ends need the same `policy`, `completion_log`, `durable` and `rd_atomic`.
+/// The configuration of a virtual queue pair. Both ends need the same `service`, `policy`, `completion_log`, `durable` and `rd_atomic`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Config {
+    /// The transport service of the queue pairs on the rails.
+    pub service: Service,
     /// The treatment of operations in flight on a failed rail.
     pub policy: Policy,
     /// The treatment of WRITEs without evidence; [`VirtualQp::post_send_with`](crate::VirtualQp::post_send_with) overrides it for one
@@ -213,6 +237,7 @@ impl Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            service: Service::Reliable,
             policy: Policy::Exact,
             write_policy: WritePolicy::Strict,
             completion_log: false,

@@ -4,7 +4,7 @@ use core::fmt;
 
 use mitra_verbs::{Error, Gid, Mtu, Psn, Qpn, Result};
 
-use crate::config::Policy;
+use crate::config::{Policy, Service};
 use crate::control_message::{Reader, Rejected};
 use crate::memory_region::RemoteRegion;
 use crate::negotiation::MAX_RAILS;
@@ -17,6 +17,7 @@ use crate::secret::SecretWord;
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConnectInfo {
     pub(crate) cookie: SecretWord,
+    pub(crate) service: Service,
     pub(crate) policy: Policy,
     pub(crate) log: bool,
     pub(crate) durable: bool,
@@ -57,6 +58,7 @@ impl ConnectInfo {
             self.policy as u8,
             u8::from(self.log)
                 | u8::from(self.durable) << 1
+                | u8::from(self.service == Service::Unreliable) << 2
                 | self.preferred_rail.map_or(0, |rail| rail + 1) << 4,
             self.rd_atomic,
             self.rails.len() as u8,
@@ -109,7 +111,7 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
         3 => Policy::None,
         _ => return Err(Rejected::Malformed),
     };
-    if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags & 0b1100 != 0 || flags >> 4 > rails {
+    if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags & 0b1000 != 0 || flags >> 4 > rails {
         return Err(Rejected::Malformed);
     }
     let mut list = Vec::new();
@@ -129,8 +131,19 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
     }
     let log_region = if r.byte()? == 1 { Some(RemoteRegion::parse(r)?) } else { None };
     let (log, durable) = (flags & 1 != 0, flags & 2 != 0);
+    let service = if flags & 4 != 0 { Service::Unreliable } else { Service::Reliable };
     let preferred_rail = (flags >> 4).checked_sub(1);
-    Ok(ConnectInfo { cookie, policy, log, durable, preferred_rail, rd_atomic, rails: list, log_region })
+    Ok(ConnectInfo {
+        cookie,
+        service,
+        policy,
+        log,
+        durable,
+        preferred_rail,
+        rd_atomic,
+        rails: list,
+        log_region,
+    })
 }
 
 fn parse_u32(r: &mut Reader<'_>) -> Result<u32, Rejected> {
@@ -156,6 +169,7 @@ mod tests {
         let region = RemoteRegion::new(64, smallvec::smallvec![RemoteAddr { addr: 9, rkey: Key(8) }; 2]);
         ConnectInfo {
             cookie: SecretWord::new(7),
+            service: Service::Unreliable,
             policy: Policy::Blanket,
             log: true,
             durable: true,

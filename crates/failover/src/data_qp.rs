@@ -1,4 +1,4 @@
-//! An RC queue pair that carries operations, with the completion queue of both its directions.
+//! A queue pair that carries operations, RC or UC, with the completion queue of both its directions.
 
 use mitra_verbs::{
     CqId, Error, Gid, Mtu, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn, RcConnection,
@@ -6,7 +6,7 @@ use mitra_verbs::{
 };
 
 use crate::completion_log;
-use crate::config::Config;
+use crate::config::{Config, Service};
 use crate::domain::LocalNic;
 
 /// The number of queue slots beyond the configured depths, for requests of the vQP itself such as the fence's marker. They ensure that the
@@ -20,6 +20,7 @@ pub(crate) struct DataQp {
     qpn: Qpn,
     /// The PSN of the first packet that the queue pair sends.
     first_psn: Psn,
+    service: Service,
 }
 
 impl DataQp {
@@ -39,8 +40,8 @@ impl DataQp {
             recv_sges: config.recv_sges,
             inline: config.inline.max(completion_log::ENTRY_LEN),
         };
-        match QpBuilder::rc(nic.pd, cq).cap(cap).build(&**p) {
-            Ok(qpn) => Ok(DataQp { nic: nic.clone(), cq, qpn, first_psn }),
+        match QpBuilder::new(config.service.qp_type(), nic.pd, cq).cap(cap).build(&**p) {
+            Ok(qpn) => Ok(DataQp { nic: nic.clone(), cq, qpn, first_psn, service: config.service }),
             Err(error) => {
                 let _ = p.destroy_cq(cq); // best effort: the caller gets the first error
                 Err(error.into())
@@ -88,13 +89,30 @@ impl DataQp {
     /// Connects the queue pair, from RESET to RTR.
     pub(crate) fn modify_to_rtr(&self, connection: &RcConnection) -> Result<()> {
         self.provider().modify_qp(self.qpn, &connection.init())?;
-        self.provider().modify_qp(self.qpn, &connection.rtr())
+        self.provider().modify_qp(self.qpn, &self.of_service(connection.rtr()))
     }
 
     /// Moves the connected queue pair to RTS.
     pub(crate) fn modify_to_rts(&self, connection: &RcConnection) -> Result<()> {
         let access = Some(connection.access);
-        self.provider().modify_qp(self.qpn, &QpAttr { access, ..connection.rts() })
+        self.provider().modify_qp(self.qpn, &QpAttr { access, ..self.of_service(connection.rts()) })
+    }
+
+    /// Returns the attributes of an RC connection without those that a queue pair of this service does not have. UC has none that concern
+    /// acknowledgements, READs and atomics.
+    fn of_service(&self, attr: QpAttr) -> QpAttr {
+        match self.service {
+            Service::Reliable => attr,
+            Service::Unreliable => QpAttr {
+                max_rd_atomic: None,
+                max_dest_rd_atomic: None,
+                min_rnr_timer: None,
+                timeout: None,
+                retry_cnt: None,
+                rnr_retry: None,
+                ..attr
+            },
+        }
     }
 
     /// Moves the queue pair to a state that needs no other attributes.

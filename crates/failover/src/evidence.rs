@@ -58,6 +58,11 @@ impl Kind {
         matches!(self, Kind::Send | Kind::WriteImm)
     }
 
+    /// Returns whether the operation is a message to the peer that needs no response with data.
+    pub fn is_message(self) -> bool {
+        matches!(self, Kind::Send | Kind::Write | Kind::WriteImm)
+    }
+
     /// Returns whether a completion log entry may follow the operation.
     pub fn is_logged(self) -> bool {
         matches!(self, Kind::Write | Kind::WriteImm | Kind::Atomic)

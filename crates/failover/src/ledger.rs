@@ -9,7 +9,7 @@ use mitra_verbs::{Mtu, Psn, SendFlags, SendOp, SendWr, WcStatus};
 
 use crate::close_reason::CloseReason;
 use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
-use crate::config::WritePolicy;
+use crate::config::{Service, WritePolicy};
 use crate::evidence::{Completed, Kind};
 
 mod drain;
@@ -94,6 +94,8 @@ pub struct Ledger {
     first_seq: u64,
     /// The index in `ops` at which the search for a pending operation starts.
     cursor: usize,
+    /// The transport service of the rails.
+    service: Service,
     /// The maximum number of operations.
     depth: usize,
     /// The maximum number of READs and atomics in flight.
@@ -128,6 +130,7 @@ impl Ledger {
             ops: VecDeque::new(),
             first_seq: 0,
             cursor: 0,
+            service: Service::Reliable,
             depth: depth as usize,
             rd_atomic: u32::from(rd_atomic),
             log,
@@ -148,6 +151,11 @@ impl Ledger {
     /// Sets the number of WRITEs for which one log entry is posted. Nothing has been posted yet.
     pub fn with_log_interval(self, log_interval: u32) -> Ledger {
         Ledger { log_interval, ..self }
+    }
+
+    /// Sets the transport service of the rails. Nothing has been posted yet.
+    pub fn with_service(self, service: Service) -> Ledger {
+        Ledger { service, ..self }
     }
 
     /// Returns whether the ledger has room for another operation.
@@ -306,6 +314,12 @@ impl Ledger {
         Some(executed)
     }
 
+    /// Returns whether the operation is posted on the active rail and has not ended.
+    pub fn is_in_flight(&self, seq: u64) -> bool {
+        let index = seq.checked_sub(self.first_seq).map(|i| i as usize);
+        index.and_then(|i| self.ops.get(i)).is_some_and(|op| op.state == State::InFlight)
+    }
+
     /// Returns whether the operation is a local one.
     pub fn is_local(&self, seq: u64) -> bool {
         let index = seq.checked_sub(self.first_seq).map(|i| i as usize);
@@ -339,7 +353,8 @@ impl Ledger {
     /// Records that an operation failed although the rail works, and halts the queue.
     ///
     /// If the responder refused the request, neither this operation nor any later one was executed. If the error is local to the requester,
-    /// for example because a response could not be stored, later operations may have been executed, and those in flight end in `undecided`.
+    /// for example because a response could not be stored, later operations may have been executed, and those in flight end in `undecided`. An
+    /// unreliable connection sends nothing behind a request that fails.
     pub fn fail(&mut self, seq: u64, status: WcStatus, undecided: UnresolvedError) {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
         let refused = matches!(
@@ -359,7 +374,9 @@ impl Ledger {
                 // RC responds in order, so the error completion implies success of everything before it.
                 _ if i < index => op.state = State::Done(Outcome::Success),
                 _ if i == index => op.state = State::Done(Outcome::Failed(status)),
-                State::InFlight if !refused => op.state = State::Done(Outcome::Unresolved(undecided)),
+                State::InFlight if !refused && self.service == Service::Reliable => {
+                    op.state = State::Done(Outcome::Unresolved(undecided))
+                }
                 _ => op.state = State::Done(op.outcome_if_not_sent(undecided)),
             }
         }
@@ -396,10 +413,16 @@ impl Ledger {
     }
 
     /// Ends every operation because the vQP has closed: operations in flight in `error`, and pending operations in `Flushed`, or in `error` if
-    /// an earlier rail may have executed a part of them.
+    /// an earlier rail may have executed a part of them. If the peer of an unreliable connection has closed it, messages to the peer are lost, which is
+    /// no error of the sender.
     pub fn abandon(&mut self, error: UnresolvedError) {
+        let is_lost = self.service == Service::Unreliable
+            && error == UnresolvedError::Undecided(CloseReason::PeerClosed);
         for op in &mut self.ops {
             match op.state {
+                State::InFlight | State::Pending if is_lost && op.kind.is_message() => {
+                    op.state = State::Done(Outcome::Success);
+                }
                 // The queue pairs of all rails are in ERR now.
                 State::InFlight if op.executed_locally && error != UNFENCED => {
                     op.state = State::Done(Outcome::Success);

@@ -32,7 +32,7 @@ pub use activity::Activity;
 pub use builder::{BuildError, VirtualQpBuilder};
 pub use close_reason::CloseReason;
 pub use completion::{Completion, OperationError, Outcome, Resolution, UnresolvedError};
-pub use config::{Config, DetectorConfig, Fencing, ParsePolicyError, Policy, WritePolicy};
+pub use config::{Config, DetectorConfig, Fencing, ParsePolicyError, Policy, Service, WritePolicy};
 pub use connect_info::ConnectInfo;
 pub use domain::{Domain, LocalNic};
 pub use evidence::Contradiction;

@@ -1,4 +1,4 @@
-//! One rail at one end: the RC queue pair for operations, and the membership in the endpoint for control messages.
+//! One rail at one end: the queue pair for operations, and the membership in the endpoint for control messages.
 
 use std::sync::Arc;
 
@@ -283,6 +283,14 @@ impl Rail {
     pub(crate) fn is_sqd_drained(&self) -> Option<bool> {
         let status = self.provider().query_qp(self.qpn()).ok()?;
         (status.state == QpState::Sqd).then_some(status.sq_drain == SqDrain::Drained)
+    }
+
+    /// Moves the data queue pair back to RTS, if a request that it could not execute has moved it to SQE.
+    pub(crate) fn leave_sqe(&self) -> Result<()> {
+        match self.provider().query_qp(self.qpn())?.state {
+            QpState::Sqe => self.data.modify_to(QpState::Rts),
+            _ => Ok(()),
+        }
     }
 
     /// Moves the data queue pair to RESET, where its windows are unbound.

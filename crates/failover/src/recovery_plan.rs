@@ -110,6 +110,18 @@ fn plan_after_error(case: &Case) -> Plan {
     }
 }
 
+/// Plans the operations in flight of an unreliable connection, for which there is no evidence. A message is not sent again, because it may have been
+/// executed. The operations that send no message, or none on an unreliable connection, are executed or refused by the next rail.
+pub fn plan_unreliable(kinds: &[Kind]) -> Vec<Plan> {
+    kinds
+        .iter()
+        .map(|kind| match kind.is_message() {
+            true => Plan::End(Outcome::Success),
+            false => Plan::Replay { skip_packets: 0 },
+        })
+        .collect()
+}
+
 /// Plans the operations in flight without evidence, for the baseline policies.
 pub fn plan_baseline(policy: Policy, kinds: &[Kind]) -> Vec<Plan> {
     let mut failed = false;
@@ -214,6 +226,12 @@ mod tests {
         );
         let atomic = Case { write_policy: WritePolicy::Repeatable, ..case(Kind::Atomic, Verdict::Ambiguous) };
         assert_eq!(plan_exact(&[atomic], &[], true), [unresolved(UnresolvedError::Indeterminate)]);
+    }
+
+    #[test]
+    fn messages_of_unreliable_connections_are_not_sent_again() {
+        let kinds = [Kind::Send, Kind::Write, Kind::WriteImm, Kind::Local];
+        assert_eq!(plan_unreliable(&kinds), [OK, OK, OK, REPLAY]);
     }
 
     #[test]

@@ -25,6 +25,7 @@ static FORKS: LazyLock<PathBuf> = LazyLock::new(|| build("forks"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 static CALLS_WITHOUT_POLLS: LazyLock<PathBuf> = LazyLock::new(|| build("calls_without_polls"));
 static DATAGRAM_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_rails"));
+static UC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_rails"));
 static SHARED_ATOMICS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_atomics"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
 
@@ -97,6 +98,14 @@ scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rai
 scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flags receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
 
 scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn shared_queue sends_to_itself group }
+
+mod uc_rails {
+    use super::*;
+
+    scenarios! { UC_RAILS (on_one_rail on_two_rails): peer_destroyed send_queue_error resets connected_to_itself }
+
+    scenarios! { UC_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_from_the_start rails_fail_in_turn link_fails_at_sender link_fails_at_receiver nic_dies_at_sender nic_dies_at_receiver }
+}
 
 scenarios! { SHARED_ATOMICS (on_two_rails on_two_rails_with_log): link_of_one_client nic_of_one_client region_registered_later right_given_later }
 

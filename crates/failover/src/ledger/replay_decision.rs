@@ -4,9 +4,9 @@ use mitra_verbs::{Data, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 
 use super::{Ledger, State};
 use crate::completion::{Outcome, Resolution, UnresolvedError};
-use crate::config::Policy;
+use crate::config::{Policy, Service};
 use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
-use crate::recovery_plan::{Case, Plan, plan_baseline, plan_exact};
+use crate::recovery_plan::{Case, Plan, plan_baseline, plan_exact, plan_unreliable};
 
 /// The old value of a recovered atomic, to be stored in the local memory that the work request names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -96,7 +96,9 @@ impl Ledger {
     ) -> Result<RecoveryStats, Contradiction> {
         let in_flight = self.in_flight();
         let ops: Vec<InFlight> = in_flight.iter().map(|(_, op)| *op).collect();
+        let kinds = || ops.iter().map(|op| op.kind).collect::<Vec<_>>();
         let (verdicts, plans) = match input.policy {
+            _ if self.service == Service::Unreliable => (Vec::new(), plan_unreliable(&kinds())),
             Policy::Exact => {
                 let verdicts =
                     judge(&ops, self.completed, input.evidence, self.log, input.acks_after_placement)?;
@@ -117,10 +119,7 @@ impl Ledger {
                 plans.extend(plan_exact(&cases[done..], &input.evidence.saved, input.local_placed));
                 (verdicts, plans)
             }
-            _ => {
-                let kinds: Vec<Kind> = ops.iter().map(|op| op.kind).collect();
-                (Vec::new(), plan_baseline(input.policy, &kinds))
-            }
+            _ => (Vec::new(), plan_baseline(input.policy, &kinds())),
         };
         let mut stats = self.stats(&in_flight, &verdicts, &plans, input.evidence.lacks_receive);
         let halted =

@@ -8,7 +8,7 @@ use mitra_verbs::{
 use crate::ballot::Ballot;
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
-use crate::config::{Config, Policy, WritePolicy};
+use crate::config::{Config, Policy, Service, WritePolicy};
 use crate::connect_info::ConnectInfo;
 use crate::domain::{Domain, HomeView, LocalNic};
 use crate::evidence::{Contradiction, Evidence, Placed};
@@ -64,7 +64,7 @@ impl Datapath {
             }
         };
         let send = SendQueue::new(&config, max_message, Mtu::M256, rails.get(0).first_psn(), None);
-        let recv = ReceiveQueue::new(max_message);
+        let recv = ReceiveQueue::new(max_message, config.service);
         let windows = WindowSync::new(&domain);
         let home = HomeMembership::new(&domain);
         let shared = shared.map(SharedReceives::new);
@@ -126,6 +126,7 @@ impl Datapath {
         let config = self.config();
         ConnectInfo {
             cookie,
+            service: config.service,
             policy: config.policy,
             log: config.completion_log,
             durable: config.durable,
@@ -157,6 +158,10 @@ impl Datapath {
             (
                 peer.rails.len() != local.rails.len(),
                 "the two ends have different numbers of rails; give both the same number (--rails)",
+            ),
+            (
+                peer.service != local.service,
+                "one end is a reliable connection and the other an unreliable one; create both with the same type",
             ),
             (
                 peer.policy != local.policy,
@@ -361,7 +366,7 @@ impl Datapath {
             lacks_receive: self.recv.len() == 0,
             ..Evidence::default()
         };
-        if self.config().policy == Policy::Exact {
+        if self.config().policy == Policy::Exact && self.config().service == Service::Reliable {
             evidence.log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
             let (p, qpn) = (self.rails.get(rail).provider(), self.rails.get(rail).qpn());
             let capabilities = p.attr().capabilities;

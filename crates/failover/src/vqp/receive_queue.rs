@@ -4,6 +4,7 @@ use mitra_verbs::{RecvWr, Result, Wc, WcOpcode, WcStatus};
 use smallvec::SmallVec;
 
 use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
+use crate::config::Service;
 use crate::data_qp::DataQp;
 use crate::domain::Domain;
 use crate::key_translation;
@@ -29,10 +30,11 @@ pub(super) struct ReceiveQueue {
     partial_imm_bytes: u32,
     /// The length of the longest message that every rail accepts, in bytes.
     max_message: u64,
+    service: Service,
 }
 
 impl ReceiveQueue {
-    pub(super) fn new(max_message: u64) -> ReceiveQueue {
+    pub(super) fn new(max_message: u64, service: Service) -> ReceiveQueue {
         ReceiveQueue {
             wrs: VecDeque::new(),
             posted: 0,
@@ -42,6 +44,7 @@ impl ReceiveQueue {
             held: None,
             partial_imm_bytes: 0,
             max_message,
+            service,
         }
     }
 
@@ -145,9 +148,11 @@ impl ReceiveQueue {
         self.hold();
     }
 
-    /// Makes completions wait for the peer's Resume.
+    /// Makes completions wait for the peer's Resume. The peer of an unreliable connection sends no part of a WRITE again.
     pub(super) fn hold(&mut self) {
-        (self.held, self.partial_imm_bytes) = (Some(VecDeque::new()), 0);
+        if self.service == Service::Reliable {
+            (self.held, self.partial_imm_bytes) = (Some(VecDeque::new()), 0);
+        }
     }
 
     /// Moves the completions that waited for the peer's Resume to `ready`. `partial_imm_bytes` is the number that the Resume states. The peer

@@ -9,7 +9,7 @@ use mitra_verbs::{AsyncEvent, Time, Wc, WcStatus};
 
 use crate::ballot::Ballot;
 use crate::completion::UnresolvedError;
-use crate::config::Policy;
+use crate::config::{Policy, Service};
 use crate::control_message::{Body, Message};
 use crate::evidence::{Contradiction, Evidence};
 use crate::negotiation::{Action, CloseReason, RailFailure, RailNegotiation};
@@ -235,6 +235,9 @@ impl Recovery {
 
     /// Handles a failed send or a flushed receive, which results from a failure of the rail or of a single request.
     fn on_flush_or_error(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
+        if dp.config().service == Service::Unreliable && Self::on_unreliable_error(dp, wc) {
+            return;
+        }
         // An error that the responder or the local NIC reported for this request decides it, also if the vQP has closed or fences the rail
         // before the completion is polled. Errors of the other kinds result from the closing and the fence.
         let is_decided =
@@ -270,6 +273,21 @@ impl Recovery {
                 self.close(dp, CloseReason::RequestError);
             }
         }
+    }
+
+    /// Handles a failed send of an unreliable connection. A request that its NIC cannot execute stops the send queue, not the connection. No
+    /// other error shows a failure of the rail, since nothing is acknowledged. Returns false if the completion is of another kind.
+    fn on_unreliable_error(dp: &mut Datapath, wc: &Wc) -> bool {
+        let is_send = wc.wr_id & wr_id_flags::RECV == 0;
+        if is_send && !dp.send().ledger().is_in_flight(wc.wr_id) {
+            return true; // it ended with the request that failed before it
+        }
+        let is_failed = is_send && wc.status != WcStatus::Flushed;
+        if is_failed {
+            let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
+            dp.send_mut().on_request_error(wc.wr_id, wc.status, undecided);
+        }
+        is_failed
     }
 
     /// Posts a burst of pending sends, unless a move is in progress.

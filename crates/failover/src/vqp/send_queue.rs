@@ -51,7 +51,9 @@ impl SendQueue {
         let (depth, rd_atomic, log) = (config.send_wrs, config.rd_atomic, log_region.is_some());
         let log_interval = config.completion_log_interval;
         SendQueue {
-            ledger: Ledger::new(depth, rd_atomic, log, mtu, first_psn).with_log_interval(log_interval),
+            ledger: Ledger::new(depth, rd_atomic, log, mtu, first_psn)
+                .with_log_interval(log_interval)
+                .with_service(config.service),
             burst: Vec::new(),
             remote_keys: RemoteKeys::default(),
             log_region,

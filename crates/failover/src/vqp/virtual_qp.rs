@@ -9,7 +9,7 @@ use crate::activity::CountedVqp;
 use crate::builder::{BuildError, VirtualQpBuilder};
 use crate::close_reason::CloseReason;
 use crate::completion::Completion;
-use crate::config::{Config, WritePolicy};
+use crate::config::{Config, Service, WritePolicy};
 use crate::connect_info::ConnectInfo;
 use crate::domain::Domain;
 use crate::evidence::Contradiction;
@@ -27,7 +27,7 @@ use crate::vqp::shared_receives::SharedReceives;
 
 const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
 
-/// A reliable connection over several rails that survives the loss of a rail.
+/// A connection over several rails that survives the loss of a rail. It is reliable, unless [`Config::service`] says otherwise.
 ///
 /// [`VirtualQp::poll`] drives the vQP, which makes no progress between two calls. An end that posts nothing and only exposes memory to its
 /// peer must also poll, or call [`VirtualQp::progress`]. Otherwise it cannot take part in a failover. The crate `mitra-driver` makes these calls
@@ -320,6 +320,10 @@ impl VirtualQp {
     pub fn resume(&mut self) {
         if !self.recovery.is_closed() {
             self.datapath.send_mut().resume();
+            if self.config().service == Service::Unreliable {
+                // A queue pair that refuses has failed, and the vQP moves to the next rail.
+                let _ = self.datapath.rails().get(self.recovery.active_rail()).leave_sqe();
+            }
         }
     }
 

@@ -247,7 +247,12 @@ pub(crate) unsafe fn create(
         })
     };
     let (backend, qpn) = match (&context.rails.multi_rail, &domain.multi_rail) {
-        (Some(multi_rail), Some(pd)) if qp_type == QpType::Rc => {
+        (Some(_), _) if srq.is_some() && qp_type == QpType::Uc => {
+            return Err(Error::Unsupported(
+                "shared receive queues of UC queue pairs on a device with several rails; give each its own receives",
+            ));
+        }
+        (Some(multi_rail), Some(pd)) if matches!(qp_type, QpType::Rc | QpType::Uc) => {
             let qp = multi_rail.create_qp(CreateParams {
                 on_event: on_event(),
                 init: attr,
@@ -276,11 +281,6 @@ pub(crate) unsafe fn create(
             })?;
             let qpn = qp.qpn();
             (Backend::MultiRailUd(Arc::clone(multi_rail), qp), qpn)
-        }
-        (Some(_), _) if srq.is_some() => {
-            return Err(Error::Unsupported(
-                "shared receive queues of UC queue pairs on a device with several rails; give each its own receives",
-            ));
         }
         _ => {
             let nic = context.rails.nic();

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
 use mitra_failover::telemetry::Telemetry;
-use mitra_failover::{Config, DetectorConfig, Domain, LocalNic, VirtualQp};
+use mitra_failover::{Config, DetectorConfig, Domain, LocalNic, Policy, Service, VirtualQp};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Access, AsyncEvent, CompletionChannel, Limits, Provider, Result};
+use mitra_verbs::{Access, AsyncEvent, CompletionChannel, Limits, Provider, QpType, Result};
 
 use super::protection_domain::MultiRailPd;
 use super::rendezvous::Rendezvous;
@@ -96,9 +96,14 @@ impl MultiRailDomain {
         self.failover.poll_events();
     }
 
-    /// Returns the configuration of virtual queue pairs. `MultiRail::create_qp` sets the depths of the queues in a copy.
-    pub(super) fn config(&self) -> Config {
-        self.config
+    /// Returns the configuration of the virtual queue pairs for queue pairs of this type, RC or UC. `MultiRail::create_qp` sets the depths of the
+    /// queues in a copy. The policies of RC that replay operations do not apply to UC.
+    pub(super) fn config(&self, qp_type: QpType) -> Config {
+        if qp_type != QpType::Uc {
+            return self.config;
+        }
+        let policy = if self.config.policy == Policy::None { Policy::None } else { Policy::Exact };
+        Config { service: Service::Unreliable, policy, completion_log: false, ..self.config }
     }
 
     /// Returns the limits of virtual queue pairs.

@@ -77,7 +77,7 @@ impl MultiRail {
             send_sges: cap.send_sges,
             recv_sges: cap.recv_sges,
             inline: cap.inline,
-            ..self.domain.config()
+            ..self.domain.config(params.init.qp_type)
         };
         let mut builder = VirtualQp::builder(params.pd.failover()).config(config);
         if let Some(srq) = &params.srq {

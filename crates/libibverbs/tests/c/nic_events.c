@@ -1,4 +1,4 @@
-/* Asynchronous events of UC queue pairs and of their completion queues. With several rails, their NIC is that of rail 0. */
+/* Asynchronous events of UC queue pairs and of their completion queues. */
 #include "requester_and_responder.h"
 
 static void next_event(enum ibv_event_type type, void *element)

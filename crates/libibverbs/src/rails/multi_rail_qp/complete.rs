@@ -41,7 +41,8 @@ impl MultiRailQp {
             // Possibly no request is outstanding whose completion could report the end, so an event reports it. Requests that are posted
             // from now on are flushed.
             Some(reason)
-                if reason != CloseReason::Closed && matches!(locked.state, QpState::Rts | QpState::Sqd) =>
+                if reason != CloseReason::Closed
+                    && matches!(locked.state, QpState::Rts | QpState::Sqd | QpState::Sqe) =>
             {
                 tracing::warn!("queue pair {}: the connection has ended: {reason}", self.qpn);
                 locked.fail();
@@ -75,12 +76,14 @@ impl MultiRailQp {
 
     fn complete(&self, locked: &mut LockedState, completion: &Completion) {
         let is_receive = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
-        let (status, vendor_err) = wc_status(completion.outcome);
+        let (status, vendor_err) = self.wc_status(completion.outcome);
         let is_ended_by_peer = matches!(
             completion.outcome,
             Outcome::Failed(WcStatus::Flushed) | Outcome::Unresolved(UnresolvedError::Undecided(_))
         );
+        // The sends of UC do not learn that the peer has closed its end.
         if is_ended_by_peer
+            && (is_receive || !self.is_unreliable())
             && locked.vqp.close_reason() == Some(CloseReason::PeerClosed)
             && locked.state != QpState::Err
         {
@@ -107,11 +110,34 @@ impl MultiRailQp {
             );
         }
         if status != WcStatus::Success {
-            locked.fail();
+            if is_receive { locked.fail() } else { self.fail_sends(locked) }
         }
         let wc = with_message(self.wc(completion.wr_id, status, completion.opcode), completion);
         let cq = if is_receive { &self.params.recv_cq } else { &self.params.send_cq };
         cq.push(Wc { vendor_err, ..wc });
+    }
+
+    /// Enters the state of a queue pair of a NIC after the first error of a send: ERR, or SQE if the queue pair is unreliable and its connection
+    /// has not ended.
+    pub(super) fn fail_sends(&self, locked: &mut LockedState) {
+        let has_ended =
+            locked.sender().close_reason().is_some_and(|reason| reason != CloseReason::PeerClosed);
+        if has_ended || !self.is_unreliable() {
+            locked.fail();
+        } else if matches!(locked.state, QpState::Rts | QpState::Sqd) {
+            locked.state = QpState::Sqe;
+        }
+    }
+
+    /// Returns the completion status of an outcome, and a `vendor_err` that identifies the unresolved error, or 0. A send of UC whose fate is unknown
+    /// is flushed, because no send of UC learns its fate.
+    fn wc_status(&self, outcome: Outcome) -> (WcStatus, u32) {
+        match outcome {
+            Outcome::Unresolved(UnresolvedError::Undecided(_)) if self.is_unreliable() => {
+                (WcStatus::Flushed, 2)
+            }
+            outcome => wc_status(outcome),
+        }
     }
 
     /// Pushes the completions that were withheld since the peer closed its end: the oldest send with the status `oldest`, all other requests
@@ -149,6 +175,17 @@ impl MultiRailQp {
         locked.logged_epoch = Some(report.epoch);
         self.failovers.fetch_add(1, Ordering::Relaxed);
         let stats = report.stats;
+        if self.is_unreliable() {
+            tracing::warn!(
+                "queue pair {} moved from rail {} to rail {} ({}) in {:.1?}: messages may be lost",
+                self.qpn,
+                report.from,
+                report.to,
+                report.cause,
+                report.decided_at.saturating_since(report.detected_at),
+            );
+            return;
+        }
         tracing::warn!(
             "queue pair {} moved from rail {} to rail {} ({}) in {:.1?}: of {} in flight, {} had been executed, {} \
              are sent again",

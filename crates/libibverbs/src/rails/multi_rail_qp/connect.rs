@@ -4,8 +4,8 @@ use std::task::Poll;
 
 use mitra_failover::ConnectInfo;
 use mitra_verbs::{
-    Access, Error, Gid, ModifyError, Psn, QpAttr, QpAttribute, QpState, QpStatus, QpType, Qpn, Result,
-    RnrTimer, SqDrain, WcStatus, check_modify,
+    Access, Error, Gid, ModifyError, Psn, QpAttr, QpAttribute, QpState, QpStatus, Qpn, Result, RnrTimer,
+    SqDrain, WcStatus, check_modify,
 };
 
 use super::locked_state::LockedState;
@@ -25,7 +25,7 @@ impl MultiRailQp {
     /// does not fit, or the error of a NIC.
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
         let from = lock(&self.locked).state;
-        let to = check_modify(QpType::Rc, from, attr)?;
+        let to = check_modify(self.params.init.qp_type, from, attr)?;
         if from == QpState::Sqd
             && attr.dest_gid.is_some_and(|to| Some(to) != lock(&self.locked).attr.dest_gid)
         {
@@ -62,6 +62,7 @@ impl MultiRailQp {
             (QpState::Sqd, QpState::Rts) => {
                 let _ = locked.sender().restart_sends();
             }
+            (QpState::Sqe, QpState::Rts) => locked.sender().resume(),
             _ => {}
         }
         locked.attr.update(&QpAttr { state: None, ..*attr });
@@ -210,7 +211,7 @@ impl MultiRailQp {
 fn finish(locked: &mut LockedState, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
     locked.vqp.modify_to_rtr(info, min_rnr_timer)?;
     match locked.state {
-        QpState::Rts => locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default()),
+        QpState::Rts | QpState::Sqe => locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default()),
         QpState::Sqd => {
             locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default())?;
             locked.vqp.drain_sends()

@@ -1,4 +1,4 @@
-//! A queue pair of the program for a reliable connection over several rails. A virtual queue pair executes its requests.
+//! A queue pair of the program for a connection over several rails, reliable or unreliable. A virtual queue pair executes its requests.
 //!
 //! - [`connect`] executes `ibv_modify_qp` and `ibv_query_qp`.
 //! - [`pending_connection`] connects later if the peer has yet to reset its queue pair.
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mitra_failover::{ConnectInfo, VirtualQp};
-use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, Qpn, Result, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, QpType, Qpn, Result, Wc, WcOpcode, WcStatus};
 
 use self::locked_state::LockedState;
 use super::multi_rail_domain::MultiRailDomain;
@@ -67,7 +67,7 @@ impl Peer {
     }
 }
 
-/// A queue pair for a reliable connection over several rails.
+/// A queue pair of type RC or UC over several rails.
 pub(crate) struct MultiRailQp {
     domain: Arc<MultiRailDomain>,
     params: CreateParams,
@@ -111,6 +111,11 @@ impl MultiRailQp {
     /// Returns the queue pair's protection domain.
     pub(super) fn pd(&self) -> &MultiRailPd {
         &self.params.pd
+    }
+
+    /// Returns whether the queue pair is of type UC.
+    fn is_unreliable(&self) -> bool {
+        self.params.init.qp_type == QpType::Uc
     }
 
     /// Returns the number of failovers so far.

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use mitra_failover::RemoteRegion;
+use mitra_failover::{CloseReason, RemoteRegion};
 use mitra_verbs::{Error, PostError, QpState, Qpn, Result, SendFlags, SendWr, WcStatus};
 
 use super::MultiRailQp;
@@ -46,10 +46,13 @@ impl MultiRailQp {
             );
             return Err(PostError { index, error });
         }
+        if self.is_unreliable() && locked.vqp.close_reason() == Some(CloseReason::PeerClosed) {
+            self.collect(locked); // completes the earlier requests
+        }
         match locked.state {
             QpState::Rts | QpState::Sqd => {}
-            QpState::Err => {
-                // A request that is posted in the error state is flushed (IBTA volume 1, 10.3.1.5).
+            QpState::Err | QpState::Sqe => {
+                // A request that is posted in an error state is flushed (IBTA volume 1, 10.3.1.5).
                 self.flush_deferred(locked);
                 wrs.iter().for_each(|wr| self.complete_send(wr, WcStatus::Flushed));
                 return Ok(());
@@ -59,6 +62,10 @@ impl MultiRailQp {
                 let error = Error::WrongState { call, qpn: self.qpn, needs, state };
                 return Err(PostError { index: 0, error });
             }
+        }
+        if locked.peer_closed.is_some() && self.is_unreliable() {
+            wrs.iter().for_each(|wr| self.lose(wr));
+            return Ok(());
         }
         if let Some(peer_closed) = &mut locked.peer_closed {
             let (used, depth) = (peer_closed.sends(), self.params.init.cap.send_wrs);
@@ -165,7 +172,7 @@ impl MultiRailQp {
         if locked.deferred.is_empty() {
             return;
         }
-        if locked.state == QpState::Err {
+        if matches!(locked.state, QpState::Err | QpState::Sqe) {
             return self.flush_deferred(locked);
         }
         if locked.peer_closed.is_some() {
@@ -176,10 +183,14 @@ impl MultiRailQp {
         }
         if let Some(pending) = &mut locked.pending {
             // Until the connection is there, nothing can be posted.
-            if pending.has_failed(self.domain.rendezvous.timeout()) {
-                self.fail_front(locked, WcStatus::RetryExceeded);
+            if !pending.has_failed(self.domain.rendezvous.timeout()) {
+                return;
             }
-            return;
+            return if self.is_unreliable() {
+                self.lose_deferred(locked);
+            } else {
+                self.fail_front(locked, WcStatus::RetryExceeded);
+            };
         }
         self.domain.rendezvous.poll();
         locked.region_keys.resend_due();
@@ -191,7 +202,9 @@ impl MultiRailQp {
                 return self.fail_front(locked, WcStatus::LocalQpOperation);
             }
             if locked.deferred.front().is_some_and(SendWr::is_short_atomic) {
-                return self.fail_front(locked, WcStatus::LocalLength);
+                let status =
+                    if self.is_unreliable() { WcStatus::LocalQpOperation } else { WcStatus::LocalLength };
+                return self.fail_front(locked, status);
             }
             let Some(key) = locked.deferred.front().and_then(|wr| wr.op.remote_key()) else { return };
             match locked.region_keys.lookup(key) {
@@ -202,9 +215,10 @@ impl MultiRailQp {
                     }
                     locked.region_keys.set_imported(key);
                 }
-                Lookup::NotFound => {
+                Lookup::Failed(status) if !self.is_unreliable() => return self.fail_front(locked, status),
+                Lookup::NotFound | Lookup::Failed(_) => {
                     // The request is posted all the same, so that the peer's NIC refuses it (NAK: remote access error) and reports an
-                    // event to the peer's program.
+                    // event to the peer's program. A NIC drops such a request of UC.
                     let region = RemoteRegion::with_unknown_key(key, self.domain.nics().len());
                     locked.region_keys.forget(key);
                     if locked.sender().import(&region).and_then(|()| post_oldest(locked, 1)).is_err() {
@@ -217,7 +231,6 @@ impl MultiRailQp {
                     }
                     return;
                 }
-                Lookup::Failed(status) => return self.fail_front(locked, status),
             }
         }
     }
@@ -239,7 +252,7 @@ impl MultiRailQp {
             }
         }
         self.take_completions(locked);
-        if locked.state == QpState::Err {
+        if matches!(locked.state, QpState::Err | QpState::Sqe) {
             return self.flush_deferred(locked);
         }
         if locked.peer_closed.is_some() {
@@ -249,14 +262,30 @@ impl MultiRailQp {
             return;
         }
         let Some(wr) = locked.deferred.pop_front() else { return };
-        locked.fail();
+        self.fail_sends(locked);
         self.take_completions(locked);
         self.complete_send(&wr, status);
         self.flush_deferred(locked);
     }
 
+    /// Completes the deferred requests of a UC queue pair as if they had been sent.
+    fn lose_deferred(&self, locked: &mut LockedState) {
+        locked.deferred.drain(..).for_each(|wr| self.lose(&wr));
+        locked.region_keys.cancel_queries();
+    }
+
+    /// Completes a request of a UC queue pair that reaches no peer as if it had been sent.
+    fn lose(&self, wr: &SendWr) {
+        if self.params.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
+            self.complete_send(wr, WcStatus::Success);
+        }
+    }
+
     /// Withholds the completions of the deferred requests, because the peer has closed its end.
     fn withhold_deferred(&self, locked: &mut LockedState) {
+        if self.is_unreliable() {
+            return self.lose_deferred(locked);
+        }
         let Some(peer_closed) = &mut locked.peer_closed else { return };
         for wr in locked.deferred.drain(..) {
             peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
@@ -264,7 +293,7 @@ impl MultiRailQp {
         locked.region_keys.cancel_queries();
     }
 
-    /// Flushes the deferred requests of a queue pair in ERR.
+    /// Flushes the deferred requests of a queue pair in ERR or SQE.
     pub(super) fn flush_deferred(&self, locked: &mut LockedState) {
         if locked.deferred.is_empty() {
             return;
