@@ -294,6 +294,9 @@ impl Recovery {
     pub(super) fn post_sends(&mut self, dp: &mut Datapath) {
         let Some(negotiation) = self.negotiation().filter(|n| n.may_post()) else { return };
         let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
+        if dp.config().service == Service::Unreliable && dp.rails().is_down(rail) {
+            return; // the messages would be lost; they wait for the next rail, or for this one
+        }
         if !dp.windows().is_in_step(rail) {
             return; // the next poll posts them behind the binds and invalidations of the rail
         }
