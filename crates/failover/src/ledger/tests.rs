@@ -154,3 +154,21 @@ fn replays_are_told_from_new_operations_behind_them() {
     }
     assert!(!ledger.next_is_replay(), "the last operation is new");
 }
+
+/// Each operation has the place in the ring that an operation of the round before had.
+#[test]
+fn completion_of_an_earlier_operation_ends_no_operation_in_its_recycled_slot() {
+    let mut ledger = ledger();
+    for round in 0..3 {
+        (0..8).for_each(|_| _ = ledger.push(write(false, 8), WritePolicy::Strict));
+        post_all(&mut ledger);
+        for late in 0..8 * round {
+            assert!(!ledger.complete(late, 0), "operation {late} has left the ledger");
+            ledger.fail(late, WcStatus::RemoteAccess, UnresolvedError::Indeterminate);
+        }
+        assert!(ledger.pop().is_none() && !ledger.is_halted(), "no operation of round {round} has ended");
+        assert!(ledger.complete(8 * round + 7, 0));
+        let ended: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.seq).collect();
+        assert_eq!(ended, (8 * round..8 * round + 8).collect::<Vec<_>>());
+    }
+}
