@@ -199,6 +199,11 @@ impl VirtualQpBuilder {
         }
     }
 
+    /// The domain of the virtual queue pair.
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
     /// Replaces the whole configuration, including what was set before.
     pub fn config(self, config: Config) -> VirtualQpBuilder {
         VirtualQpBuilder { config, ..self }
@@ -347,7 +352,7 @@ impl VirtualQpBuilder {
 }
 
 /// Checks a configuration against itself and the limits of the NICs.
-fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> {
+pub(crate) fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> {
     let limits = domain.limits();
     let limit = u64::from(limits.wrs);
     let wrs_per_op = if config.completion_log { 2 } else { 1 };

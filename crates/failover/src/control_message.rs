@@ -165,19 +165,8 @@ impl Message {
                 put_u24(&mut out, qp.psn.value());
             }
             Body::Evidence { rail, evidence } => {
-                let saved = &evidence.saved[..evidence.saved.len().min(MAX_SAVED)];
-                let flags = u8::from(evidence.psn.is_some())
-                    | u8::from(evidence.log.is_some()) << 1
-                    | u8::from(evidence.lacks_receive) << 2;
-                out.extend_from_slice(&[*rail, flags, saved.len() as u8]);
-                put_u24(&mut out, evidence.psn.unwrap_or_default().value());
-                out.extend_from_slice(&evidence.log.unwrap_or(0).to_le_bytes());
-                out.extend_from_slice(&evidence.received.to_le_bytes());
-                out.extend_from_slice(&evidence.partial_imm_bytes.to_le_bytes());
-                for s in saved {
-                    put_u24(&mut out, s.psn.value());
-                    out.extend_from_slice(&s.value.to_le_bytes());
-                }
+                out.push(*rail);
+                put_evidence(&mut out, evidence);
             }
         }
         debug_assert!(out.len() <= MAX_LEN);
@@ -208,26 +197,8 @@ impl Message {
             1 => Body::Heartbeat { unusable: r.byte()? },
             2 => Body::Propose { rail: r.byte()? },
             3 => {
-                let [rail, flags, count] = r.array()?;
-                let psn = Psn::new(r.u24()?);
-                let log = u64::from_le_bytes(r.array()?);
-                let received = u64::from_le_bytes(r.array()?);
-                let partial_imm_bytes = u32::from_le_bytes(r.array()?);
-                if usize::from(count) > MAX_SAVED || flags > 7 {
-                    return Err(Rejected::Malformed);
-                }
-                let mut saved = Vec::new();
-                for _ in 0..count {
-                    saved
-                        .push(SavedResult { psn: Psn::new(r.u24()?), value: u64::from_le_bytes(r.array()?) });
-                }
-                let psn = (flags & 1 != 0).then_some(psn);
-                let log = (flags & 2 != 0).then_some(log);
-                let lacks_receive = flags & 4 != 0;
-                Body::Evidence {
-                    rail,
-                    evidence: Evidence { psn, log, received, lacks_receive, saved, partial_imm_bytes },
-                }
+                let rail = r.byte()?;
+                Body::Evidence { rail, evidence: read_evidence(&mut r)? }
             }
             4 => Body::Resume {
                 has_peer_resume: r.byte()? != 0,
@@ -270,8 +241,49 @@ pub(crate) fn receiver_cookie(bytes: &[u8]) -> Option<SecretWord> {
     Some(SecretWord::new(u64::from_le_bytes(cookie.try_into().ok()?)))
 }
 
-fn put_u24(out: &mut SmallVec<[u8; MAX_LEN]>, number: u32) {
-    out.extend_from_slice(&number.to_le_bytes()[..3]);
+/// Appends the encoding of evidence to `out`, with at most [`MAX_SAVED`] saved results.
+pub(crate) fn put_evidence(out: &mut impl Extend<u8>, evidence: &Evidence) {
+    let saved = &evidence.saved[..evidence.saved.len().min(MAX_SAVED)];
+    let flags = u8::from(evidence.psn.is_some())
+        | u8::from(evidence.log.is_some()) << 1
+        | u8::from(evidence.lacks_receive) << 2;
+    out.extend([flags, saved.len() as u8]);
+    put_u24(out, evidence.psn.unwrap_or_default().value());
+    out.extend(evidence.log.unwrap_or(0).to_le_bytes());
+    out.extend(evidence.received.to_le_bytes());
+    out.extend(evidence.partial_imm_bytes.to_le_bytes());
+    for s in saved {
+        put_u24(out, s.psn.value());
+        out.extend(s.value.to_le_bytes());
+    }
+}
+
+/// Removes the encoding of evidence from `r`.
+///
+/// # Errors
+/// [`Rejected::Malformed`] for anything that [`put_evidence`] does not produce.
+pub(crate) fn read_evidence(r: &mut Reader<'_>) -> Result<Evidence, Rejected> {
+    let [flags, count] = r.array()?;
+    let psn = Psn::new(r.u24()?);
+    let log = u64::from_le_bytes(r.array()?);
+    let received = u64::from_le_bytes(r.array()?);
+    let partial_imm_bytes = u32::from_le_bytes(r.array()?);
+    if usize::from(count) > MAX_SAVED || flags > 7 {
+        return Err(Rejected::Malformed);
+    }
+    let mut saved = Vec::new();
+    for _ in 0..count {
+        saved.push(SavedResult { psn: Psn::new(r.u24()?), value: u64::from_le_bytes(r.array()?) });
+    }
+    let psn = (flags & 1 != 0).then_some(psn);
+    let log = (flags & 2 != 0).then_some(log);
+    let lacks_receive = flags & 4 != 0;
+    Ok(Evidence { psn, log, received, lacks_receive, saved, partial_imm_bytes })
+}
+
+fn put_u24(out: &mut impl Extend<u8>, number: u32) {
+    let [a, b, c, _] = number.to_le_bytes();
+    out.extend([a, b, c]);
 }
 
 /// Reads fields from the front of a byte string.

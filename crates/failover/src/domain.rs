@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::activity::{Activity, Counters};
 use crate::data_qp;
-use crate::memory_region::VirtualMr;
+use crate::memory_region::{RemoteRegion, VirtualMr};
 use crate::negotiation::MAX_RAILS;
 use crate::telemetry::Telemetry;
 
@@ -274,6 +274,13 @@ impl Domain {
         let is_used = |key| table.iter().any(|r| r.mr.registrations()[rail].is_some_and(|mr| mr.lkey == key));
         let unused = (0..=u32::MAX).map(|i| Key(sge.key.0.wrapping_add(i))).find(|key| !is_used(*key));
         Sge { key: unused.unwrap_or(sge.key), ..sge }
+    }
+
+    /// Returns the registered memory whose primary rkey is `rkey`, and the access to it.
+    pub(crate) fn memory_of_rkey(&self, rkey: Key) -> Option<(RemoteRegion, Access)> {
+        let table = lock(&self.memory);
+        let found = table.iter().find(|r| r.mr.primary().rkey == rkey)?;
+        Some((found.mr.remote(), found.access))
     }
 
     /// Copies `bytes` into registered memory, entry by entry. Returns false if the entries are too short, or if the key of some of the bytes

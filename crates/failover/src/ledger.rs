@@ -287,6 +287,39 @@ impl Ledger {
         Some(Posting { wr: &op.wr, log_seq })
     }
 
+    /// Returns the next pending operation, and what happens to it if it is a WRITE without evidence. The limits on operations in flight may not allow
+    /// to post it.
+    pub fn next_pending(&self) -> Option<(&SendWr, WritePolicy)> {
+        let next = self.ops.iter().skip(self.cursor).find(|op| op.state == State::Pending)?;
+        Some((&next.wr, next.write_policy))
+    }
+
+    /// Marks the operations from `seq` on that are in flight as pending again: none of them was executed.
+    pub fn unpost_from(&mut self, seq: u64) {
+        let first = seq.saturating_sub(self.first_seq) as usize;
+        for op in self.ops.iter_mut().skip(first).filter(|op| op.state == State::InFlight) {
+            op.state = State::Pending;
+            self.fetches_in_flight -= u32::from(op.wr.op.is_read_or_atomic());
+            self.packets_in_flight -= op.packets;
+        }
+        self.cursor = self.cursor.min(first);
+    }
+
+    /// Ends an operation in flight with an error, and halts the queue: pending operations are flushed. Others in flight end by themselves.
+    pub fn end(&mut self, seq: u64, outcome: Outcome) {
+        self.finish(seq, outcome);
+        for op in self.ops.iter_mut().filter(|op| op.state == State::Pending) {
+            op.state = State::Done(op.outcome_if_not_sent(UnresolvedError::Indeterminate));
+        }
+        self.halted = true;
+    }
+
+    /// Begins an epoch on a queue pair whose first packet has the PSN `psn`. No operation is in flight.
+    pub fn begin_epoch(&mut self, psn: Psn) {
+        debug_assert!(self.ops.iter().all(|op| op.state != State::InFlight));
+        self.restart(psn);
+    }
+
     /// Returns whether the last operation that was posted is a local operation in flight. No operation is posted behind it: the peer, whom a
     /// later message may tell the key of a window, must be able to use it on whichever rail the vQP moves to.
     fn awaits_local_op(&self) -> bool {

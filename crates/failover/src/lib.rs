@@ -53,4 +53,4 @@ pub mod rail_negotiation {
 
 pub use secret::Secret;
 pub use shared_receive_queue::SharedReceiveQueue;
-pub use vqp::{Cause, FailoverReport, VirtualQp};
+pub use vqp::{BackedQp, BackedQpInfo, Cause, FailoverReport, SharedBackup, VirtualQp};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, CqId, Error, Mtu, PortAttr, PostError, Provider, Psn, QpAttr, QpState, Qpn, RcConnection, Result,
-    SendWr, SqDrain, Time, UdDestination, Wc,
+    Access, CqId, Error, Gid, Mtu, PortAttr, PostError, Provider, Psn, QpAttr, QpState, Qpn, RcConnection,
+    Result, SendWr, SqDrain, Time, UdDestination, Wc,
 };
 
 use crate::ballot::Ballot;
@@ -125,6 +125,11 @@ impl Rail {
             qkey: self.control.qkey(),
             acks_after_placement: self.provider().attr().capabilities.ack_after_placement,
         }
+    }
+
+    /// The address of the peer's NIC, and the path MTU. `None` before the rail is connected.
+    pub(crate) fn peer_address(&self) -> Option<(Gid, Mtu)> {
+        self.peer.map(|(peer, mtu)| (peer.gid, mtu))
     }
 
     /// Returns whether the peer's NIC acknowledges data only after the data is in memory. Returns true before the rail is connected.

@@ -215,7 +215,7 @@ impl Ledger {
     }
 
     /// Resets the state of the old rail, and begins an epoch on a rail whose first packet has the PSN `psn`.
-    fn restart(&mut self, psn: Psn) {
+    pub(super) fn restart(&mut self, psn: Psn) {
         self.next_psn = psn;
         self.completed = Completed::default();
         (self.fetches_in_flight, self.packets_in_flight, self.unsignaled, self.unlogged) = (0, 0, 0, 0);

@@ -40,6 +40,11 @@ impl ControlProtocol {
         ControlProtocol { role, local_cookie, peer_cookie, negotiation, rejected: 0 }
     }
 
+    /// The role of this end.
+    pub(super) fn role(&self) -> Role {
+        self.role
+    }
+
     #[inline]
     pub(super) fn negotiation(&self) -> &RailNegotiation {
         &self.negotiation

@@ -38,6 +38,7 @@ mod receive_queue;
 mod recovery;
 mod send_drain;
 mod send_queue;
+mod shared_backup;
 mod shared_receives;
 mod termination;
 mod virtual_qp;
@@ -46,5 +47,6 @@ mod wr_id_flags;
 
 pub use failover_report::FailoverReport;
 pub use failure_cause::Cause;
+pub use shared_backup::{BackedQp, BackedQpInfo, SharedBackup};
 pub(crate) use shared_receives::MAX_SLOTS;
 pub use virtual_qp::VirtualQp;

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use mitra_verbs::{Error, Mtu, Psn, Result, SendOp, SendWr, WcStatus};
 
-use crate::completion::{Completion, UnresolvedError};
+use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::completion_log;
 use crate::config::{Config, WritePolicy};
 use crate::data_qp::DataQp;
@@ -166,6 +166,38 @@ impl SendQueue {
                 Err(PostFailure::Request)
             }
         }
+    }
+
+    /// Posts the next pending operations with `post`, which returns false if it does not accept an operation. Stops at the first one for which
+    /// `accepts` returns false.
+    pub(super) fn post_with(
+        &mut self,
+        accepts: impl Fn(&SendWr) -> bool,
+        mut post: impl FnMut(SendWr, WritePolicy) -> bool,
+    ) {
+        while let Some((wr, write_policy)) = self.ledger.next_pending().filter(|(wr, _)| accepts(wr)) {
+            let wr = wr.clone();
+            let Some(posting) = self.ledger.next_posting() else { return };
+            let seq = posting.wr.wr_id;
+            if !post(wr, write_policy) {
+                return self.ledger.unpost_from(seq);
+            }
+        }
+    }
+
+    /// See [`Ledger::begin_epoch`].
+    pub(super) fn begin_epoch(&mut self, first_psn: Psn) {
+        self.ledger.begin_epoch(first_psn);
+    }
+
+    /// See [`Ledger::unpost_from`].
+    pub(super) fn unpost_from(&mut self, seq: u64) {
+        self.ledger.unpost_from(seq);
+    }
+
+    /// See [`Ledger::end`].
+    pub(super) fn end(&mut self, seq: u64, outcome: Outcome) {
+        self.ledger.end(seq, outcome);
     }
 
     /// Records the successful completion of an operation or a log entry. `id` is the `wr_id` on the rail. Returns the operation if it is a local

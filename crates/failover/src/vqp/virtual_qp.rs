@@ -246,8 +246,9 @@ impl VirtualQp {
         self.recovery.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
     }
 
+    /// Checks a send and appends it to the send queue, without posting it.
     #[inline]
-    fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+    pub(super) fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         self.check_open()?;
         let seq = self.datapath.push_send(wr, write_policy)?;
         self.latency.on_post(seq, || self.datapath.now());

@@ -16,6 +16,7 @@
 //!                    └──────────────▶ verify(plan, …) ◀──────────────────┘
 //! ```
 
+mod backed_endpoint;
 mod peer;
 mod plan;
 mod rc_endpoint;
@@ -26,6 +27,7 @@ mod vqp_endpoint;
 
 use mitra_verbs::{Key, PostError, RecvWr, SendWr};
 
+pub use backed_endpoint::{BackedEndpoint, connect_backed};
 pub use peer::WorkloadPeer;
 use plan::MemoryLayout;
 pub use plan::{Op, OpKind, Plan};

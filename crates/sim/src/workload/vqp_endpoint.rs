@@ -70,7 +70,7 @@ impl Endpoint for VqpEndpoint {
 }
 
 /// Returns what an outcome says about execution.
-fn outcome(outcome: Outcome) -> ReportedOutcome {
+pub(super) fn outcome(outcome: Outcome) -> ReportedOutcome {
     match outcome {
         Outcome::Success => ReportedOutcome::Success,
         Outcome::Failed(WcStatus::Flushed) => ReportedOutcome::NotExecuted,

@@ -1,0 +1,631 @@
+use core::fmt;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mitra_verbs::{Error, Mtu, Psn, Qpn, RecvWr, Result, SendOp, SendWr, Time, Wc, WcStatus};
+
+use super::SharedBackup;
+use super::backed_qp_info::BackedQpInfo;
+use super::member::Step;
+use super::message::{Grant, MemberId, OfferedQp};
+use super::own_qp::{Fenced, OwnQp};
+use super::state::{Event, State};
+use crate::activity::CountedVqp;
+use crate::builder::{BuildError, check};
+use crate::close_reason::CloseReason;
+use crate::completion::{Completion, Outcome, UnresolvedError};
+use crate::config::{Config, Policy};
+use crate::domain::Domain;
+use crate::evidence::{Contradiction, Evidence};
+use crate::home_rail::MemberId as HomeMember;
+use crate::ledger::RecoveryInput;
+use crate::memory_region::RemoteRegion;
+use crate::secret::SecretWord;
+use crate::vqp::maintenance_schedule::MaintenanceSchedule;
+use crate::vqp::receive_queue::ReceiveQueue;
+use crate::vqp::send_queue::{PostFailure, SendQueue};
+use crate::vqp::termination::Termination;
+use crate::vqp::{Cause, wr_id_flags};
+
+const NOT_CONNECTED: Error = Error::Invalid("this queue pair is not connected yet");
+/// The maximum number of completions taken from the queue pair at once.
+const POLL_BATCH: usize = 32;
+
+/// A reliable connection with one queue pair and a [`SharedBackup`].
+///
+/// It keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. It has no windows, completion log, mode durable or shared
+/// receive queue. [`BackedQp::poll`] drives it and the backup.
+///
+/// Dropping it closes it.
+pub struct BackedQp {
+    backup: Arc<SharedBackup>,
+    domain: Arc<Domain>,
+    /// Present until the queue pair closes.
+    counted: Option<CountedVqp>,
+    home: HomeMember,
+    id: MemberId,
+    /// Set by the backup when [`BackedQp::run`] has something to do.
+    attention: Arc<AtomicBool>,
+    config: Config,
+    secret: SecretWord,
+    is_connected: bool,
+    own: Option<OwnQp>,
+    /// Whether sends are posted on the own queue pair.
+    uses_own: bool,
+    send: SendQueue,
+    recv: ReceiveQueue,
+    /// The peer's memory that may be used on the backup.
+    grants: Vec<Grant>,
+    /// The number of operations in flight on the backup.
+    on_backup: usize,
+    /// The epoch whose `Resumed` message the receives wait for.
+    awaited_resume: Option<u16>,
+    /// The last `Resumed` message, if it came before this end had fenced its queue pair.
+    early_resume: Option<(u16, u32)>,
+    ready: VecDeque<Completion>,
+    schedule: MaintenanceSchedule,
+    termination: Termination,
+    wcs: Vec<Wc>,
+}
+
+impl BackedQp {
+    pub(super) fn new(backup: &Arc<SharedBackup>, config: Config) -> Result<BackedQp, BuildError> {
+        let mut state = backup.lock();
+        let domain = Arc::clone(state.backup().domain());
+        check(&domain, &config)?;
+        if config.completion_log || config.durable || config.policy != Policy::Exact {
+            let refused = "a shared backup with a completion log, mode durable or another policy than exact";
+            return Err(Error::Unsupported(refused).into());
+        }
+        let secret = SecretWord::new(domain.nics()[0].provider.random_u64()?);
+        let unusable = Error::Invalid("the shared backup is not connected, or has closed");
+        // The home rail does not move it, so it must not be in a domain that shares atomics.
+        let home = domain.new_home_member();
+        domain.join_home(home, Qpn::new(0), false)?;
+        let Some((id, attention)) = state.add(config.access) else {
+            domain.leave_home(home, false);
+            return Err(unusable.into());
+        };
+        let mtu = state.peer_nic(0).map_or(Mtu::M256, |(_, mtu, _)| mtu);
+        drop(state);
+        let max_message = domain.limits().message_bytes.into();
+        Ok(BackedQp {
+            backup: Arc::clone(backup),
+            counted: Some(domain.counters().count_vqp()),
+            domain,
+            home,
+            id,
+            attention,
+            config,
+            secret,
+            is_connected: false,
+            own: None,
+            uses_own: false,
+            send: SendQueue::new(&config, max_message, mtu, Psn::new(0), None),
+            recv: ReceiveQueue::new(max_message),
+            grants: Vec::new(),
+            on_backup: 0,
+            awaited_resume: None,
+            early_resume: None,
+            ready: VecDeque::new(),
+            schedule: MaintenanceSchedule::new(),
+            termination: Termination::default(),
+            wcs: Vec::new(),
+        })
+    }
+
+    /// Returns the parameters that the peer needs for [`BackedQp::connect`].
+    pub fn local_info(&self) -> BackedQpInfo {
+        BackedQpInfo { id: self.id, rd_atomic: self.config.rd_atomic }
+    }
+
+    /// Connects to the peer's end, which was made with the other end of the same backup. Sends may be posted at once.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the queue pair is connected already, or if the two ends have different `rd_atomic`.
+    pub fn connect(&mut self, peer: &BackedQpInfo) -> Result<()> {
+        if core::mem::replace(&mut self.is_connected, true) {
+            return Err(Error::Invalid("this queue pair is connected already"));
+        }
+        if peer.rd_atomic != self.config.rd_atomic {
+            return Err(Error::Invalid("the two ends have different rd_atomic; give both the same"));
+        }
+        self.backup.lock().start(self.id, peer.id);
+        self.run();
+        Ok(())
+    }
+
+    /// Makes the peer's region known, so that sends may name it, and asks the peer for access to it on the backup.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the queue pair is not connected, or if the region is registered for another number of rails.
+    pub fn import(&mut self, region: &RemoteRegion) -> Result<()> {
+        if !self.is_connected {
+            return Err(NOT_CONNECTED);
+        }
+        if region.rail_count() != self.domain.nics().len() {
+            return Err(Error::Invalid("the region is registered for another number of rails"));
+        }
+        self.send.import(region.clone());
+        self.backup.lock().ask_grant(self.id, region.at(0).rkey);
+        Ok(())
+    }
+
+    /// Posts a send with the configured [`WritePolicy`], and returns its sequence number. While the queue pair has no rail, a WRITE or READ of
+    /// memory that the peer has granted goes over the backup, and other sends wait.
+    ///
+    /// # Errors
+    /// As [`VirtualQp::post_send`](crate::VirtualQp::post_send); [`Error::Unsupported`] for binds and invalidations of windows.
+    pub fn post_send(&mut self, wr: SendWr) -> Result<u64> {
+        self.check_open()?;
+        if wr.op.is_local() || matches!(wr.op, SendOp::SendWithInvalidate(_)) {
+            return Err(Error::Unsupported("memory windows on a queue pair with a shared backup"));
+        }
+        let (config, slot) = (&self.config, self.id.slot);
+        let seq = self.send.push(wr, config.write_policy, config, || Error::QueueFull {
+            queue: "send queue",
+            qpn: Qpn::new(slot),
+            depth: config.send_wrs,
+        })?;
+        self.post_sends();
+        Ok(seq)
+    }
+
+    /// Posts a receive. It stays outstanding across failovers.
+    ///
+    /// # Errors
+    /// As [`VirtualQp::post_recv`](crate::VirtualQp::post_recv).
+    pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
+        self.check_not_closed()?;
+        if self.recv.len() >= self.config.recv_wrs as usize {
+            return Err(Error::QueueFull {
+                queue: "receive queue",
+                qpn: Qpn::new(self.id.slot),
+                depth: self.config.recv_wrs,
+            });
+        }
+        self.recv.push(wr, self.config.recv_sges)?;
+        self.post_receives();
+        Ok(())
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if !self.is_connected {
+            return Err(NOT_CONNECTED);
+        }
+        self.check_not_closed()
+    }
+
+    fn check_not_closed(&self) -> Result<()> {
+        self.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
+    }
+
+    /// The reason for which the queue pair closed. `None` while it is open.
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.termination.reason()
+    }
+
+    /// The contradiction, if the queue pair closed with [`CloseReason::Contradiction`].
+    pub fn contradiction(&self) -> Option<Contradiction> {
+        self.termination.contradiction()
+    }
+
+    /// Returns whether the queue pair has a rail, so that sends of every kind are posted at once.
+    pub fn has_rail(&self) -> bool {
+        self.uses_own
+    }
+
+    /// Returns whether the send queue has stopped at an operation that ended in an error; see [`BackedQp::resume`].
+    pub fn is_halted(&self) -> bool {
+        self.send.ledger().is_halted()
+    }
+
+    /// Lets the application post sends again after an operation ended in an error. Does nothing if the queue pair is closed.
+    pub fn resume(&mut self) {
+        if self.close_reason().is_none() {
+            self.send.resume();
+        }
+    }
+
+    /// The number of sends that have not completed.
+    pub fn outstanding(&self) -> usize {
+        self.send.ledger().len()
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The domain whose NICs and memory the queue pair uses.
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    fn now(&self) -> Time {
+        self.domain.nics()[0].provider.now()
+    }
+
+    /// Drives the queue pair and the backup, and appends completions to `out`: those of sends in posting order, those of receives in order of arrival.
+    /// Returns the number of completions.
+    pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        self.poll_own();
+        let domain = &self.domain;
+        let is_due = self.schedule.on_poll(|| domain.nics()[0].provider.now());
+        if is_due || !self.uses_own || self.attention.load(Ordering::Acquire) {
+            if is_due {
+                self.schedule.begin_maintenance(self.now());
+                self.schedule.on_maintenance_from_poll();
+            }
+            self.run();
+        }
+        if self.close_reason().is_none() && self.send.ledger().unposted() > 0 {
+            self.post_sends();
+        }
+        self.send.take_completions(&mut self.ready);
+        let n = self.ready.len();
+        out.extend(self.ready.drain(..));
+        n
+    }
+
+    /// Handles the completions of the own queue pair: one batch, or all while it is fenced, because the peer waits for the fence.
+    fn poll_own(&mut self) {
+        while self.poll_batch() && self.own.as_ref().is_some_and(|own| own.fence.is_draining()) {}
+    }
+
+    /// Handles a batch of completions of the own queue pair. Returns whether there may be more.
+    fn poll_batch(&mut self) -> bool {
+        let Some(own) = &mut self.own else { return false };
+        let mut wcs = core::mem::take(&mut self.wcs);
+        wcs.clear();
+        let polled = own.poll(POLL_BATCH, &mut wcs);
+        let is_full_batch = wcs.len() == POLL_BATCH;
+        if wcs.is_empty() {
+            if let Some(nic_alive) = own.fence.on_empty_poll() {
+                let backup = Arc::clone(&self.backup);
+                self.finish_fence(&mut backup.lock(), nic_alive);
+            }
+        } else {
+            self.termination.begin_batch();
+            wcs.iter().for_each(|wc| self.on_completion(wc));
+            self.termination.end_batch();
+        }
+        self.wcs = wcs;
+        if polled.is_err() {
+            self.report_failure(Cause::Device);
+        }
+        self.flush_if_closed();
+        is_full_batch
+    }
+
+    fn on_completion(&mut self, wc: &Wc) {
+        let is_recv = wc.wr_id & wr_id_flags::RECV != 0;
+        let Some(own) = &mut self.own else { return };
+        match wc.status {
+            _ if wc.wr_id & wr_id_flags::MARKER != 0 => own.fence.on_marker(is_recv),
+            WcStatus::Success if is_recv => self.recv.on_success(wc, &mut self.ready),
+            WcStatus::Success => {
+                self.send.on_success(wc.wr_id, wc.byte_len);
+            }
+            status if is_recv && status != WcStatus::Flushed => {
+                self.recv.on_error(wc, &mut self.ready);
+                self.close_with(CloseReason::RequestError);
+            }
+            status => self.on_flush_or_error(wc, status),
+        }
+    }
+
+    /// Handles a failed send or a flushed receive.
+    fn on_flush_or_error(&mut self, wc: &Wc, status: WcStatus) {
+        let Some(own) = &self.own else { return };
+        // The other errors result from the fence and the closing.
+        let is_decided =
+            !matches!(status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
+        if let Some(reason) = self.termination.reason() {
+            if is_decided {
+                self.send.on_request_error(wc.wr_id, status, UnresolvedError::Undecided(reason));
+            }
+            return;
+        }
+        if is_decided {
+            let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
+            self.send.on_request_error(wc.wr_id, status, undecided);
+            self.close_with(CloseReason::RequestError);
+        } else if own.fence.is_idle() {
+            // A flush without another error: a request of the peer was invalid, or the device failed.
+            match own.take_error(&self.domain).filter(|_| status == WcStatus::Flushed) {
+                Some(event) => {
+                    self.termination.set_qp_error_event(event, own.qp().qpn());
+                    self.close_with(CloseReason::RequestError);
+                }
+                None => self.report_failure(Cause::Completion(status)),
+            }
+        }
+    }
+
+    /// Reports to the backup that the own queue pair failed, so that the backup moves.
+    fn report_failure(&mut self, cause: Cause) {
+        let Some(own) = &mut self.own else { return };
+        if own.fence.is_idle() && !core::mem::replace(&mut own.is_failure_reported, true) {
+            let epoch = own.epoch;
+            self.backup.lock().report_failure(epoch, cause);
+        }
+    }
+
+    /// Drives the backup, and does what the state machine asks for.
+    fn run(&mut self) {
+        let backup = Arc::clone(&self.backup);
+        let mut state = backup.lock();
+        self.attention.store(false, Ordering::Release);
+        state.drive();
+        for event in state.take_events(self.id) {
+            self.on_event(event);
+        }
+        if let Some(reason) = state.close_reason()
+            && self.close_reason().is_none()
+        {
+            drop(state);
+            return self.close_with(reason);
+        }
+        while self.close_reason().is_none()
+            && let Some(step) = state.with_core(self.id, |core| core.next_step()).flatten()
+            && self.take_step(&mut state, step)
+        {}
+        self.uses_own = state.with_core(self.id, |core| core.is_calm()).unwrap_or(false);
+        drop(state);
+        self.flush_if_closed();
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Done { seq, outcome, byte_len } => self.on_backup_done(seq, outcome, byte_len),
+            Event::Resumed { epoch, partial_imm_bytes } => {
+                if self.awaited_resume == Some(epoch) {
+                    self.awaited_resume = None;
+                    self.recv.release_held(Some(partial_imm_bytes), &mut self.ready);
+                } else {
+                    self.early_resume = Some((epoch, partial_imm_bytes));
+                }
+            }
+            Event::Granted(grant) => {
+                self.grants.retain(|old| old.rkey != grant.rkey);
+                self.grants.push(grant);
+            }
+        }
+    }
+
+    /// Handles the outcome of an operation that was posted on the backup.
+    fn on_backup_done(&mut self, seq: u64, outcome: Outcome, byte_len: u32) {
+        self.on_backup -= 1;
+        let is_halted = self.send.ledger().is_halted();
+        match outcome {
+            Outcome::Success => {
+                self.send.on_success(seq, byte_len);
+            }
+            // An operation of another queue pair failed, and the backup did not execute those behind it.
+            Outcome::Failed(WcStatus::Flushed) if !is_halted => self.send.unpost_from(seq),
+            Outcome::Unresolved(UnresolvedError::ExecutedBehindError) if !is_halted => {
+                self.send.on_success(seq, byte_len);
+            }
+            _ => self.send.end(seq, outcome),
+        }
+        self.send.take_completions(&mut self.ready);
+    }
+
+    /// Performs a step. Returns whether the next one may follow at once.
+    fn take_step(&mut self, state: &mut State, step: Step) -> bool {
+        match step {
+            Step::Fence => {
+                self.uses_own = false;
+                let now = self.now();
+                match self.own.as_mut().map(|own| own.drive_fence(now)) {
+                    Some(Fenced::Done { nic_alive }) => self.finish_fence(state, nic_alive),
+                    Some(Fenced::Failed) => self.close_locked(state, CloseReason::Unfenced),
+                    Some(Fenced::Pending) | None => return false,
+                }
+            }
+            Step::Decide(evidence) => self.decide(state, &evidence),
+            Step::Create { rail } => return self.create(state, rail),
+            Step::Connect(offer) => return self.connect_own(state, offer),
+            Step::Switch => {
+                if self.on_backup > 0 {
+                    return false;
+                }
+                self.send.take_completions(&mut self.ready);
+                let Some(own) = &self.own else { return false };
+                self.send.begin_epoch(own.first_psn());
+                state.with_core(self.id, |core| core.switched());
+            }
+            Step::Close => self.close_locked(state, CloseReason::PeerClosed),
+        }
+        true
+    }
+
+    /// Passes the evidence of the fenced queue pair on to the peer.
+    fn finish_fence(&mut self, state: &mut State, nic_alive: bool) {
+        let Some(own) = &mut self.own else { return };
+        own.fence.finish(nic_alive);
+        let evidence = Evidence {
+            received: self.recv.received_in_epoch(),
+            lacks_receive: self.recv.len() == 0,
+            ..own.evidence(nic_alive)
+        };
+        self.recv.on_flushed(own.rail);
+        if own.is_connected {
+            // The peer may have torn a WRITE with immediate.
+            self.recv.begin_epoch();
+            self.awaited_resume = Some(own.epoch);
+            if let Some((_, bytes)) = self.early_resume.filter(|(epoch, _)| *epoch == own.epoch) {
+                self.awaited_resume = None;
+                self.recv.release_held(Some(bytes), &mut self.ready);
+            }
+        }
+        state.with_core(self.id, |core| core.fenced(evidence));
+    }
+
+    /// Decides the operations that were in flight on the fenced queue pair.
+    fn decide(&mut self, state: &mut State, evidence: &Evidence) {
+        let Some(own) = &self.own else { return };
+        self.send.take_completions(&mut self.ready);
+        let acks_after_placement = state.peer_nic(own.rail as u8).is_none_or(|(_, _, acks)| acks);
+        let input = RecoveryInput {
+            policy: Policy::Exact,
+            evidence,
+            local_placed: own.fence.is_done_with_live_nic(),
+            acks_after_placement,
+            first_psn: Psn::new(0),
+            durable: false,
+        };
+        match self.send.decide(&input, &self.domain) {
+            Ok(Some(stats)) => {
+                state.with_core(self.id, |core| core.decided(stats.imm_bytes_kept));
+            }
+            Ok(None) => self.close_locked(state, CloseReason::RequestError),
+            Err(contradiction) => {
+                self.termination.set_contradiction(contradiction);
+                self.close_locked(state, CloseReason::Contradiction);
+            }
+        }
+    }
+
+    fn create(&mut self, state: &mut State, rail: u8) -> bool {
+        self.own = None; // the fenced queue pair has no use any more
+        let Some((_, epoch, _)) = state.binding() else { return false };
+        // An error may be a temporary lack of resources, or the NIC has failed and the backup is about to move.
+        let Ok(own) = OwnQp::create(&self.domain, rail.into(), epoch, &self.config, self.secret) else {
+            return false;
+        };
+        let offer = own.offer();
+        self.own = Some(own);
+        state.with_core(self.id, |core| core.created(offer.qpn, offer.psn));
+        true
+    }
+
+    fn connect_own(&mut self, state: &mut State, peer: OfferedQp) -> bool {
+        let (Some(own), Some((gid, mtu, _))) = (&mut self.own, state.peer_nic(peer.rail)) else {
+            return false;
+        };
+        if own.connect(&self.config, peer, (gid, mtu)).is_err() {
+            return false; // the NIC has failed, which the backup notices
+        }
+        let offer = own.offer();
+        self.recv.switch_rail(own.rail);
+        self.post_receives();
+        state.with_core(self.id, |core| core.connected(offer.qpn, offer.psn));
+        true
+    }
+
+    /// Posts the receives that are not posted yet, if the own queue pair is connected.
+    fn post_receives(&mut self) {
+        if let Some(own) = self.own.as_ref().filter(|own| own.is_connected && own.fence.is_idle()) {
+            self.recv.post(own.qp(), &self.domain);
+        }
+    }
+
+    /// Posts pending sends: on the own queue pair, or on the backup those that it can carry.
+    fn post_sends(&mut self) {
+        if self.uses_own {
+            let Some(own) = self.own.as_ref().filter(|own| own.fence.is_idle()) else { return };
+            match self.send.post(own.qp(), own.rail, own.epoch, &self.domain, false) {
+                Ok(()) => {}
+                Err(PostFailure::Device) => self.report_failure(Cause::Device),
+                Err(PostFailure::Request) => self.close_with(CloseReason::RequestError),
+            }
+            return;
+        }
+        let mut state = self.backup.lock();
+        if !state.with_core(self.id, |core| core.may_use_backup()).unwrap_or(false) {
+            return;
+        }
+        let (id, grants, on_backup) = (self.id, &self.grants, &mut self.on_backup);
+        self.send.post_with(
+            |wr| is_granted(wr, grants),
+            |wr, policy| {
+                let seq = wr.wr_id;
+                let is_posted = state.has_room() && state.post(id, seq, wr, policy);
+                *on_backup += usize::from(is_posted);
+                is_posted
+            },
+        );
+    }
+
+    // Closing.
+
+    /// Closes the queue pair: operations in flight end in [`UnresolvedError::Undecided`], and the peer's end closes.
+    pub fn close(&mut self) {
+        self.close_with(CloseReason::Closed);
+    }
+
+    fn close_with(&mut self, reason: CloseReason) {
+        let backup = Arc::clone(&self.backup);
+        self.close_locked(&mut backup.lock(), reason);
+        self.flush_if_closed();
+    }
+
+    fn close_locked(&mut self, state: &mut State, reason: CloseReason) {
+        if self.termination.is_closed() {
+            return;
+        }
+        let is_stopped = self.own.as_ref().is_none_or(OwnQp::stop);
+        self.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
+        self.counted = None;
+        self.domain.leave_home(self.home, false);
+        self.uses_own = false;
+        state.with_core(self.id, |core| core.closed());
+    }
+
+    /// Completes every outstanding request after the queue pair has closed. Operations on the backup end first, because it may still
+    /// access their memory.
+    fn flush_if_closed(&mut self) {
+        if self.on_backup > 0 {
+            return;
+        }
+        let Some(reason) = self.termination.take_flush() else { return };
+        let mut wcs = Vec::new();
+        while let Some(own) = self.own.as_ref().filter(|own| !own.fence.is_done())
+            && own.poll(POLL_BATCH, &mut wcs).is_ok()
+            && !wcs.is_empty()
+        {
+            wcs.drain(..).for_each(|wc| self.on_completion(&wc));
+        }
+        self.own = None;
+        self.send.abandon(UnresolvedError::Undecided(reason), &mut self.ready);
+        self.recv.release_held(None, &mut self.ready);
+        self.recv.flush(&mut self.ready);
+    }
+}
+
+/// Returns whether the backup can carry a request: a WRITE or READ of memory that the peer has granted.
+fn is_granted(wr: &SendWr, grants: &[Grant]) -> bool {
+    let (at, needs_write) = match wr.op {
+        SendOp::Write(at) => (at, true),
+        SendOp::Read(at) => (at, false),
+        _ => return false,
+    };
+    grants.iter().any(|grant| {
+        let start = at.addr.checked_sub(grant.region.at(0).addr);
+        let fits = start
+            .and_then(|start| start.checked_add(wr.data.len()))
+            .is_some_and(|end| end <= grant.region.len());
+        grant.rkey == at.rkey && fits && if needs_write { grant.writable } else { grant.readable }
+    })
+}
+
+impl Drop for BackedQp {
+    /// Closes the queue pair, if [`BackedQp::close`] was not called. Otherwise the peer could still access memory through it.
+    fn drop(&mut self) {
+        self.close();
+        self.backup.lock().remove(self.id);
+    }
+}
+
+impl fmt::Debug for BackedQp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackedQp")
+            .field("id", &self.id)
+            .field("outstanding", &self.outstanding())
+            .field("close_reason", &self.close_reason())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,264 @@
+//! One end of a queue pair with a shared backup, as a state machine without I/O.
+//!
+//! The backup is a virtual queue pair: its messages arrive in order and exactly once, whatever rails fail. So this end and its peer only tell
+//! each other what they have done. Neither asks the other or retries. The ballots of the backup number the *epochs*: each time the backup moves,
+//! both ends leave the queue pair that they made in an earlier epoch, and make another one on the backup's new rail.
+//!
+//! 1. An end that leaves a queue pair fences it and sends the evidence of what the queue pair executed for the peer.
+//! 2. An end that had operations in flight there decides them when it has fenced the queue pair and has the peer's evidence. Each end then sends a
+//!    [`Body::Resumed`], and may post WRITEs and READs on the backup.
+//! 3. The end with [`Role::Zero`] makes a queue pair and offers it. The other end makes one, connects it and answers with its own. The first end
+//!    connects to it and confirms that. Each end posts on the new queue pair when it knows that both are connected, and when its operations on the
+//!    backup have completed, so that they stay in order.
+
+use mitra_verbs::{Psn, Qpn};
+
+use super::message::{Body, OfferedQp};
+use crate::ballot::Role;
+use crate::evidence::Evidence;
+
+/// What the driver has to do next.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Step {
+    /// Fence the queue pair, collect its evidence, and call [`Member::fenced`].
+    Fence,
+    /// Decide the operations in flight from the peer's evidence, and call [`Member::decided`].
+    Decide(Evidence),
+    /// Destroy the old queue pair if there is one, make one on this rail, and call [`Member::created`].
+    Create {
+        /// The rail.
+        rail: u8,
+    },
+    /// Connect the queue pair to the peer's, post the receives, and call [`Member::connected`].
+    Connect(OfferedQp),
+    /// Call [`Member::switched`] when no operation is in flight on the backup.
+    Switch,
+    /// Close, because the peer has closed.
+    Close,
+}
+
+/// The queue pair of the current epoch.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Own {
+    rail: u8,
+    /// Whether it is connected to the peer's.
+    is_connected: bool,
+    /// Whether this end knows that the peer's is connected too.
+    is_peer_connected: bool,
+    /// Whether this end posts on it.
+    is_used: bool,
+}
+
+/// The queue pair that this end is leaving.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Left {
+    epoch: u16,
+    is_fenced: bool,
+    /// Whether operations may be in flight on it.
+    is_used: bool,
+}
+
+/// One end's state.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Member {
+    role: Role,
+    /// The epoch of the backup, and its rail.
+    epoch: u16,
+    rail: u8,
+    /// Whether this end knows its peer.
+    is_started: bool,
+    own: Option<Own>,
+    left: Option<Left>,
+    /// The peer's queue pair of the current epoch, to which this end has not connected yet.
+    offered: Option<OfferedQp>,
+    /// The evidence of the peer, with its epoch.
+    evidence: Option<(u16, Evidence)>,
+    is_peer_closed: bool,
+    /// Messages for the peer.
+    outbox: Vec<Body>,
+}
+
+impl Member {
+    /// Creates the state of an end that does not know its peer yet. The backup is bound to `rail` in `epoch`.
+    pub(crate) fn new(role: Role, epoch: u16, rail: u8) -> Member {
+        Member {
+            role,
+            epoch,
+            rail,
+            is_started: false,
+            own: None,
+            left: None,
+            offered: None,
+            evidence: None,
+            is_peer_closed: false,
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Records that this end knows its peer.
+    pub(crate) fn start(&mut self) {
+        self.is_started = true;
+    }
+
+    /// Takes the messages for the peer.
+    pub(crate) fn take_outbox(&mut self) -> Vec<Body> {
+        core::mem::take(&mut self.outbox)
+    }
+
+    /// Returns whether this end posts on its own queue pair.
+    pub(crate) fn uses_own(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| own.is_used)
+    }
+
+    /// Returns whether this end may post on the backup: it has decided everything that was in flight elsewhere, and is not about to post on its
+    /// own queue pair.
+    pub(crate) fn may_use_backup(&self) -> bool {
+        let is_ready = |own: &Own| own.is_connected && own.is_peer_connected;
+        self.is_started
+            && self.left.is_none()
+            && !self.is_peer_closed
+            && !self.own.as_ref().is_some_and(is_ready)
+    }
+
+    /// Returns whether nothing is to be done: this end posts on its own queue pair.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.uses_own() && self.left.is_none() && !self.is_peer_closed
+    }
+
+    /// Records that the backup is bound to `rail` in `epoch`.
+    pub(crate) fn on_epoch(&mut self, epoch: u16, rail: u8) {
+        if epoch <= self.epoch {
+            return;
+        }
+        let old = core::mem::replace(&mut self.epoch, epoch);
+        self.rail = rail;
+        self.offered = None;
+        self.leave(old);
+    }
+
+    /// Begins to leave this end's queue pair of `epoch`, if there is one.
+    fn leave(&mut self, epoch: u16) {
+        if let Some(own) = self.own.take() {
+            self.left = Some(Left { epoch, is_fenced: false, is_used: own.is_used });
+        }
+    }
+
+    /// Handles a message of the peer. Returns false if the peer must not send it in this state.
+    #[must_use]
+    pub(crate) fn handle(&mut self, body: Body) -> bool {
+        match body {
+            Body::Evidence { epoch, evidence } => {
+                let is_expected =
+                    epoch <= self.epoch && self.evidence.as_ref().is_none_or(|(last, _)| *last < epoch);
+                if is_expected {
+                    self.evidence = Some((epoch, evidence));
+                }
+                is_expected
+            }
+            Body::Offered { epoch, qp } => {
+                if epoch > self.epoch || epoch == self.epoch && (qp.rail != self.rail || !self.awaits_offer())
+                {
+                    return false;
+                }
+                if epoch == self.epoch {
+                    self.offered = Some(qp);
+                }
+                true // the backup has moved since the peer sent an earlier one
+            }
+            Body::Confirmed { epoch } => match &mut self.own {
+                Some(own) if epoch == self.epoch && own.is_connected && self.role == Role::One => {
+                    own.is_peer_connected = true;
+                    true
+                }
+                _ => epoch < self.epoch,
+            },
+            Body::Closed => !core::mem::replace(&mut self.is_peer_closed, true),
+            Body::Resumed { .. } | Body::AskGrant { .. } | Body::Grant { .. } => false, // the driver handles them
+        }
+    }
+
+    /// Returns whether the peer may offer its queue pair: as the first step, or as the answer to this end's offer.
+    fn awaits_offer(&self) -> bool {
+        let is_connected = self.own.as_ref().is_some_and(|own| own.is_connected);
+        self.offered.is_none() && !is_connected && (self.role == Role::One || self.own.is_some())
+    }
+
+    /// Returns what the driver has to do next. `None` if it has to wait for the peer.
+    pub(crate) fn next_step(&self) -> Option<Step> {
+        if let Some(left) = &self.left {
+            if !left.is_fenced {
+                return Some(Step::Fence);
+            }
+            let evidence = self.evidence.as_ref().filter(|(epoch, _)| *epoch == left.epoch);
+            let decide = evidence.map(|(_, evidence)| Step::Decide(evidence.clone()));
+            return decide.or(self.is_peer_closed.then_some(Step::Close));
+        }
+        if self.is_peer_closed {
+            return Some(Step::Close);
+        }
+        match &self.own {
+            _ if !self.is_started => None,
+            None => {
+                let creates = self.role == Role::Zero || self.offered.is_some();
+                creates.then_some(Step::Create { rail: self.rail })
+            }
+            Some(own) if !own.is_connected => self.offered.map(Step::Connect),
+            Some(own) => (own.is_peer_connected && !own.is_used).then_some(Step::Switch),
+        }
+    }
+
+    /// Records that the queue pair that this end leaves is fenced. `evidence` is what it executed for the peer.
+    pub(crate) fn fenced(&mut self, evidence: Evidence) {
+        let Some(left) = &mut self.left else { return };
+        left.is_fenced = true;
+        let (epoch, is_used) = (left.epoch, left.is_used);
+        self.outbox.push(Body::Evidence { epoch, evidence });
+        if !is_used {
+            self.decided(0);
+        }
+    }
+
+    /// Records that the operations in flight are decided. Of a torn WRITE with immediate, `partial_imm_bytes` bytes are not sent again.
+    pub(crate) fn decided(&mut self, partial_imm_bytes: u32) {
+        if let Some(left) = self.left.take() {
+            self.outbox.push(Body::Resumed { epoch: left.epoch, partial_imm_bytes });
+        }
+    }
+
+    /// Records this end's new queue pair on the backup's rail.
+    pub(crate) fn created(&mut self, qpn: Qpn, psn: Psn) {
+        let rail = self.rail;
+        self.own = Some(Own { rail, is_connected: false, is_peer_connected: false, is_used: false });
+        if self.role == Role::Zero {
+            self.outbox.push(Body::Offered { epoch: self.epoch, qp: OfferedQp { rail, qpn, psn } });
+        }
+    }
+
+    /// Records that this end's queue pair, which has this number and first PSN, is connected to the peer's and has its receives.
+    pub(crate) fn connected(&mut self, qpn: Qpn, psn: Psn) {
+        let Some(own) = &mut self.own else { return };
+        own.is_connected = true;
+        self.offered = None;
+        let epoch = self.epoch;
+        if self.role == Role::Zero {
+            own.is_peer_connected = true; // the peer connects before it answers
+            self.outbox.push(Body::Confirmed { epoch });
+        } else {
+            self.outbox.push(Body::Offered { epoch, qp: OfferedQp { rail: own.rail, qpn, psn } });
+        }
+    }
+
+    /// Records that this end posts on its own queue pair from now on.
+    pub(crate) fn switched(&mut self) {
+        if let Some(own) = &mut self.own {
+            own.is_used = true;
+        }
+    }
+
+    /// Records that this end has closed.
+    pub(crate) fn closed(&mut self) {
+        if !self.is_peer_closed {
+            self.outbox.push(Body::Closed);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The messages between the two ends of queue pairs with a shared backup, and their encoding.
+//!
+//! A SEND on the backup carries as many messages as fit. The layout of a message, in little-endian byte order: receiver 4 · receiver's instance 4 · kind 1 · body.
+
+use mitra_verbs::{Key, Psn, Qpn};
+
+use crate::control_message::{Reader, Rejected, put_evidence, read_evidence};
+use crate::evidence::Evidence;
+use crate::memory_region::RemoteRegion;
+
+/// The maximum length of a message, in bytes.
+pub(crate) const MAX_MESSAGE_LEN: usize = 256;
+
+/// A queue pair of a process with a shared backup: its number there, and the count of its predecessors with this number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct MemberId {
+    pub(crate) slot: u32,
+    pub(crate) instance: u32,
+}
+
+/// A message from one end of a queue pair to the other.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Message {
+    pub(crate) to: MemberId,
+    pub(crate) body: Body,
+}
+
+/// The parameters of an end's queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct OfferedQp {
+    pub(crate) rail: u8,
+    pub(crate) qpn: Qpn,
+    /// The first PSN that the queue pair sends.
+    pub(crate) psn: Psn,
+}
+
+/// The content of a message.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Body {
+    /// The sender has fenced its queue pair of this epoch, which has executed this for the receiver.
+    Evidence { epoch: u16, evidence: Evidence },
+    /// The sender has decided its operations on the queue pair of this epoch. The receiver adds the number of bytes to the length of the next
+    /// receive of a WRITE with immediate.
+    Resumed { epoch: u16, partial_imm_bytes: u32 },
+    /// The sender has made a queue pair in this epoch. If the sender has [`Role::One`](crate::ballot::Role), it is connected.
+    Offered { epoch: u16, qp: OfferedQp },
+    /// The sender's queue pair of this epoch is connected.
+    Confirmed { epoch: u16 },
+    /// The sender has closed.
+    Closed,
+    /// The sender asks for a key of the receiver's memory that it may use on the backup. The key is that of the memory on rail 0.
+    AskGrant { rkey: Key },
+    /// The sender grants access to memory on the backup.
+    Grant(Grant),
+}
+
+/// The right of one queue pair to access memory of the peer on the backup.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Grant {
+    /// The key with which the requests of the queue pair name the memory.
+    pub(crate) rkey: Key,
+    /// Whether the memory may be written.
+    pub(crate) writable: bool,
+    /// Whether it may be read.
+    pub(crate) readable: bool,
+    /// The memory as requests on the backup name it.
+    pub(crate) region: RemoteRegion,
+}
+
+impl Message {
+    /// Appends the encoding to `out`.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to.slot.to_le_bytes());
+        out.extend_from_slice(&self.to.instance.to_le_bytes());
+        match &self.body {
+            Body::Evidence { epoch, evidence } => {
+                out.push(1);
+                out.extend_from_slice(&epoch.to_le_bytes());
+                put_evidence(out, evidence);
+            }
+            Body::Resumed { epoch, partial_imm_bytes } => {
+                out.push(2);
+                out.extend_from_slice(&epoch.to_le_bytes());
+                out.extend_from_slice(&partial_imm_bytes.to_le_bytes());
+            }
+            Body::Offered { epoch, qp } => {
+                out.push(3);
+                out.extend_from_slice(&epoch.to_le_bytes());
+                out.push(qp.rail);
+                out.extend_from_slice(&qp.qpn.value().to_le_bytes());
+                out.extend_from_slice(&qp.psn.value().to_le_bytes());
+            }
+            Body::Confirmed { epoch } => {
+                out.push(4);
+                out.extend_from_slice(&epoch.to_le_bytes());
+            }
+            Body::Closed => out.push(5),
+            Body::AskGrant { rkey } => {
+                out.push(6);
+                out.extend_from_slice(&rkey.0.to_le_bytes());
+            }
+            Body::Grant(grant) => {
+                out.push(7);
+                out.extend_from_slice(&grant.rkey.0.to_le_bytes());
+                out.push(u8::from(grant.writable) | u8::from(grant.readable) << 1);
+                out.extend_from_slice(&grant.region.encode());
+            }
+        }
+    }
+
+    /// Removes the first message from `r`.
+    ///
+    /// # Errors
+    /// [`Rejected::Malformed`] for anything that [`Message::encode`] does not produce.
+    pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Message, Rejected> {
+        let slot = u32::from_le_bytes(r.array()?);
+        let instance = u32::from_le_bytes(r.array()?);
+        let body = match r.byte()? {
+            1 => Body::Evidence { epoch: read_epoch(r)?, evidence: read_evidence(r)? },
+            2 => Body::Resumed { epoch: read_epoch(r)?, partial_imm_bytes: u32::from_le_bytes(r.array()?) },
+            3 => {
+                let (epoch, rail) = (read_epoch(r)?, r.byte()?);
+                let [qpn, psn] = [u32::from_le_bytes(r.array()?), u32::from_le_bytes(r.array()?)];
+                if qpn.max(psn) >= 1 << 24 {
+                    return Err(Rejected::Malformed);
+                }
+                Body::Offered { epoch, qp: OfferedQp { rail, qpn: Qpn::new(qpn), psn: Psn::new(psn) } }
+            }
+            4 => Body::Confirmed { epoch: read_epoch(r)? },
+            5 => Body::Closed,
+            6 => Body::AskGrant { rkey: Key(u32::from_le_bytes(r.array()?)) },
+            7 => {
+                let rkey = Key(u32::from_le_bytes(r.array()?));
+                let rights = r.byte()?;
+                if rights > 3 {
+                    return Err(Rejected::Malformed);
+                }
+                let region = RemoteRegion::parse(r)?;
+                Body::Grant(Grant { rkey, writable: rights & 1 != 0, readable: rights & 2 != 0, region })
+            }
+            _ => return Err(Rejected::Malformed),
+        };
+        Ok(Message { to: MemberId { slot, instance }, body })
+    }
+}
+
+fn read_epoch(r: &mut Reader<'_>) -> Result<u16, Rejected> {
+    r.array().map(u16::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use mitra_verbs::RemoteAddr;
+    use smallvec::SmallVec;
+
+    use super::*;
+
+    fn all_bodies() -> Vec<Body> {
+        let qp = OfferedQp { rail: 7, qpn: Qpn::new(0x12_3456), psn: Psn::new(0xff_fffe) };
+        let remote = RemoteAddr { addr: u64::MAX, rkey: Key(9) };
+        let region = RemoteRegion::new(64, SmallVec::from_elem(remote, 8));
+        let saved = vec![mitra_verbs::SavedResult { psn: Psn::new(3), value: 5 }; 16];
+        let evidence = Evidence { psn: Some(Psn::new(7)), log: Some(1 << 47), saved, ..Evidence::default() };
+        vec![
+            Body::Evidence { epoch: 3, evidence },
+            Body::Evidence { epoch: 3, evidence: Evidence::default() },
+            Body::Resumed { epoch: u16::MAX, partial_imm_bytes: 4096 },
+            Body::Offered { epoch: 4, qp },
+            Body::Confirmed { epoch: 5 },
+            Body::Closed,
+            Body::AskGrant { rkey: Key(u32::MAX) },
+            Body::Grant(Grant { rkey: Key(1), writable: true, readable: false, region }),
+        ]
+    }
+
+    #[test]
+    fn messages_survive_encode_and_parse_and_truncated_ones_are_rejected() {
+        let mut all = Vec::new();
+        for body in all_bodies() {
+            let message = Message { to: MemberId { slot: 7, instance: 8 }, body };
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            assert!(bytes.len() <= MAX_MESSAGE_LEN, "{} bytes", bytes.len());
+            for n in 0..bytes.len() {
+                assert_eq!(Message::parse(&mut Reader(&bytes[..n])), Err(Rejected::Malformed), "{n} bytes");
+            }
+            assert_eq!(Message::parse(&mut Reader(&bytes)), Ok(message));
+            all.append(&mut bytes);
+        }
+        let mut reader = Reader(&all);
+        let parsed = core::iter::from_fn(|| (!reader.0.is_empty()).then(|| Message::parse(&mut reader)));
+        assert_eq!(parsed.map(|m| m.map(|m| m.body)).collect::<Result<Vec<_>, _>>(), Ok(all_bodies()));
+    }
+}

@@ -1,0 +1,140 @@
+//! Queue pairs whose backup is shared: one virtual queue pair between two processes is the backup of any number of queue pairs.
+//!
+//! A [`VirtualQp`] has queue pairs of its own on every rail. With thousands of connections to one process, that is most of their
+//! memory, and their failovers are thousands of negotiations. A [`BackedQp`] has one queue pair, on the rail of the [`SharedBackup`]. When that rail fails,
+//! the backup alone negotiates with the peer. Its ballots number the epochs of all its members, and it carries, in order and exactly once:
+//!
+//! - the evidence of the members' fenced queue pairs, as many in a message as fit;
+//! - the members' WRITEs and READs, until each has a new queue pair (SENDs and atomics wait for it);
+//! - the parameters of the new queue pairs.
+//!
+//! So nothing is negotiated for a member. `member` is the state machine of one end; `state` is the backup with all its members; `backed_qp` has the
+//! member's queues, and `own_qp` its queue pair.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mitra_verbs::{Access, Error, Result};
+
+use crate::builder::{BuildError, VirtualQpBuilder};
+use crate::close_reason::CloseReason;
+use crate::config::{Config, Policy};
+use crate::connect_info::ConnectInfo;
+use crate::vqp::FailoverReport;
+#[cfg(doc)]
+use crate::vqp::VirtualQp;
+use message_buffers::{BUFFER_LEN, MessageBuffers, RECVS};
+use state::State;
+
+mod backed_qp;
+mod backed_qp_info;
+mod member;
+mod message;
+mod message_buffers;
+mod own_qp;
+mod state;
+
+pub use backed_qp::BackedQp;
+pub use backed_qp_info::BackedQpInfo;
+
+/// The depth of the backup's send queue, unless a NIC has less.
+const SENDS: u32 = 2048;
+
+/// The backup of all [`BackedQp`]s between two processes.
+///
+/// Each poll of a member drives the backup. A process whose members are not polled calls [`SharedBackup::progress`].
+#[derive(Debug)]
+pub struct SharedBackup {
+    state: Mutex<State>,
+}
+
+impl SharedBackup {
+    /// Creates one end, unconnected. `builder` configures the virtual queue pair that is the backup. The depths of its queues and the access are
+    /// chosen here.
+    ///
+    /// # Errors
+    /// The errors of [`VirtualQpBuilder::build`]; [`BuildError::Nic`] with [`Error::Unsupported`] for another policy than exact.
+    pub fn new(builder: VirtualQpBuilder) -> Result<Arc<SharedBackup>, BuildError> {
+        let limits = builder.domain().limits();
+        let builder = builder
+            .send_wrs(SENDS.min(limits.wrs / 2))
+            .recv_wrs(RECVS)
+            .send_sges(limits.sges.min(Config::default().send_sges))
+            .recv_sges(1)
+            .rnr_retry(7)
+            .access(Access::LOCAL_WRITE | Access::REMOTE);
+        if limits.message_bytes < BUFFER_LEN as u32 {
+            return Err(Error::Unsupported("a shared backup: messages of 4 KiB").into());
+        }
+        let backup = builder.build()?;
+        if backup.config().policy != Policy::Exact {
+            return Err(Error::Unsupported("a shared backup with another policy than exact").into());
+        }
+        let buffers = MessageBuffers::new(backup.domain())?;
+        Ok(Arc::new(SharedBackup { state: Mutex::new(State::new(backup, buffers)) }))
+    }
+
+    /// Returns the parameters that the peer's end needs for [`SharedBackup::connect`].
+    ///
+    /// # Errors
+    /// Those of [`VirtualQp::local_info`].
+    pub fn local_info(&self) -> Result<ConnectInfo> {
+        self.lock().backup().local_info()
+    }
+
+    /// Connects the backup to the peer's. Members can be made afterwards.
+    ///
+    /// # Errors
+    /// Those of [`VirtualQp::connect`].
+    pub fn connect(&self, peer: &ConnectInfo) -> Result<()> {
+        let mut state = self.lock();
+        state.backup_mut().connect(peer)?;
+        state.post_receives()
+    }
+
+    /// Creates one end of a queue pair with this backup, unconnected. Of the configuration it uses the depths, the limits of requests, `rd_atomic`, the
+    /// timers of the queue pair, the write policy and the access.
+    ///
+    /// # Errors
+    /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, and with [`Error::Unsupported`] if the
+    /// configuration asks for a completion log or mode durable, or if the domain shares atomics; the errors of
+    /// [`VirtualQpBuilder::build`].
+    pub fn queue_pair(self: &Arc<Self>, config: Config) -> Result<BackedQp, BuildError> {
+        BackedQp::new(self, config)
+    }
+
+    /// Drives the backup and takes its messages, without driving the members.
+    pub fn progress(&self) {
+        self.lock().drive();
+    }
+
+    /// The rail of the backup, on which its members make their queue pairs.
+    pub fn active_rail(&self) -> usize {
+        self.lock().backup().active_rail()
+    }
+
+    /// The report of the last failover of the backup.
+    pub fn last_failover(&self) -> Option<FailoverReport> {
+        self.lock().backup().last_failover()
+    }
+
+    /// The number of messages of the peer that were malformed or out of order.
+    pub fn rejected_messages(&self) -> u64 {
+        let state = self.lock();
+        state.rejected() + state.backup().rejected_messages()
+    }
+
+    /// The reason for which the backup closed. `None` while it is open. Its members close for the same reason.
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.lock().close_reason()
+    }
+
+    /// Closes the backup, and so all its members at both ends.
+    pub fn shutdown(&self) {
+        self.lock().backup_mut().shutdown();
+    }
+
+    /// Locks the state, even if it is poisoned, because no code panics while it is inconsistent.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,141 @@
+//! The queue pair of a member: making, connecting, fencing and stopping it, and its completions.
+
+use mitra_verbs::{AsyncEvent, Error, Psn, QpState, Time, Wc};
+
+use super::message::OfferedQp;
+use crate::config::Config;
+use crate::data_qp::DataQp;
+use crate::domain::Domain;
+use crate::evidence::Evidence;
+use crate::rail::first_psn;
+use crate::secret::SecretWord;
+use crate::vqp::fence::{Fence, FenceStep};
+use crate::vqp::rail_set::derive_secret;
+
+#[derive(Debug)]
+pub(super) struct OwnQp {
+    qp: DataQp,
+    pub(super) rail: usize,
+    /// The epoch of the backup in which the queue pair was made.
+    pub(super) epoch: u16,
+    pub(super) is_connected: bool,
+    /// Whether the failure of the queue pair was reported to the backup.
+    pub(super) is_failure_reported: bool,
+    pub(super) fence: Fence,
+}
+
+/// The result of a fence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fenced {
+    /// More completions are to be polled.
+    Pending,
+    /// The queue pair executes nothing more. `nic_alive` says whether its NIC can be read.
+    Done { nic_alive: bool },
+    /// The NIC can be neither fenced nor reset.
+    Failed,
+}
+
+impl OwnQp {
+    /// Makes a queue pair. Its first PSN is derived from `secret`.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(super) fn create(
+        domain: &Domain,
+        rail: usize,
+        epoch: u16,
+        config: &Config,
+        secret: SecretWord,
+    ) -> mitra_verbs::Result<OwnQp> {
+        let psn = first_psn(derive_secret(secret, epoch.into()));
+        let qp = DataQp::create(&domain.nics()[rail], config, psn)?;
+        let _ = domain.take_qp_error(rail, qp.qpn()); // discards the events of an earlier queue pair
+        let fence = Fence::new();
+        Ok(OwnQp { qp, rail, epoch, is_connected: false, is_failure_reported: false, fence })
+    }
+
+    pub(super) fn qp(&self) -> &DataQp {
+        &self.qp
+    }
+
+    /// Returns the parameters for the peer.
+    pub(super) fn offer(&self) -> OfferedQp {
+        OfferedQp { rail: self.rail as u8, qpn: self.qp.qpn(), psn: self.qp.first_psn() }
+    }
+
+    /// Connects the queue pair to the peer's.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(super) fn connect(
+        &mut self,
+        config: &Config,
+        peer: OfferedQp,
+        (gid, mtu): (mitra_verbs::Gid, mitra_verbs::Mtu),
+    ) -> mitra_verbs::Result<()> {
+        let connection = self.qp.connection(config, mtu, (gid, peer.qpn, peer.psn));
+        self.qp.modify_to_rtr(&connection)?;
+        self.qp.modify_to_rts(&connection)?;
+        self.is_connected = true;
+        Ok(())
+    }
+
+    /// Begins or continues the fence.
+    pub(super) fn drive_fence(&mut self, now: Time) -> Fenced {
+        let step = match self.fence.is_idle() {
+            true => self.fence.start(&self.qp, now),
+            false => self.fence.drive(&self.qp, now),
+        };
+        match step {
+            FenceStep::Pending => Fenced::Pending,
+            FenceStep::Drained => Fenced::Done { nic_alive: true },
+            FenceStep::Reset if self.fence.reset_nic(&self.qp) => Fenced::Pending, // until the completion queue is empty
+            FenceStep::Reset => Fenced::Failed,
+        }
+    }
+
+    /// Returns the evidence of the fenced queue pair, apart from the receiver record.
+    pub(super) fn evidence(&self, nic_alive: bool) -> Evidence {
+        let (p, qpn) = (self.qp.provider(), self.qp.qpn());
+        let capabilities = p.attr().capabilities;
+        let mut evidence = Evidence::default();
+        if nic_alive && capabilities.psn_query {
+            evidence.psn = p.query_qp(qpn).ok().map(|status| status.rq_psn);
+        }
+        if nic_alive && capabilities.saved_results {
+            evidence.saved = p.saved_results(qpn).unwrap_or_default().into_iter().collect();
+        }
+        evidence
+    }
+
+    /// Stops the queue pair, because its owner closes. Returns false if the NIC can be neither stopped nor reset.
+    pub(super) fn stop(&self) -> bool {
+        match self.qp.modify_to(QpState::Err) {
+            // The NIC is dead, or it hangs and may still access memory.
+            Err(Error::DeviceFatal) => self.qp.provider().reset().is_ok(),
+            _ => true,
+        }
+    }
+
+    /// Returns the event that reports an error of the queue pair, if there is one.
+    pub(super) fn take_error(&self, domain: &Domain) -> Option<AsyncEvent> {
+        let _ = domain.poll_rail_down(self.rail); // reads the events
+        domain.take_qp_error(self.rail, self.qp.qpn())
+    }
+
+    /// Appends completions to `out`.
+    pub(super) fn poll(&self, max: usize, out: &mut Vec<Wc>) -> mitra_verbs::Result<usize> {
+        self.qp.poll_cq(max, out)
+    }
+
+    /// The first PSN that the queue pair sends.
+    pub(super) fn first_psn(&self) -> Psn {
+        self.qp.first_psn()
+    }
+}
+
+impl Drop for OwnQp {
+    fn drop(&mut self) {
+        let _ = self.qp.destroy(); // a dead NIC has no objects
+    }
+}

@@ -1,0 +1,431 @@
+//! The backup of a process pair: the virtual queue pair, its members, and the messages and operations in flight on it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mitra_verbs::{Access, Gid, Key, Mtu, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+
+use super::member::Member;
+use super::message::{Body, Grant, MAX_MESSAGE_LEN, MemberId, Message};
+use super::message_buffers::{BUFFER_LEN, MessageBuffers, RECVS};
+use crate::ballot::Role;
+use crate::close_reason::CloseReason;
+use crate::completion::{Completion, Outcome, UnresolvedError};
+use crate::config::WritePolicy;
+use crate::control_message::Reader;
+use crate::vqp::control_protocol::ControlProtocol;
+use crate::vqp::{Cause, VirtualQp};
+
+/// The number of entries of the backup's send queue that operations leave to messages.
+const RESERVED_SENDS: usize = 16;
+/// The number of operations after which the backup posts them as a list.
+const OPS_PER_LIST: u32 = 16;
+
+/// The maximum number of grants for a peer that is not known yet.
+const MAX_EARLY_GRANTS: usize = 64;
+
+/// Something that happened to a member, for its owner.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// An operation on the backup ended.
+    Done { seq: u64, outcome: Outcome, byte_len: u32 },
+    /// The peer has decided its operations of an epoch.
+    Resumed { epoch: u16, partial_imm_bytes: u32 },
+    /// The peer grants access on the backup.
+    Granted(Grant),
+}
+
+/// A queue pair with this backup.
+#[derive(Debug)]
+struct Slot {
+    /// The count of earlier members in this slot.
+    instance: u32,
+    /// `None` if the slot is free.
+    member: Option<Box<Tenant>>,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    peer: Option<MemberId>,
+    core: Member,
+    events: Vec<Event>,
+    /// The keys of the peer's memory for which a grant was asked.
+    asked: Vec<Key>,
+    /// Grants for a peer that is not known yet.
+    early_grants: Vec<Grant>,
+    /// The rights of the peer on the member's queue pairs.
+    access: Access,
+    /// Set when the owner has something to do.
+    attention: Arc<AtomicBool>,
+}
+
+/// A request in flight on the backup.
+#[derive(Debug)]
+enum Posted {
+    Op { member: MemberId, seq: u64 },
+    Message { buffer: u32, len: u32 },
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    backup: VirtualQp,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Messages that are not posted yet.
+    outbox: VecDeque<Message>,
+    buffers: MessageBuffers,
+    /// The requests in flight, in posting order.
+    posted: VecDeque<Posted>,
+    /// Messages that were not executed because of an error before them: they are sent again first.
+    unsent: VecDeque<(u32, u32)>,
+    /// The number of operations that were pushed since the last list was posted.
+    pushed: u32,
+    /// The epoch of the backup that the members know.
+    epoch: u16,
+    completions: Vec<Completion>,
+    rejected: u64,
+}
+
+impl State {
+    pub(super) fn new(backup: VirtualQp, buffers: MessageBuffers) -> State {
+        State {
+            backup,
+            slots: Vec::new(),
+            free: Vec::new(),
+            outbox: VecDeque::new(),
+            buffers,
+            posted: VecDeque::new(),
+            unsent: VecDeque::new(),
+            pushed: 0,
+            epoch: 0,
+            completions: Vec::new(),
+            rejected: 0,
+        }
+    }
+
+    pub(super) fn backup(&self) -> &VirtualQp {
+        &self.backup
+    }
+
+    pub(super) fn backup_mut(&mut self) -> &mut VirtualQp {
+        &mut self.backup
+    }
+
+    /// Posts the receives of messages, once the backup is connected.
+    pub(super) fn post_receives(&mut self) -> mitra_verbs::Result<()> {
+        (0..RECVS).try_for_each(|buffer| self.backup.post_recv(self.buffers.receive(buffer)))
+    }
+
+    /// The number of messages that no honest peer sends.
+    pub(super) fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    /// This end's role and the epoch and rail of the backup. `None` before it is connected, and after it has closed.
+    pub(super) fn binding(&self) -> Option<(Role, u16, u8)> {
+        let role = self.backup.recovery.control().map(ControlProtocol::role)?;
+        let epoch = self.backup.recovery.ballot()?.epoch;
+        Some((role, epoch, self.backup.active_rail() as u8))
+    }
+
+    /// The address of the peer's NIC on a rail, the path MTU, and whether the NIC acknowledges data only after the data is in memory.
+    pub(super) fn peer_nic(&self, rail: u8) -> Option<(Gid, Mtu, bool)> {
+        let rail = self.backup.datapath.rails().get(rail.into());
+        let (gid, mtu) = rail.peer_address()?;
+        Some((gid, mtu, rail.peer_acks_after_placement()))
+    }
+
+    /// Adds a member. Returns `None` if the backup is not connected or has closed.
+    pub(super) fn add(&mut self, access: Access) -> Option<(MemberId, Arc<AtomicBool>)> {
+        let (role, epoch, rail) = self.binding()?;
+        let attention = Arc::new(AtomicBool::new(true));
+        let tenant = Tenant {
+            peer: None,
+            core: Member::new(role, epoch, rail),
+            events: Vec::new(),
+            asked: Vec::new(),
+            early_grants: Vec::new(),
+            access,
+            attention: Arc::clone(&attention),
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(Slot { instance: 0, member: None });
+                self.slots.len() as u32 - 1
+            }
+        };
+        let entry = &mut self.slots[slot as usize];
+        entry.member = Some(Box::new(tenant));
+        Some((MemberId { slot, instance: entry.instance }, attention))
+    }
+
+    /// Removes a member. Messages for it, and the outcomes of its operations, are discarded from now on.
+    pub(super) fn remove(&mut self, id: MemberId) {
+        self.flush_member(id);
+        if let Some(slot) = self.slots.get_mut(id.slot as usize).filter(|slot| slot.instance == id.instance) {
+            slot.member = None;
+            if let Some(next) = slot.instance.checked_add(1) {
+                slot.instance = next;
+                self.free.push(id.slot);
+            }
+        }
+    }
+
+    fn tenant(&mut self, id: MemberId) -> Option<&mut Tenant> {
+        let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.instance == id.instance)?;
+        slot.member.as_deref_mut()
+    }
+
+    /// Tells a member who its peer is.
+    pub(super) fn start(&mut self, id: MemberId, peer: MemberId) {
+        if let Some(tenant) = self.tenant(id) {
+            tenant.peer = Some(peer);
+            tenant.core.start();
+        }
+        self.flush_member(id);
+    }
+
+    /// Calls `act` with the state machine of a member, and queues the messages that it sends.
+    pub(super) fn with_core<T>(&mut self, id: MemberId, act: impl FnOnce(&mut Member) -> T) -> Option<T> {
+        let result = self.tenant(id).map(|tenant| act(&mut tenant.core));
+        self.flush_member(id);
+        result
+    }
+
+    /// Takes what happened to a member.
+    pub(super) fn take_events(&mut self, id: MemberId) -> Vec<Event> {
+        self.tenant(id).map(|tenant| core::mem::take(&mut tenant.events)).unwrap_or_default()
+    }
+
+    /// Asks the peer of a member for access to the memory with this key.
+    pub(super) fn ask_grant(&mut self, id: MemberId, rkey: Key) {
+        let Some(tenant) = self.tenant(id) else { return };
+        let Some(to) = tenant.peer else { return };
+        tenant.asked.push(rkey);
+        self.outbox.push_back(Message { to, body: Body::AskGrant { rkey } });
+    }
+
+    /// Queues the messages of a member's state machine.
+    fn flush_member(&mut self, id: MemberId) {
+        let Some(tenant) = self.tenant(id) else { return };
+        let Some(to) = tenant.peer else { return };
+        let grants = core::mem::take(&mut tenant.early_grants).into_iter().map(Body::Grant);
+        let bodies = grants.chain(tenant.core.take_outbox());
+        self.outbox.extend(bodies.map(|body| Message { to, body }));
+    }
+
+    /// Returns whether [`State::post`] accepts an operation.
+    pub(super) fn has_room(&self) -> bool {
+        let depth = self.backup.config().send_wrs as usize;
+        self.backup.outstanding() + RESERVED_SENDS < depth
+            && !self.backup.is_halted()
+            && self.unsent.is_empty()
+            && self.backup.close_reason().is_none()
+    }
+
+    /// Posts an operation of a member on the backup. Returns false if the backup does not accept it.
+    pub(super) fn post(&mut self, member: MemberId, seq: u64, mut wr: SendWr, policy: WritePolicy) -> bool {
+        wr.wr_id = seq;
+        wr.flags.set(SendFlags::SIGNALED, true);
+        if self.backup.push_send(wr, policy).is_err() {
+            return false;
+        }
+        self.posted.push_back(Posted::Op { member, seq });
+        self.pushed += 1;
+        if self.pushed >= OPS_PER_LIST {
+            self.post_pushed();
+        }
+        true
+    }
+
+    fn post_pushed(&mut self) {
+        self.pushed = 0;
+        self.backup.post_pending_sends();
+    }
+
+    /// Reports that the queue pair of a member failed in an epoch, although the request was valid. The backup then moves.
+    pub(super) fn report_failure(&mut self, epoch: u16, cause: Cause) {
+        if self.binding().is_some_and(|(_, current, _)| current == epoch) {
+            let VirtualQp { recovery, datapath, .. } = &mut self.backup;
+            let rail = recovery.active_rail();
+            recovery.rail_failed(datapath, rail, cause);
+        }
+    }
+
+    /// Drives the backup: moves it if a rail fails, handles and sends messages, and passes on the outcomes of operations.
+    pub(super) fn drive(&mut self) {
+        let mut completions = core::mem::take(&mut self.completions);
+        completions.clear();
+        let was_open = self.backup.close_reason().is_none();
+        self.backup.poll(&mut completions);
+        self.publish_epoch();
+        for completion in &completions {
+            match completion.opcode {
+                WcOpcode::Recv | WcOpcode::RecvWithImm => self.on_receive(completion),
+                _ => self.on_sent(completion),
+            }
+        }
+        self.completions = completions;
+        if self.backup.close_reason().is_some() {
+            if was_open {
+                self.tenants().for_each(|(_, tenant)| tenant.attention.store(true, Ordering::Release));
+            }
+            return;
+        }
+        if self.backup.is_halted() && self.backup.outstanding() == 0 {
+            self.backup.resume();
+        }
+        self.send_messages();
+        if self.pushed > 0 {
+            self.post_pushed();
+        }
+    }
+
+    /// The reason for which the backup closed. `None` while it is open.
+    pub(super) fn close_reason(&self) -> Option<CloseReason> {
+        self.backup.close_reason()
+    }
+
+    fn tenants(&mut self) -> impl Iterator<Item = (u32, &mut Tenant)> {
+        let slots = (0..).zip(&mut self.slots);
+        slots.filter_map(|(i, slot)| Some((i, slot.member.as_deref_mut()?)))
+    }
+
+    /// Tells all members when the backup has moved.
+    fn publish_epoch(&mut self) {
+        let Some((_, epoch, rail)) = self.binding() else { return };
+        if self.epoch == epoch {
+            return;
+        }
+        self.epoch = epoch;
+        for (_, tenant) in self.tenants() {
+            tenant.core.on_epoch(epoch, rail);
+            tenant.attention.store(true, Ordering::Release);
+        }
+    }
+
+    /// Handles the completion of a request that this end posted.
+    fn on_sent(&mut self, completion: &Completion) {
+        match self.posted.pop_front() {
+            Some(Posted::Op { member, seq }) => {
+                let Some(tenant) = self.tenant(member) else { return };
+                let (outcome, byte_len) = (completion.outcome, completion.byte_len);
+                tenant.events.push(Event::Done { seq, outcome, byte_len });
+                tenant.attention.store(true, Ordering::Release);
+            }
+            Some(Posted::Message { buffer, len }) => match completion.outcome {
+                Outcome::Failed(WcStatus::Flushed) => self.unsent.push_back((buffer, len)),
+                // The message was received.
+                Outcome::Success | Outcome::Unresolved(UnresolvedError::ExecutedBehindError) => {
+                    self.buffers.free(buffer);
+                }
+                _ => {} // the backup has closed
+            },
+            None => {}
+        }
+    }
+
+    /// Handles the messages in a receive buffer.
+    fn on_receive(&mut self, completion: &Completion) {
+        if !completion.is_success() {
+            return;
+        }
+        let buffer = completion.wr_id as u32;
+        let bytes = self.buffers.read(buffer, completion.byte_len);
+        let mut reader = Reader(&bytes);
+        while !reader.0.is_empty() {
+            match Message::parse(&mut reader) {
+                Ok(message) => self.handle(message),
+                Err(_) => {
+                    self.rejected += 1;
+                    break;
+                }
+            }
+        }
+        let _ = self.backup.post_recv(self.buffers.receive(buffer)); // refused only if the backup has closed
+    }
+
+    fn handle(&mut self, Message { to, body }: Message) {
+        if let Body::AskGrant { rkey } = body {
+            return self.grant(to, rkey);
+        }
+        let (rails, mut imported) = (self.backup.domain().nics().len(), None);
+        // A message for a member that has closed here is dropped.
+        let Some(tenant) = self.tenant(to) else { return };
+        let is_valid = match body {
+            Body::Resumed { epoch, partial_imm_bytes } => {
+                tenant.events.push(Event::Resumed { epoch, partial_imm_bytes });
+                true
+            }
+            Body::Grant(grant) => {
+                let asked = tenant.asked.iter().position(|rkey| *rkey == grant.rkey);
+                let asked = asked.map(|at| tenant.asked.swap_remove(at));
+                let is_usable = asked.is_some() && grant.region.rail_count() == rails;
+                if is_usable {
+                    imported = Some(grant.region.clone());
+                    tenant.events.push(Event::Granted(grant));
+                }
+                is_usable
+            }
+            body => tenant.core.handle(body),
+        };
+        tenant.attention.store(true, Ordering::Release);
+        self.rejected += u64::from(!is_valid);
+        if let Some(region) = imported {
+            let _ = self.backup.import(&region); // refused only if the backup is not connected
+        }
+    }
+
+    /// Grants the peer of a member access to the memory with this key. Without memory or rights, the peer's requests wait for its own queue pair.
+    fn grant(&mut self, id: MemberId, rkey: Key) {
+        let Some((region, access)) = self.backup.domain().memory_of_rkey(rkey) else { return };
+        let Some(tenant) = self.tenant(id).filter(|tenant| tenant.early_grants.len() < MAX_EARLY_GRANTS)
+        else {
+            return;
+        };
+        let is_granted = |right| access.contains(right) && tenant.access.contains(right);
+        let (writable, readable) = (is_granted(Access::REMOTE_WRITE), is_granted(Access::REMOTE_READ));
+        if writable || readable {
+            tenant.early_grants.push(Grant { rkey, writable, readable, region });
+        }
+        self.flush_member(id);
+    }
+
+    /// Posts the messages in the outbox, as many in a SEND as fit.
+    fn send_messages(&mut self) {
+        while let Some((buffer, len)) = self.unsent.pop_front() {
+            if !self.send_buffer(buffer, len) {
+                self.unsent.push_front((buffer, len));
+                return;
+            }
+        }
+        while !self.outbox.is_empty() && self.buffers.has_free() && !self.backup.is_halted() {
+            let mut bytes = Vec::new();
+            while bytes.len() + MAX_MESSAGE_LEN <= BUFFER_LEN
+                && let Some(message) = self.outbox.pop_front()
+            {
+                message.encode(&mut bytes);
+            }
+            let Some(buffer) = self.buffers.take(&bytes) else { return };
+            let len = bytes.len() as u32;
+            if !self.send_buffer(buffer, len) {
+                self.unsent.push_back((buffer, len));
+                return;
+            }
+        }
+    }
+
+    /// Posts a SEND of a buffer. Returns false if the backup does not accept it.
+    fn send_buffer(&mut self, buffer: u32, len: u32) -> bool {
+        let mut wr = SendWr::new(0, SendOp::Send, self.buffers.data(buffer, len));
+        wr.flags.set(SendFlags::SIGNALED, true);
+        if self.backup.push_send(wr, WritePolicy::Strict).is_err() {
+            return false;
+        }
+        self.posted.push_back(Posted::Message { buffer, len });
+        self.post_pushed();
+        true
+    }
+}

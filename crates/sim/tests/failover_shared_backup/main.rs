@@ -1,0 +1,106 @@
+//! Queue pairs with a shared backup: whatever rails fail, every operation is executed exactly once, and every
+//! reported outcome is true.
+
+mod run;
+
+use core::time::Duration;
+
+use mitra_sim::workload::Verdict;
+use mitra_sim::{Failure, Prng, seeds};
+
+use run::{Setup, run};
+
+fn setup(seed: u64, rails: u8, members: u64) -> Setup {
+    Setup { rails, members, ops: [60, 30], world: mitra_sim::Config::swarm(seed) }
+}
+
+#[test]
+fn members_without_faults_complete_everything() {
+    for seed in seeds(20) {
+        let mut setup = setup(seed, 2, 3);
+        setup.world = mitra_sim::Config::fault_free();
+        let out = run(seed, setup, |p| p, |_, _| {});
+        out.assert_exact(seed, "no faults");
+        assert!(out.verdicts.iter().flatten().all(Verdict::is_complete), "seed {seed}");
+        assert!(out.close_reasons.iter().all(|r| *r == [None, None]), "seed {seed}: {:?}", out.close_reasons);
+    }
+}
+
+/// The link of the first rail fails once.
+#[test]
+fn all_members_survive_link_failure() {
+    for seed in seeds(200) {
+        let out = run(
+            seed,
+            setup(seed, 2, 1 + seed % 5),
+            |p| p,
+            |testbed, rng| {
+                let nic = testbed.rail(0)[rng.index(2)];
+                let at = Duration::from_nanos(rng.between(1_000, 400_000));
+                testbed.world.after(at, move |w| w.set_link(nic, false));
+            },
+        );
+        out.assert_exact(seed, "one link");
+        assert!(out.verdicts.iter().flatten().all(Verdict::is_complete), "seed {seed}");
+        assert!(out.close_reasons.iter().all(|r| *r == [None, None]), "seed {seed}: {:?}", out.close_reasons);
+    }
+}
+
+/// Links fail and recover at random, on two or three rails.
+#[test]
+fn flapping_links() {
+    let mut epochs = 0;
+    for seed in seeds(300) {
+        let out = run(
+            seed,
+            setup(seed, 2 + (seed % 2) as u8, 1 + seed % 3),
+            |p| p,
+            |testbed, rng| {
+                let mut at = Duration::ZERO;
+                for _ in 0..rng.between(1, 6) {
+                    let rail = rng.index(testbed.nics[0].len());
+                    let nic = testbed.rail(rail)[rng.index(2)];
+                    at += random_time(rng, 300_000, 8);
+                    testbed.world.after(at, move |w| w.set_link(nic, false));
+                    let up = at + random_time(rng, 100_000, 8);
+                    testbed.world.after(up, move |w| w.set_link(nic, true));
+                }
+            },
+        );
+        out.assert_exact(seed, "flapping links");
+        epochs += u32::from(out.epoch);
+    }
+    println!("epochs: {epochs}");
+    assert!(epochs > 0);
+}
+
+/// Links and NICs of three rails fail at random places and times.
+#[test]
+fn overlapping_failures_on_three_rails() {
+    for seed in seeds(300) {
+        let mut label = String::new();
+        let out = run(
+            seed,
+            setup(seed, 3, 1 + seed % 3),
+            |p| p,
+            |testbed, rng| {
+                for _ in 0..rng.between(2, 4) {
+                    let nic = testbed.rail(rng.index(3))[rng.index(2)];
+                    let at = random_time(rng, 1_000_000, 6);
+                    let link = Failure::LinkDown;
+                    let failure = *rng.pick(&[link, link, Failure::NicDead, Failure::NicHung]);
+                    label += &format!(", {failure:?} of {nic:?} at {at:?}");
+                    testbed.world.after(at, move |w| w.fail(nic, failure));
+                }
+            },
+        );
+        out.assert_exact(seed, &label);
+    }
+}
+
+/// Returns a random time between 1 µs and an upper bound. The bound is `nanos` ns, doubled at most
+/// `doublings` - 1 times.
+fn random_time(rng: &mut Prng, nanos: u64, doublings: u64) -> Duration {
+    let limit = nanos << rng.below(doublings);
+    Duration::from_nanos(rng.between(1_000, limit))
+}
