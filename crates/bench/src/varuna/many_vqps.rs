@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use mitra_failover::{Completion, Config, ConnectInfo, DetectorConfig, Domain, RemoteRegion, VirtualQp};
+use mitra_failover::{
+    BackedQp, BackedQpInfo, Completion, Config, ConnectInfo, DetectorConfig, Domain, RemoteRegion,
+    SharedBackup, VirtualQp,
+};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 use mitra_softnic::SoftNic;
 use mitra_softnic::fault::{Failure, Noise};
 use mitra_verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Args;
@@ -30,7 +34,18 @@ const SWEEPS_PER_CHECK: u32 = 4;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     count: usize,
+    backup: Backup,
+    rails: usize,
     placement: NicPlacement,
+}
+
+/// The backups of the queue pairs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Backup {
+    /// One for all.
+    Shared,
+    /// One for each.
+    Own,
 }
 
 /// The process that posts, or the one whose memory it writes.
@@ -40,10 +55,16 @@ enum Role {
     Responder,
 }
 
-/// The vQPs of a process over two NICs, with a region that all of them share.
+/// The queue pairs of a process over its NICs.
+enum Qps {
+    Shared(Arc<SharedBackup>, Vec<BackedQp>),
+    Own(Vec<VirtualQp>),
+}
+
+/// The queue pairs of a process, with a region that all of them share.
 struct Group {
-    nics: [Arc<SoftNic>; 2],
-    vqps: Vec<VirtualQp>,
+    nics: Vec<Arc<SoftNic>>,
+    qps: Qps,
     region: mitra_failover::VirtualMr,
     remote: Option<RemoteRegion>,
 }
@@ -75,56 +96,99 @@ fn config() -> Config {
     }
 }
 
-/// Makes vQPs over these NICs, unconnected.
-fn build_vqps(nics: &[Arc<SoftNic>], count: usize) -> anyhow::Result<(Arc<Domain>, Vec<VirtualQp>)> {
-    let domain = Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
-    let vqps = (0..count).map(|_| Ok(VirtualQp::builder(&domain).config(config()).build()?));
-    let vqps = vqps.collect::<anyhow::Result<_>>()?;
-    Ok((domain, vqps))
+fn domain(nics: &[Arc<SoftNic>]) -> anyhow::Result<Arc<Domain>> {
+    Ok(Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?)
 }
 
-/// Returns the resident bytes that a second rail adds to a vQP, and the vQPs that were measured. They keep their memory, so that it does not
-/// serve the next measurement.
-fn standby_bytes(count: usize) -> anyhow::Result<(f64, [Vec<VirtualQp>; 2])> {
-    let nics = NicPlacement::default().open()?;
-    let before = resident()?;
-    let (_, on_one_rail) = build_vqps(&nics[..1], count)?;
-    let between = resident()?;
-    let (_, on_two_rails) = build_vqps(&nics, count)?;
-    let [one, two] = [between.saturating_sub(before), resident()?.saturating_sub(between)];
-    Ok((two.saturating_sub(one) as f64 / count as f64, [on_one_rail, on_two_rails]))
+fn build_vqps(domain: &Arc<Domain>, count: usize) -> anyhow::Result<Vec<VirtualQp>> {
+    (0..count).map(|_| Ok(VirtualQp::builder(domain).config(config()).build()?)).collect()
+}
+
+impl Qps {
+    fn len(&self) -> usize {
+        match self {
+            Qps::Shared(_, qps) => qps.len(),
+            Qps::Own(qps) => qps.len(),
+        }
+    }
+
+    fn post(&mut self, index: usize, wr: SendWr) -> mitra_verbs::Result<u64> {
+        match self {
+            Qps::Shared(_, qps) => qps[index].post_send(wr),
+            Qps::Own(qps) => qps[index].post_send(wr),
+        }
+    }
+
+    /// Polls each queue pair once, and calls `on_completion` with each completion.
+    fn sweep(&mut self, mut on_completion: impl FnMut(&Completion)) {
+        let mut completions = Vec::new();
+        for index in 0..self.len() {
+            completions.clear();
+            match self {
+                Qps::Shared(_, qps) => qps[index].poll(&mut completions),
+                Qps::Own(qps) => qps[index].poll(&mut completions),
+            };
+            completions.iter().for_each(&mut on_completion);
+        }
+    }
+
+    /// Returns whether each queue pair has one on the active rail. One that shares its backup makes it after the connection.
+    fn have_rails(&self) -> bool {
+        match self {
+            Qps::Shared(_, qps) => qps.iter().all(BackedQp::has_rail),
+            Qps::Own(_) => true,
+        }
+    }
 }
 
 impl Group {
-    fn open(placement: &NicPlacement, count: usize) -> anyhow::Result<Group> {
-        let nics = placement.open()?;
-        let (domain, vqps) = build_vqps(&nics, count)?;
-        let region =
-            domain.register(&Arc::new(Buffer::new(8 * count)), Access::LOCAL_WRITE | Access::REMOTE)?;
-        Ok(Group { nics, vqps, region, remote: None })
+    fn open(setup: &Setup) -> anyhow::Result<Group> {
+        let nics = setup.placement.open()?[..setup.rails].to_vec();
+        let domain = domain(&nics)?;
+        let qps = match setup.backup {
+            Backup::Shared => {
+                let builder = VirtualQp::builder(&domain).config(config());
+                Qps::Shared(SharedBackup::new(builder)?, Vec::new())
+            }
+            Backup::Own => Qps::Own(build_vqps(&domain, setup.count)?),
+        };
+        let memory = Arc::new(Buffer::new(8 * setup.count));
+        let region = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE)?;
+        Ok(Group { nics, qps, region, remote: None })
     }
 
-    fn connect(&mut self, connection: &mut PeerConnection, role: Role) -> anyhow::Result<()> {
-        let connect = self.vqps.iter().map(|vqp| Ok(vqp.local_info()?.encode()));
-        let connect = connect.collect::<anyhow::Result<_>>()?;
-        let own = GroupInfo { connect, region: self.region.remote().encode() };
-        // The message is longer than a socket's buffer, so both processes must not send at the same time.
-        let peer: GroupInfo = match role {
-            Role::Requester => {
-                connection.send(&own)?;
-                connection.receive()?
+    fn connect(&mut self, connection: &mut PeerConnection, role: Role, count: usize) -> anyhow::Result<()> {
+        if let Qps::Shared(backup, qps) = &mut self.qps {
+            let peer: Vec<u8> = exchange(connection, role, &backup.local_info()?.encode())?;
+            backup.connect(&ConnectInfo::decode(&peer)?)?;
+            for _ in 0..count {
+                qps.push(backup.queue_pair(config())?);
             }
-            Role::Responder => {
-                let peer = connection.receive()?;
-                connection.send(&own)?;
-                peer
+        }
+        let connect = match &self.qps {
+            Qps::Shared(_, qps) => qps.iter().map(|qp| qp.local_info().encode()).collect(),
+            Qps::Own(qps) => {
+                let infos = qps.iter().map(|vqp| Ok(vqp.local_info()?.encode()));
+                infos.collect::<anyhow::Result<_>>()?
             }
         };
-        ensure!(peer.connect.len() == self.vqps.len(), "the peer has {} vQPs", peer.connect.len());
+        let own = GroupInfo { connect, region: self.region.remote().encode() };
+        let peer: GroupInfo = exchange(connection, role, &own)?;
+        ensure!(peer.connect.len() == self.qps.len(), "the peer has {} vQPs", peer.connect.len());
         let remote = RemoteRegion::decode(&peer.region)?;
-        for (vqp, info) in self.vqps.iter_mut().zip(&peer.connect) {
-            vqp.connect(&ConnectInfo::decode(info)?)?;
-            vqp.import(&remote)?;
+        match &mut self.qps {
+            Qps::Shared(_, qps) => {
+                for (qp, info) in qps.iter_mut().zip(&peer.connect) {
+                    qp.connect(&BackedQpInfo::decode(info)?)?;
+                    qp.import(&remote)?;
+                }
+            }
+            Qps::Own(vqps) => {
+                for (vqp, info) in vqps.iter_mut().zip(&peer.connect) {
+                    vqp.connect(&ConnectInfo::decode(info)?)?;
+                    vqp.import(&remote)?;
+                }
+            }
         }
         self.remote = Some(remote);
         Ok(())
@@ -133,39 +197,61 @@ impl Group {
     /// Posts an 8-byte WRITE on each vQP.
     fn post_writes(&mut self, value: u64) -> anyhow::Result<()> {
         let Some(remote) = &self.remote else { bail!("the group is not connected") };
-        for (index, vqp) in self.vqps.iter_mut().enumerate() {
+        for index in 0..self.qps.len() {
             let at = remote.at(8 * index as u64);
-            vqp.post_send(SendWr::new(value, SendOp::Write(at), Data::inline(&value.to_ne_bytes())))?;
+            self.qps
+                .post(index, SendWr::new(value, SendOp::Write(at), Data::inline(&value.to_ne_bytes())))?;
         }
         Ok(())
     }
 }
 
+/// Sends a message to the other process and returns its message. They are longer than a socket's buffer, so both processes must not
+/// send at the same time.
+fn exchange<T: Serialize + DeserializeOwned>(
+    connection: &mut PeerConnection,
+    role: Role,
+    own: &T,
+) -> anyhow::Result<T> {
+    if role == Role::Requester {
+        connection.send(own)?;
+    }
+    let peer = connection.receive()?;
+    if role == Role::Responder {
+        connection.send(own)?;
+    }
+    Ok(peer)
+}
+
 /// Opens the vQPs of both processes and connects them.
 fn open(setup: &Setup, connection: &mut PeerConnection, role: Role) -> anyhow::Result<Group> {
     ensure!(setup.count <= MAX_VQPS, "a pair of NICs has room for {MAX_VQPS} vQPs; lower --vqps");
-    let mut group = Group::open(&setup.placement, setup.count)?;
-    group.connect(connection, role)?;
-    // Neither side posts before both are connected.
+    let mut group = Group::open(setup)?;
+    group.connect(connection, role, setup.count)?;
+    while !group.qps.have_rails() {
+        group.qps.sweep(|_| {});
+    }
+    // Neither side posts before both are connected. The backup serves the peer meanwhile.
     connection.send(&())?;
+    while !connection.is_readable()? {
+        group.qps.sweep(|_| {});
+    }
     connection.receive::<()>()?;
     Ok(group)
 }
 
 /// Polls all vQPs until each has completed its WRITE. Returns the time from `since` to each completion, in microseconds.
 fn complete_writes(group: &mut Group, since: Instant) -> anyhow::Result<Vec<f64>> {
-    let count = group.vqps.len();
+    let count = group.qps.len();
     let mut times = Vec::with_capacity(count);
-    let mut completions: Vec<Completion> = Vec::new();
+    let mut failed = None;
     while times.len() < count {
-        for vqp in &mut group.vqps {
-            completions.clear();
-            if vqp.poll(&mut completions) > 0 {
-                if let Some(completion) = completions.iter().find(|completion| !completion.is_success()) {
-                    bail!("a WRITE on one of {count} vQPs failed: {}", completion.outcome);
-                }
-                times.push(since.elapsed().as_secs_f64() * 1e6);
-            }
+        group.qps.sweep(|completion| {
+            failed = failed.or((!completion.is_success()).then_some(completion.outcome));
+            times.push(since.elapsed().as_secs_f64() * 1e6);
+        });
+        if let Some(outcome) = failed {
+            bail!("a WRITE on one of {count} vQPs failed: {outcome}");
         }
         let left = count - times.len();
         ensure!(since.elapsed() < RECOVERY_TIMEOUT, "{left} of {count} vQPs did not recover");
@@ -174,42 +260,84 @@ fn complete_writes(group: &mut Group, since: Instant) -> anyhow::Result<Vec<f64>
 }
 
 pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Row>> {
-    let [local, remote] = args.common.placements();
     let count = args.vqps as usize;
     let bar = progress(3);
     bar.set_message(format!("{count} vQPs"));
-    let mut peer = PeerProcess::start(PEER_ROLE)?;
-    peer.connection.send(&Task::ManyVqps(Setup { count, placement: remote }))?;
-    let (standby, measured) = standby_bytes(count)?;
-    let before = resident()?;
-    let begin = Instant::now();
-    let mut group = open(&Setup { count, placement: local }, &mut peer.connection, Role::Requester)?;
-    let connected = begin.elapsed();
-    let memory = resident()?.saturating_sub(before) as f64 / count as f64;
-    drop(measured);
+    // What a second rail adds to a queue pair.
+    let on_one_rail = measure(args, Backup::Shared, 1)?;
     bar.inc(1);
-    let times = fail_over(&mut group).map_err(|error| run_error(&mut peer, error))?;
+    let shared = measure(args, Backup::Shared, 2)?;
     bar.inc(1);
-    let direct = times.0;
-    let times = times.1;
-    peer.connection.send(&())?;
-    drop(group);
-    peer.wait()?;
+    let standby = standby_bytes(count)?;
+    let own = measure(args, Backup::Own, 2)?;
     bar.finish_and_clear();
     notes.push(format!(
         "vqps: {count} vQPs over two NICs in each process, each with one WRITE in flight when the link of the first rail goes down. \
-         One thread polls all vQPs in turn in each process. Each vQP has its own queue pairs on both rails, which its bytes include."
+         One thread polls all vQPs in turn in each process. They have one backup, or (own) each its own, which its bytes include."
     ));
-    let name = |measure: &str| format!("vqps/{count}/{measure}");
-    let last = times.iter().copied().fold(0.0, f64::max);
-    Ok(vec![
-        row(&name("connect"), "us", &[connected.as_secs_f64() * 1e6]),
-        row(&name("memory"), "B", &[memory]),
-        row(&name("standby"), "B", &[standby]),
-        row(&name("round"), "us", &[direct]),
-        Row { spread: None, ..row(&name("failover"), "us", &times) },
-        row(&name("last"), "us", &[last]),
-    ])
+    let mut rows = shared.rows(&format!("vqps/{count}"), (shared.memory - on_one_rail.memory).max(0.0));
+    rows.extend(own.rows(&format!("vqps/{count}/own"), standby));
+    Ok(rows)
+}
+
+/// The measurements of one kind of backup.
+struct Measured {
+    /// The time in which all were connected, in microseconds.
+    connected: f64,
+    /// The resident bytes of each.
+    memory: f64,
+    /// The time of a WRITE on each without a failure, in microseconds.
+    round: f64,
+    /// The time from the failure to the completion of each, in microseconds. Empty on one rail.
+    recovered: Vec<f64>,
+}
+
+impl Measured {
+    fn rows(&self, prefix: &str, standby: f64) -> Vec<Row> {
+        let name = |measure: &str| format!("{prefix}/{measure}");
+        let last = self.recovered.iter().copied().fold(0.0, f64::max);
+        vec![
+            row(&name("connect"), "us", &[self.connected]),
+            row(&name("memory"), "B", &[self.memory]),
+            row(&name("standby"), "B", &[standby]),
+            row(&name("round"), "us", &[self.round]),
+            Row { spread: None, ..row(&name("failover"), "us", &self.recovered) },
+            row(&name("last"), "us", &[last]),
+        ]
+    }
+}
+
+/// Returns the resident bytes that a second rail adds to a vQP with a backup of its own.
+fn standby_bytes(count: usize) -> anyhow::Result<f64> {
+    let nics = NicPlacement::default().open()?;
+    let domains = [domain(&nics[..1])?, domain(&nics)?];
+    let before = resident()?;
+    let _on_one_rail = build_vqps(&domains[0], count)?;
+    let between = resident()?;
+    let _on_two_rails = build_vqps(&domains[1], count)?;
+    let [one, two] = [between.saturating_sub(before), resident()?.saturating_sub(between)];
+    Ok(two.saturating_sub(one) as f64 / count as f64)
+}
+
+/// Connects the queue pairs of two processes, and fails the first of two rails.
+fn measure(args: &Args, backup: Backup, rails: usize) -> anyhow::Result<Measured> {
+    let [local, remote] = args.common.placements();
+    let setup = |placement| Setup { count: args.vqps as usize, backup, rails, placement };
+    let mut peer = PeerProcess::start(PEER_ROLE)?;
+    peer.connection.send(&Task::ManyVqps(setup(remote)))?;
+    let before = resident()?;
+    let begin = Instant::now();
+    let mut group = open(&setup(local), &mut peer.connection, Role::Requester)?;
+    let connected = begin.elapsed().as_secs_f64() * 1e6;
+    let memory = resident()?.saturating_sub(before) as f64 / args.vqps as f64;
+    let (round, recovered) = match rails {
+        1 => (0.0, Vec::new()),
+        _ => fail_over(&mut group).map_err(|error| run_error(&mut peer, error))?,
+    };
+    peer.connection.send(&())?;
+    drop(group);
+    peer.wait()?;
+    Ok(Measured { connected, memory, round, recovered })
 }
 
 /// Fails the first rail of all vQPs with a WRITE in flight on each. Returns the time of a round of WRITEs without a failure, and
@@ -231,12 +359,8 @@ fn fail_over(group: &mut Group) -> anyhow::Result<(f64, Vec<f64>)> {
 /// Runs the second process: polls all vQPs until the first process is done.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     let mut group = open(setup, connection, Role::Responder)?;
-    let mut completions = Vec::new();
     for sweep in 0_u32.. {
-        for vqp in &mut group.vqps {
-            vqp.poll(&mut completions);
-        }
-        completions.clear();
+        group.qps.sweep(|_| {});
         if sweep.is_multiple_of(SWEEPS_PER_CHECK) && connection.is_readable()? {
             break;
         }

@@ -32,6 +32,15 @@ const NOT_CONNECTED: Error = Error::Invalid("this queue pair is not connected ye
 /// The maximum number of completions taken from the queue pair at once.
 const POLL_BATCH: usize = 32;
 
+/// The failure of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    /// A request was invalid.
+    Refused,
+    /// The queue pair failed although all requests are valid.
+    Failed(Cause),
+}
+
 /// A reliable connection with one queue pair and a [`SharedBackup`].
 ///
 /// It keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. It has no windows, completion log, mode durable or shared
@@ -64,6 +73,8 @@ pub struct BackedQp {
     /// The last `Resumed` message, if it came before this end had fenced its queue pair.
     early_resume: Option<(u16, u32)>,
     ready: VecDeque<Completion>,
+    /// A failure that is to be handled after the completions.
+    trouble: Option<Trouble>,
     schedule: MaintenanceSchedule,
     termination: Termination,
     wcs: Vec<Wc>,
@@ -109,6 +120,7 @@ impl BackedQp {
             awaited_resume: None,
             early_resume: None,
             ready: VecDeque::new(),
+            trouble: None,
             schedule: MaintenanceSchedule::new(),
             termination: Termination::default(),
             wcs: Vec::new(),
@@ -272,6 +284,11 @@ impl BackedQp {
     /// Handles the completions of the own queue pair: one batch, or all while it is fenced, because the peer waits for the fence.
     fn poll_own(&mut self) {
         while self.poll_batch() && self.own.as_ref().is_some_and(|own| own.fence.is_draining()) {}
+        if self.trouble.is_some() {
+            let backup = Arc::clone(&self.backup);
+            self.handle_trouble(&mut backup.lock());
+        }
+        self.flush_if_closed();
     }
 
     /// Handles a batch of completions of the own queue pair. Returns whether there may be more.
@@ -280,22 +297,15 @@ impl BackedQp {
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
         let polled = own.poll(POLL_BATCH, &mut wcs);
-        let is_full_batch = wcs.len() == POLL_BATCH;
         if wcs.is_empty() {
-            if let Some(nic_alive) = own.fence.on_empty_poll() {
-                let backup = Arc::clone(&self.backup);
-                self.finish_fence(&mut backup.lock(), nic_alive);
-            }
-        } else {
-            self.termination.begin_batch();
-            wcs.iter().for_each(|wc| self.on_completion(wc));
-            self.termination.end_batch();
+            own.is_emptied = own.is_emptied.or(own.fence.on_empty_poll());
         }
+        wcs.iter().for_each(|wc| self.on_completion(wc));
+        let is_full_batch = wcs.len() == POLL_BATCH;
         self.wcs = wcs;
         if polled.is_err() {
-            self.report_failure(Cause::Device);
+            self.trouble.get_or_insert(Trouble::Failed(Cause::Device));
         }
-        self.flush_if_closed();
         is_full_batch
     }
 
@@ -310,7 +320,7 @@ impl BackedQp {
             }
             status if is_recv && status != WcStatus::Flushed => {
                 self.recv.on_error(wc, &mut self.ready);
-                self.close_with(CloseReason::RequestError);
+                self.trouble.get_or_insert(Trouble::Refused);
             }
             status => self.on_flush_or_error(wc, status),
         }
@@ -322,34 +332,33 @@ impl BackedQp {
         // The other errors result from the fence and the closing.
         let is_decided =
             !matches!(status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
-        if let Some(reason) = self.termination.reason() {
-            if is_decided {
-                self.send.on_request_error(wc.wr_id, status, UnresolvedError::Undecided(reason));
-            }
-            return;
-        }
         if is_decided {
-            let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
-            self.send.on_request_error(wc.wr_id, status, undecided);
-            self.close_with(CloseReason::RequestError);
+            let reason = self.termination.reason().unwrap_or(CloseReason::RequestError);
+            self.send.on_request_error(wc.wr_id, status, UnresolvedError::Undecided(reason));
+            self.trouble.get_or_insert(Trouble::Refused);
         } else if own.fence.is_idle() {
             // A flush without another error: a request of the peer was invalid, or the device failed.
-            match own.take_error(&self.domain).filter(|_| status == WcStatus::Flushed) {
-                Some(event) => {
-                    self.termination.set_qp_error_event(event, own.qp().qpn());
-                    self.close_with(CloseReason::RequestError);
-                }
-                None => self.report_failure(Cause::Completion(status)),
+            let event = own.take_error(&self.domain).filter(|_| status == WcStatus::Flushed);
+            if let Some(event) = event {
+                self.termination.set_qp_error_event(event, own.qp().qpn());
             }
+            let failed = Trouble::Failed(Cause::Completion(status));
+            self.trouble.get_or_insert(if event.is_some() { Trouble::Refused } else { failed });
         }
     }
 
-    /// Reports to the backup that the own queue pair failed, so that the backup moves.
-    fn report_failure(&mut self, cause: Cause) {
-        let Some(own) = &mut self.own else { return };
-        if own.fence.is_idle() && !core::mem::replace(&mut own.is_failure_reported, true) {
-            let epoch = own.epoch;
-            self.backup.lock().report_failure(epoch, cause);
+    /// Closes the queue pair because of an invalid request, or reports to the backup that the own queue pair failed, so that the backup moves.
+    fn handle_trouble(&mut self, state: &mut State) {
+        match self.trouble.take() {
+            Some(Trouble::Refused) => self.close_locked(state, CloseReason::RequestError),
+            Some(Trouble::Failed(cause)) => {
+                if let Some(own) = self.own.as_mut().filter(|own| own.fence.is_idle())
+                    && !core::mem::replace(&mut own.is_failure_reported, true)
+                {
+                    state.report_failure(own.epoch, cause);
+                }
+            }
+            None => {}
         }
     }
 
@@ -419,10 +428,15 @@ impl BackedQp {
             Step::Fence => {
                 self.uses_own = false;
                 let now = self.now();
-                match self.own.as_mut().map(|own| own.drive_fence(now)) {
-                    Some(Fenced::Done { nic_alive }) => self.finish_fence(state, nic_alive),
-                    Some(Fenced::Failed) => self.close_locked(state, CloseReason::Unfenced),
-                    Some(Fenced::Pending) | None => return false,
+                let mut fenced = self.drive_fence(now);
+                if fenced == Fenced::Pending {
+                    while self.poll_batch() {}
+                    fenced = self.drive_fence(now);
+                }
+                match fenced {
+                    Fenced::Done { nic_alive } => self.finish_fence(state, nic_alive),
+                    Fenced::Failed => self.close_locked(state, CloseReason::Unfenced),
+                    Fenced::Pending => return false,
                 }
             }
             Step::Decide(evidence) => self.decide(state, &evidence),
@@ -440,6 +454,10 @@ impl BackedQp {
             Step::Close => self.close_locked(state, CloseReason::PeerClosed),
         }
         true
+    }
+
+    fn drive_fence(&mut self, now: Time) -> Fenced {
+        self.own.as_mut().map_or(Fenced::Pending, |own| own.drive_fence(now))
     }
 
     /// Passes the evidence of the fenced queue pair on to the peer.
@@ -490,6 +508,10 @@ impl BackedQp {
     }
 
     fn create(&mut self, state: &mut State, rail: u8) -> bool {
+        let needs_it = self.send.ledger().next_pending().is_some_and(|(wr, _)| !is_granted(wr, &self.grants));
+        if !needs_it && state.defers_own_qps(self.now()) {
+            return false;
+        }
         self.own = None; // the fenced queue pair has no use any more
         let Some((_, epoch, _)) = state.binding() else { return false };
         // An error may be a temporary lack of resources, or the NIC has failed and the backup is about to move.
@@ -529,10 +551,14 @@ impl BackedQp {
             let Some(own) = self.own.as_ref().filter(|own| own.fence.is_idle()) else { return };
             match self.send.post(own.qp(), own.rail, own.epoch, &self.domain, false) {
                 Ok(()) => {}
-                Err(PostFailure::Device) => self.report_failure(Cause::Device),
-                Err(PostFailure::Request) => self.close_with(CloseReason::RequestError),
+                Err(failure) => {
+                    self.trouble.get_or_insert(match failure {
+                        PostFailure::Device => Trouble::Failed(Cause::Device),
+                        PostFailure::Request => Trouble::Refused,
+                    });
+                }
             }
-            return;
+            return; // the next poll handles the trouble
         }
         let mut state = self.backup.lock();
         if !state.with_core(self.id, |core| core.may_use_backup()).unwrap_or(false) {
@@ -589,7 +615,7 @@ impl BackedQp {
         {
             wcs.drain(..).for_each(|wc| self.on_completion(&wc));
         }
-        self.own = None;
+        (self.own, self.trouble) = (None, None);
         self.send.abandon(UnresolvedError::Undecided(reason), &mut self.ready);
         self.recv.release_held(None, &mut self.ready);
         self.recv.flush(&mut self.ready);

@@ -22,6 +22,8 @@ pub(super) struct OwnQp {
     /// Whether the failure of the queue pair was reported to the backup.
     pub(super) is_failure_reported: bool,
     pub(super) fence: Fence,
+    /// Whether the NIC is alive, when the completion queue of a queue pair without markers has been emptied.
+    pub(super) is_emptied: Option<bool>,
 }
 
 /// The result of a fence.
@@ -51,7 +53,15 @@ impl OwnQp {
         let qp = DataQp::create(&domain.nics()[rail], config, psn)?;
         let _ = domain.take_qp_error(rail, qp.qpn()); // discards the events of an earlier queue pair
         let fence = Fence::new();
-        Ok(OwnQp { qp, rail, epoch, is_connected: false, is_failure_reported: false, fence })
+        Ok(OwnQp {
+            qp,
+            rail,
+            epoch,
+            is_connected: false,
+            is_failure_reported: false,
+            fence,
+            is_emptied: None,
+        })
     }
 
     pub(super) fn qp(&self) -> &DataQp {
@@ -82,6 +92,9 @@ impl OwnQp {
 
     /// Begins or continues the fence.
     pub(super) fn drive_fence(&mut self, now: Time) -> Fenced {
+        if let Some(nic_alive) = self.is_emptied {
+            return Fenced::Done { nic_alive };
+        }
         let step = match self.fence.is_idle() {
             true => self.fence.start(&self.qp, now),
             false => self.fence.drive(&self.qp, now),

@@ -1,10 +1,11 @@
 //! The backup of a process pair: the virtual queue pair, its members, and the messages and operations in flight on it.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mitra_verbs::{Access, Gid, Key, Mtu, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use mitra_verbs::{Access, Gid, Key, Mtu, SendFlags, SendOp, SendWr, Time, WcOpcode, WcStatus};
 
 use super::member::Member;
 use super::message::{Body, Grant, MAX_MESSAGE_LEN, MemberId, Message};
@@ -22,6 +23,8 @@ const RESERVED_SENDS: usize = 16;
 /// The number of operations after which the backup posts them as a list.
 const OPS_PER_LIST: u32 = 16;
 
+/// The longest time after a move for which members make no queue pairs, so that the operations of all others complete first.
+const OWN_QP_DELAY: Duration = Duration::from_millis(50);
 /// The maximum number of grants for a peer that is not known yet.
 const MAX_EARLY_GRANTS: usize = 64;
 
@@ -83,6 +86,8 @@ pub(super) struct State {
     pushed: u32,
     /// The epoch of the backup that the members know.
     epoch: u16,
+    /// The time at which that epoch began.
+    moved_at: Time,
     completions: Vec<Completion>,
     rejected: u64,
 }
@@ -99,6 +104,7 @@ impl State {
             unsent: VecDeque::new(),
             pushed: 0,
             epoch: 0,
+            moved_at: Time::ZERO,
             completions: Vec::new(),
             rejected: 0,
         }
@@ -293,13 +299,19 @@ impl State {
         slots.filter_map(|(i, slot)| Some((i, slot.member.as_deref_mut()?)))
     }
 
+    /// Returns whether members that can use the backup are to make their queue pairs later: others still recover, and the backup carries
+    /// their operations.
+    pub(super) fn defers_own_qps(&self, now: Time) -> bool {
+        !self.posted.is_empty() && now.saturating_since(self.moved_at) < OWN_QP_DELAY
+    }
+
     /// Tells all members when the backup has moved.
     fn publish_epoch(&mut self) {
         let Some((_, epoch, rail)) = self.binding() else { return };
         if self.epoch == epoch {
             return;
         }
-        self.epoch = epoch;
+        (self.epoch, self.moved_at) = (epoch, self.backup.datapath.now());
         for (_, tenant) in self.tenants() {
             tenant.core.on_epoch(epoch, rail);
             tenant.attention.store(true, Ordering::Release);
