@@ -287,6 +287,11 @@ impl Ledger {
         Some(Posting { wr: &op.wr, log_seq })
     }
 
+    /// Returns whether an operation is posted and has not ended.
+    pub fn has_in_flight(&self) -> bool {
+        self.ops.iter().any(|op| op.state == State::InFlight)
+    }
+
     /// Returns the next pending operation, and what happens to it if it is a WRITE without evidence. The limits on operations in flight may not allow
     /// to post it.
     pub fn next_pending(&self) -> Option<(&SendWr, WritePolicy)> {

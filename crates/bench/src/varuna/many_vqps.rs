@@ -290,6 +290,8 @@ struct Measured {
     round: f64,
     /// The time from the failure to the completion of each, in microseconds. Empty on one rail.
     recovered: Vec<f64>,
+    /// The queue pairs. They keep their memory, so that it does not serve the next measurement.
+    _group: Group,
 }
 
 impl Measured {
@@ -335,9 +337,8 @@ fn measure(args: &Args, backup: Backup, rails: usize) -> anyhow::Result<Measured
         _ => fail_over(&mut group).map_err(|error| run_error(&mut peer, error))?,
     };
     peer.connection.send(&())?;
-    drop(group);
     peer.wait()?;
-    Ok(Measured { connected, memory, round, recovered })
+    Ok(Measured { connected, memory, round, recovered, _group: group })
 }
 
 /// Fails the first rail of all vQPs with a WRITE in flight on each. Returns the time of a round of WRITEs without a failure, and

@@ -53,6 +53,11 @@ impl ReceiveQueue {
         self.wrs.len()
     }
 
+    /// Returns whether receives are posted on a queue pair and have not completed.
+    pub(super) fn is_posted(&self) -> bool {
+        self.posted > 0
+    }
+
     /// The rail on which the receives are posted.
     pub(super) fn rail(&self) -> usize {
         self.rail

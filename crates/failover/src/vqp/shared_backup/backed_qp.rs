@@ -164,7 +164,7 @@ impl BackedQp {
         Ok(())
     }
 
-    /// Posts a send with the configured [`WritePolicy`], and returns its sequence number. While the queue pair has no rail, a WRITE or READ of
+    /// Posts a send with the configured [`WritePolicy`](crate::WritePolicy), and returns its sequence number. While the queue pair has no rail, a WRITE or READ of
     /// memory that the peer has granted goes over the backup, and other sends wait.
     ///
     /// # Errors
@@ -366,8 +366,8 @@ impl BackedQp {
     fn run(&mut self) {
         let backup = Arc::clone(&self.backup);
         let mut state = backup.lock();
-        self.attention.store(false, Ordering::Release);
-        state.drive();
+        let has_news = self.attention.swap(false, Ordering::AcqRel);
+        state.drive_for_member(has_news);
         for event in state.take_events(self.id) {
             self.on_event(event);
         }
@@ -457,7 +457,8 @@ impl BackedQp {
     }
 
     fn drive_fence(&mut self, now: Time) -> Fenced {
-        self.own.as_mut().map_or(Fenced::Pending, |own| own.drive_fence(now))
+        let has_requests = self.send.ledger().has_in_flight() || self.recv.is_posted();
+        self.own.as_mut().map_or(Fenced::Pending, |own| own.drive_fence(now, has_requests))
     }
 
     /// Passes the evidence of the fenced queue pair on to the peer.

@@ -120,6 +120,11 @@ impl Member {
             && !self.own.as_ref().is_some_and(is_ready)
     }
 
+    /// Returns whether this end has not left a queue pair of an earlier epoch yet.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.left.is_some()
+    }
+
     /// Returns whether nothing is to be done: this end posts on its own queue pair.
     pub(crate) fn is_calm(&self) -> bool {
         self.uses_own() && self.left.is_none() && !self.is_peer_closed

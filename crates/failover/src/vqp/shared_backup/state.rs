@@ -25,6 +25,10 @@ const OPS_PER_LIST: u32 = 16;
 
 /// The longest time after a move for which members make no queue pairs, so that the operations of all others complete first.
 const OWN_QP_DELAY: Duration = Duration::from_millis(50);
+/// One poll in this many of members with news drives the backup.
+const POLLS_PER_DRIVE: u32 = 4;
+/// The number of messages that are sent although others are in flight.
+const MESSAGES_PER_SEND: usize = 64;
 /// The maximum number of grants for a peer that is not known yet.
 const MAX_EARLY_GRANTS: usize = 64;
 
@@ -84,8 +88,12 @@ pub(super) struct State {
     unsent: VecDeque<(u32, u32)>,
     /// The number of operations that were pushed since the last list was posted.
     pushed: u32,
+    /// The number of polls of members.
+    polls: u32,
     /// The epoch of the backup that the members know.
     epoch: u16,
+    /// The number of members that have not left the queue pair of an earlier epoch yet.
+    leaving: usize,
     /// The time at which that epoch began.
     moved_at: Time,
     completions: Vec<Completion>,
@@ -103,7 +111,9 @@ impl State {
             posted: VecDeque::new(),
             unsent: VecDeque::new(),
             pushed: 0,
+            polls: 0,
             epoch: 0,
+            leaving: 0,
             moved_at: Time::ZERO,
             completions: Vec::new(),
             rejected: 0,
@@ -171,7 +181,8 @@ impl State {
     pub(super) fn remove(&mut self, id: MemberId) {
         self.flush_member(id);
         if let Some(slot) = self.slots.get_mut(id.slot as usize).filter(|slot| slot.instance == id.instance) {
-            slot.member = None;
+            let was_leaving = slot.member.take().is_some_and(|tenant| tenant.core.is_leaving());
+            self.leaving -= usize::from(was_leaving);
             if let Some(next) = slot.instance.checked_add(1) {
                 slot.instance = next;
                 self.free.push(id.slot);
@@ -195,9 +206,13 @@ impl State {
 
     /// Calls `act` with the state machine of a member, and queues the messages that it sends.
     pub(super) fn with_core<T>(&mut self, id: MemberId, act: impl FnOnce(&mut Member) -> T) -> Option<T> {
-        let result = self.tenant(id).map(|tenant| act(&mut tenant.core));
+        let tenant = self.tenant(id)?;
+        let was_leaving = tenant.core.is_leaving();
+        let result = act(&mut tenant.core);
+        let is_leaving = tenant.core.is_leaving();
+        self.leaving = self.leaving + usize::from(is_leaving) - usize::from(was_leaving);
         self.flush_member(id);
-        result
+        Some(result)
     }
 
     /// Takes what happened to a member.
@@ -260,6 +275,14 @@ impl State {
         }
     }
 
+    /// Drives the backup from a poll of a member. While members have news, which takes them time, only one poll in [`POLLS_PER_DRIVE`] does.
+    pub(super) fn drive_for_member(&mut self, has_news: bool) {
+        self.polls = self.polls.wrapping_add(1);
+        if !has_news || self.polls.is_multiple_of(POLLS_PER_DRIVE) {
+            self.drive();
+        }
+    }
+
     /// Drives the backup: moves it if a rail fails, handles and sends messages, and passes on the outcomes of operations.
     pub(super) fn drive(&mut self) {
         let mut completions = core::mem::take(&mut self.completions);
@@ -283,8 +306,10 @@ impl State {
         if self.backup.is_halted() && self.backup.outstanding() == 0 {
             self.backup.resume();
         }
-        self.send_messages();
-        if self.pushed > 0 {
+        // What is posted one by one costs a system call each. So operations and messages wait for others while some are in flight.
+        let is_idle = self.posted.len() == self.pushed as usize;
+        self.send_messages(is_idle);
+        if self.pushed > 0 && is_idle {
             self.post_pushed();
         }
     }
@@ -302,7 +327,8 @@ impl State {
     /// Returns whether members that can use the backup are to make their queue pairs later: others still recover, and the backup carries
     /// their operations.
     pub(super) fn defers_own_qps(&self, now: Time) -> bool {
-        !self.posted.is_empty() && now.saturating_since(self.moved_at) < OWN_QP_DELAY
+        let is_recovering = self.leaving > 0 || !self.posted.is_empty();
+        is_recovering && now.saturating_since(self.moved_at) < OWN_QP_DELAY
     }
 
     /// Tells all members when the backup has moved.
@@ -312,10 +338,13 @@ impl State {
             return;
         }
         (self.epoch, self.moved_at) = (epoch, self.backup.datapath.now());
+        let mut leaving = 0;
         for (_, tenant) in self.tenants() {
             tenant.core.on_epoch(epoch, rail);
+            leaving += usize::from(tenant.core.is_leaving());
             tenant.attention.store(true, Ordering::Release);
         }
+        self.leaving = leaving;
     }
 
     /// Handles the completion of a request that this end posted.
@@ -405,15 +434,15 @@ impl State {
         self.flush_member(id);
     }
 
-    /// Posts the messages in the outbox, as many in a SEND as fit.
-    fn send_messages(&mut self) {
+    /// Posts the messages in the outbox, as many in a SEND as fit. Posts one that is not full only if `flush` is set.
+    fn send_messages(&mut self, flush: bool) {
         while let Some((buffer, len)) = self.unsent.pop_front() {
             if !self.send_buffer(buffer, len) {
                 self.unsent.push_front((buffer, len));
                 return;
             }
         }
-        while !self.outbox.is_empty() && self.buffers.has_free() && !self.backup.is_halted() {
+        while self.is_message_due(flush) && self.buffers.has_free() && !self.backup.is_halted() {
             let mut bytes = Vec::new();
             while bytes.len() + MAX_MESSAGE_LEN <= BUFFER_LEN
                 && let Some(message) = self.outbox.pop_front()
@@ -427,6 +456,11 @@ impl State {
                 return;
             }
         }
+    }
+
+    /// Returns whether the outbox fills a SEND, or has a message and `flush` is set.
+    fn is_message_due(&self, flush: bool) -> bool {
+        self.outbox.len() >= MESSAGES_PER_SEND || flush && !self.outbox.is_empty()
     }
 
     /// Posts a SEND of a buffer. Returns false if the backup does not accept it.
