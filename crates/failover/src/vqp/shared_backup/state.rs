@@ -21,7 +21,7 @@ use crate::vqp::{Cause, VirtualQp};
 /// The number of entries of the backup's send queue that operations leave to messages.
 const RESERVED_SENDS: usize = 16;
 /// The number of operations after which the backup posts them as a list.
-const OPS_PER_LIST: u32 = 16;
+const OPS_PER_LIST: usize = 16;
 
 /// The longest time after a move for which members make no queue pairs, so that the operations of all others complete first.
 const OWN_QP_DELAY: Duration = Duration::from_millis(50);
@@ -86,8 +86,6 @@ pub(super) struct State {
     posted: VecDeque<Posted>,
     /// Messages that were not executed because of an error before them: they are sent again first.
     unsent: VecDeque<(u32, u32)>,
-    /// The number of operations that were pushed since the last list was posted.
-    pushed: u32,
     /// The number of polls of members.
     polls: u32,
     /// The epoch of the backup that the members know.
@@ -110,7 +108,6 @@ impl State {
             buffers,
             posted: VecDeque::new(),
             unsent: VecDeque::new(),
-            pushed: 0,
             polls: 0,
             epoch: 0,
             leaving: 0,
@@ -254,16 +251,15 @@ impl State {
             return false;
         }
         self.posted.push_back(Posted::Op { member, seq });
-        self.pushed += 1;
-        if self.pushed >= OPS_PER_LIST {
-            self.post_pushed();
+        if self.unposted() >= OPS_PER_LIST {
+            self.backup.post_pending_sends();
         }
         true
     }
 
-    fn post_pushed(&mut self) {
-        self.pushed = 0;
-        self.backup.post_pending_sends();
+    /// The number of requests that the backup has not posted yet.
+    fn unposted(&self) -> usize {
+        self.backup.datapath.send().ledger().unposted()
     }
 
     /// Reports that the queue pair of a member failed in an epoch, although the request was valid. The backup then moves.
@@ -307,10 +303,10 @@ impl State {
             self.backup.resume();
         }
         // What is posted one by one costs a system call each. So operations and messages wait for others while some are in flight.
-        let is_idle = self.posted.len() == self.pushed as usize;
+        let is_idle = self.posted.len() <= self.unposted();
         self.send_messages(is_idle);
-        if self.pushed > 0 && is_idle {
-            self.post_pushed();
+        if self.unposted() > 0 && is_idle {
+            self.backup.post_pending_sends();
         }
     }
 
@@ -471,7 +467,7 @@ impl State {
             return false;
         }
         self.posted.push_back(Posted::Message { buffer, len });
-        self.post_pushed();
+        self.backup.post_pending_sends();
         true
     }
 }
