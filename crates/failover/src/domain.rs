@@ -6,12 +6,13 @@ use smallvec::SmallVec;
 
 use crate::activity::{Activity, Counters};
 use crate::data_qp;
-use crate::memory_region::{RemoteRegion, VirtualMr};
+use crate::memory_region::VirtualMr;
 use crate::negotiation::MAX_RAILS;
 use crate::telemetry::Telemetry;
 
 mod control_endpoint;
 mod events;
+mod grants;
 mod reregistration;
 mod shared_home;
 mod windows;
@@ -39,6 +40,8 @@ pub struct Domain {
     memory: Mutex<Vec<Registered>>,
     /// The memory windows, in no order.
     windows: Mutex<Vec<windows::Window>>,
+    /// The keys of single queue pairs.
+    grants: grants::Grants,
     /// The number of vQPs that were made in this domain.
     owners: AtomicU64,
     /// The events that were consumed, shared with the domains that [`Domain::with_own_pds`] makes.
@@ -110,6 +113,7 @@ impl Domain {
             control,
             memory: Mutex::default(),
             windows: Mutex::default(),
+            grants: Mutex::default(),
             owners: AtomicU64::new(0),
             events: Arc::default(),
             counters: Arc::default(),
@@ -142,7 +146,8 @@ impl Domain {
         let (memory, windows, owners) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
         let home = Arc::clone(&self.home);
         let control = control_endpoint::none_yet(nics.len());
-        Ok(Arc::new(Domain { nics, memory, windows, owners, events, counters, home, control }))
+        let grants = Mutex::default();
+        Ok(Arc::new(Domain { nics, memory, windows, grants, owners, events, counters, home, control }))
     }
 
     /// Returns the number of open vQPs and of failovers, over this domain and all domains that share its NICs by
@@ -247,8 +252,8 @@ impl Domain {
     /// and new work requests cannot name the memory.
     pub fn deregister(&self, mr: &VirtualMr) -> Result<()> {
         self.check_unbound(mr.primary().id)?;
-        let mut first = Ok(());
         let mut revocations = 0;
+        let mut first = self.revoke_grants_to(mr.primary().rkey);
         for (nic, mr) in self.nics.iter().zip(mr.registrations()) {
             let Some(mr) = mr else { continue };
             revocations += 1;
@@ -274,13 +279,6 @@ impl Domain {
         let is_used = |key| table.iter().any(|r| r.mr.registrations()[rail].is_some_and(|mr| mr.lkey == key));
         let unused = (0..=u32::MAX).map(|i| Key(sge.key.0.wrapping_add(i))).find(|key| !is_used(*key));
         Sge { key: unused.unwrap_or(sge.key), ..sge }
-    }
-
-    /// Returns the registered memory whose primary rkey is `rkey`, and the access to it.
-    pub(crate) fn memory_of_rkey(&self, rkey: Key) -> Option<(RemoteRegion, Access)> {
-        let table = lock(&self.memory);
-        let found = table.iter().find(|r| r.mr.primary().rkey == rkey)?;
-        Some((found.mr.remote(), found.access))
     }
 
     /// Copies `bytes` into registered memory, entry by entry. Returns false if the entries are too short, or if the key of some of the bytes

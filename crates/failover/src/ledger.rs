@@ -119,6 +119,8 @@ pub struct Ledger {
     completed: Completed,
     durable: Durable,
     drain: Drain,
+    /// The operation in flight that was refused, see [`Ledger::refuse`].
+    refused: Option<(u64, WcStatus)>,
     /// Whether an operation ended in an error. If so, nothing is posted until the application resumes.
     halted: bool,
 }
@@ -144,6 +146,7 @@ impl Ledger {
             completed: Completed::default(),
             durable: Durable::default(),
             drain: Drain::default(),
+            refused: None,
             halted: false,
         }
     }
@@ -317,6 +320,18 @@ impl Ledger {
             op.state = State::Done(op.outcome_if_not_sent(UnresolvedError::Indeterminate));
         }
         self.halted = true;
+    }
+
+    /// Records that the responder or the local NIC refused an operation in flight, which stopped the queue pair. The next decision ends it with this
+    /// status, and does not halt the queue. The operations before it have succeeded.
+    pub fn refuse(&mut self, seq: u64, status: WcStatus) {
+        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
+        if self.ops.get(index).is_some_and(|op| op.state == State::InFlight) && self.refused.is_none() {
+            self.refused = Some((seq, status));
+            for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
+                before.state = State::Done(Outcome::Success);
+            }
+        }
     }
 
     /// Begins an epoch on a queue pair whose first packet has the PSN `psn`. No operation is in flight.

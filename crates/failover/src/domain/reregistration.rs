@@ -24,6 +24,7 @@ impl Domain {
     ) -> Result<VirtualMr> {
         let primary = mr.primary();
         self.check_unbound(primary.id)?;
+        self.revoke_grants_to(primary.rkey)?;
         let moves = !std::ptr::eq(self, to);
         let (old_memory, old_access) = {
             let table = lock(&self.memory);

@@ -97,7 +97,7 @@ impl Ledger {
         let in_flight = self.in_flight();
         let ops: Vec<InFlight> = in_flight.iter().map(|(_, op)| *op).collect();
         let kinds = || ops.iter().map(|op| op.kind).collect::<Vec<_>>();
-        let (verdicts, plans) = match input.policy {
+        let (verdicts, mut plans) = match input.policy {
             _ if self.service == Service::Unreliable => (Vec::new(), plan_unreliable(&kinds())),
             Policy::Exact => {
                 let verdicts =
@@ -121,9 +121,14 @@ impl Ledger {
             }
             _ => (Vec::new(), plan_baseline(input.policy, &kinds())),
         };
-        let mut stats = self.stats(&in_flight, &verdicts, &plans, input.evidence.lacks_receive);
         let halted =
             plans.iter().any(|p| matches!(p, Plan::End(Outcome::Failed(_) | Outcome::Unresolved(_))));
+        if let Some((seq, status)) = self.refused.take()
+            && let Some(at) = ops.iter().position(|op| op.seq == seq)
+        {
+            plans[at] = Plan::End(Outcome::Failed(status));
+        }
+        let mut stats = self.stats(&in_flight, &verdicts, &plans, input.evidence.lacks_receive);
         for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
             let maybe_began = matches!(verdicts.get(n), Some(Verdict::Torn(_) | Verdict::Ambiguous));
             let op = &mut self.ops[i];

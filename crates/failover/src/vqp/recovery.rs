@@ -38,6 +38,8 @@ pub(super) struct Recovery {
     report: ReportRecorder,
     futile_moves: FutileMoveDetector,
     termination: Termination,
+    /// Whether an invalid request ends alone, and the queue pair that it has stopped is replaced. Otherwise the vQP closes.
+    survives_refusals: bool,
     /// The completions of a poll. The list keeps its allocation between polls.
     wcs: Vec<Wc>,
 }
@@ -50,6 +52,7 @@ impl Recovery {
             report: ReportRecorder::new(telemetry),
             futile_moves: FutileMoveDetector::default(),
             termination: Termination::default(),
+            survives_refusals: false,
             wcs: Vec::new(),
         }
     }
@@ -57,6 +60,11 @@ impl Recovery {
     /// Starts the control protocol, once the vQP is connected.
     pub(super) fn start_control(&mut self, control: ControlProtocol) {
         self.control = Some(control);
+    }
+
+    /// Makes an invalid request end alone, because the requests of the vQP are those of several users.
+    pub(super) fn survive_refusals(&mut self) {
+        self.survives_refusals = true;
     }
 
     pub(super) fn control(&self) -> Option<&ControlProtocol> {
@@ -266,6 +274,10 @@ impl Recovery {
                     self.rail_failed(dp, rail, Cause::Completion(wc.status));
                 }
             }
+            status if self.survives_refusals => {
+                dp.send_mut().refuse(wc.wr_id, status);
+                self.rail_failed(dp, rail, Cause::Completion(status));
+            }
             status => {
                 let seq = wc.wr_id;
                 let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
@@ -400,6 +412,10 @@ impl Recovery {
     /// Closes the vQP if an event reports an error of the queue pair of this rail. Returns whether there was such an event.
     fn close_on_qp_error(&mut self, dp: &mut Datapath, rail: usize) -> bool {
         let Some(event) = dp.domain().take_qp_error(rail, dp.rails().get(rail).qpn()) else { return false };
+        if self.survives_refusals {
+            self.rail_failed(dp, rail, Cause::Completion(WcStatus::Flushed));
+            return true;
+        }
         self.termination.set_qp_error_event(event, dp.rails().qpn());
         self.close(dp, CloseReason::RequestError);
         true

@@ -168,20 +168,28 @@ impl SendQueue {
         }
     }
 
-    /// Posts the next pending operations with `post`, which returns false if it does not accept an operation. Stops at the first one for which
-    /// `accepts` returns false.
+    /// Posts the next pending operations with `post`, which returns false if it does not accept an operation, after their translation. Stops at
+    /// the first one for which `translate` returns `None`.
     pub(super) fn post_with(
         &mut self,
-        accepts: impl Fn(&SendWr) -> bool,
+        translate: impl Fn(&SendWr) -> Option<SendWr>,
         mut post: impl FnMut(SendWr, WritePolicy) -> bool,
     ) {
-        while let Some((wr, write_policy)) = self.ledger.next_pending().filter(|(wr, _)| accepts(wr)) {
-            let wr = wr.clone();
+        while let Some((wr, write_policy)) = self.ledger.next_pending()
+            && let Some(wr) = translate(wr)
+        {
             let Some(posting) = self.ledger.next_posting() else { return };
             let seq = posting.wr.wr_id;
             if !post(wr, write_policy) {
                 return self.ledger.unpost_from(seq);
             }
+        }
+    }
+
+    /// See [`Ledger::refuse`].
+    pub(super) fn refuse(&mut self, id: u64, status: WcStatus) {
+        if id & wr_id_flags::LOG == 0 {
+            self.ledger.refuse(id, status);
         }
     }
 

@@ -1,13 +1,17 @@
 //! Queue pairs with a shared backup: whatever rails fail, every operation is executed exactly once, and every
 //! reported outcome is true.
 
+mod pair;
 mod run;
 
 use core::time::Duration;
 
+use mitra_failover::{BackedQp, CloseReason, Outcome};
 use mitra_sim::workload::Verdict;
 use mitra_sim::{Failure, Prng, seeds};
+use mitra_verbs::{Data, SendOp, SendWr, WcStatus};
 
+use pair::BackedPair;
 use run::{Setup, run};
 
 fn setup(seed: u64, rails: u8, members: u64) -> Setup {
@@ -103,4 +107,73 @@ fn overlapping_failures_on_three_rails() {
 fn random_time(rng: &mut Prng, nanos: u64, doublings: u64) -> Duration {
     let limit = nanos << rng.below(doublings);
     Duration::from_nanos(rng.between(1_000, limit))
+}
+
+const SUCCESS: Outcome = Outcome::Success;
+
+/// The queue pairs need both ends, and the backup carries WRITEs meanwhile.
+#[test]
+fn writes_go_over_backup_before_peer_is_polled() {
+    let mut pair = BackedPair::new(2, 2);
+    (1..=3).for_each(|value| pair.write(1, 5, value));
+    pair.poll(&[0], 400);
+    assert_eq!(pair.outcomes(0, 1), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]);
+    assert_eq!((pair.word(5), pair.qps[0][1].has_rail()), (3, false));
+    pair.poll(&[0, 1], 400);
+    assert!(pair.qps.iter().flatten().all(BackedQp::has_rail));
+}
+
+/// A SEND waits for the queue pair, and later WRITEs wait behind it.
+#[test]
+fn sends_wait_for_queue_pair_and_keep_order() {
+    let mut pair = BackedPair::new(2, 1);
+    pair.recv(0, 1);
+    pair.qps[0][0].post_send(SendWr::new(1, SendOp::Send, Data::inline(&7_u64.to_ne_bytes()))).expect("room");
+    pair.write(0, 2, 2);
+    pair.poll(&[0], 100);
+    assert_eq!((pair.outcomes(0, 0), pair.word(1), pair.word(2)), (vec![], 0, 0));
+    pair.poll(&[0, 1], 400);
+    assert_eq!(pair.outcomes(0, 0), [(1, SUCCESS), (2, SUCCESS)]);
+    assert_eq!((pair.word(1), pair.word(2)), (7, 2));
+}
+
+/// The keys of a queue pair end with it: a WRITE that is under way on the backup is refused. That costs the other members a failover of the
+/// backup, and no operation.
+#[test]
+fn closed_queue_pair_grants_nothing_and_others_go_on() {
+    for delay in 0..12 {
+        let mut pair = BackedPair::new(2, 2);
+        pair.write(0, 1, 1);
+        pair.write(1, 2, 1);
+        pair.poll(&[0], 200);
+        assert_eq!((pair.word(1), pair.word(2)), (1, 1));
+        pair.qps[1][0].close();
+        pair.write(0, 1, 2);
+        pair.write(1, 2, 2);
+        pair.testbed.world.run_for(Duration::from_micros(delay));
+        pair.write(0, 1, 3);
+        pair.write(1, 2, 3);
+        pair.poll(&[0], 800);
+        assert_eq!(pair.outcomes(0, 1), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)], "delay {delay}");
+        assert_eq!((pair.word(1), pair.word(2)), (1, 3), "delay {delay}");
+        assert_eq!(pair.qps[0][0].close_reason(), Some(CloseReason::PeerClosed), "delay {delay}");
+        assert!(pair.outcomes(0, 0)[1..].iter().all(|(_, outcome)| *outcome != SUCCESS), "delay {delay}");
+        assert_eq!(pair.backups.each_ref().map(|b| b.close_reason()), [None, None], "delay {delay}");
+        pair.poll(&[0, 1], 400);
+        assert!(pair.qps[0][1].has_rail(), "delay {delay}");
+    }
+}
+
+/// Memory that is deregistered is not accessible by the keys of a queue pair either.
+#[test]
+fn deregistered_memory_has_no_keys() {
+    let mut pair = BackedPair::new(2, 2);
+    pair.write(0, 1, 1);
+    pair.poll(&[0], 200);
+    let mr = pair.mr[1].clone();
+    pair.qps[1][0].domain().deregister(&mr).expect("no window is bound");
+    pair.write(0, 1, 2);
+    pair.poll(&[0], 800);
+    assert_eq!(pair.outcomes(0, 0), [(1, SUCCESS), (2, Outcome::Failed(WcStatus::RemoteAccess))]);
+    assert_eq!((pair.word(1), pair.backups[0].close_reason()), (1, None));
 }

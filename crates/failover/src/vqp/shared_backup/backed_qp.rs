@@ -18,7 +18,7 @@ use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::config::{Config, Policy};
 use crate::domain::Domain;
 use crate::evidence::{Contradiction, Evidence};
-use crate::home_rail::MemberId as HomeMember;
+use crate::home_rail::MemberId as OwnerId;
 use crate::ledger::RecoveryInput;
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
@@ -52,7 +52,8 @@ pub struct BackedQp {
     domain: Arc<Domain>,
     /// Present until the queue pair closes.
     counted: Option<CountedVqp>,
-    home: HomeMember,
+    /// This queue pair as a user of the home rail and as the owner of keys.
+    owner: OwnerId,
     id: MemberId,
     /// Set by the backup when [`BackedQp::run`] has something to do.
     attention: Arc<AtomicBool>,
@@ -64,8 +65,10 @@ pub struct BackedQp {
     uses_own: bool,
     send: SendQueue,
     recv: ReceiveQueue,
+    /// The peer's regions for which a grant was asked.
+    asked: Vec<RemoteRegion>,
     /// The peer's memory that may be used on the backup.
-    grants: Vec<Grant>,
+    grants: Vec<UsableGrant>,
     /// The number of operations in flight on the backup.
     on_backup: usize,
     /// The epoch whose `Resumed` message the receives wait for.
@@ -92,10 +95,10 @@ impl BackedQp {
         let secret = SecretWord::new(domain.nics()[0].provider.random_u64()?);
         let unusable = Error::Invalid("the shared backup is not connected, or has closed");
         // The home rail does not move it, so it must not be in a domain that shares atomics.
-        let home = domain.new_home_member();
-        domain.join_home(home, Qpn::new(0), false)?;
-        let Some((id, attention)) = state.add(config.access) else {
-            domain.leave_home(home, false);
+        let owner = domain.new_home_member();
+        domain.join_home(owner, Qpn::new(0), false)?;
+        let Some((id, attention)) = state.add(owner, config.access) else {
+            domain.leave_home(owner, false);
             return Err(unusable.into());
         };
         let mtu = state.peer_nic(0).map_or(Mtu::M256, |(_, mtu, _)| mtu);
@@ -105,7 +108,7 @@ impl BackedQp {
             backup: Arc::clone(backup),
             counted: Some(domain.counters().count_vqp()),
             domain,
-            home,
+            owner,
             id,
             attention,
             config,
@@ -115,6 +118,7 @@ impl BackedQp {
             uses_own: false,
             send: SendQueue::new(&config, max_message, mtu, Psn::new(0), None),
             recv: ReceiveQueue::new(max_message),
+            asked: Vec::new(),
             grants: Vec::new(),
             on_backup: 0,
             awaited_resume: None,
@@ -160,6 +164,7 @@ impl BackedQp {
             return Err(Error::Invalid("the region is registered for another number of rails"));
         }
         self.send.import(region.clone());
+        self.asked.push(region.clone());
         self.backup.lock().ask_grant(self.id, region.at(0).rkey);
         Ok(())
     }
@@ -398,8 +403,11 @@ impl BackedQp {
                 }
             }
             Event::Granted(grant) => {
-                self.grants.retain(|old| old.rkey != grant.rkey);
-                self.grants.push(grant);
+                if let Some(at) = self.asked.iter().position(|region| region.at(0).rkey == grant.rkey) {
+                    let imported = self.asked.swap_remove(at);
+                    self.grants.retain(|old| old.grant.rkey != grant.rkey);
+                    self.grants.push(UsableGrant { base: imported.at(0).addr, len: imported.len(), grant });
+                }
             }
         }
     }
@@ -509,7 +517,8 @@ impl BackedQp {
     }
 
     fn create(&mut self, state: &mut State, rail: u8) -> bool {
-        let needs_it = self.send.ledger().next_pending().is_some_and(|(wr, _)| !is_granted(wr, &self.grants));
+        let needs_it =
+            self.send.ledger().next_pending().is_some_and(|(wr, _)| on_backup(wr, &self.grants).is_none());
         if !needs_it && state.defers_own_qps(self.now()) {
             return false;
         }
@@ -565,13 +574,13 @@ impl BackedQp {
         if !state.with_core(self.id, |core| core.may_use_backup()).unwrap_or(false) {
             return;
         }
-        let (id, grants, on_backup) = (self.id, &self.grants, &mut self.on_backup);
+        let (id, grants, posted) = (self.id, &self.grants, &mut self.on_backup);
         self.send.post_with(
-            |wr| is_granted(wr, grants),
+            |wr| on_backup(wr, grants),
             |wr, policy| {
                 let seq = wr.wr_id;
                 let is_posted = state.has_room() && state.post(id, seq, wr, policy);
-                *on_backup += usize::from(is_posted);
+                *posted += usize::from(is_posted);
                 is_posted
             },
         );
@@ -594,10 +603,11 @@ impl BackedQp {
         if self.termination.is_closed() {
             return;
         }
-        let is_stopped = self.own.as_ref().is_none_or(OwnQp::stop);
+        let is_stopped =
+            self.own.as_ref().is_none_or(OwnQp::stop) & self.domain.revoke_grants_of(self.owner).is_ok();
         self.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
         self.counted = None;
-        self.domain.leave_home(self.home, false);
+        self.domain.leave_home(self.owner, false);
         self.uses_own = false;
         state.with_core(self.id, |core| core.closed());
     }
@@ -623,20 +633,28 @@ impl BackedQp {
     }
 }
 
-/// Returns whether the backup can carry a request: a WRITE or READ of memory that the peer has granted.
-fn is_granted(wr: &SendWr, grants: &[Grant]) -> bool {
-    let (at, needs_write) = match wr.op {
-        SendOp::Write(at) => (at, true),
-        SendOp::Read(at) => (at, false),
-        _ => return false,
+/// Memory of the peer that may be used on the backup.
+#[derive(Debug)]
+struct UsableGrant {
+    /// The address with which requests name the first byte.
+    base: u64,
+    len: u64,
+    grant: Grant,
+}
+
+/// Returns the request as the backup can carry it: a WRITE or READ of memory that the peer has granted, with the key of the grant.
+fn on_backup(wr: &SendWr, grants: &[UsableGrant]) -> Option<SendWr> {
+    let (SendOp::Write(at) | SendOp::Read(at)) = wr.op else { return None };
+    let usable = grants.iter().find(|usable| usable.grant.rkey == at.rkey)?;
+    let offset = at.addr.checked_sub(usable.base)?;
+    let end = offset.checked_add(wr.data.len())?;
+    let granted = usable.grant.region.at(offset);
+    let op = match wr.op {
+        SendOp::Write(_) if usable.grant.writable => SendOp::Write(granted),
+        SendOp::Read(_) if usable.grant.readable => SendOp::Read(granted),
+        _ => return None,
     };
-    grants.iter().any(|grant| {
-        let start = at.addr.checked_sub(grant.region.at(0).addr);
-        let fits = start
-            .and_then(|start| start.checked_add(wr.data.len()))
-            .is_some_and(|end| end <= grant.region.len());
-        grant.rkey == at.rkey && fits && if needs_write { grant.writable } else { grant.readable }
-    })
+    (end <= usable.len.min(usable.grant.region.len())).then(|| SendWr { op, ..wr.clone() })
 }
 
 impl Drop for BackedQp {

@@ -262,6 +262,8 @@ impl Member {
 
     /// Records that this end has closed.
     pub(crate) fn closed(&mut self) {
+        (self.own, self.left, self.offered) = (None, None, None);
+        self.is_started = false;
         if !self.is_peer_closed {
             self.outbox.push(Body::Closed);
         }

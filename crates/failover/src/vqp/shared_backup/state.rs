@@ -15,6 +15,7 @@ use crate::close_reason::CloseReason;
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::config::WritePolicy;
 use crate::control_message::Reader;
+use crate::home_rail::MemberId as OwnerId;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::{Cause, VirtualQp};
 
@@ -29,8 +30,8 @@ const OWN_QP_DELAY: Duration = Duration::from_millis(50);
 const POLLS_PER_DRIVE: u32 = 4;
 /// The number of messages that are sent although others are in flight.
 const MESSAGES_PER_SEND: usize = 64;
-/// The maximum number of grants for a peer that is not known yet.
-const MAX_EARLY_GRANTS: usize = 64;
+/// The maximum number of grants that the peer of a member gets. Each takes memory here.
+const MAX_GRANTS: u32 = 256;
 
 /// Something that happened to a member, for its owner.
 #[derive(Debug)]
@@ -61,6 +62,10 @@ struct Tenant {
     asked: Vec<Key>,
     /// Grants for a peer that is not known yet.
     early_grants: Vec<Grant>,
+    /// The number of grants that the peer asked for.
+    granted: u32,
+    /// The owner of the keys in the domain.
+    owner: OwnerId,
     /// The rights of the peer on the member's queue pairs.
     access: Access,
     /// Set when the owner has something to do.
@@ -99,7 +104,8 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(backup: VirtualQp, buffers: MessageBuffers) -> State {
+    pub(super) fn new(mut backup: VirtualQp, buffers: MessageBuffers) -> State {
+        backup.recovery.survive_refusals(); // those of one member do not concern the others
         State {
             backup,
             slots: Vec::new(),
@@ -150,7 +156,7 @@ impl State {
     }
 
     /// Adds a member. Returns `None` if the backup is not connected or has closed.
-    pub(super) fn add(&mut self, access: Access) -> Option<(MemberId, Arc<AtomicBool>)> {
+    pub(super) fn add(&mut self, owner: OwnerId, access: Access) -> Option<(MemberId, Arc<AtomicBool>)> {
         let (role, epoch, rail) = self.binding()?;
         let attention = Arc::new(AtomicBool::new(true));
         let tenant = Tenant {
@@ -159,6 +165,8 @@ impl State {
             events: Vec::new(),
             asked: Vec::new(),
             early_grants: Vec::new(),
+            granted: 0,
+            owner,
             access,
             attention: Arc::clone(&attention),
         };
@@ -417,14 +425,13 @@ impl State {
 
     /// Grants the peer of a member access to the memory with this key. Without memory or rights, the peer's requests wait for its own queue pair.
     fn grant(&mut self, id: MemberId, rkey: Key) {
-        let Some((region, access)) = self.backup.domain().memory_of_rkey(rkey) else { return };
-        let Some(tenant) = self.tenant(id).filter(|tenant| tenant.early_grants.len() < MAX_EARLY_GRANTS)
-        else {
-            return;
-        };
-        let is_granted = |right| access.contains(right) && tenant.access.contains(right);
-        let (writable, readable) = (is_granted(Access::REMOTE_WRITE), is_granted(Access::REMOTE_READ));
-        if writable || readable {
+        let Some(tenant) = self.tenant(id).filter(|tenant| tenant.granted < MAX_GRANTS) else { return };
+        tenant.granted += 1;
+        let (owner, access) = (tenant.owner, tenant.access);
+        let Some((region, rights)) = self.backup.domain().grant(owner, rkey, access) else { return };
+        let writable = rights.contains(Access::REMOTE_WRITE);
+        let readable = rights.contains(Access::REMOTE_READ);
+        if let Some(tenant) = self.tenant(id) {
             tenant.early_grants.push(Grant { rkey, writable, readable, region });
         }
         self.flush_member(id);

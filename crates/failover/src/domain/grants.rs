@@ -1,0 +1,99 @@
+//! Keys of memory for one queue pair with a shared backup.
+//!
+//! All queue pairs with one backup send their requests on the same queue pairs of the NICs. So each has keys of its own, which the NIC of the
+//! responder checks: when it closes, they are revoked, and its late requests are refused.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use mitra_verbs::{Access, Error, Key, Mr, MrId, Result};
+use smallvec::SmallVec;
+
+use super::{Domain, LocalNic, lock};
+use crate::home_rail::MemberId;
+use crate::memory_region::{RemoteRegion, VirtualMr};
+
+/// The registrations of memory for single queue pairs: by queue pair and primary rkey of the memory, the registration on each NIC.
+pub(super) type Grants = Mutex<BTreeMap<(MemberId, Key), SmallVec<[Option<MrId>; 2]>>>;
+
+impl Domain {
+    /// Registers the memory with the primary rkey `rkey` again, for one queue pair, with its rights as far as they are in `access`. Returns the
+    /// description for the peer, and these rights. Returns `None` if there is no such memory, no such right, or if a NIC refuses. An earlier
+    /// grant of the same memory stays.
+    pub(crate) fn grant(&self, owner: MemberId, rkey: Key, access: Access) -> Option<(RemoteRegion, Access)> {
+        let (memory, rights) = {
+            let table = lock(&self.memory);
+            let found = table.iter().find(|r| r.mr.primary().rkey == rkey)?;
+            (found.memory.clone(), found.access)
+        };
+        let mut granted = Access::LOCAL_WRITE;
+        for right in [Access::REMOTE_WRITE, Access::REMOTE_READ] {
+            granted.set(right, rights.contains(right) && access.contains(right));
+        }
+        let mut grants = lock(&self.grants);
+        if granted == Access::LOCAL_WRITE || grants.contains_key(&(owner, rkey)) {
+            return None;
+        }
+        let mut rails = SmallVec::<[Option<Mr>; 2]>::new();
+        for nic in &self.nics {
+            match nic.provider.reg_mr(nic.pd, memory.clone(), granted) {
+                Ok(mr) => rails.push(Some(mr)),
+                Err(Error::DeviceFatal) => rails.push(None),
+                Err(_) => {
+                    self.undo_registrations(&rails);
+                    return None;
+                }
+            }
+        }
+        let ids = rails.iter().map(|mr| mr.map(|mr| mr.id)).collect();
+        let region = VirtualMr::new(rails)?.remote();
+        grants.insert((owner, rkey), ids);
+        Some((region, granted))
+    }
+
+    /// Revokes all grants of a queue pair. After `Ok`, no NIC accepts their keys.
+    ///
+    /// # Errors
+    /// The error of the first NIC that confirms neither the revocation nor a reset.
+    pub(crate) fn revoke_grants_of(&self, owner: MemberId) -> Result<()> {
+        let of_owner = (owner, Key(0))..=(owner, Key(u32::MAX));
+        let mut grants = lock(&self.grants);
+        let keys: Vec<_> = grants.range(of_owner).map(|(key, _)| *key).collect();
+        let revoked = keys.iter().filter_map(|key| grants.remove(key)).collect();
+        revoke(&self.nics, revoked)
+    }
+
+    /// Revokes all grants of the memory with this primary rkey.
+    ///
+    /// # Errors
+    /// As [`Domain::revoke_grants_of`].
+    pub(super) fn revoke_grants_to(&self, rkey: Key) -> Result<()> {
+        let mut grants = lock(&self.grants);
+        let mut revoked = Vec::new();
+        grants.retain(|(_, memory), ids| {
+            let stays = *memory != rkey;
+            if !stays {
+                revoked.push(core::mem::take(ids));
+            }
+            stays
+        });
+        revoke(&self.nics, revoked)
+    }
+}
+
+fn revoke(nics: &[LocalNic], registrations: Vec<SmallVec<[Option<MrId>; 2]>>) -> Result<()> {
+    let mut first = Ok(());
+    for ids in registrations {
+        for (nic, id) in nics.iter().zip(ids) {
+            let Some(id) = id else { continue };
+            first = first.and(match nic.provider.dereg_mr(id) {
+                // The NIC may only be hung. A reset destroys its registrations.
+                Err(Error::DeviceFatal) => nic.provider.reset(),
+                // A reset has destroyed the registration.
+                Err(Error::NoSuchObject { .. }) => Ok(()),
+                other => other,
+            });
+        }
+    }
+    first
+}
