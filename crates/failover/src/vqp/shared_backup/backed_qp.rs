@@ -15,7 +15,7 @@ use crate::activity::CountedVqp;
 use crate::builder::{BuildError, check};
 use crate::close_reason::CloseReason;
 use crate::completion::{Completion, Outcome, UnresolvedError};
-use crate::config::{Config, Policy};
+use crate::config::{Config, Policy, Service};
 use crate::domain::Domain;
 use crate::evidence::{Contradiction, Evidence};
 use crate::home_rail::MemberId as OwnerId;
@@ -117,7 +117,7 @@ impl BackedQp {
             own: None,
             uses_own: false,
             send: SendQueue::new(&config, max_message, mtu, Psn::new(0), None),
-            recv: ReceiveQueue::new(max_message),
+            recv: ReceiveQueue::new(max_message, Service::Reliable),
             asked: Vec::new(),
             grants: Vec::new(),
             on_backup: 0,

@@ -17,7 +17,7 @@ use mitra_verbs::{Access, Error, Result};
 
 use crate::builder::{BuildError, VirtualQpBuilder};
 use crate::close_reason::CloseReason;
-use crate::config::{Config, Policy};
+use crate::config::{Config, Policy, Service};
 use crate::connect_info::ConnectInfo;
 use crate::vqp::FailoverReport;
 #[cfg(doc)]
@@ -42,6 +42,42 @@ const SENDS: u32 = 2048;
 /// The backup of all [`BackedQp`]s between two processes.
 ///
 /// Each poll of a member drives the backup. A process whose members are not polled calls [`SharedBackup::progress`].
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use mitra_failover::{Config, Domain, SharedBackup, VirtualQp};
+/// # use mitra_softnic::SoftNic;
+/// # use mitra_verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
+/// # fn domain() -> Result<Arc<Domain>, Box<dyn std::error::Error>> {
+/// #     let nic = || SoftNic::open(mitra_softnic::Config::loopback()).map(|nic| nic as Arc<dyn Provider>);
+/// #     Ok(Domain::new(vec![nic()?, nic()?])?)
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (client_domain, server_domain) = (domain()?, domain()?);
+/// let client = SharedBackup::new(VirtualQp::builder(&client_domain))?;
+/// let server = SharedBackup::new(VirtualQp::builder(&server_domain))?;
+/// let (client_info, server_info) = (client.local_info()?, server.local_info()?);
+/// client.connect(&server_info)?;
+/// server.connect(&client_info)?;
+///
+/// let mut requester = client.queue_pair(Config::default())?; // one of thousands
+/// let mut responder = server.queue_pair(Config::default())?;
+/// requester.connect(&responder.local_info())?;
+/// responder.connect(&requester.local_info())?;
+///
+/// let word = Arc::new(Buffer::new(8));
+/// let region = server_domain.register(&word, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?.remote();
+/// requester.import(&region)?;
+/// requester.post_send(SendWr::new(1, SendOp::Write(region.at(0)), Data::inline(&7_u64.to_ne_bytes())))?;
+/// let mut completions = Vec::new();
+/// while requester.poll(&mut completions) == 0 {
+///     responder.poll(&mut Vec::new());
+/// }
+/// assert!(completions[0].is_success());
+/// assert_eq!(word.load(0), 7);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SharedBackup {
     state: Mutex<State>,
@@ -66,8 +102,10 @@ impl SharedBackup {
             return Err(Error::Unsupported("a shared backup: messages of 4 KiB").into());
         }
         let backup = builder.build()?;
-        if backup.config().policy != Policy::Exact {
-            return Err(Error::Unsupported("a shared backup with another policy than exact").into());
+        let config = backup.config();
+        if config.policy != Policy::Exact || config.service != Service::Reliable {
+            let refused = "a shared backup with another policy than exact, or an unreliable service";
+            return Err(Error::Unsupported(refused).into());
         }
         let buffers = MessageBuffers::new(backup.domain())?;
         Ok(Arc::new(SharedBackup { state: Mutex::new(State::new(backup, buffers)) }))
