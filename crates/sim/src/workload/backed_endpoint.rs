@@ -41,6 +41,7 @@ impl Endpoint for BackedEndpoint {
             outcome: outcome(c.outcome),
             byte_len: c.byte_len,
             imm: c.imm,
+            invalidated: c.invalidated,
         }));
     }
 
