@@ -6,7 +6,7 @@
 
 use core::cmp::Ordering;
 
-use mitra_verbs::{Psn, Qpn, SavedResult};
+use mitra_verbs::{Gid, Psn, Qpn, SavedResult};
 use smallvec::SmallVec;
 
 use crate::ballot::{Ballot, Role};
@@ -69,6 +69,15 @@ pub enum Body {
     AskPlaced,
     /// What the sender's processor has seen of the receiver's operations in the epoch of the ballot. See [`Config::durable`](crate::Config::durable).
     Placed(Placed),
+    /// The sender's NIC of a rail has another address than before.
+    Address(Address),
+    /// The sender knows the address of this [`Body::Address`].
+    AddressKnown {
+        /// The rail.
+        rail: u8,
+        /// [`Address::change`].
+        change: u32,
+    },
     /// The vQP has closed at the sender, which answers every further message with Closed.
     Closed,
     /// The parameters of the sender's new queue pair on the rail that carries the message. The ballot of the message is the ballot by which the
@@ -82,6 +91,17 @@ impl Body {
     pub fn wakes(&self) -> bool {
         !matches!(self, Body::Heartbeat { .. })
     }
+}
+
+/// The address of the sender's NIC of a rail. It is sent on every rail, because the receiver may have no other way to the sender on that rail.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Address {
+    /// The rail.
+    pub rail: u8,
+    /// The number of the change. The receiver ignores all but the highest that it has seen, because messages may be delayed.
+    pub change: u32,
+    /// The address.
+    pub gid: Gid,
 }
 
 /// The parameters of a queue pair that replaces a fenced one, and the state of its connection.
@@ -137,6 +157,8 @@ impl Message {
             Body::NewQp(_) => 7,
             Body::AskPlaced => 8,
             Body::Placed(_) => 9,
+            Body::Address(_) => 10,
+            Body::AddressKnown { .. } => 11,
         };
         out.extend_from_slice(&[VERSION, kind, sender as u8, 0]);
         out.extend_from_slice(&cookie.expose().to_le_bytes());
@@ -150,6 +172,15 @@ impl Message {
                 out.extend_from_slice(&placed.received.to_le_bytes());
             }
             Body::Propose { rail } => out.push(*rail),
+            Body::Address(address) => {
+                out.push(address.rail);
+                out.extend_from_slice(&address.change.to_le_bytes());
+                out.extend_from_slice(&address.gid.0);
+            }
+            Body::AddressKnown { rail, change } => {
+                out.push(*rail);
+                out.extend_from_slice(&change.to_le_bytes());
+            }
             Body::Resume { has_peer_resume, partial_imm_bytes } => {
                 out.push(u8::from(*has_peer_resume));
                 out.extend_from_slice(&partial_imm_bytes.to_le_bytes());
@@ -225,6 +256,11 @@ impl Message {
                 let received = u64::from_le_bytes(r.array()?);
                 Body::Placed(Placed { log: (is_logged == 1).then_some(log), received })
             }
+            10 => {
+                let (rail, change) = (r.byte()?, u32::from_le_bytes(r.array()?));
+                Body::Address(Address { rail, change, gid: Gid(r.array()?) })
+            }
+            11 => Body::AddressKnown { rail: r.byte()?, change: u32::from_le_bytes(r.array()?) },
             _ => return Err(Rejected::Malformed),
         };
         if r.0.is_empty() {
@@ -331,6 +367,8 @@ mod tests {
             Body::Closed,
             Body::AskPlaced,
             Body::Placed(Placed::default()),
+            Body::Address(Address { rail: 6, change: 0x1234_5678, gid: Gid([7; 16]) }),
+            Body::AddressKnown { rail: 6, change: 0x1234_5678 },
             Body::Placed(Placed { log: Some(1 << 47), received: u64::MAX }),
             Body::NewQp(NewQp {
                 rail: 7,

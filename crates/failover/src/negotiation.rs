@@ -379,7 +379,8 @@ impl RailNegotiation {
             // The first Closed message may have been lost.
             _ if self.phase == Phase::Closed => self.send(self.promised, Body::Closed),
             Body::Heartbeat { unusable } => self.on_peer_unusable(now, unusable),
-            Body::NewQp(_) | Body::AskPlaced | Body::Placed(_) => {} // the driver handles them
+            Body::NewQp(_) | Body::Address(_) | Body::AddressKnown { .. } => {} // the driver handles them
+            Body::AskPlaced | Body::Placed(_) => {}                             // and these
             Body::Propose { rail } => self.on_propose(now, ballot, rail),
             Body::Evidence { rail, evidence } => self.on_evidence(now, ballot, rail, evidence),
             Body::Resume { has_peer_resume, partial_imm_bytes } => {

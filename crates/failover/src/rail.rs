@@ -16,7 +16,7 @@ use crate::secret::SecretWord;
 
 #[derive(Debug)]
 pub(crate) struct Rail {
-    /// The port when the rail was made. Its address and its largest MTU do not change, and they outlive the NIC.
+    /// The port when the rail was made or when its address changed last. It outlives the NIC.
     port: PortAttr,
     data: DataQp,
     /// Set if the current queue pair replaces a fenced queue pair.
@@ -237,8 +237,29 @@ impl Rail {
         Ok(())
     }
 
+    /// Reads the address of this end's NIC again, which has changed. Returns the address. `None` if the NIC is dead.
+    pub(crate) fn refresh_gid(&mut self) -> Option<Gid> {
+        self.port.gid = self.provider().query_port().ok()?.gid;
+        Some(self.port.gid)
+    }
+
+    /// Changes the address of the peer's NIC for control messages, and for the next connection of the data queue pair. Returns whether it was
+    /// another one.
+    ///
+    /// # Errors
+    /// Any error of the NIC. The address is then unchanged.
+    pub(crate) fn set_peer_gid(&mut self, gid: Gid) -> Result<bool> {
+        let Some((peer, _)) = &mut self.peer else { return Ok(false) };
+        if peer.gid == gid {
+            return Ok(false);
+        }
+        self.control_destination = Some(self.control.destination(gid, peer.control_qpn, peer.qkey)?);
+        self.control.release_destination(core::mem::replace(&mut peer.gid, gid));
+        Ok(true)
+    }
+
     /// Discards every posted receive without a completion: resets the data queue pair and connects it again. The queue pair must not have
-    /// carried any data. That is so if its rail was proposed in a move and then refused.
+    /// carried any data. That is so if its rail was proposed in a move and then refused, and on a rail that was never active.
     pub(crate) fn discard_recvs(&self, config: &Config) -> Result<()> {
         self.data.modify_to(QpState::Reset)?;
         self.connect_data_qp(config)

@@ -21,6 +21,8 @@ pub(crate) struct NicState {
     pub(crate) rail: u8,
     pub(crate) gid: Gid,
     pub(crate) address: SocketAddr,
+    /// The number of times that the address has changed, 254 at most.
+    pub(crate) address_changes: usize,
     pub(crate) capabilities: Capabilities,
     pub(crate) nic: Nic,
     pub(crate) faults: Faults,

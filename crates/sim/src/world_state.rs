@@ -134,6 +134,7 @@ impl WorldState {
             rail,
             gid,
             address: SocketAddr::new(ip, ROCE_PORT),
+            address_changes: 0,
             capabilities,
             nic: Nic::new(config),
             faults,

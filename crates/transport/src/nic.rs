@@ -22,7 +22,7 @@ pub(crate) mod xrc;
 use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
 
-use mitra_verbs::{AhId, AsyncEvent, Counter, DeviceAttr, Error, PdId, PortAttr, PortState, Result};
+use mitra_verbs::{AhId, AsyncEvent, Counter, DeviceAttr, Error, Gid, PdId, PortAttr, PortState, Result};
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
@@ -132,6 +132,13 @@ impl Nic {
         let config = &self.shared.config;
         let state = if self.link_up { PortState::Active } else { PortState::Down };
         PortAttr { state, max_mtu: config.max_mtu, gid: config.gid }
+    }
+
+    /// Changes the address of the port, and reports it as an event. Packets leave from the new address from now on. Queue pairs keep their state, so
+    /// those that are connected send in vain: their peers accept packets from the old address only.
+    pub fn change_gid(&mut self, gid: Gid) {
+        self.shared.config.gid = gid;
+        self.shared.events.raise(AsyncEvent::GidChange);
     }
 
     /// Returns all counters. They begin at 0 when the NIC is created.

@@ -9,6 +9,9 @@ pub enum AsyncEvent {
     PortError,
     /// The link came up.
     PortActive,
+    /// The address of the port has changed ([`query_port`](crate::Provider::query_port)). Connected queue pairs stay connected to their peers, which
+    /// drop packets from another address than the one that they were told.
+    GidChange,
     /// The NIC died: host access fails, and the NIC writes no further completion.
     DeviceFatal,
     /// An error occurred on a queue pair that could not be reported by a completion.

@@ -33,7 +33,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `System`.
     fn random_u64(&self) -> Result<u64>;
 
-    /// Returns the state, the maximum MTU and the address of the port.
+    /// Returns the state, the maximum MTU and the address of the port. The address may change ([`AsyncEvent::GidChange`]).
     ///
     /// # Errors
     /// See the trait.

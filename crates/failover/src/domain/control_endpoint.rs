@@ -56,8 +56,8 @@ struct State {
     inboxes: HashMap<u64, Vec<Datagram>>,
     /// The number of receive buffers in use.
     recvs: u32,
-    /// The address handles of the peers' NICs.
-    address_handles: HashMap<Gid, AhId>,
+    /// The address handles of the peers' NICs, each with the number of destinations that have it.
+    address_handles: HashMap<Gid, (AhId, usize)>,
     /// Whether the last vQP has left, so that the objects on the NIC are destroyed.
     destroyed: bool,
     /// Scratch memory for completions.
@@ -197,7 +197,7 @@ impl ControlEndpoint {
         }
         let p = &self.nic.provider;
         let mut steps = vec![p.destroy_qp(self.qpn), p.destroy_cq(self.cq)];
-        steps.extend(state.address_handles.drain().map(|(_, ah)| p.destroy_ah(ah)));
+        steps.extend(state.address_handles.drain().map(|(_, (ah, _))| p.destroy_ah(ah)));
         steps.push(p.dereg_mr(self.mr.id));
         let errors = steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal)));
         errors.fold(Ok(()), Result::and)
@@ -209,15 +209,30 @@ impl ControlEndpoint {
     /// Any error of the NIC.
     pub(crate) fn destination(&self, gid: Gid, qpn: Qpn, qkey: u32) -> Result<UdDestination> {
         let mut state = lock(&self.state);
-        let ah = match state.address_handles.get(&gid) {
-            Some(ah) => *ah,
+        let ah = match state.address_handles.get_mut(&gid) {
+            Some((ah, users)) => {
+                *users += 1;
+                *ah
+            }
             None => {
                 let ah = self.nic.provider.create_ah(self.nic.pd, gid)?;
-                state.address_handles.insert(gid, ah);
+                state.address_handles.insert(gid, (ah, 1));
                 ah
             }
         };
         Ok(UdDestination { ah, qpn, qkey })
+    }
+
+    /// Releases a destination with this address, which is not used any more.
+    pub(crate) fn release_destination(&self, gid: Gid) {
+        let mut state = lock(&self.state);
+        if let Some((ah, users)) = state.address_handles.get_mut(&gid) {
+            *users -= 1;
+            if *users == 0 {
+                let _ = self.nic.provider.destroy_ah(*ah); // a dead NIC has none
+                state.address_handles.remove(&gid);
+            }
+        }
     }
 
     /// Sends a control message, as a solicited event if `wakes` is set. The message is lost if the queue is full or the NIC has failed, as it

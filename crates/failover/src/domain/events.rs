@@ -5,6 +5,7 @@ use std::fmt;
 use mitra_verbs::{AsyncEvent, Qpn};
 
 use super::{Domain, lock};
+use crate::negotiation::MAX_RAILS;
 
 /// The maximum numbers of queue pair errors, and of other events of queue pairs, that a domain stores until their vQPs read them. The oldest is
 /// dropped first.
@@ -20,6 +21,8 @@ pub(super) struct Events {
     ports_down: u8,
     /// Bit i: the NIC of rail i has reported a fatal error.
     nics_failed: u8,
+    /// For each rail, the number of times that the address of its NIC has changed.
+    gid_changes: [u32; MAX_RAILS],
     /// The errors of queue pairs with their rails, oldest first. At most [`MAX_QP_ERRORS`].
     qp_errors: Vec<(usize, Qpn, AsyncEvent)>,
     /// The queue pairs to which the first packet came in RTR, with their rails. At most [`MAX_QP_ERRORS`].
@@ -29,10 +32,11 @@ pub(super) struct Events {
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Events { ports_down, nics_failed, qp_errors, established, claim } = self;
+        let Events { ports_down, nics_failed, gid_changes, qp_errors, established, claim } = self;
         f.debug_struct("Events")
             .field("ports_down", ports_down)
             .field("nics_failed", nics_failed)
+            .field("gid_changes", gid_changes)
             .field("qp_errors", qp_errors)
             .field("established", established)
             .field("is_claimed", &claim.is_some())
@@ -64,6 +68,9 @@ impl Domain {
             match event {
                 AsyncEvent::PortError => events.ports_down |= 1 << rail,
                 AsyncEvent::PortActive => events.ports_down &= !(1 << rail),
+                AsyncEvent::GidChange => {
+                    events.gid_changes[rail] = events.gid_changes[rail].saturating_add(1);
+                }
                 AsyncEvent::DeviceFatal => events.nics_failed |= 1 << rail,
                 _ if events.claim.as_ref().is_some_and(|claim| claim(rail, event)) => {}
                 AsyncEvent::QpFatal(qpn)
@@ -84,6 +91,11 @@ impl Domain {
             }
         }
         (events.ports_down | events.nics_failed) & (1 << rail) != 0
+    }
+
+    /// Returns how many times the address of a rail's NIC has changed, by the events that were consumed.
+    pub(crate) fn gid_changes(&self, rail: usize) -> u32 {
+        lock(&self.events).gid_changes[rail]
     }
 
     /// Returns whether the first packet has come to a queue pair in RTR, and removes the record of that.

@@ -9,6 +9,8 @@ pub enum Cause {
     Completion(WcStatus),
     /// The local port is down, or the local NIC is dead.
     Device,
+    /// The address of the NIC has changed, at this end or the other.
+    Address,
     /// Heartbeats on the rail were missed.
     Heartbeat,
     /// The peer proposed to move.
@@ -23,7 +25,7 @@ impl Cause {
     pub fn detector(self) -> usize {
         match self {
             Cause::Completion(_) => 0,
-            Cause::Device => 1,
+            Cause::Device | Cause::Address => 1,
             Cause::Heartbeat => 2,
             Cause::Peer => 3,
         }
@@ -35,6 +37,7 @@ impl fmt::Display for Cause {
         match self {
             Cause::Completion(status) => write!(f, "an operation failed ({status})"),
             Cause::Device => f.write_str("device event"),
+            Cause::Address => f.write_str("change of address"),
             Cause::Heartbeat => f.write_str("heartbeats missed"),
             Cause::Peer => f.write_str("told by the peer"),
         }

@@ -5,6 +5,7 @@ use core::time::Duration;
 use mitra_verbs::Time;
 
 use crate::control_message::Body;
+use crate::vqp::address_changes::AddressChanges;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::durability::Durability;
 use crate::vqp::heartbeats::Heartbeats;
@@ -25,6 +26,7 @@ pub(super) struct Maintenance {
     heartbeats: Heartbeats,
     rail_rejoin: RailRejoin,
     durability: Durability,
+    addresses: AddressChanges,
     /// The number of runs of an open vQP.
     runs: u32,
 }
@@ -36,6 +38,7 @@ impl Maintenance {
             heartbeats: Heartbeats::new(),
             rail_rejoin: RailRejoin::new(),
             durability: Durability::default(),
+            addresses: AddressChanges::default(),
             runs: 0,
         }
     }
@@ -69,7 +72,9 @@ impl Maintenance {
         let heartbeat = self.heartbeats.next(recovery, dp);
         let probe = self.rail_rejoin.next_probe(recovery, dp);
         let failback = recovery.control().and_then(|control| control.negotiation().failback_at());
-        [negotiation, heartbeat, probe, failback, self.durability.timeout()].into_iter().flatten().min()
+        let timers =
+            [negotiation, heartbeat, probe, failback, self.durability.timeout(), self.addresses.timeout()];
+        timers.into_iter().flatten().min()
     }
 
     /// Runs maintenance as [`Maintenance::run`] does, and records that a poll ran it.
@@ -111,6 +116,7 @@ impl Maintenance {
             }
             self.poll_control(rail, now, recovery, dp);
         }
+        self.addresses.run(now, recovery, dp);
         self.rail_rejoin.probe(now, recovery, dp);
         self.heartbeats.run(now, since_last_run, recovery, dp);
         self.durability.run(now, recovery, dp);
@@ -125,13 +131,14 @@ impl Maintenance {
     /// Handles the control messages that have arrived on `rail`.
     fn poll_control(&mut self, rail: usize, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let Some(control) = recovery.control_mut() else { return };
-        let (mut heard, mut new_qp, mut of_durability) = (false, None, Vec::new());
+        let (mut heard, mut new_qp, mut of_durability, mut addresses) = (false, None, Vec::new(), Vec::new());
         // An error means that the NIC is dead. `Recovery::check_device` detects that.
         for bytes in dp.rails().get(rail).receive_control().unwrap_or_default() {
             if let Some(message) = control.decode(&bytes) {
                 heard = true;
                 match message.body {
                     Body::NewQp(qp) => new_qp = Some((message.ballot, qp)),
+                    Body::Address(_) | Body::AddressKnown { .. } => addresses.push(message.body.clone()),
                     Body::AskPlaced | Body::Placed(_) => of_durability.push(message.clone()),
                     _ => {}
                 }
@@ -145,6 +152,8 @@ impl Maintenance {
         // Before the actions: a peer that closes first says what it has seen.
         of_durability.iter().for_each(|message| self.durability.on_message(message, recovery, dp));
         recovery.run_actions(dp);
+        // Before a new queue pair is connected to the address.
+        addresses.iter().for_each(|body| self.addresses.on_message(now, body, recovery, dp));
         // Of several messages about new queue pairs, only the last is handled, because it supersedes the others. The peer repeats a question
         // that stays unanswered.
         if let Some((ballot, qp)) = new_qp {

@@ -17,6 +17,7 @@
 //! 4. The completion of the last operation that was in flight completes the failover report. Meanwhile `rail_rejoin` connects new queue
 //!    pairs on the old rail, so that a later failover can use it.
 
+mod address_changes;
 mod control_protocol;
 mod datapath;
 mod durability;

@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use mitra_verbs::{Access, Error, Mtu, Psn, Qpn, Result, RnrTimer, Time};
+use mitra_verbs::{Access, Error, Gid, Mtu, Psn, Qpn, Result, RnrTimer, Time};
 
 use crate::ballot::Ballot;
 use crate::close_reason::CloseReason;
@@ -160,6 +160,16 @@ impl RailSet {
     /// The first PSN of the queue pair that replaces the one of `rail` after the vQP has left the rail by this ballot.
     pub(super) fn replacement_psn(&self, rail: usize, left_by: Ballot) -> Psn {
         first_psn(derive_secret(self.secret, u64::from(left_by.epoch) << 8 | rail as u64))
+    }
+
+    /// See [`Rail::refresh_gid`].
+    pub(super) fn refresh_gid(&mut self, rail: usize) -> Option<Gid> {
+        self.rails[rail].refresh_gid()
+    }
+
+    /// See [`Rail::set_peer_gid`].
+    pub(super) fn set_peer_gid(&mut self, rail: usize, gid: Gid) -> Result<bool> {
+        self.rails[rail].set_peer_gid(gid)
     }
 
     /// Connects the new queue pair of a rail to the peer's.

@@ -376,7 +376,7 @@ impl Recovery {
             _ if !dp.rails().nic_answers(rail) => RailFailure::NicDead,
             Cause::Device => RailFailure::LinkDown,
             Cause::Heartbeat => RailFailure::Silent,
-            Cause::Completion(_) | Cause::Peer => RailFailure::QpFailed,
+            Cause::Completion(_) | Cause::Peer | Cause::Address => RailFailure::QpFailed,
         };
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().rail_failed(now, rail, failure);
@@ -426,6 +426,13 @@ impl Recovery {
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().rail_recovered(dp.now(), rail);
         self.discard_report_if_no_move();
+    }
+
+    /// Records that a rail whose address has changed can be used again.
+    pub(super) fn rail_usable(&mut self, dp: &mut Datapath, now: Time, rail: usize) {
+        let Some(control) = &mut self.control else { return };
+        control.negotiation_mut().rail_recovered(now, rail);
+        self.run_actions(dp);
     }
 
     /// Discards the report of a failure after which the vQP stays on the active rail.

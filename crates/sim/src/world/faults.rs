@@ -1,9 +1,11 @@
 //! Faults that a test injects into a world.
 
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
 use mitra_transport::fault::{Failure, Faults, Stage, Trigger};
 use mitra_verbs::Time;
+use mitra_wire::ROCE_PORT;
 
 use super::{HostId, NicId, World};
 use crate::nic::{FailureInjection, StageProbe};
@@ -49,6 +51,11 @@ impl World {
     /// jump imitates a host that is suspended just before a reading.
     pub fn jump_clock_at_reading(&mut self, nic: NicId, readings: u32, duration: Duration) {
         lock(&self.shared).nics[nic.0].clock_jump = Some((readings, duration));
+    }
+
+    /// Gives a NIC another address, which no NIC has had before. Packets to its old address are lost, also those in flight.
+    pub fn change_address(&mut self, nic: NicId) {
+        lock(&self.shared).change_address(nic.0);
     }
 
     /// Takes the link of a NIC down or up.
@@ -137,6 +144,22 @@ impl World {
 }
 
 impl WorldState {
+    fn change_address(&mut self, n: usize) {
+        if self.nics[n].detached {
+            return;
+        }
+        let (rail, host) = (self.nics[n].rail, self.nics[n].host);
+        self.routes.remove(&(rail, self.nics[n].gid));
+        let nic = &mut self.nics[n];
+        nic.address_changes += 1;
+        let ip = IpAddr::V4(Ipv4Addr::new(10, rail, host as u8, 1 + nic.address_changes as u8));
+        (nic.gid, nic.address) = (ip.into(), SocketAddr::new(ip, ROCE_PORT));
+        nic.nic.change_gid(nic.gid);
+        self.routes.insert((rail, self.nics[n].gid), n);
+        self.trace.text(self.now, format!("{:<4} has the address {ip}", self.nics[n].name));
+        self.reschedule(n);
+    }
+
     fn close_port(&mut self, n: usize) {
         let nic = &mut self.nics[n];
         (nic.capabilities.reset, nic.refuses) = (true, true);
