@@ -63,6 +63,11 @@ impl Kind {
         matches!(self, Kind::Send | Kind::Write | Kind::WriteImm)
     }
 
+    /// Returns whether the operation is a READ or an atomic, of which `rd_atomic` limits the number in flight.
+    pub fn is_read_or_atomic(self) -> bool {
+        matches!(self, Kind::Read | Kind::Atomic)
+    }
+
     /// Returns whether a completion log entry may follow the operation.
     pub fn is_logged(self) -> bool {
         matches!(self, Kind::Write | Kind::WriteImm | Kind::Atomic)

@@ -12,20 +12,20 @@ const UNKNOWN_RKEY: Error =
 
 /// The imported regions of the peer, sorted by their rkey on rail 0.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RemoteKeys(Vec<RemoteRegion>);
+pub(crate) struct RemoteKeys(Vec<(Key, RemoteRegion)>);
 
 impl RemoteKeys {
     /// Adds a region, or replaces the region with the same rkey on rail 0.
     pub(crate) fn insert(&mut self, region: RemoteRegion) {
         let key = region.at(0).rkey;
         match self.position(key) {
-            Ok(at) => self.0[at] = region,
-            Err(at) => self.0.insert(at, region),
+            Ok(at) => self.0[at] = (key, region),
+            Err(at) => self.0.insert(at, (key, region)),
         }
     }
 
     fn position(&self, rkey: Key) -> core::result::Result<usize, usize> {
-        self.0.binary_search_by_key(&rkey, |r| r.at(0).rkey)
+        self.0.binary_search_by_key(&rkey, |&(key, _)| key)
     }
 
     fn contains(&self, rkey: Key) -> bool {
@@ -33,7 +33,7 @@ impl RemoteKeys {
     }
 
     fn translate(&self, addr: RemoteAddr, rail: usize) -> Option<RemoteAddr> {
-        let region = &self.0[self.position(addr.rkey).ok()?];
+        let (_, region) = &self.0[self.position(addr.rkey).ok()?];
         Some(region.on_rail(rail, addr.addr.wrapping_sub(region.at(0).addr)))
     }
 }
@@ -74,6 +74,7 @@ pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Res
 }
 
 /// Checks that the request's remote key is that of an imported region. Without one, the request could not be translated to other rails.
+#[inline]
 pub(crate) fn check_rkey(wr: &SendWr, remote: &RemoteKeys) -> Result<()> {
     match wr.op.remote_key() {
         Some(key) if !remote.contains(key) => Err(UNKNOWN_RKEY),

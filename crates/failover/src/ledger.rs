@@ -199,12 +199,13 @@ impl Ledger {
     }
 
     /// Appends an operation and returns its sequence number. The caller has checked [`Ledger::has_room`] and [`Ledger::is_halted`].
+    #[inline]
     pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> u64 {
         let kind = Kind::of(&wr.op);
         let seq = self.next_seq();
         let app_wr_id = core::mem::replace(&mut wr.wr_id, seq);
         let app_signaled = wr.flags.contains(SendFlags::SIGNALED);
-        let packets = self.packets(&wr);
+        let packets = self.packets(kind, wr.data.len());
         self.ops.push_back(Op {
             wr,
             app_wr_id,
@@ -224,12 +225,12 @@ impl Ledger {
         seq
     }
 
-    /// Returns the number of packets of a request.
-    fn packets(&self, wr: &SendWr) -> u32 {
-        match wr.op {
-            _ if wr.op.is_local() => 0,
-            _ if wr.op.is_atomic() => 1,
-            _ => self.mtu.packets(wr.data.len()).min(1 << 23) as u32,
+    /// Returns the number of packets of a request with `len` bytes of data.
+    fn packets(&self, kind: Kind, len: u64) -> u32 {
+        match kind {
+            Kind::Local => 0,
+            Kind::Atomic => 1,
+            _ => self.mtu.packets(len).min(1 << 23) as u32,
         }
     }
 
@@ -241,18 +242,18 @@ impl Ledger {
 
     /// Marks the next pending operation as in flight and returns it. Returns `None` if no operation is pending or a limit is reached.
     pub fn next_posting(&mut self) -> Option<Posting<'_>> {
-        while self.ops.get(self.cursor).is_some_and(|op| op.state != State::Pending) {
+        while self.ops.get(self.cursor)?.state != State::Pending {
             self.cursor += 1;
         }
         if self.awaits_local_op() {
             return None;
         }
         let max_unsignaled = self.depth as u32 / 4;
-        if !self.drain.may_post(self.ops.get(self.cursor)?) {
+        let op = &mut self.ops[self.cursor];
+        if !self.drain.may_post(op) {
             return None;
         }
-        let op = self.ops.get_mut(self.cursor)?;
-        let fetch = op.wr.op.is_read_or_atomic();
+        let fetch = op.kind.is_read_or_atomic();
         if fetch && self.fetches_in_flight >= self.rd_atomic {
             return None;
         }
@@ -536,7 +537,7 @@ impl Ledger {
             return; // the restart on the new rail has reset the counts
         }
         self.packets_in_flight = self.packets_in_flight.saturating_sub(op.packets);
-        if op.wr.op.is_read_or_atomic() {
+        if op.kind.is_read_or_atomic() {
             self.fetches_in_flight = self.fetches_in_flight.saturating_sub(1);
         }
         if outcome == Outcome::Success {

@@ -66,14 +66,9 @@ impl Mtu {
     pub const ALL: [Mtu; 5] = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096];
 
     /// Returns the MTU in bytes.
+    #[inline]
     pub const fn bytes(self) -> usize {
-        match self {
-            Mtu::M256 => 256,
-            Mtu::M512 => 512,
-            Mtu::M1024 => 1024,
-            Mtu::M2048 => 2048,
-            Mtu::M4096 => 4096,
-        }
+        256 << self as u32
     }
 
     /// Returns the MTU of exactly `bytes` bytes, or `None` if there is none.
@@ -89,6 +84,7 @@ impl Mtu {
     }
 
     /// Returns the number of packets of a message of `len` bytes. It is 1 for an empty message.
+    #[inline]
     pub fn packets(self, len: u64) -> u64 {
         len.div_ceil(self.bytes() as u64).max(1)
     }

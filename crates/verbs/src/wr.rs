@@ -80,6 +80,7 @@ impl SendOp {
     }
 
     /// Returns the key of the peer that the operation names, if any: that of the memory it accesses, or the key to invalidate.
+    #[inline]
     pub fn remote_key(&self) -> Option<Key> {
         match *self {
             SendOp::SendWithInvalidate(key) => Some(key),
@@ -152,6 +153,7 @@ impl Data {
     }
 
     /// Returns the length in bytes.
+    #[inline]
     pub fn len(&self) -> u64 {
         match self {
             Data::Sges(list) => list.iter().map(|s| u64::from(s.len)).sum(),

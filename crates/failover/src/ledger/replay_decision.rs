@@ -226,7 +226,7 @@ impl Ledger {
         (self.fetches_in_flight, self.packets_in_flight, self.unsignaled, self.unlogged) = (0, 0, 0, 0);
         for i in 0..self.ops.len() {
             if self.ops[i].state == State::Pending {
-                self.ops[i].packets = self.packets(&self.ops[i].wr);
+                self.ops[i].packets = self.packets(self.ops[i].kind, self.ops[i].wr.data.len());
             }
         }
         self.cursor = 0;

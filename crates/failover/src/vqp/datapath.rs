@@ -442,6 +442,10 @@ impl Datapath {
     /// Moves the completions for the application from `ready` to `out`, and returns their number.
     #[inline]
     pub(super) fn drain_completions(&mut self, out: &mut Vec<Completion>) -> usize {
+        if self.ready.is_empty() && self.shared.is_none() { 0 } else { self.drain_ready(out) }
+    }
+
+    fn drain_ready(&mut self, out: &mut Vec<Completion>) -> usize {
         let n = self.deliverable();
         if self.shared.is_some() {
             return self.drain_with_shared(n, out);

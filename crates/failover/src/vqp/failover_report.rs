@@ -158,7 +158,7 @@ impl ReportRecorder {
     /// Returns whether an operation that was in flight at the last failure has not completed.
     #[inline]
     pub(super) fn is_replaying(&self) -> bool {
-        self.last.is_some_and(|report| report.completed_at.is_none())
+        self.last.as_ref().is_some_and(|report| report.completed_at.is_none())
     }
 
     /// The report of the last failover.

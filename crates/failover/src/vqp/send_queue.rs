@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use mitra_verbs::{Error, Mtu, Psn, Result, SendOp, SendWr, WcStatus};
+use mitra_verbs::{Error, Mtu, PostError, Psn, Result, SendOp, SendWr, WcStatus};
 
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::completion_log;
@@ -119,53 +119,59 @@ impl SendQueue {
         domain: &Domain,
         replaying: bool,
     ) -> Result<(), PostFailure> {
-        let mut failed = None;
-        let posted = if index == 0 && self.log_region.is_none() && self.ledger.unposted() == 1 {
+        let is_single = index == 0 && self.ledger.unposted() == 1;
+        let Some(first) = self.ledger.next_posting() else { return Ok(()) };
+        if is_single && first.log_seq.is_none() {
             // The common case: one request, whose keys need no translation.
-            self.ledger.next_posting().map_or(Ok(()), |posting| {
-                let one = core::slice::from_ref(posting.wr);
-                qp.post_send(one).map_err(|e| (posting.wr.wr_id, e.error))
-            })
-        } else {
-            self.burst.clear();
-            while self.burst.len() < BURST
-                && (!replaying || self.burst.is_empty() || self.ledger.next_is_replay())
-                && let Some(posting) = self.ledger.next_posting()
-            {
-                match key_translation::translate_send(posting.wr, index, domain, &self.remote_keys) {
-                    Ok(wr) => self.burst.push(wr),
-                    Err(error) => {
-                        failed = Some((posting.wr.wr_id, error));
-                        break;
-                    }
-                }
-                if let Some((seq, region)) = posting.log_seq.zip(self.log_region.as_ref()) {
-                    self.burst.push(completion_log::entry(region, index, wr_id_flags::LOG | seq, epoch, seq));
+            let id = first.wr.wr_id;
+            return match qp.post_send(core::slice::from_ref(first.wr)) {
+                Ok(()) => Ok(()),
+                Err(refused) => self.on_refused(id, refused.error),
+            };
+        }
+        self.burst.clear();
+        let mut next = Some(first);
+        let mut failed = None;
+        while let Some(posting) = next {
+            match key_translation::translate_send(posting.wr, index, domain, &self.remote_keys) {
+                Ok(wr) => self.burst.push(wr),
+                Err(error) => {
+                    failed = Some((posting.wr.wr_id, error));
+                    break;
                 }
             }
-            match self.burst.is_empty() {
-                true => Ok(()),
-                false => qp.post_send(&self.burst).map_err(|e| (self.burst[e.index].wr_id, e.error)),
+            if let Some((seq, region)) = posting.log_seq.zip(self.log_region.as_ref()) {
+                self.burst.push(completion_log::entry(region, index, wr_id_flags::LOG | seq, epoch, seq));
             }
-        };
-        match posted {
+            let may_continue = self.burst.len() < BURST && (!replaying || self.ledger.next_is_replay());
+            next = if may_continue { self.ledger.next_posting() } else { None };
+        }
+        let posted = if self.burst.is_empty() { Ok(()) } else { qp.post_send(&self.burst) };
+        match (posted, failed) {
+            (Err(PostError { index, error }), _) if !matches!(error, Error::WrongState { .. }) => {
+                self.on_refused(self.burst[index].wr_id, error)
+            }
+            (_, Some((id, error))) => self.on_refused(id, error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Handles the refusal of an operation or a log entry, whose `wr_id` on the rail is `id`.
+    #[cold]
+    fn on_refused(&mut self, id: u64, error: Error) -> Result<(), PostFailure> {
+        match error {
             // The queue pair is in ERR. An error completion will report the cause, and a failover replays the operations that were not sent.
-            Ok(()) | Err((_, Error::WrongState { .. })) => {}
-            Err(refused) => failed = Some(refused),
+            Error::WrongState { .. } => return Ok(()),
+            Error::DeviceFatal => return Err(PostFailure::Device),
+            _ => {}
         }
-        match failed {
-            None => Ok(()),
-            Some((_, Error::DeviceFatal)) => Err(PostFailure::Device),
-            Some((id, _)) => {
-                if id & wr_id_flags::LOG == 0 {
-                    // The request passed all checks when it was pushed, and the NIC checks keys only when it executes a request.
-                    self.ledger.fail_unpostable(id, WcStatus::LocalQpOperation);
-                } else {
-                    self.ledger.unpost_after(id & !wr_id_flags::LOG);
-                }
-                Err(PostFailure::Request)
-            }
+        if id & wr_id_flags::LOG == 0 {
+            // The request passed all checks when it was pushed, and the NIC checks keys only when it executes a request.
+            self.ledger.fail_unpostable(id, WcStatus::LocalQpOperation);
+        } else {
+            self.ledger.unpost_after(id & !wr_id_flags::LOG);
         }
+        Err(PostFailure::Request)
     }
 
     /// Posts the next pending operations with `post`, which returns false if it does not accept an operation, after their translation. Stops at
@@ -263,9 +269,13 @@ impl SendQueue {
     #[inline]
     pub(super) fn take_completions(&mut self, ready: &mut VecDeque<Completion>) {
         if self.ledger.has_done() {
-            while let Some(completion) = self.ledger.pop() {
-                ready.push_back(completion);
-            }
+            self.move_completions(ready);
+        }
+    }
+
+    fn move_completions(&mut self, ready: &mut VecDeque<Completion>) {
+        while let Some(completion) = self.ledger.pop() {
+            ready.push_back(completion);
         }
     }
 

@@ -284,9 +284,15 @@ impl VirtualQp {
 
     /// Posts the slots in which messages for shared receives arrive, if a shared receive was posted. If a NIC refuses their memory, the vQP has no
     /// receives, and the peer's messages are answered with RNR NAKs until a later attempt succeeds.
+    #[inline]
     pub(super) fn post_slots(&mut self) {
-        if self.datapath.shared().is_some_and(SharedReceives::needs_slots)
-            && self.recovery.control().is_some()
+        if self.datapath.shared().is_some_and(SharedReceives::needs_slots) {
+            self.make_slots();
+        }
+    }
+
+    fn make_slots(&mut self) {
+        if self.recovery.control().is_some()
             && !self.recovery.is_closed()
             && self.datapath.make_slots().is_ok()
         {
