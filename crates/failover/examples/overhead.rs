@@ -140,18 +140,8 @@ impl Provider for Null {
             return Ok(0);
         }
         let n = state.done.len().min(max);
-        out.extend(state.done.drain(..n).map(|wr_id| Wc {
-            wr_id,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Write,
-            qpn: Qpn::new(1),
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            src_qp: Qpn::new(0),
-            solicited: false,
-            vendor_err: 0,
-        }));
+        let completion = |wr_id| Wc::new(wr_id, WcStatus::Success, WcOpcode::Write, Qpn::new(1));
+        out.extend(state.done.drain(..n).map(completion));
         Ok(n)
     }
     fn req_notify_cq(&self, _: CqId, _: bool) -> Result<()> {

@@ -14,12 +14,11 @@ mod xrc;
 
 use mitra_verbs::{
     AsyncEvent, Gid, PdId, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, SavedResult, SendWr,
-    SqDrain, Time, WcOpcode, WcStatus,
+    SqDrain, Time, Wc, WcOpcode, WcStatus,
 };
 use mitra_wire::{Packet, Psn, Transport};
 
 use crate::batch_writer::BatchWriter;
-use crate::nic::completion_queues::completion;
 use crate::nic::recv_queue::RecvSource;
 use crate::nic::shared_state::{Route, SharedState};
 use crate::{IpPath, Memory};
@@ -201,7 +200,7 @@ impl Qp {
             _ => Some(self.attrs.init.recv_cq),
         };
         if let Some(cq) = cq {
-            nic.complete(cq, completion(wr.wr_id, status, WcOpcode::Recv, self.attrs.qpn), false);
+            nic.complete(cq, Wc::new(wr.wr_id, status, WcOpcode::Recv, self.attrs.qpn), false);
         }
     }
 

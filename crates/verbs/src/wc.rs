@@ -129,3 +129,21 @@ pub struct Wc {
     /// A code of Mitra with details of the error; 0 if there are no details.
     pub vendor_err: u32,
 }
+
+impl Wc {
+    /// Returns a completion without data: every other field is zero or `None`.
+    pub fn new(wr_id: u64, status: WcStatus, opcode: WcOpcode, qpn: Qpn) -> Wc {
+        Wc {
+            wr_id,
+            status,
+            opcode,
+            qpn,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            src_qp: Qpn::new(0),
+            solicited: false,
+            vendor_err: 0,
+        }
+    }
+}

@@ -65,18 +65,7 @@ mod tests {
     use super::*;
 
     fn wc(wr_id: u64, opcode: WcOpcode) -> Wc {
-        Wc {
-            wr_id,
-            status: WcStatus::Success,
-            opcode,
-            qpn: Qpn::new(5),
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            src_qp: Qpn::new(0),
-            solicited: false,
-            vendor_err: 0,
-        }
+        Wc::new(wr_id, WcStatus::Success, opcode, Qpn::new(5))
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{CqId, Error, Key, Qpn, Result, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{CqId, Error, Qpn, Result, Wc, WcStatus};
 
 use crate::nic::handle_table::HandleTable;
 
@@ -198,21 +198,5 @@ impl CompletionQueues {
     /// Removes and returns a queue that has lost a completion because it is full, or was once full.
     pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
         self.overflowed.pop()
-    }
-}
-
-/// Returns a completion whose optional fields are empty.
-pub(crate) fn completion(wr_id: u64, status: WcStatus, opcode: WcOpcode, qpn: Qpn) -> Wc {
-    Wc {
-        wr_id,
-        status,
-        opcode,
-        qpn,
-        byte_len: 0,
-        imm: None,
-        invalidated: None::<Key>,
-        src_qp: Qpn::new(0),
-        solicited: false,
-        vendor_err: 0,
     }
 }

@@ -1,9 +1,8 @@
 //! Reassembly of SENDs and WRITEs from their packets, at the receiver of a connected service (RC, UC).
 
-use mitra_verbs::{Access, Key, RecvWr, WcOpcode, WcStatus};
+use mitra_verbs::{Access, Key, RecvWr, Wc, WcOpcode, WcStatus};
 use mitra_wire::{Message, NakCode, Packet, Reth};
 
-use crate::nic::completion_queues::completion;
 use crate::nic::key_table::RegionSpan;
 use crate::nic::recv_queue::RecvSource;
 use crate::nic::shared_state::SharedState;
@@ -126,7 +125,7 @@ impl Reassembly {
             .map_err(|_| Refusal::Receive(WcStatus::LocalProtection))?;
         *offset = end;
         if last {
-            let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::Recv, attrs.qpn);
+            let mut wc = Wc::new(receive.wr_id, WcStatus::Success, WcOpcode::Recv, attrs.qpn);
             wc.byte_len = end as u32;
             wc.invalidated = invalidated;
             wc.imm = immediate(&packet.message);
@@ -167,7 +166,7 @@ impl Reassembly {
         if imm.is_some()
             && let Some(receive) = nic.take_recv(receives)
         {
-            let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::RecvWithImm, attrs.qpn);
+            let mut wc = Wc::new(receive.wr_id, WcStatus::Success, WcOpcode::RecvWithImm, attrs.qpn);
             wc.byte_len = len;
             wc.imm = imm;
             nic.complete(attrs.init.recv_cq, wc, packet.solicited);

@@ -12,9 +12,8 @@ mod transmit;
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Psn, SendFlags, SendWr, Time, WcStatus};
+use mitra_verbs::{Psn, SendFlags, SendWr, Time, Wc, WcStatus};
 
-use crate::nic::completion_queues::completion;
 use crate::nic::shared_state::SharedState;
 use crate::qp::attributes::QpAttributes;
 
@@ -243,7 +242,7 @@ impl Requester {
 }
 
 fn complete(attrs: &QpAttributes, nic: &mut SharedState, request: &Request, status: WcStatus) {
-    let mut wc = completion(request.wr.wr_id, status, request.wr.op.wc_opcode(), attrs.qpn);
+    let mut wc = Wc::new(request.wr.wr_id, status, request.wr.op.wc_opcode(), attrs.qpn);
     wc.byte_len = request.len;
     nic.complete(attrs.init.send_cq, wc, false);
 }

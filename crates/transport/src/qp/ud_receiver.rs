@@ -2,10 +2,9 @@
 
 use core::net::IpAddr;
 
-use mitra_verbs::{WcOpcode, WcStatus};
+use mitra_verbs::{Wc, WcOpcode, WcStatus};
 use mitra_wire::{Deth, Packet};
 
-use crate::nic::completion_queues::completion;
 use crate::nic::recv_queue::RecvSource;
 use crate::nic::shared_state::{Route, SharedState};
 use crate::opcode;
@@ -54,11 +53,11 @@ pub(crate) fn handle_packet(
     // which would then fail as well.
     if let Some(receive) = nic.take_recv(receives) {
         if placed.is_err() {
-            let wc = completion(receive.wr_id, WcStatus::LocalProtection, WcOpcode::Recv, attrs.qpn);
+            let wc = Wc::new(receive.wr_id, WcStatus::LocalProtection, WcOpcode::Recv, attrs.qpn);
             nic.complete(attrs.init.recv_cq, wc, false);
             return Err(RecvFailed);
         }
-        let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::Recv, attrs.qpn);
+        let mut wc = Wc::new(receive.wr_id, WcStatus::Success, WcOpcode::Recv, attrs.qpn);
         wc.byte_len = total as u32;
         wc.src_qp = deth.src_qp;
         wc.imm = opcode::immediate(&packet.message);

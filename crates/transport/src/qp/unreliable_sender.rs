@@ -3,11 +3,10 @@
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Psn, QpState, SendFlags, SendWr, WcStatus};
+use mitra_verbs::{Psn, QpState, SendFlags, SendWr, Wc, WcStatus};
 use mitra_wire::{Deth, Packet, Qpn, Transport};
 
 use crate::batch_writer::BatchWriter;
-use crate::nic::completion_queues::completion;
 use crate::nic::shared_state::SharedState;
 use crate::opcode::data_message;
 use crate::qp::attributes::QpAttributes;
@@ -164,7 +163,7 @@ fn transport_and_dest_qp(attrs: &QpAttributes, wr: &SendWr) -> (Transport, Qpn) 
 }
 
 fn complete(attrs: &QpAttributes, nic: &mut SharedState, wr: &SendWr, status: WcStatus) {
-    let mut wc = completion(wr.wr_id, status, wr.op.wc_opcode(), attrs.qpn);
+    let mut wc = Wc::new(wr.wr_id, status, wr.op.wc_opcode(), attrs.qpn);
     wc.byte_len = wr.data.len() as u32;
     nic.complete(attrs.init.send_cq, wc, false);
 }

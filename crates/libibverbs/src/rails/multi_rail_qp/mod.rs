@@ -232,18 +232,7 @@ impl MultiRailQp {
 
     /// Returns a completion of this queue pair, in which all fields are zero that depend on a received message.
     fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
-        Wc {
-            wr_id,
-            status,
-            opcode,
-            qpn: self.qpn,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            src_qp: Qpn::new(0),
-            solicited: false,
-            vendor_err: 0,
-        }
+        Wc::new(wr_id, status, opcode, self.qpn)
     }
 }
 
