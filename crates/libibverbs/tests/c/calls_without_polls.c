@@ -1,8 +1,7 @@
 /* A process calls verbs in a loop and never polls, while its peer sends it requests, one at a time. */
-#include "test_support.h"
+#include "peer_process.h"
 
 #include <poll.h>
-#include <sys/wait.h>
 
 enum { REQUESTS = 1000 };
 
@@ -55,33 +54,29 @@ int main(int argc, char **argv)
 		{ "query_port", query_port }, { "query_qp", query_qp }, { "register_and_deregister", register_and_deregister },
 		{ "create_and_destroy", create_and_destroy },
 	};
-	int fds[2];
-	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-	pid_t child = fork();
-	CHECK(child >= 0);
-	int to_peer = fds[child == 0];
-	close(fds[child != 0]);
-	alarm(60);
+	CHECK(argc == 2);
+	fork_peer();
 	end = open_end();
 	qp = make_qp(&end);
 	struct connection_data mine = connection_data_of(&end, qp), peer;
-	CHECK(write(to_peer, &mine, sizeof mine) == sizeof mine && read(to_peer, &peer, sizeof peer) == sizeof peer);
+	tell(&mine, sizeof mine);
+	hear(&peer, sizeof peer);
 	ready(qp);
 	connect_to(qp, peer);
-	int count = -1, ended;
-	CHECK(write(to_peer, &count, sizeof count) == sizeof count && read(to_peer, &count, sizeof count) == sizeof count);
+	int count = -1;
+	meet();
 	if (child) {
 		while (poll(&(struct pollfd){ .fd = to_peer, .events = POLLIN }, 1, 0) == 0)
 			for (int i = 0; i < 1000; i++)
 				run_scenario(loops, sizeof loops / sizeof loops[0], argv[1]);
-		CHECK(read(to_peer, &count, sizeof count) == sizeof count);
+		hear(&count, sizeof count);
 		if (count != REQUESTS)
 			fprintf(stderr, "%s: %d of %d requests completed\n", argv[1], count, REQUESTS);
 		CHECK(count == REQUESTS);
-		CHECK(waitpid(child, &ended, 0) == child && WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+		exit_well(child);
 	} else {
 		count = completed(peer);
-		CHECK(write(to_peer, &count, sizeof count) == sizeof count);
+		tell(&count, sizeof count);
 	}
 	return 0;
 }

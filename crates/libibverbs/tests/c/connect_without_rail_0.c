@@ -1,31 +1,12 @@
 /* Two processes connect while rail 0 of one or both is down or its NIC is dead. */
+#include "peer_process.h"
 #include "rail_faults.h"
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 static struct end end;
 static struct connection_data peer;
-static int peer_socket;
-/* 0 in the child */
-static pid_t child;
-
-static void exchange(const void *own, void *other, size_t size)
-{
-	CHECK(write(peer_socket, own, size) == (ssize_t)size);
-	for (size_t got = 0; got < size;) {
-		ssize_t n = read(peer_socket, (char *)other + got, size - got);
-		CHECK(n > 0);
-		got += n;
-	}
-}
-
-static void barrier(void)
-{
-	char other;
-	exchange("b", &other, 1);
-}
 
 /* Fails every rail but the last. */
 static void fail_rails(const char *script)
@@ -41,7 +22,7 @@ static void use(struct ibv_qp *qp)
 		struct ibv_sge into = { (uintptr_t)end.memory + 512, 8, end.mr->lkey };
 		struct ibv_recv_wr recv = { .wr_id = 3, .sg_list = &into, .num_sge = 1 }, *bad_recv;
 		CHECK(ibv_post_recv(qp, &recv, &bad_recv) == 0);
-		barrier();
+		meet();
 		*(uint64_t *)end.memory = round;
 		CHECK(post_write(qp, &end, 1, peer.addr + 64, peer.rkey) == 0);
 		struct ibv_sge sge = { (uintptr_t)end.memory, 8, end.mr->lkey };
@@ -53,7 +34,7 @@ static void use(struct ibv_qp *qp)
 				fprintf(stderr, "request %d: %s (%u)\n", (int)wc.wr_id, ibv_wc_status_str(wc.status), wc.vendor_err);
 			CHECK(wc.status == IBV_WC_SUCCESS);
 		}
-		barrier();
+		meet();
 		CHECK(*(uint64_t *)(end.memory + 64) == round && *(uint64_t *)(end.memory + 512) == round);
 	}
 }
@@ -64,7 +45,8 @@ static struct ibv_qp *prepare(void)
 	struct ibv_qp *qp = make_qp(&end);
 	ready(qp);
 	struct connection_data own = connection_data_of(&end, qp);
-	exchange(&own, &peer, sizeof own);
+	tell(&own, sizeof own);
+	hear(&peer, sizeof peer);
 	return qp;
 }
 
@@ -74,12 +56,12 @@ static void after_failure(const char *script, bool here)
 	struct ibv_qp *qp = prepare();
 	if (here)
 		fail_rails(script);
-	barrier();
+	meet();
 	union ibv_gid gid;
 	CHECK(ibv_query_gid(end.context, 1, 0, &gid) == 0 && memcmp(&gid, &end.gid, sizeof gid) == 0);
 	connect_to(qp, peer);
 	use(qp);
-	barrier();
+	meet();
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
@@ -127,7 +109,7 @@ static void goes_down_while_connecting(void)
 		CHECK(pthread_join(thread, NULL) == 0);
 	}
 	use(qp);
-	barrier();
+	meet();
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
@@ -138,17 +120,10 @@ int main(int argc, char **argv)
 		{ "one_nic_is_dead", one_nic_is_dead }, { "both_nics_are_dead", both_nics_are_dead },
 		{ "goes_down_while_connecting", goes_down_while_connecting },
 	};
-	int sockets[2];
-	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
-	child = fork();
-	CHECK(child >= 0);
-	alarm(60);
-	peer_socket = sockets[child == 0];
-	close(sockets[child != 0]);
+	CHECK(argc == 2);
+	fork_peer();
 	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
-	if (child > 0) {
-		int status;
-		CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-	}
+	if (child)
+		exit_well(child);
 	return 0;
 }

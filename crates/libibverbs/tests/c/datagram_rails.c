@@ -1,8 +1,8 @@
 /* Datagrams between two processes with several rails, of which some fail. Queue pair numbers, GIDs and address handles stay valid. A datagram
  * may be lost, so the first process sends a round again until it is answered. No datagram arrives twice. */
+#include "peer_process.h"
 #include "rail_faults.h"
 
-#include <sys/wait.h>
 #include <time.h>
 
 enum { QKEY = 0x11, GRH = 40, ROOM = GRH + 64, ROUNDS = 60, ATTEMPTS = 400, STOPS = 8, MULTICAST_QPN = 0xffffff };
@@ -18,27 +18,8 @@ static struct end end;
 static struct ibv_qp *qp;
 static struct connection_data peer;
 static struct ibv_srq *srq;
-static int to_peer;
-static pid_t child;
 /* The work requests that were posted, and completed. They complete in order, so a completion has the number of those before it. */
 static uint64_t posted_receives, received, posted_sends, sent;
-
-static void tell(const void *data, size_t len)
-{
-	CHECK(write(to_peer, data, len) == (ssize_t)len);
-}
-
-static void hear(void *data, size_t len)
-{
-	CHECK(read(to_peer, data, len) == (ssize_t)len);
-}
-
-static void meet(void)
-{
-	char word = 0;
-	tell(&word, 1);
-	hear(&word, 1);
-}
 
 static char *room_of(uint64_t wr_id)
 {
@@ -335,17 +316,12 @@ int main(int argc, char **argv)
 		{ "both_nics_die", both_nics_die }, { "down_at_answerer", down_at_answerer }, { "rails_fail_in_turn", rails_fail_in_turn },
 		{ "shared_queue", shared_queue }, { "sends_to_itself", sends_to_itself }, { "group", group },
 	};
-	int fds[2], status;
 	mcast_gid(0); /* both ends use the same groups */
-	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-	child = fork();
-	CHECK(child >= 0);
-	to_peer = fds[child == 0];
-	close(fds[child != 0]);
-	alarm(60);
+	CHECK(argc == 2);
+	fork_peer();
 	end = open_end();
 	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
 	if (child)
-		CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+		exit_well(child);
 	return 0;
 }

@@ -1,39 +1,15 @@
 /* Scenarios of two connected processes, each with a device of its own. */
-#include "test_support.h"
+#include "peer_process.h"
+#include "rail_faults.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 static struct end end;
 static struct ibv_qp *qp;
 static struct connection_data peer;
-static int to_peer;
-static pid_t child;
-
-static void tell(const void *data, size_t len)
-{
-	CHECK(write(to_peer, data, len) == (ssize_t)len);
-}
-
-static void hear(void *data, size_t len)
-{
-	CHECK(read(to_peer, data, len) == (ssize_t)len);
-}
-
-static int rails(void)
-{
-	return atoi(getenv("MITRA_RAILS"));
-}
-
-static void meet(void)
-{
-	char word = 0;
-	tell(&word, 1);
-	hear(&word, 1);
-}
 
 static void connect_ends(void)
 {
@@ -51,12 +27,6 @@ static void disconnect(void)
 	meet();
 	CHECK(ibv_destroy_qp(qp) == 0);
 	meet();
-}
-
-static void exit_well(pid_t pid)
-{
-	int status;
-	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void recv_one(uint64_t wr_id)
@@ -610,14 +580,9 @@ int main(int argc, char **argv)
 		{ "peer_closed", peer_closed }, { "read_only", read_only }, { "sleepers", sleepers }, { "shared_receives", shared_receives },
 		{ "multicast", multicast },
 	};
-	int fds[2];
 	mcast_gid(0); /* both ends use the same groups */
-	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-	child = fork();
-	CHECK(child >= 0);
-	to_peer = fds[child == 0];
-	close(fds[child != 0]);
-	alarm(60);
+	CHECK(argc == 2);
+	fork_peer();
 	end = open_end();
 	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
 	if (child)
