@@ -8,7 +8,7 @@
 //!   ⟨i, bits⟩ ── p arrives: CAS ──▶ ⟨i, bits + 2^p⟩      ⟨i, all⟩ ── reset: CAS ──▶ ⟨i+1, none⟩
 //! ```
 //!
-//! A set bit is idempotent where a counter is not (seed `003`, fetch-and-op), and a stale arrival names an old identity. The word only grows, so no
+//! A set bit is idempotent where a counter is not (Eslick, DeHon and Knight, 1994, fetch-and-op), and a stale arrival names an old identity. The word only grows, so no
 //! content comes back: a compare-and-swap that was executed once, or that was overtaken, never succeeds again. An arrival whose outcome is
 //! unknown is therefore posted again as it was.
 //!

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A WRITE is idempotent, and a failover may repeat it. A flag is not: if its reader consumed and reset it before the WRITE is repeated, a flag of
-//! one bit announces the old message again (seed `000`, footnote on WRITE). Here a flag with a number up to *consumed* announces nothing, so the
-//! writer repeats WRITEs whose outcome is unknown, whenever they were executed. The writer begins the next message when the reader has consumed the
+//! one bit announces the old message again. Here a flag with a number up to *consumed* announces nothing, so the
+//! writer repeats WRITEs whose outcome is unknown, whether or not they were executed. The writer begins the next message when the reader has consumed the
 //! last one. At this time no copy of an earlier WRITE is under way: each has ended, and the fence ended those that were lost.
 //!
 //! # Conditions

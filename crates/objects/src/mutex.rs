@@ -10,7 +10,7 @@
 //!
 //! The number only grows, and a word with a number is first held and then free. So no content of the word comes back: a compare-and-swap that was
 //! executed once, or that was overtaken, never succeeds again. A lock whose outcome is unknown is therefore posted again as it was. The old value
-//! that the copy returns tells whether the lock is held by this owner with this number (seed `003`, test-and-set). A lock never ends while its
+//! that the copy returns tells whether the lock is held by this owner with this number (Eslick, DeHon and Knight, 1994, test-and-set). A lock never ends while its
 //! outcome is unknown, and only its result [`Held`] can be unlocked.
 //!
 //! # Limits

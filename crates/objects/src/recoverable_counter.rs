@@ -7,8 +7,8 @@
 //! └────────────────────────┴───────┴─────┴───────┴───────┘
 //! ```
 //!
-//! An add of δ to a field f is one FAA of δ·2^(n·m) + (f′ − f)·2^(i·m), where f′ = (f + 1) mod 2^m (seed `003`: the single-bit
-//! sequence number; m = 1 is that bit). Only requester i changes field i, and its adds are executed in order. So f is the field's content when the
+//! An add of δ to a field f is one FAA of δ·2^(n·m) + (f′ − f)·2^(i·m), where f′ = (f + 1) mod 2^m (the single-bit
+//! sequence number of Eslick, DeHon and Knight, 1994; m = 1 is that bit). Only requester i changes field i, and its adds are executed in order. So f is the field's content when the
 //! add is executed, the field takes the value f′ between 0 and 2^m − 1, and nothing is carried into the next field or into the value. After a
 //! failure and the fence, the field tells how many of the undecided adds were executed, as long as there are at most 2^m − 1.
 //!

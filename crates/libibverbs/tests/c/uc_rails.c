@@ -1,9 +1,9 @@
 /* Unreliable connections between two processes with several rails, of which some fail. A message may be lost. Those that arrive are in order,
  * complete, and none arrives twice. */
+#include "peer_process.h"
 #include "rail_faults.h"
 
 #include <poll.h>
-#include <sys/wait.h>
 #include <time.h>
 
 enum { SLOT = 6144, LONG = 5000, ROUNDS = 60, ATTEMPTS = 400, STREAM = 600 };
@@ -12,8 +12,6 @@ enum kind { SEND, LONG_SEND, SEND_WITH_IMM, WRITE_WITH_IMM, WRITE, KINDS };
 static struct end end;
 static struct ibv_qp *qp;
 static struct connection_data peer;
-static int to_peer;
-static pid_t child;
 static char *memory;
 static struct ibv_mr *mr;
 /* The work requests that were posted, and completed. They complete in order, so a completion has the number of those before it. */
@@ -27,23 +25,6 @@ static uint64_t by_kind[KINDS];
 struct message {
 	uint32_t sequence, round;
 };
-
-static void tell(const void *data, size_t len)
-{
-	CHECK(write(to_peer, data, len) == (ssize_t)len);
-}
-
-static void hear(void *data, size_t len)
-{
-	CHECK(read(to_peer, data, len) == (ssize_t)len);
-}
-
-static void meet(void)
-{
-	char word = 0;
-	tell(&word, 1);
-	hear(&word, 1);
-}
 
 static bool has_heard(void)
 {
@@ -449,19 +430,14 @@ int main(int argc, char **argv)
 		{ "peer_destroyed", peer_destroyed }, { "send_queue_error", send_queue_error }, { "resets", resets },
 		{ "connected_to_itself", connected_to_itself },
 	};
-	int fds[2], status;
-	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-	child = fork();
-	CHECK(child >= 0);
-	to_peer = fds[child == 0];
-	close(fds[child != 0]);
-	alarm(60);
+	CHECK(argc == 2);
+	fork_peer();
 	end = open_end();
 	size_t bytes = (2 * DEPTH + 2) * SLOT;
 	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(memory != MAP_FAILED && (mr = ibv_reg_mr(end.pd, memory, bytes, ALL)));
 	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
 	if (child)
-		CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+		exit_well(child);
 	return 0;
 }
