@@ -89,14 +89,16 @@ impl Fence {
         self.0 == State::Done { nic_alive: true }
     }
 
-    /// Starts to fence `qp`.
-    pub(super) fn start(&mut self, qp: &DataQp, now: Time) -> FenceStep {
+    /// Starts to fence `qp`. Each of `used`, for the send and the receive queue, says whether requests without a polled completion may be in the
+    /// queue. A queue without any needs no marker.
+    pub(super) fn start(&mut self, qp: &DataQp, now: Time, used: [bool; 2]) -> FenceStep {
         if qp.modify_to(QpState::Err).is_err() {
             // The NIC is dead, or it hangs and may still access memory.
             return FenceStep::Reset;
         }
         let deadline = now + DRAIN_TIMEOUT;
-        self.0 = State::Draining { send: Marker::Unposted, recv: Marker::Unposted, deadline, empty_polls: 0 };
+        let [send, recv] = used.map(|used| if used { Marker::Unposted } else { Marker::Flushed });
+        self.0 = State::Draining { send, recv, deadline, empty_polls: 0 };
         self.drive(qp, now)
     }
 

@@ -518,7 +518,7 @@ impl Recovery {
             self.fence.skip(); // nothing was posted to the rail since the last move
             FenceStep::Pending
         } else if dp.config().requires_fence() {
-            self.fence.start(dp.rails().get(rail).data(), dp.now())
+            self.fence.start(dp.rails().get(rail).data(), dp.now(), [true; 2])
         } else {
             self.fence.skip();
             FenceStep::Pending

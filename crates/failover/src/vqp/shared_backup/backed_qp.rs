@@ -465,8 +465,8 @@ impl BackedQp {
     }
 
     fn drive_fence(&mut self, now: Time) -> Fenced {
-        let has_requests = self.send.ledger().has_in_flight() || self.recv.is_posted();
-        self.own.as_mut().map_or(Fenced::Pending, |own| own.drive_fence(now, has_requests))
+        let used = [self.send.ledger().has_in_flight(), self.recv.is_posted()];
+        self.own.as_mut().map_or(Fenced::Pending, |own| own.drive_fence(now, used))
     }
 
     /// Passes the evidence of the fenced queue pair on to the peer.

@@ -90,14 +90,13 @@ impl OwnQp {
         Ok(())
     }
 
-    /// Begins or continues the fence. `has_requests` says whether requests are posted, whose completions are to be polled.
-    pub(super) fn drive_fence(&mut self, now: Time, has_requests: bool) -> Fenced {
+    /// Begins or continues the fence. For `used`, see [`Fence::start`].
+    pub(super) fn drive_fence(&mut self, now: Time, used: [bool; 2]) -> Fenced {
         if let Some(nic_alive) = self.is_emptied {
             return Fenced::Done { nic_alive };
         }
         let step = match self.fence.is_idle() {
-            true if !has_requests && self.qp.modify_to(QpState::Err).is_ok() => FenceStep::Drained,
-            true => self.fence.start(&self.qp, now),
+            true => self.fence.start(&self.qp, now, used),
             false => self.fence.drive(&self.qp, now),
         };
         match step {
