@@ -373,8 +373,10 @@ impl BackedQp {
         let mut state = backup.lock();
         let has_news = self.attention.swap(false, Ordering::AcqRel);
         state.drive_for_member(has_news);
-        for event in state.take_events(self.id) {
-            self.on_event(event);
+        let events = state.take_events(self.id);
+        let last_executed = events.iter().filter_map(Event::executed_behind_error).max();
+        for event in events {
+            self.on_event(event, last_executed);
         }
         if let Some(reason) = state.close_reason()
             && self.close_reason().is_none()
@@ -391,9 +393,13 @@ impl BackedQp {
         self.flush_if_closed();
     }
 
-    fn on_event(&mut self, event: Event) {
+    /// Handles an event. `last_executed` is the last operation that the backup executed although one of another queue pair failed before it.
+    fn on_event(&mut self, event: Event, last_executed: Option<u64>) {
         match event {
-            Event::Done { seq, outcome, byte_len } => self.on_backup_done(seq, outcome, byte_len),
+            Event::Done { seq, outcome, byte_len } => {
+                let is_passed = last_executed.is_some_and(|last| seq < last);
+                self.on_backup_done(seq, outcome, byte_len, is_passed);
+            }
             Event::Resumed { epoch, partial_imm_bytes } => {
                 if self.awaited_resume == Some(epoch) {
                     self.awaited_resume = None;
@@ -412,15 +418,19 @@ impl BackedQp {
         }
     }
 
-    /// Handles the outcome of an operation that was posted on the backup.
-    fn on_backup_done(&mut self, seq: u64, outcome: Outcome, byte_len: u32) {
+    /// Handles the outcome of an operation that was posted on the backup. `is_passed` says whether a later one was executed.
+    fn on_backup_done(&mut self, seq: u64, outcome: Outcome, byte_len: u32, is_passed: bool) {
         self.on_backup -= 1;
         let is_halted = self.send.ledger().is_halted();
         match outcome {
             Outcome::Success => {
                 self.send.on_success(seq, byte_len);
             }
-            // An operation of another queue pair failed, and the backup did not execute those behind it.
+            // An operation of another queue pair failed, and the backup did not execute those behind it, apart from READs. A READ that a later
+            // operation has passed must not be repeated if that one was posted with FENCE.
+            Outcome::Failed(WcStatus::Flushed) if !is_halted && is_passed => {
+                self.send.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
+            }
             Outcome::Failed(WcStatus::Flushed) if !is_halted => self.send.unpost_from(seq),
             Outcome::Unresolved(UnresolvedError::ExecutedBehindError) if !is_halted => {
                 self.send.on_success(seq, byte_len);

@@ -44,6 +44,18 @@ pub(super) enum Event {
     Granted(Grant),
 }
 
+impl Event {
+    /// Returns the sequence number of an operation that was executed although one of another member failed before it.
+    pub(super) fn executed_behind_error(&self) -> Option<u64> {
+        match self {
+            Event::Done {
+                seq, outcome: Outcome::Unresolved(UnresolvedError::ExecutedBehindError), ..
+            } => Some(*seq),
+            _ => None,
+        }
+    }
+}
+
 /// A queue pair with this backup.
 #[derive(Debug)]
 struct Slot {
