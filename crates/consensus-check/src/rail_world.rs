@@ -168,6 +168,8 @@ pub struct RailWorld {
 
 pub(crate) const ONE_EVIDENCE: &str = "an end decides by the evidence of the peer's fence of the same move";
 pub(crate) const ONE_ORDER: &str = "both ends move by the same ballots to the same rails";
+pub(crate) const FINAL_EVIDENCE: &str =
+    "an end decides by the final evidence of the rail to which it is bound";
 pub(crate) const SAME_QPS: &str = "operations are posted between queue pairs of the same ballot";
 
 impl RailWorld {
@@ -385,7 +387,7 @@ impl RailWorld {
                 Action::Send(message) => self.send(end, message),
                 Action::Decide { rail, peer_evidence } => self.decide(end, rail.into(), &peer_evidence),
                 Action::PeerMoved { .. } | Action::Stay => {}
-                Action::Close(reason) => e.closed = Some(reason),
+                Action::Close { reason, peer_evidence } => self.close(end, reason, peer_evidence),
             }
         }
     }
@@ -398,6 +400,17 @@ impl RailWorld {
             *e = evidence(end, self.ends[end].evidences);
         }
         self.in_transit.insert((1 - end as u8, message));
+    }
+
+    /// Closes an end, which sends its final evidence and decides by that of the peer.
+    fn close(&mut self, end: usize, reason: CloseReason, peer_evidence: Option<Evidence>) {
+        let expected = evidence(1 - end, self.ends[end].moves.len() as u32 + 1);
+        if peer_evidence.is_some_and(|evidence| evidence != expected) {
+            self.violation.get_or_insert(FINAL_EVIDENCE);
+        }
+        let e = &mut self.ends[end];
+        e.closed = Some(reason);
+        e.negotiation.closed(Some(evidence(end, e.evidences + 1)));
     }
 
     fn decide(&mut self, end: usize, rail: usize, peer_evidence: &Evidence) {

@@ -17,7 +17,7 @@ use crate::secret::SecretWord;
 pub const MAX_LEN: usize = 256;
 /// The maximum number of saved results in a message, which is also the maximum `rd_atomic` of a vQP.
 pub const MAX_SAVED: usize = 16;
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// The length of everything before the body, in bytes.
 const HEADER: usize = 15;
 
@@ -79,7 +79,11 @@ pub enum Body {
         change: u32,
     },
     /// The vQP has closed at the sender, which answers every further message with Closed.
-    Closed,
+    Closed {
+        /// The final record of the operations that the sender executed for the receiver on the rail that the ballot binds. `None` if it is not
+        /// known to be complete.
+        evidence: Option<Evidence>,
+    },
     /// The parameters of the sender's new queue pair on the rail that carries the message. The ballot of the message is the ballot by which the
     /// vQP left that rail.
     NewQp(NewQp),
@@ -153,7 +157,7 @@ impl Message {
             Body::Evidence { .. } => 3,
             Body::Resume { .. } => 4,
             Body::Refuse { .. } => 5,
-            Body::Closed => 6,
+            Body::Closed { .. } => 6,
             Body::NewQp(_) => 7,
             Body::AskPlaced => 8,
             Body::Placed(_) => 9,
@@ -165,7 +169,13 @@ impl Message {
         out.extend_from_slice(&self.ballot.epoch.to_le_bytes());
         out.push(self.ballot.proposer as u8);
         match &self.body {
-            Body::Closed | Body::AskPlaced => {}
+            Body::AskPlaced => {}
+            Body::Closed { evidence } => {
+                out.push(u8::from(evidence.is_some()));
+                if let Some(evidence) = evidence {
+                    put_evidence(&mut out, evidence);
+                }
+            }
             Body::Placed(placed) => {
                 out.push(u8::from(placed.log.is_some()));
                 out.extend_from_slice(&placed.log.unwrap_or(0).to_le_bytes());
@@ -236,7 +246,13 @@ impl Message {
                 partial_imm_bytes: u32::from_le_bytes(r.array()?),
             },
             5 => Body::Refuse { unusable: r.byte()?, promised_epoch: u16::from_le_bytes(r.array()?) },
-            6 => Body::Closed,
+            6 => Body::Closed {
+                evidence: match r.byte()? {
+                    0 => None,
+                    1 => Some(read_evidence(&mut r)?),
+                    _ => return Err(Rejected::Malformed),
+                },
+            },
             7 => {
                 let [rail, flags] = r.array()?;
                 if flags > 3 {
@@ -360,11 +376,12 @@ mod tests {
         [
             Body::Heartbeat { unusable: 0x42 },
             Body::Propose { rail: 3 },
-            Body::Evidence { rail: 1, evidence },
+            Body::Evidence { rail: 1, evidence: evidence.clone() },
             Body::Evidence { rail: 1, evidence: Evidence::default() },
             Body::Resume { has_peer_resume: true, partial_imm_bytes: 4096 },
             Body::Refuse { unusable: 0x81, promised_epoch: 0x1235 },
-            Body::Closed,
+            Body::Closed { evidence: None },
+            Body::Closed { evidence: Some(evidence) },
             Body::AskPlaced,
             Body::Placed(Placed::default()),
             Body::Address(Address { rail: 6, change: 0x1234_5678, gid: Gid([7; 16]) }),

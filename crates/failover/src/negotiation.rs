@@ -15,9 +15,11 @@ use crate::ballot::{Ballot, Role};
 pub use crate::close_reason::CloseReason;
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
+use closing::PeerBindings;
 use failback::Preference;
 use move_pauses::MovePauses;
 
+mod closing;
 mod failback;
 #[cfg(test)]
 mod flap_tests;
@@ -60,8 +62,14 @@ pub enum Action {
     },
     /// Continue on the old rail, which is not fenced: the peer cannot use another rail.
     Stay,
-    /// Close the vQP.
-    Close(CloseReason),
+    /// Close the vQP: stop and drain all queue pairs, and call [`RailNegotiation::closed`].
+    Close {
+        /// The reason.
+        reason: CloseReason,
+        /// The peer's final record of the operations that it executed for this end on the active rail, if the peer closed the vQP and the record
+        /// is known.
+        peer_evidence: Option<Evidence>,
+    },
 }
 
 /// The failure of a rail at this end.
@@ -110,6 +118,8 @@ struct Move {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct UnconfirmedMove {
     ballot: Ballot,
+    /// The ballot that bound the vQP to the old rail.
+    previous: Ballot,
     rail: u8,
     local_evidence: Evidence,
     /// The time until which Resume is sent at every retry interval. Afterwards it is sent less often.
@@ -172,6 +182,8 @@ pub struct RailNegotiation {
     peer_timeout: Duration,
     /// The time at which unanswered messages are sent again. `None` if there are none.
     next_send: Option<Time>,
+    /// Empty while the vQP is open, and if the peer closed it.
+    peer_bindings: PeerBindings,
     actions: SmallVec<[Action; 4]>,
 }
 
@@ -217,6 +229,7 @@ impl RailNegotiation {
             retry_interval,
             peer_timeout,
             next_send: None,
+            peer_bindings: PeerBindings::new(),
             actions: SmallVec::new(),
         }
     }
@@ -326,7 +339,7 @@ impl RailNegotiation {
         let Phase::Moving(m) = &self.phase else { return };
         let (ballot, rail) = (m.ballot, m.rail);
         let local_evidence = m.local_evidence.clone().unwrap_or_default();
-        let old = self.active;
+        let (old, previous) = (self.active, self.current);
         self.peer_qp_missing &= !(1 << rail);
         self.peer_qp_missing |= 1 << old;
         self.local_qp_missing |= 1 << old;
@@ -340,6 +353,7 @@ impl RailNegotiation {
         self.phase = Phase::Active;
         self.unconfirmed = Some(UnconfirmedMove {
             ballot,
+            previous,
             rail,
             local_evidence,
             fast_retry_until: now + self.peer_timeout,
@@ -352,32 +366,14 @@ impl RailNegotiation {
         }
     }
 
-    /// Closes the vQP.
-    pub fn close(&mut self, reason: CloseReason) {
-        if self.phase == Phase::Closed {
-            return;
-        }
-        if reason != CloseReason::PeerClosed {
-            self.send(self.promised, Body::Closed);
-        }
-        self.phase = Phase::Closed;
-        (self.unconfirmed, self.stranded_since) = (None, None);
-        self.next_send = None;
-        self.actions.push(Action::Close(reason));
-    }
-
     /// Handles a message of the peer.
     pub fn handle(&mut self, now: Time, message: Message) {
         self.silent_since = None;
         let ballot = message.ballot;
         match message.body {
-            Body::Closed => {
-                if self.phase != Phase::Closed && ballot >= self.current {
-                    self.close(CloseReason::PeerClosed);
-                }
-            }
+            Body::Closed { evidence } => self.on_peer_closed(ballot, evidence),
             // The first Closed message may have been lost.
-            _ if self.phase == Phase::Closed => self.send(self.promised, Body::Closed),
+            _ if self.phase == Phase::Closed => self.send_closed(),
             Body::Heartbeat { unusable } => self.on_peer_unusable(now, unusable),
             Body::NewQp(_) | Body::Address(_) | Body::AddressKnown { .. } => {} // the driver handles them
             Body::AskPlaced | Body::Placed(_) => {}                             // and these

@@ -82,7 +82,10 @@ impl Net {
                 Action::Send(message) => (0..RAILS).for_each(|rail| self.send(i, rail, &message)),
                 Action::Decide { rail, peer_evidence } => self.decide(i, usize::from(rail), &peer_evidence),
                 Action::PeerMoved { .. } | Action::Stay => {}
-                Action::Close(reason) => self.ends[i].closed = Some(reason),
+                Action::Close { reason, .. } => {
+                    self.ends[i].closed = Some(reason);
+                    self.ends[i].negotiation.closed(None);
+                }
             }
         }
     }

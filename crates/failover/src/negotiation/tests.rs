@@ -79,7 +79,10 @@ impl Net {
                     self.ends[i].negotiation.moved(now, 0);
                 }
                 Action::PeerMoved { .. } | Action::Stay => {}
-                Action::Close(reason) => self.ends[i].closed = Some(reason),
+                Action::Close { reason, .. } => {
+                    self.ends[i].closed = Some(reason);
+                    self.ends[i].negotiation.closed(None);
+                }
             }
         }
     }
@@ -232,7 +235,7 @@ fn silent_peer_closes_the_vqp_undecided() {
         a.handle_timeout(now);
         while let Some(action) = a.poll_action() {
             match action {
-                Action::Close(reason) => closed = Some(reason),
+                Action::Close { reason, .. } => closed = Some(reason),
                 Action::Decide { .. } => panic!("decided alone"),
                 _ => {}
             }
@@ -255,7 +258,7 @@ fn old_ballot_changes_nothing() {
         (Body::Evidence { rail: 0, evidence: evidence(9) }, true),
         (Body::Resume { has_peer_resume: true, partial_imm_bytes: 0 }, false),
         (Body::Refuse { unusable: 0, promised_epoch: 0 }, false),
-        (Body::Closed, false),
+        (Body::Closed { evidence: None }, false),
     ] {
         net.ends[0].negotiation.handle(net.now, Message { ballot: old, body });
         let answer = net.ends[0].negotiation.poll_action();
@@ -313,10 +316,12 @@ fn two_moved_ends_do_not_answer_each_other_forever() {
 fn closed_end_answers_requests_with_closed_and_nothing_else() {
     let (mut a, ballot) = moved_unconfirmed();
     a.close(CloseReason::RequestError);
+    a.closed(None);
     while a.poll_action().is_some() {}
     a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2 } });
-    assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Closed, .. }))));
-    a.handle(Time::ZERO, Message { ballot, body: Body::Closed });
+    assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Closed { .. }, .. }))));
+    while a.poll_action().is_some() {}
+    a.handle(Time::ZERO, Message { ballot, body: Body::Closed { evidence: None } });
     assert_eq!(a.poll_action(), None);
 }
 

@@ -123,11 +123,6 @@ impl Maintenance {
         recovery.handle_timeout(dp, now);
     }
 
-    /// Tells the peer what this end's processor has seen of its operations, before this end closes.
-    pub(super) fn tell_placed(&mut self, recovery: &Recovery, dp: &Datapath) {
-        self.durability.run(dp.now(), recovery, dp);
-    }
-
     /// Handles the control messages that have arrived on `rail`.
     fn poll_control(&mut self, rail: usize, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let Some(control) = recovery.control_mut() else { return };
@@ -149,7 +144,7 @@ impl Maintenance {
             dp.rails_mut().note_heard(rail, now);
             self.heartbeats.on_peer_heard();
         }
-        // Before the actions: a peer that closes first says what it has seen.
+        // Before the actions, one of which may close the vQP.
         of_durability.iter().for_each(|message| self.durability.on_message(message, recovery, dp));
         recovery.run_actions(dp);
         // Before a new queue pair is connected to the address.

@@ -494,7 +494,7 @@ impl Recovery {
                     self.discard_report_if_no_move();
                     self.post_sends(dp);
                 }
-                Action::Close(reason) => self.on_close(dp, reason),
+                Action::Close { reason, peer_evidence } => self.on_close(dp, reason, peer_evidence),
             }
         }
     }

@@ -1,7 +1,7 @@
 use mitra_verbs::{AsyncEvent, Qpn};
 
 use crate::close_reason::CloseReason;
-use crate::evidence::Contradiction;
+use crate::evidence::{Contradiction, Evidence};
 
 /// The reason for which a vQP closed, and the state of closing.
 #[derive(Debug, Default)]
@@ -9,6 +9,8 @@ pub(super) struct Termination {
     reason: Option<CloseReason>,
     qp_error_event: Option<AsyncEvent>,
     contradiction: Option<Contradiction>,
+    /// The peer's final evidence, until the outstanding requests are flushed.
+    peer_evidence: Option<Evidence>,
     /// Whether the vQP has closed and its outstanding requests have not been completed yet.
     flush_pending: bool,
     /// Whether a batch of polled completions is being handled. The outstanding requests are flushed only after the batch, because some of them
@@ -42,6 +44,16 @@ impl Termination {
         self.in_batch = false;
     }
 
+    /// Records the peer's final evidence, for the flush.
+    pub(super) fn set_peer_evidence(&mut self, evidence: Option<Evidence>) {
+        self.peer_evidence = evidence;
+    }
+
+    /// Returns the peer's final evidence. The next call returns `None`.
+    pub(super) fn take_peer_evidence(&mut self) -> Option<Evidence> {
+        self.peer_evidence.take()
+    }
+
     /// Returns the reason for closing if the outstanding requests are to be flushed now. The next call returns `None`.
     pub(super) fn take_flush(&mut self) -> Option<CloseReason> {
         if self.in_batch || !core::mem::take(&mut self.flush_pending) {
@@ -68,7 +80,9 @@ impl Termination {
         self.contradiction
     }
 
+    /// Records a contradiction in the evidence, for which the vQP closes or has closed.
     pub(super) fn set_contradiction(&mut self, contradiction: Contradiction) {
         self.contradiction = Some(contradiction);
+        self.reason = self.reason.and(Some(CloseReason::Contradiction));
     }
 }

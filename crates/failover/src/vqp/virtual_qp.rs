@@ -476,10 +476,9 @@ impl VirtualQp {
         Ok(replacement)
     }
 
-    /// Closes the vQP: operations in flight end in [`UnresolvedError::Undecided`](crate::UnresolvedError::Undecided), and the vQP sends a
-    /// Closed message to the peer. While the closed vQP is polled, it answers every further message of the peer with Closed.
+    /// Closes the vQP: operations in flight end in [`UnresolvedError::Undecided`](crate::UnresolvedError::Undecided), and the vQP sends the
+    /// peer a Closed message, by which the peer decides its own operations in flight. While the closed vQP is polled, it answers every further message of the peer with Closed.
     pub fn shutdown(&mut self) {
-        self.maintenance.tell_placed(&self.recovery, &self.datapath);
         self.recovery.close(&mut self.datapath, CloseReason::Closed);
         self.publish();
     }

@@ -2,11 +2,17 @@
 
 use super::Recovery;
 use crate::completion::UnresolvedError;
-use crate::negotiation::CloseReason;
+use crate::config::{Policy, Service};
+use crate::evidence::Evidence;
+use crate::negotiation::{CloseReason, RailNegotiation};
 use crate::vqp::datapath::Datapath;
+use crate::vqp::fence::{Fence, FenceStep};
+use crate::vqp::wr_id_flags;
 
 /// The maximum number of completions taken at once from a rail.
 const DRAIN_BATCH: usize = 64;
+/// The number of polls without a completion after which a queue pair that closes is not drained. This process cannot wait: it may exit.
+const MAX_EMPTY_POLLS: u32 = 100;
 
 impl Recovery {
     /// Closes the vQP and sends the peer a Closed message. Does nothing before the vQP is connected.
@@ -17,48 +23,122 @@ impl Recovery {
         self.run_actions(dp);
     }
 
-    pub(super) fn on_close(&mut self, dp: &mut Datapath, reason: CloseReason) {
+    pub(super) fn on_close(
+        &mut self,
+        dp: &mut Datapath,
+        reason: CloseReason,
+        peer_evidence: Option<Evidence>,
+    ) {
         if self.is_closed() {
             return;
         }
         // The peer may have moved before this end did, and its request may have been refused on the new rail.
         (0..dp.rails().len()).for_each(|rail| self.keep_qp_error(dp, rail));
+        if reason == CloseReason::PeerClosed && self.fence.is_idle() {
+            // A queue pair in ERR drops the responses that have arrived and wait in the NIC.
+            self.poll_all(dp, self.active_rail(), None);
+        }
         // During a move, the peer may have posted requests on the rail of the receives, for which it has this end's evidence.
         let reason = dp.rails().stop_all([self.active_rail(), dp.recv().rail()], reason);
         dp.leave_home();
         (0..dp.rails().len()).for_each(|rail| dp.windows_mut().cut_off(rail));
         self.termination.close(reason);
+        self.termination.set_peer_evidence(peer_evidence);
         self.report.discard();
         self.flush_if_closed(dp);
     }
 
-    /// Completes every outstanding request after the vQP has closed. Does nothing while a batch of completions is being handled. Operations
-    /// whose successful completions are still in the completion queue end in success, because the peer has acknowledged them.
+    /// Completes every outstanding request after the vQP has closed, and sends the peer the final evidence. Does nothing while a batch of
+    /// completions is being handled. Operations whose successful completions are still in the completion queue end in success, because the peer
+    /// has acknowledged them. The peer's final evidence decides the others.
     pub(super) fn flush_if_closed(&mut self, dp: &mut Datapath) {
         let Some(reason) = self.termination.take_flush() else { return };
         let active = self.active_rail();
-        if !self.fence.is_done() {
-            self.drain_rail(dp, active);
-        }
+        let is_fenced = self.fence.is_done();
+        let mut drained =
+            if is_fenced { Some(self.fence.is_done_with_live_nic()) } else { self.drain_rail(dp, active) };
+        let local_placed = drained == Some(true);
+        let is_decidable = drained.is_some() && reason != CloseReason::Unfenced;
         self.fence.clear();
+        let mut evidence = None;
+        if !is_fenced {
+            evidence = self.final_evidence(dp, active, drained, reason);
+        }
         let recv_rail = dp.recv().rail();
         if recv_rail != active {
             // The peer may have moved to the rail of the receives and sent messages there. Its Resume, which states how many bytes earlier
             // rails placed, will not arrive.
             dp.release_held_recvs(None);
-            dp.recv_mut().hold();
-            self.drain_rail(dp, recv_rail);
+            dp.recv_mut().begin_epoch();
+            drained = self.drain_rail(dp, recv_rail);
+            if is_fenced {
+                evidence = self.final_evidence(dp, recv_rail, drained, reason);
+            }
         }
+        if let Some(control) = &mut self.control {
+            control.negotiation_mut().closed(evidence);
+        }
+        self.run_actions(dp);
+        if let Some(peer_evidence) = self.termination.take_peer_evidence().filter(|_| is_decidable) {
+            let first_psn = dp.rails().get(active).first_psn(); // nothing is posted any more
+            if let Err(contradiction) = dp.decide(active, (active, first_psn), &peer_evidence, local_placed) {
+                self.termination.set_contradiction(contradiction);
+            }
+        }
+        let reason = self.close_reason().unwrap_or(reason);
         dp.abandon_sends(UnresolvedError::Undecided(reason));
         dp.flush_recvs();
     }
 
-    /// Handles all completions that are in the completion queue of a rail.
-    fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) {
+    /// Returns the record of the operations that this end executed for the peer on `rail`, whose queue pair was drained as
+    /// [`Recovery::drain_rail`] returned. `None` if it is not complete, or if the policy decides nothing.
+    fn final_evidence(
+        &self,
+        dp: &Datapath,
+        rail: usize,
+        drained: Option<bool>,
+        reason: CloseReason,
+    ) -> Option<Evidence> {
+        let ballot = self.negotiation().and_then(RailNegotiation::final_ballot)?;
+        let is_exact = dp.config().policy == Policy::Exact && dp.config().service == Service::Reliable;
+        let is_readable = drained? && !self.is_qp_missing(rail);
+        (is_exact && reason != CloseReason::Unfenced)
+            .then(|| dp.collect_evidence(rail, ballot.epoch, is_readable))
+    }
+
+    /// Handles all completions of a rail, whose queue pair is in ERR. Returns whether the NIC is alive, or `None` if the NIC does not flush
+    /// the queues at once, so that there may be more completions.
+    fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) -> Option<bool> {
+        let mut fence = Fence::new();
+        let mut step = fence.start(dp.rails().get(rail).data(), dp.now(), [true; 2]);
+        for _ in 0..MAX_EMPTY_POLLS {
+            if step == FenceStep::Reset && !fence.reset_nic(dp.rails().get(rail).data()) {
+                break;
+            }
+            self.poll_all(dp, rail, Some(&mut fence));
+            if let Some(nic_alive) = fence.on_empty_poll() {
+                return Some(nic_alive);
+            }
+            step = fence.drive(dp.rails().get(rail).data(), dp.now());
+            if step == FenceStep::Drained {
+                return Some(true);
+            }
+        }
+        self.poll_all(dp, rail, None);
+        None
+    }
+
+    /// Handles the completions that are in the completion queue of a rail. Those of markers are of `fence`.
+    fn poll_all(&mut self, dp: &mut Datapath, rail: usize, mut fence: Option<&mut Fence>) {
         let mut wcs = Vec::new();
         while dp.rails().get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {
             for wc in wcs.drain(..) {
-                self.on_completion(dp, rail, &wc);
+                match &mut fence {
+                    Some(fence) if wc.wr_id & wr_id_flags::MARKER != 0 => {
+                        fence.on_marker(wc.wr_id & wr_id_flags::RECV != 0);
+                    }
+                    _ => self.on_completion(dp, rail, &wc),
+                }
             }
         }
     }
