@@ -458,7 +458,7 @@ impl BackedQp {
                 }
             }
             Step::Decide(evidence) => self.decide(state, &evidence),
-            Step::Create { rail } => return self.create(state, rail),
+            Step::Create { epoch, rail } => return self.create(state, epoch, rail),
             Step::Connect(offer) => return self.connect_own(state, offer),
             Step::Switch => {
                 if self.on_backup > 0 {
@@ -526,14 +526,13 @@ impl BackedQp {
         }
     }
 
-    fn create(&mut self, state: &mut State, rail: u8) -> bool {
+    fn create(&mut self, state: &mut State, epoch: u16, rail: u8) -> bool {
         let needs_it =
             self.send.ledger().next_pending().is_some_and(|(wr, _)| on_backup(wr, &self.grants).is_none());
         if !needs_it && state.defers_own_qps(self.now()) {
             return false;
         }
         self.own = None; // the fenced queue pair has no use any more
-        let Some((_, epoch, _)) = state.binding() else { return false };
         // An error may be a temporary lack of resources, or the NIC has failed and the backup is about to move.
         let Ok(own) = OwnQp::create(&self.domain, rail.into(), epoch, &self.config, self.secret) else {
             return false;

@@ -26,6 +26,8 @@ pub(crate) enum Step {
     Decide(Evidence),
     /// Destroy the old queue pair if there is one, make one on this rail, and call [`Member::created`].
     Create {
+        /// The epoch in which it is made.
+        epoch: u16,
         /// The rail.
         rail: u8,
     },
@@ -73,6 +75,7 @@ pub(crate) struct Member {
     offered: Option<OfferedQp>,
     /// The evidence of the peer, with its epoch.
     evidence: Option<(u16, Evidence)>,
+    is_closed: bool,
     is_peer_closed: bool,
     /// Messages for the peer.
     outbox: Vec<Body>,
@@ -90,6 +93,7 @@ impl Member {
             left: None,
             offered: None,
             evidence: None,
+            is_closed: false,
             is_peer_closed: false,
             outbox: Vec::new(),
         }
@@ -152,6 +156,7 @@ impl Member {
     #[must_use]
     pub(crate) fn handle(&mut self, body: Body) -> bool {
         match body {
+            _ if self.is_closed => true, // the peer has sent it before it knew
             Body::Evidence { epoch, evidence } => {
                 let is_expected =
                     epoch <= self.epoch && self.evidence.as_ref().is_none_or(|(last, _)| *last < epoch);
@@ -205,7 +210,7 @@ impl Member {
             _ if !self.is_started => None,
             None => {
                 let creates = self.role == Role::Zero || self.offered.is_some();
-                creates.then_some(Step::Create { rail: self.rail })
+                creates.then_some(Step::Create { epoch: self.epoch, rail: self.rail })
             }
             Some(own) if !own.is_connected => self.offered.map(Step::Connect),
             Some(own) => (own.is_peer_connected && !own.is_used).then_some(Step::Switch),
@@ -263,7 +268,7 @@ impl Member {
     /// Records that this end has closed.
     pub(crate) fn closed(&mut self) {
         (self.own, self.left, self.offered) = (None, None, None);
-        self.is_started = false;
+        (self.is_closed, self.is_started) = (true, false);
         if !self.is_peer_closed {
             self.outbox.push(Body::Closed);
         }
