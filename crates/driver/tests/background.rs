@@ -155,3 +155,29 @@ fn vqps_outlive_their_driver() {
     }
     assert_eq!(b.memory.load(0), 8);
 }
+
+/// The address of a NIC changes at one end and then at the other, on the active rail and on the standby rail.
+#[test]
+fn rails_follow_changes_of_addresses() {
+    let (a, b) = (Host::open(), Host::open());
+    let driver = Driver::start().expect("a free thread");
+    let ends = connect([&a, &b], &driver);
+    let mut completions = Vec::new();
+    for i in 0..400_u64 {
+        if i % 100 == 50 {
+            let host = [&a, &b][(i / 100 % 2) as usize];
+            let nic = &host.nics[ends[0].lock().active_rail()];
+            let free = mitra_softnic::SoftNic::open(mitra_softnic::Config::loopback())
+                .expect("a free address")
+                .address();
+            nic.change_address(free).expect("the address is free");
+        }
+        ends[0].lock().post_send(a.add(i, &b.region())).expect("the vQP is open");
+        while completions.len() as u64 <= i {
+            ends[0].wait(&mut completions).expect("the vQP stays open");
+        }
+        completions[i as usize].into_result().expect("each addition is executed");
+    }
+    assert_eq!(b.memory.load(0), 400);
+    assert!(a.domain.activity().failovers >= 4);
+}

@@ -10,6 +10,7 @@ use mitra_verbs::{AsyncEvent, Counter, CqId, Error, Result, Time, Wc};
 
 use crate::Offload;
 use crate::capture::Capture;
+use crate::clock;
 use crate::completion_queues::CompletionQueues;
 use crate::counters::DriverCounters;
 use crate::delay_queue::{DelayQueue, Direction};
@@ -287,6 +288,21 @@ impl Engine {
             self.nic.flush_acks();
             self.transmit(now);
         }
+    }
+
+    /// Replaces the socket by one that is bound to another address, and joins the multicast groups there. A group that cannot be joined is
+    /// received where it was.
+    pub(crate) fn replace_socket(&mut self, socket: Arc<RoceSocket>) {
+        self.transmit(clock::now());
+        if self.socket.as_ref().is_some_and(|old| old.receives_traffic_classes()) {
+            socket.receive_traffic_classes();
+        }
+        let address = socket.address();
+        self.paths = PathCache::new(address);
+        self.rx_buffer.use_new_socket();
+        self.rejoin_multicast(address.ip());
+        self.socket = Some(socket);
+        self.nic.change_gid(address.ip().into());
     }
 
     /// Closes the NIC permanently: it releases its sockets and memory. Returns its own socket, if it was not closed before.

@@ -1,5 +1,6 @@
 //! Multicast groups. The NIC opens one socket for each group that a queue pair is attached to.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use mitra_verbs::{Error, Gid, Qpn, Result, Time};
@@ -34,6 +35,15 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Joins the groups on the interface of another local address.
+    pub(crate) fn rejoin_multicast(&mut self, local: IpAddr) {
+        for group in &mut self.multicast_groups {
+            if let Ok(socket) = RoceSocket::join(group.gid.into(), local) {
+                group.socket = Arc::new(socket);
+            }
+        }
     }
 
     /// Makes the NIC's own socket receive traffic classes. The sockets of multicast groups always do.

@@ -35,6 +35,13 @@ impl RxBuffer {
         RxBuffer { bytes: vec![0; 1 << 16].into(), gro: GroPolicy::new(offload) }
     }
 
+    /// Observes the senders anew, because a new socket does not use `UDP_GRO`.
+    pub(crate) fn use_new_socket(&mut self) {
+        if !matches!(self.gro, GroPolicy::Off) {
+            self.gro = GroPolicy::new(Offload::Auto);
+        }
+    }
+
     /// Returns the buffer for a receive call. [`Engine::process_received`] reads the data from it.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes

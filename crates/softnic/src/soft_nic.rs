@@ -40,7 +40,8 @@ const MIN_DRIVE_INTERVAL: Duration = Duration::from_micros(1);
 /// Dropping the last `Arc` closes the NIC immediately. Work requests that are in flight do not complete.
 pub struct SoftNic {
     attr: DeviceAttr,
-    address: IpAddr,
+    /// Locked while the address changes.
+    address: Mutex<IpAddr>,
     send_window: u32,
     receive_buffer_size: usize,
     shared: Arc<SharedNic>,
@@ -89,7 +90,7 @@ impl SoftNic {
         let thread = shared.start(&name).with_operation("starting the progress thread")?;
         Ok(Arc::new(SoftNic {
             attr,
-            address: ip,
+            address: Mutex::new(ip),
             send_window,
             receive_buffer_size,
             shared,
@@ -118,7 +119,45 @@ impl SoftNic {
 
     /// Returns the IP address of the NIC. A dead NIC keeps its address.
     pub fn address(&self) -> IpAddr {
-        self.address
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the NIC another address of the same family, as when its interface gets one by DHCP, and reports [`AsyncEvent::GidChange`].
+    /// Queue pairs keep their state. Those that are connected are then of no use: their peers accept packets from the old address only. The
+    /// NIC's name and the largest MTU of its port stay. The old address is released when the progress thread has noticed.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the address, its port or its interface cannot be used: an interface with a smaller MTU than the port's cannot. The
+    /// NIC then keeps its address. Also if the NIC is dead.
+    pub fn change_address(&self, address: IpAddr) -> Result<(), OpenError> {
+        let mut current = self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        if address == *current {
+            return Ok(());
+        }
+        if address.is_ipv4() != current.is_ipv4() {
+            let reason = "the NIC has an address of the other family; use one of the same family";
+            return Err(OpenError::UnusableAddress { address, reason });
+        }
+        held_ports::release(address);
+        let socket = RoceSocket::open(Some(address))?;
+        let port = port_mtu(address, None)?;
+        let changed = self.host_call(|engine, _| {
+            if port < engine.nic.query_port().max_mtu {
+                return Ok(Err(OpenError::UnusableAddress {
+                    address,
+                    reason: "its interface has a smaller MTU than the NIC's port; raise it",
+                }));
+            }
+            engine.replace_socket(Arc::new(socket));
+            Ok(Ok(()))
+        });
+        changed.map_err(|dead: Error| OpenError::System {
+            operation: "changing the address",
+            source: std::io::Error::other(dead.to_string()),
+        })??;
+        *current = address;
+        self.shared.wake(); // the progress thread sleeps on the old socket
+        Ok(())
     }
 
     /// Returns a descriptor that is readable while [`Provider::poll_async_event`] has an event.

@@ -238,6 +238,11 @@ impl RoceSocket {
         self.receives_traffic_class.store(set.is_ok(), Ordering::Relaxed);
     }
 
+    /// Returns whether receive calls return the traffic class.
+    pub(crate) fn receives_traffic_classes(&self) -> bool {
+        self.receives_traffic_class.load(Ordering::Relaxed)
+    }
+
     /// Returns the size of the receive buffer (`SO_RCVBUF`), in bytes.
     pub(crate) fn receive_buffer_size(&self) -> usize {
         self.receive_buffer_size
