@@ -177,3 +177,30 @@ fn deregistered_memory_has_no_keys() {
     assert_eq!(pair.outcomes(0, 0), [(1, SUCCESS), (2, Outcome::Failed(WcStatus::RemoteAccess))]);
     assert_eq!((pair.word(1), pair.backups[0].close_reason()), (1, None));
 }
+
+/// The receiver takes a message and closes at once, and the acknowledgement is lost with the rail. The final evidence of the receiver decides the
+/// SEND.
+#[test]
+fn final_evidence_decides_what_is_in_flight_when_peer_closes() {
+    let mut outcomes = [0, 0];
+    for delay in 0..40 {
+        let mut pair = BackedPair::new(2, 1);
+        pair.recv(0, 1);
+        pair.poll(&[0, 1], 400);
+        assert!(pair.qps[0][0].has_rail());
+        let wr = SendWr::new(1, SendOp::Send, Data::inline(&7_u64.to_ne_bytes()));
+        pair.qps[0][0].post_send(wr).expect("room");
+        pair.testbed.world.run_for(Duration::from_nanos(100 * delay));
+        let nic = pair.testbed.nics[0][0].id();
+        pair.testbed.world.set_link(nic, false);
+        pair.testbed.world.run_for(Duration::from_micros(10));
+        pair.qps[1][0].close();
+        pair.poll(&[0, 1], 2000);
+        let is_received = pair.completions[1][0].iter().any(|c| c.is_success());
+        let expected = if is_received { SUCCESS } else { Outcome::Failed(WcStatus::Flushed) };
+        assert_eq!(pair.outcomes(0, 0), [(1, expected)], "delay {delay}");
+        assert_eq!(pair.qps[0][0].close_reason(), Some(CloseReason::PeerClosed), "delay {delay}");
+        outcomes[usize::from(is_received)] += 1;
+    }
+    assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
+}

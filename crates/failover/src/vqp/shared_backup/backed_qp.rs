@@ -29,6 +29,8 @@ use crate::vqp::termination::Termination;
 use crate::vqp::{Cause, wr_id_flags};
 
 const NOT_CONNECTED: Error = Error::Invalid("this queue pair is not connected yet");
+/// The number of polls after which a queue pair that closes is not drained. This process cannot wait: it may exit.
+const MAX_CLOSING_POLLS: u32 = 100;
 /// The maximum number of completions taken from the queue pair at once.
 const POLL_BATCH: usize = 32;
 
@@ -479,15 +481,18 @@ impl BackedQp {
         self.own.as_mut().map_or(Fenced::Pending, |own| own.drive_fence(now, used))
     }
 
+    /// Returns what the fenced queue pair executed for the peer.
+    fn evidence(&self, nic_alive: bool) -> Option<Evidence> {
+        let own = self.own.as_ref()?;
+        let (received, lacks_receive) = (self.recv.received_in_epoch(), self.recv.len() == 0);
+        Some(Evidence { received, lacks_receive, ..own.evidence(nic_alive) })
+    }
+
     /// Passes the evidence of the fenced queue pair on to the peer.
     fn finish_fence(&mut self, state: &mut State, nic_alive: bool) {
+        let Some(evidence) = self.evidence(nic_alive) else { return };
         let Some(own) = &mut self.own else { return };
         own.fence.finish(nic_alive);
-        let evidence = Evidence {
-            received: self.recv.received_in_epoch(),
-            lacks_receive: self.recv.len() == 0,
-            ..own.evidence(nic_alive)
-        };
         self.recv.on_flushed(own.rail);
         if own.is_connected {
             // The peer may have torn a WRITE with immediate.
@@ -618,7 +623,26 @@ impl BackedQp {
         self.counted = None;
         self.domain.leave_home(self.owner, false);
         self.uses_own = false;
-        state.with_core(self.id, |core| core.closed());
+        let evidence = self.final_evidence();
+        state.with_core(self.id, |core| core.closed(evidence));
+    }
+
+    /// Drains the own queue pair, which is stopped, and returns its evidence with its epoch. `None` if the peer has it already, or if the NIC does not
+    /// flush the queues at once.
+    fn final_evidence(&mut self) -> Option<(u16, Evidence)> {
+        let is_unfenced = self.close_reason() == Some(CloseReason::Unfenced);
+        let (epoch, is_fenced) = self.own.as_ref().map(|own| (own.epoch, own.fence.is_done()))?;
+        for _ in 0..MAX_CLOSING_POLLS {
+            if is_unfenced || is_fenced {
+                break;
+            }
+            if let Fenced::Done { nic_alive } = self.drive_fence(self.now()) {
+                self.own.as_mut()?.fence.finish(nic_alive);
+                return Some((epoch, self.evidence(nic_alive)?));
+            }
+            while self.poll_batch() {}
+        }
+        None
     }
 
     /// Completes every outstanding request after the queue pair has closed. Operations on the backup end first, because it may still

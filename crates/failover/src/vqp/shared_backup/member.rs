@@ -182,7 +182,15 @@ impl Member {
                 }
                 _ => epoch < self.epoch,
             },
-            Body::Closed => !core::mem::replace(&mut self.is_peer_closed, true),
+            Body::Closed { evidence } => {
+                if let Some((epoch, evidence)) = evidence.filter(|(epoch, _)| *epoch <= self.epoch) {
+                    self.evidence = Some((epoch, evidence));
+                    if epoch == self.epoch {
+                        self.leave(epoch);
+                    }
+                }
+                !core::mem::replace(&mut self.is_peer_closed, true)
+            }
             Body::Resumed { .. } | Body::AskGrant { .. } | Body::Grant { .. } => false, // the driver handles them
         }
     }
@@ -265,12 +273,12 @@ impl Member {
         }
     }
 
-    /// Records that this end has closed.
-    pub(crate) fn closed(&mut self) {
+    /// Records that this end has closed. `evidence` is the final evidence of its queue pair, with the epoch, if the peer has not got it yet.
+    pub(crate) fn closed(&mut self, evidence: Option<(u16, Evidence)>) {
         (self.own, self.left, self.offered) = (None, None, None);
         (self.is_closed, self.is_started) = (true, false);
         if !self.is_peer_closed {
-            self.outbox.push(Body::Closed);
+            self.outbox.push(Body::Closed { evidence });
         }
     }
 }

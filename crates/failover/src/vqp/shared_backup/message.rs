@@ -46,8 +46,8 @@ pub(crate) enum Body {
     Offered { epoch: u16, qp: OfferedQp },
     /// The sender's queue pair of this epoch is connected.
     Confirmed { epoch: u16 },
-    /// The sender has closed.
-    Closed,
+    /// The sender has closed. The evidence is that of its queue pair of the epoch, if it is known to be complete and was not sent before.
+    Closed { evidence: Option<(u16, Evidence)> },
     /// The sender asks for a key of the receiver's memory that it may use on the backup. The key is that of the memory on rail 0.
     AskGrant { rkey: Key },
     /// The sender grants access to memory on the backup.
@@ -94,7 +94,13 @@ impl Message {
                 out.push(4);
                 out.extend_from_slice(&epoch.to_le_bytes());
             }
-            Body::Closed => out.push(5),
+            Body::Closed { evidence } => {
+                out.extend_from_slice(&[5, u8::from(evidence.is_some())]);
+                if let Some((epoch, evidence)) = evidence {
+                    out.extend_from_slice(&epoch.to_le_bytes());
+                    put_evidence(out, evidence);
+                }
+            }
             Body::AskGrant { rkey } => {
                 out.push(6);
                 out.extend_from_slice(&rkey.0.to_le_bytes());
@@ -127,7 +133,13 @@ impl Message {
                 Body::Offered { epoch, qp: OfferedQp { rail, qpn: Qpn::new(qpn), psn: Psn::new(psn) } }
             }
             4 => Body::Confirmed { epoch: read_epoch(r)? },
-            5 => Body::Closed,
+            5 => Body::Closed {
+                evidence: match r.byte()? {
+                    0 => None,
+                    1 => Some((read_epoch(r)?, read_evidence(r)?)),
+                    _ => return Err(Rejected::Malformed),
+                },
+            },
             6 => Body::AskGrant { rkey: Key(u32::from_le_bytes(r.array()?)) },
             7 => {
                 let rkey = Key(u32::from_le_bytes(r.array()?));
@@ -162,12 +174,13 @@ mod tests {
         let saved = vec![mitra_verbs::SavedResult { psn: Psn::new(3), value: 5 }; 16];
         let evidence = Evidence { psn: Some(Psn::new(7)), log: Some(1 << 47), saved, ..Evidence::default() };
         vec![
-            Body::Evidence { epoch: 3, evidence },
+            Body::Evidence { epoch: 3, evidence: evidence.clone() },
             Body::Evidence { epoch: 3, evidence: Evidence::default() },
             Body::Resumed { epoch: u16::MAX, partial_imm_bytes: 4096 },
             Body::Offered { epoch: 4, qp },
             Body::Confirmed { epoch: 5 },
-            Body::Closed,
+            Body::Closed { evidence: None },
+            Body::Closed { evidence: Some((9, evidence)) },
             Body::AskGrant { rkey: Key(u32::MAX) },
             Body::Grant(Grant { rkey: Key(1), writable: true, readable: false, region }),
         ]
