@@ -24,6 +24,7 @@ static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
 static FORKS: LazyLock<PathBuf> = LazyLock::new(|| build("forks"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 static CALLS_WITHOUT_POLLS: LazyLock<PathBuf> = LazyLock::new(|| build("calls_without_polls"));
+static DATAGRAM_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_calls"));
 static DATAGRAM_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_rails"));
 static UC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_rails"));
 static SHARED_ATOMICS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_atomics"));
@@ -96,6 +97,8 @@ scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_ra
 scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions shared_receive_queues }
 
 scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flags receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
+
+scenarios! { DATAGRAM_CALLS (on_one_rail on_two_rails on_three_rails): many_datagrams unsignalled full_while_drained flushed established_once short_receives all_signalled refused }
 
 scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn shared_queue sends_to_itself group }
 
