@@ -47,8 +47,10 @@ pub(super) fn of(rows: &[Row]) -> Vec<Claim> {
         let most = find(&name).and_then(|row| row.spread).map(|(_, most)| most);
         add(name, "none resent", "0", most, "ops", &|value| value == 0.0);
     }
-    let total = find("failover/total").and_then(|row| row.ratio);
-    add("failover/total".to_owned(), "µs", "≤ 20 round trips", total, "rtt", &|value| value <= 20.0);
+    for name in ["failover/total", "failover/small/total"] {
+        let total = find(name).and_then(|row| row.ratio);
+        add(name.to_owned(), "µs", "≤ 20 round trips", total, "rtt", &|value| value <= 20.0);
+    }
     // The paper's backups are shared.
     let is_shared = |row: &&Row| row.name.starts_with("vqps/") && !row.name.contains("/own/");
     for row in rows.iter().filter(is_shared) {

@@ -30,7 +30,8 @@ All figures are of two processes on this machine with software NICs. Rows:
   inflight/MIX/CLASS               operations in flight at a failure that the responder had (post-failure) or had not
                                    (pre-failure) executed; a block is a failure, in the order of the failure times
   resent/POLICY/MIX                payload bytes sent again; .../ops, .../recovery, .../post_failure, .../doubled
-  failover/PHASE                   detection, agreement, fence, evidence, decision, replay, total; the ratio is in
+  failover/PHASE, failover/small/PHASE
+                                   detection, agreement, fence, evidence, decision, replay, total; the ratio is in
                                    round trips
   vqps/COUNT/...                   many vQPs that fail over together
   timeline/...                     payload per millisecond through a failure and the return to the first rail

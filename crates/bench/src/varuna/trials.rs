@@ -14,6 +14,9 @@ use crate::{PEER_ROLE, Task, progress};
 /// The number of READs that measure the round-trip time of the rail.
 const ROUND_TRIPS: u64 = 3000;
 
+/// The length of short messages, in bytes.
+const SMALL_BYTES: usize = 8;
+
 /// The phases of a failover whose times add up, in order.
 pub(super) const PHASES: [&str; 6] = ["detection", "agreement", "fence", "evidence", "decision", "replay"];
 
@@ -143,10 +146,23 @@ fn total(trial: &TrialResult) -> Duration {
     trial.report.completed_at.unwrap_or(trial.report.decided_at) - trial.report.detected_at
 }
 
-/// Measures the phases of failovers under `exact`. Returns the rows, and the number of violations of exactly-once.
+/// Measures the phases of failovers under `exact`, with messages of [`MESSAGE_BYTES`] and of [`SMALL_BYTES`]. Returns the rows, and the number of
+/// violations of exactly-once.
 pub(super) fn run_phases(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<(Vec<Row>, u64)> {
+    notes.push(format!(
+        "failover: {} operations in flight (3 WRITE : 3 SEND : 1 READ : 1 FAA, {MESSAGE_BYTES} bytes; failover/small: {SMALL_BYTES} bytes); the \
+         port event is the detector, and detection is the time from the fault to it. total begins at detection.",
+        args.in_flight
+    ));
+    let (mut rows, violations) = phases_of(args, MESSAGE_BYTES, "failover")?;
+    let (small, violations_of_small) = phases_of(args, SMALL_BYTES, "failover/small")?;
+    rows.extend(small);
+    Ok((rows, violations + violations_of_small))
+}
+
+fn phases_of(args: &Args, size: usize, prefix: &str) -> anyhow::Result<(Vec<Row>, u64)> {
     let [local, remote] = args.common.placements();
-    let plan = plan(args, remote);
+    let plan = TrialPlan { size, ..plan(args, remote) };
     let mut peer = PeerProcess::start(PEER_ROLE)?;
     peer.connection.send(&Task::Failover)?;
     peer.connection.send(&Some(&plan))?;
@@ -162,16 +178,12 @@ pub(super) fn run_phases(args: &Args, notes: &mut Vec<String>) -> anyhow::Result
     bar.finish_and_clear();
     peer.connection.send(&None::<TrialPlan>)?;
     peer.wait()?;
-    notes.push(format!(
-        "failover: {} operations in flight (3 WRITE : 3 SEND : 1 READ : 1 FAA, {MESSAGE_BYTES} bytes); the port event is the \
-         detector, and detection is the time from the fault to it. total begins at detection.",
-        args.in_flight
-    ));
-    let round_trip = row("failover/round_trip", "us", &[rtt]);
+    let name_of_round_trip = format!("{prefix}/round_trip");
+    let round_trip = row(&name_of_round_trip, "us", &[rtt]);
     let phase = |name: &str, time: &dyn Fn(&TrialResult) -> Duration| {
         let values: Vec<f64> = exact.trials.iter().map(|trial| micros(time(trial))).collect();
-        let row = row(&format!("failover/{name}"), "us", &values);
-        let (baseline, baseline_median) = (Some("failover/round_trip".to_owned()), Some(rtt));
+        let row = row(&format!("{prefix}/{name}"), "us", &values);
+        let (baseline, baseline_median) = (Some(name_of_round_trip.clone()), Some(rtt));
         Row { baseline, baseline_median, ratio: Some(row.median / rtt), ..row }
     };
     let rows = vec![
