@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-use mitra_failover::{CloseReason, Policy, VirtualQp};
+use mitra_failover::{CloseReason, Config, Policy, VirtualQp};
 use mitra_verbs::Time;
 
 use crate::world_state::lock;
@@ -89,10 +89,24 @@ impl World {
 /// # Errors
 /// The end that has closed for lack of a rail.
 pub fn check_liveness(world: &World, hosts: [HostId; 2], ends: [&VirtualQp; 2]) -> Result<bool, String> {
-    let peer_timeout = ends.iter().map(|end| end.config().peer_timeout).min().unwrap_or_default();
+    check_close_reasons(world, hosts, ends.map(VirtualQp::config), ends.map(VirtualQp::close_reason))
+}
+
+/// Checks the liveness rule as [`check_liveness`] does, for two ends with these configurations that closed for these reasons; `None` is an
+/// open end.
+///
+/// # Errors
+/// The end that has closed for lack of a rail.
+pub(crate) fn check_close_reasons(
+    world: &World,
+    hosts: [HostId; 2],
+    configs: [Config; 2],
+    reasons: [Option<CloseReason>; 2],
+) -> Result<bool, String> {
+    let peer_timeout = configs.iter().map(|config| config.peer_timeout).min().unwrap_or_default();
     let drops_large_packets = world.config().link.max_packet_bytes < usize::MAX;
     // A vQP without a policy ends with its rail.
-    if drops_large_packets || ends.iter().any(|end| end.config().policy == Policy::None) {
+    if drops_large_packets || configs.iter().any(|config| config.policy == Policy::None) {
         return Ok(false);
     }
     let isolation = world.longest_isolation(hosts, peer_timeout / 8);
@@ -108,7 +122,6 @@ pub fn check_liveness(world: &World, hosts: [HostId; 2], ends: [&VirtualQp; 2]) 
                 | CloseReason::FailedDuringRecovery
         )
     };
-    let reasons = ends.map(VirtualQp::close_reason);
     let is_of_rails = |reason: &CloseReason| lacks_rail(reason) || *reason == CloseReason::PeerClosed;
     if !reasons.iter().flatten().all(is_of_rails) {
         return Ok(false);
@@ -124,12 +137,12 @@ pub fn check_liveness(world: &World, hosts: [HostId; 2], ends: [&VirtualQp; 2]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Failure, Testbed};
+    use crate::{Failure, Testbed};
 
     const MS: Duration = Duration::from_millis(1);
 
     fn testbed() -> Testbed {
-        Testbed::with_config(1, Config::fault_free(), 2)
+        Testbed::with_config(1, crate::Config::fault_free(), 2)
     }
 
     #[test]

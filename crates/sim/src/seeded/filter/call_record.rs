@@ -1,6 +1,8 @@
 //! The record of all calls and executions of a world, and its checks.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use mitra_filter::Outcome;
 
@@ -20,6 +22,8 @@ pub(super) struct CallRecord {
     pub(super) unknown: u64,
     /// Whether a call may end as unknown: the filter lost its state, or a connection ended.
     pub(super) state_was_lost: bool,
+    /// The number of clients' connections that have ended by themselves.
+    pub(super) closed: Rc<Cell<u32>>,
     findings: Vec<Finding>,
 }
 

@@ -1,5 +1,8 @@
 //! A carrier whose messages are corrupted where no ICRC protects them, as in host memory.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use mitra_filter::rpc::{Carrier, Event, OrderedCarrier};
 use mitra_verbs::{Result, Time};
 
@@ -10,11 +13,13 @@ pub(super) struct CorruptingCarrier<C> {
     inner: C,
     rng: Prng,
     ppm: u32,
+    /// The number of connections that have ended.
+    closed: Rc<Cell<u32>>,
 }
 
 impl<C> CorruptingCarrier<C> {
-    pub(super) fn new(inner: C, rng: Prng, ppm: u32) -> CorruptingCarrier<C> {
-        CorruptingCarrier { inner, rng, ppm }
+    pub(super) fn new(inner: C, rng: Prng, ppm: u32, closed: &Rc<Cell<u32>>) -> CorruptingCarrier<C> {
+        CorruptingCarrier { inner, rng, ppm, closed: Rc::clone(closed) }
     }
 }
 
@@ -45,10 +50,13 @@ impl<C: Carrier> Carrier for CorruptingCarrier<C> {
     }
 
     fn poll(&mut self, handle: &mut dyn FnMut(C::Node, Event<'_>)) -> Result<()> {
-        let (rng, ppm) = (&mut self.rng, self.ppm);
+        let (rng, ppm, closed) = (&mut self.rng, self.ppm, &self.closed);
         self.inner.poll(&mut |node, event| match event {
             Event::Message(message) => handle(node, Event::Message(&corrupt(rng, ppm, message))),
-            Event::Closed => handle(node, Event::Closed),
+            Event::Closed => {
+                closed.set(closed.get() + 1);
+                handle(node, Event::Closed);
+            }
         })
     }
 }

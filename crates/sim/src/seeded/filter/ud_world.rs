@@ -39,7 +39,8 @@ pub(super) fn run(testbed: &mut Testbed, rng: &mut Prng) -> Result<(SeedRun, Enc
     let mut callers = Vec::new();
     for number in 0..clients as u8 {
         let carrier = UdCarrier::new(Arc::clone(&nic_a), QKEY)?;
-        let carrier = CorruptingCarrier::new(carrier, Prng::new(rng.bits()), *rng.pick(&[0, 0, 20_000]));
+        let (own_rng, ppm) = (Prng::new(rng.bits()), *rng.pick(&[0, 0, 20_000]));
+        let carrier = CorruptingCarrier::new(carrier, own_rng, ppm, &record.borrow().closed);
         let client = RpcClient::new(carrier, address.node, 1_000, config);
         let caller = Caller::new(client, number, rng.between(1, 8) as usize, &record);
         let caller: Rc<RefCell<Client>> = Rc::new(RefCell::new(caller));

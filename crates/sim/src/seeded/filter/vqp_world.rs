@@ -14,11 +14,13 @@ use mitra_verbs::{Error, LocalAckTimeout, Provider, Result};
 use super::Encounters;
 use super::corrupting_carrier::CorruptingCarrier;
 use super::programs::{Caller, Server, SharedRecord, add_app, finish, table_config};
-use crate::seeded::SeedRun;
+use crate::seeded::{Finding, SeedRun};
 use crate::{Prng, Testbed, World};
 
 /// The maximum length of a message.
 const MAX_MESSAGE: usize = 512;
+/// The peer timeout of the vQPs.
+const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of places for connections at the server.
 const PLACES: usize = 8;
 
@@ -51,7 +53,7 @@ fn connect(domains: &[Arc<Domain>; 2], rng: &mut Prng) -> Result<[VirtualQp; 2]>
     config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
     config.detector.heartbeat_interval = Duration::from_millis(1);
     config.detector.max_missed_heartbeats = 8;
-    config.peer_timeout = Duration::from_secs(2);
+    config.peer_timeout = PEER_TIMEOUT;
     let mut end = |h: usize| -> Result<VirtualQp> {
         let builder = VirtualQp::builder(&domains[h]).config(config);
         builder.secret(Secret::fixed([rng.bits(), rng.bits()])).build().map_err(Error::from)
@@ -64,11 +66,11 @@ fn connect(domains: &[Arc<Domain>; 2], rng: &mut Prng) -> Result<[VirtualQp; 2]>
 }
 
 /// Returns a carrier of one vQP that corrupts some messages, and the server's node.
-fn client_carrier(vqp: VirtualQp, rng: &mut Prng) -> Result<(ClientCarrier, usize)> {
+fn client_carrier(vqp: VirtualQp, rng: &mut Prng, closed: &Rc<Cell<u32>>) -> Result<(ClientCarrier, usize)> {
     let mut carrier = VqpCarrier::new(1, MAX_MESSAGE);
     let node = carrier.connect(vqp).map_err(|_| Error::Invalid("the carrier refused a vQP"))?;
     let ppm = *rng.pick(&[0, 0, 20_000]);
-    Ok((CorruptingCarrier::new(carrier, Prng::new(rng.bits()), ppm), node))
+    Ok((CorruptingCarrier::new(carrier, Prng::new(rng.bits()), ppm, closed), node))
 }
 
 fn run_one_bit(
@@ -84,6 +86,7 @@ fn run_one_bit(
         Rc::new(RefCell::new(Server::new(server, &record)));
     let new_client = {
         let (server, domains) = (Rc::clone(&server), domains.clone());
+        let closed = Rc::clone(&record.borrow().closed);
         move |rng: &mut Prng, earlier: Option<usize>| -> Result<(NewClient, usize)> {
             let [a, b] = connect(&domains, rng)?;
             let refused = Error::Invalid("the server refused a vQP");
@@ -94,7 +97,7 @@ fn run_one_bit(
                 None => server.connect(b),
             };
             let place = connected.map_err(|_| refused)?;
-            let (carrier, node) = client_carrier(a, rng)?;
+            let (carrier, node) = client_carrier(a, rng, &closed)?;
             Ok((RpcClient::one_bit(carrier, node, config), place))
         }
     };
@@ -137,7 +140,7 @@ fn run_table(
     for number in 0..clients as u8 {
         let [a, b] = connect(domains, rng)?;
         carrier.connect(b).map_err(|_| Error::Invalid("the server refused a vQP"))?;
-        let (client, node) = client_carrier(a, rng)?;
+        let (client, node) = client_carrier(a, rng, &record.borrow().closed)?;
         let client = RpcClient::new(client, node, 1_000, config);
         let caller = Caller::new(client, number, rng.between(1, 6) as usize, &record);
         callers.push(Rc::new(RefCell::new(caller)));
@@ -176,7 +179,13 @@ where
         testbed.world.after(after, move |w| w.fail(nic, failure));
     }
     let noisy = Duration::from_millis(200);
-    let (run, encounters) =
+    let closed = Rc::clone(&record.borrow().closed);
+    let (mut run, encounters) =
         finish(&mut testbed.world, callers, server, record, &stop, noisy, World::stop_noise);
+    let isolation = testbed.world.longest_isolation(testbed.hosts, PEER_TIMEOUT / 8);
+    if closed.get() > 0 && isolation < PEER_TIMEOUT / 2 {
+        let detail = format!("{} connections although both ends had a usable rail", closed.get());
+        run.findings.push(Finding::stuck("ended-with-a-good-rail", detail));
+    }
     Ok((SeedRun { faults, ..run }, encounters))
 }

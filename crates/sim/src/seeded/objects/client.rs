@@ -8,7 +8,7 @@ use mitra_failover::VirtualQp;
 use mitra_objects::{PathError, VqpPath, VqpSession};
 use mitra_verbs::Error;
 
-use super::connector::{Connector, ServerEnd};
+use super::connector::{CloseReasons, Connector, ServerEnd};
 use crate::{AppContext, Prng};
 
 /// The number of paths that a client opens in place of paths that ended by themselves.
@@ -114,6 +114,7 @@ impl Client {
             Ok(Turn::Between) => {}
             Err(PathError::Closed(_)) if self.replacements < MAX_REPLACEMENTS => {
                 self.replacements += 1;
+                self.connector.close_reasons.borrow_mut().push(self.close_reasons());
                 return self.replace_path(false);
             }
             Err(error) => return self.end(error),
@@ -130,6 +131,11 @@ impl Client {
             }
             Err(error) => self.end(PathError::Verb(error)),
         }
+    }
+
+    /// Why the ends of the virtual queue pair have closed.
+    pub(super) fn close_reasons(&self) -> CloseReasons {
+        [self.vqp.close_reason(), self.server.borrow().close_reason()]
     }
 
     fn end(&mut self, error: PathError) {

@@ -4,11 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config, Domain, RemoteRegion, Secret, VirtualQp};
+use mitra_failover::{CloseReason, Config, Domain, RemoteRegion, Secret, VirtualQp};
 use mitra_verbs::Result;
 
 /// The server's end of a client's virtual queue pair.
 pub(super) type ServerEnd = Rc<RefCell<VirtualQp>>;
+
+/// Why the two ends of a virtual queue pair closed. `None`: the end is open.
+pub(super) type CloseReasons = [Option<CloseReason>; 2];
 
 /// What is needed to connect a client to the server.
 pub(super) struct Connector {
@@ -21,6 +24,8 @@ pub(super) struct Connector {
     pub(super) secrets: Cell<u64>,
     /// Whether a client has ended before its scripts. The others then do not wait for it.
     pub(super) has_lost_client: Cell<bool>,
+    /// Why the ends of virtual queue pairs closed that ended by themselves: the client's end and the server's.
+    pub(super) close_reasons: RefCell<Vec<CloseReasons>>,
 }
 
 impl Connector {

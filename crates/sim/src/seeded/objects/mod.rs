@@ -32,7 +32,8 @@ use self::mailboxes::Mailboxes;
 use self::mutexes::SharedMutex;
 use self::shared_object::SharedObject;
 use super::{Finding, SeedRun};
-use crate::{AppContext, Config, DurationRange, Failure, Prng, Testbed, World};
+use crate::liveness::check_close_reasons;
+use crate::{AppContext, Config, DurationRange, Failure, NicId, Prng, Stage, Testbed, World};
 
 /// The length of the server's memory.
 const MEMORY_BYTES: usize = 4096;
@@ -107,7 +108,8 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
             }
         }
     });
-    let (faults, loses_nic) = schedule_faults(&mut testbed, rails);
+    let (faults, mut loses_nic) = schedule_faults(&mut testbed, rails);
+    let executing_nic = schedule_death_after_execution(&mut testbed);
     result.faults = faults + schedule_crashes(&mut testbed, &states);
     let done = |_: &World| states.iter().all(|client| client.borrow().is_done());
     let world = &mut testbed.world;
@@ -118,6 +120,11 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     if let Err(stalled) = ended {
         result.findings.push(Finding::stuck("stuck", stalled.state));
     }
+    if executing_nic.is_some_and(|nic| world.stage_reached(nic)) {
+        loses_nic = true;
+        result.faults += 1;
+    }
+    world.disarm_stages();
     // What was delayed on a failed rail arrives. It must change nothing.
     world.heal();
     world.run_for(vqp_config.peer_timeout + Duration::from_millis(50));
@@ -134,6 +141,12 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
                 .refusal()
                 .map(|error| Finding::violation("refused", format!("client {number}: {error}"))),
         );
+    }
+    let mut close_reasons = connector.close_reasons.take();
+    close_reasons.extend(states.iter().map(|client| client.borrow().close_reasons()));
+    for reasons in close_reasons {
+        let checked = check_close_reasons(&testbed.world, testbed.hosts, [vqp_config; 2], reasons);
+        result.findings.extend(checked.err().map(|dead| Finding::stuck("ended-with-a-good-rail", dead)));
     }
     let all_finished = states.iter().all(|client| client.borrow().has_finished());
     // A new path needs all NICs, because the vQP's builder creates a queue pair on each.
@@ -212,9 +225,10 @@ fn set_up(testbed: &Testbed, config: VqpConfig, seed: u64) -> Result<(Rc<Connect
     domains[1].share_atomics()?;
     let buffer = Arc::new(Buffer::new(MEMORY_BYTES));
     let remote = domains[1].register(&buffer, Access::LOCAL_WRITE | Access::REMOTE)?.remote();
-    let (secrets, has_lost_client) = Default::default();
-    let connector = Connector { domains, config, remote: remote.clone(), seed, secrets, has_lost_client };
-    Ok((Rc::new(connector), ObjectMemory { buffer, remote, used: 0 }))
+    let (secrets, has_lost_client, close_reasons) = Default::default();
+    let remote_region = remote.clone();
+    let connector = Connector { domains, config, remote, seed, secrets, has_lost_client, close_reasons };
+    Ok((Rc::new(connector), ObjectMemory { buffer, remote: remote_region, used: 0 }))
 }
 
 /// Schedules failures of links and NICs. Returns their number, and whether a NIC stays failed.
@@ -237,6 +251,19 @@ fn schedule_faults(testbed: &mut Testbed, rails: u8) -> (u64, bool) {
         }
     }
     (faults, loses_nic)
+}
+
+/// Schedules, for one seed in two, the death of the NIC on which the objects begin: when it has executed a random number of requests, before it
+/// answers the last one. So the outcome of an executed operation is unknown. Returns the NIC.
+fn schedule_death_after_execution(testbed: &mut Testbed) -> Option<NicId> {
+    let rng = &mut testbed.world.test_rng("object executions");
+    let nth = rng.between(1, 150) as u32;
+    let nic = testbed.nics[1][0].id();
+    let is_armed = rng.below(2) == 0;
+    if is_armed {
+        testbed.world.fail_at_stage(nic, Stage::Executed, nth, &[(nic, Failure::NicDead)], None);
+    }
+    is_armed.then_some(nic)
 }
 
 /// Schedules crashes of clients, for one seed in two. Returns their number.
