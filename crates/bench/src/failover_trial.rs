@@ -1,26 +1,26 @@
 //! A failover trial between two processes: operations in flight, a rail that fails, and the outcome of every
 //! operation.
 
+mod plan;
+
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use mitra_failover::{
-    Cause, Completion, Config, DetectorConfig, Domain, FailoverReport, Outcome, Policy, RecoveryStats,
-    Resolution,
-};
+use mitra_failover::{Cause, Completion, Domain, FailoverReport, Outcome, RecoveryStats, Resolution};
 use mitra_softnic::SoftNic;
 use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_verbs::{Mtu, PortState, Provider, QpState, Time, WcOpcode};
 use serde::{Deserialize, Serialize};
 
-use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, RD_ATOMIC, VirtualBenchQp, VqpInfo, request};
+use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, VirtualBenchQp, VqpInfo, request};
 use super::cached_resend;
 use super::endpoint::{Layout, NicPlacement, post_recv};
 use super::stopwatch::{Deadline, Stopwatch};
 use mitra_peer_process::PeerConnection;
+
+pub(crate) use plan::{Fault, Mix, TrialPlan, TrialPolicy};
 
 /// The number of receives that each side keeps posted.
 pub(crate) const POSTED_RECVS: u32 = QUEUE_DEPTH;
@@ -28,159 +28,6 @@ pub(crate) const POSTED_RECVS: u32 = QUEUE_DEPTH;
 pub(crate) const POLLS_PER_CHECK: u32 = 256;
 /// The number of operations after which a trial ends if the fault has not triggered.
 pub(crate) const MAX_OPS: u64 = 100_000;
-
-/// The operations that the requester posts in turn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Mix {
-    /// 3 WRITE : 3 SEND : 1 READ : 1 FAA. A quarter of the operations are READs and atomics, so the limit of `RD_ATOMIC`
-    /// outstanding READs and atomics allows four times as many operations in flight.
-    Even,
-    /// 6 READ : 2 WRITE.
-    ReadHeavy,
-    /// 6 WRITE : 1 READ : 1 FAA.
-    WriteHeavy,
-    /// 6 FAA : 1 READ : 1 WRITE.
-    AtomicHeavy,
-}
-
-impl Mix {
-    /// The mixes in which one kind of operation prevails.
-    pub(crate) const HEAVY: [Mix; 3] = [Mix::ReadHeavy, Mix::WriteHeavy, Mix::AtomicHeavy];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Mix::Even => "even",
-            Mix::ReadHeavy => "read-heavy",
-            Mix::WriteHeavy => "write-heavy",
-            Mix::AtomicHeavy => "atomic-heavy",
-        }
-    }
-
-    /// Returns the operation with this number.
-    pub(crate) fn op(self, number: u64) -> Op {
-        use Op::{Faa, Read, Send, Write};
-        let ops = match self {
-            Mix::Even => [Write, Send, Write, Read, Send, Write, Send, Faa],
-            Mix::ReadHeavy => [Read, Read, Read, Write, Read, Read, Read, Write],
-            Mix::WriteHeavy => [Write, Write, Write, Read, Write, Write, Write, Faa],
-            Mix::AtomicHeavy => [Faa, Faa, Faa, Read, Faa, Faa, Faa, Write],
-        };
-        ops[(number % 8) as usize]
-    }
-
-    /// Returns the number of operations of a kind among the first `count`.
-    fn count(self, op: Op, count: u64) -> u64 {
-        (0..count).filter(|&number| self.op(number) == op).count() as u64
-    }
-}
-
-/// The treatment of the operations in flight: a policy of the vQP, or a baseline without a vQP.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum TrialPolicy {
-    Exact,
-    Transparent,
-    Blanket,
-    None,
-    /// [`crate::cached_resend`].
-    Cached,
-}
-
-impl TrialPolicy {
-    pub(crate) const ALL: [TrialPolicy; 5] = [
-        TrialPolicy::Exact,
-        TrialPolicy::Transparent,
-        TrialPolicy::Blanket,
-        TrialPolicy::Cached,
-        TrialPolicy::None,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        self.of_vqp().map_or("cached", Policy::name)
-    }
-
-    /// Returns the policy of the vQP, or `None` for the baseline without a vQP.
-    fn of_vqp(self) -> Option<Policy> {
-        match self {
-            TrialPolicy::Exact => Some(Policy::Exact),
-            TrialPolicy::Transparent => Some(Policy::Transparent),
-            TrialPolicy::Blanket => Some(Policy::Blanket),
-            TrialPolicy::None => Some(Policy::None),
-            TrialPolicy::Cached => None,
-        }
-    }
-}
-
-/// How the rail fails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Fault {
-    /// The link goes down when the `nth` packet reaches a stage of `docs/faults.md`. The stage determines the process
-    /// whose link it is.
-    Link {
-        /// The stage, 1 to 7.
-        stage: u8,
-        /// The packet number, from 1.
-        nth: u32,
-    },
-    /// After this many completions the requester's NIC of rail 0 loses every packet in both directions. No port event
-    /// reports the loss.
-    Silent(u64),
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Fault::Link { stage, nth } => write!(f, "link-down@{stage}:{nth}"),
-            Fault::Silent(after) => write!(f, "silent loss after {after} completions"),
-        }
-    }
-}
-
-impl Fault {
-    /// Returns whether the fault is injected at the requester.
-    pub(crate) fn at_requester(self) -> bool {
-        match self {
-            Fault::Link { stage, .. } => matches!(stage, 1 | 2 | 7),
-            Fault::Silent(_) => true,
-        }
-    }
-}
-
-/// The parameters of a trial, which both processes know.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct TrialPlan {
-    pub(crate) placement: NicPlacement,
-    pub(crate) policy: TrialPolicy,
-    pub(crate) mix: Mix,
-    pub(crate) log: bool,
-    pub(crate) in_flight: u32,
-    pub(crate) size: usize,
-    pub(crate) heartbeat: Duration,
-    pub(crate) misses: u32,
-    /// The fault, or in a run without a fault the number of round trips to measure on the rail.
-    pub(crate) fault: Result<Fault, u64>,
-}
-
-impl TrialPlan {
-    fn config(&self) -> Config {
-        Config {
-            policy: self.policy.of_vqp().unwrap_or_default(),
-            completion_log: self.log,
-            detector: DetectorConfig {
-                heartbeat_interval: self.heartbeat,
-                max_missed_heartbeats: self.misses,
-                ..DetectorConfig::default()
-            },
-            send_wrs: self.in_flight,
-            recv_wrs: QUEUE_DEPTH,
-            rd_atomic: RD_ATOMIC,
-            ..Config::default()
-        }
-    }
-
-    pub(crate) fn layout(&self) -> Layout {
-        Layout::new(self.size)
-    }
-}
 
 /// The result of a trial, as the requester observed it.
 pub(crate) struct TrialResult {
