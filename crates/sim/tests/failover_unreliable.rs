@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use mitra_failover::{BuildError, Config, Domain, Fencing, Outcome, Policy, Service, VirtualQp};
 use mitra_sim::{Config as WorldConfig, DurationRange, Prng, seeds};
-use mitra_verbs::{Data, Error, Key, RecvWr, SendOp, Sge, WcOpcode, WcStatus};
+use mitra_verbs::{Data, Error, Key, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 
 use vqp_pair::{VqpPair, config};
 
@@ -58,7 +58,7 @@ struct Storm {
     pair: VqpPair,
     /// The number of the last message that was sent.
     sent: u64,
-    /// The number of sends and of receives that have completed, and the number of receives that were posted.
+    /// The number of sends up to the last that has completed, of receives that have completed, and of those that were posted.
     completed: u64,
     received: u64,
     posted: u64,
@@ -85,7 +85,8 @@ impl Storm {
         }
     }
 
-    fn send(&mut self, kind: u64) {
+    /// Sends a message of one of four kinds. The NIC reports nothing about one that is not signalled.
+    fn send(&mut self, kind: u64, flags: SendFlags) {
         if self.pair.vqps[0].outstanding() >= 60 {
             return;
         }
@@ -97,7 +98,8 @@ impl Storm {
             2 => SendOp::SendWithImm(n as u32),
             _ => SendOp::WriteWithImm(word, n as u32),
         };
-        self.pair.send(0, n - 1, op, Data::inline(&n.to_ne_bytes()));
+        let wr = SendWr::new(n - 1, op, Data::inline(&n.to_ne_bytes())).with_flags(flags);
+        self.pair.vqps[0].post_send(wr).expect("the send queue has room");
     }
 
     /// Polls both ends, and checks what completes.
@@ -106,13 +108,9 @@ impl Storm {
             self.pair.poll(&[0, 1]);
             let [sends, receives] = &mut self.pair.completions;
             for completion in sends.drain(..) {
-                assert_eq!(
-                    (completion.wr_id, completion.outcome),
-                    (self.completed, Outcome::Success),
-                    "seed {}",
-                    self.seed
-                );
-                self.completed += 1;
+                assert!(completion.wr_id >= self.completed, "seed {}", self.seed);
+                assert_eq!(completion.outcome, Outcome::Success, "seed {}", self.seed);
+                self.completed = completion.wr_id + 1;
             }
             for completion in receives.drain(..) {
                 assert_eq!(
@@ -149,7 +147,7 @@ fn messages_stay_in_order_while_links_fail() {
         let mut down = None;
         for _ in 0..60 {
             for _ in 0..rng.below(6) {
-                storm.send(rng.below(4));
+                storm.send(rng.below(4), *rng.pick(&[SendFlags::SIGNALED, SendFlags::empty()]));
             }
             if rng.below(2) == 0 {
                 storm.pair.testbed.world.run_for(Duration::from_nanos(rng.below(3_000)));
@@ -162,18 +160,20 @@ fn messages_stay_in_order_while_links_fail() {
                     let (h, rail) = (rng.below(2) as usize, rng.below(u64::from(rails)) as usize);
                     storm.pair.link_down(h, rail);
                     down = Some((h, rail));
+                    // The ends leave the rail before it heals. A path that holds packets back reorders those of one queue pair, too.
+                    storm.poll(200);
                 }
             }
             storm.poll(rng.below(30) as usize);
         }
         down.into_iter().for_each(|(h, rail)| storm.pair.link_up(h, rail));
         storm.poll(2_000);
-        assert_eq!(storm.completed, storm.sent, "seed {seed}: every send completes");
         let (before, arrived) = (storm.last, storm.received);
         for _ in 0..4 {
-            storm.send(0);
+            storm.send(0, SendFlags::SIGNALED);
         }
         storm.poll(100);
+        assert_eq!(storm.completed, storm.sent, "seed {seed}: every send completes");
         assert_eq!(storm.received, arrived + 4, "seed {seed}: messages after {before} arrive");
         assert_eq!(storm.pair.vqps.each_ref().map(VirtualQp::close_reason), [None, None], "seed {seed}");
         lost += u64::from(storm.received < storm.sent);
