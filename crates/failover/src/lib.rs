@@ -51,6 +51,13 @@ pub mod rail_negotiation {
     pub use crate::negotiation::{Action, RailFailure, RailNegotiation};
 }
 
+/// One end of a queue pair whose backup is shared: a state machine without I/O that both ends run. For model checkers.
+pub mod shared_backup_member {
+    pub use crate::ballot::Role;
+    pub use crate::evidence::Evidence;
+    pub use crate::vqp::shared_backup::{Body, Grant, Member, OfferedQp, Step};
+}
+
 pub use secret::Secret;
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use vqp::{BackedQp, BackedQpInfo, Cause, FailoverReport, SharedBackup, VirtualQp};

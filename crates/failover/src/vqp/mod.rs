@@ -39,7 +39,7 @@ mod receive_queue;
 mod recovery;
 mod send_drain;
 mod send_queue;
-mod shared_backup;
+pub(crate) mod shared_backup;
 mod shared_receives;
 mod termination;
 mod virtual_qp;

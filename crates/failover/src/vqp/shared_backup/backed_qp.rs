@@ -406,7 +406,7 @@ impl BackedQp {
                 if self.awaited_resume == Some(epoch) {
                     self.awaited_resume = None;
                     self.recv.release_held(Some(partial_imm_bytes), &mut self.ready);
-                } else {
+                } else if self.own.as_ref().is_some_and(|own| own.epoch == epoch) {
                     self.early_resume = Some((epoch, partial_imm_bytes));
                 }
             }

@@ -19,7 +19,7 @@ use crate::evidence::Evidence;
 
 /// What the driver has to do next.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Step {
+pub enum Step {
     /// Fence the queue pair, collect its evidence, and call [`Member::fenced`].
     Fence,
     /// Decide the operations in flight from the peer's evidence, and call [`Member::decided`].
@@ -62,7 +62,7 @@ struct Left {
 
 /// One end's state.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Member {
+pub struct Member {
     role: Role,
     /// The epoch of the backup, and its rail.
     epoch: u16,
@@ -83,7 +83,7 @@ pub(crate) struct Member {
 
 impl Member {
     /// Creates the state of an end that does not know its peer yet. The backup is bound to `rail` in `epoch`.
-    pub(crate) fn new(role: Role, epoch: u16, rail: u8) -> Member {
+    pub fn new(role: Role, epoch: u16, rail: u8) -> Member {
         Member {
             role,
             epoch,
@@ -100,12 +100,12 @@ impl Member {
     }
 
     /// Records that this end knows its peer.
-    pub(crate) fn start(&mut self) {
+    pub fn start(&mut self) {
         self.is_started = true;
     }
 
     /// Takes the messages for the peer.
-    pub(crate) fn take_outbox(&mut self) -> Vec<Body> {
+    pub fn take_outbox(&mut self) -> Vec<Body> {
         core::mem::take(&mut self.outbox)
     }
 
@@ -116,7 +116,7 @@ impl Member {
 
     /// Returns whether this end may post on the backup: it has decided everything that was in flight elsewhere, and is not about to post on its
     /// own queue pair.
-    pub(crate) fn may_use_backup(&self) -> bool {
+    pub fn may_use_backup(&self) -> bool {
         let is_ready = |own: &Own| own.is_connected && own.is_peer_connected;
         self.is_started
             && self.left.is_none()
@@ -125,17 +125,17 @@ impl Member {
     }
 
     /// Returns whether this end has not left a queue pair of an earlier epoch yet.
-    pub(crate) fn is_leaving(&self) -> bool {
+    pub fn is_leaving(&self) -> bool {
         self.left.is_some()
     }
 
     /// Returns whether nothing is to be done: this end posts on its own queue pair.
-    pub(crate) fn is_calm(&self) -> bool {
+    pub fn is_calm(&self) -> bool {
         self.uses_own() && self.left.is_none() && !self.is_peer_closed
     }
 
     /// Records that the backup is bound to `rail` in `epoch`.
-    pub(crate) fn on_epoch(&mut self, epoch: u16, rail: u8) {
+    pub fn on_epoch(&mut self, epoch: u16, rail: u8) {
         if epoch <= self.epoch {
             return;
         }
@@ -154,14 +154,14 @@ impl Member {
 
     /// Handles a message of the peer. Returns false if the peer must not send it in this state.
     #[must_use]
-    pub(crate) fn handle(&mut self, body: Body) -> bool {
+    pub fn handle(&mut self, body: Body) -> bool {
         match body {
             _ if self.is_closed => true, // the peer has sent it before it knew
             Body::Evidence { epoch, evidence } => {
                 let is_expected =
                     epoch <= self.epoch && self.evidence.as_ref().is_none_or(|(last, _)| *last < epoch);
                 if is_expected {
-                    self.evidence = Some((epoch, evidence));
+                    self.keep_evidence(epoch, evidence);
                 }
                 is_expected
             }
@@ -184,7 +184,7 @@ impl Member {
             },
             Body::Closed { evidence } => {
                 if let Some((epoch, evidence)) = evidence.filter(|(epoch, _)| *epoch <= self.epoch) {
-                    self.evidence = Some((epoch, evidence));
+                    self.keep_evidence(epoch, evidence);
                     if epoch == self.epoch {
                         self.leave(epoch);
                     }
@@ -195,6 +195,14 @@ impl Member {
         }
     }
 
+    /// Keeps the peer's evidence, unless this end still needs an earlier one. Then it had no queue pair in the later epoch.
+    fn keep_evidence(&mut self, epoch: u16, evidence: Evidence) {
+        let needed = self.left.as_ref().map(|left| left.epoch);
+        if needed.is_none() || needed != self.evidence.as_ref().map(|(kept, _)| *kept) {
+            self.evidence = Some((epoch, evidence));
+        }
+    }
+
     /// Returns whether the peer may offer its queue pair: as the first step, or as the answer to this end's offer.
     fn awaits_offer(&self) -> bool {
         let is_connected = self.own.as_ref().is_some_and(|own| own.is_connected);
@@ -202,7 +210,7 @@ impl Member {
     }
 
     /// Returns what the driver has to do next. `None` if it has to wait for the peer.
-    pub(crate) fn next_step(&self) -> Option<Step> {
+    pub fn next_step(&self) -> Option<Step> {
         if let Some(left) = &self.left {
             if !left.is_fenced {
                 return Some(Step::Fence);
@@ -226,7 +234,7 @@ impl Member {
     }
 
     /// Records that the queue pair that this end leaves is fenced. `evidence` is what it executed for the peer.
-    pub(crate) fn fenced(&mut self, evidence: Evidence) {
+    pub fn fenced(&mut self, evidence: Evidence) {
         let Some(left) = &mut self.left else { return };
         left.is_fenced = true;
         let (epoch, is_used) = (left.epoch, left.is_used);
@@ -237,14 +245,14 @@ impl Member {
     }
 
     /// Records that the operations in flight are decided. Of a torn WRITE with immediate, `partial_imm_bytes` bytes are not sent again.
-    pub(crate) fn decided(&mut self, partial_imm_bytes: u32) {
+    pub fn decided(&mut self, partial_imm_bytes: u32) {
         if let Some(left) = self.left.take() {
             self.outbox.push(Body::Resumed { epoch: left.epoch, partial_imm_bytes });
         }
     }
 
     /// Records this end's new queue pair on the backup's rail.
-    pub(crate) fn created(&mut self, qpn: Qpn, psn: Psn) {
+    pub fn created(&mut self, qpn: Qpn, psn: Psn) {
         let rail = self.rail;
         self.own = Some(Own { rail, is_connected: false, is_peer_connected: false, is_used: false });
         if self.role == Role::Zero {
@@ -253,7 +261,7 @@ impl Member {
     }
 
     /// Records that this end's queue pair, which has this number and first PSN, is connected to the peer's and has its receives.
-    pub(crate) fn connected(&mut self, qpn: Qpn, psn: Psn) {
+    pub fn connected(&mut self, qpn: Qpn, psn: Psn) {
         let Some(own) = &mut self.own else { return };
         own.is_connected = true;
         self.offered = None;
@@ -267,14 +275,14 @@ impl Member {
     }
 
     /// Records that this end posts on its own queue pair from now on.
-    pub(crate) fn switched(&mut self) {
+    pub fn switched(&mut self) {
         if let Some(own) = &mut self.own {
             own.is_used = true;
         }
     }
 
     /// Records that this end has closed. `evidence` is the final evidence of its queue pair, with the epoch, if the peer has not got it yet.
-    pub(crate) fn closed(&mut self, evidence: Option<(u16, Evidence)>) {
+    pub fn closed(&mut self, evidence: Option<(u16, Evidence)>) {
         (self.own, self.left, self.offered) = (None, None, None);
         (self.is_closed, self.is_started) = (true, false);
         if !self.is_peer_closed {

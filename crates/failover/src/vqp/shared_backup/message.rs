@@ -27,44 +27,70 @@ pub(crate) struct Message {
 
 /// The parameters of an end's queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct OfferedQp {
-    pub(crate) rail: u8,
-    pub(crate) qpn: Qpn,
+pub struct OfferedQp {
+    /// The rail on which it is.
+    pub rail: u8,
+    /// Its number.
+    pub qpn: Qpn,
     /// The first PSN that the queue pair sends.
-    pub(crate) psn: Psn,
+    pub psn: Psn,
 }
 
 /// The content of a message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Body {
+pub enum Body {
     /// The sender has fenced its queue pair of this epoch, which has executed this for the receiver.
-    Evidence { epoch: u16, evidence: Evidence },
+    Evidence {
+        /// The epoch in which the queue pair was made.
+        epoch: u16,
+        /// What it executed.
+        evidence: Evidence,
+    },
     /// The sender has decided its operations on the queue pair of this epoch. The receiver adds the number of bytes to the length of the next
     /// receive of a WRITE with immediate.
-    Resumed { epoch: u16, partial_imm_bytes: u32 },
+    Resumed {
+        /// The epoch in which the queue pair was made.
+        epoch: u16,
+        /// The number of bytes, which are not sent again.
+        partial_imm_bytes: u32,
+    },
     /// The sender has made a queue pair in this epoch. If the sender has [`Role::One`](crate::ballot::Role), it is connected.
-    Offered { epoch: u16, qp: OfferedQp },
+    Offered {
+        /// The epoch.
+        epoch: u16,
+        /// The queue pair.
+        qp: OfferedQp,
+    },
     /// The sender's queue pair of this epoch is connected.
-    Confirmed { epoch: u16 },
+    Confirmed {
+        /// The epoch.
+        epoch: u16,
+    },
     /// The sender has closed. The evidence is that of its queue pair of the epoch, if it is known to be complete and was not sent before.
-    Closed { evidence: Option<(u16, Evidence)> },
+    Closed {
+        /// The evidence, with the epoch.
+        evidence: Option<(u16, Evidence)>,
+    },
     /// The sender asks for a key of the receiver's memory that it may use on the backup. The key is that of the memory on rail 0.
-    AskGrant { rkey: Key },
+    AskGrant {
+        /// The key.
+        rkey: Key,
+    },
     /// The sender grants access to memory on the backup.
     Grant(Grant),
 }
 
 /// The right of one queue pair to access memory of the peer on the backup.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Grant {
+pub struct Grant {
     /// The key with which the requests of the queue pair name the memory.
-    pub(crate) rkey: Key,
+    pub rkey: Key,
     /// Whether the memory may be written.
-    pub(crate) writable: bool,
+    pub writable: bool,
     /// Whether it may be read.
-    pub(crate) readable: bool,
+    pub readable: bool,
     /// The memory as requests on the backup name it.
-    pub(crate) region: RemoteRegion,
+    pub region: RemoteRegion,
 }
 
 impl Message {

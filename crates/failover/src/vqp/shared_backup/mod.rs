@@ -35,6 +35,8 @@ mod state;
 
 pub use backed_qp::BackedQp;
 pub use backed_qp_info::BackedQpInfo;
+pub use member::{Member, Step};
+pub use message::{Body, Grant, OfferedQp};
 
 /// The depth of the backup's send queue, unless a NIC has less.
 const SENDS: u32 = 2048;
