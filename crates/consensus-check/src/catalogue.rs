@@ -71,9 +71,9 @@ pub struct CatalogueEntry {
     pub explored_world: &'static str,
     /// A description of the world that is run from seeds.
     pub simulated_world: &'static str,
-    explore: fn() -> Exploration,
-    serve: fn(SocketAddr),
-    run_seed: fn(u64) -> SeedResult,
+    pub(crate) explore: fn() -> Exploration,
+    pub(crate) serve: fn(SocketAddr),
+    pub(crate) run_seed: fn(u64) -> SeedResult,
 }
 
 impl CatalogueEntry {
@@ -337,6 +337,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
         serve: |address| ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None).serve(address),
         run_seed: |seed| rail_model::run_rails_from_seed(seed, None),
     },
+    crate::shared_backup_model::ENTRY,
     CatalogueEntry {
         name: "endpoint-filter",
         properties: crate::call_log::PROPERTIES,

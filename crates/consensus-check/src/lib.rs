@@ -29,6 +29,9 @@ mod rail_model;
 mod rail_settling;
 mod rail_world;
 mod seeded_run;
+mod shared_backup_model;
+mod shared_backup_step;
+mod shared_backup_world;
 pub mod store_nodes;
 mod store_world;
 mod world;
@@ -53,5 +56,8 @@ pub use seeded_run::{
     RunLimits, RunReport, SeedResult, TestedSystem, Violation, run_adversary, run_agreement,
     run_agreement_with, totality_violation,
 };
+pub use shared_backup_model::{ExhaustiveSharedBackup, run_shared_backup_from_seed};
+pub use shared_backup_step::{SharedBackupLimits, SharedBackupRule, SharedBackupStep};
+pub use shared_backup_world::SharedBackupWorld;
 pub use store_world::StoreWorld;
 pub use world::{FaultLimits, Step, World};
