@@ -266,7 +266,7 @@ impl Domain {
             first = first.and(revoked);
         }
         lock(&self.memory).retain(|r| r.mr.primary().lkey != mr.primary().lkey);
-        first
+        first.and(self.revoke_grants_to(mr.primary().rkey)) // those that another thread made meanwhile
     }
 
     /// Translates a scatter/gather entry to its address and key on `rail`. If its key is not the primary lkey of registered memory, the result has a key

@@ -324,7 +324,7 @@ impl Ledger {
     }
 
     /// Records that the responder or the local NIC refused an operation in flight, which stopped the queue pair. The next decision ends it with this
-    /// status, and does not halt the queue. The operations before it have succeeded.
+    /// status, and flushes the later ones with the same `wr_id`, which names a user of the queue; the queue is not halted. The operations before it have succeeded.
     pub fn refuse(&mut self, seq: u64, status: WcStatus) {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
         if self.ops.get(index).is_some_and(|op| op.state == State::InFlight) && self.refused.is_none() {

@@ -21,6 +21,8 @@ impl Domain {
     /// description for the peer, and these rights. Returns `None` if there is no such memory, no such right, or if a NIC refuses. An earlier
     /// grant of the same memory stays.
     pub(crate) fn grant(&self, owner: MemberId, rkey: Key, access: Access) -> Option<(RemoteRegion, Access)> {
+        // Taken first: whoever revokes the grants of memory has removed it from the table before, or waits for this grant.
+        let mut grants = lock(&self.grants);
         let (memory, rights) = {
             let table = lock(&self.memory);
             let found = table.iter().find(|r| r.mr.primary().rkey == rkey)?;
@@ -30,7 +32,6 @@ impl Domain {
         for right in [Access::REMOTE_WRITE, Access::REMOTE_READ] {
             granted.set(right, rights.contains(right) && access.contains(right));
         }
-        let mut grants = lock(&self.grants);
         if granted == Access::LOCAL_WRITE || grants.contains_key(&(owner, rkey)) {
             return None;
         }

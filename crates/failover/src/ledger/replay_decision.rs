@@ -127,6 +127,7 @@ impl Ledger {
             && let Some(at) = ops.iter().position(|op| op.seq == seq)
         {
             plans[at] = Plan::End(Outcome::Failed(status));
+            self.flush_behind(in_flight[at].0, &in_flight[at + 1..], &mut plans[at + 1..]);
         }
         let mut stats = self.stats(&in_flight, &verdicts, &plans, input.evidence.lacks_receive);
         for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
@@ -148,6 +149,22 @@ impl Ledger {
         self.restart(input.first_psn);
         self.set_durable(input.durable);
         Ok(stats)
+    }
+
+    /// Ends the later operations of the user whose operation at `index` was refused, as far as they are not executed. The `wr_id` of the
+    /// application's requests names the user. `later` and `plans` are the operations in flight behind it.
+    fn flush_behind(&mut self, index: usize, later: &[(usize, InFlight)], plans: &mut [Plan]) {
+        let user = self.ops[index].app_wr_id;
+        for ((i, _), plan) in later.iter().zip(plans) {
+            if self.ops[*i].app_wr_id == user && matches!(plan, Plan::Replay { .. }) {
+                *plan = Plan::End(Outcome::Failed(WcStatus::Flushed));
+            }
+        }
+        let later = self.ops.iter_mut().skip(index);
+        for op in later.filter(|op| op.state == State::Pending && op.app_wr_id == user) {
+            op.state = State::Done(op.outcome_if_not_sent(UnresolvedError::Indeterminate));
+            op.resolution = Resolution::Recovered;
+        }
     }
 
     fn stats(

@@ -3,6 +3,7 @@
 
 mod pair;
 mod run;
+mod storms;
 
 use core::time::Duration;
 

@@ -70,6 +70,12 @@ impl BackedPair {
             .expect("room");
     }
 
+    /// Posts a SEND of a word on a member of host a.
+    pub fn send(&mut self, member: usize, value: u64) {
+        let wr = SendWr::new(value, SendOp::Send, Data::inline(&value.to_ne_bytes()));
+        self.qps[0][member].post_send(wr).expect("room");
+    }
+
     pub fn word(&self, word: usize) -> u64 {
         self.memory[1].load(8 * word)
     }

@@ -129,6 +129,11 @@ impl Member {
         self.left.is_some()
     }
 
+    /// Returns whether this end has closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
     /// Returns whether nothing is to be done: this end posts on its own queue pair.
     pub fn is_calm(&self) -> bool {
         self.uses_own() && self.left.is_none() && !self.is_peer_closed

@@ -30,6 +30,8 @@ const OWN_QP_DELAY: Duration = Duration::from_millis(50);
 const POLLS_PER_DRIVE: u32 = 4;
 /// The number of messages that are sent although others are in flight.
 const MESSAGES_PER_SEND: usize = 64;
+/// The number of drives after which messages are sent although others are in flight.
+const MAX_DRIVES_WAITED: u32 = 32;
 /// The maximum number of grants that the peer of a member gets. Each takes memory here.
 const MAX_GRANTS: u32 = 256;
 
@@ -70,6 +72,10 @@ struct Tenant {
     peer: Option<MemberId>,
     core: Member,
     events: Vec<Event>,
+    /// Whether an operation among the events did not succeed. No later one is posted before the owner has handled it.
+    has_failed_op: bool,
+    /// The epoch of the last `Resumed` message.
+    resumed: Option<u16>,
     /// The keys of the peer's memory for which a grant was asked.
     asked: Vec<Key>,
     /// Grants for a peer that is not known yet.
@@ -105,6 +111,8 @@ pub(super) struct State {
     unsent: VecDeque<(u32, u32)>,
     /// The number of polls of members.
     polls: u32,
+    /// The number of drives for which messages have waited.
+    drives_waited: u32,
     /// The epoch of the backup that the members know.
     epoch: u16,
     /// The number of members that have not left the queue pair of an earlier epoch yet.
@@ -127,6 +135,7 @@ impl State {
             posted: VecDeque::new(),
             unsent: VecDeque::new(),
             polls: 0,
+            drives_waited: 0,
             epoch: 0,
             leaving: 0,
             moved_at: Time::ZERO,
@@ -175,6 +184,8 @@ impl State {
             peer: None,
             core: Member::new(role, epoch, rail),
             events: Vec::new(),
+            has_failed_op: false,
+            resumed: None,
             asked: Vec::new(),
             early_grants: Vec::new(),
             granted: 0,
@@ -234,7 +245,9 @@ impl State {
 
     /// Takes what happened to a member.
     pub(super) fn take_events(&mut self, id: MemberId) -> Vec<Event> {
-        self.tenant(id).map(|tenant| core::mem::take(&mut tenant.events)).unwrap_or_default()
+        let Some(tenant) = self.tenant(id) else { return Vec::new() };
+        tenant.has_failed_op = false;
+        core::mem::take(&mut tenant.events)
     }
 
     /// Asks the peer of a member for access to the memory with this key.
@@ -265,7 +278,10 @@ impl State {
 
     /// Posts an operation of a member on the backup. Returns false if the backup does not accept it.
     pub(super) fn post(&mut self, member: MemberId, seq: u64, mut wr: SendWr, policy: WritePolicy) -> bool {
-        wr.wr_id = seq;
+        if self.tenant(member).is_none_or(|tenant| tenant.has_failed_op) {
+            return false;
+        }
+        wr.wr_id = u64::from(member.slot) + 1; // names the user for `Ledger::refuse`; messages have 0
         wr.flags.set(SendFlags::SIGNALED, true);
         if self.backup.push_send(wr, policy).is_err() {
             return false;
@@ -324,7 +340,8 @@ impl State {
         }
         // What is posted one by one costs a system call each. So operations and messages wait for others while some are in flight.
         let is_idle = self.posted.len() <= self.unposted();
-        self.send_messages(is_idle);
+        self.drives_waited = if self.outbox.is_empty() { 0 } else { self.drives_waited.saturating_add(1) };
+        self.send_messages(is_idle || self.drives_waited > MAX_DRIVES_WAITED);
         if self.unposted() > 0 && is_idle {
             self.backup.post_pending_sends();
         }
@@ -369,6 +386,7 @@ impl State {
             Some(Posted::Op { member, seq }) => {
                 let Some(tenant) = self.tenant(member) else { return };
                 let (outcome, byte_len) = (completion.outcome, completion.byte_len);
+                tenant.has_failed_op |= outcome != Outcome::Success;
                 tenant.events.push(Event::Done { seq, outcome, byte_len });
                 tenant.attention.store(true, Ordering::Release);
             }
@@ -409,12 +427,17 @@ impl State {
             return self.grant(to, rkey);
         }
         let (rails, mut imported) = (self.backup.domain().nics().len(), None);
+        let current = self.epoch;
         // A message for a member that has closed here is dropped.
         let Some(tenant) = self.tenant(to) else { return };
         let is_valid = match body {
             Body::Resumed { epoch, partial_imm_bytes } => {
-                tenant.events.push(Event::Resumed { epoch, partial_imm_bytes });
-                true
+                let is_expected = tenant.resumed.is_none_or(|last| last < epoch) && epoch < current;
+                if is_expected {
+                    tenant.resumed = Some(epoch);
+                    tenant.events.push(Event::Resumed { epoch, partial_imm_bytes });
+                }
+                is_expected
             }
             Body::Grant(grant) => {
                 let asked = tenant.asked.iter().position(|rkey| *rkey == grant.rkey);
@@ -437,7 +460,9 @@ impl State {
 
     /// Grants the peer of a member access to the memory with this key. Without memory or rights, the peer's requests wait for its own queue pair.
     fn grant(&mut self, id: MemberId, rkey: Key) {
-        let Some(tenant) = self.tenant(id).filter(|tenant| tenant.granted < MAX_GRANTS) else { return };
+        let Some(tenant) = self.tenant(id).filter(|t| t.granted < MAX_GRANTS && !t.core.is_closed()) else {
+            return;
+        };
         tenant.granted += 1;
         let (owner, access) = (tenant.owner, tenant.access);
         let Some((region, rights)) = self.backup.domain().grant(owner, rkey, access) else { return };
