@@ -54,6 +54,8 @@ fn standby_rail_with_another_address_is_used() {
         assert_eq!(exchange(&mut pair, 1), 0, "the active rail is not concerned");
         pair.link_down(0, 0);
         assert_eq!(exchange(&mut pair, 2), 1);
+        let failovers = [0, 1].map(|end: usize| pair.vqps[end].domain().activity().failovers);
+        assert_eq!(failovers, [1, 1], "the queue pairs of the rail were connected to the address before");
     }
 }
 
