@@ -75,7 +75,7 @@ pub enum Body {
     AddressKnown {
         /// The rail.
         rail: u8,
-        /// [`Address::change`].
+        /// `Address::change`.
         change: u32,
     },
     /// The vQP has closed at the sender, which answers every further message with Closed.
