@@ -253,7 +253,7 @@ impl Domain {
     pub fn deregister(&self, mr: &VirtualMr) -> Result<()> {
         self.check_unbound(mr.primary().id)?;
         let mut revocations = 0;
-        let mut first = self.revoke_grants_to(mr.primary().rkey);
+        let mut first = Ok(());
         for (nic, mr) in self.nics.iter().zip(mr.registrations()) {
             let Some(mr) = mr else { continue };
             revocations += 1;
@@ -266,7 +266,7 @@ impl Domain {
             first = first.and(revoked);
         }
         lock(&self.memory).retain(|r| r.mr.primary().lkey != mr.primary().lkey);
-        first.and(self.revoke_grants_to(mr.primary().rkey)) // those that another thread made meanwhile
+        first.and(self.revoke_grants_to(mr.primary().rkey)) // none is made any more
     }
 
     /// Translates a scatter/gather entry to its address and key on `rail`. If its key is not the primary lkey of registered memory, the result has a key

@@ -24,6 +24,13 @@ impl RemoteKeys {
         }
     }
 
+    /// Removes the region with this rkey on rail 0.
+    pub(crate) fn remove(&mut self, rkey: Key) {
+        if let Ok(at) = self.position(rkey) {
+            self.0.remove(at);
+        }
+    }
+
     fn position(&self, rkey: Key) -> core::result::Result<usize, usize> {
         self.0.binary_search_by_key(&rkey, |&(key, _)| key)
     }

@@ -308,8 +308,9 @@ impl Ledger {
         let first = seq.saturating_sub(self.first_seq) as usize;
         for op in self.ops.iter_mut().skip(first).filter(|op| op.state == State::InFlight) {
             op.state = State::Pending;
-            self.fetches_in_flight -= u32::from(op.wr.op.is_read_or_atomic());
-            self.packets_in_flight -= op.packets;
+            let fetches = u32::from(op.wr.op.is_read_or_atomic());
+            self.fetches_in_flight = self.fetches_in_flight.saturating_sub(fetches);
+            self.packets_in_flight = self.packets_in_flight.saturating_sub(op.packets);
         }
         self.cursor = self.cursor.min(first);
     }

@@ -24,7 +24,6 @@ impl Domain {
     ) -> Result<VirtualMr> {
         let primary = mr.primary();
         self.check_unbound(primary.id)?;
-        self.revoke_grants_to(primary.rkey)?;
         let moves = !std::ptr::eq(self, to);
         let (old_memory, old_access) = {
             let table = lock(&self.memory);
@@ -64,6 +63,8 @@ impl Domain {
             Ok(at) => table[at] = entry,
             Err(at) => table.insert(at, entry),
         }
+        drop(table);
+        self.revoke_grants_to(primary.rkey)?;
         Ok(changed)
     }
 

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use mitra_verbs::{Error, Mtu, PostError, Psn, Result, SendOp, SendWr, WcStatus};
+use mitra_verbs::{Error, Key, Mtu, PostError, Psn, Result, SendOp, SendWr, WcStatus};
 
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::completion_log;
@@ -64,6 +64,11 @@ impl SendQueue {
     /// Adds a region of the peer to those that sends may name.
     pub(super) fn import(&mut self, region: RemoteRegion) {
         self.remote_keys.insert(region);
+    }
+
+    /// Removes the region with this rkey on rail 0. No operation that names it is in the ledger.
+    pub(super) fn forget(&mut self, rkey: Key) {
+        self.remote_keys.remove(rkey);
     }
 
     #[inline]

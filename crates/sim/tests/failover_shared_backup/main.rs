@@ -6,11 +6,12 @@ mod run;
 mod storms;
 
 use core::time::Duration;
+use std::sync::Arc;
 
-use mitra_failover::{BackedQp, CloseReason, Outcome};
+use mitra_failover::{BackedQp, CloseReason, Outcome, UnresolvedError};
 use mitra_sim::workload::Verdict;
 use mitra_sim::{Failure, Prng, seeds};
-use mitra_verbs::{Data, SendOp, SendWr, WcStatus};
+use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr, WcStatus};
 
 use pair::BackedPair;
 use run::{Setup, run};
@@ -204,4 +205,31 @@ fn final_evidence_decides_what_is_in_flight_when_peer_closes() {
         outcomes[usize::from(is_received)] += 1;
     }
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
+}
+
+/// The responder's NIC dies and leaves no evidence of a WRITE on the backup. What stands behind it was not executed and is sent again: the message of
+/// its own queue pair, and the WRITE of another one.
+#[test]
+fn what_stands_behind_undecided_operation_on_backup_is_sent_again() {
+    let mut pair = BackedPair::new(2, 2);
+    pair.write(1, 9, 9);
+    pair.poll(&[0], 200);
+    let more = Arc::new(Buffer::new(64));
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let more_mr = pair.qps[1][0].domain().register(&more, access).expect("the NICs have a free region");
+    let nic = pair.testbed.nics[1][0].id();
+    pair.testbed.world.fail(nic, Failure::NicDead);
+    pair.write(0, 1, 1);
+    pair.qps[0][0].import(&more_mr.remote()).expect("the queue pair is connected");
+    (0..40).for_each(|_| pair.backups[0].progress()); // the message waits for others, but not forever
+    pair.write(1, 2, 1);
+    pair.poll(&[0], 4000);
+    assert_eq!(pair.outcomes(0, 0), [(1, Outcome::Unresolved(UnresolvedError::Indeterminate))]);
+    assert_eq!(pair.outcomes(0, 1), [(9, SUCCESS), (1, SUCCESS)]);
+    assert_eq!((pair.word(2), pair.backups[0].close_reason()), (1, None));
+    pair.qps[0][0].resume();
+    let op = SendOp::Write(more_mr.remote().at(8));
+    pair.qps[0][0].post_send(SendWr::new(2, op, Data::inline(&7_u64.to_ne_bytes()))).expect("room");
+    pair.poll(&[0], 400);
+    assert_eq!((pair.outcomes(0, 0)[1..].to_vec(), more.load(8)), (vec![(2, SUCCESS)], 7));
 }

@@ -5,19 +5,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mitra_verbs::{Access, Gid, Key, Mtu, SendFlags, SendOp, SendWr, Time, WcOpcode, WcStatus};
+use mitra_verbs::{Access, Gid, Key, Mtu, SendFlags, SendWr, Time, WcOpcode, WcStatus};
 
 use super::member::Member;
-use super::message::{Body, Grant, MAX_MESSAGE_LEN, MemberId, Message};
-use super::message_buffers::{BUFFER_LEN, MessageBuffers, RECVS};
+use super::message::{Body, Grant, MemberId, Message};
+use super::message_buffers::{MessageBuffers, RECVS};
 use crate::ballot::Role;
 use crate::close_reason::CloseReason;
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::config::WritePolicy;
-use crate::control_message::Reader;
 use crate::home_rail::MemberId as OwnerId;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::{Cause, VirtualQp};
+
+mod messages;
 
 /// The number of entries of the backup's send queue that operations leave to messages.
 const RESERVED_SENDS: usize = 16;
@@ -28,12 +29,8 @@ const OPS_PER_LIST: usize = 16;
 const OWN_QP_DELAY: Duration = Duration::from_millis(50);
 /// One poll in this many of members with news drives the backup.
 const POLLS_PER_DRIVE: u32 = 4;
-/// The number of messages that are sent although others are in flight.
-const MESSAGES_PER_SEND: usize = 64;
 /// The number of drives after which messages are sent although others are in flight.
 const MAX_DRIVES_WAITED: u32 = 32;
-/// The maximum number of grants that the peer of a member gets. Each takes memory here.
-const MAX_GRANTS: u32 = 256;
 
 /// Something that happened to a member, for its owner.
 #[derive(Debug)]
@@ -64,11 +61,11 @@ struct Slot {
     /// The count of earlier members in this slot.
     instance: u32,
     /// `None` if the slot is free.
-    member: Option<Box<Tenant>>,
+    member: Option<Box<Entry>>,
 }
 
 #[derive(Debug)]
-struct Tenant {
+struct Entry {
     peer: Option<MemberId>,
     core: Member,
     events: Vec<Event>,
@@ -78,6 +75,8 @@ struct Tenant {
     resumed: Option<u16>,
     /// The keys of the peer's memory for which a grant was asked.
     asked: Vec<Key>,
+    /// The keys of the peer's memory that the peer has granted.
+    imported: Vec<Key>,
     /// Grants for a peer that is not known yet.
     early_grants: Vec<Grant>,
     /// The number of grants that the peer asked for.
@@ -109,6 +108,8 @@ pub(super) struct State {
     posted: VecDeque<Posted>,
     /// Messages that were not executed because of an error before them: they are sent again first.
     unsent: VecDeque<(u32, u32)>,
+    /// The keys of the peer's memory that members which were removed had. They are forgotten when no operation is in flight.
+    retired: Vec<Key>,
     /// The number of polls of members.
     polls: u32,
     /// The number of drives for which messages have waited.
@@ -134,6 +135,7 @@ impl State {
             buffers,
             posted: VecDeque::new(),
             unsent: VecDeque::new(),
+            retired: Vec::new(),
             polls: 0,
             drives_waited: 0,
             epoch: 0,
@@ -180,13 +182,14 @@ impl State {
     pub(super) fn add(&mut self, owner: OwnerId, access: Access) -> Option<(MemberId, Arc<AtomicBool>)> {
         let (role, epoch, rail) = self.binding()?;
         let attention = Arc::new(AtomicBool::new(true));
-        let tenant = Tenant {
+        let entry = Entry {
             peer: None,
             core: Member::new(role, epoch, rail),
             events: Vec::new(),
             has_failed_op: false,
             resumed: None,
             asked: Vec::new(),
+            imported: Vec::new(),
             early_grants: Vec::new(),
             granted: 0,
             owner,
@@ -200,17 +203,19 @@ impl State {
                 self.slots.len() as u32 - 1
             }
         };
-        let entry = &mut self.slots[slot as usize];
-        entry.member = Some(Box::new(tenant));
-        Some((MemberId { slot, instance: entry.instance }, attention))
+        let place = &mut self.slots[slot as usize];
+        place.member = Some(Box::new(entry));
+        Some((MemberId { slot, instance: place.instance }, attention))
     }
 
     /// Removes a member. Messages for it, and the outcomes of its operations, are discarded from now on.
     pub(super) fn remove(&mut self, id: MemberId) {
         self.flush_member(id);
         if let Some(slot) = self.slots.get_mut(id.slot as usize).filter(|slot| slot.instance == id.instance) {
-            let was_leaving = slot.member.take().is_some_and(|tenant| tenant.core.is_leaving());
-            self.leaving -= usize::from(was_leaving);
+            if let Some(entry) = slot.member.take() {
+                self.leaving -= usize::from(entry.core.is_leaving());
+                self.retired.extend(entry.imported);
+            }
             if let Some(next) = slot.instance.checked_add(1) {
                 slot.instance = next;
                 self.free.push(id.slot);
@@ -218,26 +223,26 @@ impl State {
         }
     }
 
-    fn tenant(&mut self, id: MemberId) -> Option<&mut Tenant> {
+    fn entry(&mut self, id: MemberId) -> Option<&mut Entry> {
         let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.instance == id.instance)?;
         slot.member.as_deref_mut()
     }
 
     /// Tells a member who its peer is.
     pub(super) fn start(&mut self, id: MemberId, peer: MemberId) {
-        if let Some(tenant) = self.tenant(id) {
-            tenant.peer = Some(peer);
-            tenant.core.start();
+        if let Some(entry) = self.entry(id) {
+            entry.peer = Some(peer);
+            entry.core.start();
         }
         self.flush_member(id);
     }
 
     /// Calls `act` with the state machine of a member, and queues the messages that it sends.
     pub(super) fn with_core<T>(&mut self, id: MemberId, act: impl FnOnce(&mut Member) -> T) -> Option<T> {
-        let tenant = self.tenant(id)?;
-        let was_leaving = tenant.core.is_leaving();
-        let result = act(&mut tenant.core);
-        let is_leaving = tenant.core.is_leaving();
+        let entry = self.entry(id)?;
+        let was_leaving = entry.core.is_leaving();
+        let result = act(&mut entry.core);
+        let is_leaving = entry.core.is_leaving();
         self.leaving = self.leaving + usize::from(is_leaving) - usize::from(was_leaving);
         self.flush_member(id);
         Some(result)
@@ -245,25 +250,25 @@ impl State {
 
     /// Takes what happened to a member.
     pub(super) fn take_events(&mut self, id: MemberId) -> Vec<Event> {
-        let Some(tenant) = self.tenant(id) else { return Vec::new() };
-        tenant.has_failed_op = false;
-        core::mem::take(&mut tenant.events)
+        let Some(entry) = self.entry(id) else { return Vec::new() };
+        entry.has_failed_op = false;
+        core::mem::take(&mut entry.events)
     }
 
     /// Asks the peer of a member for access to the memory with this key.
     pub(super) fn ask_grant(&mut self, id: MemberId, rkey: Key) {
-        let Some(tenant) = self.tenant(id) else { return };
-        let Some(to) = tenant.peer else { return };
-        tenant.asked.push(rkey);
+        let Some(entry) = self.entry(id) else { return };
+        let Some(to) = entry.peer else { return };
+        entry.asked.push(rkey);
         self.outbox.push_back(Message { to, body: Body::AskGrant { rkey } });
     }
 
     /// Queues the messages of a member's state machine.
     fn flush_member(&mut self, id: MemberId) {
-        let Some(tenant) = self.tenant(id) else { return };
-        let Some(to) = tenant.peer else { return };
-        let grants = core::mem::take(&mut tenant.early_grants).into_iter().map(Body::Grant);
-        let bodies = grants.chain(tenant.core.take_outbox());
+        let Some(entry) = self.entry(id) else { return };
+        let Some(to) = entry.peer else { return };
+        let grants = core::mem::take(&mut entry.early_grants).into_iter().map(Body::Grant);
+        let bodies = grants.chain(entry.core.take_outbox());
         self.outbox.extend(bodies.map(|body| Message { to, body }));
     }
 
@@ -278,7 +283,7 @@ impl State {
 
     /// Posts an operation of a member on the backup. Returns false if the backup does not accept it.
     pub(super) fn post(&mut self, member: MemberId, seq: u64, mut wr: SendWr, policy: WritePolicy) -> bool {
-        if self.tenant(member).is_none_or(|tenant| tenant.has_failed_op) {
+        if self.entry(member).is_none_or(|entry| entry.has_failed_op) {
             return false;
         }
         wr.wr_id = u64::from(member.slot) + 1; // names the user for `Ledger::refuse`; messages have 0
@@ -331,12 +336,16 @@ impl State {
         self.completions = completions;
         if self.backup.close_reason().is_some() {
             if was_open {
-                self.tenants().for_each(|(_, tenant)| tenant.attention.store(true, Ordering::Release));
+                self.entries().for_each(|(_, entry)| entry.attention.store(true, Ordering::Release));
             }
             return;
         }
         if self.backup.is_halted() && self.backup.outstanding() == 0 {
             self.backup.resume();
+        }
+        if self.posted.is_empty() {
+            let send = self.backup.datapath.send_mut();
+            self.retired.drain(..).for_each(|rkey| send.forget(rkey));
         }
         // What is posted one by one costs a system call each. So operations and messages wait for others while some are in flight.
         let is_idle = self.posted.len() <= self.unposted();
@@ -352,7 +361,7 @@ impl State {
         self.backup.close_reason()
     }
 
-    fn tenants(&mut self) -> impl Iterator<Item = (u32, &mut Tenant)> {
+    fn entries(&mut self) -> impl Iterator<Item = (u32, &mut Entry)> {
         let slots = (0..).zip(&mut self.slots);
         slots.filter_map(|(i, slot)| Some((i, slot.member.as_deref_mut()?)))
     }
@@ -372,10 +381,10 @@ impl State {
         }
         (self.epoch, self.moved_at) = (epoch, self.backup.datapath.now());
         let mut leaving = 0;
-        for (_, tenant) in self.tenants() {
-            tenant.core.on_epoch(epoch, rail);
-            leaving += usize::from(tenant.core.is_leaving());
-            tenant.attention.store(true, Ordering::Release);
+        for (_, entry) in self.entries() {
+            entry.core.on_epoch(epoch, rail);
+            leaving += usize::from(entry.core.is_leaving());
+            entry.attention.store(true, Ordering::Release);
         }
         self.leaving = leaving;
     }
@@ -384,11 +393,11 @@ impl State {
     fn on_sent(&mut self, completion: &Completion) {
         match self.posted.pop_front() {
             Some(Posted::Op { member, seq }) => {
-                let Some(tenant) = self.tenant(member) else { return };
+                let Some(entry) = self.entry(member) else { return };
                 let (outcome, byte_len) = (completion.outcome, completion.byte_len);
-                tenant.has_failed_op |= outcome != Outcome::Success;
-                tenant.events.push(Event::Done { seq, outcome, byte_len });
-                tenant.attention.store(true, Ordering::Release);
+                entry.has_failed_op |= outcome != Outcome::Success;
+                entry.events.push(Event::Done { seq, outcome, byte_len });
+                entry.attention.store(true, Ordering::Release);
             }
             Some(Posted::Message { buffer, len }) => match completion.outcome {
                 Outcome::Failed(WcStatus::Flushed) => self.unsent.push_back((buffer, len)),
@@ -400,118 +409,5 @@ impl State {
             },
             None => {}
         }
-    }
-
-    /// Handles the messages in a receive buffer.
-    fn on_receive(&mut self, completion: &Completion) {
-        if !completion.is_success() {
-            return;
-        }
-        let buffer = completion.wr_id as u32;
-        let bytes = self.buffers.read(buffer, completion.byte_len);
-        let mut reader = Reader(&bytes);
-        while !reader.0.is_empty() {
-            match Message::parse(&mut reader) {
-                Ok(message) => self.handle(message),
-                Err(_) => {
-                    self.rejected += 1;
-                    break;
-                }
-            }
-        }
-        let _ = self.backup.post_recv(self.buffers.receive(buffer)); // refused only if the backup has closed
-    }
-
-    fn handle(&mut self, Message { to, body }: Message) {
-        if let Body::AskGrant { rkey } = body {
-            return self.grant(to, rkey);
-        }
-        let (rails, mut imported) = (self.backup.domain().nics().len(), None);
-        let current = self.epoch;
-        // A message for a member that has closed here is dropped.
-        let Some(tenant) = self.tenant(to) else { return };
-        let is_valid = match body {
-            Body::Resumed { epoch, partial_imm_bytes } => {
-                let is_expected = tenant.resumed.is_none_or(|last| last < epoch) && epoch < current;
-                if is_expected {
-                    tenant.resumed = Some(epoch);
-                    tenant.events.push(Event::Resumed { epoch, partial_imm_bytes });
-                }
-                is_expected
-            }
-            Body::Grant(grant) => {
-                let asked = tenant.asked.iter().position(|rkey| *rkey == grant.rkey);
-                let asked = asked.map(|at| tenant.asked.swap_remove(at));
-                let is_usable = asked.is_some() && grant.region.rail_count() == rails;
-                if is_usable {
-                    imported = Some(grant.region.clone());
-                    tenant.events.push(Event::Granted(grant));
-                }
-                is_usable
-            }
-            body => tenant.core.handle(body),
-        };
-        tenant.attention.store(true, Ordering::Release);
-        self.rejected += u64::from(!is_valid);
-        if let Some(region) = imported {
-            let _ = self.backup.import(&region); // refused only if the backup is not connected
-        }
-    }
-
-    /// Grants the peer of a member access to the memory with this key. Without memory or rights, the peer's requests wait for its own queue pair.
-    fn grant(&mut self, id: MemberId, rkey: Key) {
-        let Some(tenant) = self.tenant(id).filter(|t| t.granted < MAX_GRANTS && !t.core.is_closed()) else {
-            return;
-        };
-        tenant.granted += 1;
-        let (owner, access) = (tenant.owner, tenant.access);
-        let Some((region, rights)) = self.backup.domain().grant(owner, rkey, access) else { return };
-        let writable = rights.contains(Access::REMOTE_WRITE);
-        let readable = rights.contains(Access::REMOTE_READ);
-        if let Some(tenant) = self.tenant(id) {
-            tenant.early_grants.push(Grant { rkey, writable, readable, region });
-        }
-        self.flush_member(id);
-    }
-
-    /// Posts the messages in the outbox, as many in a SEND as fit. Posts one that is not full only if `flush` is set.
-    fn send_messages(&mut self, flush: bool) {
-        while let Some((buffer, len)) = self.unsent.pop_front() {
-            if !self.send_buffer(buffer, len) {
-                self.unsent.push_front((buffer, len));
-                return;
-            }
-        }
-        while self.is_message_due(flush) && self.buffers.has_free() && !self.backup.is_halted() {
-            let mut bytes = Vec::new();
-            while bytes.len() + MAX_MESSAGE_LEN <= BUFFER_LEN
-                && let Some(message) = self.outbox.pop_front()
-            {
-                message.encode(&mut bytes);
-            }
-            let Some(buffer) = self.buffers.take(&bytes) else { return };
-            let len = bytes.len() as u32;
-            if !self.send_buffer(buffer, len) {
-                self.unsent.push_back((buffer, len));
-                return;
-            }
-        }
-    }
-
-    /// Returns whether the outbox fills a SEND, or has a message and `flush` is set.
-    fn is_message_due(&self, flush: bool) -> bool {
-        self.outbox.len() >= MESSAGES_PER_SEND || flush && !self.outbox.is_empty()
-    }
-
-    /// Posts a SEND of a buffer. Returns false if the backup does not accept it.
-    fn send_buffer(&mut self, buffer: u32, len: u32) -> bool {
-        let mut wr = SendWr::new(0, SendOp::Send, self.buffers.data(buffer, len));
-        wr.flags.set(SendFlags::SIGNALED, true);
-        if self.backup.push_send(wr, WritePolicy::Strict).is_err() {
-            return false;
-        }
-        self.posted.push_back(Posted::Message { buffer, len });
-        self.backup.post_pending_sends();
-        true
     }
 }

@@ -1,0 +1,94 @@
+//! The completions and failures of a member's own queue pair.
+
+use std::sync::Arc;
+
+use mitra_verbs::{Wc, WcStatus};
+
+use super::super::state::State;
+use super::{BackedQp, POLL_BATCH, Trouble};
+use crate::close_reason::CloseReason;
+use crate::completion::UnresolvedError;
+use crate::vqp::{Cause, wr_id_flags};
+
+impl BackedQp {
+    /// Handles the completions of the own queue pair: one batch, or all while it is fenced, because the peer waits for the fence.
+    pub(super) fn poll_own(&mut self) {
+        while self.poll_batch() && self.own.as_ref().is_some_and(|own| own.fence.is_draining()) {}
+        if self.trouble.is_some() {
+            let backup = Arc::clone(&self.backup);
+            self.handle_trouble(&mut backup.lock());
+        }
+        self.flush_if_closed();
+    }
+
+    /// Handles a batch of completions of the own queue pair. Returns whether there may be more.
+    pub(super) fn poll_batch(&mut self) -> bool {
+        let Some(own) = &mut self.own else { return false };
+        let mut wcs = core::mem::take(&mut self.wcs);
+        wcs.clear();
+        let polled = own.poll(POLL_BATCH, &mut wcs);
+        if wcs.is_empty() {
+            own.is_emptied = own.is_emptied.or(own.fence.on_empty_poll());
+        }
+        wcs.iter().for_each(|wc| self.on_completion(wc));
+        let is_full_batch = wcs.len() == POLL_BATCH;
+        self.wcs = wcs;
+        if polled.is_err() {
+            self.trouble.get_or_insert(Trouble::Failed(Cause::Device));
+        }
+        is_full_batch
+    }
+
+    pub(super) fn on_completion(&mut self, wc: &Wc) {
+        let is_recv = wc.wr_id & wr_id_flags::RECV != 0;
+        let Some(own) = &mut self.own else { return };
+        match wc.status {
+            _ if wc.wr_id & wr_id_flags::MARKER != 0 => own.fence.on_marker(is_recv),
+            WcStatus::Success if is_recv => self.recv.on_success(wc, &mut self.ready),
+            WcStatus::Success => {
+                self.send.on_success(wc.wr_id, wc.byte_len);
+            }
+            status if is_recv && status != WcStatus::Flushed => {
+                self.recv.on_error(wc, &mut self.ready);
+                self.trouble.get_or_insert(Trouble::Refused);
+            }
+            status => self.on_flush_or_error(wc, status),
+        }
+    }
+
+    /// Handles a failed send or a flushed receive.
+    fn on_flush_or_error(&mut self, wc: &Wc, status: WcStatus) {
+        let Some(own) = &self.own else { return };
+        // The other errors result from the fence and the closing.
+        let is_decided =
+            !matches!(status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
+        if is_decided {
+            let reason = self.termination.reason().unwrap_or(CloseReason::RequestError);
+            self.send.on_request_error(wc.wr_id, status, UnresolvedError::Undecided(reason));
+            self.trouble.get_or_insert(Trouble::Refused);
+        } else if own.fence.is_idle() {
+            // A flush without another error: a request of the peer was invalid, or the device failed.
+            let event = own.take_error(&self.domain).filter(|_| status == WcStatus::Flushed);
+            if let Some(event) = event {
+                self.termination.set_qp_error_event(event, own.qp().qpn());
+            }
+            let failed = Trouble::Failed(Cause::Completion(status));
+            self.trouble.get_or_insert(if event.is_some() { Trouble::Refused } else { failed });
+        }
+    }
+
+    /// Closes the queue pair because of an invalid request, or reports to the backup that the own queue pair failed, so that the backup moves.
+    fn handle_trouble(&mut self, state: &mut State) {
+        match self.trouble.take() {
+            Some(Trouble::Refused) => self.close_locked(state, CloseReason::RequestError),
+            Some(Trouble::Failed(cause)) => {
+                if let Some(own) = self.own.as_mut().filter(|own| own.fence.is_idle())
+                    && !core::mem::replace(&mut own.is_failure_reported, true)
+                {
+                    state.report_failure(own.epoch, cause);
+                }
+            }
+            None => {}
+        }
+    }
+}

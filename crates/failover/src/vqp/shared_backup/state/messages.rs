@@ -1,0 +1,134 @@
+//! The messages that the members send to each other on the backup.
+
+use std::sync::atomic::Ordering;
+
+use mitra_verbs::{Access, Key, SendFlags, SendOp, SendWr};
+
+use super::super::message::{Body, Grant, MAX_MESSAGE_LEN, MemberId, Message};
+use super::super::message_buffers::BUFFER_LEN;
+use super::{Event, Posted, State};
+use crate::completion::Completion;
+use crate::config::WritePolicy;
+use crate::control_message::Reader;
+
+/// The number of messages that are sent although others are in flight.
+const MESSAGES_PER_SEND: usize = 64;
+/// The maximum number of grants that the peer of a member gets. Each takes memory here.
+const MAX_GRANTS: u32 = 256;
+
+impl State {
+    /// Handles the messages in a receive buffer.
+    pub(super) fn on_receive(&mut self, completion: &Completion) {
+        if !completion.is_success() {
+            return;
+        }
+        let buffer = completion.wr_id as u32;
+        let bytes = self.buffers.read(buffer, completion.byte_len);
+        let mut reader = Reader(&bytes);
+        while !reader.0.is_empty() {
+            match Message::parse(&mut reader) {
+                Ok(message) => self.handle(message),
+                Err(_) => {
+                    self.rejected += 1;
+                    break;
+                }
+            }
+        }
+        let _ = self.backup.post_recv(self.buffers.receive(buffer)); // refused only if the backup has closed
+    }
+
+    fn handle(&mut self, Message { to, body }: Message) {
+        if let Body::AskGrant { rkey } = body {
+            return self.grant(to, rkey);
+        }
+        let (rails, mut imported) = (self.backup.domain().nics().len(), None);
+        let current = self.epoch;
+        // A message for a member that has closed here is dropped.
+        let Some(entry) = self.entry(to) else { return };
+        let is_valid = match body {
+            Body::Resumed { epoch, partial_imm_bytes } => {
+                let is_expected = entry.resumed.is_none_or(|last| last < epoch) && epoch < current;
+                if is_expected {
+                    entry.resumed = Some(epoch);
+                    entry.events.push(Event::Resumed { epoch, partial_imm_bytes });
+                }
+                is_expected
+            }
+            Body::Grant(grant) => {
+                let asked = entry.asked.iter().position(|rkey| *rkey == grant.rkey);
+                let asked = asked.map(|at| entry.asked.swap_remove(at));
+                let is_usable = asked.is_some() && grant.region.rail_count() == rails;
+                if is_usable {
+                    imported = Some(grant.region.clone());
+                    entry.imported.push(grant.region.at(0).rkey);
+                    entry.events.push(Event::Granted(grant));
+                }
+                is_usable
+            }
+            body => entry.core.handle(body),
+        };
+        entry.attention.store(true, Ordering::Release);
+        self.rejected += u64::from(!is_valid);
+        if let Some(region) = imported {
+            self.retired.retain(|rkey| *rkey != region.at(0).rkey); // the peer's NIC uses the key again
+            let _ = self.backup.import(&region); // refused only if the backup is not connected
+        }
+    }
+
+    /// Grants the peer of a member access to the memory with this key. Without memory or rights, the peer's requests wait for its own queue pair.
+    fn grant(&mut self, id: MemberId, rkey: Key) {
+        let Some(entry) = self.entry(id).filter(|t| t.granted < MAX_GRANTS && !t.core.is_closed()) else {
+            return;
+        };
+        entry.granted += 1;
+        let (owner, access) = (entry.owner, entry.access);
+        let Some((region, rights)) = self.backup.domain().grant(owner, rkey, access) else { return };
+        let writable = rights.contains(Access::REMOTE_WRITE);
+        let readable = rights.contains(Access::REMOTE_READ);
+        if let Some(entry) = self.entry(id) {
+            entry.early_grants.push(Grant { rkey, writable, readable, region });
+        }
+        self.flush_member(id);
+    }
+
+    /// Posts the messages in the outbox, as many in a SEND as fit. Posts one that is not full only if `flush` is set.
+    pub(super) fn send_messages(&mut self, flush: bool) {
+        while let Some((buffer, len)) = self.unsent.pop_front() {
+            if !self.send_buffer(buffer, len) {
+                self.unsent.push_front((buffer, len));
+                return;
+            }
+        }
+        while self.is_message_due(flush) && self.buffers.has_free() && !self.backup.is_halted() {
+            let mut bytes = Vec::new();
+            while bytes.len() + MAX_MESSAGE_LEN <= BUFFER_LEN
+                && let Some(message) = self.outbox.pop_front()
+            {
+                message.encode(&mut bytes);
+            }
+            let Some(buffer) = self.buffers.take(&bytes) else { return };
+            let len = bytes.len() as u32;
+            if !self.send_buffer(buffer, len) {
+                self.unsent.push_back((buffer, len));
+                return;
+            }
+        }
+    }
+
+    /// Returns whether the outbox fills a SEND, or has a message and `flush` is set.
+    fn is_message_due(&self, flush: bool) -> bool {
+        self.outbox.len() >= MESSAGES_PER_SEND || flush && !self.outbox.is_empty()
+    }
+
+    /// Posts a SEND of a buffer. Returns false if the backup does not accept it.
+    fn send_buffer(&mut self, buffer: u32, len: u32) -> bool {
+        let mut wr = SendWr::new(0, SendOp::Send, self.buffers.data(buffer, len));
+        wr.flags.set(SendFlags::SIGNALED, true);
+        if self.backup.push_send(wr, WritePolicy::Strict).is_err() {
+            return false;
+        }
+        self.posted.push_back(Posted::Message { buffer, len });
+        self.backup.post_pending_sends();
+        true
+    }
+}
