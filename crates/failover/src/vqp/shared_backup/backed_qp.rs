@@ -325,7 +325,7 @@ impl BackedQp {
         );
     }
 
-    /// Closes the queue pair: operations in flight end in [`UnresolvedError::Undecided`], and the peer's end closes.
+    /// Closes the queue pair: operations in flight end in [`UnresolvedError::Undecided`](crate::UnresolvedError::Undecided), and the peer's end closes.
     pub fn close(&mut self) {
         self.close_with(CloseReason::Closed);
     }
