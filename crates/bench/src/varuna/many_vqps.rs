@@ -261,22 +261,23 @@ fn complete_writes(group: &mut Group, since: Instant) -> anyhow::Result<Vec<f64>
 
 pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Row>> {
     let count = args.vqps as usize;
-    let bar = progress(3);
+    let bar = progress(4);
     bar.set_message(format!("{count} vQPs"));
-    // What a second rail adds to a queue pair.
-    let on_one_rail = measure(args, Backup::Shared, 1)?;
-    bar.inc(1);
-    let shared = measure(args, Backup::Shared, 2)?;
-    bar.inc(1);
-    let standby = standby_bytes(count)?;
-    let own = measure(args, Backup::Own, 2)?;
+    let mut rows = Vec::new();
+    for (backup, prefix) in
+        [(Backup::Shared, format!("vqps/{count}")), (Backup::Own, format!("vqps/{count}/own"))]
+    {
+        let on_one_rail = measure(args, backup, 1)?;
+        bar.inc(1);
+        let on_two_rails = measure(args, backup, 2)?;
+        bar.inc(1);
+        rows.extend(on_two_rails.rows(&prefix, on_one_rail.memory));
+    }
     bar.finish_and_clear();
     notes.push(format!(
         "vqps: {count} vQPs over two NICs in each process, each with one WRITE in flight when the link of the first rail goes down. \
          One thread polls all vQPs in turn in each process. They have one backup, or (own) each its own, which its bytes include."
     ));
-    let mut rows = shared.rows(&format!("vqps/{count}"), (shared.memory - on_one_rail.memory).max(0.0));
-    rows.extend(own.rows(&format!("vqps/{count}/own"), standby));
     Ok(rows)
 }
 
@@ -284,41 +285,28 @@ pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Ro
 struct Measured {
     /// The time in which all were connected, in microseconds.
     connected: f64,
-    /// The resident bytes of each.
+    /// The resident bytes of each in the second process, which does nothing else.
     memory: f64,
     /// The time of a WRITE on each without a failure, in microseconds.
     round: f64,
     /// The time from the failure to the completion of each, in microseconds. Empty on one rail.
     recovered: Vec<f64>,
-    /// The queue pairs. They keep their memory, so that it does not serve the next measurement.
-    _group: Group,
 }
 
 impl Measured {
-    fn rows(&self, prefix: &str, standby: f64) -> Vec<Row> {
+    /// Returns the rows. `on_one_rail` is the memory of each on one rail.
+    fn rows(&self, prefix: &str, on_one_rail: f64) -> Vec<Row> {
         let name = |measure: &str| format!("{prefix}/{measure}");
         let last = self.recovered.iter().copied().fold(0.0, f64::max);
         vec![
             row(&name("connect"), "us", &[self.connected]),
             row(&name("memory"), "B", &[self.memory]),
-            row(&name("standby"), "B", &[standby]),
+            row(&name("standby"), "B", &[(self.memory - on_one_rail).max(0.0)]),
             row(&name("round"), "us", &[self.round]),
             Row { spread: None, ..row(&name("failover"), "us", &self.recovered) },
             row(&name("last"), "us", &[last]),
         ]
     }
-}
-
-/// Returns the resident bytes that a second rail adds to a vQP with a backup of its own.
-fn standby_bytes(count: usize) -> anyhow::Result<f64> {
-    let nics = NicPlacement::default().open()?;
-    let domains = [domain(&nics[..1])?, domain(&nics)?];
-    let before = resident()?;
-    let _on_one_rail = build_vqps(&domains[0], count)?;
-    let between = resident()?;
-    let _on_two_rails = build_vqps(&domains[1], count)?;
-    let [one, two] = [between.saturating_sub(before), resident()?.saturating_sub(between)];
-    Ok(two.saturating_sub(one) as f64 / count as f64)
 }
 
 /// Connects the queue pairs of two processes, and fails the first of two rails.
@@ -327,18 +315,17 @@ fn measure(args: &Args, backup: Backup, rails: usize) -> anyhow::Result<Measured
     let setup = |placement| Setup { count: args.vqps as usize, backup, rails, placement };
     let mut peer = PeerProcess::start(PEER_ROLE)?;
     peer.connection.send(&Task::ManyVqps(setup(remote)))?;
-    let before = resident()?;
     let begin = Instant::now();
     let mut group = open(&setup(local), &mut peer.connection, Role::Requester)?;
     let connected = begin.elapsed().as_secs_f64() * 1e6;
-    let memory = resident()?.saturating_sub(before) as f64 / args.vqps as f64;
     let (round, recovered) = match rails {
         1 => (0.0, Vec::new()),
         _ => fail_over(&mut group).map_err(|error| run_error(&mut peer, error))?,
     };
     peer.connection.send(&())?;
+    let bytes: u64 = peer.connection.receive()?;
     peer.wait()?;
-    Ok(Measured { connected, memory, round, recovered, _group: group })
+    Ok(Measured { connected, memory: bytes as f64 / args.vqps as f64, round, recovered })
 }
 
 /// Fails the first rail of all vQPs with a WRITE in flight on each. Returns the time of a round of WRITEs without a failure, and
@@ -359,12 +346,15 @@ fn fail_over(group: &mut Group) -> anyhow::Result<(f64, Vec<f64>)> {
 
 /// Runs the second process: polls all vQPs until the first process is done.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
+    let before = resident()?;
     let mut group = open(setup, connection, Role::Responder)?;
+    let bytes = resident()?.saturating_sub(before);
     for sweep in 0_u32.. {
         group.qps.sweep(|_| {});
         if sweep.is_multiple_of(SWEEPS_PER_CHECK) && connection.is_readable()? {
             break;
         }
     }
-    Ok(connection.receive()?)
+    connection.receive::<()>()?;
+    Ok(connection.send(&bytes)?)
 }
