@@ -178,7 +178,7 @@ impl SharedBackupWorld {
         (steps, causes)
     }
 
-    /// What the driver of an end does next.
+    /// The driver of an end takes its next step.
     fn step_of(&self, end: usize) -> Option<Step> {
         let e = &self.ends[end];
         if self.lacks(SharedBackupRule::PeerEvidence) && e.awaits_evidence() {

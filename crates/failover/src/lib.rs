@@ -51,7 +51,7 @@ pub mod rail_negotiation {
     pub use crate::negotiation::{Action, RailFailure, RailNegotiation};
 }
 
-/// One end of a queue pair whose backup is shared: a state machine without I/O that both ends run. For model checkers.
+/// The state machine, without I/O, of each end of a queue pair with a shared backup. For model checkers.
 pub mod shared_backup_member {
     pub use crate::ballot::Role;
     pub use crate::evidence::Evidence;

@@ -1,4 +1,4 @@
-//! What both processes of a trial know: the operations, the policy and the fault.
+//! The plan of a trial, which both processes have: the operations, the policy and the fault.
 
 use std::fmt;
 use std::time::Duration;

@@ -42,9 +42,9 @@ pub(crate) struct Setup {
 /// The backups of the queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Backup {
-    /// One for all.
+    /// All queue pairs have one backup.
     Shared,
-    /// One for each.
+    /// Each queue pair has its own backup.
     Own,
 }
 

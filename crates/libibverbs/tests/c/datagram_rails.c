@@ -176,57 +176,6 @@ static void exchange(void (*of_asker)(uint32_t), void (*of_answerer)(uint32_t))
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
-static void nothing(uint32_t round)
-{
-	(void)round;
-}
-
-static void link_down(uint32_t round)
-{
-	static bool done;
-	if (round >= 20 && !done) {
-		done = true;
-		fault("rail%d down", 0);
-	}
-}
-
-static void nic_dead(uint32_t round)
-{
-	static bool done;
-	if (round >= 20 && !done) {
-		done = true;
-		fault("rail%d nic-dead", 0);
-	}
-}
-
-static void nic_hung(uint32_t round)
-{
-	static bool done;
-	if (round >= 20 && !done) {
-		done = true;
-		fault("rail%d nic-hung", 0);
-	}
-}
-
-static void down_from_start(uint32_t round)
-{
-	if (round == 1)
-		link_down(20);
-}
-
-/* The rails fail in turn, and each is up again before the next fails. */
-static void in_turn(uint32_t round)
-{
-	static uint32_t last;
-	if (round % 10 != 0 || round == last)
-		return;
-	last = round;
-	int step = round / 10, rail = step % 2;
-	if (step > 1)
-		fault("rail%d up", 1 - rail);
-	fault("rail%d down", rail);
-}
-
 static void link_fails_at_asker(void) { exchange(link_down, nothing); }
 static void link_fails_at_answerer(void) { exchange(nothing, link_down); }
 static void nic_dies_at_asker(void) { exchange(nic_dead, nothing); }

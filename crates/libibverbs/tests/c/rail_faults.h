@@ -32,3 +32,36 @@ static inline enum ibv_qp_state state_of(struct ibv_qp *qp)
 	CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
 	return attr.qp_state;
 }
+
+/* What an end does in each round of an exchange: nothing, or a fault of its rail 0 from round 20 on. */
+static inline void nothing(uint32_t round)
+{
+	(void)round;
+}
+
+static inline void once(uint32_t round, const char *script)
+{
+	static bool done;
+	if (round >= 20 && !done) {
+		done = true;
+		fault(script, 0);
+	}
+}
+
+static inline void link_down(uint32_t round) { once(round, "rail%d down"); }
+static inline void nic_dead(uint32_t round) { once(round, "rail%d nic-dead"); }
+static inline void nic_hung(uint32_t round) { once(round, "rail%d nic-hung"); }
+static inline void down_from_start(uint32_t round) { once(round + 20, "rail%d down"); }
+
+/* The rails fail in turn, and each is up again before the next fails. */
+static inline void in_turn(uint32_t round)
+{
+	static uint32_t last;
+	if (round % 10 != 0 || round == last)
+		return;
+	last = round;
+	int step = round / 10, rail = step % 2;
+	if (step > 1)
+		fault("rail%d up", 1 - rail);
+	fault("rail%d down", rail);
+}

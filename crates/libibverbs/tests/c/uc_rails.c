@@ -234,38 +234,6 @@ static void stream(void (*of_sender)(uint32_t), void (*of_receiver)(uint32_t))
 	CHECK(state_of(qp) == IBV_QPS_RTS && ibv_destroy_qp(qp) == 0);
 }
 
-static void nothing(uint32_t round)
-{
-	(void)round;
-}
-
-static void once(uint32_t round, const char *script)
-{
-	static bool done;
-	if (round >= 20 && !done) {
-		done = true;
-		fault(script, 0);
-	}
-}
-
-static void link_down(uint32_t round) { once(round, "rail%d down"); }
-static void nic_dead(uint32_t round) { once(round, "rail%d nic-dead"); }
-static void nic_hung(uint32_t round) { once(round, "rail%d nic-hung"); }
-static void down_from_start(uint32_t round) { once(round + 20, "rail%d down"); }
-
-/* The rails fail in turn, and each is up again before the next fails. */
-static void in_turn(uint32_t round)
-{
-	static uint32_t last;
-	if (round % 10 != 0 || round == last)
-		return;
-	last = round;
-	int step = round / 10, rail = step % 2;
-	if (step > 1)
-		fault("rail%d up", 1 - rail);
-	fault("rail%d down", rail);
-}
-
 static void link_fails_at_asker(void) { exchange(link_down, nothing); }
 static void link_fails_at_answerer(void) { exchange(nothing, link_down); }
 static void nic_dies_at_asker(void) { exchange(nic_dead, nothing); }

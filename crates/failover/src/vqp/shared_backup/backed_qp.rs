@@ -35,7 +35,7 @@ const POLL_BATCH: usize = 32;
 
 /// The failure of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Trouble {
+enum QpFailure {
     /// A request was invalid.
     Refused,
     /// The queue pair failed although all requests are valid.
@@ -78,7 +78,7 @@ pub struct BackedQp {
     early_resume: Option<(u16, u32)>,
     ready: VecDeque<Completion>,
     /// A failure that is to be handled after the completions.
-    trouble: Option<Trouble>,
+    failure: Option<QpFailure>,
     schedule: MaintenanceSchedule,
     termination: Termination,
     wcs: Vec<Wc>,
@@ -125,7 +125,7 @@ impl BackedQp {
             awaited_resume: None,
             early_resume: None,
             ready: VecDeque::new(),
-            trouble: None,
+            failure: None,
             schedule: MaintenanceSchedule::new(),
             termination: Termination::default(),
             wcs: Vec::new(),
@@ -301,13 +301,13 @@ impl BackedQp {
             match self.send.post(own.qp(), own.rail, own.epoch, &self.domain, false) {
                 Ok(()) => {}
                 Err(failure) => {
-                    self.trouble.get_or_insert(match failure {
-                        PostFailure::Device => Trouble::Failed(Cause::Device),
-                        PostFailure::Request => Trouble::Refused,
+                    self.failure.get_or_insert(match failure {
+                        PostFailure::Device => QpFailure::Failed(Cause::Device),
+                        PostFailure::Request => QpFailure::Refused,
                     });
                 }
             }
-            return; // the next poll handles the trouble
+            return; // the next poll handles the failure
         }
         let mut state = self.backup.lock();
         if !state.with_core(self.id, |core| core.may_use_backup()).unwrap_or(false) {

@@ -336,7 +336,7 @@ impl State {
         self.completions = completions;
         if self.backup.close_reason().is_some() {
             if was_open {
-                self.entries().for_each(|(_, entry)| entry.attention.store(true, Ordering::Release));
+                self.entries().for_each(|entry| entry.attention.store(true, Ordering::Release));
             }
             return;
         }
@@ -361,9 +361,8 @@ impl State {
         self.backup.close_reason()
     }
 
-    fn entries(&mut self) -> impl Iterator<Item = (u32, &mut Entry)> {
-        let slots = (0..).zip(&mut self.slots);
-        slots.filter_map(|(i, slot)| Some((i, slot.member.as_deref_mut()?)))
+    fn entries(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.slots.iter_mut().filter_map(|slot| slot.member.as_deref_mut())
     }
 
     /// Returns whether members that can use the backup are to make their queue pairs later: others still recover, and the backup carries
@@ -381,7 +380,7 @@ impl State {
         }
         (self.epoch, self.moved_at) = (epoch, self.backup.datapath.now());
         let mut leaving = 0;
-        for (_, entry) in self.entries() {
+        for entry in self.entries() {
             entry.core.on_epoch(epoch, rail);
             leaving += usize::from(entry.core.is_leaving());
             entry.attention.store(true, Ordering::Release);

@@ -65,7 +65,7 @@ impl BackedQp {
         {
             wcs.drain(..).for_each(|wc| self.on_completion(&wc));
         }
-        (self.own, self.trouble) = (None, None);
+        (self.own, self.failure) = (None, None);
         self.send.abandon(UnresolvedError::Undecided(reason), &mut self.ready);
         self.recv.release_held(None, &mut self.ready);
         self.recv.flush(&mut self.ready);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mitra_verbs::{Wc, WcStatus};
 
 use super::super::state::State;
-use super::{BackedQp, POLL_BATCH, Trouble};
+use super::{BackedQp, POLL_BATCH, QpFailure};
 use crate::close_reason::CloseReason;
 use crate::completion::UnresolvedError;
 use crate::vqp::{Cause, wr_id_flags};
@@ -14,9 +14,9 @@ impl BackedQp {
     /// Handles the completions of the own queue pair: one batch, or all while it is fenced, because the peer waits for the fence.
     pub(super) fn poll_own(&mut self) {
         while self.poll_batch() && self.own.as_ref().is_some_and(|own| own.fence.is_draining()) {}
-        if self.trouble.is_some() {
+        if self.failure.is_some() {
             let backup = Arc::clone(&self.backup);
-            self.handle_trouble(&mut backup.lock());
+            self.handle_failure(&mut backup.lock());
         }
         self.flush_if_closed();
     }
@@ -34,7 +34,7 @@ impl BackedQp {
         let is_full_batch = wcs.len() == POLL_BATCH;
         self.wcs = wcs;
         if polled.is_err() {
-            self.trouble.get_or_insert(Trouble::Failed(Cause::Device));
+            self.failure.get_or_insert(QpFailure::Failed(Cause::Device));
         }
         is_full_batch
     }
@@ -50,7 +50,7 @@ impl BackedQp {
             }
             status if is_recv && status != WcStatus::Flushed => {
                 self.recv.on_error(wc, &mut self.ready);
-                self.trouble.get_or_insert(Trouble::Refused);
+                self.failure.get_or_insert(QpFailure::Refused);
             }
             status => self.on_flush_or_error(wc, status),
         }
@@ -65,23 +65,23 @@ impl BackedQp {
         if is_decided {
             let reason = self.termination.reason().unwrap_or(CloseReason::RequestError);
             self.send.on_request_error(wc.wr_id, status, UnresolvedError::Undecided(reason));
-            self.trouble.get_or_insert(Trouble::Refused);
+            self.failure.get_or_insert(QpFailure::Refused);
         } else if own.fence.is_idle() {
             // A flush without another error: a request of the peer was invalid, or the device failed.
             let event = own.take_error(&self.domain).filter(|_| status == WcStatus::Flushed);
             if let Some(event) = event {
                 self.termination.set_qp_error_event(event, own.qp().qpn());
             }
-            let failed = Trouble::Failed(Cause::Completion(status));
-            self.trouble.get_or_insert(if event.is_some() { Trouble::Refused } else { failed });
+            let failed = QpFailure::Failed(Cause::Completion(status));
+            self.failure.get_or_insert(if event.is_some() { QpFailure::Refused } else { failed });
         }
     }
 
     /// Closes the queue pair because of an invalid request, or reports to the backup that the own queue pair failed, so that the backup moves.
-    fn handle_trouble(&mut self, state: &mut State) {
-        match self.trouble.take() {
-            Some(Trouble::Refused) => self.close_locked(state, CloseReason::RequestError),
-            Some(Trouble::Failed(cause)) => {
+    fn handle_failure(&mut self, state: &mut State) {
+        match self.failure.take() {
+            Some(QpFailure::Refused) => self.close_locked(state, CloseReason::RequestError),
+            Some(QpFailure::Failed(cause)) => {
                 if let Some(own) = self.own.as_mut().filter(|own| own.fence.is_idle())
                     && !core::mem::replace(&mut own.is_failure_reported, true)
                 {
