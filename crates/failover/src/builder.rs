@@ -8,7 +8,7 @@ use crate::control_message::MAX_SAVED;
 use crate::domain::Domain;
 use crate::secret::Secret;
 use crate::shared_receive_queue::SharedReceiveQueue;
-use crate::vqp::{MAX_SLOTS, VirtualQp};
+use crate::vqp::{VirtualQp, with_slots};
 
 /// The greatest number of entries of a completion log. It is above the depth of any send queue that a NIC has.
 const MAX_LOG_ENTRIES: u32 = 1 << 20;
@@ -339,8 +339,7 @@ impl VirtualQpBuilder {
     /// of a NIC.
     pub fn build(mut self) -> Result<VirtualQp, BuildError> {
         if self.shared.is_some() {
-            self.config.recv_wrs = MAX_SLOTS.min(self.domain.limits().wrs);
-            self.config.recv_sges = 1;
+            self.config = with_slots(self.config, &self.domain);
         }
         check(&self.domain, &self.config)?;
         let secret = match self.secret {

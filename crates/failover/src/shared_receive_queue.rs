@@ -8,7 +8,8 @@ use mitra_verbs::{Error, PostError, RecvWr, Result};
 use crate::domain::Domain;
 use crate::key_translation::check_limit;
 
-/// A queue of receives that any number of virtual queue pairs share ([`VirtualQpBuilder::shared_receive_queue`]).
+/// A queue of receives that any number of virtual queue pairs share ([`VirtualQpBuilder::shared_receive_queue`]), or queue pairs with a shared
+/// backup ([`SharedBackup::queue_pair_with_shared_receives`](crate::SharedBackup::queue_pair_with_shared_receives)).
 ///
 /// A shared receive cannot be posted on a vQP in advance, because it could not be withdrawn when another vQP needs a receive. Messages
 /// therefore arrive in memory of the vQP, in *slots*, and a poll of the vQP copies each message to the shared receive that is the oldest at

@@ -1,9 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{
-    Access, Error, Mtu, Psn, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcOpcode, WcStatus,
-};
+use mitra_verbs::{Access, Error, Mtu, Psn, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
 
 use crate::ballot::Ballot;
 use crate::completion::{Completion, UnresolvedError};
@@ -245,11 +243,10 @@ impl Datapath {
     /// The error of a NIC that refuses to register their memory.
     pub(super) fn make_slots(&mut self) -> Result<()> {
         let max_slots = self.config().recv_wrs;
-        if let Some(shared) = self.shared.as_mut().filter(|shared| shared.needs_slots()) {
-            let receives = shared.make_slots(&self.domain, max_slots)?;
-            receives.into_iter().try_for_each(|wr| self.recv.push(wr, 1))?;
+        match &mut self.shared {
+            Some(shared) => shared.make_slots(&self.domain, max_slots, &mut self.recv),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
@@ -447,30 +444,10 @@ impl Datapath {
 
     fn drain_ready(&mut self, out: &mut Vec<Completion>) -> usize {
         let n = self.deliverable();
-        if self.shared.is_some() {
-            return self.drain_with_shared(n, out);
-        }
-        if n > 0 {
-            out.extend(self.ready.drain(..n));
-        }
-        n
-    }
-
-    /// Moves the first `n` completions from `ready` to `out`, those of receives when they have taken a shared receive. The slots of these
-    /// messages are then to be posted.
-    fn drain_with_shared(&mut self, n: usize, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
-        let Some(shared) = &mut self.shared else { return 0 };
-        for completion in self.ready.drain(..n) {
-            if matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) {
-                shared.push(completion);
-            } else {
-                out.push(completion);
-            }
-        }
-        while let Some((completion, slot)) = shared.match_next() {
-            out.push(completion);
-            let _ = self.recv.push(slot, 1); // the slot was posted before, so it is within the limits
+        match &mut self.shared {
+            Some(shared) => shared.deliver(self.ready.drain(..n), &mut self.recv, out),
+            None => out.extend(self.ready.drain(..n)),
         }
         out.len() - before
     }

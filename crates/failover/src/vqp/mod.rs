@@ -49,5 +49,5 @@ mod wr_id_flags;
 pub use failover_report::FailoverReport;
 pub use failure_cause::Cause;
 pub use shared_backup::{BackedQp, BackedQpInfo, SharedBackup};
-pub(crate) use shared_receives::MAX_SLOTS;
+pub(crate) use shared_receives::with_slots;
 pub use virtual_qp::VirtualQp;

@@ -1,9 +1,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use mitra_verbs::{
-    Access, AsyncEvent, CqId, Error, PostError, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, WcOpcode,
-};
+use mitra_verbs::{Access, AsyncEvent, CqId, Error, PostError, Qpn, RecvWr, Result, RnrTimer, SendWr, Time};
 
 use crate::activity::CountedVqp;
 use crate::builder::{BuildError, VirtualQpBuilder};
@@ -23,7 +21,7 @@ use crate::vqp::datapath::Datapath;
 use crate::vqp::event_channels::EventChannels;
 use crate::vqp::maintenance::Maintenance;
 use crate::vqp::recovery::Recovery;
-use crate::vqp::shared_receives::SharedReceives;
+use crate::vqp::shared_receives::{SharedReceives, has_failed};
 
 const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
 
@@ -306,8 +304,7 @@ impl VirtualQp {
     pub(super) fn deliver(&mut self, out: &mut Vec<Completion>) -> usize {
         let n = self.datapath.drain_completions(out);
         if n > 0 && self.datapath.shared().is_some() && !self.recovery.is_closed() {
-            let failed = out[out.len() - n..].iter().any(|c| c.opcode == WcOpcode::Recv && !c.is_success());
-            if failed {
+            if has_failed(&out[out.len() - n..]) {
                 self.recovery.close(&mut self.datapath, CloseReason::RequestError);
             } else {
                 self.recovery.post_added_recvs(&mut self.datapath);

@@ -3,6 +3,7 @@
 
 mod pair;
 mod run;
+mod shared_receives;
 mod storms;
 
 use core::time::Duration;

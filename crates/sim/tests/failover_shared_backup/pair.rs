@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{BackedQp, Completion, Outcome, SharedBackup, VirtualMr};
+use mitra_failover::{BackedQp, BuildError, Completion, Config, Outcome, SharedBackup, VirtualMr};
 use mitra_sim::Testbed;
 use mitra_verbs::{Access, Buffer, Data, RecvWr, SendOp, SendWr, WcOpcode};
 
@@ -24,10 +24,19 @@ pub struct BackedPair {
 impl BackedPair {
     pub fn new(rails: u8, members: usize) -> BackedPair {
         let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), rails);
-        let backups = connect_backups(&testbed, config(), 1);
+        BackedPair::with(testbed, config(), members, |backup, _| backup.queue_pair(config()))
+    }
+
+    /// Makes the queue pairs of host h by `make`, which gets the backup of that host and h.
+    pub fn with(
+        testbed: Testbed,
+        backup: Config,
+        members: usize,
+        mut make: impl FnMut(&Arc<SharedBackup>, usize) -> Result<BackedQp, BuildError>,
+    ) -> BackedPair {
+        let backups = connect_backups(&testbed, backup, 1);
         let mut qps = [0, 1].map(|h: usize| -> Vec<BackedQp> {
-            let make =
-                |_| backups[h].queue_pair(config()).expect("the NICs have the resources of a queue pair");
+            let make = |_| make(&backups[h], h).expect("the NICs have the resources of a queue pair");
             (0..members).map(make).collect()
         });
         let memory = [0, 1].map(|_| Arc::new(Buffer::new(8 * WORDS)));

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mitra_verbs::{Error, Mtu, Psn, Qpn, RecvWr, Result, SendOp, SendWr, Time, Wc};
+use mitra_verbs::{Error, Mtu, Psn, Qpn, Result, SendOp, SendWr, Time, Wc};
 
 use super::SharedBackup;
 use super::backed_qp_info::BackedQpInfo;
@@ -19,14 +19,17 @@ use crate::evidence::Contradiction;
 use crate::home_rail::MemberId as OwnerId;
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
-use crate::vqp::Cause;
+use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::{PostFailure, SendQueue};
+use crate::vqp::shared_receives::SharedReceives;
 use crate::vqp::termination::Termination;
+use crate::vqp::{Cause, with_slots};
 
 mod closing;
 mod completions;
+mod receives;
 mod recovery;
 
 const NOT_CONNECTED: Error = Error::Invalid("this queue pair is not connected yet");
@@ -44,8 +47,7 @@ enum QpFailure {
 
 /// A reliable connection with one queue pair and a [`SharedBackup`].
 ///
-/// It keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. It has no windows, completion log, mode durable or shared
-/// receive queue. [`BackedQp::poll`] drives it and the backup.
+/// It keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. It has no windows, completion log or mode durable. [`BackedQp::poll`] drives it and the backup.
 ///
 /// Dropping it closes it.
 pub struct BackedQp {
@@ -66,6 +68,8 @@ pub struct BackedQp {
     uses_own: bool,
     send: SendQueue,
     recv: ReceiveQueue,
+    /// `None` if the queue pair has no shared receive queue.
+    shared: Option<SharedReceives>,
     /// The peer's regions for which a grant was asked.
     asked: Vec<RemoteRegion>,
     /// The peer's memory that may be used on the backup.
@@ -85,9 +89,16 @@ pub struct BackedQp {
 }
 
 impl BackedQp {
-    pub(super) fn new(backup: &Arc<SharedBackup>, config: Config) -> Result<BackedQp, BuildError> {
+    pub(super) fn new(
+        backup: &Arc<SharedBackup>,
+        mut config: Config,
+        shared: Option<&Arc<SharedReceiveQueue>>,
+    ) -> Result<BackedQp, BuildError> {
         let mut state = backup.lock();
         let domain = Arc::clone(state.backup().domain());
+        if shared.is_some() {
+            config = with_slots(config, &domain);
+        }
         check(&domain, &config)?;
         if config.completion_log || config.durable || config.policy != Policy::Exact {
             let refused = "a shared backup with a completion log, mode durable or another policy than exact";
@@ -119,6 +130,7 @@ impl BackedQp {
             uses_own: false,
             send: SendQueue::new(&config, max_message, mtu, Psn::new(0), None),
             recv: ReceiveQueue::new(max_message, Service::Reliable),
+            shared: shared.map(|queue| SharedReceives::new(Arc::clone(queue))),
             asked: Vec::new(),
             grants: Vec::new(),
             on_backup: 0,
@@ -190,24 +202,6 @@ impl BackedQp {
         Ok(seq)
     }
 
-    /// Posts a receive. It stays outstanding across failovers.
-    ///
-    /// # Errors
-    /// As [`VirtualQp::post_recv`](crate::VirtualQp::post_recv).
-    pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
-        self.check_not_closed()?;
-        if self.recv.len() >= self.config.recv_wrs as usize {
-            return Err(Error::QueueFull {
-                queue: "receive queue",
-                qpn: Qpn::new(self.id.slot),
-                depth: self.config.recv_wrs,
-            });
-        }
-        self.recv.push(wr, self.config.recv_sges)?;
-        self.post_receives();
-        Ok(())
-    }
-
     fn check_open(&self) -> Result<()> {
         if !self.is_connected {
             return Err(NOT_CONNECTED);
@@ -268,6 +262,7 @@ impl BackedQp {
     /// Drives the queue pair and the backup, and appends completions to `out`: those of sends in posting order, those of receives in order of arrival.
     /// Returns the number of completions.
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        self.post_slots();
         self.poll_own();
         let domain = &self.domain;
         let is_due = self.schedule.on_poll(|| domain.nics()[0].provider.now());
@@ -282,16 +277,7 @@ impl BackedQp {
             self.post_sends();
         }
         self.send.take_completions(&mut self.ready);
-        let n = self.ready.len();
-        out.extend(self.ready.drain(..));
-        n
-    }
-
-    /// Posts the receives that are not posted yet, if the own queue pair is connected.
-    fn post_receives(&mut self) {
-        if let Some(own) = self.own.as_ref().filter(|own| own.is_connected && own.fence.is_idle()) {
-            self.recv.post(own.qp(), &self.domain);
-        }
+        self.deliver(out)
     }
 
     /// Posts pending sends: on the own queue pair, or on the backup those that it can carry.

@@ -19,6 +19,7 @@ use crate::builder::{BuildError, VirtualQpBuilder};
 use crate::close_reason::CloseReason;
 use crate::config::{Config, Policy, Service};
 use crate::connect_info::ConnectInfo;
+use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::vqp::FailoverReport;
 #[cfg(doc)]
 use crate::vqp::VirtualQp;
@@ -139,7 +140,20 @@ impl SharedBackup {
     /// configuration asks for a completion log or mode durable, or if the domain shares atomics; the errors of
     /// [`VirtualQpBuilder::build`].
     pub fn queue_pair(self: &Arc<Self>, config: Config) -> Result<BackedQp, BuildError> {
-        BackedQp::new(self, config)
+        BackedQp::new(self, config, None)
+    }
+
+    /// Creates an end as [`SharedBackup::queue_pair`] does, which takes receives from a shared queue. [`Config::recv_wrs`] and
+    /// [`Config::recv_sges`] are then chosen here, and [`BackedQp::post_recv`] refuses.
+    ///
+    /// # Errors
+    /// Those of [`SharedBackup::queue_pair`].
+    pub fn queue_pair_with_shared_receives(
+        self: &Arc<Self>,
+        config: Config,
+        queue: &Arc<SharedReceiveQueue>,
+    ) -> Result<BackedQp, BuildError> {
+        BackedQp::new(self, config, Some(queue))
     }
 
     /// Drives the backup and takes its messages, without driving the members.

@@ -45,6 +45,7 @@ impl State {
         let current = self.epoch;
         // A message for a member that has closed here is dropped.
         let Some(entry) = self.entry(to) else { return };
+        let was_leaving = entry.core.is_leaving();
         let is_valid = match body {
             Body::Resumed { epoch, partial_imm_bytes } => {
                 let is_expected = entry.resumed.is_none_or(|last| last < epoch) && epoch < current;
@@ -68,6 +69,8 @@ impl State {
             body => entry.core.handle(body),
         };
         entry.attention.store(true, Ordering::Release);
+        let is_leaving = entry.core.is_leaving();
+        self.leaving = self.leaving + usize::from(is_leaving) - usize::from(was_leaving);
         self.rejected += u64::from(!is_valid);
         if let Some(region) = imported {
             self.retired.retain(|rkey| *rkey != region.at(0).rkey); // the peer's NIC uses the key again
