@@ -1,8 +1,8 @@
 //! The rail negotiation: the two ends of a vQP promise a ballot, fence, exchange evidence, move and confirm.
 //!
 //! The negotiation is a state machine without I/O. An end accepts a ballot only if it is above the last ballot that the end promised, and
-//! sends its evidence only after its fence. The proposer fences a rail that may still work only after the peer has accepted: if the peer cannot
-//! use the proposed rail, the vQP stays on the old one. When each end has the other end's evidence, nothing can be executed on the old rail any more, so
+//! sends its evidence only after its fence. It says at once that it has accepted, by the same Propose message. The proposer fences a rail that may
+//! still work only then: if the peer cannot use the proposed rail, the vQP stays on the old one. When each end has the other end's evidence, nothing can be executed on the old rail any more, so
 //! the evidence on which they decide cannot change. Messages may be lost, duplicated, delayed and reordered. They are therefore idempotent,
 //! contain their ballot, and are sent again until they are answered.
 
@@ -239,6 +239,12 @@ impl RailNegotiation {
         usize::from(self.active)
     }
 
+    /// The rail to which the vQP moves, or the active rail if no move is in progress.
+    pub fn destination(&self) -> usize {
+        let Phase::Moving(m) = &self.phase else { return self.active() };
+        m.rail.into()
+    }
+
     /// The highest ballot that this end has promised.
     pub fn promised(&self) -> Ballot {
         self.promised
@@ -377,6 +383,7 @@ impl RailNegotiation {
             Body::Heartbeat { unusable } => self.on_peer_unusable(now, unusable),
             Body::NewQp(_) | Body::Address(_) | Body::AddressKnown { .. } => {} // the driver handles them
             Body::AskPlaced | Body::Placed(_) => {}                             // and these
+            Body::Propose { .. } if ballot.proposer == self.role => self.on_acceptance(ballot),
             Body::Propose { rail } => self.on_propose(now, ballot, rail),
             Body::Evidence { rail, evidence } => self.on_evidence(now, ballot, rail, evidence),
             Body::Resume { has_peer_resume, partial_imm_bytes } => {
@@ -436,7 +443,7 @@ impl RailNegotiation {
         u8::MAX >> (MAX_RAILS as u32 - u32::from(self.rail_count))
     }
 
-    /// Promises `ballot`, which binds the vQP to `rail`. Starts a move if none is in progress.
+    /// Promises `ballot`, which binds the vQP to `rail`, and tells the peer. Starts a move if none is in progress.
     fn adopt_ballot(&mut self, now: Time, ballot: Ballot, rail: u8, proposed: bool) {
         self.promised = ballot;
         match &mut self.phase {
@@ -460,6 +467,8 @@ impl RailNegotiation {
                 });
             }
         }
+        // Before the fence, so that both ends fence at the same time.
+        self.send_progress(now);
         if !proposed || self.qp_failed & (1 << self.active) != 0 {
             self.request_fence();
         }
@@ -510,7 +519,13 @@ impl RailNegotiation {
             return self.refuse(ballot);
         }
         self.adopt_ballot(now, ballot, rail, false);
-        self.send_progress(now);
+    }
+
+    /// Fences the old rail, because the peer has accepted this end's proposal and fences it too.
+    fn on_acceptance(&mut self, ballot: Ballot) {
+        if ballot == self.promised {
+            self.request_fence();
+        }
     }
 
     fn on_evidence(&mut self, now: Time, ballot: Ballot, rail: u8, evidence: Evidence) {
@@ -562,8 +577,8 @@ impl RailNegotiation {
         let (ballot, rail) = (m.ballot, m.rail);
         let body = match &m.local_evidence {
             Some(evidence) => Body::Evidence { rail, evidence: evidence.clone() },
-            None if m.proposed => Body::Propose { rail },
-            None => return,
+            // From the end that has not proposed the ballot, this says that it has accepted it.
+            None => Body::Propose { rail },
         };
         self.send(ballot, body);
     }

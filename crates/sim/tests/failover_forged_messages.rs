@@ -174,7 +174,7 @@ fn exhausted_epochs_close_both_ends() {
         pair.poll_times(&[0, 1], 50);
         // The second end declines this ballot, but promises to accept no lower ballot.
         let forger = Forger::new(&pair);
-        forger.send(&forger.encode(PROPOSE, u16::MAX, 1, &[200]));
+        forger.send(&forger.encode(PROPOSE, u16::MAX, 0, &[200]));
         pair.poll_times(&[0, 1], 20);
         assert_eq!(pair.vqps[1].close_reason(), None);
         let nic = pair.testbed.nics[1][0].id();

@@ -51,7 +51,6 @@ impl RailNegotiation {
             return self.close(CloseReason::EpochsUsedUp);
         };
         self.adopt_ballot(now, ballot, rail, true);
-        self.send_progress(now);
     }
 
     /// Returns whether a move may begin or continue. While the last move is unconfirmed, the peer may still be moving to the rail that has failed

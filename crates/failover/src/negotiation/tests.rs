@@ -252,7 +252,7 @@ fn old_ballot_changes_nothing() {
     net.run_actions(0);
     net.run_until_settled();
     let before = net.ends[0].negotiation.clone();
-    let old = Ballot::FIRST;
+    let old = Ballot { proposer: Role::One, ..Ballot::FIRST };
     for (body, asks) in [
         (Body::Propose { rail: 0 }, true),
         (Body::Evidence { rail: 0, evidence: evidence(9) }, true),
@@ -265,7 +265,43 @@ fn old_ballot_changes_nothing() {
         let refuses = matches!(answer, Some(Action::Send(Message { body: Body::Refuse { .. }, .. })));
         assert_eq!(refuses, asks, "{answer:?}");
     }
+    net.ends[0]
+        .negotiation
+        .handle(net.now, Message { ballot: Ballot::FIRST, body: Body::Propose { rail: 0 } });
+    assert_eq!(net.ends[0].negotiation.poll_action(), None, "this end's own old ballot");
     assert_eq!(net.ends[0].negotiation, before);
+}
+
+#[test]
+fn both_ends_fence_as_soon_as_the_peer_has_accepted() {
+    let [mut proposer, mut acceptor] = [Role::Zero, Role::One]
+        .map(|role| RailNegotiation::new(role, 2, Duration::from_millis(1), Duration::from_secs(5)));
+    let actions =
+        |end: &mut RailNegotiation| -> Vec<Action> { core::iter::from_fn(|| end.poll_action()).collect() };
+    proposer.rail_failed(Time::ZERO, 0, RailFailure::LinkDown);
+    let proposal = actions(&mut proposer);
+    let [Action::Send(propose)] = &proposal[..] else { panic!("not yet accepted: {proposal:?}") };
+    acceptor.handle(Time::ZERO, propose.clone());
+    assert_eq!(actions(&mut acceptor), [Action::Send(propose.clone()), Action::Fence { rail: 0 }]);
+    proposer.handle(Time::ZERO, propose.clone());
+    assert_eq!(actions(&mut proposer), [Action::Fence { rail: 0 }]);
+    proposer.handle(Time::ZERO, propose.clone());
+    assert_eq!(actions(&mut proposer), []);
+}
+
+#[test]
+fn acceptance_of_an_earlier_proposal_fences_nothing() {
+    let mut a = RailNegotiation::new(Role::Zero, 3, Duration::from_millis(1), Duration::from_secs(5));
+    a.rail_failed(Time::ZERO, 0, RailFailure::LinkDown);
+    let Some(Action::Send(first)) = a.poll_action() else { panic!("no proposal") };
+    let refusal = Body::Refuse { unusable: 1 << 1, promised_epoch: first.ballot.epoch };
+    a.handle(Time::ZERO, Message { ballot: first.ballot, body: refusal });
+    let Some(Action::Send(second)) = a.poll_action() else { panic!("no second proposal") };
+    assert!(second.ballot > first.ballot);
+    a.handle(Time::ZERO, first);
+    assert_eq!(a.poll_action(), None);
+    a.handle(Time::ZERO, second);
+    assert_eq!(a.poll_action(), Some(Action::Fence { rail: 0 }));
 }
 
 /// Returns an end that has moved to rail 1 and has not received the peer's Resume, and the ballot of the move.

@@ -42,13 +42,22 @@ pub(super) struct ReportRecorder {
     span: Option<RecoverySpan>,
     current: Option<FailoverReport>,
     last: Option<FailoverReport>,
+    /// The sequence number after the last operation that was in flight when the failure of the report in progress was detected.
+    next_seq: u64,
     /// The last failover is complete when all operations with lower sequence numbers are complete.
     completes_below_seq: u64,
 }
 
 impl ReportRecorder {
     pub(super) fn new(telemetry: Arc<VqpTelemetry>) -> ReportRecorder {
-        ReportRecorder { telemetry, span: None, current: None, last: None, completes_below_seq: 0 }
+        ReportRecorder {
+            telemetry,
+            span: None,
+            current: None,
+            last: None,
+            next_seq: 0,
+            completes_below_seq: 0,
+        }
     }
 
     /// Returns whether a failover is in progress or the active rail has failed.
@@ -57,8 +66,9 @@ impl ReportRecorder {
         self.current.is_some()
     }
 
-    /// Starts a report of the failure of `rail`, unless a report is in progress.
-    pub(super) fn on_detected(&mut self, rail: usize, cause: Cause, now: Time) {
+    /// Starts a report of the failure of `rail`, unless a report is in progress. `next_seq` is the sequence number after the last operation
+    /// that was in flight.
+    pub(super) fn on_detected(&mut self, rail: usize, cause: Cause, now: Time, next_seq: u64) {
         if self.current.is_some() {
             return;
         }
@@ -78,6 +88,7 @@ impl ReportRecorder {
         self.telemetry.on_detected(&report);
         self.span = Some(RecoverySpan::on_detected(self.telemetry.live().qpn(), &report));
         self.current = Some(report);
+        self.next_seq = next_seq;
     }
 
     /// Discards the report in progress.
@@ -115,15 +126,13 @@ impl ReportRecorder {
         }
     }
 
-    /// Completes the report in progress, except for `completed_at`, and stores it as the last one. `next_seq` is the sequence number after the
-    /// last operation that the failover must complete.
+    /// Completes the report in progress, except for `completed_at`, and stores it as the last one.
     pub(super) fn on_decided(
         &mut self,
         now: Time,
         (from, to): (usize, usize),
         ballot: Ballot,
         stats: RecoveryStats,
-        next_seq: u64,
     ) {
         if let Some(current) = self.current.take() {
             let report = FailoverReport { epoch: ballot.epoch, from, to, stats, decided_at: now, ..current };
@@ -132,7 +141,7 @@ impl ReportRecorder {
                 span.on_decided(&report, ballot);
             }
             self.last = Some(report);
-            self.completes_below_seq = next_seq;
+            self.completes_below_seq = self.next_seq;
         }
     }
 

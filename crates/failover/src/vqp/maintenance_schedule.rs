@@ -12,6 +12,10 @@ const POSTER_MAINTENANCE_INTERVAL: Duration = Duration::from_micros(120);
 /// or post would slow down tight loops.
 const POLLS_PER_CLOCK_READ: u64 = 4;
 
+/// The number of polls without a post after which an end that posts counts as one that does not. A failed rail completes nothing, so such an end
+/// waits, and its peer may have proposed another rail.
+const POLLS_OF_WAITING_POSTER: u64 = 32;
+
 /// Decides when polls and posts read the clock, and when maintenance is due.
 #[derive(Debug)]
 pub(super) struct MaintenanceSchedule {
@@ -53,7 +57,8 @@ impl MaintenanceSchedule {
     fn read_clock(&mut self, now: Time) -> bool {
         let gap = now.saturating_since(core::mem::replace(&mut self.clock_read_at, now));
         self.next_clock_read = self.polls + if gap < MAINTENANCE_INTERVAL { POLLS_PER_CLOCK_READ } else { 1 };
-        let interval = if self.post_read_clock { POSTER_MAINTENANCE_INTERVAL } else { MAINTENANCE_INTERVAL };
+        let is_posting = self.post_read_clock && self.polls - self.polls_at_post < POLLS_OF_WAITING_POSTER;
+        let interval = if is_posting { POSTER_MAINTENANCE_INTERVAL } else { MAINTENANCE_INTERVAL };
         now.saturating_since(self.last_maintenance) >= interval
     }
 

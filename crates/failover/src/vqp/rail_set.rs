@@ -128,12 +128,12 @@ impl RailSet {
         self.rails.iter().map(|rail| rail.set_access(access)).fold(Ok(()), Result::and)
     }
 
-    /// Sends a control message on every rail whose device is up at this end. `wakes` says whether it wakes a peer that waits for events.
-    pub(super) fn broadcast(&self, bytes: &[u8], wakes: bool) {
-        for (i, rail) in self.rails.iter().enumerate() {
-            if !self.is_down(i) {
-                rail.send_control(bytes, wakes);
-            }
+    /// Sends a control message on every rail whose device is up at this end, on the rail `first` before the others. `wakes` says whether it
+    /// wakes a peer that waits for events.
+    pub(super) fn broadcast(&self, first: usize, bytes: &[u8], wakes: bool) {
+        let others = (0..self.rails.len()).filter(|&rail| rail != first);
+        for rail in core::iter::once(first).chain(others).filter(|&rail| !self.is_down(rail)) {
+            self.rails[rail].send_control(bytes, wakes);
         }
     }
 

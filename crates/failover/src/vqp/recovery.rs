@@ -366,7 +366,7 @@ impl Recovery {
             return self.close(dp, CloseReason::NoRail);
         }
         if is_active {
-            self.report.on_detected(rail, cause, now);
+            self.report.on_detected(rail, cause, now, dp.send().ledger().next_seq());
             // The choice of the next rail needs the current state of every other rail.
             for other in (0..dp.rails().len()).filter(|&other| other != rail) {
                 self.check_device(dp, other, true);
@@ -499,16 +499,17 @@ impl Recovery {
         }
     }
 
-    /// Sends a control message on every rail whose device is up.
+    /// Sends a control message on every rail whose device is up; during a move, first on the new rail, because the old one has probably failed.
     pub(super) fn broadcast(&self, dp: &Datapath, message: &Message) {
         if let Some(control) = &self.control {
-            dp.rails().broadcast(&control.encode(message), message.body.wakes());
+            let first = control.negotiation().destination();
+            dp.rails().broadcast(first, &control.encode(message), message.body.wakes());
         }
     }
 
     /// Starts the fence of the old rail, or skips it under the policies that do not fence.
     fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
-        self.report.on_detected(rail, Cause::Peer, dp.now());
+        self.report.on_detected(rail, Cause::Peer, dp.now(), dp.send().ledger().next_seq());
         self.report.on_fence_began(dp.now());
         dp.windows_mut().cut_off(rail);
         if !dp.rails().is_down(rail) {
@@ -570,7 +571,6 @@ impl Recovery {
     fn decide_and_move(&mut self, dp: &mut Datapath, rail: usize, peer_evidence: &Evidence) {
         self.report.on_evidence(dp.now());
         let old = self.active_rail();
-        let next_seq = dp.send().ledger().next_seq();
         let Some(ballot) = self.negotiation().and_then(RailNegotiation::move_ballot) else { return };
         let first_psn = if rail == old {
             dp.rails().replacement_psn(rail, ballot)
@@ -598,7 +598,7 @@ impl Recovery {
         if self.report.is_recording() {
             dp.domain().counters().count_failover();
         }
-        self.report.on_decided(now, (old, rail), ballot, stats, next_seq);
+        self.report.on_decided(now, (old, rail), ballot, stats);
         self.post_recvs(dp, rail);
         self.post_sends(dp);
     }
