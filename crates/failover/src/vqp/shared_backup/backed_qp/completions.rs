@@ -21,9 +21,9 @@ impl BackedQp {
         self.flush_if_closed();
     }
 
-    /// Handles a batch of completions of the own queue pair. Returns whether there may be more.
+    /// Handles a batch of completions of the own queue pair, unless it is fenced and drained. Returns whether there may be more.
     pub(super) fn poll_batch(&mut self) -> bool {
-        let Some(own) = &mut self.own else { return false };
+        let Some(own) = self.own.as_mut().filter(|own| !own.fence.is_done()) else { return false };
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
         let polled = own.poll(POLL_BATCH, &mut wcs);
