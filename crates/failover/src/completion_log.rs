@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use mitra_verbs::{Access, Buffer, Data, Result, SendFlags, SendOp, SendWr};
 
+use crate::config::Config;
 use crate::domain::Domain;
 use crate::memory_region::{RemoteRegion, VirtualMr};
 
@@ -30,10 +31,24 @@ pub(crate) fn slots(depth: u32) -> usize {
 
 impl CompletionLog {
     /// Creates an empty log for a peer with at most `depth` outstanding requests, and registers its memory.
-    pub(crate) fn new(domain: &Domain, depth: u32) -> Result<CompletionLog> {
+    fn new(domain: &Domain, depth: u32) -> Result<CompletionLog> {
         let memory = Arc::new(Buffer::new(slots(depth) * 8));
         let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         Ok(CompletionLog { memory, mr })
+    }
+
+    /// Creates the log that the configuration asks for, if it does.
+    ///
+    /// # Errors
+    /// Any error of a NIC.
+    pub(crate) fn of_config(domain: &Domain, config: &Config) -> Result<Option<CompletionLog>> {
+        let depth = config.completion_log_entries.unwrap_or(config.send_wrs);
+        config.completion_log.then(|| CompletionLog::new(domain, depth)).transpose()
+    }
+
+    /// Returns the log's memory for the peer. `None` if the peer has no right to WRITE, because its entries would be refused.
+    pub(crate) fn offer(&self, access: Access) -> Option<RemoteRegion> {
+        access.contains(Access::REMOTE_WRITE).then(|| self.mr.remote())
     }
 
     /// The registration of the log's memory.
@@ -53,6 +68,51 @@ impl CompletionLog {
             .map(|(_, entry)| entry & ((1 << SEQ_BITS) - 1))
             .max()
     }
+}
+
+/// What an end says about the completion log when it connects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogTerms<'a> {
+    pub(crate) is_kept: bool,
+    pub(crate) is_durable: bool,
+    /// See [`CompletionLog::offer`].
+    pub(crate) region: Option<&'a RemoteRegion>,
+}
+
+/// Returns why this end, with at most `send_wrs` outstanding requests on `rails` rails, cannot connect to its peer.
+pub(crate) fn mismatch(
+    local: LogTerms<'_>,
+    peer: LogTerms<'_>,
+    send_wrs: u32,
+    rails: usize,
+) -> Option<&'static str> {
+    let fits = |region: &RemoteRegion| {
+        region.len() >= (slots(send_wrs) * 8) as u64
+            && region.len().is_multiple_of(8)
+            && region.rail_count() == rails
+    };
+    let mismatches = [
+        (
+            peer.is_kept != local.is_kept,
+            "one end keeps a completion log and the other does not; give both --log, or neither",
+        ),
+        (peer.is_durable != local.is_durable, "one end is durable and the other is not; give both the same"),
+        (
+            peer.is_durable && peer.region.is_none(),
+            "a durable end needs the peer's right to WRITE the completion log; add REMOTE_WRITE to the access",
+        ),
+        (
+            peer.is_kept && !peer.region.is_none_or(fits),
+            "the peer's completion log has no room for this end's send_wrs; set its completion_log_entries",
+        ),
+    ];
+    mismatches.into_iter().find(|(mismatch, _)| *mismatch).map(|(_, reason)| reason)
+}
+
+/// Returns the number of WRITEs for which this end writes one entry. `acks_after_placement` says whether all NICs of the peer acknowledge only what is
+/// in memory.
+pub(crate) fn interval(config: &Config, acks_after_placement: bool) -> u32 {
+    if config.durable || !acks_after_placement { 1 } else { config.completion_log_interval }
 }
 
 /// Returns the request that writes the entry of the operation `seq` into the peer's log over `rail`.

@@ -4,6 +4,7 @@ use core::fmt;
 
 use mitra_verbs::{Error, Gid, Mtu, Psn, Qpn, Result};
 
+use crate::completion_log::LogTerms;
 use crate::config::{Policy, Service};
 use crate::control_message::{Reader, Rejected};
 use crate::memory_region::RemoteRegion;
@@ -48,6 +49,10 @@ impl ConnectInfo {
     /// Returns the addresses of the end's NICs, in the order of rails.
     pub fn gids(&self) -> impl Iterator<Item = Gid> {
         self.rails.iter().map(|rail| rail.gid)
+    }
+
+    pub(crate) fn log_terms(&self) -> LogTerms<'_> {
+        LogTerms { is_kept: self.log, is_durable: self.durable, region: self.log_region.as_ref() }
     }
 
     /// Encodes the parameters, for the application to send to the other end.

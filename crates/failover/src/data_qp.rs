@@ -8,6 +8,7 @@ use mitra_verbs::{
 use crate::completion_log;
 use crate::config::{Config, Service};
 use crate::domain::LocalNic;
+use crate::evidence::Evidence;
 
 /// The number of queue slots beyond the configured depths, for requests of the vQP itself such as the fence's marker. They ensure that the
 /// application can use the configured depths completely.
@@ -132,6 +133,18 @@ impl DataQp {
     #[inline]
     pub(crate) fn poll_cq(&self, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         self.provider().poll_cq(self.cq, max, out)
+    }
+
+    /// Adds the evidence of the fenced queue pair that its NIC has: the responder PSN and the saved results. A NIC that is not alive has none.
+    pub(crate) fn add_evidence(&self, nic_alive: bool, evidence: &mut Evidence) {
+        let capabilities = self.provider().attr().capabilities;
+        if nic_alive && capabilities.psn_query {
+            evidence.psn = self.provider().query_qp(self.qpn).ok().map(|status| status.rq_psn);
+        }
+        if nic_alive && capabilities.saved_results {
+            let saved = self.provider().saved_results(self.qpn).unwrap_or_default();
+            evidence.saved = saved.into_iter().collect();
+        }
     }
 
     /// Destroys the queue pair and its completion queue. See [`destroy`].

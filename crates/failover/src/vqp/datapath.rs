@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Error, Mtu, Psn, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
+use mitra_verbs::{Error, Mtu, Psn, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
 
 use crate::ballot::Ballot;
 use crate::completion::{Completion, UnresolvedError};
@@ -11,7 +11,6 @@ use crate::connect_info::ConnectInfo;
 use crate::domain::{Domain, HomeView, LocalNic};
 use crate::evidence::{Contradiction, Evidence, Placed};
 use crate::ledger::{RecoveryInput, RecoveryStats};
-use crate::memory_region::RemoteRegion;
 use crate::rail::Rail;
 use crate::secret::{Secret, SecretWord};
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -53,8 +52,7 @@ impl Datapath {
     ) -> Result<Datapath> {
         let max_message = domain.limits().message_bytes.into();
         let rails = RailSet::new(&domain, own, config, secret)?;
-        let log_depth = config.completion_log_entries.unwrap_or(config.send_wrs);
-        let log = match config.completion_log.then(|| CompletionLog::new(&domain, log_depth)).transpose() {
+        let log = match CompletionLog::of_config(&domain, &config) {
             Ok(log) => log,
             Err(error) => {
                 let _ = rails.destroy(&domain); // best effort: the caller gets the first error
@@ -131,10 +129,7 @@ impl Datapath {
             preferred_rail: config.preferred_rail,
             rd_atomic: config.rd_atomic,
             rails: self.rails.iter().map(|rail| rail.info()).collect(),
-            // Without this right, the peer's log entries would be refused.
-            log_region: (self.log.as_ref())
-                .filter(|_| config.access.contains(Access::REMOTE_WRITE))
-                .map(|log| log.mr().remote()),
+            log_region: self.log.as_ref().and_then(|log| log.offer(config.access)),
         }
     }
 
@@ -148,10 +143,6 @@ impl Datapath {
         peer: &ConnectInfo,
         min_rnr_timer: RnrTimer,
     ) -> Result<()> {
-        let min_log_bytes = (completion_log::slots(self.config().send_wrs) * 8) as u64;
-        let log_fits = |r: &RemoteRegion| {
-            r.len() >= min_log_bytes && r.len().is_multiple_of(8) && r.rail_count() == peer.rails.len()
-        };
         let mismatches = [
             (
                 peer.rails.len() != local.rails.len(),
@@ -166,26 +157,16 @@ impl Datapath {
                 "the two ends have different policies; give both the same (--policy)",
             ),
             (
-                peer.log != local.log,
-                "one end keeps a completion log and the other does not; give both --log, or neither",
-            ),
-            (
                 peer.preferred_rail != local.preferred_rail,
                 "the two ends prefer different rails; give both the same preferred_rail",
             ),
-            (peer.durable != local.durable, "one end is durable and the other is not; give both the same"),
-            (
-                peer.durable && peer.log_region.is_none(),
-                "a durable end needs the peer's right to WRITE the completion log; add REMOTE_WRITE to the access",
-            ),
             (peer.rd_atomic != local.rd_atomic, "the two ends have different rd_atomic; give both the same"),
             (peer.cookie == local.cookie, "the two ends have the same secret; draw each at random"),
-            (
-                peer.log && !peer.log_region.as_ref().is_none_or(log_fits),
-                "the peer's completion log has no room for this end's send_wrs; set its completion_log_entries",
-            ),
         ];
-        if let Some((_, message)) = mismatches.into_iter().find(|(mismatch, _)| *mismatch) {
+        let first = mismatches.into_iter().find(|(mismatch, _)| *mismatch).map(|(_, message)| message);
+        let (log, rails) = ((local.log_terms(), peer.log_terms()), peer.rails.len());
+        let mismatch = first.or(completion_log::mismatch(log.0, log.1, self.config().send_wrs, rails));
+        if let Some(message) = mismatch {
             return Err(Error::Invalid(message));
         }
         let mtu = local.rails.iter().chain(&peer.rails).map(|r| r.mtu).min().unwrap_or(Mtu::M256);
@@ -194,9 +175,8 @@ impl Datapath {
         let log_region = peer.log_region.clone().filter(|_| peer.log);
         let first_psn = self.rails.get(0).first_psn();
         let mut config = *self.rails.config();
-        if config.durable || !self.rails.iter().all(Rail::peer_acks_after_placement) {
-            config.completion_log_interval = 1;
-        }
+        let acks_after_placement = self.rails.iter().all(Rail::peer_acks_after_placement);
+        config.completion_log_interval = completion_log::interval(&config, acks_after_placement);
         self.send = SendQueue::new(&config, max_message, mtu, first_psn, log_region);
         self.send.set_durable(self.is_durable(0));
         Ok(())
@@ -365,14 +345,7 @@ impl Datapath {
         };
         if self.config().policy == Policy::Exact && self.config().service == Service::Reliable {
             evidence.log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
-            let (p, qpn) = (self.rails.get(rail).provider(), self.rails.get(rail).qpn());
-            let capabilities = p.attr().capabilities;
-            if nic_alive && capabilities.psn_query {
-                evidence.psn = p.query_qp(qpn).ok().map(|status| status.rq_psn);
-            }
-            if nic_alive && capabilities.saved_results {
-                evidence.saved = p.saved_results(qpn).unwrap_or_default().into_iter().collect();
-            }
+            self.rails.get(rail).data().add_evidence(nic_alive, &mut evidence);
         }
         evidence
     }

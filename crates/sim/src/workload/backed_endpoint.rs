@@ -6,7 +6,7 @@ use mitra_failover::{BackedQp, Completion, Config, SharedBackup};
 use mitra_verbs::{Error, PostError, Qpn, RecvWr, Result, SendWr};
 
 use super::vqp_endpoint::outcome;
-use super::{Endpoint, EndpointCompletion, WorkloadPeer};
+use super::{Endpoint, EndpointCompletion, RECV_WR_FLAG, WorkloadPeer};
 
 /// One end of a connection with a shared backup. After an operation has failed, posting resumes as soon as
 /// all earlier operations have ended.
@@ -14,6 +14,8 @@ use super::{Endpoint, EndpointCompletion, WorkloadPeer};
 pub struct BackedEndpoint {
     /// The queue pair.
     pub qp: BackedQp,
+    /// The completions of operations that did not succeed. Receives are not included.
+    pub failures: Vec<Completion>,
     completions: Vec<Completion>,
 }
 
@@ -36,6 +38,8 @@ impl Endpoint for BackedEndpoint {
     fn poll(&mut self, out: &mut Vec<EndpointCompletion>) {
         self.completions.clear();
         self.qp.poll(&mut self.completions);
+        let failed = self.completions.iter().filter(|c| !c.is_success() && c.wr_id & RECV_WR_FLAG == 0);
+        self.failures.extend(failed);
         out.extend(self.completions.iter().map(|c| EndpointCompletion {
             wr_id: c.wr_id,
             outcome: outcome(c.outcome),
@@ -71,5 +75,5 @@ pub fn connect_backed(
     b.import(&mr_a.remote())?;
     first.connect(mr_a.primary(), mr_b.remote().at(0));
     second.connect(mr_b.primary(), mr_a.remote().at(0));
-    Ok([a, b].map(|qp| BackedEndpoint { qp, completions: Vec::new() }))
+    Ok([a, b].map(|qp| BackedEndpoint { qp, failures: Vec::new(), completions: Vec::new() }))
 }

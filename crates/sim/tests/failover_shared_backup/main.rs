@@ -2,6 +2,7 @@
 //! reported outcome is true.
 
 mod pair;
+mod promises;
 mod run;
 mod shared_receives;
 mod storms;
@@ -18,7 +19,7 @@ use pair::BackedPair;
 use run::{Setup, run};
 
 fn setup(seed: u64, rails: u8, members: u64) -> Setup {
-    Setup { rails, members, ops: [60, 30], world: mitra_sim::Config::swarm(seed) }
+    Setup { rails, members, ops: [60, 30], world: mitra_sim::Config::swarm(seed), config: run::config() }
 }
 
 #[test]
@@ -26,7 +27,7 @@ fn members_without_faults_complete_everything() {
     for seed in seeds(20) {
         let mut setup = setup(seed, 2, 3);
         setup.world = mitra_sim::Config::fault_free();
-        let out = run(seed, setup, |p| p, |_, _| {});
+        let (out, _) = run(seed, setup, |p| p, |_, _| {});
         out.assert_exact(seed, "no faults");
         assert!(out.verdicts.iter().flatten().all(Verdict::is_complete), "seed {seed}");
         assert!(out.close_reasons.iter().all(|r| *r == [None, None]), "seed {seed}: {:?}", out.close_reasons);
@@ -37,7 +38,7 @@ fn members_without_faults_complete_everything() {
 #[test]
 fn all_members_survive_link_failure() {
     for seed in seeds(200) {
-        let out = run(
+        let (out, _) = run(
             seed,
             setup(seed, 2, 1 + seed % 5),
             |p| p,
@@ -58,7 +59,7 @@ fn all_members_survive_link_failure() {
 fn flapping_links() {
     let mut epochs = 0;
     for seed in seeds(300) {
-        let out = run(
+        let (out, _) = run(
             seed,
             setup(seed, 2 + (seed % 2) as u8, 1 + seed % 3),
             |p| p,
@@ -86,7 +87,7 @@ fn flapping_links() {
 fn overlapping_failures_on_three_rails() {
     for seed in seeds(300) {
         let mut label = String::new();
-        let out = run(
+        let (out, _) = run(
             seed,
             setup(seed, 3, 1 + seed % 3),
             |p| p,

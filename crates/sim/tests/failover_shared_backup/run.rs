@@ -5,7 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{CloseReason, Config, Contradiction, Domain, Secret, SharedBackup, VirtualQp};
+use mitra_failover::{
+    CloseReason, Completion, Config, Contradiction, Domain, Secret, SharedBackup, VirtualQp,
+};
 use mitra_sim::workload::{BackedEndpoint, Plan, Verdict, WorkloadPeer, connect_backed, verify};
 use mitra_sim::{App, AppContext, PeerApp, Prng, Testbed, World, reproduce_command};
 use mitra_verbs::Provider;
@@ -26,6 +28,8 @@ pub struct Setup {
     /// The number of operations that each end of a member posts.
     pub ops: [usize; 2],
     pub world: mitra_sim::Config,
+    /// The configuration of the queue pairs and of the backup.
+    pub config: Config,
 }
 
 /// The results of a run. Each `Vec` has one element for each member, and each array one element for each end.
@@ -33,6 +37,8 @@ pub struct Outcome {
     pub verdicts: Vec<[Verdict; 2]>,
     pub close_reasons: Vec<[Option<CloseReason>; 2]>,
     pub contradictions: Vec<[Option<Contradiction>; 2]>,
+    /// The operations that did not succeed.
+    pub failures: Vec<[Vec<Completion>; 2]>,
     /// The number of messages that the backups rejected.
     pub rejected: [u64; 2],
     /// The epoch of the backup's last failover, or 0 without a failover.
@@ -79,9 +85,9 @@ pub fn run(
     setup: Setup,
     plan: impl Fn(Plan) -> Plan,
     inject_faults: impl FnOnce(&mut Testbed, &mut Prng),
-) -> Outcome {
+) -> (Outcome, Testbed) {
     let mut testbed = Testbed::with_config(seed, setup.world, setup.rails);
-    let config = config();
+    let config = setup.config;
     let backups = connect_backups(&testbed, config, seed);
     let stop = Rc::new(Cell::new(false));
     let mut runs = Vec::new();
@@ -128,6 +134,7 @@ pub fn run(
         verdicts: Vec::new(),
         close_reasons: Vec::new(),
         contradictions: Vec::new(),
+        failures: Vec::new(),
         rejected: backups.each_ref().map(|backup| backup.rejected_messages()),
         epoch: backups[0].last_failover().map_or(0, |r| r.epoch),
     };
@@ -141,6 +148,8 @@ pub fn run(
         let [a, b] = [ends[0].borrow(), ends[1].borrow()];
         out.close_reasons.push([a.qp.close_reason(), b.qp.close_reason()]);
         out.contradictions.push([a.qp.contradiction(), b.qp.contradiction()]);
+        out.failures.push([a.failures.clone(), b.failures.clone()]);
     }
-    out
+    drop(runs);
+    (out, testbed)
 }

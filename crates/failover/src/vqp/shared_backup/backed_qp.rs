@@ -13,6 +13,7 @@ use crate::activity::CountedVqp;
 use crate::builder::{BuildError, check};
 use crate::close_reason::CloseReason;
 use crate::completion::Completion;
+use crate::completion_log::{self, CompletionLog};
 use crate::config::{Config, Policy, Service};
 use crate::domain::Domain;
 use crate::evidence::Contradiction;
@@ -32,6 +33,9 @@ mod completions;
 mod receives;
 mod recovery;
 
+const NO_LOG: Error = Error::Invalid(
+    "a queue pair with a completion log needs a shared backup with one: build the backup with completion_log",
+);
 const NOT_CONNECTED: Error = Error::Invalid("this queue pair is not connected yet");
 /// The maximum number of completions taken from the queue pair at once.
 const POLL_BATCH: usize = 32;
@@ -47,7 +51,7 @@ enum QpFailure {
 
 /// A reliable connection with one queue pair and a [`SharedBackup`].
 ///
-/// It keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. It has no windows, completion log or mode durable. [`BackedQp::poll`] drives it and the backup.
+/// It keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. It has no windows or mode durable. [`BackedQp::poll`] drives it and the backup.
 ///
 /// Dropping it closes it.
 pub struct BackedQp {
@@ -70,6 +74,8 @@ pub struct BackedQp {
     recv: ReceiveQueue,
     /// `None` if the queue pair has no shared receive queue.
     shared: Option<SharedReceives>,
+    /// The completion log in this end's memory, into which the peer writes entries for its own operations.
+    log: Option<CompletionLog>,
     /// The peer's regions for which a grant was asked.
     asked: Vec<RemoteRegion>,
     /// The peer's memory that may be used on the backup.
@@ -100,9 +106,12 @@ impl BackedQp {
             config = with_slots(config, &domain);
         }
         check(&domain, &config)?;
-        if config.completion_log || config.durable || config.policy != Policy::Exact {
-            let refused = "a shared backup with a completion log, mode durable or another policy than exact";
+        if config.durable || config.policy != Policy::Exact {
+            let refused = "a shared backup with mode durable or another policy than exact";
             return Err(Error::Unsupported(refused).into());
+        }
+        if config.completion_log && !state.backup().config().completion_log {
+            return Err(NO_LOG.into());
         }
         let secret = SecretWord::new(domain.nics()[0].provider.random_u64()?);
         let unusable = Error::Invalid("the shared backup is not connected, or has closed");
@@ -113,7 +122,14 @@ impl BackedQp {
             domain.leave_home(owner, false);
             return Err(unusable.into());
         };
-        let mtu = state.peer_nic(0).map_or(Mtu::M256, |(_, mtu, _)| mtu);
+        let log = match CompletionLog::of_config(&domain, &config) {
+            Ok(log) => log,
+            Err(error) => {
+                state.remove(id);
+                domain.leave_home(owner, false);
+                return Err(error.into());
+            }
+        };
         drop(state);
         let max_message = domain.limits().message_bytes.into();
         Ok(BackedQp {
@@ -128,9 +144,10 @@ impl BackedQp {
             is_connected: false,
             own: None,
             uses_own: false,
-            send: SendQueue::new(&config, max_message, mtu, Psn::new(0), None),
+            send: SendQueue::new(&config, max_message, Mtu::M256, Psn::new(0), None),
             recv: ReceiveQueue::new(max_message, Service::Reliable),
             shared: shared.map(|queue| SharedReceives::new(Arc::clone(queue))),
+            log,
             asked: Vec::new(),
             grants: Vec::new(),
             on_backup: 0,
@@ -146,21 +163,43 @@ impl BackedQp {
 
     /// Returns the parameters that the peer needs for [`BackedQp::connect`].
     pub fn local_info(&self) -> BackedQpInfo {
-        BackedQpInfo { id: self.id, rd_atomic: self.config.rd_atomic }
+        BackedQpInfo {
+            id: self.id,
+            rd_atomic: self.config.rd_atomic,
+            log: self.config.completion_log,
+            log_region: self.log.as_ref().and_then(|log| log.offer(self.config.access)),
+        }
     }
 
     /// Connects to the peer's end, which was made with the other end of the same backup. Sends may be posted at once.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the queue pair is connected already, or if the two ends have different `rd_atomic`.
+    /// [`Error::Invalid`] if the queue pair is connected already, or if the two ends differ in `rd_atomic` or in what they say about the completion log.
     pub fn connect(&mut self, peer: &BackedQpInfo) -> Result<()> {
-        if core::mem::replace(&mut self.is_connected, true) {
+        if self.is_connected {
             return Err(Error::Invalid("this queue pair is connected already"));
         }
         if peer.rd_atomic != self.config.rd_atomic {
             return Err(Error::Invalid("the two ends have different rd_atomic; give both the same"));
         }
-        self.backup.lock().start(self.id, peer.id);
+        let (rails, local) = (self.domain.nics().len(), self.local_info());
+        let (local, peers) = (local.log_terms(), peer.log_terms());
+        if let Some(mismatch) = completion_log::mismatch(local, peers, self.config.send_wrs, rails) {
+            return Err(Error::Invalid(mismatch));
+        }
+        let mut state = self.backup.lock();
+        let nics: Option<Vec<_>> = (0..rails).map(|rail| state.peer_nic(rail as u8)).collect();
+        let Some(nics) = nics else { return Err(Error::Invalid("the shared backup has closed")) };
+        let mtu = nics[0].1;
+        let acks_after_placement = nics.iter().all(|(_, _, acks)| *acks);
+        let interval = completion_log::interval(&self.config, acks_after_placement);
+        let config = Config { completion_log_interval: interval, ..self.config };
+        let max_message = self.domain.limits().message_bytes.into();
+        let log_region = peer.log_region.clone().filter(|_| peer.log);
+        self.send = SendQueue::new(&config, max_message, mtu, Psn::new(0), log_region);
+        self.is_connected = true;
+        state.start(self.id, peer.id);
+        drop(state);
         self.run();
         Ok(())
     }
@@ -346,6 +385,8 @@ impl Drop for BackedQp {
     fn drop(&mut self) {
         self.close();
         self.backup.lock().remove(self.id);
+        // The memory is not freed while a NIC refers to it, so an error has no consequence.
+        let _ = self.log.as_ref().map(|log| self.domain.deregister(log.mr()));
     }
 }
 

@@ -97,6 +97,7 @@ impl SharedBackup {
         let builder = builder
             .send_wrs(SENDS.min(limits.wrs / 2))
             .recv_wrs(RECVS)
+            .completion_log_entries(SENDS)
             .send_sges(limits.sges.min(Config::default().send_sges))
             .recv_sges(1)
             .rnr_retry(7)
@@ -133,11 +134,12 @@ impl SharedBackup {
     }
 
     /// Creates one end of a queue pair with this backup, unconnected. Of the configuration it uses the depths, the limits of requests, `rd_atomic`, the
-    /// timers of the queue pair, the write policy and the access.
+    /// timers of the queue pair, the write policy, the access and the completion log. A queue pair may keep a log if the backup keeps one, too, because the backup
+    /// carries its operations during a failover.
     ///
     /// # Errors
-    /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, and with [`Error::Unsupported`] if the
-    /// configuration asks for a completion log or mode durable, or if the domain shares atomics; the errors of
+    /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, or if it keeps no completion log and the
+    /// configuration asks for one, and with [`Error::Unsupported`] if the configuration asks for mode durable, or if the domain shares atomics; the errors of
     /// [`VirtualQpBuilder::build`].
     pub fn queue_pair(self: &Arc<Self>, config: Config) -> Result<BackedQp, BuildError> {
         BackedQp::new(self, config, None)

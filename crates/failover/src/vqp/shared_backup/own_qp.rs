@@ -6,7 +6,6 @@ use super::message::OfferedQp;
 use crate::config::Config;
 use crate::data_qp::DataQp;
 use crate::domain::Domain;
-use crate::evidence::Evidence;
 use crate::rail::first_psn;
 use crate::secret::SecretWord;
 use crate::vqp::fence::{Fence, FenceStep};
@@ -105,20 +104,6 @@ impl OwnQp {
             FenceStep::Reset if self.fence.reset_nic(&self.qp) => Fenced::Pending, // until the completion queue is empty
             FenceStep::Reset => Fenced::Failed,
         }
-    }
-
-    /// Returns the evidence of the fenced queue pair, apart from the receiver record.
-    pub(super) fn evidence(&self, nic_alive: bool) -> Evidence {
-        let (p, qpn) = (self.qp.provider(), self.qp.qpn());
-        let capabilities = p.attr().capabilities;
-        let mut evidence = Evidence::default();
-        if nic_alive && capabilities.psn_query {
-            evidence.psn = p.query_qp(qpn).ok().map(|status| status.rq_psn);
-        }
-        if nic_alive && capabilities.saved_results {
-            evidence.saved = p.saved_results(qpn).unwrap_or_default().into_iter().collect();
-        }
-        evidence
     }
 
     /// Stops the queue pair, because its owner closes. Returns false if the NIC can be neither stopped nor reset.

@@ -132,8 +132,14 @@ impl BackedQp {
     /// Returns what the fenced queue pair executed for the peer.
     pub(super) fn evidence(&self, nic_alive: bool) -> Option<Evidence> {
         let own = self.own.as_ref()?;
-        let (received, lacks_receive) = (self.recv.received_in_epoch(), self.recv.len() == 0);
-        Some(Evidence { received, lacks_receive, ..own.evidence(nic_alive) })
+        let mut evidence = Evidence {
+            log: self.log.as_ref().and_then(|log| log.last_seq(own.epoch)),
+            received: self.recv.received_in_epoch(),
+            lacks_receive: self.recv.len() == 0,
+            ..Evidence::default()
+        };
+        own.qp().add_evidence(nic_alive, &mut evidence);
+        Some(evidence)
     }
 
     /// Passes the evidence of the fenced queue pair on to the peer.
