@@ -40,10 +40,13 @@ impl ExhaustiveRails {
 /// The properties of the rail negotiation.
 pub(crate) const PROPERTIES: &[&str] = &["safety", "liveness"];
 
-/// Explores the worlds with one failure of any kind, and those in which links go down twice.
+/// Explores the worlds with one failure of any kind, those in which links go down twice, and those in which an application closes its end.
 pub(crate) fn explore_small_worlds() -> Exploration {
     let one = ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None);
-    one.explore().and_then(|| ExhaustiveRails::new(RailFaultLimits::TWO_LINKS_DOWN, 3, None).explore())
+    let links = || ExhaustiveRails::new(RailFaultLimits::TWO_LINKS_DOWN, 3, None).explore();
+    one.explore()
+        .and_then(links)
+        .and_then(|| ExhaustiveRails::new(RailFaultLimits::ONE_CLOSE, 3, None).explore())
 }
 
 impl Model for ExhaustiveRails {
@@ -87,22 +90,26 @@ pub fn run_rails_from_seed(seed: u64, without: Option<RailRule>) -> SeedResult {
         RailFaultLimits { failures: 4, kinds: ALL_FAILURES, ..RailFaultLimits::MANY_FAILURES },
         RailFaultLimits { late_timers: 1, ..RailFaultLimits::MANY_FAILURES },
         RailFaultLimits { crashes: 1, ..RailFaultLimits::MANY_FAILURES },
-    ][prng.index(5)];
+        RailFaultLimits { closes: 1, ..RailFaultLimits::MANY_FAILURES },
+    ][prng.index(6)];
     let mut world = RailWorld::new(limits, without);
     let steps = prng.below(MAX_RANDOM_STEPS);
     let mut faults = 0;
     for _ in 0..steps {
         let Some(step) = random_step(&mut prng, world.steps()) else { break };
-        faults += u32::from(matches!(step, RailStep::Fail { .. } | RailStep::Crash { .. }));
+        faults += u32::from(is_fault(&step));
         world.apply(step);
     }
     let violation = world.violation.or_else(|| stable_period_violation(world));
     SeedResult { steps, faults, violation: violation.map(Violation::Property) }
 }
 
+fn is_fault(step: &RailStep) -> bool {
+    matches!(step, RailStep::Fail { .. } | RailStep::Crash { .. } | RailStep::Close { .. })
+}
+
 /// Chooses a step. All kinds of steps but faults are about equally frequent, although many messages may be in transit.
 fn random_step(prng: &mut Prng, steps: Vec<RailStep>) -> Option<RailStep> {
-    let is_fault = |step: &RailStep| matches!(step, RailStep::Fail { .. } | RailStep::Crash { .. });
     let (faults, others): (Vec<RailStep>, Vec<RailStep>) = steps.into_iter().partition(is_fault);
     if !faults.is_empty() && prng.index(24) == 0 {
         return Some(prng.pick(&faults).clone());

@@ -68,6 +68,11 @@ pub enum RailStep {
         /// Whether the end sees it only after the peer timeout.
         is_late: bool,
     },
+    /// The application of an end closes the vQP. The end is still driven.
+    Close {
+        /// The end.
+        end: u8,
+    },
     /// The process of an end dies.
     Crash {
         /// The end.
@@ -88,12 +93,20 @@ pub struct RailFaultLimits {
     pub late_timers: u8,
     /// Crashes of processes.
     pub crashes: u8,
+    /// Closes by applications.
+    pub closes: u8,
 }
 
 impl RailFaultLimits {
     /// One failure of any kind, expired timers, an end that sleeps for the peer timeout, and a crash.
-    pub const ONE_FAILURE: RailFaultLimits =
-        RailFaultLimits { failures: 1, kinds: ALL_FAILURES, timers: 2, late_timers: 1, crashes: 1 };
+    pub const ONE_FAILURE: RailFaultLimits = RailFaultLimits {
+        failures: 1,
+        kinds: ALL_FAILURES,
+        timers: 2,
+        late_timers: 1,
+        crashes: 1,
+        closes: 0,
+    };
     /// Links that go down twice.
     pub const TWO_LINKS_DOWN: RailFaultLimits = RailFaultLimits {
         failures: 2,
@@ -101,6 +114,16 @@ impl RailFaultLimits {
         timers: 0,
         late_timers: 0,
         crashes: 0,
+        closes: 0,
+    };
+    /// A queue pair that fails, before or after an application closes its end.
+    pub const ONE_CLOSE: RailFaultLimits = RailFaultLimits {
+        failures: 1,
+        kinds: &[RailFailure::QpFailed],
+        timers: 1,
+        late_timers: 0,
+        crashes: 0,
+        closes: 1,
     };
     /// Many failures of links and queue pairs.
     pub(crate) const MANY_FAILURES: RailFaultLimits = RailFaultLimits {
@@ -110,6 +133,7 @@ impl RailFaultLimits {
         timers: 30,
         late_timers: 0,
         crashes: 0,
+        closes: 0,
     };
 }
 
@@ -170,6 +194,8 @@ pub(crate) const ONE_EVIDENCE: &str = "an end decides by the evidence of the pee
 pub(crate) const ONE_ORDER: &str = "both ends move by the same ballots to the same rails";
 pub(crate) const FINAL_EVIDENCE: &str =
     "an end decides by the final evidence of the rail to which it is bound";
+pub(crate) const KNOWN_EVIDENCE: &str =
+    "an end whose peer has closed and still runs decides by the peer's evidence";
 pub(crate) const SAME_QPS: &str = "operations are posted between queue pairs of the same ballot";
 
 impl RailWorld {
@@ -215,6 +241,9 @@ impl RailWorld {
             }
             if self.limits.crashes > 0 {
                 steps.push(RailStep::Crash { end });
+            }
+            if self.limits.closes > 0 && e.closed.is_none() {
+                steps.push(RailStep::Close { end });
             }
             for rail in 0..RAILS as u8 {
                 if e.negotiation.awaits_new_qps(rail.into()) {
@@ -265,6 +294,11 @@ impl RailWorld {
                 let late = if is_late { PEER_TIMEOUT } else { Duration::ZERO };
                 e.now = e.negotiation.poll_timeout().map_or(e.now, |at| at.max(e.now)) + late;
                 e.negotiation.handle_timeout(e.now);
+                self.run_actions(end.into());
+            }
+            RailStep::Close { end } => {
+                self.limits.closes -= 1;
+                self.ends[usize::from(end)].negotiation.close(CloseReason::Closed);
                 self.run_actions(end.into());
             }
             RailStep::Crash { end } => {
@@ -404,6 +438,12 @@ impl RailWorld {
 
     /// Closes an end, which sends its final evidence and decides by that of the peer.
     fn close(&mut self, end: usize, reason: CloseReason, peer_evidence: Option<Evidence>) {
+        let is_peer_reachable =
+            !self.ends[1 - end].is_crashed && (0..RAILS).any(|rail| self.is_rail_up(rail));
+        if reason == CloseReason::PeerClosed && peer_evidence.is_none() && is_peer_reachable && !self.was_late
+        {
+            self.violation.get_or_insert(KNOWN_EVIDENCE);
+        }
         let expected = evidence(1 - end, self.ends[end].moves.len() as u32 + 1);
         if peer_evidence.is_some_and(|evidence| evidence != expected) {
             self.violation.get_or_insert(FINAL_EVIDENCE);

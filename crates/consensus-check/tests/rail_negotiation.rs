@@ -9,6 +9,14 @@ fn one_failure_of_any_kind_with_timers_naps_and_crashes() {
     assert!(exploration.states > 10_000, "{} states", exploration.states);
 }
 
+/// An end that closes does not know to which rail its peer is bound; the peer decides nevertheless.
+#[test]
+fn application_that_closes_during_a_move() {
+    let exploration = ExhaustiveRails::new(RailFaultLimits::ONE_CLOSE, 3, None).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 10_000, "{} states", exploration.states);
+}
+
 #[test]
 fn random_failures_never_separate_the_ends_or_stop_them() {
     let mut faults = 0;

@@ -15,11 +15,13 @@ use crate::ballot::{Ballot, Role};
 pub use crate::close_reason::CloseReason;
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
-use closing::PeerBindings;
+use closing::{PeerBindings, PendingClose};
 use failback::Preference;
 use move_pauses::MovePauses;
 
 mod closing;
+#[cfg(test)]
+mod closing_tests;
 mod failback;
 #[cfg(test)]
 mod flap_tests;
@@ -184,6 +186,8 @@ pub struct RailNegotiation {
     next_send: Option<Time>,
     /// Empty while the vQP is open, and if the peer closed it.
     peer_bindings: PeerBindings,
+    /// `None` unless the peer has closed and this end waits for the evidence that it needs.
+    pending_close: Option<Box<PendingClose>>,
     actions: SmallVec<[Action; 4]>,
 }
 
@@ -230,6 +234,7 @@ impl RailNegotiation {
             peer_timeout,
             next_send: None,
             peer_bindings: PeerBindings::new(),
+            pending_close: None,
             actions: SmallVec::new(),
         }
     }
@@ -272,7 +277,7 @@ impl RailNegotiation {
 
     /// The time at which the driver must call [`RailNegotiation::handle_timeout`]. `None` if no timer is running.
     pub fn poll_timeout(&self) -> Option<Time> {
-        [self.next_send, self.connect_deadline()].into_iter().flatten().min()
+        [self.next_send, self.connect_deadline(), self.next_close_question()].into_iter().flatten().min()
     }
 
     /// Removes and returns the next action for the driver.
@@ -367,6 +372,9 @@ impl RailNegotiation {
         });
         self.next_send = Some(now + self.retry_interval);
         self.send_resume(false);
+        if self.closes_by_pending() {
+            return;
+        }
         if (self.down | self.qp_failed) & (1 << rail) != 0 {
             self.propose(now);
         }
@@ -377,7 +385,7 @@ impl RailNegotiation {
         self.silent_since = None;
         let ballot = message.ballot;
         match message.body {
-            Body::Closed { evidence } => self.on_peer_closed(ballot, evidence),
+            Body::Closed { evidence } => self.on_peer_closed(now, ballot, evidence),
             // The first Closed message may have been lost.
             _ if self.phase == Phase::Closed => self.send_closed(),
             Body::Heartbeat { unusable } => self.on_peer_unusable(now, unusable),
@@ -398,6 +406,7 @@ impl RailNegotiation {
     /// Sends unanswered messages again, and closes the vQP if a failover is not possible within the peer timeout. Does nothing before
     /// [`RailNegotiation::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
+        self.drive_pending_close(now);
         if self.connect_deadline().is_some_and(|t| t <= now) {
             self.qp_failed |= 1 << self.active;
             return self.propose(now);

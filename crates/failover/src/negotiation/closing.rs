@@ -2,8 +2,10 @@
 //!
 //! An end that closes moves its queue pairs to ERR and drains them. The evidence that it then collects is final, and its Closed messages contain
 //! it. The peer needs the evidence of the rail to which it is bound, and this end may not know whether the peer has moved. So there is one
-//! message for each binding that the peer may have, and the ballot of a message is that of the binding.
+//! message for each binding that the peer may have, and the ballot of a message is that of the binding. The peer decides by the message of its own
+//! binding. If only the other one has arrived, it asks again, for the peer timeout at most.
 
+use mitra_verbs::Time;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Action, CloseReason, Phase, RailNegotiation};
@@ -14,10 +16,25 @@ use crate::evidence::Evidence;
 /// The bindings that the peer may have, each with this end's evidence. Only the last one may lack it.
 pub(super) type PeerBindings = SmallVec<[(Ballot, Option<Evidence>); 1]>;
 
+/// The peer's Closed message for a binding that this end does not have.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct PendingClose {
+    /// The binding. This end may still move to it.
+    ballot: Ballot,
+    evidence: Option<Evidence>,
+    /// The time at which this end next asks for the message of its own binding.
+    next_question: Time,
+    /// The time at which this end closes without evidence.
+    deadline: Time,
+}
+
 impl RailNegotiation {
     /// Closes the vQP.
     pub fn close(&mut self, reason: CloseReason) {
-        self.end(reason, None);
+        use CloseReason::{FailedDuringRecovery, NoRail, PeerClosed, PeerExited, PeerUnreachable};
+        let is_silence = matches!(reason, PeerUnreachable | PeerExited | NoRail | FailedDuringRecovery);
+        // A peer that has closed may be gone.
+        self.end(if is_silence && self.pending_close.is_some() { PeerClosed } else { reason }, None);
     }
 
     /// The ballot of the rail about which [`RailNegotiation::closed`] expects evidence: the active rail or, if that is fenced, the new rail
@@ -43,11 +60,49 @@ impl RailNegotiation {
     }
 
     /// Handles the peer's Closed message.
-    pub(super) fn on_peer_closed(&mut self, ballot: Ballot, evidence: Option<Evidence>) {
+    pub(super) fn on_peer_closed(&mut self, now: Time, ballot: Ballot, evidence: Option<Evidence>) {
         if self.phase == Phase::Closed || ballot < self.current {
             return;
         }
-        let evidence = evidence.filter(|_| ballot == self.current);
+        if ballot == self.current {
+            return self.end_by_peer(evidence);
+        }
+        let (next_question, deadline) = match &self.pending_close {
+            Some(pending) => (pending.next_question, pending.deadline),
+            None => (now + self.retry_interval, now + self.peer_timeout),
+        };
+        self.pending_close = Some(Box::new(PendingClose { ballot, evidence, next_question, deadline }));
+    }
+
+    /// The time at which [`RailNegotiation::drive_pending_close`] does something.
+    pub(super) fn next_close_question(&self) -> Option<Time> {
+        self.pending_close.as_ref().map(|pending| pending.next_question.min(pending.deadline))
+    }
+
+    /// Asks for the peer's Closed message of this end's binding, or closes the vQP without it.
+    pub(super) fn drive_pending_close(&mut self, now: Time) {
+        let Some(pending) = &mut self.pending_close else { return };
+        if now >= pending.deadline {
+            return self.end_by_peer(None);
+        }
+        if now >= pending.next_question {
+            pending.next_question = now + self.retry_interval;
+            // A closed end answers every message.
+            self.send(self.current, Body::Heartbeat { unusable: self.local_unusable() });
+        }
+    }
+
+    /// Closes the vQP if the peer's Closed message for the binding to which this end has just moved had arrived before. Returns whether it had.
+    pub(super) fn closes_by_pending(&mut self) -> bool {
+        let Some(pending) = self.pending_close.take_if(|pending| pending.ballot == self.current) else {
+            return false;
+        };
+        self.end_by_peer(pending.evidence);
+        true
+    }
+
+    /// Closes the vQP because the peer has closed it. `evidence` is the peer's for this end's binding.
+    fn end_by_peer(&mut self, evidence: Option<Evidence>) {
         if let Some(evidence) = &evidence
             && core::mem::take(&mut self.awaits_peer_moved)
         {
@@ -64,7 +119,7 @@ impl RailNegotiation {
             self.peer_bindings = self.possible_peer_bindings();
         }
         self.phase = Phase::Closed;
-        (self.unconfirmed, self.stranded_since) = (None, None);
+        (self.unconfirmed, self.stranded_since, self.pending_close) = (None, None, None);
         self.next_send = None;
         self.actions.push(Action::Close { reason, peer_evidence });
     }
