@@ -9,6 +9,7 @@ use std::sync::Arc;
 use mitra_failover::telemetry::{EventKind, MAX_EVENTS, TelemetrySnapshot, VqpPhase};
 use mitra_failover::{Cause, CloseReason, Config, Outcome, VirtualQp};
 
+use mitra_verbs::{Data, SendOp};
 use vqp_pair::{VqpPair, config};
 
 fn snapshot(vqp: &VirtualQp) -> TelemetrySnapshot {
@@ -26,6 +27,23 @@ fn kinds(snapshot: &TelemetrySnapshot) -> Vec<&'static str> {
         EventKind::Closed { .. } => "closed",
     };
     snapshot.events.iter().map(|event| name(event.kind)).collect()
+}
+
+#[test]
+fn failover_ends_with_the_operations_that_were_in_flight_when_it_was_detected() {
+    let mut pair = VqpPair::new(2, config());
+    pair.poll_times(&[0, 1], 20);
+    pair.send_write(1, 0, 1);
+    pair.link_down(0, 0);
+    while pair.vqps[0].is_active() {
+        pair.poll(&[0]);
+    }
+    // The peer has no receive for this message, so it stays outstanding.
+    pair.send(0, 2, SendOp::Send, Data::inline(&[2; 8]));
+    pair.poll_times(&[0, 1], 400);
+    let report = pair.vqps[0].last_failover().expect("the vQP has moved");
+    assert!(report.completed_at.is_some());
+    assert_eq!((pair.outcome(0, 1, false), pair.outcome(0, 2, false)), (Some(Outcome::Success), None));
 }
 
 #[test]
