@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::ballot::{Ballot, Role};
 pub use crate::close_reason::CloseReason;
-use crate::control_message::{Body, Message};
+use crate::control_message::Message;
 use crate::evidence::Evidence;
 use closing::{PeerBindings, PendingClose};
 use failback::Preference;
@@ -26,6 +26,7 @@ mod failback;
 #[cfg(test)]
 mod flap_tests;
 mod home_preference;
+mod messages;
 mod move_pauses;
 mod rail_choice;
 mod rail_rejoin;
@@ -380,29 +381,6 @@ impl RailNegotiation {
         }
     }
 
-    /// Handles a message of the peer.
-    pub fn handle(&mut self, now: Time, message: Message) {
-        self.silent_since = None;
-        let ballot = message.ballot;
-        match message.body {
-            Body::Closed { evidence } => self.on_peer_closed(now, ballot, evidence),
-            // The first Closed message may have been lost.
-            _ if self.phase == Phase::Closed => self.send_closed(),
-            Body::Heartbeat { unusable } => self.on_peer_unusable(now, unusable),
-            Body::NewQp(_) | Body::Address(_) | Body::AddressKnown { .. } => {} // the driver handles them
-            Body::AskPlaced | Body::Placed(_) => {}                             // and these
-            Body::Propose { .. } if ballot.proposer == self.role => self.on_acceptance(ballot),
-            Body::Propose { rail } => self.on_propose(now, ballot, rail),
-            Body::Evidence { rail, evidence } => self.on_evidence(now, ballot, rail, evidence),
-            Body::Resume { has_peer_resume, partial_imm_bytes } => {
-                self.on_resume(now, ballot, has_peer_resume, partial_imm_bytes);
-            }
-            Body::Refuse { unusable, promised_epoch } => {
-                self.on_refusal(now, ballot, unusable, promised_epoch)
-            }
-        }
-    }
-
     /// Sends unanswered messages again, and closes the vQP if a failover is not possible within the peer timeout. Does nothing before
     /// [`RailNegotiation::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
@@ -495,113 +473,6 @@ impl RailNegotiation {
         }
     }
 
-    fn on_propose(&mut self, now: Time, ballot: Ballot, rail: u8) {
-        if let Some(unconfirmed) = &mut self.unconfirmed
-            && unconfirmed.ballot == ballot
-        {
-            // The peer lacks this end's evidence. If both ends have moved, each of them handles the other end's evidence as such a request. The
-            // rate limit prevents them from answering each other forever.
-            let resent = unconfirmed.evidence_resent_at;
-            if resent.is_some_and(|t| now.saturating_since(t) < self.retry_interval / 2) {
-                return;
-            }
-            unconfirmed.evidence_resent_at = Some(now);
-            let evidence = unconfirmed.local_evidence.clone();
-            let body = Body::Evidence { rail: unconfirmed.rail, evidence };
-            return self.send(ballot, body);
-        }
-        if self.declined == Some(ballot) {
-            return self.refuse(ballot);
-        }
-        if ballot == self.promised {
-            return; // the ballot of the move in progress, or of the last move
-        }
-        if ballot < self.promised {
-            // The proposer has not seen the higher ballot. This end never accepts the old one.
-            return self.refuse(ballot);
-        }
-        // The peer proposes only after its last move was confirmed, so it has this end's Resume.
-        self.unconfirmed = None;
-        if rail >= self.rail_count || self.local_unusable() & (1 << rail) != 0 {
-            self.promised = ballot;
-            self.declined = Some(ballot);
-            return self.refuse(ballot);
-        }
-        self.adopt_ballot(now, ballot, rail, false);
-    }
-
-    /// Fences the old rail, because the peer has accepted this end's proposal and fences it too.
-    fn on_acceptance(&mut self, ballot: Ballot) {
-        if ballot == self.promised {
-            self.request_fence();
-        }
-    }
-
-    fn on_evidence(&mut self, now: Time, ballot: Ballot, rail: u8, evidence: Evidence) {
-        self.on_propose(now, ballot, rail);
-        if let Phase::Moving(m) = &mut self.phase
-            && m.ballot == ballot
-            && m.rail == rail
-            && m.peer_evidence.is_none()
-        {
-            if core::mem::take(&mut self.awaits_peer_moved) {
-                // The peer's Resume of the last move was lost. The evidence repeats its `partial_imm_bytes`.
-                self.actions.push(Action::PeerMoved { partial_imm_bytes: evidence.partial_imm_bytes });
-            }
-            m.peer_evidence = Some(evidence);
-            self.request_fence(); // the peer has accepted this end's proposal
-            self.decide_if_ready();
-        }
-    }
-
-    /// Proposes a ballot above all that the peer promised. The peer never accepts the refused one, even if the rail has become usable since then.
-    fn on_refusal(&mut self, now: Time, ballot: Ballot, unusable: u8, promised_epoch: u16) {
-        if let Phase::Moving(m) = &self.phase
-            && m.proposed
-            && m.ballot == ballot
-        {
-            self.refused |= unusable;
-            self.peer_epoch = self.peer_epoch.max(promised_epoch);
-            self.propose_again(now);
-        }
-    }
-
-    fn on_resume(&mut self, now: Time, ballot: Ballot, has_peer_resume: bool, partial_imm_bytes: u32) {
-        if self.unconfirmed.as_ref().is_some_and(|unconfirmed| unconfirmed.ballot == ballot) {
-            self.unconfirmed = None;
-            self.next_send = None;
-            self.awaits_peer_moved = false;
-            self.actions.push(Action::PeerMoved { partial_imm_bytes });
-            self.retry_proposal(now);
-        }
-        if self.is_active() && self.current == ballot && !has_peer_resume {
-            self.send_resume(true);
-        }
-    }
-
-    /// Sends the message of the current step of the move, and schedules its retry.
-    fn send_progress(&mut self, now: Time) {
-        let Phase::Moving(m) = &self.phase else { return };
-        self.next_send = Some(now + self.retry_interval);
-        let (ballot, rail) = (m.ballot, m.rail);
-        let body = match &m.local_evidence {
-            Some(evidence) => Body::Evidence { rail, evidence: evidence.clone() },
-            // From the end that has not proposed the ballot, this says that it has accepted it.
-            None => Body::Propose { rail },
-        };
-        self.send(ballot, body);
-    }
-
-    fn send_resume(&mut self, has_peer_resume: bool) {
-        let body = Body::Resume { has_peer_resume, partial_imm_bytes: self.partial_imm_bytes };
-        self.send(self.current, body);
-    }
-
-    fn refuse(&mut self, ballot: Ballot) {
-        let promised_epoch = self.promised.epoch;
-        self.send(ballot, Body::Refuse { unusable: self.local_unusable(), promised_epoch });
-    }
-
     /// Requests the decision if the evidence of both ends is known.
     fn decide_if_ready(&mut self) {
         if let Phase::Moving(Move { local_evidence: Some(_), peer_evidence: Some(evidence), rail, .. }) =
@@ -609,9 +480,5 @@ impl RailNegotiation {
         {
             self.actions.push(Action::Decide { rail: *rail, peer_evidence: evidence.clone() });
         }
-    }
-
-    fn send(&mut self, ballot: Ballot, body: Body) {
-        self.actions.push(Action::Send(Message { ballot, body }));
     }
 }

@@ -3,6 +3,7 @@
 use mitra_verbs::Psn;
 
 use super::*;
+use crate::control_message::Body;
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(1);

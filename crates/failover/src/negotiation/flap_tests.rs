@@ -2,7 +2,7 @@
 
 use super::tests::Xorshift;
 use super::*;
-use crate::control_message::NewQp;
+use crate::control_message::{Body, NewQp};
 use mitra_verbs::{Psn, Qpn};
 
 const RAILS: usize = 3;

@@ -1,6 +1,7 @@
 //! Tests of two negotiating ends over a network that loses, duplicates and reorders messages.
 
 use super::*;
+use crate::control_message::Body;
 use crate::secret::SecretWord;
 use mitra_verbs::Psn;
 

@@ -1,0 +1,165 @@
+//! How operations end without a failover: the rail completes or refuses them, or the vQP closes.
+
+use mitra_verbs::{SendOp, WcStatus};
+
+use super::{Ledger, State};
+use crate::close_reason::CloseReason;
+use crate::completion::{Outcome, Resolution, UnresolvedError};
+use crate::config::Service;
+use crate::evidence::Kind;
+
+/// The error of operations in flight when a NIC can be neither fenced nor reset.
+const UNFENCED: UnresolvedError = UnresolvedError::Undecided(CloseReason::Unfenced);
+
+impl Ledger {
+    /// Records that the NIC of the active rail has executed a local operation, which implies the completion of all operations before it, and
+    /// returns the operation. Returns `None` for any other operation. [`Ledger::complete`] completes the operation.
+    #[inline]
+    pub fn execute_locally(&mut self, seq: u64) -> Option<SendOp> {
+        let index = seq.checked_sub(self.first_seq)? as usize;
+        let op = self.ops.get_mut(index).filter(|op| op.kind == Kind::Local)?;
+        if op.state != State::InFlight || core::mem::replace(&mut op.executed_locally, true) {
+            return None;
+        }
+        let executed = op.wr.op;
+        if self.durable.is_on {
+            self.acknowledge_before(seq);
+            return Some(executed);
+        }
+        for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
+            before.state = State::Done(Outcome::Success);
+        }
+        Some(executed)
+    }
+
+    /// Records the rail's successful completion of an operation, which implies the completion of all operations before it. Returns false if
+    /// the operation is not in flight. With durable completions, the operations then wait for [`Ledger::confirm`].
+    pub fn complete(&mut self, seq: u64, byte_len: u32) -> bool {
+        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return false };
+        if self.ops.get(index).is_none_or(|op| op.state != State::InFlight) {
+            return false;
+        }
+        self.ops[index].byte_len = byte_len;
+        if self.durable.is_on {
+            self.acknowledge_before(seq + 1);
+            return true;
+        }
+        // The loop stops at the first operation that this rail completed earlier: that completion marked everything before it.
+        // Operations that a failover completed (`Recovered`) say nothing about their predecessors, so the loop passes them.
+        for i in (0..=index).rev() {
+            match self.ops[i].state {
+                State::InFlight => self.ops[i].state = State::Done(Outcome::Success),
+                State::Done(_) if self.ops[i].resolution != Resolution::Recovered => break,
+                _ => {}
+            }
+        }
+        true
+    }
+
+    /// Records that the responder or the local NIC refused an operation in flight, which stopped the queue pair. The next decision ends it with this
+    /// status, and flushes the later ones with the same `wr_id`, which names a user of the queue; the queue is not halted. The operations before it have succeeded.
+    pub fn refuse(&mut self, seq: u64, status: WcStatus) {
+        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
+        if self.ops.get(index).is_some_and(|op| op.state == State::InFlight) && self.refused.is_none() {
+            self.refused = Some((seq, status));
+            for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
+                before.state = State::Done(Outcome::Success);
+            }
+        }
+    }
+
+    /// Records that an operation failed although the rail works, and halts the queue.
+    ///
+    /// If the responder refused the request, neither this operation nor any later one was executed. If the error is local to the requester,
+    /// for example because a response could not be stored, later operations may have been executed, and those in flight end in `undecided`. An
+    /// unreliable connection sends nothing behind a request that fails.
+    pub fn fail(&mut self, seq: u64, status: WcStatus, undecided: UnresolvedError) {
+        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
+        let refused = matches!(
+            status,
+            WcStatus::RemoteAccess
+                | WcStatus::RemoteInvalidRequest
+                | WcStatus::RemoteOperation
+                | WcStatus::RnrRetryExceeded
+        );
+        for i in 0..self.ops.len() {
+            let op = &mut self.ops[i];
+            match op.state {
+                State::Done(_) => {}
+                State::InFlight if i < index && self.durable.is_on => {
+                    op.state = State::Done(Outcome::Unresolved(undecided)); // the peer has not confirmed it
+                }
+                // RC responds in order, so the error completion implies success of everything before it.
+                _ if i < index => op.state = State::Done(Outcome::Success),
+                _ if i == index => op.state = State::Done(Outcome::Failed(status)),
+                State::InFlight if !refused && self.service == Service::Reliable => {
+                    op.state = State::Done(Outcome::Unresolved(undecided))
+                }
+                _ => op.state = State::Done(op.outcome_if_not_sent(undecided)),
+            }
+        }
+        self.cursor = self.ops.len();
+        self.halted = true;
+    }
+
+    /// Ends an operation in flight with an error, and halts the queue: pending operations are flushed. Others in flight end by themselves.
+    pub fn end(&mut self, seq: u64, outcome: Outcome) {
+        self.finish(seq, outcome);
+        for op in self.ops.iter_mut().filter(|op| op.state == State::Pending) {
+            op.state = State::Done(op.outcome_if_not_sent(UnresolvedError::Indeterminate));
+        }
+        self.halted = true;
+    }
+
+    /// Records that an operation could not be posted, and marks later operations as pending again. Earlier operations are not affected. The
+    /// caller must close the vQP.
+    pub fn fail_unpostable(&mut self, seq: u64, status: WcStatus) {
+        self.finish(seq, Outcome::Failed(status));
+        self.unpost_after(seq);
+    }
+
+    /// Marks the operations after `seq` as pending again, because the queue pair refused the rest of a list of requests. The caller must close
+    /// the vQP.
+    pub fn unpost_after(&mut self, seq: u64) {
+        let first = (seq + 1).saturating_sub(self.first_seq) as usize;
+        for op in self.ops.iter_mut().skip(first).filter(|op| op.state == State::InFlight) {
+            op.state = State::Pending;
+        }
+    }
+
+    /// Records that the recovered value of an atomic could not be stored in local memory. The caller must close the vQP.
+    pub fn lose_value(&mut self, seq: u64) {
+        self.finish(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
+    }
+
+    fn finish(&mut self, seq: u64, outcome: Outcome) {
+        let op = seq.checked_sub(self.first_seq).and_then(|i| self.ops.get_mut(i as usize));
+        if let Some(op) = op {
+            op.state = State::Done(outcome);
+        }
+    }
+
+    /// Ends every operation because the vQP has closed: operations in flight in `error`, and pending operations in `Flushed`, or in `error` if
+    /// an earlier rail may have executed a part of them. If the peer of an unreliable connection has closed it, messages to the peer are lost, which is
+    /// no error of the sender.
+    pub fn abandon(&mut self, error: UnresolvedError) {
+        let is_lost = self.service == Service::Unreliable
+            && error == UnresolvedError::Undecided(CloseReason::PeerClosed);
+        for op in &mut self.ops {
+            match op.state {
+                State::InFlight | State::Pending if is_lost && op.kind.is_message() => {
+                    op.state = State::Done(Outcome::Success);
+                }
+                // The queue pairs of all rails are in ERR now.
+                State::InFlight if op.executed_locally && error != UNFENCED => {
+                    op.state = State::Done(Outcome::Success);
+                }
+                State::InFlight => op.state = State::Done(Outcome::Unresolved(error)),
+                State::Pending => op.state = State::Done(op.outcome_if_not_sent(error)),
+                State::Done(_) => {}
+            }
+        }
+        self.cursor = self.ops.len();
+        self.halted = true;
+    }
+}

@@ -1,0 +1,212 @@
+//! The completions of the active rail, and the posts for which they make room.
+
+use mitra_verbs::{Wc, WcStatus};
+
+use super::Recovery;
+use crate::completion::UnresolvedError;
+use crate::config::Service;
+use crate::negotiation::CloseReason;
+use crate::vqp::datapath::Datapath;
+use crate::vqp::send_queue::PostFailure;
+use crate::vqp::window_sync::SyncFailure;
+use crate::vqp::{Cause, wr_id_flags};
+
+/// The maximum number of completions taken from the active rail in one poll.
+const POLL_BATCH: usize = 32;
+
+impl Recovery {
+    /// Drives the active rail as [`Recovery::poll_active_rail`] does. Takes all flushed requests of a rail that is being fenced, because the peer
+    /// waits for the fence.
+    #[inline]
+    pub(in crate::vqp) fn drive_active_rail(&mut self, dp: &mut Datapath) {
+        while self.poll_active_rail(dp) && self.fence.is_draining() {}
+    }
+
+    /// Handles the completions of the active rail, and posts the pending sends for which they free queue slots. Returns whether more
+    /// completions may be in its completion queue.
+    pub(in crate::vqp) fn poll_active_rail(&mut self, dp: &mut Datapath) -> bool {
+        let rail = self.active_rail();
+        let mut wcs = core::mem::take(&mut self.wcs);
+        wcs.clear();
+        let result = dp.rails().get(rail).poll_cq(POLL_BATCH, &mut wcs);
+        let is_full_batch = wcs.len() == POLL_BATCH;
+        if wcs.is_empty() {
+            self.wcs = wcs;
+            if let Some(nic_alive) = self.fence.on_empty_poll() {
+                self.finish_fence(dp, nic_alive);
+            }
+        } else {
+            self.termination.begin_batch();
+            for wc in &wcs {
+                self.on_completion(dp, rail, wc);
+            }
+            self.termination.end_batch();
+            self.wcs = wcs;
+            self.flush_if_closed(dp);
+        }
+        if result.is_err() {
+            self.rail_failed(dp, rail, Cause::Device);
+        }
+        self.drive_windows(dp);
+        dp.take_send_completions();
+        self.report.on_progress(dp.send().ledger().first_seq(), || dp.now());
+        if dp.send().ledger().unposted() > 0 {
+            self.post_sends(dp);
+        }
+        is_full_batch
+    }
+
+    #[inline]
+    pub(super) fn on_completion(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
+        if wc.wr_id & wr_id_flags::MARKER != 0 {
+            self.fence.on_marker(wc.wr_id & wr_id_flags::RECV != 0);
+        } else if wc.wr_id & wr_id_flags::RECV != 0 {
+            self.on_recv(dp, rail, wc);
+        } else if wc.wr_id & wr_id_flags::WINDOW != 0 {
+            if let Some(failure) = dp.windows_mut().on_completion(rail, wc) {
+                self.on_sync_failure(dp, failure);
+            }
+        } else if wc.status == WcStatus::Success {
+            dp.on_send_success(rail, wc);
+        } else {
+            self.on_flush_or_error(dp, rail, wc);
+        }
+    }
+
+    /// Keeps the windows of the rails in step.
+    #[inline]
+    fn drive_windows(&mut self, dp: &mut Datapath) {
+        if dp.windows().is_busy()
+            && let Some(failure) = dp.drive_windows(self.active_rail())
+        {
+            self.on_sync_failure(dp, failure);
+        }
+    }
+
+    fn on_sync_failure(&mut self, dp: &mut Datapath, failure: SyncFailure) {
+        match failure {
+            SyncFailure::Rail { rail, cause } => self.rail_failed(dp, rail, cause),
+            SyncFailure::Unfenced => self.close(dp, CloseReason::Unfenced),
+        }
+    }
+
+    fn on_recv(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
+        match wc.status {
+            // Without a fence, the old rail can receive a message after the receives were posted on the new rail. If that message completed
+            // the oldest receive, every later message would be matched with the wrong buffer.
+            WcStatus::Success if self.fence.is_done() => {}
+            WcStatus::Success => dp.complete_recv(rail, wc),
+            WcStatus::Flushed => self.on_flush_or_error(dp, rail, wc),
+            _ => {
+                dp.complete_recv(rail, wc);
+                self.close(dp, CloseReason::RequestError);
+            }
+        }
+    }
+
+    /// Handles a failed send or a flushed receive, which results from a failure of the rail or of a single request.
+    fn on_flush_or_error(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
+        if dp.config().service == Service::Unreliable && Self::on_unreliable_error(dp, wc) {
+            return;
+        }
+        // An error that the responder or the local NIC reported for this request decides it, also if the vQP has closed or fences the rail
+        // before the completion is polled. Errors of the other kinds result from the closing and the fence.
+        let is_decided =
+            !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
+        if let Some(reason) = self.close_reason() {
+            if is_decided {
+                dp.send_mut().on_request_error(wc.wr_id, wc.status, UnresolvedError::Undecided(reason));
+            }
+            return;
+        }
+        if !self.fence.is_idle() && !is_decided {
+            return;
+        }
+        match wc.status {
+            WcStatus::RetryExceeded | WcStatus::LocalQpOperation
+                // The NIC refuses an invalidation with this status.
+                if !(wc.status == WcStatus::LocalQpOperation && dp.send().ledger().is_local(wc.wr_id)) =>
+            {
+                self.rail_failed(dp, rail, Cause::Completion(wc.status));
+            }
+            WcStatus::Flushed => {
+                // No error completion came first, so a request of the peer was invalid or the device failed. The event of an invalid request
+                // names the queue pair.
+                let _ = dp.domain().poll_rail_down(rail);
+                if !self.close_on_qp_error(dp, rail) {
+                    self.rail_failed(dp, rail, Cause::Completion(wc.status));
+                }
+            }
+            status if self.survives_refusals => {
+                dp.send_mut().refuse(wc.wr_id, status);
+                self.rail_failed(dp, rail, Cause::Completion(status));
+            }
+            status => {
+                let seq = wc.wr_id;
+                let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
+                dp.send_mut().on_request_error(seq, status, undecided);
+                self.close(dp, CloseReason::RequestError);
+            }
+        }
+    }
+
+    /// Handles a failed send of an unreliable connection. A request that its NIC cannot execute stops the send queue, not the connection. No
+    /// other error shows a failure of the rail, since nothing is acknowledged. Returns false if the completion is of another kind.
+    fn on_unreliable_error(dp: &mut Datapath, wc: &Wc) -> bool {
+        let is_send = wc.wr_id & wr_id_flags::RECV == 0;
+        if is_send && !dp.send().ledger().is_in_flight(wc.wr_id) {
+            return true; // it ended with the request that failed before it
+        }
+        let is_failed = is_send && wc.status != WcStatus::Flushed;
+        if is_failed {
+            let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
+            dp.send_mut().on_request_error(wc.wr_id, wc.status, undecided);
+        }
+        is_failed
+    }
+
+    /// Posts a burst of pending sends, unless a move is in progress.
+    pub(in crate::vqp) fn post_sends(&mut self, dp: &mut Datapath) {
+        let Some(negotiation) = self.negotiation().filter(|n| n.may_post()) else { return };
+        let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
+        if dp.config().service == Service::Unreliable && dp.rails().is_down(rail) {
+            return; // the messages would be lost; they wait for the next rail, or for this one
+        }
+        if !dp.windows().is_in_step(rail) {
+            return; // the next poll posts them behind the binds and invalidations of the rail
+        }
+        match dp.post_sends(rail, epoch, self.is_replaying()) {
+            Ok(()) => {}
+            Err(PostFailure::Device) => self.rail_failed(dp, rail, Cause::Device),
+            Err(PostFailure::Request) => self.close(dp, CloseReason::RequestError),
+        }
+    }
+
+    /// Posts the receives on `rail`. If they are already posted on another rail, discards them there.
+    pub(in crate::vqp) fn post_recvs(&mut self, dp: &mut Datapath, rail: usize) {
+        if self.is_qp_missing(rail) {
+            return; // they are posted as soon as the rail's new queue pair is connected
+        }
+        // The active rail needs no discarding: its queue pair is fenced and has flushed its receives.
+        if let Some(old) = dp.recv_mut().switch_rail(rail)
+            && old != self.active_rail()
+        {
+            match dp.rails().get(old).discard_recvs(dp.config()) {
+                Ok(()) => dp.on_qp_connected(old),
+                Err(_) => self.rail_failed(dp, old, Cause::Device),
+            }
+        }
+        dp.post_recvs();
+    }
+
+    /// Posts the receives that the application has added: on the active rail as long as it is not being fenced, because the peer may still send
+    /// there, and on the new rail of a move after the fence, because the peer may have moved already.
+    pub(in crate::vqp) fn post_added_recvs(&mut self, dp: &mut Datapath) {
+        let active = self.active_rail();
+        if self.is_active() || !self.is_closed() && self.fence.is_idle() {
+            self.post_recvs(dp, active);
+        } else if self.fence.is_done() && dp.recv().rail() != active {
+            dp.post_recvs();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Posting sends and receives on a virtual queue pair.
+
+use mitra_verbs::{Error, PostError, RecvWr, Result, SendWr};
+
+use super::VirtualQp;
+use crate::config::WritePolicy;
+use crate::memory_region::RemoteRegion;
+
+const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
+
+impl VirtualQp {
+    /// Adds a region of the peer to the regions that the remote keys of sends may name.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the vQP is not connected, or if the region and the vQP differ in the number of rails.
+    pub fn import(&mut self, region: &RemoteRegion) -> Result<()> {
+        if self.recovery.control().is_none() {
+            return Err(NOT_CONNECTED);
+        }
+        if region.rail_count() != self.datapath.rails().len() {
+            return Err(Error::Invalid("the region is registered for another number of rails"));
+        }
+        self.datapath.send_mut().import(region.clone());
+        Ok(())
+    }
+
+    /// Posts a send with the configured [`WritePolicy`], and returns its sequence number.
+    ///
+    /// # Errors
+    /// As [`VirtualQp::post_send_with`].
+    pub fn post_send(&mut self, wr: SendWr) -> Result<u64> {
+        self.post_send_with(wr, self.datapath.config().write_policy)
+    }
+
+    /// Posts a send and returns its sequence number. During a failover, the send waits in the send queue.
+    ///
+    /// # Errors
+    /// On an error, the send is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is not connected, closed or halted, if the
+    /// request is malformed, or if its remote key is not of an imported region; [`Error::Limit`] if the request exceeds a limit;
+    /// [`Error::Unsupported`] for the bind or invalidation of a window if a NIC has no windows. A send that names local memory that is not registered
+    /// completes with [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection).
+    pub fn post_send_with(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+        let seq = self.push_send(wr, write_policy)?;
+        self.post_pending_sends();
+        Ok(seq)
+    }
+
+    /// Posts sends in order, either all or none.
+    ///
+    /// # Errors
+    /// The index of the first request that is refused, with the error of [`VirtualQp::post_send`]. No request is posted then.
+    pub fn post_send_all(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
+        let first = self.datapath.send().ledger().next_seq();
+        let write_policy = self.datapath.config().write_policy;
+        for (index, wr) in wrs.into_iter().enumerate() {
+            if let Err(error) = self.push_send(wr, write_policy) {
+                self.datapath.send_mut().truncate(first);
+                self.latency.truncate(first);
+                return Err(PostError { index, error });
+            }
+        }
+        self.post_pending_sends();
+        Ok(())
+    }
+
+    /// Checks a send without posting it. The checks are those of [`VirtualQp::post_send`], except that the vQP may be halted, the queue may be
+    /// full, the remote key may be unknown, and the vQP need not be connected. This is for a caller that queues requests until the vQP is
+    /// connected and [`VirtualQp::import`] was called for their keys.
+    ///
+    /// # Errors
+    /// The errors of the checks that [`VirtualQp::post_send`] also makes.
+    pub fn check_send(&self, wr: &SendWr) -> Result<()> {
+        self.check_not_closed()?;
+        self.datapath.check_send(wr)
+    }
+
+    pub(in crate::vqp) fn check_open(&self) -> Result<()> {
+        if self.recovery.control().is_none() {
+            return Err(NOT_CONNECTED);
+        }
+        self.check_not_closed()
+    }
+
+    #[inline]
+    fn check_not_closed(&self) -> Result<()> {
+        self.recovery.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
+    }
+
+    /// Checks a send and appends it to the send queue, without posting it.
+    #[inline]
+    pub(in crate::vqp) fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+        self.check_open()?;
+        let seq = self.datapath.push_send(wr, write_policy)?;
+        self.latency.on_post(seq, || self.datapath.now());
+        Ok(seq)
+    }
+
+    pub(in crate::vqp) fn post_pending_sends(&mut self) {
+        // Until the operations that were in flight at a failure have completed, only polls post sends.
+        if !self.recovery.is_replaying() {
+            self.recovery.post_sends(&mut self.datapath);
+        }
+        if self.maintenance.on_post(|| self.datapath.now()) {
+            self.maintenance.run(&mut self.recovery, &mut self.datapath);
+            self.publish();
+        }
+    }
+
+    /// Posts a receive. It stays outstanding across failovers.
+    ///
+    /// # Errors
+    /// On an error, the receive is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is closed or has a shared receive queue;
+    /// [`Error::Limit`] if the receive exceeds a limit. A receive that names memory that is not registered completes with
+    /// [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection) when a message arrives for it.
+    pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
+        self.check_not_closed()?;
+        if self.datapath.shared().is_some() {
+            return Err(Error::Invalid("the queue pair has a shared receive queue: post receives there"));
+        }
+        self.datapath.push_recv(wr)?;
+        self.recovery.post_added_recvs(&mut self.datapath);
+        Ok(())
+    }
+}
