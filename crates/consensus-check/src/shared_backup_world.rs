@@ -283,7 +283,7 @@ impl SharedBackupWorld {
         {
             (*epoch, qp.rail) = (e.epoch, rail(e.epoch));
         }
-        // The driver handles this one itself.
+        // The driver handles Resumed, not the state machine.
         let is_valid = matches!(body, Body::Resumed { .. }) || e.member.handle(body);
         if !is_valid {
             self.violate(ACCEPTED);

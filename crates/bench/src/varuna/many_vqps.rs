@@ -55,13 +55,13 @@ enum Role {
     Responder,
 }
 
-/// The queue pairs of a process over its NICs.
+/// The queue pairs of a process, with the backup that they share or with backups of their own.
 enum Qps {
     Shared(Arc<SharedBackup>, Vec<BackedQp>),
     Own(Vec<VirtualQp>),
 }
 
-/// The queue pairs of a process, with a region that all of them share.
+/// The queue pairs of a process, its NICs, and the region that all of the queue pairs use.
 struct Group {
     nics: Vec<Arc<SoftNic>>,
     qps: Qps,
@@ -132,7 +132,8 @@ impl Qps {
         }
     }
 
-    /// Returns whether each queue pair has one on the active rail. One that shares its backup makes it after the connection.
+    /// Returns whether the sends of every queue pair go over the active rail directly. A `BackedQp` makes its own queue pair there after it is
+    /// connected; until then its WRITEs go over the backup.
     fn have_rails(&self) -> bool {
         match self {
             Qps::Shared(_, qps) => qps.iter().all(BackedQp::has_rail),
@@ -206,8 +207,8 @@ impl Group {
     }
 }
 
-/// Sends a message to the other process and returns its message. They are longer than a socket's buffer, so both processes must not
-/// send at the same time.
+/// Sends a message to the other process and returns the one that it sends. The messages are longer than a socket's buffer, so only one process
+/// sends at a time.
 fn exchange<T: Serialize + DeserializeOwned>(
     connection: &mut PeerConnection,
     role: Role,
@@ -283,18 +284,18 @@ pub(super) fn run(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Ro
 
 /// The measurements of one kind of backup.
 struct Measured {
-    /// The time in which all were connected, in microseconds.
+    /// The time in which all queue pairs were connected, in microseconds.
     connected: f64,
-    /// The resident bytes of each in the second process, which does nothing else.
+    /// The resident bytes of a queue pair, measured in the second process, which does nothing else.
     memory: f64,
-    /// The time of a WRITE on each without a failure, in microseconds.
+    /// The time of one WRITE on every queue pair without a failure, in microseconds.
     round: f64,
-    /// The time from the failure to the completion of each, in microseconds. Empty on one rail.
+    /// For each queue pair, the time from the failure to the completion of its WRITE, in microseconds. Empty on one rail.
     recovered: Vec<f64>,
 }
 
 impl Measured {
-    /// Returns the rows. `on_one_rail` is the memory of each on one rail.
+    /// Returns the rows. `on_one_rail` is the memory of a queue pair on one rail, in bytes.
     fn rows(&self, prefix: &str, on_one_rail: f64) -> Vec<Row> {
         let name = |measure: &str| format!("{prefix}/{measure}");
         let last = self.recovered.iter().copied().fold(0.0, f64::max);

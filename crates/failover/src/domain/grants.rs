@@ -21,7 +21,8 @@ impl Domain {
     /// description for the peer, and these rights. Returns `None` if there is no such memory, no such right, or if a NIC refuses. An earlier
     /// grant of the same memory stays.
     pub(crate) fn grant(&self, owner: MemberId, rkey: Key, access: Access) -> Option<(RemoteRegion, Access)> {
-        // Taken first: whoever revokes the grants of memory has removed it from the table before, or waits for this grant.
+        // This lock is taken before that of the table: a revocation has then either removed the memory from the table already, or waits
+        // and finds this grant.
         let mut grants = lock(&self.grants);
         let (memory, rights) = {
             let table = lock(&self.memory);

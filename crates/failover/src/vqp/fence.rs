@@ -99,7 +99,7 @@ impl Fence {
         let deadline = now + DRAIN_TIMEOUT;
         let [send, recv] = used.map(|used| if used { Marker::Unposted } else { Marker::Flushed });
         self.0 = State::Draining { send, recv, deadline, empty_polls: 0 };
-        // The NIC is not queried, which costs a system call on a software NIC: most queues are drained by the next poll.
+        // The NIC is not queried here: a query costs a system call on a software NIC, and the next poll drains most queues.
         self.post_markers(qp);
         if used == [false; 2] { FenceStep::Drained } else { FenceStep::Pending }
     }

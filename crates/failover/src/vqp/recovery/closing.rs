@@ -128,7 +128,7 @@ impl Recovery {
         None
     }
 
-    /// Handles the completions that are in the completion queue of a rail. Those of markers are of `fence`.
+    /// Handles the completions that are in the completion queue of a rail. The completions of markers belong to `fence`.
     fn poll_all(&mut self, dp: &mut Datapath, rail: usize, mut fence: Option<&mut Fence>) {
         let mut wcs = Vec::new();
         while dp.rails().get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {

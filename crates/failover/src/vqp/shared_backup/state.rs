@@ -28,7 +28,7 @@ const OPS_PER_LIST: usize = 16;
 /// The longest time after a move for which members make no queue pairs, so that the operations of all others complete first. The recovery of
 /// 10,000 members takes 80 to 110 ms.
 const OWN_QP_DELAY: Duration = Duration::from_millis(250);
-/// One poll in this many of members with news drives the backup.
+/// Of the polls of members that have work of their own, one in this many drives the backup.
 const POLLS_PER_DRIVE: u32 = 4;
 /// The number of drives after which messages are sent although others are in flight.
 const MAX_DRIVES_WAITED: u32 = 32;
@@ -313,7 +313,7 @@ impl State {
         }
     }
 
-    /// Drives the backup from a poll of a member. While members have news, which takes them time, only one poll in [`POLLS_PER_DRIVE`] does.
+    /// Drives the backup from a poll of a member. Only one poll in [`POLLS_PER_DRIVE`] does if the member has work of its own (`has_news`).
     pub(super) fn drive_for_member(&mut self, has_news: bool) {
         self.polls = self.polls.wrapping_add(1);
         if !has_news || self.polls.is_multiple_of(POLLS_PER_DRIVE) {
@@ -348,7 +348,7 @@ impl State {
             let send = self.backup.datapath.send_mut();
             self.retired.drain(..).for_each(|rkey| send.forget(rkey));
         }
-        // What is posted one by one costs a system call each. So operations and messages wait for others while some are in flight.
+        // Each post costs a system call on a software NIC. So operations and messages wait for others while some are in flight.
         let is_idle = self.posted.len() <= self.unposted();
         self.drives_waited = if self.outbox.is_empty() { 0 } else { self.drives_waited.saturating_add(1) };
         self.send_messages(is_idle || self.drives_waited > MAX_DRIVES_WAITED);
