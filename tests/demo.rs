@@ -116,6 +116,16 @@ fn untriggered_fault_fails_the_verdict() {
 }
 
 #[test]
+fn result_is_printed_although_the_report_cannot_be_written() {
+    let output = demo(&["--ops", "100", "--rounds", "1", "--policy", "exact", "--report", "/dev/full"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("exact: 100 operations, every one exactly once"), "{text}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("cannot write /dev/full; choose a file on a disk with free space"), "{said}");
+}
+
+#[test]
 fn text_report_and_captures() {
     let dir = tempfile::tempdir().unwrap();
     let (report, pcap) = (dir.path().join("out.html"), dir.path().join("pcap"));

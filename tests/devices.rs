@@ -1,5 +1,7 @@
 //! The command `mitra devices`.
 
+mod network_namespace;
+
 use std::net::UdpSocket;
 use std::process::{Command, Output};
 
@@ -46,6 +48,17 @@ fn holder_of_roce_port_is_named() {
     let line = text.lines().find(|line| line.contains("127.79.1.1")).expect("the address");
     assert!(line.contains(&format!("process {}", std::process::id())), "{line}");
     drop(socket);
+}
+
+#[test]
+fn loopback_interface_that_is_down_is_named() {
+    let output = network_namespace::command_in_new_namespace()
+        .args([env!("CARGO_BIN_EXE_mitra"), "devices"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("bring the loopback interface up (`ip link set lo up`)"), "{said}");
 }
 
 #[test]

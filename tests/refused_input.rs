@@ -32,12 +32,15 @@ fn assert_refused(words: &[impl AsRef<OsStr> + std::fmt::Debug], code: i32, expe
 
 #[test]
 fn wrong_values_are_explained() {
-    let cases: [(&[&str], &[&str]); 21] = [
+    let cases: [(&[&str], &[&str]); 24] = [
         (&["nosuch"], &["nosuch", "--help"]),
         (&["check", "nosuch"], &["nosuch", "paxos"]),
         (&["check", "paxos", "--seeds"], &["--seeds", "see --help"]),
         (&["completions", "tcsh"], &["tcsh", "bash", "fish"]),
         (&["sim", "--workload", "paxos", "--seeds", "x"], &["'x'", "use a whole number"]),
+        (&["sim", "--workload", "paxos", "--seeds", "0"], &["--seeds", "1.."]),
+        (&["fault", "--program", "", "rail0", "down"], &["--program", "a value is required"]),
+        (&["watch", "--program", ""], &["--program", "a value is required"]),
         (&["fault", "--pid", "x", "rail0", "down"], &["--pid", "use a whole number"]),
         (&["fault", "--all", "rail0", "explode"], &["explode", "link-down@6:40"]),
         (&["fault", "--all"], &["the fault is missing", "rail0 down"]),
@@ -83,7 +86,7 @@ fn files_that_cannot_be_used_are_explained() {
     fs::write(&existing, "text").expect("written");
     let path = |path: &PathBuf| path.to_str().expect("UTF-8").to_owned();
     let (directory, existing) = (path(&dir.path().to_path_buf()), path(&existing));
-    let cases: [(&[&str], &[&str]); 14] = [
+    let cases: [(&[&str], &[&str]); 15] = [
         (
             &["decode", "/nonexistent"],
             &["cannot open /nonexistent", "give the path of a capture", "No such file"],
@@ -92,6 +95,10 @@ fn files_that_cannot_be_used_are_explained() {
         (&["decode", &existing], &["not a pcap or pcapng file"]),
         (
             &["demo", "--report", "/nonexistent/a.html"],
+            &["cannot write /nonexistent/a.html", "directory that exists"],
+        ),
+        (
+            &["bench", "varuna", "--report", "/nonexistent/a.html"],
             &["cannot write /nonexistent/a.html", "directory that exists"],
         ),
         (&["demo", "--pcap", "/proc/a"], &["cannot create the directory /proc/a", "choose another"]),

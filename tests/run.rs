@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Sender, channel};
@@ -139,7 +140,7 @@ fn non_executable_program_is_named() {
     let file = scene.file("data", b"", 0o644);
     refused(&mut scene.run(&[file.to_str().unwrap()]), 126, "data is not executable; chmod +x it");
     refused(scene.run(&["data"]).env("PATH", scene.0.path()), 126, "data is not executable");
-    refused(&mut scene.run(&["/tmp"]), 126, "/tmp is not executable");
+    refused(&mut scene.run(&["/tmp"]), 126, "/tmp is a directory; give the path of a program");
 }
 
 #[test]
@@ -383,6 +384,32 @@ fn faults_reach_running_programs() {
     refused(&mut scene.mitra(&["fault", "--all", "rail0 up"]), 1, none);
     let output = fault(&["--list"]);
     assert_eq!((output.status.code(), output.stdout), (Some(0), vec![]));
+}
+
+/// A process that was killed leaves its socket. Its ID may be that of another process by now, so only the refused connection shows its end.
+#[test]
+fn socket_without_a_listener_is_no_process() {
+    let scene = Scene::new();
+    let dir = scene.path("mitra");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
+    let socket = dir.join(format!("{}.sock", std::process::id()));
+    let leave_socket = || drop(UnixListener::bind(&socket).unwrap());
+    let none = "none of your programs has Mitra's device open; start one with `mitra run`\n";
+
+    for (args, code, stdout) in [
+        (&["fault", "--list"][..], 0, ""),
+        (&["fault", "--all", "rail0 up"], 1, ""),
+        (&["watch", "--once"], 1, ""),
+        (&["watch", "--once", "--json"], 1, "{\"processes\":[]}\n"),
+    ] {
+        leave_socket();
+        let output = scene.mitra(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+        assert_eq!(String::from_utf8(output.stdout.clone()).unwrap(), stdout, "{args:?}");
+        assert!(stderr(&output).ends_with(none), "{args:?}: {}", stderr(&output));
+        assert!(!socket.exists(), "{args:?}: the socket is removed");
+    }
 }
 
 #[test]

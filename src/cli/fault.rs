@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::ensure;
-use mitra_control::{ControlledProcess, DeviceStatus, Request, Response, list_processes};
+use clap::builder::NonEmptyStringValueParser;
+use mitra_control::{ControlledProcess, DeviceStatus, Request, RequestError, Response, list_processes};
 use mitra_control::{FaultScript, Settings, run_dir};
 use serde::Serialize;
 
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pid: Vec<u32>,
     /// Inject the fault into the processes that run this program, given by its file name: ib_write_bw, mitra
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     program: Option<String>,
     /// Inject the fault into all processes
     #[arg(long, conflicts_with_all = ["pid", "program"])]
@@ -94,7 +95,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let processes = list_processes(&dir)?
         .into_iter()
         .filter(|process| is_selected(process, &args.pid, args.program.as_deref()));
-    let report = Report { processes: processes.map(|process| request_from(&process, &request)).collect() };
+    let report =
+        Report { processes: processes.filter_map(|process| request_from(&process, &request)).collect() };
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
@@ -104,10 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     if report.processes.is_empty() {
-        complain(format_args!(
-            "{} has Mitra's device open; start one with `mitra run`, and list them with `mitra fault --list`",
-            subject(args.program.as_deref(), &args.pid)
-        ));
+        complain(no_process(args.program.as_deref(), &args.pid));
     }
     if !args.list && !selects {
         complain(
@@ -132,19 +131,22 @@ fn runs(process: &ControlledProcess, name: &str) -> bool {
     Path::new(path).file_name().is_some_and(|file| file == name)
 }
 
-/// Returns the subject of the message that there is no such process.
-pub(crate) fn subject(program: Option<&str>, pids: &[u32]) -> String {
-    match (program, pids) {
-        (Some(program), _) => format!("no process of yours that runs {program}"),
-        (None, []) => "none of your programs".to_owned(),
+/// Returns the message that there is no process that these process IDs and this program name select.
+pub(crate) fn no_process(program: Option<&str>, pids: &[u32]) -> String {
+    const LIST: &str = ", or list those that have with `mitra fault --list`";
+    let (subject, way_out) = match (program, pids) {
+        (None, []) => ("none of your programs".to_owned(), ""),
+        (Some(program), _) => (format!("no process of yours that runs {program}"), LIST),
         (None, pids) => {
             let pids: Vec<_> = pids.iter().map(u32::to_string).collect();
-            format!("no process {} of yours", pids.join(", "))
+            (format!("no process {} of yours", pids.join(", ")), LIST)
         }
-    }
+    };
+    format!("{subject} has Mitra's device open; start one with `mitra run`{way_out}")
 }
 
-fn request_from(process: &ControlledProcess, request: &Request) -> ProcessResult {
+/// Sends a request to a process. Returns `None` if the process has ended.
+fn request_from(process: &ControlledProcess, request: &Request) -> Option<ProcessResult> {
     let outcome = match process.request(request) {
         Ok(Response::Done) => RequestOutcome::Done {},
         Ok(Response::Status { program, device, .. }) => RequestOutcome::Status { program, device },
@@ -152,9 +154,10 @@ fn request_from(process: &ControlledProcess, request: &Request) -> ProcessResult
         Ok(Response::Snapshot { .. }) => {
             RequestOutcome::Failed { error: "it sent another response".to_owned() }
         }
+        Err(RequestError::ProcessEnded(_)) => return None,
         Err(error) => RequestOutcome::Failed { error: error.to_string() },
     };
-    ProcessResult { pid: process.pid, outcome }
+    Some(ProcessResult { pid: process.pid, outcome })
 }
 
 fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "workload")]
     list: bool,
     /// Number of seeds
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// First seed
     #[arg(long, default_value_t = 0)]

@@ -10,6 +10,7 @@ mod failover;
 mod failover_trial;
 mod interleave;
 mod latency;
+mod output_file;
 mod programs;
 mod report;
 mod resident_memory;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use bench_qp::Op;
 use endpoint::NicPlacement;
+pub use output_file::OutputFile;
 
 /// The role of the second process on the command line of `mitra peer`.
 pub const PEER_ROLE: &str = "bench";

@@ -25,6 +25,16 @@ const MAX_AGE: Duration = Duration::from_millis(100);
 /// The pause after an error of `accept`, for example because the process has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Adds the address and the way out to an error of `bind(2)`.
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> io::Error {
+    let way_out = match error.kind() {
+        ErrorKind::AddrNotAvailable => "choose an address of this machine",
+        ErrorKind::PermissionDenied => "choose a port above 1023, or 0 for a free one",
+        _ => "choose another port, or 0 for a free one",
+    };
+    io::Error::new(error.kind(), format!("cannot listen at {address}: {error}; {way_out}"))
+}
+
 /// A running endpoint. Dropping it stops its thread. After a fork, dropping it in the child does nothing.
 #[derive(Debug)]
 pub struct MetricsServer {
@@ -41,12 +51,13 @@ impl MetricsServer {
     /// The endpoint has no access control. An address other than a loopback address shows the metrics to everybody who reaches it.
     ///
     /// # Errors
-    /// The address is in use or is not one of this machine, or the thread cannot be created.
+    /// The address is in use, is not one of this machine, or may not be used by this user; the error names the address and what to choose
+    /// instead. Or the thread cannot be created.
     pub fn start(
         address: SocketAddr,
         snapshot: impl FnMut() -> Snapshot + Send + 'static,
     ) -> io::Result<MetricsServer> {
-        let listener = TcpListener::bind(address)?;
+        let listener = TcpListener::bind(address).map_err(|error| cannot_listen(address, &error))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (stop_signal, stop_requested) = UnixStream::pair()?;

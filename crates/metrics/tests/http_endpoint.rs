@@ -161,4 +161,14 @@ fn address_in_use_is_an_error() {
     let error =
         MetricsServer::start(server.address(), sample_snapshot::snapshot).expect_err("the port is in use");
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    let text = error.to_string();
+    assert!(text.contains(&server.address().to_string()) && text.contains("choose another port"), "{text}");
+}
+
+#[test]
+fn foreign_address_is_an_error() {
+    let foreign = SocketAddr::from(([192, 0, 2, 1], 0));
+    let error = MetricsServer::start(foreign, sample_snapshot::snapshot).expect_err("the address is foreign");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrNotAvailable);
+    assert!(error.to_string().contains("choose an address of this machine"), "{error}");
 }

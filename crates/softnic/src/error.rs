@@ -11,12 +11,12 @@ use mitra_wire::ROCE_PORT;
 #[non_exhaustive]
 pub enum OpenError {
     /// No interface of this machine has the address.
-    #[error("{address} is not an address of this machine; use one in 127.0.0.0/8, or one of: {local}")]
+    #[error("{address} is not an address of this machine; {way_out}")]
     AddressNotLocal {
         /// The configured address.
         address: IpAddr,
-        /// The usable addresses of this machine, separated by commas.
-        local: String,
+        /// The usable addresses of this machine, or how the loopback interface gets its addresses.
+        way_out: String,
     },
     /// Another socket is bound to the RoCE port of the address.
     #[error(

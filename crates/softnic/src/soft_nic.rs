@@ -21,7 +21,7 @@ use crate::engine::{Driver, Engine};
 use crate::error::{OpenError, WithOperation};
 use crate::fault_injection::RailFaults;
 use crate::held_ports::{self, HeldPort};
-use crate::interfaces::{interface_of, usable_addresses};
+use crate::interfaces::{interface_of, not_local};
 use crate::progress_thread::SharedNic;
 use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::udp_socket::RoceSocket;
@@ -267,7 +267,7 @@ impl From<NoHostAccess> for PostError {
 fn port_mtu(ip: IpAddr, bound: Option<Mtu>) -> Result<Mtu, OpenError> {
     let interface = interface_of(ip).with_operation("listing the interfaces")?;
     let Some(interface) = interface else {
-        return Err(OpenError::AddressNotLocal { address: ip, local: usable_addresses() });
+        return Err(not_local(ip));
     };
     let largest = Mtu::for_interface(interface.mtu, ip.is_ipv6())
         .ok_or(OpenError::MtuTooSmall { interface: interface.name, mtu: interface.mtu })?;

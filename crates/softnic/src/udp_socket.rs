@@ -16,7 +16,7 @@ use socket2::{Domain, Protocol, Type};
 
 use crate::error::{OpenError, WithOperation};
 use crate::gro_policy::GroPolicy;
-use crate::interfaces::{check_usable, interface_index, usable_addresses};
+use crate::interfaces::{check_usable, interface_index, not_local};
 use crate::roce_port_users::describe_process_using;
 
 /// The largest payload of a UDP datagram, or of a GSO run, in bytes.
@@ -373,7 +373,7 @@ fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
     match socket.bind(&to.into()) {
         Ok(()) => Ok(socket),
         Err(e) => Err(match e.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EADDRNOTAVAIL) => OpenError::AddressNotLocal { address, local: usable_addresses() },
+            Some(Errno::EADDRNOTAVAIL) => not_local(address),
             Some(Errno::EADDRINUSE) => {
                 OpenError::PortTaken { address, owner: describe_process_using(address) }
             }

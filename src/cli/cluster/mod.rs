@@ -111,9 +111,7 @@ fn serve_metrics(
     MetricsAddress(address): MetricsAddress,
     mut device: ControlledNics,
 ) -> anyhow::Result<MetricsServer> {
-    let server = MetricsServer::start(address, move || device.snapshot()).with_context(|| {
-        format!("--metrics: cannot listen at {address}; choose another port, or 0 for a free one")
-    })?;
+    let server = MetricsServer::start(address, move || device.snapshot()).context("--metrics")?;
     complain(format_args!("the metrics are at http://{}/metrics", server.address()));
     Ok(server)
 }

@@ -225,14 +225,16 @@ fn verdict(runs: &[PolicyRun], policies: &[(String, PolicySummary)]) -> Verdict 
         if untriggered > 0 {
             let fault = run.rounds[0].fault.trigger;
             failures.push(format!(
-                "{name}: the rail did not fail in {untriggered} rounds, so they show nothing (does {fault} come after the last packet?)"
+                "{name}: the rail did not fail in {untriggered} of {} rounds, so they show nothing (does {fault} come after the last packet?)",
+                run.rounds.len()
             ));
         }
         let undetected =
             run.rounds.iter().filter(|r| r.fault_at().is_some() && r.client.failover.is_none()).count();
         if undetected > 0 && name != "none" {
             failures.push(format!(
-                "{name}: all operations completed in {undetected} rounds before the failure was detected (try more --ops)"
+                "{name}: all operations completed in {undetected} of {} rounds before the failure was detected (try more --ops)",
+                run.rounds.len()
             ));
         }
         let t = summary.totals;

@@ -14,13 +14,13 @@ mod server;
 mod text;
 mod workload;
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context;
+use mitra_bench::OutputFile;
 use mitra_peer_process::PeerConnection;
 use mitra_transport::fault::{Failure, ScriptError, Trigger};
 use nix::sys::signal::{SigSet, Signal};
@@ -97,13 +97,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::create_dir_all(dir)
             .with_context(|| format!("cannot create the directory {}; choose another one", dir.display()))?;
     }
-    // The file is created before the run, so that the command fails early if the path cannot be written.
-    let mut report = None;
-    if let Some(path) = &args.report {
-        report = Some(File::create(path).with_context(|| {
-            format!("cannot write {}; choose a file in a directory that exists", path.display())
-        })?);
-    }
+    // The path is checked before the run, so that the command fails early.
+    let report = args.report.clone().map(OutputFile::new).transpose()?;
     let began = Instant::now();
     let progress = Progress::new(settings.policies.len() * settings.rounds, settings.ops);
     let result = coordinator::run_policies(&settings, &progress);
@@ -116,9 +111,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         result => result?,
     };
     let summary = Summary::new(&settings, &runs, began.elapsed().as_millis() as u64);
-    if let Some(file) = &mut report {
-        file.write_all(report::page(&summary, &runs)?.as_bytes()).context("cannot write the report")?;
-    }
+    // The result is printed even if the report cannot be written.
+    let written = report.map_or(Ok(()), |file| file.write(&report::page(&summary, &runs)?));
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &summary).map_err(io::Error::from)?;
@@ -130,6 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         text::print(&mut out, &summary, &runs)?;
     }
     out.flush()?;
+    written?;
     Ok(if summary.verdict.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -105,7 +105,7 @@ fn look_up(name: &OsStr) -> Result<PathBuf, RunError> {
         let path = PathBuf::from(name);
         return match executable(&path) {
             Some(true) => Ok(path),
-            Some(false) => Err(cannot_run(format!("{} is not executable; chmod +x it", path.display()))),
+            Some(false) => Err(not_executable(&path)),
             None => Err(missing(format!("there is no program {}; check its path", path.display()))),
         };
     }
@@ -120,13 +120,21 @@ fn look_up(name: &OsStr) -> Result<PathBuf, RunError> {
     }
     let name = name.display();
     Err(match refused {
-        Some(path) => cannot_run(format!("{} is not executable; chmod +x it", path.display())),
+        Some(path) => not_executable(&path),
         None => missing(format!("there is no program \"{name}\" on the PATH; install it, or give its path")),
     })
 }
 
 fn missing(reason: String) -> RunError {
     RunError { code: NO_SUCH_PROGRAM, reason }
+}
+
+fn not_executable(path: &Path) -> RunError {
+    let path_text = path.display();
+    cannot_run(match path.is_dir() {
+        true => format!("{path_text} is a directory; give the path of a program"),
+        false => format!("{path_text} is not executable; chmod +x it"),
+    })
 }
 
 /// Returns whether a file is executable, or `None` if it does not exist.

@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use askama::Template;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use mitra_bench::OutputFile;
 use mitra_topology::edge_list::{self, MAX_BYTES};
 use mitra_topology::{Graph, Stage, Suggestion, generators, suggest};
 
@@ -73,8 +74,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.svg.is_some() && !drawing::is_drawable(&graph) {
         bail!("--svg draws at most {}; omit it", drawing::DRAWING_LIMITS);
     }
-    // The files are created before the computation, so that the command fails early if a path cannot be written.
-    let [write, svg, report] = [create(&args.write)?, create(&args.svg)?, create(&args.report)?];
+    // The paths are checked before the computation, so that the command fails early.
+    let [write, svg, report] =
+        [output_file(&args.write)?, output_file(&args.svg)?, output_file(&args.report)?];
     let on_stage = |stage| progress.stage(stage);
     let measures = match &suggestion {
         Some(suggestion) => suggestion.measures(args.seed, &on_stage),
@@ -83,13 +85,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     drop(progress);
     let summary = Summary::new(&graph, &measures, suggestion.as_ref());
     if let Some(file) = write {
-        save(file, &edge_list::format(&graph))?;
+        file.write(&edge_list::format(&graph))?;
     }
     if let Some(file) = svg {
-        save(file, &Drawing::new(&graph, &measures).render().context("cannot render the drawing")?)?;
+        file.write(&Drawing::new(&graph, &measures).render().context("cannot render the drawing")?)?;
     }
     if let Some(file) = report {
-        save(file, &report::page(&name, &graph, &measures, &summary)?)?;
+        file.write(&report::page(&name, &graph, &measures, &summary)?)?;
     }
     let mut out = io::stdout().lock();
     if args.json {
@@ -141,17 +143,9 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Creates an output file and returns it with its path.
-fn create(path: &Option<PathBuf>) -> anyhow::Result<Option<(&Path, File)>> {
-    let Some(path) = path else { return Ok(None) };
-    let file = File::create(path).with_context(|| {
-        format!("cannot write {}; choose a file in a directory that exists", path.display())
-    })?;
-    Ok(Some((path, file)))
-}
-
-fn save((path, mut file): (&Path, File), text: &str) -> anyhow::Result<()> {
-    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+/// Checks that a file can be written, if its path is given.
+fn output_file(path: &Option<PathBuf>) -> anyhow::Result<Option<OutputFile>> {
+    path.clone().map(OutputFile::new).transpose()
 }
 
 /// A spinner on standard error that shows the current step. It is hidden if standard error is not a terminal.

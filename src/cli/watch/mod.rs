@@ -9,12 +9,13 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::builder::NonEmptyStringValueParser;
 use console::Term;
 use mitra_control::{ControlledProcess, Settings, list_processes, run_dir};
 use serde::Serialize;
 
 use super::complain;
-use super::fault::{is_selected, subject};
+use super::fault::{is_selected, no_process};
 use observation::{Observation, observe};
 use view::Size;
 use vqp_table::Order;
@@ -37,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pid: Vec<u32>,
     /// Show the processes that run this program, given by its file name: ib_write_bw, mitra
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     program: Option<String>,
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
@@ -71,22 +72,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         processes.retain(|process| is_selected(process, &args.pid, args.program.as_deref()));
         Ok(processes)
     };
-    let mut processes = selected()?;
-    if processes.is_empty() {
-        if args.json && args.once {
-            print(args, &[], &[], Duration::ZERO)?;
-        }
-        complain(format_args!(
-            "{} has Mitra's device open; start one with `mitra run`, and list them with `mitra fault --list`",
-            subject(args.program.as_deref(), &args.pid)
-        ));
-        return Ok(ExitCode::FAILURE);
-    }
-    let (mut before, mut looked_at) = (Vec::new(), Instant::now());
+    let (mut before, mut looked_at): (Vec<Observation>, _) = (Vec::new(), Instant::now());
     loop {
         let now = Instant::now();
         let elapsed = now - std::mem::replace(&mut looked_at, now);
-        let observations: Vec<Observation> = processes.iter().filter_map(observe).collect();
+        let observations: Vec<Observation> = selected()?.iter().filter_map(observe).collect();
+        if observations.is_empty() && before.is_empty() {
+            if args.json && args.once {
+                print(args, &[], &[], Duration::ZERO)?;
+            }
+            complain(no_process(args.program.as_deref(), &args.pid));
+            return Ok(ExitCode::FAILURE);
+        }
         if observations.is_empty() {
             if is_live(args) {
                 println!(); // the cursor is at the end of the last line
@@ -101,7 +98,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         before = observations;
         thread::sleep(args.interval.saturating_sub(now.elapsed()));
-        processes = selected()?;
     }
 }
 

@@ -9,15 +9,13 @@ mod plot;
 mod timeline;
 mod trials;
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::ValueEnum;
 
-use super::Common;
 use super::report::{Machine, Report, Row};
+use super::{Common, OutputFile};
 
 pub(crate) use many_vqps::{Setup as ManyVqpsSetup, peer as many_vqps_peer};
 
@@ -93,6 +91,8 @@ enum Section {
 const MESSAGE_BYTES: usize = 4096;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // The path is checked before the measurement, so that the command fails early.
+    let page_file = args.report.clone().map(OutputFile::new).transpose()?;
     let machine = Machine::detect();
     let (mut rows, mut notes, mut violations): (Vec<Row>, _, u64) = (Vec::new(), machine.warnings(), 0);
     for section in &args.only {
@@ -122,10 +122,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "nics": "software NICs of two processes, loopback", "rails": 2,
     });
     let report = Report { name: "varuna", unit: "us", machine, settings, rows, claims, notes };
-    if let Some(path) = &args.report {
-        let page = page::render(&report)?;
-        fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    // The figures are printed even if the page cannot be written.
+    let written = page_file.map_or(Ok(()), |file| file.write(&page::render(&report)?));
     report.print(args.common.json)?;
+    written?;
     Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

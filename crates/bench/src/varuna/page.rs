@@ -15,7 +15,9 @@ struct Page<'a> {
     claims: Vec<ClaimLine<'a>>,
     plots: Vec<Plot>,
     rows: Vec<[String; 7]>,
-    notes: &'a [String],
+    /// What makes the figures of this machine unreliable. It stands above them.
+    warnings: Vec<String>,
+    notes: Vec<&'a String>,
     version: &'static str,
 }
 
@@ -30,6 +32,7 @@ struct ClaimLine<'a> {
 /// Fails if the template does.
 pub(super) fn render(report: &Report) -> anyhow::Result<String> {
     let machine = &report.machine;
+    let warnings = machine.warnings();
     let page = Page {
         machine: format!(
             "{}, {} CPUs, Linux {}, load {:.1}",
@@ -43,7 +46,8 @@ pub(super) fn render(report: &Report) -> anyhow::Result<String> {
             .collect(),
         plots: plots(&report.rows),
         rows: report.rows.iter().map(Row::cells).collect(),
-        notes: &report.notes,
+        notes: report.notes.iter().filter(|note| !warnings.contains(note)).collect(),
+        warnings,
         version: env!("CARGO_PKG_VERSION"),
     };
     page.render().context("cannot render the report")
@@ -91,7 +95,9 @@ fn overhead(rows: &[Row], measure: &str, title: &str) -> Option<Plot> {
         let percent = (row.ratio.unwrap_or(1.0) - 1.0) * 100.0;
         groups.last_mut().map(|(_, values)| values.push(percent))?;
     }
-    let caption = "Medians over the rounds of one run, in percent. aa is a second bare queue pair: its distance from 0 is the noise.";
+    let caption = "Medians over the rounds of one run, in percent. aa is a second bare queue pair: its distance from 0 is the noise. none is a \
+                   vQP with policy none, psn one with policy exact, log one with a completion log too, log4 one whose log has an entry for \
+                   every fourth WRITE.";
     (!groups.is_empty()).then(|| Plot::bars((title, caption), "%", &EVIDENCE, &groups, Arrangement::Beside))
 }
 

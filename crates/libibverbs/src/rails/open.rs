@@ -124,7 +124,7 @@ fn start_metrics(address: SocketAddr, rails: &Arc<RailSet>) {
             let _ = rails.metrics.set(server); // the cell is empty, because `open_rails` created the `RailSet`
         }
         Err(error) => {
-            tracing::warn!("no metrics at {address}: {error}; choose another port, or 0 for a free one");
+            tracing::warn!("there are no metrics: {error}");
         }
     }
 }
