@@ -1,6 +1,7 @@
-//! [`SoftNic`] and its implementation of [`Provider`].
+//! [`SoftNic`]: opening and closing a NIC, and its lock. Its verbs are in `soft_nic/verbs.rs`.
 
-use core::time::Duration;
+mod verbs;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,32 +9,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use mitra_os_util::event_queue::EventQueue;
-use mitra_transport::{IpPath, NicConfig};
-use mitra_verbs::{
-    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId,
-    Mtu, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus, Qpn, RecvWr,
-    Result, SavedResult, SendWr, SrqId, Srqn, Time, Wc, WindowType, XrcdId,
-};
+use mitra_transport::NicConfig;
+use mitra_verbs::{AsyncEvent, DeviceAttr, Error, Gid, Mtu, PostError, Result, Time};
 
 use crate::capture::Capture;
-use crate::completion_channel::{MAX_EVENTS, SoftCompletionChannel};
-use crate::engine::{Driver, Engine};
+use crate::completion_channel::MAX_EVENTS;
+use crate::engine::Engine;
 use crate::error::{OpenError, WithOperation};
 use crate::fault_injection::RailFaults;
 use crate::held_ports::{self, HeldPort};
 use crate::interfaces::{interface_of, not_local};
 use crate::progress_thread::SharedNic;
-use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::udp_socket::RoceSocket;
 use crate::{Config, clock};
 
 /// The largest send window is the size of the receive buffer divided by this. The kernel charges a datagram outside a `UDP_GRO`
 /// run with twice its length, and several senders share the buffer.
 const SEND_WINDOW_DIVISOR: usize = 4;
-
-/// A poll does not drive the NIC if a poll of another completion queue has driven it within this time. A caller that polls several
-/// queues in turn then drives the NIC once per turn.
-const MIN_DRIVE_INTERVAL: Duration = Duration::from_micros(1);
 
 /// A software NIC: one address with its RoCE port, and one lock.
 ///
@@ -160,7 +152,7 @@ impl SoftNic {
         Ok(())
     }
 
-    /// Returns a descriptor that is readable while [`Provider::poll_async_event`] has an event.
+    /// Returns a descriptor that is readable while [`Provider::poll_async_event`](mitra_verbs::Provider::poll_async_event) has an event.
     pub fn async_event_fd(&self) -> BorrowedFd<'_> {
         self.async_events.as_fd()
     }
@@ -198,20 +190,6 @@ impl SoftNic {
         engine.flush_call(now);
         self.shared.wake_if_due(&mut engine);
         result
-    }
-
-    /// Posts send requests. If the application waits for data in memory, sends pending ACKs together with the requests.
-    fn post_sends(
-        &self,
-        post: impl FnOnce(&mut mitra_transport::Nic, Time) -> Result<(), PostError>,
-    ) -> Result<(), PostError> {
-        self.host_call(|engine, now| {
-            post(&mut engine.nic, now)?;
-            if engine.lease.is_denied(now) {
-                engine.nic.flush_acks();
-            }
-            Ok(())
-        })
     }
 
     #[cfg(test)]
@@ -272,283 +250,6 @@ fn port_mtu(ip: IpAddr, bound: Option<Mtu>) -> Result<Mtu, OpenError> {
     let largest = Mtu::for_interface(interface.mtu, ip.is_ipv6())
         .ok_or(OpenError::MtuTooSmall { interface: interface.name, mtu: interface.mtu })?;
     Ok(bound.map_or(largest, |bound| bound.min(largest)))
-}
-
-impl Provider for SoftNic {
-    fn attr(&self) -> &DeviceAttr {
-        &self.attr
-    }
-
-    fn now(&self) -> Time {
-        clock::now()
-    }
-
-    fn random_u64(&self) -> Result<u64> {
-        getrandom::u64().map_err(|e| Error::System {
-            operation: "reading the system's random source",
-            message: e.to_string(),
-        })
-    }
-
-    fn query_port(&self) -> Result<PortAttr> {
-        self.host_call(|engine, _| Ok(engine.nic.query_port()))
-    }
-
-    fn counters(&self) -> Vec<Counter> {
-        self.shared.lock().map(|engine| engine.counters()).unwrap_or_default()
-    }
-
-    fn port_refusals(&self, destination: Gid) -> u64 {
-        self.shared.lock().map(|engine| engine.port_refusals.of(destination)).unwrap_or(0)
-    }
-
-    fn poll_async_event(&self) -> Option<AsyncEvent> {
-        self.async_events.pop()
-    }
-
-    fn async_event_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.async_events.as_fd())
-    }
-
-    fn alloc_pd(&self) -> Result<PdId> {
-        self.host_call(|engine, _| engine.nic.alloc_pd())
-    }
-
-    fn dealloc_pd(&self, pd: PdId) -> Result<()> {
-        self.host_call(|engine, _| engine.nic.dealloc_pd(pd))
-    }
-
-    fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
-        self.host_call(|engine, now| {
-            let (addr, len) = (memory.addr(), memory.len() as u64);
-            let region = engine.memory.insert(memory);
-            let mr = engine.nic.reg_mr(now, pd, region, addr, len, access);
-            if mr.is_err() {
-                engine.memory.remove(region);
-            }
-            mr
-        })
-    }
-
-    fn dereg_mr(&self, mr: MrId) -> Result<()> {
-        self.host_call(|engine, now| {
-            let region = engine.nic.dereg_mr(now, mr)?;
-            engine.memory.remove(region);
-            Ok(())
-        })
-    }
-
-    fn rereg_mr(&self, mr: MrId, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
-        self.host_call(|engine, _| {
-            let (addr, len) = (memory.addr(), memory.len() as u64);
-            let region = engine.memory.insert(memory);
-            let (mr, unused) = match engine.nic.rereg_mr(mr, pd, region, addr, len, access) {
-                Ok((mr, earlier)) => (Ok(mr), earlier),
-                Err(error) => (Err(error), region),
-            };
-            engine.memory.remove(unused);
-            mr
-        })
-    }
-
-    fn alloc_mw(&self, pd: PdId, window_type: WindowType) -> Result<Mw> {
-        self.host_call(|engine, now| engine.nic.alloc_mw(now, pd, window_type))
-    }
-
-    fn dealloc_mw(&self, mw: MwId) -> Result<()> {
-        self.host_call(|engine, now| engine.nic.dealloc_mw(now, mw))
-    }
-
-    fn create_ah(&self, pd: PdId, destination: Gid) -> Result<AhId> {
-        self.host_call(|engine, _| engine.nic.create_ah(pd, destination))
-    }
-
-    fn create_ah_with_traffic_class(&self, pd: PdId, destination: Gid, traffic_class: u8) -> Result<AhId> {
-        let path = IpPath { address: destination, traffic_class };
-        self.host_call(|engine, _| engine.nic.create_ah(pd, path))
-    }
-
-    fn destroy_ah(&self, ah: AhId) -> Result<()> {
-        self.host_call(|engine, _| engine.nic.destroy_ah(ah))
-    }
-
-    fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
-        self.host_call(|engine, _| {
-            let channel = SoftCompletionChannel::new()
-                .map_err(|e| Error::System { operation: "creating an eventfd", message: e.to_string() })?;
-            let channel = Arc::new(channel);
-            engine.completion_queues.add_channel(&channel);
-            Ok(channel as Arc<dyn CompletionChannel>)
-        })
-    }
-
-    fn create_cq(&self, depth: u32, channel: Option<&Arc<dyn CompletionChannel>>) -> Result<CqId> {
-        self.host_call(|engine, _| {
-            let channel =
-                channel.map(|channel| engine.completion_queues.find_channel(channel)).transpose()?;
-            let cq = engine.nic.create_cq(depth)?;
-            engine.completion_queues.add(cq, channel);
-            Ok(cq)
-        })
-    }
-
-    fn resize_cq(&self, cq: CqId, depth: u32) -> Result<()> {
-        self.host_call(|engine, _| {
-            let written = engine.completion_queues.written(cq);
-            engine.nic.resize_cq(cq, depth, written)
-        })
-    }
-
-    fn destroy_cq(&self, cq: CqId) -> Result<()> {
-        self.host_call(|engine, _| {
-            engine.nic.destroy_cq(cq)?;
-            engine.completion_queues.remove(cq);
-            Ok(())
-        })
-    }
-
-    fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        let mut engine = self.shared.lock()?;
-        let count = engine.poll_cq(cq, max, out)?;
-        if count > 0 || max == 0 {
-            engine.lease.record_poll();
-            return Ok(count);
-        }
-        if engine.host_access().is_err() {
-            return Ok(0);
-        }
-        let now = clock::now();
-        if engine.last_poll_drive.is_some_and(|(other, at)| other != cq && now - at < MIN_DRIVE_INTERVAL) {
-            engine.completion_queues.record_empty_poll(cq);
-            engine.lease.record_poll();
-            return Ok(0);
-        }
-        engine.last_poll_drive = Some((cq, now));
-        engine.last_host_call = now;
-        engine.poller = Some(ThreadCpuClock::current());
-        engine.drive(now, Driver::Poller);
-        let count = engine.poll_cq(cq, max, out)?;
-        if count == 0 {
-            engine.completion_queues.record_empty_poll(cq);
-        }
-        if !engine.completion_queues.has_sleepers() && engine.lease.record_drive(now) {
-            // The progress thread sleeps on the socket, and must sleep on a timer from now on.
-            self.shared.wake();
-        }
-        self.shared.wake_if_due(&mut engine);
-        Ok(count)
-    }
-
-    fn req_notify_cq(&self, cq: CqId, solicited_only: bool) -> Result<()> {
-        self.host_call(|engine, _| {
-            engine.nic.req_notify_cq(cq, solicited_only)?;
-            if engine.completion_queues.arm(cq) && engine.lease.release() {
-                self.shared.wake();
-            }
-            Ok(())
-        })
-    }
-
-    fn create_srq(&self, pd: PdId, depth: u32) -> Result<SrqId> {
-        self.host_call(|engine, _| engine.nic.create_srq(pd, depth))
-    }
-
-    fn alloc_xrcd(&self) -> Result<XrcdId> {
-        self.host_call(|engine, _| engine.nic.alloc_xrcd())
-    }
-
-    fn dealloc_xrcd(&self, xrcd: XrcdId) -> Result<()> {
-        self.host_call(|engine, _| engine.nic.dealloc_xrcd(xrcd))
-    }
-
-    fn create_xrc_srq(&self, pd: PdId, xrcd: XrcdId, cq: CqId, depth: u32) -> Result<SrqId> {
-        self.host_call(|engine, _| engine.nic.create_xrc_srq(pd, xrcd, cq, depth))
-    }
-
-    fn srq_number(&self, srq: SrqId) -> Result<Srqn> {
-        self.host_call(|engine, _| engine.nic.srq_number(srq))
-    }
-
-    fn arm_srq(&self, srq: SrqId, limit: u32) -> Result<()> {
-        self.host_call(|engine, _| engine.nic.arm_srq(srq, limit))
-    }
-
-    fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()> {
-        self.host_call(|engine, _| engine.nic.resize_srq(srq, depth))
-    }
-
-    fn destroy_srq(&self, srq: SrqId) -> Result<()> {
-        self.host_call(|engine, _| engine.nic.destroy_srq(srq))
-    }
-
-    fn post_srq_recv(&self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError> {
-        self.host_call(|engine, _| engine.nic.post_srq_recv(srq, wrs))
-    }
-
-    fn create_qp(&self, init: &QpInitAttr) -> Result<Qpn> {
-        self.host_call(|engine, now| engine.nic.create_qp(now, init))
-    }
-
-    fn modify_qp(&self, qp: Qpn, attr: &QpAttr) -> Result<()> {
-        self.host_call(|engine, now| {
-            if matches!(attr.state, Some(QpState::Err | QpState::Reset)) {
-                engine.flush_acks(now);
-            }
-            engine.nic.modify_qp(now, qp, attr)?;
-            if attr.state == Some(QpState::Err) {
-                engine.fence();
-            }
-            Ok(())
-        })
-    }
-
-    fn attach_mcast(&self, qp: Qpn, group: Gid, own: bool) -> Result<()> {
-        self.host_call(|engine, _| engine.attach_mcast(qp, group, own))?;
-        // The progress thread must add the group's socket to those it sleeps on.
-        self.shared.wake();
-        Ok(())
-    }
-
-    fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()> {
-        self.host_call(|engine, _| engine.detach_mcast(qp, group))?;
-        // The progress thread must release the group's socket.
-        self.shared.wake();
-        Ok(())
-    }
-
-    fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {
-        self.host_call(|engine, _| engine.nic.query_qp(qp))
-    }
-
-    fn destroy_qp(&self, qp: Qpn) -> Result<()> {
-        self.host_call(|engine, now| {
-            engine.flush_acks(now);
-            engine.nic.destroy_qp(now, qp)
-        })
-    }
-
-    fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.post_sends(|nic, now| nic.post_send(now, qp, wrs))
-    }
-
-    fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.post_sends(|nic, now| nic.post_send_all(now, qp, wrs))
-    }
-
-    fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {
-        self.host_call(|engine, _| engine.nic.post_recv(qp, wrs))
-    }
-
-    fn saved_results(&self, qp: Qpn) -> Result<Vec<SavedResult>> {
-        self.host_call(|engine, _| engine.nic.saved_results(qp))
-    }
-
-    fn reset(&self) -> Result<()> {
-        if let Some(socket) = self.close(false) {
-            *self.held_port.lock().unwrap_or_else(PoisonError::into_inner) = Some(HeldPort::new(socket));
-        }
-        Ok(())
-    }
 }
 
 impl Drop for SoftNic {
