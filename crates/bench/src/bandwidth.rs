@@ -7,15 +7,15 @@ use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, request};
+use super::block_exchange::{Setup, end_blocks, run_block, serve_blocks};
 use super::endpoint::{
-    BlockTask, Endpoint, Layout, NicPlacement, Variant, check_pattern, fill_pattern, serve_until_stop,
-    signal_stop,
+    BlockTask, Endpoint, Layout, Variant, check_pattern, fill_pattern, serve_until_stop, signal_stop,
 };
 use super::interleave::{self, interleave_blocks};
 use super::report::{Machine, Report, Row, quantile};
 use super::stopwatch::Deadline;
 use super::udp_baseline::{StreamPlan, UdpBaseline};
-use super::{Common, PEER_ROLE, Task, progress, run_error};
+use super::{Common, PEER_ROLE, Task, progress};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
 /// Payload bytes per second: an RC queue pair against a UDP stream with GSO, a virtual queue pair against the RC queue
@@ -103,13 +103,6 @@ impl Block {
     }
 }
 
-/// The parameters of the second process.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Setup {
-    pub(crate) placement: NicPlacement,
-    pub(crate) half: usize,
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = Machine::detect();
     let half = args.size.iter().copied().max().unwrap_or(8) * args.window as usize;
@@ -137,7 +130,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     bar.finish_and_clear();
     let counters = endpoint.counters();
-    Measurement::finish(&mut peer)?;
+    end_blocks(&mut peer)?;
     peer.wait()?;
     let mut notes = machine.warnings();
     notes.push(
@@ -181,27 +174,15 @@ impl Measurement {
         self.number += 1;
         let Measurement { window, mtu, number } = *self;
         let block = Block { number, variant, op, len, messages, window, mtu };
-        peer.connection.send(&Some(block))?;
-        endpoint
-            .run(variant, &Client(&block), &mut peer.connection)
-            .and_then(|rate| Ok(peer.connection.receive::<()>().map(|()| rate)?))
-            .map_err(|error| run_error(peer, error))
-    }
-
-    /// Ends [`peer`] in the second process.
-    pub(crate) fn finish(peer: &mut PeerProcess) -> anyhow::Result<()> {
-        Ok(peer.connection.send(&None::<Block>)?)
+        run_block(endpoint, peer, variant, &block, &Client(&block))
     }
 }
 
 /// Runs the second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
-    let mut endpoint = Endpoint::open(&setup.placement, setup.half, connection)?;
-    while let Some(block) = connection.receive::<Option<Block>>()? {
-        endpoint.run(block.variant, &Server(&block), connection)?;
-        connection.send(&())?;
-    }
-    Ok(())
+    serve_blocks(setup, connection, |endpoint, block: &Block, connection| {
+        endpoint.run(block.variant, &Server(block), connection)
+    })
 }
 
 fn rate(bytes: u64, time: Duration) -> f64 {

@@ -8,15 +8,16 @@ use mitra_verbs::SendFlags;
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, request};
+use super::block_exchange::{Setup, end_blocks, run_block, serve_blocks};
 use super::endpoint::{
-    BlockTask, Endpoint, Layout, NicPlacement, Variant, check_pattern, fill_pattern, post_recv,
-    serve_until_stop, signal_stop,
+    BlockTask, Endpoint, Layout, Variant, check_pattern, fill_pattern, post_recv, serve_until_stop,
+    signal_stop,
 };
 use super::interleave::{self, interleave_blocks};
 use super::report::{Machine, Report};
 use super::stopwatch::{Deadline, Stopwatch, micros};
 use super::udp_baseline::UdpBaseline;
-use super::{Common, PEER_ROLE, Task, progress, run_error};
+use super::{Common, PEER_ROLE, Task, progress};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
 /// One-way latency: an RC queue pair against a UDP socket, a virtual queue pair against the RC queue pair
@@ -69,13 +70,6 @@ impl Block {
     }
 }
 
-/// The parameters of the second process.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Setup {
-    pub(crate) placement: NicPlacement,
-    pub(crate) half: usize,
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = Machine::detect();
     let ops = args.op.clone().unwrap_or_default().0;
@@ -109,7 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         rows.extend(interleave::rows(op, len, "us", &variants, &results));
     }
     bar.finish_and_clear();
-    Measurement::finish(&mut peer)?;
+    end_blocks(&mut peer)?;
     peer.wait()?;
     let mut notes = machine.warnings();
     notes.push(
@@ -152,18 +146,9 @@ impl Measurement {
         self.number += 1;
         let rounds = (self.iters / iteration_divisor(len)).max(10);
         let block = Block { number: self.number, variant, op, len, rounds, signal_every: self.signal_every };
-        peer.connection.send(&Some(block))?;
-        let laps = endpoint
-            .run(variant, &Client(&block), &mut peer.connection)
-            .and_then(|laps| Ok(peer.connection.receive::<()>().map(|()| laps)?))
-            .map_err(|error| run_error(peer, error))?;
+        let laps = run_block(endpoint, peer, variant, &block, &Client(&block))?;
         let one_way = |quantile| micros(laps.value_at_quantile(quantile)) / 2.0;
         Ok((one_way(0.5), one_way(0.99)))
-    }
-
-    /// Ends [`peer`] in the second process.
-    pub(crate) fn finish(peer: &mut PeerProcess) -> anyhow::Result<()> {
-        Ok(peer.connection.send(&None::<Block>)?)
     }
 }
 
@@ -179,12 +164,9 @@ fn iteration_divisor(len: usize) -> u64 {
 
 /// Runs the second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
-    let mut endpoint = Endpoint::open(&setup.placement, setup.half, connection)?;
-    while let Some(block) = connection.receive::<Option<Block>>()? {
-        endpoint.run(block.variant, &Server(&block), connection)?;
-        connection.send(&())?;
-    }
-    Ok(())
+    serve_blocks(setup, connection, |endpoint, block: &Block, connection| {
+        endpoint.run(block.variant, &Server(block), connection)
+    })
 }
 
 /// One side of a ping-pong with WRITEs or SENDs.

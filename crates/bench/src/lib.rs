@@ -3,6 +3,7 @@
 
 mod bandwidth;
 mod bench_qp;
+mod block_exchange;
 mod cached_resend;
 mod consensus;
 mod endpoint;
@@ -106,8 +107,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 #[derive(Serialize, Deserialize)]
 enum Task {
     Consensus(consensus::Setup),
-    Latency(latency::Setup),
-    Bandwidth(bandwidth::Setup),
+    Latency(block_exchange::Setup),
+    Bandwidth(block_exchange::Setup),
     Failover,
     Memory(resident_memory::Setup),
     ManyVqps(varuna::ManyVqpsSetup),

@@ -2,6 +2,7 @@
 
 use super::Args;
 use crate::bench_qp::Op;
+use crate::block_exchange::{Setup, end_blocks};
 use crate::endpoint::{Endpoint, Variant};
 use crate::interleave::interleave_blocks;
 use crate::report::{Blocks, Row};
@@ -42,7 +43,7 @@ fn latencies(args: &Args) -> anyhow::Result<Vec<Row>> {
     let half = args.size.iter().copied().max().unwrap_or(8);
     let [local, remote] = args.common.placements();
     let mut peer = PeerProcess::start(PEER_ROLE)?;
-    peer.connection.send(&Task::Latency(latency::Setup { placement: remote, half }))?;
+    peer.connection.send(&Task::Latency(Setup { placement: remote, half }))?;
     let mut endpoint = Endpoint::open(&local, half, &mut peer.connection)?;
     let mut cases = Vec::new();
     for op in Op::ALL {
@@ -62,7 +63,7 @@ fn latencies(args: &Args) -> anyhow::Result<Vec<Row>> {
         rows.extend(case_rows(op, len, "", "us", &results));
     }
     bar.finish_and_clear();
-    latency::Measurement::finish(&mut peer)?;
+    end_blocks(&mut peer)?;
     peer.wait()?;
     Ok(rows)
 }
@@ -71,7 +72,7 @@ fn rates(args: &Args) -> anyhow::Result<Vec<Row>> {
     let half = args.size.iter().copied().max().unwrap_or(8) * WINDOW as usize;
     let [local, remote] = args.common.placements();
     let mut peer = PeerProcess::start(PEER_ROLE)?;
-    peer.connection.send(&Task::Bandwidth(bandwidth::Setup { placement: remote, half }))?;
+    peer.connection.send(&Task::Bandwidth(Setup { placement: remote, half }))?;
     let mut endpoint = Endpoint::open(&local, half, &mut peer.connection)?;
     let mut blocks = bandwidth::Measurement::new(WINDOW, endpoint.mtu()?);
     let ops = [Op::Write, Op::Read];
@@ -91,7 +92,7 @@ fn rates(args: &Args) -> anyhow::Result<Vec<Row>> {
         }
     }
     bar.finish_and_clear();
-    bandwidth::Measurement::finish(&mut peer)?;
+    end_blocks(&mut peer)?;
     peer.wait()?;
     Ok(rows)
 }
