@@ -11,7 +11,7 @@ use mitra_consensus_check::{CATALOGUE, CatalogueEntry};
 use serde::Serialize;
 use serde_json::json;
 
-use super::text_table;
+use super::{text_table, write_json};
 
 /// Explore every interleaving of a protocol's steps, at a small size
 #[derive(clap::Args)]
@@ -103,8 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         counterexample_steps: steps.unwrap_or_default(),
     };
     if args.json {
-        serde_json::to_writer(&mut out, &report)?;
-        writeln!(out)?;
+        write_json(&mut out, &report)?;
     } else {
         writeln!(out, "{}: {}", report.name, entry.explored_world)?;
         match report.counterexample {

@@ -10,7 +10,7 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::{AtomicScope, Capabilities, Limits, Mtu, Provider};
 use serde::Serialize;
 
-use super::text_table;
+use super::{text_table, write_json};
 
 use machine::{Address, Buffers, Offload, PortUse, RdmaDevice};
 
@@ -92,8 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     report.hints = hints(&report);
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        write_json(&mut out, &report)?;
     } else {
         text(&mut out, &report)?;
     }

@@ -10,7 +10,7 @@ use mitra_control::{ControlledProcess, DeviceStatus, Request, RequestError, Resp
 use mitra_control::{FaultScript, Settings, run_dir};
 use serde::Serialize;
 
-use super::{complain, text_table};
+use super::{complain, text_table, write_json};
 
 /// Inject a fault into the rails of programs under `mitra run`, memory nodes and processes
 #[derive(clap::Args)]
@@ -99,8 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Report { processes: processes.filter_map(|process| request_from(&process, &request)).collect() };
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        write_json(&mut out, &report)?;
     } else {
         text(&mut out, &report)?;
     }

@@ -21,6 +21,7 @@ use std::io::{self, Write};
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use serde::Serialize;
 
 /// Returns whether the reader of the output has closed the pipe, as `| head` does. `mitra` then exits with success.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -45,6 +46,12 @@ fn without_error_numbers(message: &str) -> String {
         }
     }
     text
+}
+
+/// Writes a value as one line of JSON.
+pub(crate) fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    writeln!(out)
 }
 
 /// Describes an error of a command in one line.

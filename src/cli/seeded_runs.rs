@@ -12,6 +12,7 @@ use std::thread;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use super::write_json;
 use mitra_sim::seeded::SeedRun;
 use workload::Workload;
 
@@ -87,8 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let Some(name) = &args.workload else {
         if args.json {
-            serde_json::to_writer(&mut out, &Workload::all().map(|w| w.name).collect::<Vec<_>>())?;
-            writeln!(out)?;
+            write_json(&mut out, &Workload::all().map(|w| w.name).collect::<Vec<_>>())?;
         } else {
             Workload::all().try_for_each(|w| writeln!(out, "{:<28} {}", w.name, w.world))?;
         }
@@ -106,8 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         writeln!(err, "{}", workload.reproduce_command(seed))?;
     }
     if args.json {
-        serde_json::to_writer(&mut out, &report)?;
-        writeln!(out)?;
+        write_json(&mut out, &report)?;
     } else {
         writeln!(out, "{}: {}", workload.name, workload.world)?;
         let Report { seeds, operations, faults, violations, stuck, .. } = &report;

@@ -20,6 +20,7 @@ use mitra_bench::OutputFile;
 use mitra_topology::edge_list::{self, MAX_BYTES};
 use mitra_topology::{Graph, Stage, Suggestion, generators, suggest};
 
+use super::write_json;
 use drawing::Drawing;
 use json::Summary;
 
@@ -95,8 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer(&mut out, &summary).map_err(io::Error::from)?;
-        writeln!(out)?;
+        write_json(&mut out, &summary)?;
     } else {
         text::print(&mut out, &name, &graph, &measures, &summary)?;
     }

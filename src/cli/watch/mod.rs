@@ -14,8 +14,8 @@ use console::Term;
 use mitra_control::{ControlledProcess, Settings, list_processes, run_dir};
 use serde::Serialize;
 
-use super::complain;
 use super::fault::{is_selected, no_process};
+use super::{complain, write_json};
 use observation::{Observation, observe};
 use view::Size;
 use vqp_table::Order;
@@ -115,8 +115,7 @@ fn print(
 ) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer(&mut out, &Report { processes: observations }).map_err(io::Error::from)?;
-        writeln!(out)?;
+        write_json(&mut out, &Report { processes: observations })?;
         return Ok(out.flush()?);
     }
     let is_live = is_live(args);
