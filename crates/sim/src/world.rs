@@ -1,6 +1,5 @@
 mod faults;
 
-use core::cell::Cell;
 use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -34,7 +33,6 @@ pub struct World {
     app_rngs: Vec<Prng>,
     scripts: BTreeMap<u64, Script>,
     next_script: u64,
-    pub(crate) expects_panic: Cell<bool>,
 }
 
 /// The error of a run whose condition did not become true.
@@ -85,13 +83,7 @@ impl World {
             app_rngs: Vec::new(),
             scripts: BTreeMap::new(),
             next_script: 0,
-            expects_panic: Cell::new(false),
         }
-    }
-
-    /// Suppresses the report that this world prints on a panic, for tests that expect a panic.
-    pub fn expect_panic(&self) {
-        self.expects_panic.set(true);
     }
 
     /// Returns the seed of the run.

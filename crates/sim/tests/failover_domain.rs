@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use mitra_failover::{BuildError, Config, Domain, LocalNic, Outcome, VirtualQp};
 use mitra_sim::{Failure, Testbed};
-use mitra_verbs::{
-    Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, SendOp, WcStatus,
-};
+use mitra_verbs::{Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, SendOp, WcStatus};
 
 use vqp_pair::{FULL_ACCESS, MEMORY_BYTES, VqpPair, config};
 
