@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use mitra_failover::{Cause, CloseReason, Outcome, UnresolvedError};
 use mitra_sim::Failure;
-use mitra_verbs::{Access, AhId, Buffer, Data, RecvWr, SendFlags, SendOp, SendWr, UdDestination, WcStatus};
+use mitra_verbs::{
+    Access, AhId, Buffer, Data, Provider, RecvWr, SendFlags, SendOp, SendWr, UdDestination, WcStatus,
+};
 
 use vqp_pair::{FULL_ACCESS, VqpPair, config};
 
