@@ -111,6 +111,31 @@ impl Domain {
         self.fence_all_outside(&mut state.rail, rail) && state.rail.bind(member, rail, qpn)
     }
 
+    /// Binds a queue pair with a shared backup on `rail`, so that its peer may post requests to it, and connects it by calling `connect`. It never moves the
+    /// home: its backup does.
+    ///
+    /// # Errors
+    /// The error of `connect`; [`Error::Invalid`], without a call of `connect`, if the vQPs share atomics and their home is another rail.
+    pub(crate) fn connect_at_home(
+        &self,
+        member: MemberId,
+        rail: u8,
+        qpn: Qpn,
+        connect: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut state = self.lock_home();
+        let is_away = state.rail.is_shared() && state.rail.home() != rail;
+        if is_away || !state.rail.bind(member, rail, qpn) {
+            return Err(HOME_MOVED);
+        }
+        connect()
+    }
+
+    /// Records that a queue pair, which [`Domain::connect_at_home`] bound, executes nothing more.
+    pub(crate) fn unbind_at_home(&self, member: MemberId, rail: u8) {
+        self.lock_home().rail.unbind(member, rail);
+    }
+
     /// Connects the queue pair that replaces the bound one of a vQP on `rail`, by calling `connect`.
     ///
     /// # Errors
@@ -124,7 +149,7 @@ impl Domain {
     ) -> Result<()> {
         let mut state = self.lock_home();
         if !state.rail.replace(member, rail, qpn) {
-            return Err(Error::Invalid("the home rail has moved"));
+            return Err(HOME_MOVED);
         }
         connect()
     }
@@ -162,6 +187,7 @@ impl Domain {
     }
 }
 
+const HOME_MOVED: Error = Error::Invalid("the home rail has moved");
 const UNFENCED: Error = Error::Unsupported(
     "atomics shared by vQPs of which one does not fence the rails that it leaves: give all of them the policy exact",
 );

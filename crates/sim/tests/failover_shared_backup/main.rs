@@ -4,6 +4,7 @@
 mod pair;
 mod promises;
 mod run;
+mod shared_atomics;
 mod shared_receives;
 mod storms;
 

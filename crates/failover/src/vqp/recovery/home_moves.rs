@@ -11,7 +11,7 @@ use crate::vqp::datapath::Datapath;
 
 impl Recovery {
     /// Moves the vQP to the home rail, if another vQP has moved the home and has fenced this vQP's queue pair.
-    pub(super) fn follow_home(&mut self, dp: &mut Datapath) {
+    pub(in crate::vqp) fn follow_home(&mut self, dp: &mut Datapath) {
         let active = self.active_rail();
         let Some(view) = dp.view_home(active) else { return };
         let Some(control) = &mut self.control else { return };

@@ -115,18 +115,12 @@ impl BackedQp {
         }
         let secret = SecretWord::new(domain.nics()[0].provider.random_u64()?);
         let unusable = Error::Invalid("the shared backup is not connected, or has closed");
-        // The home rail does not move it, so it must not be in a domain that shares atomics.
         let owner = domain.new_home_member();
-        domain.join_home(owner, Qpn::new(0), false)?;
-        let Some((id, attention)) = state.add(owner, config.access) else {
-            domain.leave_home(owner, false);
-            return Err(unusable.into());
-        };
+        let Some((id, attention)) = state.add(owner, config.access) else { return Err(unusable.into()) };
         let log = match CompletionLog::of_config(&domain, &config) {
             Ok(log) => log,
             Err(error) => {
                 state.remove(id);
-                domain.leave_home(owner, false);
                 return Err(error.into());
             }
         };

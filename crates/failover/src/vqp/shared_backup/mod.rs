@@ -139,7 +139,7 @@ impl SharedBackup {
     ///
     /// # Errors
     /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, or if it keeps no completion log and the
-    /// configuration asks for one, and with [`Error::Unsupported`] if the configuration asks for mode durable, or if the domain shares atomics; the errors of
+    /// configuration asks for one, and with [`Error::Unsupported`] if the configuration asks for mode durable; the errors of
     /// [`VirtualQpBuilder::build`].
     pub fn queue_pair(self: &Arc<Self>, config: Config) -> Result<BackedQp, BuildError> {
         BackedQp::new(self, config, None)

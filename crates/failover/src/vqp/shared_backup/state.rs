@@ -308,6 +308,7 @@ impl State {
     pub(super) fn report_failure(&mut self, epoch: u16, cause: Cause) {
         if self.binding().is_some_and(|(_, current, _)| current == epoch) {
             let VirtualQp { recovery, datapath, .. } = &mut self.backup;
+            recovery.follow_home(datapath); // it may have failed because the home has moved
             let rail = recovery.active_rail();
             recovery.rail_failed(datapath, rail, cause);
         }

@@ -27,7 +27,9 @@ impl BackedQp {
             self.own.as_ref().is_none_or(OwnQp::stop) & self.domain.revoke_grants_of(self.owner).is_ok();
         self.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
         self.counted = None;
-        self.domain.leave_home(self.owner, false);
+        if let Some(own) = self.own.as_ref().filter(|_| is_stopped) {
+            self.domain.unbind_at_home(self.owner, own.rail as u8); // else it stays bound, and the home stays there
+        }
         self.uses_own = false;
         let evidence = self.final_evidence();
         state.with_core(self.id, |core| core.closed(evidence));

@@ -148,6 +148,7 @@ impl BackedQp {
         let Some(own) = &mut self.own else { return };
         own.fence.finish(nic_alive);
         self.recv.on_flushed(own.rail);
+        self.domain.unbind_at_home(self.owner, own.rail as u8);
         if own.is_connected {
             // The peer may have torn a WRITE with immediate.
             self.recv.begin_epoch();
@@ -206,8 +207,10 @@ impl BackedQp {
         let (Some(own), Some((gid, mtu, _))) = (&mut self.own, state.peer_nic(peer.rail)) else {
             return false;
         };
-        if own.connect(&self.config, peer, (gid, mtu)).is_err() {
-            return false; // the NIC has failed, which the backup notices
+        let (rail, qpn) = (own.rail as u8, own.qp().qpn());
+        let connect = || own.connect(&self.config, peer, (gid, mtu));
+        if self.domain.connect_at_home(self.owner, rail, qpn, connect).is_err() {
+            return false; // the NIC has failed or the home has moved, which the backup notices
         }
         let offer = own.offer();
         self.recv.switch_rail(own.rail);
