@@ -114,10 +114,10 @@ impl Rail {
         self.data.first_psn()
     }
 
-    /// Returns the connection parameters for the other end.
+    /// Returns the connection parameters for the other end. The address is the present one.
     pub(crate) fn info(&self) -> RailInfo {
         RailInfo {
-            gid: self.port.gid,
+            gid: self.provider().query_port().map_or(self.port.gid, |port| port.gid),
             mtu: self.port.max_mtu,
             qpn: self.qpn(),
             psn: self.first_psn(),

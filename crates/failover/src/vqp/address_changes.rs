@@ -5,10 +5,13 @@
 //! and connects its data queue pair to it. On a standby rail, that is the same queue pair, which has carried no data and is reset. On the active rail, or
 //! the one to which the vQP moves, the queue pair has failed and is replaced after a move.
 
-use mitra_verbs::{Gid, Time};
+use core::{array, mem};
 use std::net::IpAddr;
 
+use mitra_verbs::{Gid, Time};
+
 use crate::control_message::{Address, Body, Message};
+use crate::domain::Domain;
 use crate::negotiation::MAX_RAILS;
 use crate::vqp::Cause;
 use crate::vqp::datapath::Datapath;
@@ -17,8 +20,8 @@ use crate::vqp::recovery::Recovery;
 /// The addresses of one rail.
 #[derive(Clone, Copy, Debug, Default)]
 struct RailAddresses {
-    /// The number of changes at this end when it was last looked at. `None` before that.
-    changes: Option<u32>,
+    /// The number of changes at this end when it was last looked at.
+    changes: u32,
     /// The address of this end, if the peer does not know it yet.
     unknown: Option<Gid>,
     /// The highest [`Address::change`] of the peer.
@@ -27,7 +30,7 @@ struct RailAddresses {
     is_stale: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct AddressChanges {
     rails: [RailAddresses; MAX_RAILS],
     /// The time at which the addresses that the peer does not know are sent again.
@@ -35,6 +38,12 @@ pub(super) struct AddressChanges {
 }
 
 impl AddressChanges {
+    /// Creates the state of a vQP that is made after this call.
+    pub(super) fn new(domain: &Domain) -> AddressChanges {
+        let of = |rail| RailAddresses { changes: domain.gid_changes(rail), ..RailAddresses::default() };
+        AddressChanges { rails: array::from_fn(of), next_send: Time::ZERO }
+    }
+
     /// The time at which an address is to be sent again. `None` if the peer knows all.
     pub(super) fn timeout(&self) -> Option<Time> {
         self.rails.iter().any(|rail| rail.unknown.is_some()).then_some(self.next_send)
@@ -44,9 +53,7 @@ impl AddressChanges {
     pub(super) fn run(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         for rail in 0..dp.rails().len() {
             let changes = dp.domain().gid_changes(rail);
-            let before = self.rails[rail].changes.replace(changes);
-            // The connection data had the address of the first look, or an earlier one.
-            if before == Some(changes) || before.is_none() && changes == 0 {
+            if mem::replace(&mut self.rails[rail].changes, changes) == changes {
                 continue;
             }
             self.rails[rail].unknown = dp.rails_mut().refresh_gid(rail);
@@ -65,7 +72,8 @@ impl AddressChanges {
         }
         self.next_send = now + dp.config().detector.heartbeat_interval;
         for (rail, addresses) in self.rails.iter().enumerate() {
-            if let (Some(gid), Some(change)) = (addresses.unknown, addresses.changes) {
+            if let Some(gid) = addresses.unknown {
+                let change = addresses.changes;
                 send(Body::Address(Address { rail: rail as u8, change, gid }), recovery, dp);
             }
         }
@@ -79,7 +87,7 @@ impl AddressChanges {
                 let Some(addresses) = self.rails.get_mut(usize::from(rail)) else { return };
                 let rail = usize::from(rail);
                 let is_active = rail == recovery.active_rail();
-                if addresses.changes != Some(change)
+                if addresses.changes != change
                     || !is_active && is_in_use(rail, recovery, dp) // it has failed; the peer is told again when it is not in use
                     || addresses.unknown.take().is_none()
                 {

@@ -24,7 +24,7 @@ impl Heartbeats {
         Heartbeats { next: Time::ZERO, peer_heard: false, peer_exit: PeerExitWatch::default() }
     }
 
-    /// Makes the first heartbeats due. Called when the vQP is connected.
+    /// Makes heartbeats due at once.
     pub(super) fn start(&mut self, now: Time) {
         self.next = now;
     }

@@ -4,7 +4,9 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
+use crate::config::Service;
 use crate::control_message::Body;
+use crate::domain::Domain;
 use crate::vqp::address_changes::AddressChanges;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::durability::Durability;
@@ -32,13 +34,13 @@ pub(super) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(super) fn new() -> Maintenance {
+    pub(super) fn new(domain: &Domain) -> Maintenance {
         Maintenance {
             schedule: MaintenanceSchedule::new(),
             heartbeats: Heartbeats::new(),
             rail_rejoin: RailRejoin::new(),
             durability: Durability::default(),
-            addresses: AddressChanges::default(),
+            addresses: AddressChanges::new(domain),
             runs: 0,
         }
     }
@@ -141,8 +143,12 @@ impl Maintenance {
             }
         }
         if heard {
-            dp.rails_mut().note_heard(rail, now);
+            let is_first = dp.rails_mut().note_message(rail, now);
             self.heartbeats.on_peer_heard();
+            if is_first && dp.config().service == Service::Unreliable {
+                // The peer waits for a message on this rail before it sends, and may have connected after the last one.
+                self.heartbeats.start(now);
+            }
         }
         // Before the actions, one of which may close the vQP.
         of_durability.iter().for_each(|message| self.durability.on_message(message, recovery, dp));

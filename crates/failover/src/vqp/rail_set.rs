@@ -17,6 +17,8 @@ pub(super) struct RailSet {
     config: Config,
     /// Bit i: the port of rail i is down at this end, or its NIC is dead.
     down: u8,
+    /// Bit i: a message of the peer has arrived on rail i.
+    heard: u8,
     /// The queue pair number of the vQP: the number of the first queue pair of rail 0, or the number taken over from another vQP. The current
     /// queue pairs of the rails may have other numbers.
     qpn: Qpn,
@@ -34,7 +36,8 @@ impl RailSet {
         secret: &Secret,
     ) -> Result<RailSet> {
         let (cookie, seed) = (secret.cookie, secret.seed);
-        let mut set = RailSet { rails: Vec::new(), config, down: 0, qpn: Qpn::new(0), secret: seed };
+        let mut set =
+            RailSet { rails: Vec::new(), config, down: 0, heard: 0, qpn: Qpn::new(0), secret: seed };
         for (i, nic) in own.unwrap_or(domain.nics()).iter().enumerate() {
             let secret = derive_secret(seed, i as u64);
             let qkey = (secret.expose() >> 33) as u32;
@@ -135,6 +138,19 @@ impl RailSet {
         for rail in core::iter::once(first).chain(others).filter(|&rail| !self.is_down(rail)) {
             self.rails[rail].send_control(bytes, wakes);
         }
+    }
+
+    /// Records that a message of the peer has arrived on a rail. Returns whether it was the first one there.
+    pub(super) fn note_message(&mut self, rail: usize, now: Time) -> bool {
+        self.note_heard(rail, now);
+        let before = self.heard;
+        self.heard |= 1 << rail;
+        self.heard != before
+    }
+
+    /// Returns whether a message of the peer has ever arrived on a rail: its path works, or did, and the peer has connected its queue pairs.
+    pub(super) fn was_heard(&self, rail: usize) -> bool {
+        self.heard & (1 << rail) != 0
     }
 
     /// Restarts the measurement of the peer's silence on a rail.

@@ -5,7 +5,7 @@ mod posting;
 use core::fmt;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, AsyncEvent, CqId, Error, Qpn, Result, RnrTimer, Time};
+use mitra_verbs::{Access, AsyncEvent, CqId, Error, Gid, Qpn, Result, RnrTimer, Time};
 
 use crate::activity::CountedVqp;
 use crate::builder::{BuildError, VirtualQpBuilder};
@@ -69,13 +69,15 @@ impl VirtualQp {
     ) -> Result<VirtualQp> {
         let own = own_channels.then(|| domain.nics_with_new_channels()).transpose()?;
         let telemetry = domain.telemetry().add_vqp();
+        // Before the rails read the addresses, so that no change is missed.
+        let maintenance = Maintenance::new(&domain);
         Ok(VirtualQp {
             cookie: secret.cookie,
             events: own.as_deref().map(EventChannels::new),
             counted: Some(domain.counters().count_vqp()),
             datapath: Datapath::new(domain, own.as_deref(), config, &secret, shared)?,
             recovery: Recovery::new(Arc::clone(&telemetry)),
-            maintenance: Maintenance::new(),
+            maintenance,
             is_destroyed: false,
             telemetry,
             latency: LatencySampler::default(),
@@ -112,6 +114,12 @@ impl VirtualQp {
     /// None at present: the parameters are also known if a NIC has died since the vQP was made.
     pub fn local_info(&self) -> Result<ConnectInfo> {
         Ok(self.datapath.connect_info(self.cookie))
+    }
+
+    /// Returns the addresses of the peer's NICs by rail, as far as this end knows them: they may have changed. Nothing before the vQP is
+    /// connected.
+    pub fn peer_gids(&self) -> impl Iterator<Item = Gid> + '_ {
+        self.datapath.rails().iter().filter_map(|rail| rail.peer_address()).map(|(gid, _)| gid)
     }
 
     /// Connects every rail to the peer. Neither end may post a send before both ends have called this.

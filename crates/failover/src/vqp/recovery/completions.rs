@@ -169,7 +169,7 @@ impl Recovery {
     pub(in crate::vqp) fn post_sends(&mut self, dp: &mut Datapath) {
         let Some(negotiation) = self.negotiation().filter(|n| n.may_post()) else { return };
         let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
-        if dp.config().service == Service::Unreliable && dp.rails().is_down(rail) {
+        if dp.config().service == Service::Unreliable && !carries_messages(dp, rail) {
             return; // the messages would be lost; they wait for the next rail, or for this one
         }
         if !dp.windows().is_in_step(rail) {
@@ -209,4 +209,11 @@ impl Recovery {
             dp.post_recvs();
         }
     }
+}
+
+/// Returns whether messages of an unreliable connection are sent on a rail: it is up at this end, and the peer was heard there. Without
+/// heartbeats, the peer may be silent.
+fn carries_messages(dp: &Datapath, rail: usize) -> bool {
+    let has_heartbeats = dp.config().detector.max_missed_heartbeats > 0;
+    !dp.rails().is_down(rail) && (dp.rails().was_heard(rail) || !has_heartbeats)
 }
