@@ -1,6 +1,7 @@
 //! Queue pairs with a shared backup: whatever rails fail, every operation is executed exactly once, and every
 //! reported outcome is true.
 
+mod addresses;
 mod pair;
 mod promises;
 mod run;
