@@ -293,8 +293,9 @@ fn bad_options_are_named() {
 struct Notes(Sender<(usize, FaultAction)>);
 
 impl ControlledDevice for Notes {
-    fn apply_fault(&mut self, rail: usize, change: FaultAction) {
+    fn apply_fault(&mut self, rail: usize, change: FaultAction) -> Result<(), String> {
         self.0.send((rail, change)).unwrap();
+        Ok(())
     }
 
     fn status(&mut self) -> DeviceStatus {

@@ -149,7 +149,7 @@ fn request_from(process: &ControlledProcess, request: &Request) -> Option<Proces
     let outcome = match process.request(request) {
         Ok(Response::Done) => RequestOutcome::Done {},
         Ok(Response::Status { program, device, .. }) => RequestOutcome::Status { program, device },
-        Ok(Response::Refused(error)) => RequestOutcome::Failed { error },
+        Ok(Response::Refused(error) | Response::Failed(error)) => RequestOutcome::Failed { error },
         Ok(Response::Snapshot { .. }) => {
             RequestOutcome::Failed { error: "it sent another response".to_owned() }
         }

@@ -25,10 +25,8 @@ impl ControlledNics {
 }
 
 impl ControlledDevice for ControlledNics {
-    fn apply_fault(&mut self, rail: usize, action: FaultAction) {
-        if let Some(nic) = self.nics.get(rail) {
-            apply_fault(nic, action);
-        }
+    fn apply_fault(&mut self, rail: usize, action: FaultAction) -> Result<(), String> {
+        self.nics.get(rail).map_or(Ok(()), |nic| apply_fault(nic, action))
     }
 
     fn status(&mut self) -> DeviceStatus {

@@ -1,6 +1,7 @@
 //! Fault scripts: scheduled faults in text form, such as `rail0 down at 2s; rail0 up at 3s`. `docs/faults.md` is the user's reference.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -21,6 +22,39 @@ pub enum FaultAction {
     Arm(Trigger),
     /// Sets the noise on transmitted and received packets until the next such action. In text: `noise NOISE`.
     Noise(Noise),
+    /// Gives the NIC another address. In text: `address ADDRESS`.
+    Address(NewAddress),
+}
+
+/// The address that a NIC gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewAddress {
+    /// A free loopback address. In text: `free`.
+    Free,
+    /// This address.
+    At(IpAddr),
+}
+
+impl fmt::Display for NewAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NewAddress::Free => f.write_str("free"),
+            NewAddress::At(address) => address.fmt(f),
+        }
+    }
+}
+
+impl FromStr for NewAddress {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<NewAddress, String> {
+        match s {
+            "free" => Ok(NewAddress::Free),
+            _ => s.parse().map(NewAddress::At).map_err(|_| {
+                format!("{s:?} is not an address; expected `free`, or an IP address of this host (address 10.0.0.7)")
+            }),
+        }
+    }
 }
 
 impl fmt::Display for FaultAction {
@@ -31,6 +65,7 @@ impl fmt::Display for FaultAction {
             FaultAction::Heal => f.write_str("up"),
             FaultAction::Arm(trigger) => trigger.fmt(f),
             FaultAction::Noise(noise) => write!(f, "noise {noise}"),
+            FaultAction::Address(address) => write!(f, "address {address}"),
         }
     }
 }
@@ -68,6 +103,7 @@ impl FromStr for ScheduledFault {
                 let noise = words.next().unwrap_or_default();
                 FaultAction::Noise(noise.parse().map_err(|error| format!("{error}"))?)
             }
+            Some("address") => FaultAction::Address(words.next().unwrap_or_default().parse()?),
             Some(word) => parse_action(word)?,
         };
         let delay = match (words.next(), words.next(), words.next()) {
@@ -91,8 +127,8 @@ fn parse_rail(word: &str) -> Result<usize, String> {
     })
 }
 
-const EXPECTED_FAULT: &str = "expected down, up, nic-dead, nic-hung, not-placed, FAILURE@STAGE:NTH (link-down@6:40), or \
-                              noise NOISE (noise drop=1000ppm)";
+const EXPECTED_FAULT: &str = "expected down, up, nic-dead, nic-hung, not-placed, FAILURE@STAGE:NTH (link-down@6:40), \
+                              noise NOISE (noise drop=1000ppm), or address ADDRESS (address 10.0.0.7)";
 
 fn parse_action(word: &str) -> Result<FaultAction, String> {
     if word.contains('@') {
@@ -182,6 +218,8 @@ mod tests {
             ("rail0 link-down@6:40", 0, FaultAction::Arm(armed), now),
             ("rail0 link-down@6:40 at 1s", 0, FaultAction::Arm(armed), Duration::from_secs(1)),
             ("rail0 noise drop=1000ppm,reorder=5ppm,delay=50us", 0, FaultAction::Noise(noise), now),
+            ("rail1 address 10.0.0.7", 1, FaultAction::Address(NewAddress::At([10, 0, 0, 7].into())), now),
+            ("rail0 address free at 1s", 0, FaultAction::Address(NewAddress::Free), Duration::from_secs(1)),
             ("rail2 noise none at 1ms", 2, FaultAction::Noise(Noise::default()), Duration::from_millis(1)),
         ] {
             let fault = parse_single(text);
@@ -217,6 +255,9 @@ mod tests {
             ("rail0 noise", "\"\" is not a noise setting"),
             ("rail0 noise at 2s", "\"at\" is not a noise setting"),
             ("rail0 noise drop=2", "\"2\" is not a rate"),
+            ("rail0 address", "\"\" is not an address; expected `free`, or an IP address"),
+            ("rail0 address eth0", "\"eth0\" is not an address"),
+            ("rail0 address free free", "has unexpected text after the fault"),
             ("rail0 down at", "has unexpected text after the fault; expected `at` and a delay"),
             ("rail0 down 2s", "has unexpected text after the fault"),
             ("rail0 down at 2s now", "has unexpected text after the fault"),

@@ -15,7 +15,7 @@ mod settings;
 pub use apply_fault_and_report_status::{apply_fault, rail_status};
 pub use client::{ControlledProcess, RequestError, list_processes};
 pub use controlled_nics::{ControlledNics, nic_snapshots};
-pub use fault_script::{FaultAction, FaultScript, ScheduledFault};
+pub use fault_script::{FaultAction, FaultScript, NewAddress, ScheduledFault};
 pub use metrics_address::MetricsAddress;
 pub use mitra_metrics::{RailState, RailStatus};
 pub use protocol::{ControlledDevice, DeviceStatus, Request, Response};

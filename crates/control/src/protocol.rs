@@ -14,7 +14,10 @@ use crate::{FaultAction, FaultScript};
 /// A device that a [`ControlServer`](crate::ControlServer) controls.
 pub trait ControlledDevice: Send + 'static {
     /// Applies a fault to a rail immediately. The server has checked that the device has this rail.
-    fn apply_fault(&mut self, rail: usize, action: FaultAction);
+    ///
+    /// # Errors
+    /// One line that says why the fault cannot be applied, and the way out.
+    fn apply_fault(&mut self, rail: usize, action: FaultAction) -> Result<(), String>;
 
     /// Returns the current state of the device.
     fn status(&mut self) -> DeviceStatus;
@@ -95,4 +98,6 @@ pub enum Response {
     },
     /// The server rejected the request and applied nothing. The text says why, and which requests are valid.
     Refused(String),
+    /// The server applied the faults without a delay, except for those that the text names with their reasons.
+    Failed(String),
 }

@@ -60,7 +60,7 @@ impl ControlServer {
             listener,
             stop_requested,
         };
-        server.schedule(&settings.faults.0);
+        server.schedule(&settings.faults.0).iter().for_each(|error| tracing::warn!("{error}"));
         let thread = mitra_os_util::thread::spawn("mitra-control", move || server.run())?;
         Ok(ControlServer { thread: Some(thread), stop_signal: Some(stop_signal), socket, pid: process::id() })
     }
@@ -94,27 +94,32 @@ struct ServerThread<D> {
 }
 
 impl<D: ControlledDevice> ServerThread<D> {
-    /// Schedules faults, counting their delays from now, and applies those that are due.
-    fn schedule(&mut self, faults: &[ScheduledFault]) {
+    /// Schedules faults, counting their delays from now, and applies those that are due. Returns the errors of these.
+    fn schedule(&mut self, faults: &[ScheduledFault]) -> Vec<String> {
         let now = Instant::now();
         // A fault whose due time exceeds the range of `Instant` never becomes due.
         let pending =
             |fault: &ScheduledFault| Some((now.checked_add(fault.delay)?, fault.rail, fault.action));
         self.pending.extend(faults.iter().filter_map(pending));
         self.pending.sort_by_key(|(due, ..)| *due);
-        self.apply_due(now);
+        self.apply_due(now)
     }
 
-    fn apply_due(&mut self, now: Instant) {
+    /// Applies the faults that are due, and returns their errors.
+    fn apply_due(&mut self, now: Instant) -> Vec<String> {
         let due = self.pending.partition_point(|(due, ..)| *due <= now);
+        let mut errors = Vec::new();
         for (_, rail, action) in self.pending.drain(..due) {
-            self.device.apply_fault(rail, action);
+            if let Err(reason) = self.device.apply_fault(rail, action) {
+                errors.push(format!("`rail{rail} {action}`: {reason}"));
+            }
         }
+        errors
     }
 
     fn run(mut self) {
         while self.wait() {
-            self.apply_due(Instant::now());
+            self.apply_due(Instant::now()).iter().for_each(|error| tracing::warn!("{error}"));
             if let Some(Ok((mut client, _))) = self.listener.as_ref().map(UnixListener::accept) {
                 let _ = self.respond(&mut client); // fails if the client disconnects early or times out
             }
@@ -153,10 +158,10 @@ impl<D: ControlledDevice> ServerThread<D> {
                 snapshot: Box::new(self.device.snapshot()),
             },
             Ok(Request::ApplyFaults(script)) => match script.check_rails(self.rails) {
-                Ok(()) => {
-                    self.schedule(&script.0);
-                    Response::Done
-                }
+                Ok(()) => match self.schedule(&script.0).join("; ") {
+                    errors if errors.is_empty() => Response::Done,
+                    errors => Response::Failed(errors),
+                },
                 Err(reason) => Response::Refused(reason),
             },
             Err(reason) => Response::Refused(reason),

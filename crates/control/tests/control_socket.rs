@@ -29,8 +29,12 @@ type AppliedFault = (Instant, usize, FaultAction);
 struct RecordingDevice(Sender<AppliedFault>);
 
 impl ControlledDevice for RecordingDevice {
-    fn apply_fault(&mut self, rail: usize, action: FaultAction) {
+    fn apply_fault(&mut self, rail: usize, action: FaultAction) -> Result<(), String> {
         let _ = self.0.send((Instant::now(), rail, action)); // fails if the test has dropped the receiver
+        match action {
+            FaultAction::Address(_) => Err("no such address".to_owned()),
+            _ => Ok(()),
+        }
     }
 
     fn status(&mut self) -> DeviceStatus {
@@ -143,6 +147,17 @@ fn requested_faults_reach_the_device() {
     assert_eq!((rail, action), (1, FaultAction::Fail(Failure::NicHung)));
     let (_, rail, action) = applied.recv_timeout(TIMEOUT).unwrap();
     assert_eq!((rail, action), (0, FaultAction::Heal));
+}
+
+#[test]
+fn fault_that_cannot_be_applied_is_named_and_the_others_are_applied() {
+    let (_parent, dir) = run_dir();
+    let (_server, applied) = start(Some(&dir), "");
+    let request = "rail1 address free; rail0 down".parse().unwrap();
+    let response = only_process(&dir).request(&request).unwrap();
+    assert_eq!(response, Response::Failed("`rail1 address free`: no such address".to_owned()));
+    let rails: Vec<_> = applied.try_iter().map(|(_, rail, _)| rail).collect();
+    assert_eq!(rails, [1, 0]);
 }
 
 #[test]

@@ -18,6 +18,7 @@ static LIMITS: LazyLock<PathBuf> = LazyLock::new(|| build("limits"));
 static MEMORY_REGIONS: LazyLock<PathBuf> = LazyLock::new(|| build("memory_regions"));
 static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
 static CONNECT_WITHOUT_RAIL_0: LazyLock<PathBuf> = LazyLock::new(|| build("connect_without_rail_0"));
+static CHANGED_ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("changed_addresses"));
 static DEVICE_MEMORY: LazyLock<PathBuf> = LazyLock::new(|| build("device_memory"));
 static NIC_EVENTS: LazyLock<PathBuf> = LazyLock::new(|| build("nic_events"));
 static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
@@ -88,6 +89,16 @@ scenarios! { NIC_EVENTS (on_one_rail on_two_rails): established drained overflow
 
 scenarios! { ADDRESSES (on_one_rail on_two_rails): gid_table network_device gid_indices traffic_class }
 
+mod changed_addresses {
+    use super::*;
+
+    scenarios! { CHANGED_ADDRESSES (on_one_rail on_two_rails): table_and_event }
+
+    scenarios! { CHANGED_ADDRESSES (on_one_rail): connection_of_one_rail }
+
+    scenarios! { CHANGED_ADDRESSES (on_two_rails on_two_rails_with_log on_three_rails): connection later_connections own_connections }
+}
+
 scenarios! { MEMORY_REGIONS (on_one_rail on_two_rails): unregisterable reregistration null_regions on_demand }
 
 scenarios! { PERMISSIONS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_short_receives shared_immediates failovers datagrams unreliable_writes }
@@ -100,14 +111,14 @@ scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flag
 
 scenarios! { DATAGRAM_CALLS (on_one_rail on_two_rails on_three_rails): many_datagrams unsignalled full_while_drained flushed established_once short_receives all_signalled refused }
 
-scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn shared_queue sends_to_itself group }
+scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer shared_queue sends_to_itself group }
 
 mod uc_rails {
     use super::*;
 
     scenarios! { UC_RAILS (on_one_rail on_two_rails): peer_destroyed send_queue_error resets connected_to_itself }
 
-    scenarios! { UC_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_from_the_start rails_fail_in_turn link_fails_at_sender link_fails_at_receiver nic_dies_at_sender nic_dies_at_receiver }
+    scenarios! { UC_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_from_the_start rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer link_fails_at_sender link_fails_at_receiver nic_dies_at_sender nic_dies_at_receiver }
 }
 
 scenarios! { SHARED_ATOMICS (on_two_rails on_two_rails_with_log): link_of_one_client nic_of_one_client region_registered_later right_given_later }

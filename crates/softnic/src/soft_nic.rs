@@ -114,24 +114,33 @@ impl SoftNic {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the NIC another address of the same family, as when its interface gets one by DHCP, and reports [`AsyncEvent::GidChange`].
+    /// Gives the NIC another address of the same family, as when its interface gets one by DHCP, and reports [`AsyncEvent::GidChange`]. `None`
+    /// selects a free loopback address for a NIC that has a loopback address (IPv4).
     /// Queue pairs keep their state. Those that are connected are then of no use: their peers accept packets from the old address only. The
     /// NIC's name and the largest MTU of its port stay. The old address is released when the progress thread has noticed.
     ///
     /// # Errors
     /// [`OpenError`] if the address, its port or its interface cannot be used: an interface with a smaller MTU than the port's cannot. The
     /// NIC then keeps its address. Also if the NIC is dead.
-    pub fn change_address(&self, address: IpAddr) -> Result<(), OpenError> {
+    pub fn change_address(&self, address: impl Into<Option<IpAddr>>) -> Result<(), OpenError> {
+        let address = address.into();
         let mut current = self.address.lock().unwrap_or_else(PoisonError::into_inner);
-        if address == *current {
-            return Ok(());
+        let unusable = |address, reason| Err(OpenError::UnusableAddress { address, reason });
+        match address {
+            Some(address) if address == *current => return Ok(()),
+            Some(address) if address.is_ipv4() != current.is_ipv4() => {
+                let reason = "the NIC has an address of the other family; use one of the same family";
+                return unusable(address, reason);
+            }
+            Some(address) => held_ports::release(address),
+            None if !(current.is_ipv4() && current.is_loopback()) => {
+                let reason = "the NIC has this address, and free addresses are loopback addresses of IPv4; name the new address";
+                return unusable(*current, reason);
+            }
+            None => {}
         }
-        if address.is_ipv4() != current.is_ipv4() {
-            let reason = "the NIC has an address of the other family; use one of the same family";
-            return Err(OpenError::UnusableAddress { address, reason });
-        }
-        held_ports::release(address);
-        let socket = RoceSocket::open(Some(address))?;
+        let socket = RoceSocket::open(address)?;
+        let address = socket.address().ip();
         let port = port_mtu(address, None)?;
         let changed = self.host_call(|engine, _| {
             if port < engine.nic.query_port().max_mtu {

@@ -34,6 +34,15 @@ fn new_address_is_reported_and_used() {
     peer.wait_success();
 }
 
+#[test]
+fn free_loopback_address_is_found() {
+    let nic = open(Config::loopback());
+    let old = nic.address();
+    nic.change_address(None).unwrap();
+    assert!(nic.address().is_loopback() && nic.address() != old, "{}", nic.address());
+    assert_eq!(nic.poll_async_event(), Some(AsyncEvent::GidChange));
+}
+
 /// As on hardware: the peer of a connected queue pair accepts packets from the old address only.
 #[test]
 fn connected_queue_pair_is_of_no_use_afterwards() {

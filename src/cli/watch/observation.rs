@@ -47,7 +47,9 @@ pub(super) fn observe(process: &ControlledProcess) -> Option<Observation> {
         Ok(Response::Refused(_)) => {
             failed("it does not know `mitra watch`; restart it with this version of `mitra`".to_owned())
         }
-        Ok(Response::Done | Response::Status { .. }) => failed("it sent another response".to_owned()),
+        Ok(Response::Done | Response::Failed(_) | Response::Status { .. }) => {
+            failed("it sent another response".to_owned())
+        }
         Err(RequestError::ProcessEnded(_)) => return None,
         Err(error) => failed(error.to_string()),
     };

@@ -59,9 +59,10 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
     match taken {
         Ok(PendingEvent { event_type, element: object_or_port }) => {
             let element = match event_type {
-                IBV_EVENT_PORT_ERR | IBV_EVENT_PORT_ACTIVE | IBV_EVENT_DEVICE_FATAL => {
-                    ibv_async_event_element { port_num: object_or_port as c_int }
-                }
+                IBV_EVENT_PORT_ERR
+                | IBV_EVENT_PORT_ACTIVE
+                | IBV_EVENT_GID_CHANGE
+                | IBV_EVENT_DEVICE_FATAL => ibv_async_event_element { port_num: object_or_port as c_int },
                 _ => ibv_async_event_element { qp: object_or_port as *mut ibv_qp },
             };
             // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.

@@ -36,7 +36,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_device_attr = unsafe { mem::zeroed() };
     device::copy_c_string(&mut out.fw_ver, env!("CARGO_PKG_VERSION"));
-    out.node_guid = open::guid_of(context.rails.gid_of_rail_0());
+    out.node_guid = open::guid_of(context.rails.first_gid());
     out.sys_image_guid = out.node_guid;
     out.max_mr_size = i64::MAX as u64;
     out.page_size_cap = PAGE_SIZES;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use mitra_os_util::thread;
-use mitra_verbs::Provider;
+use mitra_verbs::{AsyncEvent, Provider};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::rail_set::RailSet;
@@ -28,6 +28,9 @@ pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
             // If a signal interrupts the wait, the queue is empty, and the loop waits again.
             let _ = poll(&mut ready, PollTimeout::NONE);
             while let Some(event) = nic.poll_async_event() {
+                if let (AsyncEvent::GidChange, Some(one_rail)) = (event, &one_rail) {
+                    one_rail.set_gid(nic.address().into());
+                }
                 let is_open = |qpn| rails.objects().qps.contains_key(&qpn);
                 if !one_rail.as_ref().is_some_and(|one_rail| one_rail.handle(event, is_open)) {
                     rails.deliver(event);

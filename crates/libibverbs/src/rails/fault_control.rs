@@ -11,10 +11,9 @@ use super::rail_set::RailSet;
 pub(super) struct FaultControl(pub(super) Weak<RailSet>);
 
 impl ControlledDevice for FaultControl {
-    fn apply_fault(&mut self, rail: usize, action: FaultAction) {
-        let Some(rails) = self.0.upgrade() else { return };
-        let Some(nic) = rails.nics().get(rail) else { return };
-        apply_fault(nic, action);
+    fn apply_fault(&mut self, rail: usize, action: FaultAction) -> Result<(), String> {
+        let Some(rails) = self.0.upgrade() else { return Ok(()) };
+        rails.nics().get(rail).map_or(Ok(()), |nic| apply_fault(nic, action))
     }
 
     fn status(&mut self) -> DeviceStatus {

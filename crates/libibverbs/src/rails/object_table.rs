@@ -145,6 +145,7 @@ fn device_event_type(event: AsyncEvent) -> Option<ibv_event_type> {
     match event {
         AsyncEvent::PortError => Some(IBV_EVENT_PORT_ERR),
         AsyncEvent::PortActive => Some(IBV_EVENT_PORT_ACTIVE),
+        AsyncEvent::GidChange => Some(IBV_EVENT_GID_CHANGE),
         AsyncEvent::DeviceFatal => Some(IBV_EVENT_DEVICE_FATAL),
         _ => None,
     }

@@ -162,9 +162,9 @@ extern "C" fn at_exit() {
 }
 
 /// Returns the device's GUID in network byte order, or 0 if the device cannot be opened or has only one rail and its NIC is dead. The GUID is a
-/// locally administered EUI-64. Its last 32 bits are the IPv4 address of rail 0, or the last 32 bits of the IPv6 address.
+/// locally administered EUI-64. Its last 32 bits are the IPv4 address that rail 0 had at first, or the last 32 bits of the IPv6 address.
 pub(crate) fn guid() -> u64 {
-    open().and_then(|rails| rails.gid()).map_or(0, guid_of)
+    open().and_then(|rails| rails.gid().map(|_| guid_of(rails.first_gid()))).unwrap_or(0)
 }
 
 /// Returns the GUID of the device whose rail 0 has a GID, in network byte order.

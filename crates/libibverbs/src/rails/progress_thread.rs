@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use mitra_os_util::thread;
-use mitra_verbs::{AsyncEvent, CompletionChannel, Provider};
+use mitra_verbs::{AsyncEvent, CompletionChannel, Gid, Provider};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::rail_set::RailSet;
@@ -24,8 +24,8 @@ const INTERVAL_MS: u16 = 1;
 /// # Errors
 /// The error of the operating system if the thread cannot be created.
 pub(super) fn start(rails: &Arc<RailSet>, multi_rail: &Arc<MultiRail>) -> io::Result<()> {
+    let mut port = ReportedPort { up: true, alive: true, gid: rails.first_gid() };
     let (rails, multi_rail) = (Arc::downgrade(rails), Arc::clone(multi_rail));
-    let mut port = ReportedPort { up: true, alive: true };
     thread::spawn("mitra-progress", move || while round(&rails, &multi_rail, &mut port) {})?;
     Ok(())
 }
@@ -36,11 +36,13 @@ struct ReportedPort {
     up: bool,
     /// Whether at least one NIC was alive.
     alive: bool,
+    /// The GID of the device.
+    gid: Gid,
 }
 
 impl ReportedPort {
     /// Reports an event if the last active port has gone down, if a port is active again after none was, or if the last live NIC has died.
-    /// A change that is reversed before the next round is not reported.
+    /// Also reports a new address of rail 0. A change that is reversed before the next round is not reported.
     fn update(&mut self, rails: &RailSet) {
         let up = rails.is_up();
         let alive = up || rails.nics().iter().any(|nic| nic.query_port().is_ok());
@@ -50,6 +52,10 @@ impl ReportedPort {
             rails.deliver(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
         }
         self.up = up;
+        let gid = rails.gid_of_rail_0();
+        if std::mem::replace(&mut self.gid, gid) != gid {
+            rails.deliver(AsyncEvent::GidChange);
+        }
     }
 }
 

@@ -19,8 +19,8 @@ use crate::common::lock::lock;
 pub(crate) struct RailSet {
     /// The NICs, rail 0 first.
     nics: Vec<Arc<SoftNic>>,
-    /// The GID of rail 0, which stays the device's GID after that NIC has died.
-    gid: Gid,
+    /// The GID that rail 0 had when the device was opened. The device's GUID is made of it, and stays when the address changes.
+    first_gid: Gid,
     /// The index of the network interface of rail 0, or 0 if the system does not know it.
     interface_index: u32,
     /// The virtual queue pairs. Present if there are at least two NICs.
@@ -41,15 +41,15 @@ impl RailSet {
     /// # Errors
     /// `DeviceFatal` if the NIC of rail 0 is dead.
     pub(super) fn new(nics: Vec<Arc<SoftNic>>, multi_rail: Option<Arc<MultiRail>>) -> Result<RailSet> {
-        let gid = nics[0].query_port()?.gid;
+        let first_gid = nics[0].query_port()?.gid;
         // The index only informs programs, so a device without one is usable.
-        let interface_index = interface_index(gid.into()).unwrap_or(0);
+        let interface_index = interface_index(first_gid.into()).unwrap_or(0);
         let (objects, on_demand, fault_control) = (Mutex::default(), Mutex::default(), OnceLock::new());
         let (xrc_domains, device_memory, metrics) =
             (Mutex::default(), DeviceMemory::default(), OnceLock::new());
         Ok(RailSet {
             nics,
-            gid,
+            first_gid,
             interface_index,
             multi_rail,
             objects,
@@ -119,7 +119,7 @@ impl RailSet {
         true
     }
 
-    /// Returns the device's GID, which is the GID of rail 0.
+    /// Returns the device's GID, which is the present GID of rail 0.
     ///
     /// # Errors
     /// `DeviceFatal` if the device has one rail and its NIC is dead. With several rails the GID outlives rail 0.
@@ -127,12 +127,17 @@ impl RailSet {
         if self.multi_rail.is_none() {
             self.nic().query_port()?;
         }
-        Ok(self.gid)
+        Ok(self.gid_of_rail_0())
     }
 
-    /// Returns the GID of rail 0, whether or not its NIC is alive.
-    pub(crate) fn gid_of_rail_0(&self) -> Gid {
-        self.gid
+    /// Returns the present GID of rail 0. It outlives the NIC.
+    pub(super) fn gid_of_rail_0(&self) -> Gid {
+        self.nic().address().into()
+    }
+
+    /// Returns the GID that rail 0 had when the device was opened.
+    pub(crate) fn first_gid(&self) -> Gid {
+        self.first_gid
     }
 
     /// Returns the index (`if_nametoindex(3)`) of the network interface of rail 0, or 0 if the system does not know it.

@@ -155,14 +155,15 @@ impl MultiRail {
         lock(&self.qps).get(&qpn).and_then(Weak::upgrade)
     }
 
-    /// Answers the queries that have arrived. If the queue pair does not exist or does not accept the sender as its peer, or if the region is
-    /// not in the queue pair's protection domain, the answer is that the object does not exist.
+    /// Answers the queries that have arrived. If the queue pair does not exist or does not connect to the sender, or if the region is
+    /// not in the queue pair's protection domain, the answer is that the object does not exist. A query for a region from an unknown address of the
+    /// peer's device is not answered.
     pub(super) fn answer_queries(&self) {
         let rendezvous = &self.domain.rendezvous;
         for query in rendezvous.take_received() {
             let answer = match query.subject {
                 Subject::Connection(qpn) => {
-                    let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from, query.device));
+                    let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from, &query.device));
                     let info = qp.as_ref().and_then(|qp| qp.local_info().ok());
                     if let (Some(qp), Some(info)) = (&qp, &info) {
                         if qp.has_ended() {
@@ -174,11 +175,16 @@ impl MultiRail {
                     }
                     info.map(|info| info.encode())
                 }
-                Subject::Region { qpn, key } => self
-                    .qp(qpn)
-                    .filter(|qp| qp.accepts_peer(query.from, query.device))
-                    .and_then(|qp| qp.pd().region(key))
-                    .map(|region| region.encode()),
+                Subject::Region { qpn, key } => match self.qp(qpn) {
+                    Some(qp) if !qp.accepts_peer(query.from, &query.device) => {
+                        if qp.may_be_peer(&query.device) {
+                            // The address may have changed, and this end learns it soon. The sender asks again.
+                            continue;
+                        }
+                        None
+                    }
+                    qp => qp.and_then(|qp| qp.pd().region(key)).map(|region| region.encode()),
+                },
             };
             rendezvous.answer(&query, answer);
         }

@@ -53,6 +53,16 @@ static inline void nic_dead(uint32_t round) { once(round, "rail%d nic-dead"); }
 static inline void nic_hung(uint32_t round) { once(round, "rail%d nic-hung"); }
 static inline void down_from_start(uint32_t round) { once(round + 20, "rail%d down"); }
 
+/* The addresses of the rails change in turn, and those of all rails of a device often. */
+static inline void new_addresses(uint32_t round)
+{
+	static uint32_t last;
+	if (round % 5 != 0 || round == last)
+		return;
+	last = round;
+	fault("rail%d address free", round / 5 % rails());
+}
+
 /* The rails fail in turn, and each is up again before the next fails. */
 static inline void in_turn(uint32_t round)
 {

@@ -242,6 +242,8 @@ static void nic_hangs(void) { exchange(nic_hung, nothing); }
 static void both_nics_die(void) { exchange(nic_dead, nic_dead); }
 static void down_from_the_start(void) { exchange(nothing, down_from_start); }
 static void rails_fail_in_turn(void) { exchange(in_turn, nothing); }
+static void addresses_change_at_asker(void) { exchange(new_addresses, nothing); }
+static void addresses_change_at_answerer(void) { exchange(nothing, new_addresses); }
 static void link_fails_at_sender(void) { stream(link_down, nothing); }
 static void link_fails_at_receiver(void) { stream(nothing, link_down); }
 static void nic_dies_at_sender(void) { stream(nic_dead, nothing); }
@@ -393,6 +395,7 @@ int main(int argc, char **argv)
 		{ "link_fails_at_asker", link_fails_at_asker }, { "link_fails_at_answerer", link_fails_at_answerer },
 		{ "nic_dies_at_asker", nic_dies_at_asker }, { "nic_dies_at_answerer", nic_dies_at_answerer }, { "nic_hangs", nic_hangs },
 		{ "both_nics_die", both_nics_die }, { "down_from_the_start", down_from_the_start }, { "rails_fail_in_turn", rails_fail_in_turn },
+		{ "addresses_change_at_asker", addresses_change_at_asker }, { "addresses_change_at_answerer", addresses_change_at_answerer },
 		{ "link_fails_at_sender", link_fails_at_sender }, { "link_fails_at_receiver", link_fails_at_receiver },
 		{ "nic_dies_at_sender", nic_dies_at_sender }, { "nic_dies_at_receiver", nic_dies_at_receiver },
 		{ "peer_destroyed", peer_destroyed }, { "send_queue_error", send_queue_error }, { "resets", resets },

@@ -10,6 +10,7 @@
 //! The first datagram waits for the answer, because rail 0 may be down at the receiver. Two cases need no wait: the device has just sent a datagram
 //! on rail 0, or has not answered for another of its queue pairs.
 
+mod device_addresses;
 mod due_messages;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,7 @@ pub(super) const ANSWER_WAIT: Duration = Duration::from_millis(500);
 const MAX_MISSES: u32 = 10;
 /// The time since the last datagram in which a device is probed, and told of changed ports.
 const IN_USE: Duration = Duration::from_secs(2);
-/// The time for which other addresses of a device are refused, unless they come from the address that programs know.
+/// The time for which other addresses of a device are refused, unless they come from a known address of it.
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(3);
 /// The number of times that a changed port is told, because messages may be lost.
 const TELLS: u32 = 3;
@@ -122,6 +123,8 @@ pub(super) struct Directory {
     peers: BTreeMap<Gid, Peer>,
     /// The devices by their addresses on a rail.
     by_address: BTreeMap<(usize, Gid), Gid>,
+    /// The present GIDs of the known devices that programs may know by former ones, by these.
+    renamed: BTreeMap<Gid, Gid>,
     destinations: BTreeMap<Destination, Resolution>,
     /// The devices that have no known address and from which a datagram has arrived on rail 0, with the time of the last one.
     heard: BTreeMap<Gid, Duration>,
@@ -140,10 +143,11 @@ impl Directory {
     /// Creates the directory of a device with these GIDs, none of whose ports is up.
     pub(super) fn new(gids: Vec<Gid>) -> Directory {
         Directory {
-            own: DeviceAddress { gids, up: 0 },
+            own: DeviceAddress::new(gids, 0),
             own_qps: QpTable::default(),
             peers: BTreeMap::new(),
             by_address: BTreeMap::new(),
+            renamed: BTreeMap::new(),
             destinations: BTreeMap::new(),
             heard: BTreeMap::new(),
             announced: BTreeMap::new(),
@@ -155,6 +159,11 @@ impl Directory {
     /// Returns the GID by which programs know this device.
     pub(super) fn own_gid(&self) -> Gid {
         self.own.gids[0]
+    }
+
+    /// Returns the GIDs of this device by rail.
+    pub(super) fn own_gids(&self) -> &[Gid] {
+        &self.own.gids
     }
 
     /// Adds a queue pair of this device.
@@ -176,10 +185,28 @@ impl Directory {
             return;
         }
         self.own.up = up;
+        self.tell(now);
+    }
+
+    /// Sets the GIDs of this device. The devices that datagrams were exchanged with are told of a change.
+    pub(super) fn set_gids(&mut self, now: Duration, gids: &[Gid]) {
+        if self.own.gids != gids {
+            self.own.set_gids(gids.to_vec());
+            self.tell(now);
+        }
+    }
+
+    /// Tells the devices that datagrams were exchanged with where this one can be reached.
+    fn tell(&mut self, now: Duration) {
         for peer in self.peers.values_mut().filter(|peer| peer.is_in_use(now) || is_recent(peer.asked, now)) {
             (peer.tells_left, peer.next_probe) = (TELLS, now);
         }
         self.next_transmit = now;
+    }
+
+    /// Returns the present GID of a device, by the one that a program knows.
+    fn present(&self, gid: Gid) -> Gid {
+        self.renamed.get(&gid).copied().unwrap_or(gid)
     }
 
     /// Returns the changes of rails since the last call.
@@ -207,7 +234,7 @@ impl Directory {
             peer.qps.insert(qp);
         }
         match kind {
-            ReachKind::Ask { device, qpn } if device == self.own.gids[0] => {
+            ReachKind::Ask { device, qpn } if self.own.is_at(device) => {
                 peer.asked = Some(now);
                 let qp = self.own_qps.numbers(qpn);
                 if peer.told.len() >= MAX_QPS {
@@ -219,79 +246,38 @@ impl Directory {
             }
             ReachKind::Answer { qpn } => {
                 let answer = if found == Some(qpn) { Answer::Found } else { Answer::None };
-                let of = |own| Destination { gid, qpn, own };
-                let range = of(ANY_QPN)..=of(MAX_QPN);
-                self.destinations.range_mut(range).for_each(|(_, resolution)| resolution.answer = answer);
+                let names =
+                    self.renamed.iter().filter(|(_, present)| **present == gid).map(|(former, _)| *former);
+                for gid in names.chain([gid]) {
+                    let of = |own| Destination { gid, qpn, own };
+                    let range = of(ANY_QPN)..=of(MAX_QPN);
+                    self.destinations.range_mut(range).for_each(|(_, resolution)| resolution.answer = answer);
+                }
                 None
             }
             ReachKind::Ask { .. } | ReachKind::Tell => None,
         }
     }
 
-    /// Records the address of a device. Returns false if other addresses of the device are known, and the device is alive there.
-    fn accept(&mut self, now: Duration, rail: usize, address: DeviceAddress) -> bool {
-        let gid = address.gids[0];
-        if let Some(peer) = self.peers.get_mut(&gid) {
-            if peer.address.gids == address.gids {
-                (peer.address.up, peer.heard, peer.misses[rail]) = (address.up, now, 0);
-                return true;
-            }
-            // Only who has the address that programs know may change the others of a device that is alive.
-            if rail != 0 && now < peer.heard + ADDRESS_LIFETIME {
-                return false;
-            }
-        }
-        let sent = self.peers.get(&gid).and_then(|peer| peer.sent);
-        self.forget_peer(gid);
-        if self.peers.len() >= MAX_PEERS {
-            let oldest = self.peers.iter().min_by_key(|(_, peer)| peer.heard).map(|(gid, _)| *gid);
-            oldest.into_iter().for_each(|gid| self.forget_peer(gid));
-        }
-        for (rail, of_rail) in address.gids.iter().enumerate() {
-            self.by_address.insert((rail, *of_rail), gid);
-        }
-        let peer = Peer {
-            misses: vec![0; address.gids.len()],
-            address,
-            current: 0,
-            qps: QpTable::default(),
-            told: BTreeSet::new(),
-            heard: now,
-            sent,
-            asked: None,
-            next_probe: now,
-            tells_left: 0,
-        };
-        self.peers.insert(gid, peer);
-        true
-    }
-
-    fn forget_peer(&mut self, gid: Gid) {
-        let Some(peer) = self.peers.remove(&gid) else { return };
-        for address in peer.address.gids.into_iter().enumerate() {
-            if self.by_address.get(&address) == Some(&gid) {
-                self.by_address.remove(&address);
-            }
-        }
-    }
-
     /// Returns the way of a datagram from one of this device's queue pairs to the address that the program knows.
     pub(super) fn route(&mut self, now: Duration, own: Qpn, gid: Gid, qpn: Qpn) -> Route {
-        let as_addressed = Route::To { rail: 0, gid, qpn };
-        if gid == self.own_gid() {
+        if self.own.is_at(gid) && !self.peers.contains_key(&gid) {
+            let as_addressed = Route::To { rail: 0, gid: self.own_gid(), qpn };
             let Some(on_rails) = self.own_qps.qps.get(&qpn) else { return as_addressed };
             let is_good = |rail: &usize| contains(self.own.up, *rail) && on_rails[*rail] != ANY_QPN;
             let rail = (0..on_rails.len()).find(is_good).unwrap_or(0);
             return Route::To { rail, gid: self.own.gids[rail], qpn: on_rails[rail] };
         }
         let destination = Destination { gid, qpn, own };
+        let gid = self.present(gid);
+        let as_addressed = Route::To { rail: 0, gid, qpn };
         if !self.destinations.contains_key(&destination) {
             self.make_room(now);
             // The answer to a device that has asked need not wait: both ends know both queue pairs.
             let is_known = |peer: &Peer| peer.qps.qps.contains_key(&qpn) && peer.told.contains(&own);
             let answer = match self.peers.get(&gid) {
                 Some(peer) if is_known(peer) => Answer::Found,
-                None if self.is_silent(gid) => Answer::None,
+                None if self.is_silent(destination.gid) => Answer::None,
                 _ => Answer::Awaited,
             };
             let resolution = Resolution { since: now, answer, next_ask: now, questions: 0, used: now };
@@ -394,6 +380,21 @@ impl Directory {
 }
 
 impl Peer {
+    /// Returns whether the device is known to have an address on a rail.
+    fn is_at(&self, (rail, gid): (usize, Gid)) -> bool {
+        self.address.gids.get(rail) == Some(&gid)
+    }
+
+    /// Returns whether the device has one of these addresses on the same rail.
+    fn shares_rail(&self, address: &DeviceAddress) -> bool {
+        self.address.gids.iter().zip(&address.gids).any(|(own, other)| own == other)
+    }
+
+    /// Returns whether the device was heard recently.
+    fn is_alive(&self, now: Duration) -> bool {
+        now < self.heard + ADDRESS_LIFETIME
+    }
+
     fn is_in_use(&self, now: Duration) -> bool {
         is_recent(self.sent, now)
     }

@@ -67,14 +67,19 @@ impl DatagramNetwork {
     /// Queries the ports of all NICs.
     pub(super) fn observe_ports(&self) {
         let (mut alive, mut up): (RailMask, RailMask) = (0, 0);
+        let mut gids = lock(&self.directory).own_gids().to_vec();
         for (rail, nic) in self.nics.iter().enumerate() {
             if let Ok(port) = nic.provider.query_port() {
                 alive |= 1 << rail;
                 up |= RailMask::from(port.state == PortState::Active) << rail;
+                gids[rail] = port.gid;
             }
         }
         self.alive.store(alive, Ordering::Release);
-        lock(&self.directory).set_up(self.now(), up);
+        self.rendezvous.set_device_gid(gids[0]);
+        let mut directory = lock(&self.directory);
+        directory.set_gids(self.now(), &gids);
+        directory.set_up(self.now(), up);
     }
 
     /// Observes the ports, handles the messages that have arrived, and sends those that are due. Never waits.

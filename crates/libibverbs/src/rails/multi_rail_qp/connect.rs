@@ -115,6 +115,14 @@ impl MultiRailQp {
             self.query_connection(gid, qpn).and_then(|found| {
                 let mut locked = lock(&self.locked);
                 match found {
+                    // The program knows its device by a former GID.
+                    PeerConnection::Data(info)
+                        if qpn == self.qpn && info.gids().eq(locked.vqp.local_info()?.gids()) =>
+                    {
+                        locked
+                            .connect_to_itself(&self.domain, min_rnr_timer)
+                            .map(|info| Some(Peer::of(&info)))
+                    }
                     PeerConnection::Data(info) => {
                         locked.vqp.modify_to_rtr(&info, min_rnr_timer).map(|()| Some(Peer::of(&info)))
                     }

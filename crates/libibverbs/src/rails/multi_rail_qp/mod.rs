@@ -24,6 +24,7 @@ use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, QpType, Qpn, Result, Wc,
 use self::locked_state::LockedState;
 use super::multi_rail_domain::MultiRailDomain;
 use super::protection_domain::MultiRailPd;
+use super::rendezvous::DeviceGid;
 use super::virtual_cq::{CompletionSource, VirtualCq};
 use super::virtual_srq::{ReceiveConsumer, VirtualSrq};
 use crate::common::lock::lock;
@@ -47,7 +48,7 @@ enum Peer {
     Unknown,
     /// The queue pair connects to the device with this GID on rail 0, whose other GIDs are not yet known.
     Connecting(Gid),
-    /// The peer's GIDs by rail.
+    /// The peer's GIDs by rail, as far as this end knows them.
     Connected(Vec<Gid>),
 }
 
@@ -126,11 +127,27 @@ impl MultiRailQp {
     /// Returns whether a query is answered, by the address from which it came and the GID that its sender states as that of its device.
     /// Queries of any sender are answered until the peer is known. Then only the queries of its device are, and from the time at which all
     /// its addresses are known, only those from its addresses.
-    pub(super) fn accepts_peer(&self, from: Gid, device: Gid) -> bool {
+    pub(super) fn accepts_peer(&self, from: Gid, device: &DeviceGid) -> bool {
+        self.follow_peer(&lock(&self.locked));
         match &*lock(&self.peer) {
             Peer::Unknown => true,
-            Peer::Connecting(gid) => *gid == from || *gid == device,
+            Peer::Connecting(gid) => *gid == from || device.includes(*gid),
             Peer::Connected(gids) => gids.contains(&from),
+        }
+    }
+
+    /// Returns whether a device states that it has the GID of the peer's device, or had it.
+    pub(super) fn may_be_peer(&self, device: &DeviceGid) -> bool {
+        lock(&self.peer).gids().first().is_some_and(|gid| device.includes(*gid))
+    }
+
+    /// Takes the peer's addresses over from the virtual queue pair, which learns of changes.
+    fn follow_peer(&self, locked: &LockedState) {
+        if let Peer::Connected(known) = &mut *lock(&self.peer) {
+            let now: Vec<Gid> = locked.vqp.peer_gids().collect();
+            if !now.is_empty() {
+                *known = now;
+            }
         }
     }
 

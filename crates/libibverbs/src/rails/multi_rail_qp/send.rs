@@ -149,6 +149,7 @@ impl MultiRailQp {
         if let Some(key) = wr.op.remote_key()
             && !locked.region_keys.is_requested(key)
         {
+            self.follow_peer(locked);
             let peer = lock(&self.peer).clone();
             // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
             let qpn = locked.attr.dest_qpn.unwrap_or(Qpn::new(0));

@@ -134,12 +134,13 @@ impl GsiQp {
         self.srq.map_or(Ok(()), |srq| self.nic.provider.arm_srq(srq, SLOTS as u32))
     }
 
-    /// Joins the multicast group for questions that any device on the rail may answer.
+    /// Joins the multicast group for questions that any device on the rail may answer, this one included: a program may know its own device by a
+    /// former GID.
     ///
     /// # Errors
     /// The error of the NIC, for instance if the system has no multicast on its interface.
     pub(super) fn join_group(&self) -> Result<()> {
-        self.nic.provider.attach_mcast(self.qpn, self.group, false)
+        self.nic.provider.attach_mcast(self.qpn, self.group, true)
     }
 
     /// Sends a datagram to the multicast group, as [`GsiQp::send`] does.

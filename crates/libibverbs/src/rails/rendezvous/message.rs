@@ -2,6 +2,7 @@
 
 use mitra_verbs::{Gid, Key, Qpn};
 
+use super::device_gid::DeviceGid;
 use super::reach_message::{self, Reach};
 
 /// The object that a query asks about.
@@ -21,20 +22,20 @@ pub(super) type Answer = Option<Vec<u8>>;
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Message {
     /// A query of the device that has this GID.
-    Query(Subject, Gid),
+    Query(Subject, DeviceGid),
     Answer(Answer),
     /// The answer that the connection of the queue pair has ended, and that the program has not reset it yet. The content is the encoded data
     /// of that connection.
     Ended(Vec<u8>),
     /// The question to a multicast group which device has this GID.
     WhoHas(Gid),
-    /// The answer of that device.
-    Owner,
+    /// The answer of that device, which has this GID now.
+    Owner(Gid),
     /// Where UD queue pairs can be reached.
     Reach(Reach),
 }
 
-const MAGIC: [u8; 4] = *b"MMT2";
+const MAGIC: [u8; 4] = *b"MMT3";
 
 const QUERY_CONNECTION: u8 = 1;
 const QUERY_REGION: u8 = 2;
@@ -53,12 +54,12 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
     match message {
         Message::Query(Subject::Connection(qpn), device) => {
             out.push(QUERY_CONNECTION);
-            out.extend_from_slice(&device.0);
+            device.put(&mut out);
             out.extend_from_slice(&qpn.value().to_le_bytes());
         }
         Message::Query(Subject::Region { qpn, key }, device) => {
             out.push(QUERY_REGION);
-            out.extend_from_slice(&device.0);
+            device.put(&mut out);
             out.extend_from_slice(&qpn.value().to_le_bytes());
             out.extend_from_slice(&key.0.to_le_bytes());
         }
@@ -66,7 +67,10 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
             out.push(WHO_HAS);
             out.extend_from_slice(&device.0);
         }
-        Message::Owner => out.push(OWNER),
+        Message::Owner(current) => {
+            out.push(OWNER);
+            out.extend_from_slice(&current.0);
+        }
         Message::Answer(None) => out.push(ANSWER_NONE),
         Message::Answer(Some(body)) => {
             out.push(ANSWER_SOME);
@@ -90,20 +94,19 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
     let (id, rest) = rest.split_first_chunk::<8>()?;
     let (kind, body) = rest.split_first()?;
     let word = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_le_bytes);
-    let gid = || body.split_first_chunk::<16>().map(|(gid, rest)| (Gid(*gid), rest));
     let message = match *kind {
         _ if *magic != MAGIC => return None,
         QUERY_CONNECTION => {
-            let (device, qpn) = gid()?;
+            let (device, qpn) = DeviceGid::take(body)?;
             Message::Query(Subject::Connection(Qpn::new(word(qpn)?)), device)
         }
         QUERY_REGION => {
-            let (device, region) = gid()?;
+            let (device, region) = DeviceGid::take(body)?;
             let (qpn, key) = region.split_at_checked(4)?;
             Message::Query(Subject::Region { qpn: Qpn::new(word(qpn)?), key: Key(word(key)?) }, device)
         }
         WHO_HAS => Message::WhoHas(Gid(body.try_into().ok()?)),
-        OWNER if body.is_empty() => Message::Owner,
+        OWNER => Message::Owner(Gid(body.try_into().ok()?)),
         ANSWER_NONE if body.is_empty() => Message::Answer(None),
         ANSWER_SOME => Message::Answer(Some(body.to_vec())),
         ENDED => Message::Ended(body.to_vec()),
@@ -119,21 +122,23 @@ mod tests {
 
     #[test]
     fn messages_round_trip_and_truncated_messages_are_rejected() {
+        let mut device = DeviceGid::new(Gid([9; 16]));
+        device.set(Gid([8; 16]));
         for message in [
-            Message::Query(Subject::Connection(Qpn::new(0x12_3456)), Gid([9; 16])),
-            Message::Query(Subject::Region { qpn: Qpn::new(0x65_4321), key: Key(0x1234_5678) }, Gid([8; 16])),
+            Message::Query(Subject::Connection(Qpn::new(0x12_3456)), DeviceGid::new(Gid([9; 16]))),
+            Message::Query(Subject::Region { qpn: Qpn::new(0x65_4321), key: Key(0x1234_5678) }, device),
             Message::Answer(None),
             Message::Answer(Some(vec![1, 2, 3])),
             Message::Ended(vec![4, 5]),
             Message::WhoHas(Gid([7; 16])),
-            Message::Owner,
+            Message::Owner(Gid([6; 16])),
         ] {
             let bytes = encode(7, &message);
             let header_len = 4 + 8 + 1;
             for n in 0..header_len {
                 assert_eq!(decode(&bytes[..n]), None);
             }
-            if let Message::Query(..) | Message::WhoHas(_) = message {
+            if let Message::Query(..) | Message::WhoHas(_) | Message::Owner(_) = message {
                 assert_eq!(decode(&bytes[..bytes.len() - 1]), None);
                 assert_eq!(decode(&[&bytes[..], &[0]].concat()), None);
             }

@@ -13,6 +13,7 @@
 //! Like RoCE, the rendezvous does not authenticate. Any sender of datagrams can therefore obtain the secret of a queue pair that is not yet
 //! connected (docs/security.md). Once a queue pair is connected, only queries from its peer's addresses are answered.
 
+mod device_gid;
 mod gsi_qp;
 mod message;
 mod one_rail;
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 use mitra_failover::{ConnectInfo, LocalNic};
 use mitra_verbs::{Error, Gid, Limits, Qpn, Result};
 
+pub(super) use self::device_gid::DeviceGid;
 use self::gsi_qp::GsiQp;
 pub(super) use self::message::Subject;
 use self::message::{Answer, Message, decode, encode};
@@ -49,7 +51,7 @@ const MAX_RECEIVED: usize = 256;
 pub(super) struct Rendezvous {
     gsi_qps: Vec<Mutex<GsiQp>>,
     /// The GID of this device, which is that of rail 0.
-    device: Gid,
+    device: Mutex<DeviceGid>,
     /// The queries of peers that wait for an answer.
     received: Mutex<VecDeque<ReceivedQuery>>,
     /// The queries of this end, by id.
@@ -87,7 +89,7 @@ pub(super) struct ReceivedQuery {
     rail: usize,
     pub(super) from: Gid,
     /// The GID of the sender's device, as the sender states it.
-    pub(super) device: Gid,
+    pub(super) device: DeviceGid,
     id: u64,
     pub(super) subject: Subject,
 }
@@ -113,13 +115,18 @@ impl Rendezvous {
         }
         Ok(Arc::new(Rendezvous {
             gsi_qps,
-            device,
+            device: Mutex::new(DeviceGid::new(device)),
             received: Mutex::default(),
             outstanding: Mutex::default(),
             searches: Mutex::default(),
             reach: Mutex::default(),
             timeout,
         }))
+    }
+
+    /// Records the present GID of this device. Queries for the former ones are still answered.
+    pub(super) fn set_device_gid(&self, gid: Gid) {
+        lock(&self.device).set(gid);
     }
 
     /// Queries a peer for the connection data of its queue pair, and waits for the answer, but not until the peer resets its queue pair. The ids of the query and of the search for the
@@ -204,10 +211,12 @@ impl Rendezvous {
                         query.ended = Some(Instant::now());
                     }
                 }
-                Some((id, Message::WhoHas(gid))) if gid == self.device => searchers.push((from, id)),
-                Some((id, Message::Owner)) => {
+                Some((id, Message::WhoHas(gid))) if lock(&self.device).includes(gid) => {
+                    searchers.push((from, id));
+                }
+                Some((id, Message::Owner(current))) => {
                     if let Some(search) = lock(&self.searches).get_mut(&id) {
-                        search.add_owner(rail, from);
+                        search.add_owner(rail, from, current);
                     }
                 }
                 Some((_, Message::Reach(message))) => {
@@ -219,7 +228,7 @@ impl Rendezvous {
                 Some((_, Message::WhoHas(_))) | None => {}
             });
             for (from, id) in searchers {
-                gsi_qp.send(from, &encode(id, &Message::Owner));
+                gsi_qp.send(from, &encode(id, &Message::Owner(lock(&self.device).current)));
             }
         }
     }
@@ -320,7 +329,8 @@ impl Query {
             return;
         }
         let gsi_qps = &self.rendezvous.gsi_qps;
-        let query = encode(self.id, &Message::Query(self.subject, self.rendezvous.device));
+        let device = lock(&self.rendezvous.device).clone();
+        let query = encode(self.id, &Message::Query(self.subject, device));
         let rail = self.transmissions as usize % self.peer.len().max(1);
         let mut to: Vec<(usize, Gid)> = self.peer.get(rail).map(|gid| (rail, *gid)).into_iter().collect();
         // The state of the search is copied, because `Rendezvous::poll` locks it while it holds the lock of a queue pair.

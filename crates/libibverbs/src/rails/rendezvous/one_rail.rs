@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use mitra_failover::LocalNic;
 use mitra_softnic::SoftNic;
-use mitra_verbs::{AsyncEvent, Limits, Provider, Qpn, Result, SrqId};
+use mitra_verbs::{AsyncEvent, Gid, Limits, Provider, Qpn, Result, SrqId};
 
 use super::gsi_qp::GsiQp;
 use super::message::{Message, Subject, decode, encode};
@@ -26,7 +26,7 @@ pub(in crate::rails) struct OneRail {
     gsi_qp: Mutex<GsiQp>,
     srq: SrqId,
     /// Where the device can be reached.
-    device: DeviceAddress,
+    device: Mutex<DeviceAddress>,
 }
 
 /// Returns the limits of a NIC on which the program can create as many objects as `limits` permits, beside those of queue pair 1.
@@ -48,11 +48,16 @@ impl OneRail {
     /// The error of the NIC.
     pub(in crate::rails) fn new(nic: &Arc<SoftNic>) -> Result<OneRail> {
         let provider: Arc<dyn Provider> = Arc::<SoftNic>::clone(nic);
-        let device = DeviceAddress { gids: vec![provider.query_port()?.gid], up: 1 };
+        let device = DeviceAddress::new(vec![provider.query_port()?.gid], 1);
         let nic = LocalNic { pd: provider.alloc_pd()?, provider, channel: None };
         let (gsi_qp, srq) = GsiQp::with_arrival_event(&nic)?;
         gsi_qp.arm()?;
-        Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq, device })
+        Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq, device: Mutex::new(device) })
+    }
+
+    /// Changes the address of the device. A question for the former GID cannot arrive, and answers stay short.
+    pub(in crate::rails) fn set_gid(&self, gid: Gid) {
+        *lock(&self.device) = DeviceAddress::new(vec![gid], 1);
     }
 
     /// Handles an asynchronous event of the NIC: answers the queries of peers if it concerns queue pair 1. Returns whether it does.
@@ -62,11 +67,12 @@ impl OneRail {
             return false;
         }
         let mut gsi_qp = lock(&self.gsi_qp);
+        let own = lock(&self.device).clone();
         let (mut queries, mut questions) = (Vec::new(), Vec::new());
         gsi_qp.poll(|from, bytes| match decode(bytes) {
             Some((id, Message::Query(Subject::Connection(qpn), _))) => queries.push((from, id, qpn)),
             Some((id, Message::Reach(Reach { kind: ReachKind::Ask { device, qpn }, .. })))
-                if device == self.device.gids[0] =>
+                if own.is_at(device) =>
             {
                 questions.push((from, id, qpn));
             }
@@ -75,7 +81,7 @@ impl OneRail {
         for (from, id, qpn) in questions {
             let qp = is_open(qpn).then(|| QpNumbers { qpn, on_rails: vec![qpn] });
             let kind = ReachKind::Answer { qpn };
-            let answer = Reach { kind, device: self.device.clone(), qp };
+            let answer = Reach { kind, device: own.clone(), qp };
             gsi_qp.send(from, &encode(id, &Message::Reach(answer)));
         }
         for (from, id, qpn) in queries {

@@ -2,7 +2,7 @@
 //!
 //! Programs exchange the GID of rail 0, and a device cannot be addressed by it if rail 0 of either end is down. The queue pairs 1 of all rails
 //! but rail 0 are members of a multicast group. A query without an answer asks the group on each of these rails which device has the GID. The
-//! device that has it answers to the sender, whose query then goes to the address from which the answer came.
+//! device that has it, or had it before its address changed, answers to the sender, whose query then goes to the address from which the answer came.
 //!
 //! Any host on the rail can claim the GID, as any host can send from the address of rail 0 (docs/security.md). A false claim does not
 //! displace the owner: the query goes to several addresses, and only connection data that agree with the GID and the address end it.
@@ -21,8 +21,8 @@ const QUESTION_INTERVAL: u32 = 4;
 #[derive(Clone)]
 pub(super) struct OwnerSearch {
     gid: Gid,
-    /// The rails and addresses from which an answer has come.
-    owners: Vec<(usize, Gid)>,
+    /// The rails and addresses from which an answer has come, with the GIDs that the devices have now.
+    owners: Vec<(usize, Gid, Gid)>,
 }
 
 impl OwnerSearch {
@@ -38,24 +38,25 @@ impl OwnerSearch {
 
     /// Returns the rails and addresses of the devices that claim to have the GID.
     pub(super) fn owners(&self) -> impl Iterator<Item = (usize, Gid)> {
-        self.owners.iter().copied()
+        self.owners.iter().map(|&(rail, from, _)| (rail, from))
     }
 
-    /// Records a device that claims to have the GID.
-    pub(super) fn add_owner(&mut self, rail: usize, from: Gid) {
-        if self.owners.len() < MAX_OWNERS && rail > 0 && !self.owners.contains(&(rail, from)) {
-            self.owners.push((rail, from));
+    /// Records a device that claims to have the GID, or to have had it. `current` is the GID that it has now.
+    pub(super) fn add_owner(&mut self, rail: usize, from: Gid, current: Gid) {
+        if self.owners.len() < MAX_OWNERS && rail > 0 && !self.owners.contains(&(rail, from, current)) {
+            self.owners.push((rail, from, current));
         }
     }
 
-    /// Returns whether an answer comes from an address that the search has found, and contains connection data in which rail 0 has the GID and
+    /// Returns whether an answer comes from an address that the search has found, and contains connection data in which rail 0 has the GID of the claim and
     /// the rail of the answer has that address. The answer that there is no such queue pair is not accepted, because it contains nothing that
     /// could be checked.
     pub(super) fn accepts(&self, rail: usize, from: Gid, answer: Option<&[u8]>) -> bool {
-        let agrees =
-            |info: &ConnectInfo| info.gids().next() == Some(self.gid) && info.gids().nth(rail) == Some(from);
-        self.owners.contains(&(rail, from))
-            && answer.is_some_and(|answer| ConnectInfo::decode(answer).as_ref().is_ok_and(agrees))
+        let agrees = |info: &ConnectInfo| {
+            let claims = |current: Gid| self.owners.contains(&(rail, from, current));
+            info.gids().next().is_some_and(claims) && info.gids().nth(rail) == Some(from)
+        };
+        answer.is_some_and(|answer| ConnectInfo::decode(answer).as_ref().is_ok_and(agrees))
     }
 }
 
@@ -74,11 +75,12 @@ mod tests {
     #[test]
     fn claims_are_bounded_and_counted_once() {
         let mut search = OwnerSearch::new(Gid([1; 16]));
-        search.add_owner(0, Gid([2; 16]));
+        let gid = Gid([1; 16]);
+        search.add_owner(0, Gid([2; 16]), gid);
         assert_eq!(search.owners().count(), 0, "rail 0 is addressed by the GID itself");
         for byte in 0..100 {
-            search.add_owner(1, Gid([byte; 16]));
-            search.add_owner(1, Gid([byte; 16]));
+            search.add_owner(1, Gid([byte; 16]), gid);
+            search.add_owner(1, Gid([byte; 16]), gid);
         }
         assert_eq!(search.owners().count(), MAX_OWNERS);
         assert!(search.owners().eq((0..MAX_OWNERS as u8).map(|byte| (1, Gid([byte; 16])))));
@@ -87,7 +89,7 @@ mod tests {
     #[test]
     fn answers_without_connection_data_are_rejected() {
         let mut search = OwnerSearch::new(Gid([1; 16]));
-        search.add_owner(1, Gid([2; 16]));
+        search.add_owner(1, Gid([2; 16]), Gid([1; 16]));
         assert!(!search.accepts(1, Gid([2; 16]), None));
         assert!(!search.accepts(1, Gid([2; 16]), Some(b"MVQ")));
     }

@@ -4,6 +4,8 @@
 use mitra_failover::MAX_RAILS;
 use mitra_verbs::{Gid, Qpn};
 
+use super::device_gid::DeviceGid;
+
 /// A set of rails, one bit each. Rail 0 is the lowest bit.
 pub(in crate::rails) type RailMask = u8;
 
@@ -16,6 +18,32 @@ pub(in crate::rails) struct DeviceAddress {
     pub(in crate::rails) gids: Vec<Gid>,
     /// The rails whose ports are up at this device.
     pub(in crate::rails) up: RailMask,
+    /// The first GID, and the former ones.
+    device: DeviceGid,
+}
+
+impl DeviceAddress {
+    /// Returns the address of a device with these GIDs, by rail, that had no others before.
+    pub(in crate::rails) fn new(gids: Vec<Gid>, up: RailMask) -> DeviceAddress {
+        let device = DeviceGid::new(gids[0]);
+        DeviceAddress { gids, up, device }
+    }
+
+    /// Changes the GIDs.
+    pub(in crate::rails) fn set_gids(&mut self, gids: Vec<Gid>) {
+        self.device.set(gids[0]);
+        self.gids = gids;
+    }
+
+    /// Returns whether programs may know the device by this GID: rail 0 has it, or had it.
+    pub(in crate::rails) fn is_at(&self, gid: Gid) -> bool {
+        self.device.includes(gid)
+    }
+
+    /// Returns the GIDs that rail 0 had before.
+    pub(in crate::rails) fn former(&self) -> &[Gid] {
+        self.device.former()
+    }
 }
 
 /// The numbers of a UD queue pair.
@@ -55,8 +83,8 @@ fn put_qpn(out: &mut Vec<u8>, qpn: Qpn) {
     out.extend_from_slice(&qpn.value().to_le_bytes());
 }
 
-/// Encodes a message: its kind with the GID and the number that it asks for, the number of rails, the rails that are up, the GIDs, and the
-/// numbers of the queue pair. All numbers are little-endian.
+/// Encodes a message: its kind with the GID and the number that it asks for, the number of rails, the rails that are up, the GID of rail 0 with
+/// the former ones, the other GIDs, and the numbers of the queue pair. All numbers are little-endian.
 pub(super) fn encode(message: &Reach) -> Vec<u8> {
     let mut out = Vec::new();
     match message.kind {
@@ -72,7 +100,8 @@ pub(super) fn encode(message: &Reach) -> Vec<u8> {
         ReachKind::Tell => out.push(TELL),
     }
     out.extend([message.device.gids.len() as u8, message.device.up]);
-    message.device.gids.iter().for_each(|gid| out.extend_from_slice(&gid.0));
+    message.device.device.put(&mut out);
+    message.device.gids[1..].iter().for_each(|gid| out.extend_from_slice(&gid.0));
     if let Some(QpNumbers { qpn, on_rails }) = &message.qp {
         put_qpn(&mut out, *qpn);
         on_rails.iter().for_each(|qpn| put_qpn(&mut out, *qpn));
@@ -93,7 +122,9 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Reach> {
     if !(1..=MAX_RAILS).contains(&rails.into()) {
         return None;
     }
-    let gids = (0..rails).map(|_| take(&mut rest).map(Gid)).collect::<Option<Vec<_>>>()?;
+    let (device, mut rest) = DeviceGid::take(rest)?;
+    let others = (1..rails).map(|_| take(&mut rest).map(Gid));
+    let gids = [Some(device.current)].into_iter().chain(others).collect::<Option<Vec<_>>>()?;
     let qp = if rest.is_empty() {
         None
     } else {
@@ -101,7 +132,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Reach> {
         let on_rails = (0..rails).map(|_| take_qpn(&mut rest)).collect::<Option<Vec<_>>>()?;
         Some(QpNumbers { qpn, on_rails })
     };
-    rest.is_empty().then_some(Reach { kind, device: DeviceAddress { gids, up }, qp })
+    rest.is_empty().then_some(Reach { kind, device: DeviceAddress { gids, up, device }, qp })
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
@@ -122,7 +153,8 @@ mod tests {
 
     #[test]
     fn messages_round_trip_and_malformed_ones_are_rejected() {
-        let device = DeviceAddress { gids: vec![Gid([1; 16]), Gid([2; 16])], up: 2 };
+        let mut device = DeviceAddress::new(vec![Gid([3; 16]), Gid([2; 16])], 2);
+        device.set_gids(vec![Gid([1; 16]), Gid([2; 16])]);
         let qp = QpNumbers { qpn: Qpn::new(0x12_3456), on_rails: vec![Qpn::new(0x12_3456), Qpn::new(7)] };
         for kind in [
             ReachKind::Ask { device: Gid([9; 16]), qpn: Qpn::new(5) },

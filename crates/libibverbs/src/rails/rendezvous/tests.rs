@@ -27,7 +27,8 @@ impl Device {
         let mut rendezvous =
             Rendezvous::with_timeout(domain.nics(), Duration::from_secs(30)).expect("queue pair 1 is free");
         if let Some(gid) = gid {
-            Arc::get_mut(&mut rendezvous).expect("it is not shared yet").device = gid;
+            Arc::get_mut(&mut rendezvous).expect("it is not shared yet").device =
+                Mutex::new(DeviceGid::new(gid));
         }
         let qp = VirtualQp::builder(&domain).build().expect("the configuration is within the limits");
         Device { nics, rendezvous, qp }
@@ -93,7 +94,7 @@ fn query_reaches_the_owner_when_rail_0_of_either_end_is_down() {
 #[test]
 fn queries_that_wait_for_an_answer_are_bounded() {
     let (local, peer) = (Device::new(None), Device::new(None));
-    let query = Message::Query(Subject::Connection(local.qp.qpn()), peer.gid());
+    let query = Message::Query(Subject::Connection(local.qp.qpn()), DeviceGid::new(peer.gid()));
     for id in 0..2 * MAX_RECEIVED as u64 {
         lock(&peer.rendezvous.gsi_qps[0]).send(local.gid(), &encode(id, &query));
         // The queue pair has fewer receives than there are queries.
@@ -140,11 +141,19 @@ fn answers_need_the_id_of_a_query_and_the_address_of_its_peer() {
     accept(0, peer.gid(), !id);
     accept(0, peer.gid(), search);
     accept(1, peer_1, id); // not found by the search
-    lock(&local.rendezvous.searches).get_mut(&search).expect("it is outstanding").add_owner(1, stranger_1);
+    lock(&local.rendezvous.searches).get_mut(&search).expect("it is outstanding").add_owner(
+        1,
+        stranger_1,
+        peer.gid(),
+    );
     accept(1, stranger_1, id);
     accept(1, IpAddr::from(Ipv4Addr::LOCALHOST).into(), id);
     assert!(outstanding.poll().is_pending());
-    lock(&local.rendezvous.searches).get_mut(&search).expect("it is outstanding").add_owner(1, peer_1);
+    lock(&local.rendezvous.searches).get_mut(&search).expect("it is outstanding").add_owner(
+        1,
+        peer_1,
+        peer.gid(),
+    );
     accept(1, peer_1, id);
     assert!(matches!(outstanding.poll(), Poll::Ready(Ok(Some(_)))));
 }

@@ -32,7 +32,7 @@ impl Directory {
 
     /// Asks for the numbers of the queue pairs to which datagrams are sent.
     fn ask(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
-        let Directory { own, own_qps, peers, destinations, next_transmit, .. } = self;
+        let Directory { own, own_qps, peers, renamed, destinations, next_transmit, .. } = self;
         for (destination, resolution) in destinations.iter_mut() {
             if now > resolution.used + IN_USE {
                 continue;
@@ -42,12 +42,13 @@ impl Directory {
                 let Destination { gid, qpn, own: from } = *destination;
                 let kind = ReachKind::Ask { device: gid, qpn };
                 let message = Reach { kind, device: own.clone(), qp: own_qps.numbers(from) };
-                let peer = peers.get(&gid);
+                let peer = peers.get(renamed.get(&gid).unwrap_or(&gid));
                 let address = |rail: usize| match peer {
                     Some(peer) => peer.address.gids.get(rail).copied(),
                     None => (rail == 0).then_some(gid),
                 };
-                let ask_group = peer.is_none()
+                // A device that is no longer heard may have other addresses.
+                let ask_group = peer.is_none_or(|peer| !peer.is_alive(now))
                     && if contains(own.up, 0) {
                         resolution.questions % QUESTIONS_PER_GROUP == QUESTIONS_PER_GROUP - 1
                     } else {
@@ -56,7 +57,8 @@ impl Directory {
                 for rail in (0..own.gids.len()).filter(|rail| contains(own.up, *rail)) {
                     if let Some(to) = address(rail) {
                         out.push(Outgoing { rail, to: Some(to), message: message.clone() });
-                    } else if ask_group && rail > 0 {
+                    }
+                    if ask_group && rail > 0 {
                         out.push(Outgoing { rail, to: None, message: message.clone() });
                     }
                 }

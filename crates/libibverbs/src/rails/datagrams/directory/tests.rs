@@ -1,6 +1,7 @@
 use super::due_messages::{ASK_INTERVAL, PROBE_INTERVAL};
 use super::*;
 
+mod changed_addresses;
 mod due_messages;
 
 const QPN: Qpn = Qpn::new(0x11);
@@ -35,12 +36,12 @@ impl World {
 
     fn deliver(&mut self, from: usize, out: Outgoing) {
         let Outgoing { rail, to, message } = out;
-        let source = gid(from, rail);
+        let source = self.ends[from].own.gids[rail];
         if !contains(self.ends[from].own.up & !self.cut, rail) {
             return;
         }
         for end in (0..self.ends.len()).filter(|end| *end != from) {
-            let is_addressed = to.is_none() || to == Some(gid(end, rail));
+            let is_addressed = to.is_none() || to == Some(self.ends[end].own.gids[rail]);
             if !is_addressed || !contains(self.ends[end].own.up, rail) {
                 continue;
             }
@@ -83,9 +84,10 @@ impl World {
         let (to, now) = (1 - from, self.now);
         let route = self.ends[from].route(now, QPN, gid(to, 0), QPN);
         if let Route::To { rail, gid: address, qpn } = route {
-            assert_eq!((address, qpn), (gid(to, rail), number(QPN, rail)));
-            let sender = self.ends[to].identify(now, rail, gid(from, rail), number(QPN, rail));
-            assert_eq!(sender, Some((gid(from, 0), QPN)), "the receiver knows the sender on rail {rail}");
+            assert_eq!((address, qpn), (self.ends[to].own.gids[rail], number(QPN, rail)));
+            let [source, device] = [rail, 0].map(|rail| self.ends[from].own.gids[rail]);
+            let sender = self.ends[to].identify(now, rail, source, number(QPN, rail));
+            assert_eq!(sender, Some((device, QPN)), "the receiver knows the sender on rail {rail}");
         }
         route
     }
@@ -284,7 +286,7 @@ fn false_addresses_do_not_displace_a_device_that_is_alive() {
     world.run(2 * MS);
     let before = world.ends[0].clone();
     let claim =
-        |gids: Vec<Gid>| Reach { kind: ReachKind::Tell, device: DeviceAddress { gids, up: 0b11 }, qp: None };
+        |gids: Vec<Gid>| Reach { kind: ReachKind::Tell, device: DeviceAddress::new(gids, 0b11), qp: None };
     let (now, liar) = (world.now, gid(7, 1));
     let end = &mut world.ends[0];
     assert_eq!(end.handle(now, 1, liar, claim(vec![gid(1, 0), gid(1, 1)])), None, "not where it comes from");
@@ -305,7 +307,7 @@ fn tables_are_bounded() {
     let mut directory = device(0, 2);
     for i in 0..2 * MAX_PEERS as u32 {
         let from = Gid::from(IpAddr::from(0x0b00_0000_u32.wrapping_add(i).to_be_bytes()));
-        let address = DeviceAddress { gids: vec![from], up: 1 };
+        let address = DeviceAddress::new(vec![from], 1);
         let qp = Some(QpNumbers { qpn: QPN, on_rails: vec![QPN] });
         directory.handle(MS * i, 0, from, Reach { kind: ReachKind::Tell, device: address, qp });
     }
@@ -333,7 +335,7 @@ fn tables_are_bounded() {
 fn question_for_another_device_is_not_answered() {
     let mut world = World::new(2);
     let kind = ReachKind::Ask { device: gid(5, 0), qpn: QPN };
-    let device = DeviceAddress { gids: vec![gid(1, 0), gid(1, 1)], up: 0b11 };
+    let device = DeviceAddress::new(vec![gid(1, 0), gid(1, 1)], 0b11);
     let question = Reach { kind, device, qp: None };
     assert_eq!(world.ends[0].handle(world.now, 1, gid(1, 1), question), None);
 }
@@ -406,7 +408,7 @@ fn false_address_on_another_rail_does_not_hide_a_device() {
     world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
     world.run(2 * MS);
     for (liar, hidden) in [(gid(7, 0), gid(1, 0)), (gid(8, 0), gid(0, 0))] {
-        let device = DeviceAddress { gids: vec![liar, hidden], up: 0b11 };
+        let device = DeviceAddress::new(vec![liar, hidden], 0b11);
         let claim = Reach { kind: ReachKind::Tell, device, qp: None };
         world.ends[0].handle(world.now, 0, liar, claim);
         assert_eq!(world.ends[0].identify(world.now, 0, hidden, QPN), Some((hidden, QPN)));

@@ -1,0 +1,107 @@
+//! The addresses of other devices, as their messages state them, and how they may change.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use mitra_verbs::Gid;
+
+use super::{ANY_QPN, Destination, Directory, MAX_DESTINATIONS, MAX_PEERS, MAX_QPN, Peer, QpTable};
+use crate::rails::rendezvous::DeviceAddress;
+
+impl Directory {
+    /// Records the address of a device, which has sent a message on `rail`. Returns false if other addresses of the device are known, and the
+    /// device is alive there.
+    pub(super) fn accept(&mut self, now: Duration, rail: usize, address: DeviceAddress) -> bool {
+        let gid = address.gids[0];
+        let from = (rail, address.gids[rail]);
+        let former = address.former().to_vec();
+        // The message comes from an address that has changed. Those from the other rails show that it is the same device.
+        let is_unproven = |old: &Peer| old.is_alive(now) && !old.is_at(from) && old.shares_rail(&address);
+        if former.iter().filter_map(|gid| self.peers.get(gid)).any(is_unproven) {
+            return false;
+        }
+        let mut is_same = false;
+        if let Some(peer) = self.peers.get_mut(&gid) {
+            is_same = peer.address.gids == address.gids;
+            // Only who has an address of the device may change the others while the device is alive.
+            if !is_same && !peer.is_at(from) && peer.is_alive(now) {
+                return false;
+            }
+            if is_same {
+                (peer.address, peer.heard, peer.misses[rail]) = (address.clone(), now, 0);
+            }
+        }
+        if !is_same {
+            self.replace_peer(now, from, address);
+        }
+        for former in former {
+            self.rename(now, former, gid);
+        }
+        true
+    }
+
+    /// Records a device that has other addresses than before, or that was not known. `from` is the rail and the address of its message. What is
+    /// known of the device stays if it has sent from an address that it had before.
+    fn replace_peer(&mut self, now: Duration, from: (usize, Gid), address: DeviceAddress) {
+        let gid = address.gids[0];
+        let mut peer = Peer {
+            misses: Vec::new(),
+            address: address.clone(),
+            current: 0,
+            qps: QpTable::default(),
+            told: BTreeSet::new(),
+            heard: now,
+            sent: None,
+            asked: None,
+            next_probe: now,
+            tells_left: 0,
+        };
+        for known in address.former().iter().chain([&gid]) {
+            let is_followed = |old: &Peer| *known == gid || old.is_at(from) || !old.is_alive(now);
+            if !self.peers.get(known).is_some_and(is_followed) {
+                continue;
+            }
+            self.renamed.values_mut().filter(|present| *present == known).for_each(|present| *present = gid);
+            let Some(old) = self.forget_peer(*known) else { continue };
+            peer = if old.is_at(from) { old } else { Peer { sent: old.sent, ..peer } };
+        }
+        if self.peers.len() >= MAX_PEERS {
+            let oldest = self.peers.iter().min_by_key(|(_, peer)| peer.heard).map(|(gid, _)| *gid);
+            if let Some(oldest) = oldest {
+                self.forget_peer(oldest);
+                self.renamed.retain(|_, present| *present != oldest);
+            }
+        }
+        for (rail, of_rail) in address.gids.iter().enumerate() {
+            self.by_address.insert((rail, *of_rail), gid);
+        }
+        let misses = vec![0; address.gids.len()];
+        self.peers.insert(gid, Peer { misses, address, heard: now, ..peer });
+        // Programs that know this GID mean this device.
+        self.renamed.remove(&gid);
+    }
+
+    /// Records that a device had another GID before, if a program knows it by that, and no other device is alive that has it or had it.
+    fn rename(&mut self, now: Duration, former: Gid, gid: Gid) {
+        let of = |number| Destination { gid: former, qpn: number, own: number };
+        let is_used = self.destinations.range(of(ANY_QPN)..=of(MAX_QPN)).next().is_some();
+        let other = self.peers.get(&former).or_else(|| self.peers.get(self.renamed.get(&former)?));
+        let is_taken = other.is_some_and(|other| other.address.gids[0] != gid && other.is_alive(now));
+        if is_used && !is_taken {
+            if self.renamed.len() >= MAX_DESTINATIONS {
+                self.renamed.pop_first();
+            }
+            self.renamed.insert(former, gid);
+        }
+    }
+
+    fn forget_peer(&mut self, gid: Gid) -> Option<Peer> {
+        let peer = self.peers.remove(&gid)?;
+        for address in peer.address.gids.iter().copied().enumerate() {
+            if self.by_address.get(&address) == Some(&gid) {
+                self.by_address.remove(&address);
+            }
+        }
+        Some(peer)
+    }
+}
