@@ -113,7 +113,7 @@ fn address_changes_during_a_move() {
 fn addresses_change_while_links_flap() {
     let mut epochs = 0;
     for seed in seeds(200) {
-        let out = run(
+        let (out, _) = run(
             seed,
             setup(seed, 2 + (seed % 2) as u8, 1 + seed % 3),
             |p| p,
