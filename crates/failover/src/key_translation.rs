@@ -121,7 +121,10 @@ pub(crate) fn translate_send(
     Ok(out)
 }
 
-/// Returns a scatter/gather list with the addresses and keys of `rail`.
+/// Returns a scatter/gather list with the addresses and keys of `rail`. On rail 0, they are those that the application uses.
 pub(crate) fn translate_sges(list: &SgeList, rail: usize, domain: &Domain) -> SgeList {
+    if rail == 0 {
+        return SgeList::from_slice(list);
+    }
     list.iter().map(|&sge| domain.translate(sge, rail)).collect()
 }

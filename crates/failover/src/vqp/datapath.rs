@@ -6,7 +6,7 @@ use mitra_verbs::{Error, Mtu, Psn, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, 
 use crate::ballot::Ballot;
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
-use crate::config::{Config, Policy, Service, WritePolicy};
+use crate::config::{Config, Policy, Service};
 use crate::connect_info::ConnectInfo;
 use crate::domain::{Domain, HomeView, LocalNic};
 use crate::evidence::{Contradiction, Evidence, Placed};
@@ -182,18 +182,13 @@ impl Datapath {
         Ok(())
     }
 
-    /// Checks a send and appends it to the ledger. The caller has checked that the vQP is open.
+    /// Prepares for a send, and checks it. The caller has checked that the vQP is open.
     #[inline]
-    pub(super) fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+    pub(super) fn prepare_send(&mut self, wr: &SendWr) -> Result<()> {
         if wr.op.is_local() {
             self.windows.prepare(&wr.op, &self.domain)?;
         }
-        let rails = &self.rails;
-        self.send.push(wr, write_policy, rails.config(), || Error::QueueFull {
-            queue: "send queue",
-            qpn: rails.qpn(),
-            depth: rails.config().send_wrs,
-        })
+        self.send.check_push(wr, self.rails.config(), self.rails.qpn())
     }
 
     /// Checks a send, except for its remote key. See [`SendQueue::check`].
@@ -304,11 +299,9 @@ impl Datapath {
     #[inline]
     pub(super) fn complete_recv(&mut self, rail: usize, wc: &Wc) {
         if wc.status == WcStatus::Success {
-            let mut wc = *wc;
-            if let Some(key) = wc.invalidated {
-                wc.invalidated = Some(self.windows.on_invalidated(rail, key, &self.domain));
-            }
-            self.recv.on_success(&wc, &mut self.ready);
+            let Some(key) = wc.invalidated else { return self.recv.on_success(wc, &mut self.ready) };
+            let invalidated = Some(self.windows.on_invalidated(rail, key, &self.domain));
+            self.recv.on_success(&Wc { invalidated, ..*wc }, &mut self.ready);
         } else {
             self.recv.on_error(wc, &mut self.ready);
         }
@@ -420,7 +413,8 @@ impl Datapath {
         let before = out.len();
         match &mut self.shared {
             Some(shared) => shared.deliver(self.ready.drain(..n), &mut self.recv, out),
-            None => out.extend(self.ready.drain(..n)),
+            // Mostly one completion: a drained range would cost more.
+            None => (0..n).for_each(|_| out.extend(self.ready.pop_front())),
         }
         out.len() - before
     }

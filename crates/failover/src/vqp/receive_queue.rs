@@ -1,7 +1,6 @@
 use std::collections::VecDeque;
 
 use mitra_verbs::{RecvWr, Result, Wc, WcOpcode, WcStatus};
-use smallvec::SmallVec;
 
 use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
 use crate::config::Service;
@@ -10,11 +9,20 @@ use crate::domain::Domain;
 use crate::key_translation;
 use crate::vqp::wr_id_flags;
 
+/// An outstanding receive.
+#[derive(Debug)]
+struct Receive {
+    /// The application's receive, except that `wr_id` is the one for the rail.
+    wr: RecvWr,
+    /// The `wr_id` of the application's receive.
+    app_wr_id: u64,
+}
+
 /// The receive queue of a vQP. During a move, the outstanding receives are posted on the new rail.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     /// The outstanding receives, oldest first.
-    wrs: VecDeque<RecvWr>,
+    wrs: VecDeque<Receive>,
     /// The number of receives, from the front of `wrs`, that are posted on `rail`.
     posted: usize,
     /// The rail on which receives are posted: the active rail or, late in a move, the new rail.
@@ -74,7 +82,8 @@ impl ReceiveQueue {
         key_translation::check_limit("scatter entries", sges, max_sges.into())?;
         let bytes = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
         key_translation::check_limit("bytes of a receive", bytes, self.max_message)?;
-        self.wrs.push_back(wr);
+        let app_wr_id = wr.wr_id;
+        self.wrs.push_back(Receive { wr: RecvWr { wr_id: wr_id_flags::RECV, ..wr }, app_wr_id });
         Ok(())
     }
 
@@ -96,9 +105,18 @@ impl ReceiveQueue {
 
     /// Posts the receives that are not posted on `rail` yet.
     pub(super) fn post(&mut self, qp: &DataQp, domain: &Domain) {
-        let wrs: SmallVec<[RecvWr; 1]> = (self.wrs.iter().skip(self.posted))
-            .map(|wr| RecvWr {
-                wr_id: wr_id_flags::RECV,
+        if self.rail == 0
+            && self.posted + 1 == self.wrs.len()
+            && let Some(added) = self.wrs.back()
+        {
+            // The common case: one receive, whose keys need no translation.
+            let posted = qp.post_recv(core::slice::from_ref(&added.wr));
+            self.posted += usize::from(posted.is_ok()); // if not, it is posted on the next rail
+            return;
+        }
+        let wrs: Vec<RecvWr> = (self.wrs.iter().skip(self.posted))
+            .map(|Receive { wr, .. }| RecvWr {
+                wr_id: wr.wr_id,
                 sges: key_translation::translate_sges(&wr.sges, self.rail, domain),
             })
             .collect();
@@ -111,18 +129,18 @@ impl ReceiveQueue {
     /// Completes the oldest receive successfully.
     #[inline]
     pub(super) fn on_success(&mut self, wc: &Wc, ready: &mut VecDeque<Completion>) {
-        let Some(wr) = self.wrs.pop_front() else { return };
+        let Some(Receive { app_wr_id, .. }) = self.wrs.pop_front() else { return };
         self.posted = self.posted.saturating_sub(1);
         self.received_in_epoch += 1;
-        let completion = self.completion(&wr, wc, Outcome::Success);
+        let completion = self.completion(app_wr_id, wc, Outcome::Success);
         self.received += 1;
         self.deliver(completion, ready);
     }
 
     /// Completes the oldest receive with an error, behind the completions that wait for the peer's Resume. The caller must close the vQP.
     pub(super) fn on_error(&mut self, wc: &Wc, ready: &mut VecDeque<Completion>) {
-        let Some(wr) = self.wrs.pop_front() else { return };
-        let completion = self.completion(&wr, wc, Outcome::Failed(wc.status));
+        let Some(Receive { app_wr_id, .. }) = self.wrs.pop_front() else { return };
+        let completion = self.completion(app_wr_id, wc, Outcome::Failed(wc.status));
         self.received += 1;
         match &mut self.held {
             Some(held) if !held.is_empty() => held.push_back(completion),
@@ -178,15 +196,15 @@ impl ReceiveQueue {
     /// Ends every outstanding receive because the vQP has closed.
     pub(super) fn flush(&mut self, ready: &mut VecDeque<Completion>) {
         let outstanding = core::mem::take(&mut self.wrs);
-        for (i, wr) in (0..).zip(&outstanding) {
-            ready.push_back(self.failed(wr, i, WcStatus::Flushed));
+        for (i, receive) in (0..).zip(&outstanding) {
+            ready.push_back(self.failed(receive.app_wr_id, i, WcStatus::Flushed));
         }
     }
 
     /// Returns the completion of a receive that got no message. `position` is 0 for the oldest outstanding receive.
-    fn failed(&self, wr: &RecvWr, position: u64, status: WcStatus) -> Completion {
+    fn failed(&self, wr_id: u64, position: u64, status: WcStatus) -> Completion {
         Completion {
-            wr_id: wr.wr_id,
+            wr_id,
             seq: self.received + position,
             opcode: WcOpcode::Recv,
             outcome: Outcome::Failed(status),
@@ -198,9 +216,9 @@ impl ReceiveQueue {
         }
     }
 
-    fn completion(&self, wr: &RecvWr, wc: &Wc, outcome: Outcome) -> Completion {
+    fn completion(&self, wr_id: u64, wc: &Wc, outcome: Outcome) -> Completion {
         Completion {
-            wr_id: wr.wr_id,
+            wr_id,
             seq: self.received,
             opcode: wc.opcode,
             outcome,

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use mitra_verbs::{Error, Key, Mtu, PostError, Psn, Result, SendOp, SendWr, WcStatus};
+use mitra_verbs::{Error, Key, Mtu, PostError, Psn, Qpn, Result, SendOp, SendWr, WcStatus};
 
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::completion_log;
@@ -16,6 +16,8 @@ use crate::vqp::wr_id_flags;
 /// The number of work requests at which a list is posted. It is large enough for the NIC to send several packets with one system call, and
 /// small enough that the first completion is not delayed. A list is one longer if its last request is a completion log entry.
 const BURST: usize = 16;
+
+const HALTED: Error = Error::Invalid("an operation ended in an error: take its completions, then resume()");
 
 /// The reason why the send queue could not post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,26 +78,23 @@ impl SendQueue {
         &self.ledger
     }
 
-    /// Checks a request and appends it to the ledger. The caller has checked that the vQP is open.
+    /// Checks whether a request may be appended to the ledger of the vQP with this number. The caller has checked that the vQP is open.
     #[inline]
-    pub(super) fn push(
-        &mut self,
-        wr: SendWr,
-        write_policy: WritePolicy,
-        config: &Config,
-        queue_full: impl FnOnce() -> Error,
-    ) -> Result<u64> {
+    pub(super) fn check_push(&self, wr: &SendWr, config: &Config, qpn: Qpn) -> Result<()> {
         if self.ledger.is_halted() {
-            return Err(Error::Invalid(
-                "an operation ended in an error: take its completions, then resume()",
-            ));
+            return Err(HALTED);
         }
         if !self.ledger.has_room() {
-            return Err(queue_full());
+            return Err(Error::QueueFull { queue: "send queue", qpn, depth: config.send_wrs });
         }
-        key_translation::check_shape(&wr, config, self.max_message)?;
-        key_translation::check_rkey(&wr, &self.remote_keys)?;
-        Ok(self.ledger.push(wr, write_policy))
+        key_translation::check_shape(wr, config, self.max_message)?;
+        key_translation::check_rkey(wr, &self.remote_keys)
+    }
+
+    /// Appends a request to the ledger. The caller has called [`SendQueue::check_push`]: a function that may still refuse a request copies it.
+    #[inline]
+    pub(super) fn push(&mut self, wr: SendWr, write_policy: WritePolicy) -> u64 {
+        self.ledger.push(wr, write_policy)
     }
 
     /// Checks a request, except for its remote key and the state of the queue.

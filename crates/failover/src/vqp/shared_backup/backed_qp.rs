@@ -225,12 +225,8 @@ impl BackedQp {
         if wr.op.is_local() || matches!(wr.op, SendOp::SendWithInvalidate(_)) {
             return Err(Error::Unsupported("memory windows on a queue pair with a shared backup"));
         }
-        let (config, slot) = (&self.config, self.id.slot);
-        let seq = self.send.push(wr, config.write_policy, config, || Error::QueueFull {
-            queue: "send queue",
-            qpn: Qpn::new(slot),
-            depth: config.send_wrs,
-        })?;
+        self.send.check_push(&wr, &self.config, Qpn::new(self.id.slot))?;
+        let seq = self.send.push(wr, self.config.write_policy);
         self.post_sends();
         Ok(seq)
     }

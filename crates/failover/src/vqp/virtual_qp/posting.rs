@@ -90,7 +90,8 @@ impl VirtualQp {
     #[inline]
     pub(in crate::vqp) fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         self.check_open()?;
-        let seq = self.datapath.push_send(wr, write_policy)?;
+        self.datapath.prepare_send(&wr)?;
+        let seq = self.datapath.send_mut().push(wr, write_policy);
         self.latency.on_post(seq, || self.datapath.now());
         Ok(seq)
     }
