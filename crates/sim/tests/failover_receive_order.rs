@@ -47,3 +47,18 @@ fn failed_receive_keeps_its_error_if_nothing_is_held() {
     assert_eq!(pair.outcome(1, 2, true), Some(Outcome::Failed(WcStatus::LocalLength)));
     assert_eq!(pair.completions[1].len(), 1);
 }
+
+/// Receives that are added one at a time are posted once each: a message that fits only the second receive succeeds.
+#[test]
+fn receives_that_are_added_one_at_a_time_take_messages_in_order() {
+    let mut pair = VqpPair::new(2, config());
+    pair.recv(1, 1, 8);
+    pair.recv(1, 2, 64);
+    pair.recv(1, 3, 8);
+    for (id, len) in [(10, 8), (11, 64), (12, 8)] {
+        pair.send(0, id, SendOp::Send, Data::inline(&[7; 64][..len]));
+    }
+    pair.poll_times(&[0, 1], 20);
+    let completed: Vec<_> = pair.completions[1].iter().map(|c| (c.wr_id, c.outcome)).collect();
+    assert_eq!(completed, [1, 2, 3].map(|id| (id, Outcome::Success)));
+}
