@@ -23,6 +23,8 @@ static DEVICE_MEMORY: LazyLock<PathBuf> = LazyLock::new(|| build("device_memory"
 static NIC_EVENTS: LazyLock<PathBuf> = LazyLock::new(|| build("nic_events"));
 static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
 static FORKS: LazyLock<PathBuf> = LazyLock::new(|| build("forks"));
+static COMPLETIONS: LazyLock<PathBuf> = LazyLock::new(|| build("completions"));
+static MULTICAST: LazyLock<PathBuf> = LazyLock::new(|| build("multicast"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 static CALLS_WITHOUT_POLLS: LazyLock<PathBuf> = LazyLock::new(|| build("calls_without_polls"));
 static DATAGRAM_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_calls"));
@@ -67,7 +69,9 @@ macro_rules! scenarios {
     )*};
 }
 
-scenarios! { TWO_PROCESSES (on_one_rail on_two_rails): unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives multicast }
+scenarios! { TWO_PROCESSES (on_one_rail on_two_rails): unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives }
+
+scenarios! { MULTICAST (on_one_rail on_two_rails): multicast }
 
 scenarios! { DEVICE_AND_RAILS (on_one_rail on_two_rails): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn connected_to_itself rnr_retries_are_limited solicited events_of_destroyed_objects limit_events }
 
@@ -77,7 +81,9 @@ scenarios! { CALLS_WITHOUT_POLLS (on_one_rail on_two_rails): query_port query_qp
 
 scenarios! { XRC (on_one_rail on_two_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused }
 
-scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number shared_by_queue_pairs busy inherited domains resized windows_of_type_1 keys_of_windows refused_by_completion }
+scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number shared_by_queue_pairs busy inherited domains resized }
+
+scenarios! { COMPLETIONS (on_one_rail on_two_rails): windows_of_type_1 keys_of_windows refused_by_completion }
 
 scenarios! { FORKS (on_one_rail on_two_rails): while_opening while_explaining }
 

@@ -3,8 +3,6 @@
 #include "peer_process.h"
 #include "rail_faults.h"
 
-#include <time.h>
-
 enum { QKEY = 0x11, GRH = 40, ROOM = GRH + 64, ROUNDS = 60, ATTEMPTS = 400, STOPS = 8, MULTICAST_QPN = 0xffffff };
 /* The round of the last datagrams. */
 static const uint32_t STOP = 0xffffffff;
@@ -94,13 +92,6 @@ static bool poll_message(union ibv_gid to, struct ibv_wc *wc, struct message *me
 	memcpy(header, room, sizeof *header);
 	post_receive();
 	return true;
-}
-
-static double now(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
 /* Checks that no datagram arrives twice. */

@@ -3,11 +3,6 @@
 #include <sys/wait.h>
 
 enum { ZERO_BASED = IBV_ACCESS_ZERO_BASED, LEN = 4 * PAGE };
-#define FAILS(number, call) \
-	do { \
-		errno = 0; \
-		CHECK((call) == (number) && errno == (number)); \
-	} while (0)
 
 static size_t size_of_device_memory(void)
 {

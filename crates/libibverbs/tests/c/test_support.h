@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CHECK(holds) \
@@ -26,7 +27,23 @@
 		CHECK(errno == (number)); \
 	} while (0)
 
+/* Checks that a call returns this errno value and also sets errno to it, as system calls do. */
+#define FAILS(number, call) \
+	do { \
+		errno = 0; \
+		CHECK((call) == (number)); \
+		CHECK(errno == (number)); \
+	} while (0)
+
 enum { PAGE = 4096, DEPTH = 16, ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+
+/* The time in seconds, from any origin. */
+static inline double now(void)
+{
+	struct timespec time;
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec + time.tv_nsec * 1e-9;
+}
 
 struct end {
 	struct ibv_context *context;

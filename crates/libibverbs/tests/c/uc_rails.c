@@ -4,7 +4,6 @@
 #include "rail_faults.h"
 
 #include <poll.h>
-#include <time.h>
 
 enum { SLOT = 6144, LONG = 5000, ROUNDS = 60, ATTEMPTS = 400, STREAM = 600 };
 enum kind { SEND, LONG_SEND, SEND_WITH_IMM, WRITE_WITH_IMM, WRITE, KINDS };
@@ -139,13 +138,6 @@ static bool poll_message(void)
 	last_written = written;
 	post_receive();
 	return true;
-}
-
-static double now(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
 static void complete_sends(void)

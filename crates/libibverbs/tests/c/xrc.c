@@ -4,9 +4,6 @@
 
 static struct end end;
 
-/* Checks that a call returns this errno value. */
-#define FAILS(number, call) CHECK((call) == (number))
-
 static struct ibv_xrcd *try_open(struct ibv_context *context, int fd, int oflags)
 {
 	struct ibv_xrcd_init_attr init = {
