@@ -103,10 +103,11 @@ impl MultiRailQp {
         {
             locked.logged_errors += 1;
             tracing::warn!(
-                "queue pair {}: {}, wr_id {:#x}: {error}",
+                "queue pair {}: {}, wr_id {:#x}: {}",
                 self.qpn,
                 completion.opcode,
-                completion.wr_id
+                completion.wr_id,
+                explain(error)
             );
         }
         if status != WcStatus::Success {
@@ -188,7 +189,7 @@ impl MultiRailQp {
         }
         tracing::warn!(
             "queue pair {} moved from rail {} to rail {} ({}) in {:.1?}: of {} in flight, {} had been executed, {} \
-             are sent again",
+             are sent again, {} end in errors",
             self.qpn,
             report.from,
             report.to,
@@ -196,8 +197,23 @@ impl MultiRailQp {
             report.decided_at.saturating_since(report.detected_at),
             stats.in_flight,
             stats.executed,
-            stats.replayed
+            stats.replayed,
+            stats.failed
         );
+    }
+}
+
+/// Explains an unresolved error to the user of an unmodified program. The texts of the errors themselves name calls of the Rust interface.
+fn explain(error: UnresolvedError) -> String {
+    match error {
+        UnresolvedError::Indeterminate => "not, partly or fully executed: no evidence tells which; read the peer's memory to find out, \
+                                           or use --log at both ends, which decides all but one such operation"
+            .to_owned(),
+        UnresolvedError::ValueLost => "executed exactly once, but its value is lost; do not repeat it".to_owned(),
+        UnresolvedError::ExecutedBehindError => {
+            "executed exactly once, behind an operation that ended in an error; do not repeat it".to_owned()
+        }
+        error => error.to_string(),
     }
 }
 
@@ -222,5 +238,26 @@ fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
         Outcome::Unresolved(UnresolvedError::Undecided(_)) => (WcStatus::RetryExceeded, 2),
         Outcome::Unresolved(UnresolvedError::ValueLost) => (WcStatus::RemoteOperation, 3),
         Outcome::Unresolved(_) => (WcStatus::RemoteOperation, 4),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn explanations_name_no_call_of_the_rust_interface() {
+        let unresolved = [
+            UnresolvedError::Indeterminate,
+            UnresolvedError::ValueLost,
+            UnresolvedError::ExecutedBehindError,
+        ];
+        for error in unresolved {
+            assert!(error.to_string().contains("resume()"), "{error}");
+            let text = explain(error);
+            assert!(!text.contains("resume()"), "{text}");
+            let what_is_known = |text: &str| text.split(';').next().map(str::to_owned);
+            assert_eq!(what_is_known(&text), what_is_known(&error.to_string()));
+        }
     }
 }
