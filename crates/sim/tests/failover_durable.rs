@@ -3,6 +3,7 @@
 mod vqp_pair;
 
 use mitra_failover::{Config, Domain, Outcome, VirtualQp};
+use mitra_sim::{DurationRange, Testbed, reproduce_command, seeds};
 use mitra_verbs::{Access, Data, Provider, SendOp};
 use std::sync::Arc;
 
@@ -51,6 +52,43 @@ fn operations_complete_when_the_peer_has_seen_them() {
     post_all(&mut pair);
     pair.poll_times(&[0], 40);
     assert_eq!(outcomes(&pair), ALL);
+}
+
+/// Confirmations of one rail arrive when the vQP is on the next, whose messages they do not count. A sender's success is always a message that the
+/// receiver has taken.
+#[test]
+fn late_confirmation_of_an_earlier_rail_confirms_nothing() {
+    const MESSAGES: u64 = 32;
+    for seed in seeds(60) {
+        let mut world = mitra_sim::Config::fault_free();
+        world.capabilities.ack_after_placement = false;
+        world.link.straggler_ppm = 300_000;
+        world.link.straggler_delay = DurationRange::micros(20, 2_000);
+        let config = Config { completion_log: true, durable: true, ..config() };
+        let mut pair = VqpPair::with_testbed(Testbed::with_config(seed, world, 2), config);
+        (0..MESSAGES).for_each(|id| pair.recv(1, id, 8));
+        pair.poll_times(&[0, 1], 10);
+        let mut sent = 0;
+        for poll in 0..2000 {
+            if sent < MESSAGES && poll % 4 == 0 {
+                pair.send_message(100 + sent, sent);
+                sent += 1;
+            }
+            if poll == 30 {
+                pair.link_down(0, 0);
+            }
+            pair.poll(if poll % 3 == 0 { &[0, 1] } else { &[0] });
+            let succeeded = pair.completions[0].iter().filter(|c| c.outcome == Outcome::Success).count();
+            let taken = pair.received_ids().len();
+            assert!(
+                succeeded <= taken,
+                "seed {seed}: {succeeded} successes, {taken} taken\n{}",
+                reproduce_command(seed)
+            );
+        }
+        assert_eq!(pair.received_ids().len() as u64, MESSAGES, "seed {seed}");
+        assert_eq!(pair.completions[0].len() as u64, MESSAGES, "seed {seed}");
+    }
 }
 
 /// A failover decides the operations that wait, from the evidence. Their values are those that the old rail delivered.

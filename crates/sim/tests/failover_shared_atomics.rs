@@ -1,258 +1,31 @@
 //! Several clients use one word of a server by atomics, each over a vQP of its own. The NICs' atomics are atomic per NIC only, so
 //! all vQPs must be on one rail at a time ([`Domain::share_atomics`]).
+//!
+//! [`Domain::share_atomics`]: mitra_failover::Domain::share_atomics
+
+mod shared_word;
 
 use core::time::Duration;
-use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{
-    CloseReason, Completion, Config, Domain, Outcome, Policy, Secret, VirtualMr, VirtualQp,
-};
-use mitra_sim::{AppContext, Failure, HostId, Prng, SimNic, World, check_liveness, reproduce_command, seeds};
-use mitra_verbs::{
-    Access, AtomicScope, Buffer, Data, Error, LocalAckTimeout, Provider, RemoteAddr, SendOp, SendWr, WcStatus,
-};
+use mitra_failover::Policy;
+use mitra_sim::{DurationRange, Failure, Prng, reproduce_command, seeds};
+use mitra_verbs::{Access, AtomicScope, Buffer, Data, Error, SendOp, SendWr};
+
+use shared_word::{PEER_TIMEOUT, Pace, Setup, Shape, domain, time_below};
 
 const CLIENTS: usize = 3;
 /// The number of successful increments that each client makes.
 const INCREMENTS: u64 = 100;
-/// The maximum number of atomics that a client has in flight.
-const DEPTH: u64 = 8;
-const PEER_TIMEOUT: Duration = Duration::from_millis(400);
 /// How long both ends must have been able to use a preferred rail.
 const FAILBACK_DELAY: Duration = Duration::from_millis(2);
-
-fn config() -> Config {
-    let mut config = Config { send_wrs: 16, recv_wrs: 4, peer_timeout: PEER_TIMEOUT, ..Config::default() };
-    config.detector.local_ack_timeout = LocalAckTimeout::from_code(9);
-    config.detector.heartbeat_interval = Duration::from_millis(1);
-    config.detector.max_missed_heartbeats = 8;
-    config
-}
-
-/// One client: increments the word by FAA or by CAS.
-struct Client {
-    vqp: VirtualQp,
-    results: Arc<Buffer>,
-    mr: VirtualMr,
-    word: RemoteAddr,
-    by_cas: bool,
-    target: u64,
-    posted: u64,
-    in_flight: u64,
-    /// The value that the next CAS expects.
-    expected: u64,
-    /// The values that the successful increments found.
-    found: Vec<u64>,
-    /// The number of atomics that may or may not have incremented the word, and of those that have and whose value is lost.
-    undecided: u64,
-}
-
-impl Client {
-    fn is_done(&self) -> bool {
-        self.in_flight == 0
-            && (self.found.len() as u64 + self.undecided >= self.target || self.vqp.close_reason().is_some())
-    }
-
-    fn step(&mut self, ctx: &mut AppContext<'_>) {
-        let mut completions = Vec::new();
-        self.vqp.poll(&mut completions);
-        let had_completions = !completions.is_empty();
-        for completion in completions {
-            self.complete(&completion);
-        }
-        let limit = if self.by_cas { 1 } else { 1 + ctx.rng().below(DEPTH) };
-        while self.vqp.close_reason().is_none()
-            && self.in_flight < limit
-            && self.found.len() as u64 + self.undecided + self.in_flight < self.target
-        {
-            self.post();
-        }
-        if had_completions && ctx.rng().below(4) == 0 {
-            let pause = ctx.rng().below(60_000);
-            ctx.sleep(Duration::from_nanos(pause));
-        }
-    }
-
-    fn post(&mut self) {
-        let remote = self.word;
-        let op = match self.by_cas {
-            true => SendOp::CompareSwap { remote, compare: self.expected, swap: self.expected + 1 },
-            false => SendOp::FetchAdd { remote, add: 1 },
-        };
-        let slot = self.posted % DEPTH * 8;
-        self.vqp
-            .post_send(SendWr::new(self.posted, op, Data::sge(self.mr.sge(slot, 8))))
-            .expect("the queue has room");
-        self.posted += 1;
-        self.in_flight += 1;
-    }
-
-    fn complete(&mut self, completion: &Completion) {
-        self.in_flight -= 1;
-        let old = self.results.load((completion.wr_id % DEPTH * 8) as usize);
-        match completion.outcome {
-            Outcome::Success if self.by_cas && old != self.expected => self.expected = old,
-            Outcome::Success => {
-                self.found.push(old);
-                self.expected = old + 1;
-            }
-            Outcome::Unresolved(_) => {
-                self.undecided += 1;
-                self.vqp.resume();
-            }
-            // An atomic behind an undecided one, which was not executed.
-            Outcome::Failed(WcStatus::Flushed) => self.vqp.resume(),
-            Outcome::Failed(status) => panic!("an atomic failed: {status}"),
-        }
-    }
-}
-
-struct Setup {
-    world: World,
-    hosts: Vec<HostId>,
-    /// The NICs of the server and then of each client, by rail.
-    nics: Vec<Vec<Arc<SimNic>>>,
-    domain: Arc<Domain>,
-    word: Arc<Buffer>,
-    mr: VirtualMr,
-    server: Rc<RefCell<Vec<VirtualQp>>>,
-    clients: Vec<Rc<RefCell<Client>>>,
-    config: Config,
-}
-
-fn domain(nics: &[Arc<SimNic>]) -> Arc<Domain> {
-    Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
-        .expect("the NICs have room")
-}
-
-impl Setup {
-    fn new(seed: u64, rails: u8, world: mitra_sim::Config, shares: bool) -> Setup {
-        let mut world = World::with_config(seed, world);
-        let (mut hosts, mut nics) = (Vec::new(), Vec::new());
-        for host in 0..=CLIENTS {
-            hosts.push(world.add_host(&format!("h{host}")));
-            nics.push((0..rails).map(|rail| world.add_nic(hosts[host], rail)).collect::<Vec<_>>());
-        }
-        let domain = domain(&nics[0]);
-        if shares {
-            domain.share_atomics().expect("no vQP is connected");
-        }
-        let word = Arc::new(Buffer::new(8));
-        let mr = domain.register(&word, Access::LOCAL_WRITE | Access::REMOTE).expect("the NICs have room");
-        let server = Rc::<RefCell<Vec<VirtualQp>>>::default();
-        let mut config = config();
-        config.completion_log = seed.is_multiple_of(2);
-        let vqps = Rc::clone(&server);
-        world.add_app(hosts[0], move |_: &mut AppContext<'_>| {
-            vqps.borrow_mut().iter_mut().for_each(|vqp| vqp.progress());
-        });
-        Setup { world, hosts, nics, domain, word, mr, server, clients: Vec::new(), config }
-    }
-
-    fn vqp(&self, domain: &Arc<Domain>, secret: u64) -> VirtualQp {
-        let builder = VirtualQp::builder(domain).config(self.config).secret(Secret::fixed([secret, secret]));
-        builder.build().expect("the NICs have room")
-    }
-
-    /// Connects the next client and starts its program.
-    fn add_client(&mut self, by_cas: bool, target: u64) {
-        let n = self.clients.len() + 1;
-        let domain = domain(&self.nics[n]);
-        let [mut a, mut b] = [self.vqp(&self.domain, 2 * n as u64), self.vqp(&domain, 2 * n as u64 + 1)];
-        let (info_a, info_b) = (a.local_info().expect("is open"), b.local_info().expect("is open"));
-        a.connect(&info_b).expect("the ends match");
-        b.connect(&info_a).expect("the ends match");
-        b.import(&self.mr.remote()).expect("is connected");
-        let results = Arc::new(Buffer::new(8 * DEPTH as usize));
-        let mr = domain.register(&results, Access::LOCAL_WRITE).expect("the NICs have room");
-        let client = Rc::new(RefCell::new(Client {
-            vqp: b,
-            results,
-            mr,
-            word: self.mr.remote().at(0),
-            by_cas,
-            target,
-            posted: 0,
-            in_flight: 0,
-            expected: 0,
-            found: Vec::new(),
-            undecided: 0,
-        }));
-        self.server.borrow_mut().push(a);
-        self.clients.push(Rc::clone(&client));
-        self.world.add_app(self.hosts[n], move |ctx: &mut AppContext<'_>| client.borrow_mut().step(ctx));
-    }
-
-    fn run(&mut self, time: Duration) -> bool {
-        let clients = self.clients.clone();
-        self.world.run_until(move |_| clients.iter().all(|client| client.borrow().is_done()), time).is_ok()
-    }
-
-    /// Runs until all vQPs are on one rail, at both ends.
-    fn run_until_together(&mut self) -> bool {
-        let (server, clients) = (Rc::clone(&self.server), self.clients.clone());
-        let are_together = move |_: &World| {
-            let server = server.borrow();
-            let home = server[0].active_rail();
-            server.iter().all(|vqp| vqp.active_rail() == home)
-                && clients.iter().all(|client| client.borrow().vqp.active_rail() == home)
-        };
-        self.world.run_until(are_together, PEER_TIMEOUT * 2).is_ok()
-    }
-
-    /// Returns the active rails of the server's ends, and of the clients'.
-    fn rails(&self) -> [Vec<usize>; 2] {
-        let server = self.server.borrow().iter().map(VirtualQp::active_rail).collect();
-        [server, self.clients.iter().map(|client| client.borrow().vqp.active_rail()).collect()]
-    }
-
-    fn close_reasons(&self) -> Vec<Option<CloseReason>> {
-        self.clients.iter().map(|client| client.borrow().vqp.close_reason()).collect()
-    }
-
-    /// Checks that each increment found another value, and that the word counts each. Returns the error as text.
-    fn check(&mut self) -> Result<(), String> {
-        self.world.stop_noise();
-        self.world.run_until_quiet().map_err(|stalled| stalled.to_string())?;
-        let (mut found, mut increments, mut undecided) = (BTreeSet::<u64>::new(), 0, 0);
-        for client in &self.clients {
-            let client = client.borrow();
-            found.extend(client.found.iter().copied());
-            increments += client.found.len() as u64;
-            undecided += client.undecided;
-        }
-        let word = self.word.load(0);
-        for (n, (server, client)) in self.server.borrow().iter().zip(&self.clients).enumerate() {
-            let hosts = [self.hosts[0], self.hosts[n + 1]];
-            check_liveness(&self.world, hosts, [server, &client.borrow().vqp])?;
-        }
-        if found.len() as u64 != increments {
-            return Err(format!("{increments} increments found only {} values", found.len()));
-        }
-        if !(increments..=increments + undecided).contains(&word) {
-            return Err(format!(
-                "the word is {word} after {increments} increments and {undecided} undecided ones"
-            ));
-        }
-        Ok(())
-    }
-}
 
 fn world_of(seed: u64) -> mitra_sim::Config {
     let mut config = mitra_sim::Config::swarm(seed);
     config.link.switched = true; // the rails of the clients fail one by one
-    config.memory.atomic_delay = mitra_sim::DurationRange::nanos(100, 3_000);
+    config.memory.atomic_delay = DurationRange::nanos(100, 3_000);
     assert_eq!(config.capabilities.atomic_scope, AtomicScope::Nic);
     config
-}
-
-/// Draws a time below a random power of two, in nanoseconds.
-fn time_below(rng: &mut Prng, from: u64, to: u64) -> Duration {
-    let bits = rng.between(from, to);
-    Duration::from_nanos(rng.below(1 << bits))
 }
 
 /// Draws failures of single links, each healed later, and naps of clients.
@@ -348,6 +121,13 @@ fn without_sharing_clients_lose_updates() {
 
 fn quiet_world() -> mitra_sim::Config {
     mitra_sim::Config::fault_free()
+}
+
+/// A quiet world in which atomics of two NICs often overlap.
+fn atomic_world() -> mitra_sim::Config {
+    let mut world = quiet_world();
+    world.memory.atomic_delay = DurationRange::nanos(100, 3_000);
+    world
 }
 
 impl Setup {
@@ -506,6 +286,7 @@ fn closed_vqps_do_not_hold_the_home() {
     assert_eq!(setup.server.borrow()[1].active_rail(), 0, "nobody else is there");
 }
 
+/// A vQP that is refused when it connects executes nothing, although its peer has connected.
 #[test]
 fn vqps_that_do_not_fence_share_no_atomics() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);
@@ -515,9 +296,90 @@ fn vqps_that_do_not_fence_share_no_atomics() {
     let (info_a, info_b) = (a.local_info().expect("is open"), b.local_info().expect("is open"));
     assert!(matches!(a.connect(&info_b), Err(Error::Unsupported(_))));
     b.connect(&info_a).expect("this end shares nothing");
+    b.import(&setup.mr.remote()).expect("is connected");
+    let local = peer.register(&Arc::new(Buffer::new(8)), Access::LOCAL_WRITE).expect("the NICs have room");
+    let add = SendOp::FetchAdd { remote: setup.mr.remote().at(0), add: 1 };
+    b.post_send(SendWr::new(1, add, Data::sge(local.sge(0, 8)))).expect("the queue has room");
+    setup.world.run_for(PEER_TIMEOUT);
+    assert_eq!(setup.word.load(0), 0);
     assert!(matches!(peer.share_atomics(), Err(Error::Unsupported(_))));
     b.close().expect("the NICs are alive");
     peer.share_atomics().expect("no such vQP is left");
+}
+
+/// A vQP on another rail than the home cannot be fenced: its NIC hangs and cannot be reset.
+#[test]
+fn sharing_is_refused_if_a_rail_cannot_be_fenced() {
+    let mut world = quiet_world();
+    world.capabilities.reset = false;
+    let mut setup = Setup::new(1, 2, world, false);
+    (0..2).for_each(|n| setup.add_client(n == 1, 20));
+    setup.set_link(1, 0, false);
+    assert!(setup.run(Duration::from_secs(5)));
+    setup.world.run_for(PEER_TIMEOUT);
+    assert_eq!(setup.rails()[0], [1, 0]);
+    let nic = setup.nics[0][1].id();
+    setup.world.fail(nic, Failure::NicHung);
+    assert_eq!(setup.domain.share_atomics(), Err(Error::DeviceFatal));
+}
+
+/// The queue pairs of client 1 are replaced on rail 0, the only one that it can use, and client 2 moves the home to rail 1, at any time from the return of
+/// client 1's link on. Rail 0 must then execute nothing more, also on a queue pair that is connected later.
+#[test]
+fn replaced_queue_pair_executes_nothing_after_the_home_has_moved() {
+    for delay in (0..40).map(|n| Duration::from_micros(n * n)) {
+        let mut setup = Setup::new(1, 2, atomic_world(), true);
+        (0..2).for_each(|n| setup.add_client(n == 1, 20));
+        setup.assert_all_done_on(0);
+        setup.set_link(1, 1, false);
+        setup.set_link(1, 0, false);
+        setup.add_work(0, 2000);
+        setup.world.run_for(PEER_TIMEOUT / 4);
+        setup.set_link(1, 0, true);
+        setup.world.run_for(delay);
+        setup.set_link(2, 0, false);
+        setup.add_work(1, 2000);
+        assert!(setup.run(Duration::from_secs(20)), "{delay:?}: {:?}", setup.rails());
+        assert_eq!((setup.check(), setup.close_reasons()), (Ok(()), vec![None; 2]), "{delay:?}");
+    }
+}
+
+/// No rail reaches both clients, so the home alternates. A NIC that hangs, and still executes, is reset before the other rail is the home, or nobody moves.
+#[test]
+fn home_that_hangs_is_reset_before_another_rail_is_the_home() {
+    for (reset, delay) in [true, false].into_iter().flat_map(|reset| (0..16).map(move |n| (reset, n))) {
+        let mut world = atomic_world();
+        world.capabilities.reset = reset;
+        let mut setup = Setup::new(1, 2, world, true);
+        (0..2).for_each(|n| setup.add_client(n == 1, 20));
+        setup.assert_all_done_on(0);
+        setup.set_link(1, 1, false);
+        setup.set_link(2, 0, false);
+        (0..2).for_each(|n| setup.add_work(n, 100_000));
+        setup.world.run_for(Duration::from_micros(500) * delay);
+        let nic = setup.nics[0][1].id();
+        setup.world.fail(nic, Failure::NicHung);
+        setup.world.run_for(Duration::from_millis(5));
+        for client in &setup.clients {
+            let mut client = client.borrow_mut();
+            client.target = client.found.len() as u64;
+        }
+        assert!(setup.run(Duration::from_secs(20)), "{:?}", setup.rails());
+        assert_eq!(setup.check(), Ok(()), "reset: {reset}, delay: {delay}");
+    }
+}
+
+/// The atomics of one of the rails are not atomic with those of the others.
+#[test]
+fn one_rail_without_global_atomics_needs_a_home() {
+    let world = quiet_world();
+    let mut rails = vec![world.capabilities; 2];
+    rails[1].atomic_scope = AtomicScope::Global;
+    let shape = Shape { clients: 2, rails, shares: true, server_pace: Pace::default() };
+    let mut setup = Setup::with_shape(1, world, shape);
+    (0..2).for_each(|n| setup.add_client(n == 1, 50));
+    setup.set_link(1, 0, false);
+    setup.assert_all_done_on(1);
 }
 
 #[test]

@@ -93,6 +93,7 @@ fn without_sharing_each_vqp_has_its_own_rail() {
     assert_eq!(core.next_to_fence(0), None);
     core.share();
     assert_eq!((core.home(), core.next_to_fence(0)), (0, Some((MemberId(1), 1, qpn(1, 1)))));
+    assert_eq!(core.next_to_fence(1), Some((MemberId(0), 0, qpn(0, 0))), "the home may move at once");
     assert!(!core.bind(MemberId(0), 0, qpn(0, 0)), "a queue pair is bound to rail 1");
     core.unbind(MemberId(1), 1);
     assert!(core.bind(MemberId(0), 0, qpn(0, 0)));
