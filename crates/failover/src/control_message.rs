@@ -176,11 +176,7 @@ impl Message {
                     put_evidence(&mut out, evidence);
                 }
             }
-            Body::Placed(placed) => {
-                out.push(u8::from(placed.log.is_some()));
-                out.extend_from_slice(&placed.log.unwrap_or(0).to_le_bytes());
-                out.extend_from_slice(&placed.received.to_le_bytes());
-            }
+            Body::Placed(placed) => put_placed(&mut out, *placed),
             Body::Propose { rail } => out.push(*rail),
             Body::Address(address) => {
                 out.push(address.rail);
@@ -263,15 +259,7 @@ impl Message {
                 Body::NewQp(NewQp { rail, connected, asks, qpn, psn })
             }
             8 => Body::AskPlaced,
-            9 => {
-                let is_logged = r.byte()?;
-                if is_logged > 1 {
-                    return Err(Rejected::Malformed);
-                }
-                let log = u64::from_le_bytes(r.array()?);
-                let received = u64::from_le_bytes(r.array()?);
-                Body::Placed(Placed { log: (is_logged == 1).then_some(log), received })
-            }
+            9 => Body::Placed(read_placed(&mut r)?),
             10 => {
                 let (rail, change) = (r.byte()?, u32::from_le_bytes(r.array()?));
                 Body::Address(Address { rail, change, gid: Gid(r.array()?) })
@@ -291,6 +279,27 @@ impl Message {
 pub(crate) fn receiver_cookie(bytes: &[u8]) -> Option<SecretWord> {
     let cookie = bytes.get(4..12)?;
     Some(SecretWord::new(u64::from_le_bytes(cookie.try_into().ok()?)))
+}
+
+/// Appends the encoding of what a processor has seen to `out`.
+pub(crate) fn put_placed(out: &mut impl Extend<u8>, placed: Placed) {
+    out.extend([u8::from(placed.log.is_some())]);
+    out.extend(placed.log.unwrap_or(0).to_le_bytes());
+    out.extend(placed.received.to_le_bytes());
+}
+
+/// Removes what [`put_placed`] appended from `r`.
+///
+/// # Errors
+/// [`Rejected::Malformed`] for anything that [`put_placed`] does not produce.
+pub(crate) fn read_placed(r: &mut Reader<'_>) -> Result<Placed, Rejected> {
+    let is_logged = r.byte()?;
+    if is_logged > 1 {
+        return Err(Rejected::Malformed);
+    }
+    let log = u64::from_le_bytes(r.array()?);
+    let received = u64::from_le_bytes(r.array()?);
+    Ok(Placed { log: (is_logged == 1).then_some(log), received })
 }
 
 /// Appends the encoding of evidence to `out`, with at most [`MAX_SAVED`] saved results.

@@ -62,6 +62,9 @@ impl Ledger {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
         if self.ops.get(index).is_some_and(|op| op.state == State::InFlight) && self.refused.is_none() {
             self.refused = Some((seq, status));
+            if self.durable.is_on {
+                return self.acknowledge_before(seq); // the peer may not have seen them
+            }
             for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
                 before.state = State::Done(Outcome::Success);
             }

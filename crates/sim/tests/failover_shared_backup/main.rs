@@ -2,6 +2,7 @@
 //! reported outcome is true.
 
 mod addresses;
+mod durable;
 mod pair;
 mod promises;
 mod run;

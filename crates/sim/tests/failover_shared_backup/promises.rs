@@ -17,7 +17,7 @@ fn is_indeterminate(failure: &&mitra_failover::Completion) -> bool {
 }
 
 /// Runs one queue pair of which one end posts, while its rail fails as `case` describes.
-fn run_case(seed: u64, case: FailureCase, config: Config, world: mitra_sim::Config) -> (Run, bool) {
+pub fn run_case(seed: u64, case: FailureCase, config: Config, world: mitra_sim::Config) -> (Run, bool) {
     let setup = Setup { rails: 2, members: 1, ops: [80, 0], world, config };
     let observer = std::cell::Cell::new(None);
     let (out, testbed) = run(

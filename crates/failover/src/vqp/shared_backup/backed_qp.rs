@@ -16,7 +16,7 @@ use crate::completion::Completion;
 use crate::completion_log::{self, CompletionLog};
 use crate::config::{Config, Policy, Service};
 use crate::domain::Domain;
-use crate::evidence::Contradiction;
+use crate::evidence::{Contradiction, Placed};
 use crate::home_rail::MemberId as OwnerId;
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
@@ -30,11 +30,15 @@ use crate::vqp::{Cause, with_slots};
 
 mod closing;
 mod completions;
+mod durability;
 mod receives;
 mod recovery;
 
 const NO_LOG: Error = Error::Invalid(
     "a queue pair with a completion log needs a shared backup with one: build the backup with completion_log",
+);
+const NOT_DURABLE: Error = Error::Invalid(
+    "a durable queue pair needs a durable shared backup: build the backup with durable and completion_log",
 );
 const NOT_CONNECTED: Error = Error::Invalid("this queue pair is not connected yet");
 /// The maximum number of completions taken from the queue pair at once.
@@ -51,7 +55,7 @@ enum QpFailure {
 
 /// A reliable connection with one queue pair and a [`SharedBackup`].
 ///
-/// It keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. It has no windows or mode durable. [`BackedQp::poll`] drives it and the backup.
+/// It keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. It has no windows. [`BackedQp::poll`] drives it and the backup.
 ///
 /// Dropping it closes it.
 pub struct BackedQp {
@@ -76,6 +80,8 @@ pub struct BackedQp {
     shared: Option<SharedReceives>,
     /// The completion log in this end's memory, into which the peer writes entries for its own operations.
     log: Option<CompletionLog>,
+    /// What the peer was told last about its operations, with the epoch of the own queue pair. See [`Config::durable`].
+    told: Option<(u16, Placed)>,
     /// The peer's regions for which a grant was asked.
     asked: Vec<RemoteRegion>,
     /// The peer's memory that may be used on the backup.
@@ -106,12 +112,14 @@ impl BackedQp {
             config = with_slots(config, &domain);
         }
         check(&domain, &config)?;
-        if config.durable || config.policy != Policy::Exact {
-            let refused = "a shared backup with mode durable or another policy than exact";
-            return Err(Error::Unsupported(refused).into());
+        if config.policy != Policy::Exact {
+            return Err(Error::Unsupported("a shared backup with another policy than exact").into());
         }
         if config.completion_log && !state.backup().config().completion_log {
             return Err(NO_LOG.into());
+        }
+        if config.durable && !state.backup().config().durable {
+            return Err(NOT_DURABLE.into());
         }
         let secret = SecretWord::new(domain.nics()[0].provider.random_u64()?);
         let unusable = Error::Invalid("the shared backup is not connected, or has closed");
@@ -142,6 +150,7 @@ impl BackedQp {
             recv: ReceiveQueue::new(max_message, Service::Reliable),
             shared: shared.map(|queue| SharedReceives::new(Arc::clone(queue))),
             log,
+            told: None,
             asked: Vec::new(),
             grants: Vec::new(),
             on_backup: 0,
@@ -161,6 +170,7 @@ impl BackedQp {
             id: self.id,
             rd_atomic: self.config.rd_atomic,
             log: self.config.completion_log,
+            durable: self.config.durable,
             log_region: self.log.as_ref().and_then(|log| log.offer(self.config.access)),
         }
     }

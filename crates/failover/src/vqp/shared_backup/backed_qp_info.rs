@@ -15,13 +15,15 @@ pub struct BackedQpInfo {
     pub(super) rd_atomic: u8,
     /// Whether the end keeps a completion log.
     pub(super) log: bool,
+    /// Whether the end is durable.
+    pub(super) durable: bool,
     /// The completion log at this end, for the operations of the other end.
     pub(super) log_region: Option<RemoteRegion>,
 }
 
 impl BackedQpInfo {
     pub(super) fn log_terms(&self) -> LogTerms<'_> {
-        LogTerms { is_kept: self.log, is_durable: false, region: self.log_region.as_ref() }
+        LogTerms { is_kept: self.log, is_durable: self.durable, region: self.log_region.as_ref() }
     }
 
     /// Encodes the parameters, for the application to send to the other end.
@@ -31,7 +33,7 @@ impl BackedQpInfo {
         out.extend_from_slice(&self.id.instance.to_le_bytes());
         out.extend_from_slice(&[
             self.rd_atomic,
-            u8::from(self.log) | u8::from(self.log_region.is_some()) << 1,
+            u8::from(self.log) | u8::from(self.log_region.is_some()) << 1 | u8::from(self.durable) << 2,
         ]);
         if let Some(region) = &self.log_region {
             out.extend_from_slice(&region.encode());
@@ -55,8 +57,14 @@ fn parse(bytes: &[u8]) -> Result<BackedQpInfo, Rejected> {
     let [slot, instance] = [u32::from_le_bytes(r.array()?), u32::from_le_bytes(r.array()?)];
     let [rd_atomic, flags] = r.array()?;
     let log_region = if flags & 2 != 0 { Some(RemoteRegion::parse(r)?) } else { None };
-    let is_valid = magic == MAGIC && r.0.is_empty() && flags < 4;
-    let info = BackedQpInfo { id: MemberId { slot, instance }, rd_atomic, log: flags & 1 != 0, log_region };
+    let is_valid = magic == MAGIC && r.0.is_empty() && flags < 8;
+    let info = BackedQpInfo {
+        id: MemberId { slot, instance },
+        rd_atomic,
+        log: flags & 1 != 0,
+        durable: flags & 4 != 0,
+        log_region,
+    };
     if is_valid { Ok(info) } else { Err(Rejected::Malformed) }
 }
 
@@ -70,8 +78,16 @@ mod tests {
     fn info_survives_encode_and_rejects_other_lengths() {
         let remote = RemoteAddr { addr: 9, rkey: Key(8) };
         let region = RemoteRegion::new(64, smallvec::smallvec![remote; 2]);
-        for (log, log_region) in [(false, None), (true, None), (true, Some(region))] {
-            let info = BackedQpInfo { id: MemberId { slot: 7, instance: 8 }, rd_atomic: 16, log, log_region };
+        for (log, durable, log_region) in
+            [(false, false, None), (true, false, None), (true, true, Some(region))]
+        {
+            let info = BackedQpInfo {
+                id: MemberId { slot: 7, instance: 8 },
+                rd_atomic: 16,
+                log,
+                durable,
+                log_region,
+            };
             let bytes = info.encode();
             assert_eq!(BackedQpInfo::decode(&bytes), Ok(info));
             assert!((0..bytes.len()).all(|n| BackedQpInfo::decode(&bytes[..n]).is_err()));

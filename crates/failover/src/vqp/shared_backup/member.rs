@@ -196,7 +196,8 @@ impl Member {
                 }
                 !core::mem::replace(&mut self.is_peer_closed, true)
             }
-            Body::Resumed { .. } | Body::AskGrant { .. } | Body::Grant { .. } => false, // the driver handles them
+            // The driver handles them.
+            Body::Resumed { .. } | Body::AskGrant { .. } | Body::Grant { .. } | Body::Placed { .. } => false,
         }
     }
 

@@ -4,8 +4,8 @@
 
 use mitra_verbs::{Key, Psn, Qpn};
 
-use crate::control_message::{Reader, Rejected, put_evidence, read_evidence};
-use crate::evidence::Evidence;
+use crate::control_message::{Reader, Rejected, put_evidence, put_placed, read_evidence, read_placed};
+use crate::evidence::{Evidence, Placed};
 use crate::memory_region::RemoteRegion;
 
 /// The maximum length of a message, in bytes.
@@ -78,6 +78,13 @@ pub enum Body {
     },
     /// The sender grants access to memory on the backup.
     Grant(Grant),
+    /// Mode `durable`: what the sender's processor has seen of the receiver's operations on the queue pair of this epoch.
+    Placed {
+        /// The epoch in which the queue pair was made.
+        epoch: u16,
+        /// What it has seen.
+        placed: Placed,
+    },
 }
 
 /// The right of one queue pair to access memory of the peer on the backup.
@@ -137,6 +144,11 @@ impl Message {
                 out.push(u8::from(grant.writable) | u8::from(grant.readable) << 1);
                 out.extend_from_slice(&grant.region.encode());
             }
+            Body::Placed { epoch, placed } => {
+                out.push(8);
+                out.extend_from_slice(&epoch.to_le_bytes());
+                put_placed(out, *placed);
+            }
         }
     }
 
@@ -176,6 +188,7 @@ impl Message {
                 let region = RemoteRegion::parse(r)?;
                 Body::Grant(Grant { rkey, writable: rights & 1 != 0, readable: rights & 2 != 0, region })
             }
+            8 => Body::Placed { epoch: read_epoch(r)?, placed: read_placed(r)? },
             _ => return Err(Rejected::Malformed),
         };
         Ok(Message { to: MemberId { slot, instance }, body })
@@ -209,6 +222,8 @@ mod tests {
             Body::Closed { evidence: Some((9, evidence)) },
             Body::AskGrant { rkey: Key(u32::MAX) },
             Body::Grant(Grant { rkey: Key(1), writable: true, readable: false, region }),
+            Body::Placed { epoch: 6, placed: Placed { log: Some(1 << 47), received: u64::MAX } },
+            Body::Placed { epoch: 7, placed: Placed::default() },
         ]
     }
 

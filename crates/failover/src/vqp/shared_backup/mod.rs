@@ -134,12 +134,12 @@ impl SharedBackup {
     }
 
     /// Creates one end of a queue pair with this backup, unconnected. Of the configuration it uses the depths, the limits of requests, `rd_atomic`, the
-    /// timers of the queue pair, the write policy, the access and the completion log. A queue pair may keep a log if the backup keeps one, too, because the backup
-    /// carries its operations during a failover.
+    /// timers of the queue pair, the write policy, the access, the completion log and mode `durable`. A queue pair may keep a log, or be durable, if the backup does or is, too,
+    /// because the backup carries its operations during a failover.
     ///
     /// # Errors
-    /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, or if it keeps no completion log and the
-    /// configuration asks for one, and with [`Error::Unsupported`] if the configuration asks for mode durable; the errors of
+    /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, or if it keeps no completion log, or is
+    /// not durable, and the configuration asks for that; with [`Error::Unsupported`] for another policy than exact; the errors of
     /// [`VirtualQpBuilder::build`].
     pub fn queue_pair(self: &Arc<Self>, config: Config) -> Result<BackedQp, BuildError> {
         BackedQp::new(self, config, None)

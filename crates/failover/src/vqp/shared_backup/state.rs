@@ -14,6 +14,7 @@ use crate::ballot::{Ballot, Role};
 use crate::close_reason::CloseReason;
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::config::WritePolicy;
+use crate::evidence::Placed;
 use crate::home_rail::MemberId as OwnerId;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::{Cause, VirtualQp};
@@ -42,6 +43,8 @@ pub(super) enum Event {
     Resumed { epoch: u16, partial_imm_bytes: u32 },
     /// The peer grants access on the backup.
     Granted(Grant),
+    /// The peer's processor has seen this of the operations on the queue pair of this epoch.
+    Placed { epoch: u16, placed: Placed },
 }
 
 impl Event {
@@ -259,9 +262,17 @@ impl State {
     /// Asks the peer of a member for access to the memory with this key.
     pub(super) fn ask_grant(&mut self, id: MemberId, rkey: Key) {
         let Some(entry) = self.entry(id) else { return };
-        let Some(to) = entry.peer else { return };
-        entry.asked.push(rkey);
-        self.outbox.push_back(Message { to, body: Body::AskGrant { rkey } });
+        if entry.peer.is_some() {
+            entry.asked.push(rkey);
+            self.tell(id, Body::AskGrant { rkey });
+        }
+    }
+
+    /// Queues a message of a member that is not one of its state machine.
+    pub(super) fn tell(&mut self, id: MemberId, body: Body) {
+        if let Some(to) = self.entry(id).and_then(|entry| entry.peer) {
+            self.outbox.push_back(Message { to, body });
+        }
     }
 
     /// Queues the messages of a member's state machine.

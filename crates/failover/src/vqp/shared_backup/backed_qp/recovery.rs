@@ -21,6 +21,7 @@ impl BackedQp {
     pub(super) fn run(&mut self) {
         let backup = Arc::clone(&self.backup);
         let mut state = backup.lock();
+        self.tell_placed(&mut state);
         let has_news = self.attention.swap(false, Ordering::AcqRel);
         state.drive_for_member(has_news);
         let events = state.take_events(self.id);
@@ -58,6 +59,7 @@ impl BackedQp {
                     self.early_resume = Some((epoch, partial_imm_bytes));
                 }
             }
+            Event::Placed { epoch, placed } => self.on_placed(epoch, placed),
             Event::Granted(grant) => {
                 if let Some(at) = self.asked.iter().position(|region| region.at(0).rkey == grant.rkey) {
                     let imported = self.asked.swap_remove(at);
@@ -117,6 +119,8 @@ impl BackedQp {
                 self.send.take_completions(&mut self.ready);
                 let Some(own) = &self.own else { return false };
                 self.send.begin_epoch(own.first_psn());
+                let acks_after_placement = state.peer_nic(own.rail as u8).is_none_or(|(_, _, acks)| acks);
+                self.send.set_durable(self.config.durable && !acks_after_placement);
                 state.with_core(self.id, |core| core.switched());
             }
             Step::Close => self.close_locked(state, CloseReason::PeerClosed),
@@ -172,7 +176,7 @@ impl BackedQp {
             local_placed: own.fence.is_done_with_live_nic(),
             acks_after_placement,
             first_psn: Psn::new(0),
-            durable: false,
+            durable: false, // the backup completes durably what it carries
         };
         match self.send.decide(&input, &self.domain) {
             Ok(Some(stats)) => {

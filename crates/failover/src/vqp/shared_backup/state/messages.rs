@@ -66,6 +66,15 @@ impl State {
                 }
                 is_usable
             }
+            Body::Placed { epoch, placed } => {
+                let is_expected = epoch <= current;
+                if is_expected {
+                    // One message supersedes the others, and a peer may send any number before the owner is polled.
+                    entry.events.retain(|event| !matches!(event, Event::Placed { .. }));
+                    entry.events.push(Event::Placed { epoch, placed });
+                }
+                is_expected
+            }
             body => entry.core.handle(body),
         };
         entry.attention.store(true, Ordering::Release);
