@@ -89,21 +89,20 @@ pub(crate) fn check_rkey(wr: &SendWr, remote: &RemoteKeys) -> Result<()> {
     }
 }
 
-/// Returns the request with the addresses and keys of `rail`. On rail 0, they are those that the application uses.
+/// Replaces the addresses and keys of a request, which are those of rail 0, by those of `rail`.
 pub(crate) fn translate_send(
-    wr: &SendWr,
+    wr: &mut SendWr,
     rail: usize,
     domain: &Domain,
     remote: &RemoteKeys,
-) -> Result<SendWr> {
-    let mut out = wr.clone();
+) -> Result<()> {
     if rail == 0 {
-        return Ok(out);
+        return Ok(());
     }
-    if let Data::Sges(list) = &mut out.data {
-        *list = translate_sges(list, rail, domain);
+    if let Data::Sges(list) = &mut wr.data {
+        list.iter_mut().for_each(|sge| *sge = domain.translate(*sge, rail));
     }
-    match &mut out.op {
+    match &mut wr.op {
         SendOp::Write(r)
         | SendOp::WriteWithImm(r, _)
         | SendOp::Read(r)
@@ -118,7 +117,7 @@ pub(crate) fn translate_send(
         }
         SendOp::Send | SendOp::SendWithImm(_) => {}
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Returns a scatter/gather list with the addresses and keys of `rail`. On rail 0, they are those that the application uses.

@@ -123,27 +123,30 @@ impl SendQueue {
         domain: &Domain,
         replaying: bool,
     ) -> Result<(), PostFailure> {
-        let is_single = index == 0 && self.ledger.unposted() == 1;
+        let is_single = self.ledger.unposted() == 1;
         let Some(first) = self.ledger.next_posting() else { return Ok(()) };
         if is_single && first.log_seq.is_none() {
-            // The common case: one request, whose keys need no translation.
+            // The common case: one request, whose keys need no translation on rail 0.
             let id = first.wr.wr_id;
-            return match qp.post_send(core::slice::from_ref(first.wr)) {
-                Ok(()) => Ok(()),
-                Err(refused) => self.on_refused(id, refused.error),
+            let posted = if index == 0 {
+                qp.post_send(core::slice::from_ref(first.wr)).map_err(|refused| refused.error)
+            } else {
+                let mut wr = first.wr.clone();
+                key_translation::translate_send(&mut wr, index, domain, &self.remote_keys)
+                    .and_then(|()| qp.post_send(core::slice::from_ref(&wr)).map_err(|refused| refused.error))
             };
+            return posted.or_else(|error| self.on_refused(id, error));
         }
         self.burst.clear();
         let mut next = Some(first);
         let mut failed = None;
         while let Some(posting) = next {
-            match key_translation::translate_send(posting.wr, index, domain, &self.remote_keys) {
-                Ok(wr) => self.burst.push(wr),
-                Err(error) => {
-                    failed = Some((posting.wr.wr_id, error));
-                    break;
-                }
+            let mut wr = posting.wr.clone();
+            if let Err(error) = key_translation::translate_send(&mut wr, index, domain, &self.remote_keys) {
+                failed = Some((wr.wr_id, error));
+                break;
             }
+            self.burst.push(wr);
             if let Some((seq, region)) = posting.log_seq.zip(self.log_region.as_ref()) {
                 self.burst.push(completion_log::entry(region, index, wr_id_flags::LOG | seq, epoch, seq));
             }
