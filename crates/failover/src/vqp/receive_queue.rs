@@ -230,3 +230,31 @@ impl ReceiveQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mitra_verbs::Qpn;
+
+    /// The completions of the first message after a move, and those after the peer's Resume. The message is a WRITE with immediate of 64 bytes, of
+    /// which an earlier rail placed 100.
+    fn lengths_after_move(service: Service) -> [Vec<u32>; 2] {
+        let (mut queue, mut ready) = (ReceiveQueue::new(1 << 20, service), VecDeque::new());
+        queue.push(RecvWr { wr_id: 1, sges: Default::default() }, 1).expect("it has no entries");
+        queue.begin_epoch();
+        let wc = Wc::new(1, WcStatus::Success, WcOpcode::RecvWithImm, Qpn::new(1));
+        let wc = Wc { byte_len: 64, ..wc };
+        queue.on_success(&wc, &mut ready);
+        let before = ready.iter().map(|completion| completion.byte_len).collect();
+        queue.release_held(Some(100), &mut ready);
+        [before, ready.iter().map(|completion| completion.byte_len).collect()]
+    }
+
+    /// A reliable peer sends the rest of a torn WRITE, whose length its Resume completes. An unreliable peer sends whole messages only, and its Resume may be
+    /// lost, so nothing waits for it.
+    #[test]
+    fn only_messages_of_a_reliable_peer_wait_for_its_resume() {
+        assert_eq!(lengths_after_move(Service::Reliable), [vec![], vec![164]]);
+        assert_eq!(lengths_after_move(Service::Unreliable), [vec![64], vec![64]]);
+    }
+}

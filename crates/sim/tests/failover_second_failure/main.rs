@@ -126,7 +126,7 @@ fn strike_everywhere(policy: Policy, variant: Variant) {
         }
     }
     println!("{runs} runs, {} wrong, {endings:#?}", wrong.len());
-    if variant == Variant::Windows {
+    if variant == Variant::Windows && seeds(SCENARIOS).count() > 1 {
         println!("{invalidated_keys} keys were invalidated, and {refused_stale_keys} used afterwards");
         assert!(invalidated_keys > runs && refused_stale_keys > runs / 4, "the windows were hardly used");
     }
