@@ -3,9 +3,10 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-use mitra_failover::{CloseReason, Config, Policy, VirtualQp};
+use mitra_failover::{CloseReason, Config, Policy};
 use mitra_verbs::Time;
 
+use crate::workload::FailoverQp;
 use crate::world_state::lock;
 use crate::{HostId, World};
 
@@ -80,7 +81,7 @@ impl World {
     }
 }
 
-/// Checks the liveness rule for the two ends of a virtual queue pair, whose hosts are `hosts`. Returns whether the rule applied: whether a rail was usable at
+/// Checks the liveness rule for the two ends of a queue pair over several rails, whose hosts are `hosts`. Returns whether the rule applied: whether a rail was usable at
 /// all times, apart from times shorter than half of `peer_timeout`.
 ///
 /// The rule is about the rails. It does not apply if an end has closed for another reason: its program, an invalid request, or a NIC that lies or
@@ -88,8 +89,12 @@ impl World {
 ///
 /// # Errors
 /// The end that has closed for lack of a rail.
-pub fn check_liveness(world: &World, hosts: [HostId; 2], ends: [&VirtualQp; 2]) -> Result<bool, String> {
-    check_close_reasons(world, hosts, ends.map(VirtualQp::config), ends.map(VirtualQp::close_reason))
+pub fn check_liveness<Q: FailoverQp>(
+    world: &World,
+    hosts: [HostId; 2],
+    ends: [&Q; 2],
+) -> Result<bool, String> {
+    check_close_reasons(world, hosts, ends.map(Q::config), ends.map(Q::close_reason))
 }
 
 /// Checks the liveness rule as [`check_liveness`] does, for two ends with these configurations that closed for these reasons; `None` is an

@@ -115,14 +115,14 @@ fn run_with_hold(
         testbed.world.heal();
         if let Err(stalled) = testbed.world.run_until(done, Duration::from_secs(20)) {
             for end in &ends {
-                eprintln!("{:?}", end.borrow().vqp);
+                eprintln!("{:?}", end.borrow().qp);
             }
             panic!("{stalled}");
         }
     }
     {
         let [a, b] = ends.each_ref().map(|end| end.borrow());
-        if let Err(dead) = check_liveness(&testbed.world, testbed.hosts, [&a.vqp, &b.vqp]) {
+        if let Err(dead) = check_liveness(&testbed.world, testbed.hosts, [&a.qp, &b.qp]) {
             panic!("seed {seed}: {dead}\n{}", mitra_sim::reproduce_command(seed));
         }
     }
@@ -159,8 +159,8 @@ fn assert_complete(seed: u64, label: &str, run: &Run) {
         assert!(
             v.is_complete(),
             "seed {seed}, {label}: {:?} {:?}\n{v}\n{:?}\n{}",
-            end.vqp.close_reason(),
-            end.vqp.contradiction(),
+            end.qp.close_reason(),
+            end.qp.contradiction(),
             end.failures,
             mitra_sim::reproduce_command(seed)
         );
@@ -243,12 +243,7 @@ fn every_failure_case_keeps_the_promise_table() {
                     let (runs, operations) = undecided.entry(interval).or_default();
                     (*runs, *operations) = (*runs + 1, *operations + indeterminate);
                 }
-                assert_eq!(
-                    end.vqp.close_reason(),
-                    None,
-                    "seed {seed}, {label}: {:?}",
-                    end.vqp.contradiction()
-                );
+                assert_eq!(end.qp.close_reason(), None, "seed {seed}, {label}: {:?}", end.qp.contradiction());
                 let never_fails = matches!(case.kind, OpKind::Send | OpKind::Read)
                     || setup.config.write_policy == WritePolicy::Repeatable
                         && matches!(case.kind, OpKind::Write | OpKind::Block | OpKind::WriteImm);
@@ -282,12 +277,12 @@ fn lost_acknowledged_data_is_reported() {
         setup.config.completion_log_interval = 1 + seed as u32 % 4;
         let run = run(seed, Some(case), setup, |_| {});
         let end = run.ends[0].borrow();
-        match (end.vqp.close_reason(), end.vqp.contradiction()) {
+        match (end.qp.close_reason(), end.qp.contradiction()) {
             (Some(CloseReason::Contradiction), Some(Contradiction::LostAfterAck { .. })) => detected += 1,
             (None, None) => assert_exact(seed, &case.to_string(), &run),
             // The responder's end may have detected the loss first and closed.
-            (Some(CloseReason::PeerClosed), _) if run.ends[1].borrow().vqp.contradiction().is_some() => {}
-            other => panic!("seed {seed}, {case}: {other:?}, {:?}", run.ends[1].borrow().vqp.close_reason()),
+            (Some(CloseReason::PeerClosed), _) if run.ends[1].borrow().qp.contradiction().is_some() => {}
+            other => panic!("seed {seed}, {case}: {other:?}, {:?}", run.ends[1].borrow().qp.close_reason()),
         }
     }
     assert!(detected > 0, "no seed lost data after its acknowledgement");
@@ -305,13 +300,13 @@ fn durable_mode_survives_the_loss_of_acknowledged_data() {
         let mut setup = Setup { ack_after_placement: false, ..Setup::exact() };
         setup.config.completion_log = true;
         let plain = run(seed, Some(case), setup, |_| {});
-        lost_without += plain.ends.iter().filter(|end| end.borrow().vqp.contradiction().is_some()).count();
+        lost_without += plain.ends.iter().filter(|end| end.borrow().qp.contradiction().is_some()).count();
         setup.config.durable = true;
         let durable = run(seed, Some(case), setup, |_| {});
         let label = format!("durable, {case}");
         assert_exact(seed, &label, &durable);
         for end in &durable.ends {
-            let vqp = &end.borrow().vqp;
+            let vqp = &end.borrow().qp;
             assert_eq!((vqp.close_reason(), vqp.contradiction()), (None, None), "seed {seed}, {label}");
             replayed += vqp.last_failover().map_or(0, |report| report.stats.replayed);
         }

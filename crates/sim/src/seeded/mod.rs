@@ -16,7 +16,7 @@ pub const WORKLOADS: &[SeededWorkload] = &[FAILOVER, FILTER, OBJECTS, RC];
 
 const FAILOVER: SeededWorkload = SeededWorkload {
     name: "failover",
-    world: "a vQP with 1 to 8 rails of different kinds; links, NICs and hosts fail; both ends post operations of all kinds",
+    world: "a vQP, or queue pairs with a shared backup, with 1 to 8 rails of different kinds; links, NICs and hosts fail; both ends post operations of all kinds",
     run: failover::run,
 };
 

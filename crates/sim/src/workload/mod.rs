@@ -16,18 +16,21 @@
 //!                    └──────────────▶ verify(plan, …) ◀──────────────────┘
 //! ```
 
-mod backed_endpoint;
+mod failover_connection;
+mod failover_endpoint;
 mod peer;
 mod plan;
 mod rc_endpoint;
 mod requester;
 mod responder;
 mod verdict;
-mod vqp_endpoint;
 
 use mitra_verbs::{Key, PostError, RecvWr, SendWr};
 
-pub use backed_endpoint::{BackedEndpoint, connect_backed};
+pub use failover_connection::{
+    backed_qps, connect_backed, connect_vqp, connect_vqp_in, shared_backups, virtual_qps,
+};
+pub use failover_endpoint::{BackedEndpoint, FailoverEndpoint, FailoverQp, VqpEndpoint, exchange_memory};
 pub use peer::WorkloadPeer;
 use plan::MemoryLayout;
 pub use plan::{Op, OpKind, Plan};
@@ -35,7 +38,6 @@ pub use rc_endpoint::{RcEndpoint, RcOptions, connect_rc};
 pub use requester::{Record, RequesterLog};
 pub use responder::{Received, ResponderLog};
 pub use verdict::{Tally, Verdict, verify};
-pub use vqp_endpoint::{VqpEndpoint, connect_vqp, connect_vqp_in};
 
 /// One end of a connection: a queue pair or a virtual queue pair.
 pub trait Endpoint {

@@ -122,13 +122,13 @@ pub fn run(
     let done = |_: &World| runs.iter().all(|(_, peers, _)| peers.iter().all(|p| p.borrow().is_done()));
     if let Err(stalled) = testbed.world.run_until(done, Duration::from_secs(20)) {
         for (_, _, ends) in &runs {
-            ends.iter().for_each(|e: &Rc<RefCell<VqpEndpoint>>| eprintln!("{:?}", e.borrow().vqp));
+            ends.iter().for_each(|e: &Rc<RefCell<VqpEndpoint>>| eprintln!("{:?}", e.borrow().qp));
         }
         panic!("operations did not end: {stalled}");
     }
     for (_, _, ends) in &runs {
         let [a, b] = ends.each_ref().map(|end: &Rc<RefCell<VqpEndpoint>>| end.borrow());
-        if let Err(dead) = check_liveness(&testbed.world, testbed.hosts, [&a.vqp, &b.vqp]) {
+        if let Err(dead) = check_liveness(&testbed.world, testbed.hosts, [&a.qp, &b.qp]) {
             panic!("seed {seed}: {dead}\n{}", reproduce_command(seed));
         }
     }
@@ -162,10 +162,10 @@ pub fn run(
             verify(&plans[1], b.requester_log(), a.responder_log()),
         ]);
         let [a, b] = [ends[0].borrow(), ends[1].borrow()];
-        out.close_reasons.push([a.vqp.close_reason(), b.vqp.close_reason()]);
-        out.last_failovers.push([a.vqp.last_failover(), b.vqp.last_failover()]);
-        out.contradictions.push([a.vqp.contradiction(), b.vqp.contradiction()]);
-        out.epochs.push(a.vqp.last_failover().map_or(0, |r| r.epoch));
+        out.close_reasons.push([a.qp.close_reason(), b.qp.close_reason()]);
+        out.last_failovers.push([a.qp.last_failover(), b.qp.last_failover()]);
+        out.contradictions.push([a.qp.contradiction(), b.qp.contradiction()]);
+        out.epochs.push(a.qp.last_failover().map_or(0, |r| r.epoch));
     }
     out
 }

@@ -39,7 +39,7 @@ impl OrderedEndpoint {
 impl Endpoint for OrderedEndpoint {
     fn post(&mut self, mut wr: SendWr) -> Result<(), PostError> {
         if let Some(windows) = &self.windows {
-            windows.borrow().replace_key(self.end, &mut wr, &mut self.inner.vqp, self.completed);
+            windows.borrow().replace_key(self.end, &mut wr, &mut self.inner.qp, self.completed);
         }
         let (wr_id, op) = (wr.wr_id, wr.op);
         self.inner.post(wr)?;
@@ -66,7 +66,7 @@ impl Endpoint for OrderedEndpoint {
             }
         }
         if let Some(windows) = &self.windows {
-            let is_closed = self.inner.vqp.close_reason().is_some();
+            let is_closed = self.inner.qp.close_reason().is_some();
             let mut windows = windows.borrow_mut();
             out.retain(|completion| !windows.on_completion(self.end, completion, is_closed));
             windows.note_completed(self.end, self.completed);

@@ -41,7 +41,7 @@ struct End {
 
 impl End {
     fn describe(&self) -> String {
-        let (peer, vqp) = (&self.peer, &self.endpoint.inner.vqp);
+        let (peer, vqp) = (&self.peer, &self.endpoint.inner.qp);
         format!("posted {}, ended {}, {vqp:?} {:?}", peer.posted(), peer.ended(), vqp.last_failover())
     }
 }
@@ -123,7 +123,7 @@ impl Run {
             connect_vqp(nics, [first, second], scenario.config(), scenario.seed).expect("the NICs have room");
         let windows = scenario
             .window_type()
-            .map(|first| Windows::new(endpoints.each_ref().map(|e| &e.vqp), peers.each_ref(), first));
+            .map(|first| Windows::new(endpoints.each_ref().map(|e| &e.qp), peers.each_ref(), first));
         let mut endpoints = endpoints.into_iter().enumerate();
         let ends = peers.map(|mut peer| {
             peer.hold_back(HELD_BACK);
@@ -254,7 +254,7 @@ impl Run {
     fn stop_counting(&self, failed_at: Option<Time>) {
         let Some(failed_at) = failed_at else { return };
         let has_moved = self.ends.iter().all(|end| {
-            let vqp = &end.borrow().endpoint.inner.vqp;
+            let vqp = &end.borrow().endpoint.inner.qp;
             vqp.is_move_confirmed() && vqp.active_rail() == NEW_RAIL
         });
         let is_over = match self.scenario.first {
@@ -288,7 +288,7 @@ impl Run {
     /// Returns whether no operation of a window is in flight, unless an end has closed or died.
     fn windows_settled(&self) -> bool {
         let is_over =
-            |h: usize| !self.is_alive(h) || self.ends[h].borrow().endpoint.inner.vqp.close_reason().is_some();
+            |h: usize| !self.is_alive(h) || self.ends[h].borrow().endpoint.inner.qp.close_reason().is_some();
         let Some(windows) = &self.windows else { return true };
         is_over(0) || is_over(1) || (0..2).all(|h| windows.borrow().is_settled(h))
     }
@@ -298,20 +298,20 @@ impl Run {
         let windows = self.windows.as_ref()?;
         let user = (self.scenario.seed % 2) as usize;
         let is_open =
-            |h: usize| self.is_alive(h) && self.ends[h].borrow().endpoint.inner.vqp.close_reason().is_none();
+            |h: usize| self.is_alive(h) && self.ends[h].borrow().endpoint.inner.qp.close_reason().is_none();
         if !is_open(0) || !is_open(1) || !self.has_good_rail() {
             return None;
         }
         let mut completions = Vec::new();
         {
-            let vqp = &mut self.ends[user].borrow_mut().endpoint.inner.vqp;
+            let vqp = &mut self.ends[user].borrow_mut().endpoint.inner.qp;
             vqp.resume();
             let wr = windows.borrow().stale_write(user, vqp)?;
             vqp.post_send(wr).ok()?;
         }
         for _ in 0..MAX_STALE_TURNS {
             for h in 0..2 {
-                self.ends[h].borrow_mut().endpoint.inner.vqp.poll(&mut completions);
+                self.ends[h].borrow_mut().endpoint.inner.qp.poll(&mut completions);
             }
             if let Some(completion) = completions.iter().find(|c| c.wr_id == WINDOW_WR_FLAG) {
                 return Some(Ok(*completion));
@@ -323,9 +323,8 @@ impl Run {
 
     /// Returns whether the end whose peer has died has closed. True if none has died.
     fn survivor_has_closed(&self) -> bool {
-        (0..2).all(|h| {
-            self.is_alive(h) || self.ends[1 - h].borrow().endpoint.inner.vqp.close_reason().is_some()
-        })
+        (0..2)
+            .all(|h| self.is_alive(h) || self.ends[1 - h].borrow().endpoint.inner.qp.close_reason().is_some())
     }
 
     /// Returns whether each end has received all messages that were reported as executed to the other end, unless an end has closed or died.
@@ -334,7 +333,7 @@ impl Run {
         let received = |own: &End, other: &End| {
             own.peer.responder_log().received.len() >= other.peer.delivered_messages()
         };
-        let closed = [&a, &b].iter().any(|end| end.endpoint.inner.vqp.close_reason().is_some());
+        let closed = [&a, &b].iter().any(|end| end.endpoint.inner.qp.close_reason().is_some());
         // The baseline drops what arrives on the old rail after the receives were posted on the new one.
         let may_lose = self.scenario.policy != Policy::Exact;
         may_lose || closed || !self.is_alive(0) || !self.is_alive(1) || received(&a, &b) && received(&b, &a)
@@ -384,7 +383,7 @@ impl Run {
         let mut report = Report {
             ended,
             has_struck: state.has_struck,
-            close_reasons: [a, b].map(|end| end.endpoint.inner.vqp.close_reason()),
+            close_reasons: [a, b].map(|end| end.endpoint.inner.qp.close_reason()),
             verdicts: [
                 verify(&self.plans[0], a.peer.requester_log(), b.peer.responder_log()),
                 verify(&self.plans[1], b.peer.requester_log(), a.peer.responder_log()),

@@ -284,6 +284,11 @@ impl BackedQp {
         self.send.ledger().len()
     }
 
+    /// The backup.
+    pub fn backup(&self) -> &Arc<SharedBackup> {
+        &self.backup
+    }
+
     /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config

@@ -6,23 +6,23 @@ use mitra_verbs::Capabilities;
 use super::super::verdict_findings;
 use super::{FailoverWorld, Finding, SeedRun};
 use crate::check_liveness;
-use crate::workload::verify;
+use crate::workload::{FailoverQp, verify};
 
-/// Whether a vQP may end only for a reason that the liveness rule allows.
+/// Whether a connection may end only for a reason that the liveness rule allows.
 const CHECKS_LIVENESS: bool = true;
 
-impl FailoverWorld {
-    /// Checks both ends' records.
-    pub(super) fn check(&self, result: &mut SeedRun) {
-        let [a, b] = self.ends.each_ref().map(|end| end.borrow());
-        let reasons = [a.endpoint.vqp.close_reason(), b.endpoint.vqp.close_reason()];
-        let contradictions = [a.endpoint.vqp.contradiction(), b.endpoint.vqp.contradiction()];
-        let plans = &self.setup.plans;
+impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
+    /// Checks the records of both ends of the connection with this index.
+    pub(super) fn check(&self, connection: usize, result: &mut SeedRun) {
+        let [a, b] = self.connections[connection].each_ref().map(|end| end.borrow());
+        let reasons = [a.endpoint.qp.close_reason(), b.endpoint.qp.close_reason()];
+        let contradictions = [a.endpoint.qp.contradiction(), b.endpoint.qp.contradiction()];
+        let plans = &self.setup.plans[connection];
         let verdicts = [
             verify(&plans[0], a.peer.requester_log(), b.peer.responder_log()),
             verify(&plans[1], b.peer.requester_log(), a.peer.responder_log()),
         ];
-        let says = format!("the ends closed for {reasons:?}, {contradictions:?}");
+        let says = format!("connection {connection} closed for {reasons:?}, {contradictions:?}");
         if !self.is_false_outcome_excused(reasons, contradictions) {
             for (name, verdict) in ["a", "b"].into_iter().zip(&verdicts) {
                 result.findings.extend(verdict_findings::of_verdict(name, verdict).into_iter().map(
@@ -32,7 +32,7 @@ impl FailoverWorld {
                     },
                 ));
             }
-            if let Some(first) = self.early.borrow().first() {
+            if let Some(first) = a.early.first().or(b.early.first()) {
                 result.findings.push(Finding::violation("early", format!("{says}; {first}")));
             }
         }
@@ -45,19 +45,21 @@ impl FailoverWorld {
         if !CHECKS_LIVENESS {
             return;
         }
-        if let Some(reason) = reasons.into_iter().flatten().find(|&reason| !self.may_close(reason)) {
+        if let Some(reason) =
+            reasons.into_iter().flatten().find(|&reason| !self.may_close(connection, reason))
+        {
             let detail =
                 format!("{reason:?} although rail {:?} was usable; {says}", self.schedule.spared_rail);
             result.findings.push(Finding::stuck("ended-with-a-good-rail", detail));
         }
         // Packets that are lost although the links are up do not count as an isolation of the ends.
         if !self.schedule.has_one_way_loss()
-            && let Err(dead) = check_liveness(&self.world, self.hosts, [&a.endpoint.vqp, &b.endpoint.vqp])
+            && let Err(dead) = check_liveness(&self.world, self.hosts, [&a.endpoint.qp, &b.endpoint.qp])
         {
             result.findings.push(Finding::stuck("ended-with-a-good-rail", dead));
         }
         let all_open = reasons == [None; 2];
-        if all_open && self.must_decide_all() {
+        if all_open && self.must_decide_all(connection) {
             for verdict in verdicts.iter().filter(|verdict| verdict.is_exact() && !verdict.is_complete()) {
                 let detail = format!("an operation failed although all NICs are alive\n{verdict}");
                 result.findings.push(Finding::violation("undecided", detail));
@@ -88,11 +90,11 @@ impl FailoverWorld {
             && (reports_loss || lost > 0 && (!self.setup.vqp.completion_log || reasons != [None; 2]))
     }
 
-    /// Returns whether the vQP may close for this reason.
-    fn may_close(&self, reason: CloseReason) -> bool {
+    /// Returns whether the connection may close for this reason.
+    fn may_close(&self, connection: usize, reason: CloseReason) -> bool {
         match reason {
             CloseReason::Closed | CloseReason::PeerClosed => {
-                self.schedule.has_leave() || self.an_end_may_close()
+                self.schedule.has_leave(connection) || self.an_end_may_close(connection)
             }
             CloseReason::Unfenced => !self.all_nics(|nic| nic.reset),
             CloseReason::Contradiction => !self.all_nics(|nic| nic.ack_after_placement),
@@ -102,29 +104,34 @@ impl FailoverWorld {
                     && (!self.setup.receives_posted_ahead || self.schedule.has_hang())
             }
             CloseReason::EpochsUsedUp => false,
-            _ => self.schedule.spared_rail.is_none() || self.schedule.has_leave() || self.an_end_may_close(),
+            _ => {
+                self.schedule.spared_rail.is_none()
+                    || self.schedule.has_leave(connection)
+                    || self.an_end_may_close(connection)
+            }
         }
     }
 
     /// Returns whether an end has closed for a reason of its own that is allowed, so that its peer may close too.
-    fn an_end_may_close(&self) -> bool {
-        let reasons = self.ends.each_ref().map(|end| end.borrow().endpoint.vqp.close_reason());
+    fn an_end_may_close(&self, connection: usize) -> bool {
+        let ends = &self.connections[connection];
+        let reasons = ends.each_ref().map(|end| end.borrow().endpoint.qp.close_reason());
         reasons.into_iter().flatten().any(|reason| match reason {
             CloseReason::Closed | CloseReason::PeerClosed => false,
             CloseReason::Unfenced | CloseReason::Contradiction | CloseReason::RequestError => {
-                self.may_close(reason)
+                self.may_close(connection, reason)
             }
             _ => self.schedule.spared_rail.is_none(),
         })
     }
 
     /// Returns whether the evidence of every operation survives all faults of the schedule.
-    fn must_decide_all(&self) -> bool {
+    fn must_decide_all(&self, connection: usize) -> bool {
         let keeps_evidence =
             |nic: Capabilities| nic.psn_query && nic.saved_results && nic.ack_after_placement;
         self.all_nics(keeps_evidence)
             && !self.schedule.has_nic_failure()
-            && !self.schedule.has_leave()
+            && !self.schedule.has_leave(connection)
             && (self.setup.receives_posted_ahead || self.setup.vqp.rnr_retry == 7)
     }
 }

@@ -26,7 +26,7 @@ pub(super) enum Fault {
         failure: Failure,
         hold: Option<Duration>,
     },
-    /// An end shuts its vQP down, or closes it.
+    /// An end shuts its vQP or its shared backup down, or closes the first connection abruptly.
     Leave { end: usize, abruptly: bool },
 }
 
@@ -130,9 +130,12 @@ impl FaultSchedule {
         FaultSchedule { spared_rail, faults, end }
     }
 
-    /// Returns whether the schedule contains the end of a vQP by its program.
-    pub(super) fn has_leave(&self) -> bool {
-        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Leave { .. }))
+    /// Returns whether the schedule contains the end of the connection with this index by its program.
+    pub(super) fn has_leave(&self, connection: usize) -> bool {
+        let is_of_it = |abruptly: bool| connection == 0 || !abruptly;
+        self.faults
+            .iter()
+            .any(|(_, fault)| matches!(fault, Fault::Leave { abruptly, .. } if is_of_it(*abruptly)))
     }
 
     /// Returns whether packets are lost for some time although the links are up.

@@ -6,27 +6,35 @@ use std::rc::Rc;
 
 use super::fault_schedule::{Fault, LONGEST_BLINK, Rail};
 use super::{End, FailoverWorld};
+use crate::workload::FailoverQp;
 use crate::{Failure, HostId, NicId, Noise, World};
 
 /// The time before the end of a nap at which a NIC of the sleeping host fails.
 const BEFORE_WAKING: Duration = Duration::from_micros(50);
 
 /// What a fault needs to know when it happens.
-#[derive(Clone)]
-struct Target {
+struct Target<Q> {
     hosts: [HostId; 2],
     nics: [Vec<NicId>; 2],
-    ends: [Rc<RefCell<End>>; 2],
+    /// The ends of the first connection.
+    ends: [Rc<RefCell<End<Q>>>; 2],
     spared_rail: Option<usize>,
 }
 
-impl FailoverWorld {
+impl<Q> Clone for Target<Q> {
+    fn clone(&self) -> Target<Q> {
+        let Target { hosts, nics, ends, spared_rail } = self;
+        Target { hosts: *hosts, nics: nics.clone(), ends: ends.clone(), spared_rail: *spared_rail }
+    }
+}
+
+impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
     /// Schedules the faults.
     pub(super) fn inject_faults(&mut self, hosts: [HostId; 2]) {
         let target = Target {
             hosts,
             nics: self.nics.each_ref().map(|nics| nics.iter().map(|nic| nic.id()).collect()),
-            ends: self.ends.clone(),
+            ends: self.connections[0].clone(),
             spared_rail: self.schedule.spared_rail,
         };
         for &(at, fault) in &self.schedule.faults {
@@ -49,7 +57,7 @@ impl FailoverWorld {
     }
 }
 
-impl Target {
+impl<Q: FailoverQp + 'static> Target<Q> {
     /// Injects a fault. Returns false if it would hit the spared rail.
     fn inject(&self, world: &mut World, fault: Fault) -> bool {
         match fault {
@@ -99,12 +107,7 @@ impl Target {
             }
             Fault::Leave { end, abruptly } => {
                 let end = &mut *self.ends[end].borrow_mut();
-                end.left = true;
-                if abruptly {
-                    let _ = end.endpoint.vqp.close(); // a dead NIC has no objects to destroy
-                } else {
-                    end.endpoint.vqp.shutdown();
-                }
+                end.endpoint.qp.leave(abruptly);
                 true
             }
         }
@@ -119,7 +122,7 @@ impl Target {
     fn number(&self, rail: Rail, end: usize) -> usize {
         match rail {
             Rail::Number(number) => number,
-            Rail::Active => self.ends[end].borrow().endpoint.vqp.active_rail(),
+            Rail::Active => self.ends[end].borrow().endpoint.qp.active_rail(),
         }
     }
 

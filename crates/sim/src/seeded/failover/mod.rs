@@ -1,6 +1,6 @@
-//! Virtual queue pairs under faults.
+//! Virtual queue pairs, and queue pairs with a shared backup, under faults.
 //!
-//! Two programs post operations to each other over one vQP with one to eight rails. In the safety phase, links, NICs and hosts fail. Then all
+//! Two processes post operations to each other over one to eight rails: over one vQP, or over one to eight queue pairs with a shared backup. In the safety phase, links, NICs and hosts fail. Then all
 //! links come up, noise stops, the programs run, and they post the operations that they held back.
 
 mod checks;
@@ -14,11 +14,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Domain, Secret, VirtualQp};
+use mitra_failover::{BackedQp, Domain, Secret, VirtualQp};
 use mitra_verbs::{Error, Provider};
 
 use super::{Finding, SeedRun};
-use crate::workload::{VqpEndpoint, WorkloadPeer};
+use crate::workload::{
+    FailoverEndpoint, FailoverQp, WorkloadPeer, backed_qps, exchange_memory, shared_backups, virtual_qps,
+};
 use crate::{AppContext, HostId, SimNic, World};
 
 use fault_schedule::{FaultSchedule, LONGEST_HOLD};
@@ -28,34 +30,51 @@ use setup::{Polling, Setup};
 const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
 
 /// One end of the world.
-struct End {
+struct End<Q> {
     peer: WorkloadPeer,
-    endpoint: VqpEndpoint,
+    endpoint: FailoverEndpoint<Q>,
     /// The operations that ended so far, for the check that each success has its effect at once.
     checked: usize,
-    left: bool,
+    /// Operations whose success was reported before their effect was in memory.
+    early: Vec<String>,
 }
 
+/// The ends of a connection.
+type Ends<Q> = [Rc<RefCell<End<Q>>>; 2];
+
+/// Makes the connections of a world.
+type Connect<Q> = fn(&Setup, [Arc<Domain>; 2]) -> Result<Vec<[Q; 2]>, Error>;
+
 /// A world of the workload.
-struct FailoverWorld {
+struct FailoverWorld<Q> {
     world: World,
     hosts: [HostId; 2],
     setup: Setup,
     schedule: FaultSchedule,
     nics: [Vec<Arc<SimNic>>; 2],
-    ends: [Rc<RefCell<End>>; 2],
+    connections: Vec<Ends<Q>>,
     stop: Rc<Cell<bool>>,
-    /// Operations whose success was reported before their effect was in memory.
-    early: Rc<RefCell<Vec<String>>>,
     faults: Rc<Cell<u64>>,
 }
 
 /// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     let setup = Setup::draw(seed);
+    match setup.has_shared_backup {
+        true => run_world(seed, setup, kept_records, connect_backed),
+        false => run_world(seed, setup, kept_records, connect_vqps),
+    }
+}
+
+fn run_world<Q: FailoverQp + 'static>(
+    seed: u64,
+    setup: Setup,
+    kept_records: usize,
+    connect: Connect<Q>,
+) -> SeedRun {
     let schedule = FaultSchedule::draw(seed, &setup);
     let mut result = SeedRun::default();
-    match FailoverWorld::new(seed, setup, schedule, kept_records) {
+    match FailoverWorld::new(seed, setup, schedule, kept_records, connect) {
         Ok(mut world) => {
             world.run(&mut result);
             if kept_records > 0 {
@@ -67,13 +86,23 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     result
 }
 
-impl FailoverWorld {
+fn connect_vqps(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[VirtualQp; 2]>, Error> {
+    Ok(vec![virtual_qps(domains, setup.vqp, setup.secrets.map(Secret::fixed))?])
+}
+
+fn connect_backed(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[BackedQp; 2]>, Error> {
+    let backups = shared_backups(domains, setup.vqp, setup.secrets.map(Secret::fixed))?;
+    setup.plans.iter().map(|_| backed_qps(&backups, setup.vqp)).collect()
+}
+
+impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
     fn new(
         seed: u64,
         setup: Setup,
         schedule: FaultSchedule,
         kept_records: usize,
-    ) -> Result<FailoverWorld, Error> {
+        connect: Connect<Q>,
+    ) -> Result<FailoverWorld<Q>, Error> {
         let mut world = World::with_trace_len(seed, setup.world.clone(), kept_records);
         let hosts = ["a", "b"].map(|name| world.add_host(name));
         let mut nics = [Vec::new(), Vec::new()];
@@ -83,45 +112,51 @@ impl FailoverWorld {
                 nics[h].push(world.add_nic_with_mtu(host, number as u8, rail.capabilities[h], rail.mtu[h]));
             }
         }
-        let mut ends = connect(&setup, &nics)?;
-        let [a, b] = &mut ends;
-        let (mr_a, mr_b) = (
-            a.endpoint.vqp.domain().register(a.peer.memory(), WorkloadPeer::ACCESS)?,
-            b.endpoint.vqp.domain().register(b.peer.memory(), WorkloadPeer::ACCESS)?,
-        );
-        a.endpoint.vqp.import(&mr_b.remote())?;
-        b.endpoint.vqp.import(&mr_a.remote())?;
-        a.peer.connect(mr_a.primary(), mr_b.remote().at(0));
-        b.peer.connect(mr_b.primary(), mr_a.remote().at(0));
-        for (h, end) in ends.iter_mut().enumerate() {
-            end.peer.hold_back(setup.held_back[h]);
-            if setup.receives_posted_ahead {
-                end.peer.post_receives(&mut end.endpoint);
-            }
+        let domain = |nics: &Vec<Arc<SimNic>>| {
+            Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
+        };
+        let qps = connect(&setup, [domain(&nics[0])?, domain(&nics[1])?])?;
+        let mut connections = Vec::new();
+        for (i, [mut a, mut b]) in qps.into_iter().enumerate() {
+            let plans = &setup.plans[i];
+            let mut peers =
+                [WorkloadPeer::new(&plans[0], &plans[1]), WorkloadPeer::new(&plans[1], &plans[0])];
+            exchange_memory([&mut a, &mut b], peers.each_mut())?;
+            let mut held_back = setup.held_back[i].into_iter();
+            let mut end = |(mut peer, qp): (WorkloadPeer, Q)| {
+                let mut endpoint = FailoverEndpoint::new(qp);
+                peer.hold_back(held_back.next().unwrap_or(0));
+                if setup.receives_posted_ahead {
+                    peer.post_receives(&mut endpoint);
+                }
+                Rc::new(RefCell::new(End { peer, endpoint, checked: 0, early: Vec::new() }))
+            };
+            let [first, second] = peers;
+            connections.push([end((first, a)), end((second, b))]);
         }
-        let ends = ends.map(|end| Rc::new(RefCell::new(end)));
         let mut made = FailoverWorld {
             world,
             hosts,
             setup,
             schedule,
             nics,
-            ends,
+            connections,
             stop: Rc::default(),
-            early: Rc::default(),
             faults: Rc::default(),
         };
-        for (h, host) in hosts.into_iter().enumerate() {
-            made.add_program(h, host);
+        for ends in made.connections.clone() {
+            for (h, host) in hosts.into_iter().enumerate() {
+                made.add_program(&ends, h, host);
+            }
         }
         made.inject_faults(hosts);
         Ok(made)
     }
 
     /// Adds the program of an end.
-    fn add_program(&mut self, h: usize, host: HostId) {
-        let [own, other] = [Rc::clone(&self.ends[h]), Rc::clone(&self.ends[1 - h])];
-        let (stop, early) = (Rc::clone(&self.stop), Rc::clone(&self.early));
+    fn add_program(&mut self, ends: &Ends<Q>, h: usize, host: HostId) {
+        let [own, other] = [Rc::clone(&ends[h]), Rc::clone(&ends[1 - h])];
+        let stop = Rc::clone(&self.stop);
         let polling = self.setup.polling[h];
         // Elsewhere, the responder may acknowledge data that is not in memory yet.
         let checks_effects = self.setup.nics().all(|nic| nic.ack_after_placement);
@@ -144,14 +179,17 @@ impl FailoverWorld {
                 ctx.mark_active();
             }
             if checks_effects {
-                own.check_effects(&other.borrow().peer, h, &mut early.borrow_mut());
+                own.check_effects(&other.borrow().peer, h);
             }
         });
     }
 
     fn run(&mut self, result: &mut SeedRun) {
-        let ends = self.ends.clone();
-        let done = move |_: &World| ends.iter().all(|end| end.borrow().peer.is_done());
+        let ends: Vec<_> = self.connections.iter().flatten().map(Rc::clone).collect();
+        let done = {
+            let ends = ends.clone();
+            move |_: &World| ends.iter().all(|end| end.borrow().peer.is_done())
+        };
         // The safety phase. It ends when the faults have happened and all operations that are not held back have ended, or at its limit.
         let limit = self.schedule.end + Duration::from_millis(50);
         let faults_end = self.schedule.end;
@@ -160,25 +198,28 @@ impl FailoverWorld {
         };
         let _ = self.world.run_until(all_done, limit); // unfinished operations end in the liveness phase
         self.stop_faults();
-        for end in &self.ends {
+        for end in &ends {
             end.borrow_mut().peer.hold_back(0);
         }
         if let Err(stalled) = self.world.run_until(&done, LIVENESS_LIMIT) {
-            let vqps = self.ends.each_ref().map(|end| format!("{:?}", end.borrow().endpoint.vqp));
-            result
-                .findings
-                .push(Finding::stuck("stuck", format!("{} {}\n{}", vqps[0], vqps[1], stalled.state)));
+            let stuck = ends.iter().filter(|end| !end.borrow().peer.is_done());
+            let qps: Vec<_> = stuck.map(|end| format!("{:?}", end.borrow().endpoint.qp)).collect();
+            result.findings.push(Finding::stuck("stuck", format!("{}\n{}", qps.join(" "), stalled.state)));
         }
         // A message that was reported as executed is received, if the receiver does not close.
-        let ends = self.ends.clone();
+        let connections = self.connections.clone();
         let received = move |_: &World| {
-            let [a, b] = ends.each_ref().map(|end| end.borrow());
-            a.has_received_from(&b) && b.has_received_from(&a)
+            connections.iter().all(|ends| {
+                let [a, b] = ends.each_ref().map(|end| end.borrow());
+                a.has_received_from(&b) && b.has_received_from(&a)
+            })
         };
         if let Err(stalled) = self.world.run_until(received, LIVENESS_LIMIT) {
             result.findings.push(Finding::stuck("not-received", stalled.state));
         }
-        self.check_that_both_ends_close(result);
+        for ends in self.connections.clone() {
+            self.check_that_both_ends_close(ends, result);
+        }
         // Both programs consume what has arrived.
         self.world.run_for(Duration::from_millis(2));
         self.stop.set(true);
@@ -186,29 +227,26 @@ impl FailoverWorld {
         if let Err(stalled) = self.world.run_until_quiet() {
             result.findings.push(Finding::stuck("packets", stalled.state));
         }
-        for end in &self.ends {
+        for end in &ends {
             end.borrow_mut().peer.sweep();
         }
-        result.operations = self.ends.iter().map(|end| end.borrow().peer.posted() as u64).sum();
+        result.operations = ends.iter().map(|end| end.borrow().peer.posted() as u64).sum();
         result.faults = self.faults.get();
-        self.check(result);
+        (0..self.connections.len()).for_each(|connection| self.check(connection, result));
     }
 
-    /// Checks that the other end of a vQP that has closed closes too.
-    fn check_that_both_ends_close(&mut self, result: &mut SeedRun) {
-        let reasons = |ends: &[Rc<RefCell<End>>; 2]| {
-            ends.each_ref().map(|end| end.borrow().endpoint.vqp.close_reason())
-        };
-        if reasons(&self.ends) == [None; 2] {
+    /// Checks that the other end of a connection that has closed closes too.
+    fn check_that_both_ends_close(&mut self, ends: Ends<Q>, result: &mut SeedRun) {
+        let reasons = |ends: &Ends<Q>| ends.each_ref().map(|end| end.borrow().endpoint.qp.close_reason());
+        if reasons(&ends) == [None; 2] {
             return;
         }
-        let ends = self.ends.clone();
         // An end without heartbeats and requests has no reason to ask whether its peer is alive.
         let detects = self.setup.vqp.detector.max_missed_heartbeats > 0;
-        let both = move |_: &World| !reasons(&ends).contains(&None);
+        let both = |_: &World| !reasons(&ends).contains(&None);
         let closed = self.world.run_until(both, LIVENESS_LIMIT);
         if let (Err(stalled), true) = (closed, detects) {
-            let [a, b] = self.ends.each_ref().map(|end| end.borrow().endpoint.vqp.close_reason());
+            let [a, b] = reasons(&ends);
             let detail = format!("one end closed, the other does not notice: {a:?} {b:?}\n{}", stalled.state);
             result.findings.push(Finding::stuck("half-open", detail));
         }
@@ -220,10 +258,10 @@ impl FailoverWorld {
         let mut lines = vec![format!("{:?}", self.world.config())];
         lines.extend(rails.iter().enumerate().map(|(i, rail)| format!("rail {i}: {rail:?}")));
         lines.push(format!("{vqp:?}"));
-        lines.extend(plans.iter().map(|plan| format!("{plan:?}")));
+        lines.extend(plans.iter().flatten().map(|plan| format!("{plan:?}")));
         lines.push(format!(
-            "{polling:?}, held back {held_back:?}, focus {focus:?}, receives posted ahead {}",
-            self.setup.receives_posted_ahead
+            "{polling:?}, held back {held_back:?}, focus {focus:?}, receives posted ahead {}, shared backup {}",
+            self.setup.receives_posted_ahead, self.setup.has_shared_backup
         ));
         lines.push(format!(
             "spared rail {:?}, faults until {:?}:",
@@ -231,9 +269,9 @@ impl FailoverWorld {
         ));
         lines.extend(self.schedule.faults.iter().map(|(at, fault)| format!("  {at:?} {fault:?}")));
         lines.extend(self.world.trace_tail(kept_records));
-        for end in &self.ends {
+        for end in self.connections.iter().flatten() {
             let end = end.borrow();
-            lines.push(format!("{:?} {:?}", end.endpoint.vqp, end.endpoint.vqp.last_failover()));
+            lines.push(format!("{:?} {:?}", end.endpoint.qp, end.endpoint.qp.last_failover()));
             let (requests, effects) = (end.peer.requester_log(), end.peer.responder_log());
             lines.push(format!(
                 "  posted {}, ended {}, refused {:?}, received {}, failed receives {}",
@@ -249,21 +287,21 @@ impl FailoverWorld {
     }
 }
 
-impl End {
+impl<Q: FailoverQp> End<Q> {
     /// Returns whether this end has received all messages that were reported as executed at the other end, or has closed.
-    fn has_received_from(&self, other: &End) -> bool {
+    fn has_received_from(&self, other: &End<Q>) -> bool {
         let log = self.peer.responder_log();
-        self.endpoint.vqp.close_reason().is_some() || log.received.len() >= other.peer.delivered_messages()
+        self.endpoint.qp.close_reason().is_some() || log.received.len() >= other.peer.delivered_messages()
     }
 
     /// Checks that the operations that were reported as successful since the last call have their effect in the memory of the other end.
-    fn check_effects(&mut self, other: &WorkloadPeer, h: usize, early: &mut Vec<String>) {
+    fn check_effects(&mut self, other: &WorkloadPeer, h: usize) {
         let records = &self.peer.requester_log().records;
         while let Some(record) = records.get(self.checked)
             && let Some(outcome) = record.outcome
         {
             if outcome == crate::workload::ReportedOutcome::Success && !other.has_effect(self.checked) {
-                early.push(format!(
+                self.early.push(format!(
                     "operation {} of end {} succeeded and has no effect",
                     self.checked,
                     ["a", "b"][h]
@@ -272,26 +310,4 @@ impl End {
             self.checked += 1;
         }
     }
-}
-
-/// Creates the domains and the vQPs, and connects them.
-fn connect(setup: &Setup, nics: &[Vec<Arc<SimNic>>; 2]) -> Result<[End; 2], Error> {
-    let make = |h: usize| -> Result<End, Error> {
-        let nics: Vec<_> = nics[h].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
-        let domain = Domain::new(nics)?;
-        let secret = Secret::fixed(setup.secrets[h]);
-        let vqp = VirtualQp::builder(&domain).config(setup.vqp).secret(secret).build()?;
-        Ok(End {
-            peer: WorkloadPeer::new(&setup.plans[h], &setup.plans[1 - h]),
-            endpoint: VqpEndpoint::from_vqp(vqp),
-            checked: 0,
-            left: false,
-        })
-    };
-    let mut ends = [make(0)?, make(1)?];
-    let [a, b] = &mut ends;
-    let (info_a, info_b) = (a.endpoint.vqp.local_info()?, b.endpoint.vqp.local_info()?);
-    a.endpoint.vqp.connect(&info_b)?;
-    b.endpoint.vqp.connect(&info_a)?;
-    Ok(ends)
 }

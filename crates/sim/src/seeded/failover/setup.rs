@@ -9,6 +9,11 @@ use super::focus::Focus;
 use crate::workload::{OpKind, Plan};
 use crate::{Config, DurationRange, LinkConfig, Prng};
 
+/// One of this many seeds connects its processes by queue pairs with a shared backup.
+const SEEDS_PER_BACKUP: u64 = 4;
+/// The bound on the size of operations in the worlds with few large ones, in bytes.
+const LARGE: usize = 1 << 20;
+
 /// The two NICs of a rail and the cables between them.
 #[derive(Clone, Debug)]
 pub(super) struct RailSetup {
@@ -17,12 +22,12 @@ pub(super) struct RailSetup {
     pub(super) mtu: [Mtu; 2],
 }
 
-/// How a program drives its vQP.
+/// How a program drives its queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Polling {
     /// Each turn polls.
     Always,
-    /// Turns take completions only. A poll runs maintenance once in this time.
+    /// Turns take completions only, or do not poll a queue pair with a shared backup. A poll runs maintenance once in this time.
     CompletionsOnly(Duration),
 }
 
@@ -31,12 +36,16 @@ pub(super) enum Polling {
 pub(super) struct Setup {
     pub(super) world: Config,
     pub(super) rails: Vec<RailSetup>,
+    /// The configuration of the vQP, or of the shared backup and its queue pairs.
     pub(super) vqp: VqpConfig,
     pub(super) secrets: [[u64; 2]; 2],
-    pub(super) plans: [Plan; 2],
+    /// Whether the connections are queue pairs with a shared backup. If not, there is one connection, a vQP.
+    pub(super) has_shared_backup: bool,
+    /// The plans of the ends of each connection.
+    pub(super) plans: Vec<[Plan; 2]>,
     pub(super) polling: [Polling; 2],
-    /// The number of operations of each end that are posted only when the faults have stopped.
-    pub(super) held_back: [usize; 2],
+    /// The number of operations of each end that are posted only when the faults have stopped, by connection.
+    pub(super) held_back: Vec<[usize; 2]>,
     /// Whether a receive is posted for each message before the peer can send. A receiver is then never the reason of an RNR NAK.
     pub(super) receives_posted_ahead: bool,
     /// The case on which the world concentrates, if there is one.
@@ -57,27 +66,49 @@ impl Setup {
         let mut rails: Vec<_> =
             (0..rails).map(|_| draw_rail(rng, &world, any_device, completion_log)).collect();
         let write_policy = if rng.below(8) == 0 { WritePolicy::Repeatable } else { WritePolicy::Strict };
-        let mut plans = draw_plans(rng, write_policy);
+        let mut plans = vec![draw_plans(rng, write_policy)];
         let focus = Focus::draw(seed).filter(|_| write_policy == WritePolicy::Strict);
         if let Some(focus) = focus {
-            focus.shape(&mut world, &mut rails, &mut plans[0]);
+            focus.shape(&mut world, &mut rails, &mut plans[0][0]);
+        }
+        // A stream of its own, so that the worlds with a vQP do not depend on what is drawn here.
+        let of_backup = &mut Prng::stream(seed, "failover shared backup");
+        let has_shared_backup = of_backup.below(SEEDS_PER_BACKUP) == 0;
+        if has_shared_backup {
+            let is_large = plans[0].iter().any(|plan| plan.max_len >= LARGE);
+            let more = if is_large { 1 } else { *of_backup.pick(&[0, 0, 1, 1, 2, 2, 3, 5, 7]) };
+            plans.extend((0..more).map(|_| draw_plans(of_backup, write_policy)));
         }
         let ordered = rails.iter().flat_map(|rail| rail.capabilities).all(|nic| nic.write_order);
-        plans.iter_mut().for_each(|plan| plan.ordered = ordered && write_policy == WritePolicy::Strict);
+        let ordered = ordered && write_policy == WritePolicy::Strict;
+        plans.iter_mut().flatten().for_each(|plan| plan.ordered = ordered);
         let receives_posted_ahead = rng.below(4) == 0;
         if receives_posted_ahead {
             // Messages may fail and leave their receives, so this is enough.
-            plans.iter_mut().for_each(|plan| plan.receives = plan.ops);
+            plans.iter_mut().flatten().for_each(|plan| plan.receives = plan.ops);
         }
         let mut vqp = draw_vqp(rng, &world, &rails, &plans, receives_posted_ahead);
-        (vqp.completion_log, vqp.write_policy) = (completion_log, write_policy);
-        let held_back = plans.each_ref().map(|plan| plan.ops / *rng.pick(&[4, 8, 20]));
+        (vqp.completion_log, vqp.write_policy) = (completion_log && !has_shared_backup, write_policy);
+        let mut held_back =
+            |plans: &[Plan; 2]| plans.each_ref().map(|plan| plan.ops / *rng.pick(&[4, 8, 20]));
+        let held_back = plans.iter().map(&mut held_back).collect();
         let polling = [0, 1].map(|_| match rng.below(6) {
             0 => Polling::CompletionsOnly(Duration::from_micros(500 << rng.below(3))),
             _ => Polling::Always,
         });
         let secrets = draw_secrets(rng);
-        Setup { world, rails, vqp, secrets, plans, polling, held_back, receives_posted_ahead, focus }
+        Setup {
+            world,
+            rails,
+            vqp,
+            secrets,
+            has_shared_backup,
+            plans,
+            polling,
+            held_back,
+            receives_posted_ahead,
+            focus,
+        }
     }
 
     /// Returns all NICs' capabilities.
@@ -118,7 +149,7 @@ fn draw_plans(rng: &mut Prng, write_policy: WritePolicy) -> [Plan; 2] {
     [1, 2].map(|tag| {
         let mut plan = Plan::new(rng.bits(), if one_sided && tag == 2 { 0 } else { ops });
         plan.tag = tag;
-        plan.max_len = if large { 1 << 20 } else { 64 << rng.below(9) };
+        plan.max_len = if large { LARGE } else { 64 << rng.below(9) };
         let limit = if large { 4 } else { 64 };
         plan.depth = rng.between(1, limit) as usize;
         plan.receives = rng.between(1, limit) as usize;
@@ -150,10 +181,10 @@ fn draw_vqp(
     rng: &mut Prng,
     world: &Config,
     rails: &[RailSetup],
-    plans: &[Plan; 2],
+    plans: &[[Plan; 2]],
     receives_posted_ahead: bool,
 ) -> VqpConfig {
-    let deepest = |of: fn(&Plan) -> usize| plans.iter().map(of).max().unwrap_or(1) as u32;
+    let deepest = |of: fn(&Plan) -> usize| plans.iter().flatten().map(of).max().unwrap_or(1) as u32;
     let mut vqp = VqpConfig {
         send_wrs: deepest(|plan| plan.depth) + *rng.pick(&[0, 0, 1, 32]),
         recv_wrs: deepest(|plan| plan.receives).max(1) + *rng.pick(&[0, 0, 1, 32]),
@@ -168,7 +199,7 @@ fn draw_vqp(
     // A shorter timeout than a round trip would make every request fail on a rail without faults. An acknowledgement follows the placement of
     // a message, or of a quarter of the send window.
     let latency = rails.iter().map(|rail| rail.link.latency.max).max().unwrap_or_default();
-    let longest = plans.iter().map(|plan| plan.max_len).max().unwrap_or(0);
+    let longest = plans.iter().flatten().map(|plan| plan.max_len).max().unwrap_or(0);
     let acknowledged = longest.min(world.tuning.send_window as usize / 4);
     let chunks = acknowledged.div_ceil(world.memory.chunk_min) as u32;
     let placement = world.memory.chunk_delay.max * chunks;
@@ -224,11 +255,15 @@ mod tests {
         assert_eq!(distinct(|s| u64::from(s.vqp.completion_log)), 2);
         assert_eq!(distinct(|s| u64::from(s.vqp.rnr_retry)), 8);
         assert!(distinct(|s| u64::from(s.vqp.rd_atomic)) >= 12);
-        assert!(distinct(|s| s.plans[0].max_len as u64) >= 9);
-        assert!(distinct(|s| s.plans[0].receives as u64) >= 40);
+        assert!(distinct(|s| s.plans[0][0].max_len as u64) >= 9);
+        assert!(distinct(|s| s.plans[0][0].receives as u64) >= 40);
         assert_eq!(distinct(|s| u64::from(s.vqp.write_policy == WritePolicy::Repeatable)), 2);
-        assert!(setups.iter().any(|s| s.plans[0].max_len == 1 << 20));
+        assert!(setups.iter().any(|s| s.plans[0][0].max_len == 1 << 20));
         assert!(setups.iter().any(|s| matches!(s.polling[0], Polling::CompletionsOnly(_))));
         assert!(setups.iter().any(|s| s.nics().any(|nic| !nic.ack_after_placement)));
+        let (backed, single): (Vec<_>, Vec<_>) = setups.iter().partition(|s| s.has_shared_backup);
+        assert!(single.iter().all(|s| s.plans.len() == 1));
+        assert!((1..=4).all(|members| backed.iter().any(|s| s.plans.len() == members)));
+        assert!(backed.len() > 50, "{} of 300", backed.len());
     }
 }

@@ -1,0 +1,98 @@
+//! Connections over several rails: virtual queue pairs, and queue pairs with a shared backup.
+
+use std::sync::Arc;
+
+use mitra_failover::{BackedQp, Config, Domain, Secret, SharedBackup, VirtualQp};
+use mitra_verbs::{Provider, Result};
+
+use super::failover_endpoint::exchange_memory;
+use super::{BackedEndpoint, FailoverEndpoint, VqpEndpoint, WorkloadPeer};
+
+/// Connects two peers by a virtual queue pair, and registers the memory of each on all rails.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a virtual queue pair that failed.
+pub fn connect_vqp(
+    nics: [Vec<Arc<dyn Provider>>; 2],
+    peers: [&mut WorkloadPeer; 2],
+    config: Config,
+    seed: u64,
+) -> Result<[VqpEndpoint; 2]> {
+    let [a, b] = nics;
+    connect_vqp_in([Domain::new(a)?, Domain::new(b)?], peers, config, seed)
+}
+
+/// Connects two peers like [`connect_vqp`], in domains that other virtual queue pairs may share.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a virtual queue pair that failed.
+pub fn connect_vqp_in(
+    domains: [Arc<Domain>; 2],
+    peers: [&mut WorkloadPeer; 2],
+    config: Config,
+    seed: u64,
+) -> Result<[VqpEndpoint; 2]> {
+    let secret = |bit: u32, salt: u64| Secret::fixed([seed | 1_u64 << bit, seed ^ salt]);
+    let secrets = [secret(32, 0x1234_5678_9abc), secret(33, 0x8765_4321_9abc)];
+    let [mut a, mut b] = virtual_qps(domains, config, secrets)?;
+    exchange_memory([&mut a, &mut b], peers)?;
+    Ok([a, b].map(FailoverEndpoint::new))
+}
+
+/// Makes two virtual queue pairs and connects them.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a virtual queue pair that failed.
+pub fn virtual_qps([a, b]: [Arc<Domain>; 2], config: Config, secrets: [Secret; 2]) -> Result<[VirtualQp; 2]> {
+    let [secret_a, secret_b] = secrets;
+    let mut a = VirtualQp::builder(&a).config(config).secret(secret_a).build()?;
+    let mut b = VirtualQp::builder(&b).config(config).secret(secret_b).build()?;
+    let (info_a, info_b) = (a.local_info()?, b.local_info()?);
+    a.connect(&info_b)?;
+    b.connect(&info_a)?;
+    Ok([a, b])
+}
+
+/// Makes the two ends of a shared backup and connects them.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a virtual queue pair that failed.
+pub fn shared_backups(
+    [a, b]: [Arc<Domain>; 2],
+    config: Config,
+    secrets: [Secret; 2],
+) -> Result<[Arc<SharedBackup>; 2]> {
+    let [secret_a, secret_b] = secrets;
+    let a = SharedBackup::new(VirtualQp::builder(&a).config(config).secret(secret_a))?;
+    let b = SharedBackup::new(VirtualQp::builder(&b).config(config).secret(secret_b))?;
+    let (info_a, info_b) = (a.local_info()?, b.local_info()?);
+    a.connect(&info_b)?;
+    b.connect(&info_a)?;
+    Ok([a, b])
+}
+
+/// Makes two queue pairs with a shared backup and connects them.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a queue pair that failed.
+pub fn backed_qps(backups: &[Arc<SharedBackup>; 2], config: Config) -> Result<[BackedQp; 2]> {
+    let [mut a, mut b] = [backups[0].queue_pair(config)?, backups[1].queue_pair(config)?];
+    let (info_a, info_b) = (a.local_info(), b.local_info());
+    a.connect(&info_b)?;
+    b.connect(&info_a)?;
+    Ok([a, b])
+}
+
+/// Connects two peers by a queue pair with this backup, and registers the memory of each on all rails.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a queue pair that failed.
+pub fn connect_backed(
+    backups: &[Arc<SharedBackup>; 2],
+    peers: [&mut WorkloadPeer; 2],
+    config: Config,
+) -> Result<[BackedEndpoint; 2]> {
+    let [mut a, mut b] = backed_qps(backups, config)?;
+    exchange_memory([&mut a, &mut b], peers)?;
+    Ok([a, b].map(FailoverEndpoint::new))
+}

@@ -1,0 +1,305 @@
+//! A queue pair that survives the loss of a rail as an endpoint.
+
+use core::fmt;
+use std::sync::Arc;
+
+use mitra_failover::{
+    BackedQp, CloseReason, Completion, Config, Contradiction, Domain, FailoverReport, Outcome, RemoteRegion,
+    UnresolvedError, VirtualQp,
+};
+use mitra_verbs::{Error, PostError, Qpn, RecvWr, Result, SendWr, WcStatus};
+
+use super::{Endpoint, EndpointCompletion, RECV_WR_FLAG, ReportedOutcome, WorkloadPeer};
+
+/// A queue pair that survives the loss of a rail: a virtual queue pair, or a queue pair with a shared backup.
+pub trait FailoverQp: fmt::Debug {
+    /// Posts a send.
+    ///
+    /// # Errors
+    /// Those of the queue pair.
+    fn post_send(&mut self, wr: SendWr) -> Result<u64>;
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// Those of the queue pair.
+    fn post_recv(&mut self, wr: RecvWr) -> Result<()>;
+
+    /// Drives the queue pair, and appends completions to `out`.
+    fn poll(&mut self, out: &mut Vec<Completion>);
+
+    /// Appends completions to `out`, and runs no maintenance. A queue pair without such a call does nothing.
+    fn poll_completions(&mut self, out: &mut Vec<Completion>);
+
+    /// Returns whether the send queue has stopped at an operation that ended in an error.
+    fn is_halted(&self) -> bool;
+
+    /// Lets sends be posted again.
+    fn resume(&mut self);
+
+    /// The number of sends that have not completed.
+    fn outstanding(&self) -> usize;
+
+    /// The reason for which the queue pair closed. `None` while it is open.
+    fn close_reason(&self) -> Option<CloseReason>;
+
+    /// The contradiction, if the queue pair closed with [`CloseReason::Contradiction`].
+    fn contradiction(&self) -> Option<Contradiction>;
+
+    /// The active rail.
+    fn active_rail(&self) -> usize;
+
+    /// The report of the last failover.
+    fn last_failover(&self) -> Option<FailoverReport>;
+
+    /// The number of messages of the peer that no honest peer sends.
+    fn rejected_messages(&self) -> u64;
+
+    /// The configuration.
+    fn config(&self) -> Config;
+
+    /// The domain whose NICs and memory the queue pair uses.
+    fn domain(&self) -> &Arc<Domain>;
+
+    /// Makes a region of the peer known.
+    ///
+    /// # Errors
+    /// Those of the queue pair.
+    fn import(&mut self, region: &RemoteRegion) -> Result<()>;
+
+    /// Ends the queue pair: itself at once, or, if not `abruptly`, so that it tells its peer when it is polled. With a shared backup, the
+    /// latter ends all queue pairs of the backup.
+    fn leave(&mut self, abruptly: bool);
+}
+
+impl FailoverQp for VirtualQp {
+    fn post_send(&mut self, wr: SendWr) -> Result<u64> {
+        VirtualQp::post_send(self, wr)
+    }
+
+    fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
+        VirtualQp::post_recv(self, wr)
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>) {
+        VirtualQp::poll(self, out);
+    }
+
+    fn poll_completions(&mut self, out: &mut Vec<Completion>) {
+        VirtualQp::poll_completions(self, out);
+    }
+
+    fn is_halted(&self) -> bool {
+        VirtualQp::is_halted(self)
+    }
+
+    fn resume(&mut self) {
+        VirtualQp::resume(self);
+    }
+
+    fn outstanding(&self) -> usize {
+        VirtualQp::outstanding(self)
+    }
+
+    fn close_reason(&self) -> Option<CloseReason> {
+        VirtualQp::close_reason(self)
+    }
+
+    fn contradiction(&self) -> Option<Contradiction> {
+        VirtualQp::contradiction(self)
+    }
+
+    fn active_rail(&self) -> usize {
+        VirtualQp::active_rail(self)
+    }
+
+    fn last_failover(&self) -> Option<FailoverReport> {
+        VirtualQp::last_failover(self)
+    }
+
+    fn rejected_messages(&self) -> u64 {
+        VirtualQp::rejected_messages(self)
+    }
+
+    fn config(&self) -> Config {
+        VirtualQp::config(self)
+    }
+
+    fn domain(&self) -> &Arc<Domain> {
+        VirtualQp::domain(self)
+    }
+
+    fn import(&mut self, region: &RemoteRegion) -> Result<()> {
+        VirtualQp::import(self, region)
+    }
+
+    fn leave(&mut self, abruptly: bool) {
+        if abruptly {
+            let _ = self.close(); // a dead NIC has no objects to destroy
+        } else {
+            self.shutdown();
+        }
+    }
+}
+
+impl FailoverQp for BackedQp {
+    fn post_send(&mut self, wr: SendWr) -> Result<u64> {
+        BackedQp::post_send(self, wr)
+    }
+
+    fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
+        BackedQp::post_recv(self, wr)
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>) {
+        BackedQp::poll(self, out);
+    }
+
+    fn poll_completions(&mut self, _out: &mut Vec<Completion>) {}
+
+    fn is_halted(&self) -> bool {
+        BackedQp::is_halted(self)
+    }
+
+    fn resume(&mut self) {
+        BackedQp::resume(self);
+    }
+
+    fn outstanding(&self) -> usize {
+        BackedQp::outstanding(self)
+    }
+
+    fn close_reason(&self) -> Option<CloseReason> {
+        BackedQp::close_reason(self)
+    }
+
+    fn contradiction(&self) -> Option<Contradiction> {
+        BackedQp::contradiction(self)
+    }
+
+    fn active_rail(&self) -> usize {
+        self.backup().active_rail()
+    }
+
+    fn last_failover(&self) -> Option<FailoverReport> {
+        self.backup().last_failover()
+    }
+
+    fn rejected_messages(&self) -> u64 {
+        self.backup().rejected_messages()
+    }
+
+    fn config(&self) -> Config {
+        *BackedQp::config(self)
+    }
+
+    fn domain(&self) -> &Arc<Domain> {
+        BackedQp::domain(self)
+    }
+
+    fn import(&mut self, region: &RemoteRegion) -> Result<()> {
+        BackedQp::import(self, region)
+    }
+
+    fn leave(&mut self, abruptly: bool) {
+        if abruptly {
+            self.close();
+        } else {
+            self.backup().shutdown();
+        }
+    }
+}
+
+/// One end of a connection over several rails. After an operation has failed, posting resumes as soon as all earlier operations have ended.
+#[derive(Debug)]
+pub struct FailoverEndpoint<Q> {
+    /// The queue pair.
+    pub qp: Q,
+    /// The completions of operations that did not succeed. Receives are not included.
+    pub failures: Vec<Completion>,
+    /// Whether [`Endpoint::poll`] takes completions and runs no maintenance ([`FailoverQp::poll_completions`]).
+    pub takes_completions_only: bool,
+    completions: Vec<Completion>,
+}
+
+/// One end of a virtual connection.
+pub type VqpEndpoint = FailoverEndpoint<VirtualQp>;
+
+/// One end of a connection with a shared backup.
+pub type BackedEndpoint = FailoverEndpoint<BackedQp>;
+
+impl<Q: FailoverQp> FailoverEndpoint<Q> {
+    /// Creates an endpoint from a queue pair.
+    pub fn new(qp: Q) -> FailoverEndpoint<Q> {
+        FailoverEndpoint { qp, failures: Vec::new(), takes_completions_only: false, completions: Vec::new() }
+    }
+}
+
+impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
+    fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
+        if self.qp.is_halted() && self.qp.close_reason().is_none() {
+            if self.qp.outstanding() > 0 {
+                let error = Error::QueueFull { queue: "send queue", qpn: Qpn::new(0), depth: 0 };
+                return Err(PostError { index: 0, error });
+            }
+            self.qp.resume();
+        }
+        self.qp.post_send(wr).map(|_| ()).map_err(|error| PostError { index: 0, error })
+    }
+
+    fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        self.qp.post_recv(wr).map_err(|error| PostError { index: 0, error })
+    }
+
+    fn poll(&mut self, out: &mut Vec<EndpointCompletion>) {
+        let mut completions = core::mem::take(&mut self.completions);
+        match self.takes_completions_only {
+            true => self.qp.poll_completions(&mut completions),
+            false => self.qp.poll(&mut completions),
+        };
+        for c in completions.drain(..) {
+            if !c.is_success() && c.wr_id & RECV_WR_FLAG == 0 {
+                self.failures.push(c);
+            }
+            out.push(EndpointCompletion {
+                wr_id: c.wr_id,
+                outcome: outcome(c.outcome),
+                byte_len: c.byte_len,
+                imm: c.imm,
+                invalidated: c.invalidated,
+            });
+        }
+        self.completions = completions;
+    }
+
+    fn is_idle(&self) -> bool {
+        self.qp.outstanding() == 0
+    }
+}
+
+/// Returns what an outcome says about execution.
+fn outcome(outcome: Outcome) -> ReportedOutcome {
+    match outcome {
+        Outcome::Success => ReportedOutcome::Success,
+        Outcome::Failed(WcStatus::Flushed) => ReportedOutcome::NotExecuted,
+        Outcome::Unresolved(UnresolvedError::ValueLost | UnresolvedError::ExecutedBehindError) => {
+            ReportedOutcome::Executed
+        }
+        Outcome::Failed(_) | Outcome::Unresolved(_) => ReportedOutcome::Unknown,
+    }
+}
+
+/// Registers the memory of two peers on all rails, and makes it known to the other end of their connection.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a queue pair that failed.
+pub fn exchange_memory<Q: FailoverQp>(ends: [&mut Q; 2], peers: [&mut WorkloadPeer; 2]) -> Result<()> {
+    let ([a, b], [first, second]) = (ends, peers);
+    let mr_a = a.domain().register(first.memory(), WorkloadPeer::ACCESS)?;
+    let mr_b = b.domain().register(second.memory(), WorkloadPeer::ACCESS)?;
+    a.import(&mr_b.remote())?;
+    b.import(&mr_a.remote())?;
+    first.connect(mr_a.primary(), mr_b.remote().at(0));
+    second.connect(mr_b.primary(), mr_a.remote().at(0));
+    Ok(())
+}
