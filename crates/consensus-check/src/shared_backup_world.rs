@@ -305,7 +305,7 @@ impl SharedBackupWorld {
                 }
                 (qp.is_fenced, qp.is_evidence_given) = (fences, true);
                 let executed = qp.early_evidence.unwrap_or(qp.executed);
-                e.member.fenced(evidence(executed));
+                e.member.fenced(evidence(executed), 0);
             }
             Step::Decide(evidence) => self.decide(end, evidence.received),
             Step::Create { .. } => {

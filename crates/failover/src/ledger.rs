@@ -64,6 +64,8 @@ struct Op {
     maybe_executed: bool,
     /// Whether the NIC of the active rail has executed this local operation. It completes when the other NICs have executed it too.
     executed_locally: bool,
+    /// Whether the operation must not be sent again.
+    is_cancelled: bool,
 }
 
 impl Op {
@@ -218,6 +220,7 @@ impl Ledger {
             skipped: 0,
             maybe_executed: false,
             executed_locally: false,
+            is_cancelled: false,
         });
         seq
     }
@@ -300,16 +303,25 @@ impl Ledger {
         Some((&next.wr, next.write_policy))
     }
 
-    /// Marks the operations from `seq` on that are in flight as pending again: none of them was executed.
-    pub fn unpost_from(&mut self, seq: u64) {
-        let first = seq.saturating_sub(self.first_seq) as usize;
-        for op in self.ops.iter_mut().skip(first).filter(|op| op.state == State::InFlight) {
-            op.state = State::Pending;
-            let fetches = u32::from(op.wr.op.is_read_or_atomic());
-            self.fetches_in_flight = self.fetches_in_flight.saturating_sub(fetches);
-            self.packets_in_flight = self.packets_in_flight.saturating_sub(op.packets);
+    /// Marks an operation in flight as pending again: it was not executed. Others in flight end by themselves.
+    pub fn unpost(&mut self, seq: u64) {
+        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
+        let Some(op) = self.ops.get_mut(index).filter(|op| op.state == State::InFlight) else { return };
+        op.state = State::Pending;
+        let fetches = u32::from(op.wr.op.is_read_or_atomic());
+        self.fetches_in_flight = self.fetches_in_flight.saturating_sub(fetches);
+        self.packets_in_flight = self.packets_in_flight.saturating_sub(op.packets);
+        self.cursor = self.cursor.min(index);
+    }
+
+    /// Makes the operations with this `wr_id`, which names a user of the queue, end without being sent or sent again: those in flight at the next decision.
+    pub fn cancel(&mut self, user: u64) {
+        for op in self.ops.iter_mut().filter(|op| op.app_wr_id == user) {
+            op.is_cancelled = true;
+            if op.state == State::Pending {
+                op.state = State::Done(op.outcome_if_not_sent(UnresolvedError::Indeterminate));
+            }
         }
-        self.cursor = self.cursor.min(first);
     }
 
     /// Begins an epoch on a queue pair whose first packet has the PSN `psn`. No operation is in flight.

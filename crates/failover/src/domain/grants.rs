@@ -53,6 +53,11 @@ impl Domain {
         Some((region, granted))
     }
 
+    /// The number of grants of a queue pair that are in force.
+    pub(crate) fn grant_count(&self, owner: MemberId) -> usize {
+        lock(&self.grants).range((owner, Key(0))..=(owner, Key(u32::MAX))).count()
+    }
+
     /// Revokes all grants of a queue pair. After `Ok`, no NIC accepts their keys.
     ///
     /// # Errors

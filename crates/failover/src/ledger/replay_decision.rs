@@ -129,6 +129,11 @@ impl Ledger {
             plans[at] = Plan::End(Outcome::Failed(status));
             self.flush_behind(in_flight[at].0, &in_flight[at + 1..], &mut plans[at + 1..]);
         }
+        for (&(i, _), plan) in in_flight.iter().zip(&mut plans) {
+            if self.ops[i].is_cancelled && matches!(plan, Plan::Replay { .. }) {
+                *plan = Plan::End(Outcome::Failed(WcStatus::Flushed));
+            }
+        }
         let mut stats = self.stats(&in_flight, &verdicts, &plans, input.evidence.lacks_receive);
         for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
             let maybe_began = matches!(verdicts.get(n), Some(Verdict::Torn(_) | Verdict::Ambiguous));
@@ -143,12 +148,17 @@ impl Ledger {
                 op.resolution = Resolution::Recovered;
             }
         }
-        // The peer adds these bytes to the length of its first receive on the new rail.
-        let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
-        stats.imm_bytes_kept = first.map_or(0, |op| op.skipped as u32);
+        stats.imm_bytes_kept = self.imm_bytes_kept();
         self.restart(input.first_psn);
         self.set_durable(input.durable);
         Ok(stats)
+    }
+
+    /// The number of bytes that earlier rails have placed of the WRITE with immediate that is the next message to be sent, if it is one. The peer adds them to the length
+    /// of its first receive on the new rail.
+    pub fn imm_bytes_kept(&self) -> u32 {
+        let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
+        first.map_or(0, |op| op.skipped as u32)
     }
 
     /// Ends the later operations of the user whose operation at `index` was refused, as far as they are not executed. The `wr_id` of the

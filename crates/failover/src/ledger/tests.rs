@@ -172,3 +172,37 @@ fn completion_of_an_earlier_operation_ends_no_operation_in_its_recycled_slot() {
         assert_eq!(ended, (8 * round..8 * round + 8).collect::<Vec<_>>());
     }
 }
+
+/// Of several operations in flight, the backup of several users reports one as not executed, and a later one as unresolved.
+#[test]
+fn operation_that_was_not_executed_leaves_later_ones_in_flight() {
+    let mut ledger = ledger();
+    let seqs = [0, 1, 2].map(|_| ledger.push(write(false, 8), WritePolicy::Strict));
+    post_all(&mut ledger);
+    ledger.unpost(seqs[0]);
+    assert!(!ledger.is_in_flight(seqs[0]) && ledger.is_in_flight(seqs[1]) && ledger.is_in_flight(seqs[2]));
+    let indeterminate = Outcome::Unresolved(UnresolvedError::Indeterminate);
+    ledger.end(seqs[1], indeterminate);
+    ledger.end(seqs[2], indeterminate);
+    let outcomes: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Failed(WcStatus::Flushed), indeterminate, indeterminate]);
+}
+
+#[test]
+fn cancelled_operations_are_not_sent_again() {
+    let mut ledger = ledger();
+    let of_user = |user| SendWr { wr_id: user, ..write(false, 8) };
+    for user in [1, 2, 1] {
+        ledger.push(of_user(user), WritePolicy::Strict);
+    }
+    post_all(&mut ledger);
+    ledger.push(of_user(1), WritePolicy::Strict);
+    ledger.cancel(1);
+    decide(&mut ledger, &executed(0));
+    let again: Vec<_> = core::iter::from_fn(|| ledger.next_posting().map(|p| p.wr.wr_id)).collect();
+    assert_eq!(
+        (again, ledger.is_halted()),
+        (vec![1], false),
+        "only the operation of user 2, by its sequence number"
+    );
+}

@@ -147,6 +147,14 @@ impl Recovery {
 
     // Detection.
 
+    /// Handles the failure of another queue pair on the active rail. If the rail is being fenced, the vQP leaves it already: a failure that was recorded now would make the
+    /// rail unusable until its port changes.
+    pub(super) fn active_rail_failed(&mut self, dp: &mut Datapath, cause: Cause) {
+        if self.fence.is_idle() {
+            self.rail_failed(dp, self.active_rail(), cause);
+        }
+    }
+
     /// Handles the failure of a rail at this end.
     pub(super) fn rail_failed(&mut self, dp: &mut Datapath, rail: usize, cause: Cause) {
         let now = dp.now();

@@ -194,7 +194,7 @@ impl SendQueue {
             let Some(posting) = self.ledger.next_posting() else { return };
             let seq = posting.wr.wr_id;
             if !post(wr, write_policy) {
-                return self.ledger.unpost_from(seq);
+                return self.ledger.unpost(seq);
             }
         }
     }
@@ -206,14 +206,19 @@ impl SendQueue {
         }
     }
 
+    /// See [`Ledger::cancel`].
+    pub(super) fn cancel(&mut self, user: u64) {
+        self.ledger.cancel(user);
+    }
+
     /// See [`Ledger::begin_epoch`].
     pub(super) fn begin_epoch(&mut self, first_psn: Psn) {
         self.ledger.begin_epoch(first_psn);
     }
 
-    /// See [`Ledger::unpost_from`].
-    pub(super) fn unpost_from(&mut self, seq: u64) {
-        self.ledger.unpost_from(seq);
+    /// See [`Ledger::unpost`].
+    pub(super) fn unpost(&mut self, seq: u64) {
+        self.ledger.unpost(seq);
     }
 
     /// See [`Ledger::end`].

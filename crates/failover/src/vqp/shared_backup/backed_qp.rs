@@ -208,7 +208,8 @@ impl BackedQp {
         Ok(())
     }
 
-    /// Makes the peer's region known, so that sends may name it, and asks the peer for access to it on the backup.
+    /// Makes the peer's region known, so that sends may name it, and asks the peer for access to it on the backup. The peer grants access to at most 256 regions at once. Sends that
+    /// name another one wait, after a failover, until the queue pair has a rail.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the queue pair is not connected, or if the region is registered for another number of rails.
@@ -386,10 +387,16 @@ fn on_backup(wr: &SendWr, grants: &[UsableGrant]) -> Option<SendWr> {
 }
 
 impl Drop for BackedQp {
-    /// Closes the queue pair, if [`BackedQp::close`] was not called. Otherwise the peer could still access memory through it.
+    /// Closes the queue pair, if [`BackedQp::close`] was not called. Otherwise the peer could still access memory through it. If operations are in flight on the
+    /// backup, stops that, so that no NIC accesses their memory later; the backup then moves, or replaces its queue pair.
     fn drop(&mut self) {
         self.close();
-        self.backup.lock().remove(self.id);
+        let mut state = self.backup.lock();
+        if self.on_backup > 0 {
+            state.stop_operations(self.id); // the application may use the memory of the operations in flight again
+        }
+        state.remove(self.id);
+        drop(state);
         // The memory is not freed while a NIC refers to it, so an error has no consequence.
         let _ = self.log.as_ref().map(|log| self.domain.deregister(log.mr()));
     }

@@ -134,6 +134,11 @@ impl Member {
         self.is_closed
     }
 
+    /// Returns whether this end needs messages of its peer to go on.
+    pub(crate) fn awaits_peer(&self) -> bool {
+        self.is_started && !self.is_peer_closed && !self.is_calm()
+    }
+
     /// Returns whether nothing is to be done: this end posts on its own queue pair.
     pub fn is_calm(&self) -> bool {
         self.uses_own() && self.left.is_none() && !self.is_peer_closed
@@ -239,14 +244,15 @@ impl Member {
         }
     }
 
-    /// Records that the queue pair that this end leaves is fenced. `evidence` is what it executed for the peer.
-    pub fn fenced(&mut self, evidence: Evidence) {
+    /// Records that the queue pair that this end leaves is fenced. `evidence` is what it executed for the peer. If no operation was posted on it, the operations are
+    /// decided, and `partial_imm_bytes` is as in [`Member::decided`]: a queue pair before it may have torn the WRITE.
+    pub fn fenced(&mut self, evidence: Evidence, partial_imm_bytes: u32) {
         let Some(left) = &mut self.left else { return };
         left.is_fenced = true;
         let (epoch, is_used) = (left.epoch, left.is_used);
         self.outbox.push(Body::Evidence { epoch, evidence });
         if !is_used {
-            self.decided(0);
+            self.decided(partial_imm_bytes);
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mitra_verbs::{Access, Gid, Key, Mtu, SendFlags, SendWr, Time, WcOpcode, WcStatus};
+use mitra_verbs::{Access, Error, Gid, Key, Mtu, QpState, SendFlags, SendWr, Time, WcOpcode, WcStatus};
 
 use super::member::Member;
 use super::message::{Body, Grant, MemberId, Message};
@@ -31,8 +31,12 @@ const OPS_PER_LIST: usize = 16;
 const OWN_QP_DELAY: Duration = Duration::from_millis(250);
 /// Of the polls of members that have work of their own, one in this many drives the backup.
 const POLLS_PER_DRIVE: u32 = 4;
-/// The number of drives after which messages are sent although others are in flight.
-const MAX_DRIVES_WAITED: u32 = 32;
+
+/// Returns the `wr_id` of the operations of a member on the backup, which names the user for [`Ledger::refuse`](crate::ledger::Ledger::refuse). Messages
+/// have 0.
+fn user(member: MemberId) -> u64 {
+    u64::from(member.slot) + 1
+}
 
 /// Something that happened to a member, for its owner.
 #[derive(Debug)]
@@ -83,8 +87,6 @@ struct Entry {
     imported: Vec<Key>,
     /// Grants for a peer that is not known yet.
     early_grants: Vec<Grant>,
-    /// The number of grants that the peer asked for.
-    granted: u32,
     /// The owner of the keys in the domain.
     owner: OwnerId,
     /// The rights of the peer on the member's queue pairs.
@@ -116,8 +118,14 @@ pub(super) struct State {
     retired: Vec<Key>,
     /// The number of polls of members.
     polls: u32,
-    /// The number of drives for which messages have waited.
-    drives_waited: u32,
+    /// The number of requests that were ever posted.
+    posted_count: u64,
+    /// The requests for which the messages in the outbox wait: all up to this count. `None` if the outbox was empty.
+    messages_wait_for: Option<u64>,
+    /// Whether the peer or a NIC has refused a message.
+    is_message_refused: bool,
+    /// The earliest time of the next probe.
+    next_probe: Time,
     /// The epoch of the backup that the members know.
     epoch: u16,
     /// The number of members that have not left the queue pair of an earlier epoch yet.
@@ -141,7 +149,10 @@ impl State {
             unsent: VecDeque::new(),
             retired: Vec::new(),
             polls: 0,
-            drives_waited: 0,
+            posted_count: 0,
+            messages_wait_for: None,
+            is_message_refused: false,
+            next_probe: Time::ZERO,
             epoch: 0,
             leaving: 0,
             moved_at: Time::ZERO,
@@ -195,7 +206,6 @@ impl State {
             asked: Vec::new(),
             imported: Vec::new(),
             early_grants: Vec::new(),
-            granted: 0,
             owner,
             access,
             attention: Arc::clone(&attention),
@@ -298,16 +308,21 @@ impl State {
         if self.entry(member).is_none_or(|entry| entry.has_failed_op) {
             return false;
         }
-        wr.wr_id = u64::from(member.slot) + 1; // names the user for `Ledger::refuse`; messages have 0
+        wr.wr_id = user(member);
         wr.flags.set(SendFlags::SIGNALED, true);
         if self.backup.push_send(wr, policy).is_err() {
             return false;
         }
-        self.posted.push_back(Posted::Op { member, seq });
+        self.note_posted(Posted::Op { member, seq });
         if self.unposted() >= OPS_PER_LIST {
             self.backup.post_pending_sends();
         }
         true
+    }
+
+    fn note_posted(&mut self, posted: Posted) {
+        self.posted.push_back(posted);
+        self.posted_count += 1;
     }
 
     /// The number of requests that the backup has not posted yet.
@@ -320,9 +335,23 @@ impl State {
         if self.binding().is_some_and(|(_, current, _)| current == epoch) {
             let VirtualQp { recovery, datapath, .. } = &mut self.backup;
             recovery.follow_home(datapath); // it may have failed because the home has moved
-            let rail = recovery.active_rail();
-            recovery.rail_failed(datapath, rail, cause);
+            recovery.active_rail_failed(datapath, cause);
         }
+    }
+
+    /// Stops the backup's queue pair, so that no NIC accesses the memory of the operations of this member any more. Those of the other members are replayed.
+    pub(super) fn stop_operations(&mut self, member: MemberId) {
+        let VirtualQp { recovery, datapath, .. } = &mut self.backup;
+        if recovery.is_closed() {
+            return;
+        }
+        datapath.send_mut().cancel(user(member));
+        let rail = recovery.active_rail();
+        // The NIC is dead, or it hangs and may still access memory.
+        if datapath.rails().get(rail).data().modify_to(QpState::Err) == Err(Error::DeviceFatal) {
+            let _ = datapath.rails().get(rail).provider().reset(); // one that cannot be reset is the reason for `Unfenced` soon
+        }
+        recovery.active_rail_failed(datapath, Cause::Completion(WcStatus::Flushed));
     }
 
     /// Drives the backup from a poll of a member. Only one poll in [`POLLS_PER_DRIVE`] does if the member has work of its own (`has_news`).
@@ -347,6 +376,11 @@ impl State {
             }
         }
         self.completions = completions;
+        if self.is_message_refused {
+            // Without the message, the members at the two ends would wait for each other.
+            let VirtualQp { recovery, datapath, .. } = &mut self.backup;
+            recovery.close(datapath, CloseReason::RequestError);
+        }
         if self.backup.close_reason().is_some() {
             if was_open {
                 self.entries().for_each(|entry| entry.attention.store(true, Ordering::Release));
@@ -360,10 +394,14 @@ impl State {
             let send = self.backup.datapath.send_mut();
             self.retired.drain(..).for_each(|rkey| send.forget(rkey));
         }
-        // Each post costs a system call on a software NIC. So operations and messages wait for others while some are in flight.
+        // What is posted one by one costs a system call each. So operations and messages wait for others while some are in flight. Messages wait only for
+        // what was posted before them, as in Nagle's algorithm (RFC 896), or operations without a pause would delay them forever.
         let is_idle = self.posted.len() <= self.unposted();
-        self.drives_waited = if self.outbox.is_empty() { 0 } else { self.drives_waited.saturating_add(1) };
-        self.send_messages(is_idle || self.drives_waited > MAX_DRIVES_WAITED);
+        let completed = self.posted_count - self.posted.len() as u64;
+        let waits_for = (!self.outbox.is_empty()).then_some(self.posted_count);
+        self.messages_wait_for = waits_for.map(|count| self.messages_wait_for.unwrap_or(count));
+        self.send_messages(is_idle || self.messages_wait_for.is_some_and(|count| completed >= count));
+        self.probe();
         if self.unposted() > 0 && is_idle {
             self.backup.post_pending_sends();
         }
@@ -418,9 +456,25 @@ impl State {
                 Outcome::Success | Outcome::Unresolved(UnresolvedError::ExecutedBehindError) => {
                     self.buffers.free(buffer);
                 }
-                _ => {} // the backup has closed
+                _ => self.is_message_refused = true, // or the backup has closed
             },
             None => {}
+        }
+    }
+
+    /// Without heartbeats, sends an empty message from time to time while a member waits for its peer. If the peer's NIC is gone, retries show it.
+    fn probe(&mut self) {
+        let detector = self.backup.config().detector;
+        if detector.max_missed_heartbeats > 0 || !self.posted.is_empty() {
+            return;
+        }
+        let now = self.backup.datapath.now();
+        if now < self.next_probe {
+            return;
+        }
+        self.next_probe = now + detector.heartbeat_interval;
+        if self.entries().any(|entry| entry.core.awaits_peer()) {
+            self.send_empty_message();
         }
     }
 }

@@ -83,7 +83,7 @@ impl BackedQp {
             Outcome::Failed(WcStatus::Flushed) if !is_halted && is_passed => {
                 self.send.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
             }
-            Outcome::Failed(WcStatus::Flushed) if !is_halted => self.send.unpost_from(seq),
+            Outcome::Failed(WcStatus::Flushed) if !is_halted => self.send.unpost(seq),
             Outcome::Unresolved(UnresolvedError::ExecutedBehindError) if !is_halted => {
                 self.send.on_success(seq, byte_len);
             }
@@ -162,7 +162,8 @@ impl BackedQp {
                 self.recv.release_held(Some(bytes), &mut self.ready);
             }
         }
-        state.with_core(self.id, |core| core.fenced(evidence));
+        let imm_bytes_kept = self.send.ledger().imm_bytes_kept();
+        state.with_core(self.id, |core| core.fenced(evidence, imm_bytes_kept));
     }
 
     /// Decides the operations that were in flight on the fenced queue pair.

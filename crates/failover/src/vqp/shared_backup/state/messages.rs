@@ -13,8 +13,8 @@ use crate::control_message::Reader;
 
 /// The number of messages that are sent although others are in flight.
 const MESSAGES_PER_SEND: usize = 64;
-/// The maximum number of grants that the peer of a member gets. Each takes memory here.
-const MAX_GRANTS: u32 = 256;
+/// The maximum number of grants of a member to its peer that are in force at once. Each takes memory here.
+const MAX_GRANTS: usize = 256;
 
 impl State {
     /// Handles the messages in a receive buffer.
@@ -89,11 +89,11 @@ impl State {
 
     /// Grants the peer of a member access to the memory with this key. Without memory or rights, the peer's requests wait for its own queue pair.
     fn grant(&mut self, id: MemberId, rkey: Key) {
-        let Some(entry) = self.entry(id).filter(|t| t.granted < MAX_GRANTS && !t.core.is_closed()) else {
-            return;
-        };
-        entry.granted += 1;
+        let Some(entry) = self.entry(id).filter(|entry| !entry.core.is_closed()) else { return };
         let (owner, access) = (entry.owner, entry.access);
+        if self.backup.domain().grant_count(owner) >= MAX_GRANTS {
+            return;
+        }
         let Some((region, rights)) = self.backup.domain().grant(owner, rkey, access) else { return };
         let writable = rights.contains(Access::REMOTE_WRITE);
         let readable = rights.contains(Access::REMOTE_READ);
@@ -132,6 +132,15 @@ impl State {
         self.outbox.len() >= MESSAGES_PER_SEND || flush && !self.outbox.is_empty()
     }
 
+    /// Posts a SEND without messages, if there is a free buffer.
+    pub(super) fn send_empty_message(&mut self) {
+        if let Some(buffer) = self.buffers.take(&[])
+            && !self.send_buffer(buffer, 0)
+        {
+            self.buffers.free(buffer);
+        }
+    }
+
     /// Posts a SEND of a buffer. Returns false if the backup does not accept it.
     fn send_buffer(&mut self, buffer: u32, len: u32) -> bool {
         let mut wr = SendWr::new(0, SendOp::Send, self.buffers.data(buffer, len));
@@ -139,7 +148,7 @@ impl State {
         if self.backup.push_send(wr, WritePolicy::Strict).is_err() {
             return false;
         }
-        self.posted.push_back(Posted::Message { buffer, len });
+        self.note_posted(Posted::Message { buffer, len });
         self.backup.post_pending_sends();
         true
     }
