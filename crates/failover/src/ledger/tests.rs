@@ -5,7 +5,7 @@ use mitra_verbs::{Data, Key, Mtu, Psn, RemoteAddr, SendOp, SendWr, Sge, WcStatus
 use super::{Ledger, RecoveryInput, RecoveryStats};
 use crate::completion::{Outcome, UnresolvedError};
 use crate::config::{Policy, WritePolicy};
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, Placed};
 
 /// The first PSN of every rail, just before the wrap at 2^24.
 const FIRST_PSN: u32 = 0xff_fffe;
@@ -205,4 +205,19 @@ fn cancelled_operations_are_not_sent_again() {
         (vec![1], false),
         "only the operation of user 2, by its sequence number"
     );
+}
+
+/// A refusal proves that the peer's NIC has acknowledged the operations before it, not that they are in memory.
+#[test]
+fn refused_operation_completes_no_earlier_one_that_the_peer_has_not_seen() {
+    let mut ledger = Ledger::new(8, 4, true, Mtu::M256, Psn::new(FIRST_PSN));
+    ledger.set_durable(true);
+    for _ in 0..2 {
+        ledger.push(write(false, 8), WritePolicy::Strict);
+    }
+    post_all(&mut ledger);
+    ledger.refuse(1, WcStatus::RemoteAccess);
+    assert!(!ledger.has_done());
+    ledger.confirm(Placed { log: Some(0), received: 0 });
+    assert!(ledger.has_done());
 }
