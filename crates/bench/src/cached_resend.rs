@@ -184,6 +184,7 @@ impl CachedRun<'_> {
                 imm: None,
                 invalidated: None,
                 solicited: false,
+                srq: None,
             });
         }
         if let Some(report) = &mut self.report

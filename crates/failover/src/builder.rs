@@ -8,7 +8,8 @@ use crate::control_message::MAX_SAVED;
 use crate::domain::Domain;
 use crate::secret::Secret;
 use crate::shared_receive_queue::SharedReceiveQueue;
-use crate::vqp::{VirtualQp, with_slots};
+use crate::vqp::{HEADER_BYTES, ReceiveSource, VirtualQp, with_slots};
+use crate::xrc_domain::XrcDomain;
 
 /// The greatest number of entries of a completion log. It is above the depth of any send queue that a NIC has.
 const MAX_LOG_ENTRIES: u32 = 1 << 20;
@@ -48,7 +49,7 @@ pub struct VirtualQpBuilder {
     config: Config,
     secret: Option<Secret>,
     own_channels: bool,
-    shared: Option<Arc<SharedReceiveQueue>>,
+    shared: Option<ReceiveSource>,
 }
 
 /// Why [`VirtualQpBuilder::build`] refused a configuration.
@@ -57,10 +58,10 @@ pub struct VirtualQpBuilder {
 pub enum BuildError {
     /// The send queue is deeper than a NIC allows.
     #[error(
-        "send_wrs needs {requested} entries of a send queue, and a NIC of the domain has {limit}; lower send_wrs (a completion log doubles it)"
+        "send_wrs needs {requested} entries of a send queue, and a NIC of the domain has {limit}; lower send_wrs (a completion log doubles it, and so does XRC)"
     )]
     SendQueue {
-        /// The entries that the send queue needs. A completion log needs one more for each request.
+        /// The entries that the send queue needs. A completion log needs one more for each request, and XRC needs twice as many.
         requested: u64,
         /// The entries that every NIC has.
         limit: u64,
@@ -81,6 +82,11 @@ pub enum BuildError {
     /// An unreliable connection has no evidence, and replays nothing.
     #[error("an unreliable connection needs the policy exact or none, and no completion log")]
     Unreliable,
+    /// The messages of an XRC connection arrive once and in order under these policies only, in an XRC domain.
+    #[error(
+        "an XRC connection needs the policy exact or none, an xrc_domain at its receiving end, and none at the other"
+    )]
+    Xrc,
     /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave one that works.
     #[error("preferred_rail is {requested}; say a rail below {rails}, under the policy exact")]
     PreferredRail {
@@ -175,6 +181,9 @@ impl From<BuildError> for Error {
             BuildError::Durable => Error::Invalid("durable needs the completion log and the policy exact"),
             BuildError::Unreliable => Error::Invalid(
                 "an unreliable connection needs the policy exact or none, and no completion log",
+            ),
+            BuildError::Xrc => Error::Invalid(
+                "an XRC connection needs the policy exact or none, an XRC domain at its receiving end, and no shared receive queue at the other",
             ),
             BuildError::PreferredRail { .. } => {
                 Error::Invalid("preferred_rail must be a rail of the domain, under the policy exact")
@@ -329,7 +338,17 @@ impl VirtualQpBuilder {
     /// Takes receives from a shared queue. [`Config::recv_wrs`] and [`Config::recv_sges`] are then chosen by the vQP, and
     /// [`VirtualQp::post_recv`] refuses.
     pub fn shared_receive_queue(self, queue: &Arc<SharedReceiveQueue>) -> VirtualQpBuilder {
-        VirtualQpBuilder { shared: Some(Arc::clone(queue)), ..self }
+        self.receive_source(ReceiveSource::Queue(Arc::clone(queue)))
+    }
+
+    /// Makes the vQP the receiving end of an XRC connection ([`Service::XrcReceive`]), which takes receives from the queues of `domain`.
+    /// [`Config::recv_wrs`] and [`Config::recv_sges`] are then chosen by the vQP, and [`VirtualQp::post_recv`] and [`VirtualQp::post_send`] refuse.
+    pub fn xrc_domain(self, domain: &Arc<XrcDomain>) -> VirtualQpBuilder {
+        self.service(Service::XrcReceive).receive_source(ReceiveSource::Xrc(Arc::clone(domain)))
+    }
+
+    pub(crate) fn receive_source(self, source: ReceiveSource) -> VirtualQpBuilder {
+        VirtualQpBuilder { shared: Some(source), ..self }
     }
 
     /// Creates the end, unconnected.
@@ -340,6 +359,18 @@ impl VirtualQpBuilder {
     pub fn build(mut self) -> Result<VirtualQp, BuildError> {
         if self.shared.is_some() {
             self.config = with_slots(self.config, &self.domain);
+        }
+        if self.config.service == Service::XrcSend {
+            self.config.recv_wrs = 0;
+            self.config.inline = self.config.inline.max(HEADER_BYTES);
+        }
+        let fits = match self.shared {
+            Some(ReceiveSource::Xrc(_)) => self.config.service == Service::XrcReceive,
+            Some(ReceiveSource::Queue(_)) => !self.config.service.is_xrc(),
+            None => self.config.service != Service::XrcReceive,
+        };
+        if !fits {
+            return Err(BuildError::Xrc);
         }
         check(&self.domain, &self.config)?;
         let secret = match self.secret {
@@ -355,7 +386,7 @@ pub(crate) fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> 
     let limits = domain.limits();
     let limit = u64::from(limits.wrs);
     let wrs_per_op = if config.completion_log { 2 } else { 1 };
-    let (sends, recvs) = (u64::from(config.send_wrs) * wrs_per_op, u64::from(config.recv_wrs));
+    let (sends, recvs) = (u64::from(config.ledger_depth()) * wrs_per_op, u64::from(config.recv_wrs));
     if sends > limit {
         return Err(BuildError::SendQueue { requested: sends, limit });
     }
@@ -370,6 +401,9 @@ pub(crate) fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> 
     let replays = !matches!(config.policy, Policy::Exact | Policy::None);
     if config.service == Service::Unreliable && (replays || config.completion_log) {
         return Err(BuildError::Unreliable);
+    }
+    if config.service.is_xrc() && replays {
+        return Err(BuildError::Xrc);
     }
     if config.durable && (!config.completion_log || config.policy != Policy::Exact) {
         return Err(BuildError::Durable);

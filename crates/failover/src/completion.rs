@@ -1,6 +1,6 @@
 use core::fmt;
 
-use mitra_verbs::{Key, WcOpcode, WcStatus};
+use mitra_verbs::{Key, Srqn, WcOpcode, WcStatus};
 
 use crate::close_reason::CloseReason;
 
@@ -81,6 +81,8 @@ pub struct Completion {
     pub invalidated: Option<Key>,
     /// Whether the sender asked for a solicited event, for a receive.
     pub solicited: bool,
+    /// The shared receive queue of the receive, in an XRC domain.
+    pub srq: Option<Srqn>,
 }
 
 impl Completion {

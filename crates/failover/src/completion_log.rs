@@ -42,8 +42,7 @@ impl CompletionLog {
     /// # Errors
     /// Any error of a NIC.
     pub(crate) fn of_config(domain: &Domain, config: &Config) -> Result<Option<CompletionLog>> {
-        let depth = config.completion_log_entries.unwrap_or(config.send_wrs);
-        config.completion_log.then(|| CompletionLog::new(domain, depth)).transpose()
+        config.completion_log.then(|| CompletionLog::new(domain, config.log_entries())).transpose()
     }
 
     /// Returns the log's memory for the peer. `None` if the peer has no right to WRITE, because its entries would be refused.
@@ -79,15 +78,15 @@ pub(crate) struct LogTerms<'a> {
     pub(crate) region: Option<&'a RemoteRegion>,
 }
 
-/// Returns why this end, with at most `send_wrs` outstanding requests on `rails` rails, cannot connect to its peer.
+/// Returns why this end, with at most `depth` requests in its ledger and on `rails` rails, cannot connect to its peer.
 pub(crate) fn mismatch(
     local: LogTerms<'_>,
     peer: LogTerms<'_>,
-    send_wrs: u32,
+    depth: u32,
     rails: usize,
 ) -> Option<&'static str> {
     let fits = |region: &RemoteRegion| {
-        region.len() >= (slots(send_wrs) * 8) as u64
+        region.len() >= (slots(depth) * 8) as u64
             && region.len().is_multiple_of(8)
             && region.rail_count() == rails
     };

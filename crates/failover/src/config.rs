@@ -14,14 +14,39 @@ pub enum Service {
     /// the NIC has sent it or the rail has failed, and may then be lost. A failover keeps the order of messages and duplicates none. Needs
     /// [`Policy::Exact`] or [`Policy::None`], without a completion log.
     Unreliable,
+    /// The sending end of an extended reliable connection (XRC INI). Each SEND and each WRITE with immediate names a shared receive queue of the
+    /// peer's XRC domain ([`SendWr::to_srq`](mitra_verbs::SendWr::to_srq)). The end receives nothing. Needs [`Policy::Exact`] or [`Policy::None`].
+    XrcSend,
+    /// The receiving end of an extended reliable connection (XRC TGT), in an XRC domain
+    /// ([`VirtualQpBuilder::xrc_domain`](crate::VirtualQpBuilder::xrc_domain)). The end sends nothing. Needs the same policies.
+    XrcReceive,
 }
 
 impl Service {
-    /// The type of the queue pairs.
+    /// The type of the queue pairs. Those of an XRC connection are RC queue pairs, see `vqp/xrc_messages.rs`.
     pub(crate) const fn qp_type(self) -> QpType {
         match self {
-            Service::Reliable => QpType::Rc,
+            Service::Reliable | Service::XrcSend | Service::XrcReceive => QpType::Rc,
             Service::Unreliable => QpType::Uc,
+        }
+    }
+
+    /// Returns whether messages are acknowledged.
+    pub(crate) const fn is_reliable(self) -> bool {
+        !matches!(self, Service::Unreliable)
+    }
+
+    /// Returns whether the end is one of an XRC connection.
+    pub(crate) const fn is_xrc(self) -> bool {
+        matches!(self, Service::XrcSend | Service::XrcReceive)
+    }
+
+    /// The service of the other end.
+    pub(crate) const fn of_peer(self) -> Service {
+        match self {
+            Service::XrcSend => Service::XrcReceive,
+            Service::XrcReceive => Service::XrcSend,
+            same => same,
         }
     }
 }
@@ -181,8 +206,8 @@ pub struct Config {
     /// decided (with the responder's PSN, every operation is). 0 counts as 1. So does every value with [`Config::durable`], and if a NIC of the
     /// peer acknowledges data before it places them: there, only entries prove that a completed WRITE is in memory.
     pub completion_log_interval: u32,
-    /// The minimum number of slots in this end's completion log. It must be at least the peer's `send_wrs`. `None` stands for this end's
-    /// `send_wrs`.
+    /// The minimum number of slots in this end's completion log. It must be at least the peer's `send_wrs`, or twice as many at the receiving end
+    /// of an XRC connection. `None` stands for this end's `send_wrs`, or twice as many.
     pub completion_log_entries: Option<u32>,
     /// Whether an operation completes only when the peer's processor has seen its effect in memory, on rails where the peer's NIC may acknowledge
     /// data before it is there ([`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement)). If such a NIC loses acknowledged data, the operations are then
@@ -231,6 +256,18 @@ impl Config {
     /// Returns whether the vQP fences a rail before it leaves the rail. Under the baseline policies it does not.
     pub(crate) fn requires_fence(&self) -> bool {
         self.fencing == Fencing::On && self.policy == Policy::Exact
+    }
+
+    /// The maximum number of requests in the ledger. A request of an XRC connection may need a message before it.
+    pub(crate) fn ledger_depth(&self) -> u32 {
+        if self.service == Service::XrcSend { self.send_wrs.saturating_mul(2) } else { self.send_wrs }
+    }
+
+    /// The number of entries of the completion log at this end: as many as the peer's ledger has requests if both ends have the same `send_wrs`,
+    /// unless the configuration states it.
+    pub(crate) fn log_entries(&self) -> u32 {
+        let of_peer = Config { service: self.service.of_peer(), ..*self };
+        self.completion_log_entries.unwrap_or(of_peer.ledger_depth())
     }
 }
 

@@ -63,7 +63,7 @@ impl ConnectInfo {
             self.policy as u8,
             u8::from(self.log)
                 | u8::from(self.durable) << 1
-                | u8::from(self.service == Service::Unreliable) << 2
+                | (self.service as u8) << 2
                 | self.preferred_rail.map_or(0, |rail| rail + 1) << 4,
             self.rd_atomic,
             self.rails.len() as u8,
@@ -116,7 +116,7 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
         3 => Policy::None,
         _ => return Err(Rejected::Malformed),
     };
-    if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags & 0b1000 != 0 || flags >> 4 > rails {
+    if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags >> 4 > rails {
         return Err(Rejected::Malformed);
     }
     let mut list = Vec::new();
@@ -136,7 +136,12 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
     }
     let log_region = if r.byte()? == 1 { Some(RemoteRegion::parse(r)?) } else { None };
     let (log, durable) = (flags & 1 != 0, flags & 2 != 0);
-    let service = if flags & 4 != 0 { Service::Unreliable } else { Service::Reliable };
+    let service = match flags >> 2 & 3 {
+        0 => Service::Reliable,
+        1 => Service::Unreliable,
+        2 => Service::XrcSend,
+        _ => Service::XrcReceive,
+    };
     let preferred_rail = (flags >> 4).checked_sub(1);
     Ok(ConnectInfo {
         cookie,
@@ -193,5 +198,9 @@ mod tests {
             assert!(ConnectInfo::decode(&bytes[..n]).is_err());
         }
         assert!(ConnectInfo::decode(&[&bytes[..], &[0]].concat()).is_err());
+        for service in [Service::Reliable, Service::XrcSend, Service::XrcReceive] {
+            let info = ConnectInfo { service, ..info() };
+            assert_eq!(ConnectInfo::decode(&info.encode()), Ok(info));
+        }
     }
 }

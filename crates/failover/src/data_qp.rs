@@ -32,7 +32,7 @@ impl DataQp {
     pub(crate) fn create(nic: &LocalNic, config: &Config, first_psn: Psn) -> Result<DataQp> {
         let p = &nic.provider;
         let wrs_per_op = if config.completion_log { 2 } else { 1 };
-        let send_wrs = config.send_wrs * wrs_per_op + SPARE_SLOTS;
+        let send_wrs = config.ledger_depth() * wrs_per_op + SPARE_SLOTS;
         let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE_SLOTS, nic.channel.as_ref())?;
         let cap = QpCap {
             send_wrs,
@@ -103,7 +103,7 @@ impl DataQp {
     /// acknowledgements, READs and atomics.
     fn of_service(&self, attr: QpAttr) -> QpAttr {
         match self.service {
-            Service::Reliable => attr,
+            Service::Reliable | Service::XrcSend | Service::XrcReceive => attr,
             Service::Unreliable => QpAttr {
                 max_rd_atomic: None,
                 max_dest_rd_atomic: None,

@@ -385,6 +385,7 @@ impl Ledger {
                     imm: None,
                     invalidated: None,
                     solicited: false,
+                    srq: None,
                 });
             }
         }

@@ -27,6 +27,7 @@ mod secret;
 mod shared_receive_queue;
 pub mod telemetry;
 mod vqp;
+mod xrc_domain;
 
 pub use activity::Activity;
 pub use builder::{BuildError, VirtualQpBuilder};
@@ -61,3 +62,4 @@ pub mod shared_backup_member {
 pub use secret::Secret;
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use vqp::{BackedQp, BackedQpInfo, Cause, FailoverReport, SharedBackup, VirtualQp};
+pub use xrc_domain::XrcDomain;

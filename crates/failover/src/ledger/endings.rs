@@ -95,7 +95,7 @@ impl Ledger {
                 // RC responds in order, so the error completion implies success of everything before it.
                 _ if i < index => op.state = State::Done(Outcome::Success),
                 _ if i == index => op.state = State::Done(Outcome::Failed(status)),
-                State::InFlight if !refused && self.service == Service::Reliable => {
+                State::InFlight if !refused && self.service.is_reliable() => {
                     op.state = State::Done(Outcome::Unresolved(undecided))
                 }
                 _ => op.state = State::Done(op.outcome_if_not_sent(undecided)),

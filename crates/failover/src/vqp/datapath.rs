@@ -6,19 +6,18 @@ use mitra_verbs::{Error, Mtu, Psn, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, 
 use crate::ballot::Ballot;
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
-use crate::config::{Config, Policy, Service};
+use crate::config::{Config, Policy};
 use crate::connect_info::ConnectInfo;
 use crate::domain::{Domain, HomeView, LocalNic};
 use crate::evidence::{Contradiction, Evidence, Placed};
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::rail::Rail;
 use crate::secret::{Secret, SecretWord};
-use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::vqp::home_membership::HomeMembership;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::{PostFailure, SendQueue};
-use crate::vqp::shared_receives::SharedReceives;
+use crate::vqp::shared_receives::{ReceiveSource, SharedReceives};
 use crate::vqp::window_sync::{SyncFailure, WindowSync};
 
 /// The path of requests and completions between the application and the rails. Its state does not include the progress of a failover.
@@ -48,7 +47,7 @@ impl Datapath {
         own: Option<&[LocalNic]>,
         config: Config,
         secret: &Secret,
-        shared: Option<Arc<SharedReceiveQueue>>,
+        shared: Option<ReceiveSource>,
     ) -> Result<Datapath> {
         let max_message = domain.limits().message_bytes.into();
         let rails = RailSet::new(&domain, own, config, secret)?;
@@ -149,8 +148,8 @@ impl Datapath {
                 "the two ends have different numbers of rails; give both the same number (--rails)",
             ),
             (
-                peer.service != local.service,
-                "one end is a reliable connection and the other an unreliable one; create both with the same type",
+                peer.service != local.service.of_peer(),
+                "one end is a reliable connection and the other an unreliable one, or one is of XRC; create both with the same type, and one end of an XRC connection for sending",
             ),
             (
                 peer.policy != local.policy,
@@ -165,7 +164,7 @@ impl Datapath {
         ];
         let first = mismatches.into_iter().find(|(mismatch, _)| *mismatch).map(|(_, message)| message);
         let (log, rails) = ((local.log_terms(), peer.log_terms()), peer.rails.len());
-        let mismatch = first.or(completion_log::mismatch(log.0, log.1, self.config().send_wrs, rails));
+        let mismatch = first.or(completion_log::mismatch(log.0, log.1, self.config().ledger_depth(), rails));
         if let Some(message) = mismatch {
             return Err(Error::Invalid(message));
         }
@@ -210,6 +209,12 @@ impl Datapath {
 
     pub(super) fn shared(&self) -> Option<&SharedReceives> {
         self.shared.as_ref()
+    }
+
+    /// Returns whether a message at the front names no shared receive queue of the XRC domain. It is then dropped with those behind it.
+    #[inline]
+    pub(super) fn take_refused_message(&mut self) -> bool {
+        self.shared.as_mut().is_some_and(SharedReceives::take_refused)
     }
 
     /// Makes the slots in which messages for shared receives arrive, if a shared receive was posted and they were not made before.
@@ -336,7 +341,7 @@ impl Datapath {
             lacks_receive: self.recv.len() == 0,
             ..Evidence::default()
         };
-        if self.config().policy == Policy::Exact && self.config().service == Service::Reliable {
+        if self.config().policy == Policy::Exact && self.config().service.is_reliable() {
             evidence.log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
             self.rails.get(rail).data().add_evidence(nic_alive, &mut evidence);
         }

@@ -45,9 +45,11 @@ mod termination;
 mod virtual_qp;
 mod window_sync;
 mod wr_id_flags;
+mod xrc_messages;
 
 pub use failover_report::FailoverReport;
 pub use failure_cause::Cause;
 pub use shared_backup::{BackedQp, BackedQpInfo, SharedBackup};
-pub(crate) use shared_receives::with_slots;
+pub(crate) use shared_receives::{ReceiveSource, with_slots};
 pub use virtual_qp::VirtualQp;
+pub(crate) use xrc_messages::HEADER_BYTES;

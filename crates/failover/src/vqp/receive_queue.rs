@@ -61,6 +61,11 @@ impl ReceiveQueue {
         self.wrs.len()
     }
 
+    /// Returns whether receives are not posted on the rail yet.
+    pub(super) fn has_unposted(&self) -> bool {
+        self.posted < self.wrs.len()
+    }
+
     /// Returns whether receives are posted on a queue pair and have not completed.
     pub(super) fn is_posted(&self) -> bool {
         self.posted > 0
@@ -173,7 +178,7 @@ impl ReceiveQueue {
 
     /// Makes completions wait for the peer's Resume. The peer of an unreliable connection sends no part of a WRITE again.
     pub(super) fn hold(&mut self) {
-        if self.service == Service::Reliable {
+        if self.service.is_reliable() {
             (self.held, self.partial_imm_bytes) = (Some(VecDeque::new()), 0);
         }
     }
@@ -213,6 +218,7 @@ impl ReceiveQueue {
             imm: None,
             invalidated: None,
             solicited: false,
+            srq: None,
         }
     }
 
@@ -227,6 +233,7 @@ impl ReceiveQueue {
             imm: wc.imm,
             invalidated: wc.invalidated,
             solicited: wc.solicited,
+            srq: None,
         }
     }
 }

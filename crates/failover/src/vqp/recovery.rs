@@ -227,6 +227,13 @@ impl Recovery {
         true
     }
 
+    /// Closes the vQP because a message of the peer names no shared receive queue of the XRC domain. The event is the one that a NIC reports.
+    pub(super) fn close_on_access_error(&mut self, dp: &mut Datapath) {
+        let qpn = dp.rails().qpn();
+        self.termination.set_qp_error_event(AsyncEvent::QpAccessError(qpn), qpn);
+        self.close(dp, CloseReason::RequestError);
+    }
+
     /// Handles the recovery of a rail's device at this end.
     fn rail_recovered(&mut self, dp: &Datapath, rail: usize) {
         let Some(control) = &mut self.control else { return };

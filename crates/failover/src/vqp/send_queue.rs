@@ -50,7 +50,7 @@ impl SendQueue {
         first_psn: Psn,
         log_region: Option<RemoteRegion>,
     ) -> SendQueue {
-        let (depth, rd_atomic, log) = (config.send_wrs, config.rd_atomic, log_region.is_some());
+        let (depth, rd_atomic, log) = (config.ledger_depth(), config.rd_atomic, log_region.is_some());
         let log_interval = config.completion_log_interval;
         SendQueue {
             ledger: Ledger::new(depth, rd_atomic, log, mtu, first_psn)

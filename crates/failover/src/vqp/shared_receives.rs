@@ -1,9 +1,10 @@
-//! The receives of a vQP with a shared receive queue: the slots in which messages arrive, and the matching of messages with shared receives.
+//! The receives of a vQP with a shared receive queue, or in an XRC domain: the slots in which messages arrive, and the matching of messages with
+//! shared receives.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Buffer, RecvWr, Result, WcOpcode, WcStatus};
+use mitra_verbs::{Access, Buffer, RecvWr, Result, Srqn, WcOpcode, WcStatus};
 
 use crate::completion::{Completion, Outcome};
 use crate::config::Config;
@@ -11,6 +12,8 @@ use crate::domain::Domain;
 use crate::memory_region::VirtualMr;
 use crate::shared_receive_queue::{SharedReceiveQueue, len};
 use crate::vqp::receive_queue::ReceiveQueue;
+use crate::vqp::xrc_messages::{Arrival, HEADER_BYTES, ReceivedHeader};
+use crate::xrc_domain::XrcDomain;
 
 /// The maximum number of slots.
 const MAX_SLOTS: u32 = 64;
@@ -27,15 +30,53 @@ pub(crate) fn with_slots(config: Config, domain: &Domain) -> Config {
     Config { recv_wrs: MAX_SLOTS.min(domain.limits().wrs), recv_sges: 1, ..config }
 }
 
-/// The part of a vQP's receive queue that exists if the vQP has a shared receive queue.
+/// Where the receives of a vQP are from that has none of its own.
+#[derive(Clone, Debug)]
+pub(crate) enum ReceiveSource {
+    Queue(Arc<SharedReceiveQueue>),
+    Xrc(Arc<XrcDomain>),
+}
+
+impl ReceiveSource {
+    fn is_used(&self) -> bool {
+        match self {
+            ReceiveSource::Queue(queue) => queue.is_used(),
+            ReceiveSource::Xrc(domain) => domain.is_used(),
+        }
+    }
+
+    fn longest(&self) -> usize {
+        match self {
+            ReceiveSource::Queue(queue) => queue.longest(),
+            ReceiveSource::Xrc(domain) => domain.longest(),
+        }
+    }
+}
+
+/// The queue of a message's receive.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// The only queue.
+    Only,
+    /// The queue of the XRC domain with this number.
+    Xrc(Srqn),
+    /// None: what has arrived is no message of an XRC connection.
+    Invalid,
+}
+
+/// The part of a vQP's receive queue that exists if its receives are shared.
 #[derive(Debug)]
 pub(super) struct SharedReceives {
-    queue: Arc<SharedReceiveQueue>,
+    source: ReceiveSource,
     /// The slots. `None` until a shared receive was posted.
     ring: Option<Ring>,
     /// The completions of messages that have arrived and of receives that have failed, and that have not been matched with a shared receive,
     /// oldest first.
-    unmatched: VecDeque<Completion>,
+    unmatched: VecDeque<(Completion, Target)>,
+    /// The header of the next message of an XRC connection.
+    header: ReceivedHeader,
+    /// Whether the oldest message had no queue. It was dropped, with those behind it.
+    refused: bool,
 }
 
 /// A ring of slots. The connection delivers messages in order, so the slots are filled and reposted in order.
@@ -51,6 +92,11 @@ impl Ring {
     /// Returns the receive of a slot.
     fn receive(&self, slot: u64) -> RecvWr {
         RecvWr::new(slot, self.mr.sge(slot * self.slot_bytes as u64, self.slot_bytes as u32))
+    }
+
+    /// Copies the first bytes of a slot.
+    fn read(&self, slot: u64, bytes: &mut [u8]) {
+        self.buffer.read_at(slot as usize * self.slot_bytes, bytes);
     }
 }
 
@@ -68,18 +114,19 @@ pub(super) fn has_failed(completions: &[Completion]) -> bool {
 }
 
 impl SharedReceives {
-    pub(super) fn new(queue: Arc<SharedReceiveQueue>) -> SharedReceives {
-        SharedReceives { queue, ring: None, unmatched: VecDeque::new() }
+    pub(super) fn new(source: ReceiveSource) -> SharedReceives {
+        let (unmatched, header) = (VecDeque::new(), ReceivedHeader::default());
+        SharedReceives { source, ring: None, unmatched, header, refused: false }
     }
 
-    pub(super) fn queue(&self) -> &Arc<SharedReceiveQueue> {
-        &self.queue
+    pub(super) fn source(&self) -> &ReceiveSource {
+        &self.source
     }
 
     /// Returns whether the slots are to be made: a shared receive was posted.
     #[inline]
     pub(super) fn needs_slots(&self) -> bool {
-        self.ring.is_none() && self.queue.is_used()
+        self.ring.is_none() && self.source.is_used()
     }
 
     /// Makes the slots, at most `max_slots`, if a shared receive was posted and they were not made before. Appends their receives to `recv`.
@@ -96,7 +143,7 @@ impl SharedReceives {
             return Ok(());
         }
         let max_message = domain.limits().message_bytes as usize;
-        let slot_bytes = self.queue.longest().max(MIN_SLOT_BYTES).min(max_message).next_multiple_of(8);
+        let slot_bytes = self.source.longest().max(MIN_SLOT_BYTES).min(max_message).next_multiple_of(8);
         let slots = (RING_BYTES / slot_bytes).clamp(MIN_SLOTS, MAX_SLOTS as usize).min(max_slots as usize);
         let buffer = Arc::new(Buffer::new(slot_bytes * slots));
         let mr = domain.register(&buffer, Access::LOCAL_WRITE)?;
@@ -108,7 +155,8 @@ impl SharedReceives {
     }
 
     /// Moves completions of the vQP to `out`, those of receives when they have taken a shared receive. The slots of these messages are appended to
-    /// `recv`, to be posted again. If [`has_failed`] is true for what was appended, the caller must close the vQP.
+    /// `recv`, to be posted again. If [`has_failed`] is true for what was appended, or
+    /// [`SharedReceives::take_refused`] returns true, the caller must close the vQP.
     pub(super) fn deliver(
         &mut self,
         completions: impl Iterator<Item = Completion>,
@@ -117,7 +165,9 @@ impl SharedReceives {
     ) {
         for completion in completions {
             if matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) {
-                self.push(completion);
+                if let Some(slot) = self.push(completion) {
+                    let _ = recv.push(slot, 1); // the slot was posted before, so it is within the limits
+                }
             } else {
                 out.push(completion);
             }
@@ -129,11 +179,36 @@ impl SharedReceives {
     }
 
     /// Appends the completion of a slot: of a message that has arrived, or of a receive that has failed. A flushed slot takes no shared
-    /// receive. The shared receives stay for other vQPs.
-    fn push(&mut self, completion: Completion) {
-        if completion.outcome != Outcome::Failed(WcStatus::Flushed) {
-            self.unmatched.push_back(completion);
+    /// receive. The shared receives stay for other vQPs. The header of an XRC message takes none either. Its slot is returned, which is to be posted
+    /// again.
+    fn push(&mut self, mut completion: Completion) -> Option<RecvWr> {
+        if completion.outcome == Outcome::Failed(WcStatus::Flushed) {
+            return None;
         }
+        let target = match (&self.source, &self.ring) {
+            (ReceiveSource::Xrc(_), Some(ring)) => {
+                let slot = completion.wr_id;
+                let payload = || {
+                    let mut bytes = [0; HEADER_BYTES as usize];
+                    ring.read(slot, &mut bytes);
+                    bytes
+                };
+                match self.header.on_message(&mut completion, payload) {
+                    Arrival::Message(number) => Target::Xrc(number),
+                    Arrival::Header => return Some(ring.receive(slot)),
+                    Arrival::Invalid => Target::Invalid,
+                }
+            }
+            _ => Target::Only,
+        };
+        self.unmatched.push_back((completion, target));
+        None
+    }
+
+    /// Returns whether the oldest message has no queue since the last call. It is then dropped with those behind it.
+    #[inline]
+    pub(super) fn take_refused(&mut self) -> bool {
+        core::mem::take(&mut self.refused)
     }
 
     /// The number of messages that have not been matched with a shared receive.
@@ -143,24 +218,47 @@ impl SharedReceives {
 
     /// Returns whether [`SharedReceives::match_next`] would match a message, unless another vQP takes the receive before.
     pub(super) fn can_match(&self) -> bool {
-        !self.unmatched.is_empty() && !self.queue.is_empty()
+        let Some(&(_, target)) = self.unmatched.front() else { return false };
+        match (&self.source, target) {
+            (ReceiveSource::Queue(queue), _) => !queue.is_empty(),
+            // A message without a queue closes the vQP.
+            (ReceiveSource::Xrc(domain), Target::Xrc(number)) => {
+                domain.queue(number).is_none_or(|queue| !queue.is_empty())
+            }
+            (ReceiveSource::Xrc(_), _) => true,
+        }
     }
 
     /// Copies the oldest message to the oldest shared receive. Returns the completion of the shared receive, and the receive of the slot, which
     /// is to be posted again. Returns `None` if there is no message or no shared receive.
     fn match_next(&mut self) -> Option<(Completion, RecvWr)> {
         let ring = self.ring.as_ref()?;
-        let mut completion = *self.unmatched.front()?;
-        let wr = self.queue.take()?;
+        let &(mut completion, target) = self.unmatched.front()?;
+        let of_domain;
+        let queue = match (&self.source, target) {
+            (ReceiveSource::Queue(queue), _) => Some(queue),
+            (ReceiveSource::Xrc(domain), Target::Xrc(number)) => {
+                completion.srq = Some(number);
+                of_domain = domain.queue(number);
+                of_domain.as_ref()
+            }
+            (ReceiveSource::Xrc(_), _) => None,
+        };
+        let Some(queue) = queue else {
+            self.unmatched.clear();
+            self.refused = true;
+            return None;
+        };
+        let wr = queue.take()?;
         self.unmatched.pop_front();
         let slot = core::mem::replace(&mut completion.wr_id, wr.wr_id);
         // The data of a WRITE with immediate was written directly to the application's memory.
         if completion.is_success() && completion.opcode == WcOpcode::Recv {
             let mut bytes = vec![0; completion.byte_len as usize];
-            ring.buffer.read_at(slot as usize * ring.slot_bytes, &mut bytes);
+            ring.read(slot, &mut bytes);
             if len(&wr) < bytes.len() as u64 {
                 completion.outcome = Outcome::Failed(WcStatus::LocalLength);
-            } else if !self.queue.domain().scatter(&wr.sges, &bytes) {
+            } else if !queue.domain().scatter(&wr.sges, &bytes) {
                 completion.outcome = Outcome::Failed(WcStatus::LocalProtection);
             }
         }

@@ -16,7 +16,6 @@ use crate::connect_info::ConnectInfo;
 use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::secret::{Secret, SecretWord};
-use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::telemetry::{LatencySampler, VqpTelemetry};
 use crate::vqp::FailoverReport;
 use crate::vqp::control_protocol::ControlProtocol;
@@ -24,7 +23,8 @@ use crate::vqp::datapath::Datapath;
 use crate::vqp::event_channels::EventChannels;
 use crate::vqp::maintenance::Maintenance;
 use crate::vqp::recovery::Recovery;
-use crate::vqp::shared_receives::{SharedReceives, has_failed};
+use crate::vqp::shared_receives::{ReceiveSource, SharedReceives, has_failed};
+use crate::vqp::xrc_messages::SentHeaders;
 
 /// A connection over several rails that survives the loss of a rail. It is reliable, unless [`Config::service`] says otherwise.
 ///
@@ -47,6 +47,8 @@ pub struct VirtualQp {
     counted: Option<CountedVqp>,
     pub(super) telemetry: Arc<VqpTelemetry>,
     pub(super) latency: LatencySampler,
+    /// `None` unless the vQP is the sending end of an XRC connection.
+    xrc_headers: Option<SentHeaders>,
 }
 
 impl VirtualQp {
@@ -65,7 +67,7 @@ impl VirtualQp {
         config: Config,
         secret: Secret,
         own_channels: bool,
-        shared: Option<Arc<SharedReceiveQueue>>,
+        shared: Option<ReceiveSource>,
     ) -> Result<VirtualQp> {
         let own = own_channels.then(|| domain.nics_with_new_channels()).transpose()?;
         let telemetry = domain.telemetry().add_vqp();
@@ -81,6 +83,7 @@ impl VirtualQp {
             is_destroyed: false,
             telemetry,
             latency: LatencySampler::default(),
+            xrc_headers: (config.service == Service::XrcSend).then(SentHeaders::default),
         })
     }
 
@@ -198,11 +201,18 @@ impl VirtualQp {
     /// message could not be copied to its receive.
     #[inline]
     pub(super) fn deliver(&mut self, out: &mut Vec<Completion>) -> usize {
+        let before = out.len();
         let n = self.datapath.drain_completions(out);
-        if n > 0 && self.datapath.shared().is_some() && !self.recovery.is_closed() {
-            if has_failed(&out[out.len() - n..]) {
+        if let Some(headers) = &mut self.xrc_headers {
+            headers.remove_from(out, before);
+            return out.len() - before;
+        }
+        if self.datapath.shared().is_some() && !self.recovery.is_closed() {
+            if has_failed(&out[before..]) {
                 self.recovery.close(&mut self.datapath, CloseReason::RequestError);
-            } else {
+            } else if self.datapath.take_refused_message() {
+                self.recovery.close_on_access_error(&mut self.datapath);
+            } else if self.datapath.recv().has_unposted() {
                 self.recovery.post_added_recvs(&mut self.datapath);
             }
         }
@@ -264,7 +274,8 @@ impl VirtualQp {
 
     /// The number of sends that have not completed.
     pub fn outstanding(&self) -> usize {
-        self.datapath.send().ledger().len()
+        let ledger = self.datapath.send().ledger();
+        ledger.len() - self.xrc_headers.as_ref().map_or(0, |headers| headers.count_from(ledger.first_seq()))
     }
 
     /// The report of the last failover.
@@ -354,10 +365,18 @@ impl VirtualQp {
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`], after which this vQP is still open; any error of a NIC, after which it is shut down.
     pub fn reset_replacement(&mut self) -> Result<VirtualQp, BuildError> {
+        self.replacement_in(&Arc::clone(self.domain()))
+    }
+
+    /// Does the same as [`VirtualQp::reset_replacement`], with a new vQP in another domain over the same NICs ([`Domain::with_own_pds`]).
+    ///
+    /// # Errors
+    /// Those of [`VirtualQp::reset_replacement`].
+    pub fn replacement_in(&mut self, domain: &Arc<Domain>) -> Result<VirtualQp, BuildError> {
         let mut builder =
-            VirtualQp::builder(self.domain()).config(self.config()).own_channels(self.events.is_some());
+            VirtualQp::builder(domain).config(self.config()).own_channels(self.events.is_some());
         if let Some(shared) = self.datapath.shared() {
-            builder = builder.shared_receive_queue(shared.queue());
+            builder = builder.receive_source(shared.source().clone());
         }
         let mut replacement = builder.build()?;
         self.shutdown();

@@ -2,7 +2,7 @@
 
 use super::Recovery;
 use crate::completion::UnresolvedError;
-use crate::config::{Policy, Service};
+use crate::config::Policy;
 use crate::evidence::Evidence;
 use crate::negotiation::{CloseReason, RailNegotiation};
 use crate::vqp::datapath::Datapath;
@@ -100,7 +100,7 @@ impl Recovery {
         reason: CloseReason,
     ) -> Option<Evidence> {
         let ballot = self.negotiation().and_then(RailNegotiation::final_ballot)?;
-        let is_exact = dp.config().policy == Policy::Exact && dp.config().service == Service::Reliable;
+        let is_exact = dp.config().policy == Policy::Exact && dp.config().service.is_reliable();
         let is_readable = drained? && !self.is_qp_missing(rail);
         (is_exact && reason != CloseReason::Unfenced)
             .then(|| dp.collect_evidence(rail, ballot.epoch, is_readable))

@@ -24,7 +24,7 @@ use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::{PostFailure, SendQueue};
-use crate::vqp::shared_receives::SharedReceives;
+use crate::vqp::shared_receives::{ReceiveSource, SharedReceives};
 use crate::vqp::termination::Termination;
 use crate::vqp::{Cause, with_slots};
 
@@ -121,6 +121,9 @@ impl BackedQp {
         if config.durable && !state.backup().config().durable {
             return Err(NOT_DURABLE.into());
         }
+        if config.service.is_xrc() {
+            return Err(Error::Unsupported("an XRC connection with a shared backup").into());
+        }
         let secret = SecretWord::new(domain.nics()[0].provider.random_u64()?);
         let unusable = Error::Invalid("the shared backup is not connected, or has closed");
         let owner = domain.new_home_member();
@@ -148,7 +151,7 @@ impl BackedQp {
             uses_own: false,
             send: SendQueue::new(&config, max_message, Mtu::M256, Psn::new(0), None),
             recv: ReceiveQueue::new(max_message, Service::Reliable),
-            shared: shared.map(|queue| SharedReceives::new(Arc::clone(queue))),
+            shared: shared.map(|queue| SharedReceives::new(ReceiveSource::Queue(Arc::clone(queue)))),
             log,
             told: None,
             asked: Vec::new(),

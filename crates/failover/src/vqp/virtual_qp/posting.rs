@@ -3,8 +3,9 @@
 use mitra_verbs::{Error, PostError, RecvWr, Result, SendWr};
 
 use super::VirtualQp;
-use crate::config::WritePolicy;
+use crate::config::{Service, WritePolicy};
 use crate::memory_region::RemoteRegion;
+use crate::vqp::xrc_messages;
 
 const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
 
@@ -54,8 +55,7 @@ impl VirtualQp {
         let write_policy = self.datapath.config().write_policy;
         for (index, wr) in wrs.into_iter().enumerate() {
             if let Err(error) = self.push_send(wr, write_policy) {
-                self.datapath.send_mut().truncate(first);
-                self.latency.truncate(first);
+                self.truncate_sends(first);
                 return Err(PostError { index, error });
             }
         }
@@ -90,10 +90,49 @@ impl VirtualQp {
     #[inline]
     pub(in crate::vqp) fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         self.check_open()?;
-        self.datapath.prepare_send(&wr)?;
-        let seq = self.datapath.send_mut().push(wr, write_policy);
+        let seq = match self.datapath.config().service {
+            Service::Reliable | Service::Unreliable => {
+                self.datapath.prepare_send(&wr)?;
+                self.datapath.send_mut().push(wr, write_policy)
+            }
+            Service::XrcSend => self.push_xrc_send(wr, write_policy)?,
+            Service::XrcReceive => {
+                return Err(Error::Invalid("the receiving end of an XRC connection sends nothing"));
+            }
+        };
         self.latency.on_post(seq, || self.datapath.now());
         Ok(seq)
+    }
+
+    /// Checks a send of an XRC connection and appends it and its header to the send queue, or neither.
+    fn push_xrc_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+        let depth = self.datapath.config().send_wrs;
+        if self.outstanding() >= depth as usize {
+            return Err(Error::QueueFull { queue: "send queue", qpn: self.qpn(), depth });
+        }
+        let (header, message) = xrc_messages::messages(wr)?;
+        let ledger = self.datapath.send().ledger();
+        // The completion of a header that has failed may not have been delivered.
+        let oldest = if self.datapath.has_completions() { 0 } else { ledger.first_seq() };
+        let first = ledger.next_seq();
+        if let Some(header) = header {
+            self.datapath.prepare_send(&header)?;
+            let header = self.datapath.send_mut().push(header, write_policy);
+            if let Some(headers) = &mut self.xrc_headers {
+                headers.push(header + 1, oldest);
+            }
+        }
+        self.datapath.prepare_send(&message).inspect_err(|_| self.truncate_sends(first))?;
+        Ok(self.datapath.send_mut().push(message, write_policy))
+    }
+
+    /// Removes the sends from this sequence number on. None of them has been posted.
+    fn truncate_sends(&mut self, from: u64) {
+        self.datapath.send_mut().truncate(from);
+        self.latency.truncate(from);
+        if let Some(headers) = &mut self.xrc_headers {
+            headers.truncate(from);
+        }
     }
 
     pub(in crate::vqp) fn post_pending_sends(&mut self) {
@@ -117,6 +156,9 @@ impl VirtualQp {
         self.check_not_closed()?;
         if self.datapath.shared().is_some() {
             return Err(Error::Invalid("the queue pair has a shared receive queue: post receives there"));
+        }
+        if self.xrc_headers.is_some() {
+            return Err(Error::Invalid("the sending end of an XRC connection receives nothing"));
         }
         self.datapath.push_recv(wr)?;
         self.recovery.post_added_recvs(&mut self.datapath);
