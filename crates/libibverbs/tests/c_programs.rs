@@ -22,6 +22,7 @@ static CHANGED_ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("changed_ad
 static DEVICE_MEMORY: LazyLock<PathBuf> = LazyLock::new(|| build("device_memory"));
 static NIC_EVENTS: LazyLock<PathBuf> = LazyLock::new(|| build("nic_events"));
 static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
+static XRC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("xrc_rails"));
 static FORKS: LazyLock<PathBuf> = LazyLock::new(|| build("forks"));
 static COMPLETIONS: LazyLock<PathBuf> = LazyLock::new(|| build("completions"));
 static MULTICAST: LazyLock<PathBuf> = LazyLock::new(|| build("multicast"));
@@ -79,7 +80,11 @@ scenarios! { DEVICE_AND_RAILS (on_two_rails on_two_rails_with_log): completion_l
 
 scenarios! { CALLS_WITHOUT_POLLS (on_one_rail on_two_rails): query_port query_qp register_and_deregister create_and_destroy }
 
-scenarios! { XRC (on_one_rail on_two_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused }
+scenarios! { XRC (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused xrc_queue_pair_first xrc_two_queues }
+
+scenarios! { XRC_RAILS (on_one_rail): xrc_without_failure }
+
+scenarios! { XRC_RAILS (on_two_rails on_two_rails_with_log on_three_rails): xrc_link_fails xrc_rails_fail_in_turn xrc_nic_dies xrc_nic_hangs }
 
 scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number shared_by_queue_pairs busy inherited domains resized }
 

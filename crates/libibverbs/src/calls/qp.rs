@@ -6,8 +6,8 @@ use std::{mem, ptr};
 
 use mitra_softnic::SoftNic;
 use mitra_verbs::{
-    Error, Gid, Limits, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr,
-    Result, SendWr,
+    AsyncEvent, Error, Gid, Limits, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn,
+    RecvWr, Result, SendWr,
 };
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
@@ -54,13 +54,31 @@ abi_object!(Qp: ibv_qp_ex, "queue pair", qp_base.handle, qp_base.context);
 const MIN_INLINE_BYTES: u32 = 64;
 
 /// The component that executes the requests of a queue pair.
-enum Backend {
+pub(crate) enum Backend {
     /// A queue pair of the NIC.
     Nic(Arc<SoftNic>, Qpn),
     /// A virtual queue pair over several rails.
     MultiRail(Arc<MultiRail>, Arc<MultiRailQp>),
     /// A UD queue pair over several rails.
     MultiRailUd(Arc<MultiRail>, Arc<MultiRailUd>),
+}
+
+impl Backend {
+    pub(crate) fn query(&self) -> Result<QpStatus> {
+        match self {
+            Backend::Nic(nic, qpn) => nic.query_qp(*qpn),
+            Backend::MultiRail(_, qp) => Ok(qp.query()),
+            Backend::MultiRailUd(_, qp) => Ok(qp.query()),
+        }
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        match self {
+            Backend::Nic(_, qpn) => *qpn,
+            Backend::MultiRail(_, qp) => qp.qpn(),
+            Backend::MultiRailUd(_, qp) => qp.qpn(),
+        }
+    }
 }
 
 const NOT_UD: Error =
@@ -100,19 +118,11 @@ impl Qp {
     }
 
     fn query(&self) -> Result<QpStatus> {
-        match &self.backend {
-            Backend::Nic(nic, qpn) => nic.query_qp(*qpn),
-            Backend::MultiRail(_, qp) => Ok(qp.query()),
-            Backend::MultiRailUd(_, qp) => Ok(qp.query()),
-        }
+        self.backend.query()
     }
 
     fn qpn(&self) -> Qpn {
-        match &self.backend {
-            Backend::Nic(_, qpn) => *qpn,
-            Backend::MultiRail(_, qp) => qp.qpn(),
-            Backend::MultiRailUd(_, qp) => qp.qpn(),
-        }
+        self.backend.qpn()
     }
 
     fn close(&self) -> Result<()> {
@@ -238,28 +248,21 @@ pub(crate) unsafe fn create(
         sq_sig_all: init.sq_sig_all != 0,
     };
     check_capacities(&attr.cap, &context.rails.limits())?;
-    let on_event = || {
-        let rails = Arc::downgrade(&context.rails);
-        Box::new(move |event| {
-            if let Some(rails) = rails.upgrade() {
-                rails.deliver(event);
-            }
-        })
-    };
     let (backend, qpn) = match (&context.rails.multi_rail, &domain.multi_rail) {
         (Some(_), _) if srq.is_some() && qp_type == QpType::Uc => {
             return Err(Error::Unsupported(
                 "shared receive queues of UC queue pairs on a device with several rails; give each its own receives",
             ));
         }
-        (Some(multi_rail), Some(pd)) if matches!(qp_type, QpType::Rc | QpType::Uc) => {
+        (Some(multi_rail), Some(pd)) if matches!(qp_type, QpType::Rc | QpType::Uc | QpType::XrcSend) => {
             let qp = multi_rail.create_qp(CreateParams {
-                on_event: on_event(),
+                on_event: deliver_events(context),
                 init: attr,
-                pd: Arc::clone(pd),
+                pd: Some(Arc::clone(pd)),
                 send_cq: virtual_cq(send_cq)?,
                 recv_cq: virtual_cq(recv_cq)?,
                 srq: srq.and_then(|srq| srq.virtual_srq.clone()),
+                xrc: None,
             })?;
             let qpn = qp.qpn();
             (Backend::MultiRail(Arc::clone(multi_rail), qp), qpn)
@@ -270,7 +273,7 @@ pub(crate) unsafe fn create(
             }
             let (send_cq, recv_cq) = (virtual_cq(send_cq)?, virtual_cq(recv_cq)?);
             let qp = multi_rail.create_datagram_qp(|| DatagramParams {
-                on_event: on_event(),
+                on_event: deliver_events(context),
                 init: attr,
                 pd: Arc::clone(pd),
                 send_cq: Arc::clone(&send_cq),
@@ -315,6 +318,16 @@ pub(crate) unsafe fn create(
     Ok(qp)
 }
 
+/// Returns a function that reports an event of a virtual queue pair to the program.
+pub(crate) fn deliver_events(context: &Context) -> Box<dyn Fn(AsyncEvent) + Send + Sync> {
+    let rails = Arc::downgrade(&context.rails);
+    Box::new(move |event| {
+        if let Some(rails) = rails.upgrade() {
+            rails.deliver(event);
+        }
+    })
+}
+
 /// Checks the capacities of a queue pair.
 ///
 /// # Errors
@@ -341,12 +354,17 @@ pub(crate) struct NewQp<'a> {
 }
 
 impl<'a> NewQp<'a> {
-    /// Returns a queue pair without queues of the NIC of rail 0.
-    pub(crate) fn on_nic(context: &'a Context, qpn: Qpn, qp_type: QpType, member: PdMember) -> NewQp<'a> {
+    /// Returns an XRC receive queue pair, which has no queues.
+    pub(crate) fn xrc_receiver(
+        context: &'a Context,
+        backend: Backend,
+        qp_type: QpType,
+        member: PdMember,
+    ) -> NewQp<'a> {
         NewQp {
             context,
-            backend: Backend::Nic(Arc::clone(context.rails.nic()), qpn),
-            qpn,
+            qpn: backend.qpn(),
+            backend,
             qp_type,
             // SAFETY: the structure consists of integers, for which all zeros is a valid value.
             cap: unsafe { mem::zeroed() },

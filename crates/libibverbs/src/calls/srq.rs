@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use mitra_verbs::{AsyncEvent, Error, Provider, Result, SrqId};
+use mitra_verbs::{AsyncEvent, Error, Provider, Result, SrqId, Srqn};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
@@ -16,6 +16,7 @@ use crate::common::errno::{pointer, status, unless_dead};
 use crate::common::limit::check_limit;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::virtual_srq::VirtualSrq;
+use crate::rails::virtual_xrc_domain::VirtualXrcDomain;
 
 /// A shared receive queue, which begins with its C structure.
 #[repr(C)]
@@ -28,17 +29,25 @@ pub(crate) struct Srq {
     pub(crate) sges: u32,
     /// The limit that was armed last. The limit event disarms the queue, but does not change this value.
     limit: AtomicU32,
-    /// The queue from which virtual queue pairs take receives. Present on a device with several rails, unless the queue is for XRC.
+    /// The queue from which virtual queue pairs take receives. Present on a device with several rails.
     pub(crate) virtual_srq: Option<Arc<VirtualSrq>>,
     _pd: PdMember,
     /// Present if the queue is in an XRC domain.
-    xrcd: Option<PdMember>,
+    xrc: Option<XrcMember>,
+}
+
+/// The membership of a queue in an XRC domain.
+struct XrcMember {
+    number: Srqn,
+    /// The domain over all rails. Present on a device with several rails.
+    over_rails: Option<Arc<VirtualXrcDomain>>,
+    _xrcd: PdMember,
 }
 
 impl Srq {
     /// Whether the queue is in an XRC domain.
     pub(crate) fn is_xrc(&self) -> bool {
-        self.xrcd.is_some()
+        self.xrc.is_some()
     }
 }
 
@@ -85,11 +94,10 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     pointer("ibv_create_srq_ex", made)
 }
 
-/// Creates a shared receive queue. `xrc` are its XRC domain and its completion queue, if it is for XRC. Then it is on rail 0, as XRC queue
-/// pairs are.
+/// Creates a shared receive queue. `xrc` are its XRC domain and its completion queue, if it is for XRC. The NIC of rail 0 assigns its number.
 ///
 /// # Errors
-/// `Limit` if a capacity exceeds the device's, or the error of the NIC.
+/// `Limit` if a capacity exceeds the device's, the error of the NIC, or that of [`VirtualXrcDomain::add_srq`].
 ///
 /// # Safety
 /// `pd` is a protection domain.
@@ -116,7 +124,7 @@ unsafe fn create(
     fields.srq_context = srq_context;
     fields.pd = pd;
     fields.handle = id.0;
-    let virtual_srq = object.multi_rail.as_ref().filter(|_| xrc.is_none()).map(|pd| {
+    let virtual_srq = object.multi_rail.as_ref().map(|pd| {
         let rails = Arc::downgrade(&context.rails);
         VirtualSrq::new(pd, attr.max_wr, move || {
             if let Some(rails) = rails.upgrade() {
@@ -124,6 +132,24 @@ unsafe fn create(
             }
         })
     });
+    let member = match xrc {
+        None => None,
+        Some((domain, cq)) => {
+            let joined = context.nic().srq_number(id).and_then(|number| {
+                if let (Some(xrc), Some(pd), Some(srq), Some(cq)) =
+                    (&domain.over_rails, &object.multi_rail, &virtual_srq, &cq.virtual_cq)
+                {
+                    xrc.add_srq(number, pd, srq, cq)?;
+                }
+                Ok(number)
+            });
+            let number = joined.inspect_err(|_| {
+                let _ = context.nic().destroy_srq(id); // best effort: the caller gets the first error
+            })?;
+            let (over_rails, _xrcd) = (domain.over_rails.clone(), PdMember::clone(&domain.member));
+            Some(XrcMember { number, over_rails, _xrcd })
+        }
+    };
     let srq = Srq {
         header,
         id,
@@ -133,7 +159,7 @@ unsafe fn create(
         limit: AtomicU32::new(0),
         virtual_srq,
         _pd: PdMember::clone(&object.member),
-        xrcd: xrc.map(|(domain, _)| PdMember::clone(&domain.member)),
+        xrc: member,
     }
     .into_raw();
     context.rails.objects().srqs.insert(id, context.object_entry(srq as usize));
@@ -203,7 +229,10 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the call, and `number` is valid for writing.
     let read = unsafe { find_with_context::<Srq>(srq) }
-        .and_then(|(object, context)| context.nic().srq_number(object.id))
+        .and_then(|(object, context)| match &object.xrc {
+            Some(xrc) => Ok(xrc.number),
+            None => context.nic().srq_number(object.id),
+        })
         .map(|srqn| unsafe { number.write(srqn.value()) });
     status("ibv_get_srq_num", read)
 }
@@ -218,10 +247,15 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 
 /// Ends the use of a queue that is being destroyed. Afterwards no other thread finds its address.
 fn end(object: &Srq, context: &Context, address: usize) -> Result<()> {
-    if object.virtual_srq.as_ref().is_some_and(|virtual_srq| !virtual_srq.is_unused()) {
+    // XRC queue pairs are in the domain, and do not use a single queue.
+    let virtual_srq = object.virtual_srq.as_ref().filter(|_| !object.is_xrc());
+    if virtual_srq.is_some_and(|virtual_srq| !virtual_srq.is_unused()) {
         return Err(Error::Busy { kind: "shared receive queue", id: object.id.0, user: "a queue pair" });
     }
     unless_dead(context.nic().destroy_srq(object.id))?;
+    if let Some(XrcMember { number, over_rails: Some(domain), .. }) = &object.xrc {
+        domain.remove_srq(*number);
+    }
     context.remove_object(address, |objects| objects.srqs.remove(&object.id));
     object.events.wait_for_all();
     Ok(())

@@ -1,23 +1,26 @@
 //! XRC receive queue pairs, of which the program may have several `ibv_qp`s.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::{mem, ptr};
 
 use mitra_verbs::{CqId, Error, PdId, Provider, QpCap, QpInitAttr, QpType, Qpn, Result};
 
 use super::context::{Context, find_with_context};
 use super::pd::PdMember;
-use super::qp::NewQp;
+use super::qp::{Backend, NewQp, deliver_events};
 use super::qp_attr;
 use super::xrcd::Xrcd;
 use crate::abi::*;
 use crate::common::errno::pointer;
+use crate::rails::multi_rail_qp::CreateParams;
 use crate::rails::object_table::SharedQp;
+use crate::rails::virtual_cq::VirtualCq;
 
 /// Creates a queue pair of the type `IBV_QPT_XRC_RECV`. It has no queues and no protection domain.
 ///
 /// # Errors
-/// `Invalid` if the domain is null, or the error of the NIC.
+/// `Invalid` if the domain is null, or the error of the NIC or of [`MultiRail::create_qp`](crate::rails::virtual_qps::MultiRail::create_qp).
 ///
 /// # Safety
 /// The XRC domain is null or an object of the program.
@@ -36,10 +39,25 @@ pub(crate) unsafe fn create(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_q
         cap: no_queues,
         sq_sig_all: false,
     };
-    let qpn = nic.create_qp(&attr)?;
+    let backend = match (&context.rails.multi_rail, &domain.over_rails) {
+        (Some(multi_rail), Some(xrc)) => {
+            let no_completions = VirtualCq::new(1, None, || {});
+            let qp = multi_rail.create_qp(CreateParams {
+                on_event: deliver_events(context),
+                init: attr,
+                pd: None,
+                send_cq: Arc::clone(&no_completions),
+                recv_cq: no_completions,
+                srq: None,
+                xrc: Some(Arc::clone(xrc)),
+            })?;
+            Backend::MultiRail(Arc::clone(multi_rail), qp)
+        }
+        _ => Backend::Nic(Arc::clone(nic), nic.create_qp(&attr)?),
+    };
     // SAFETY: the structure consists of integers, for which all zeros is a valid value.
     init.cap = unsafe { mem::zeroed() };
-    Ok(recv_handle(context, domain, qpn, init.qp_context))
+    Ok(recv_handle(context, domain, backend, init.qp_context))
 }
 
 /// Opens an XRC receive queue pair of the domain a further time.
@@ -79,18 +97,30 @@ unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result
     }
     let qp_context =
         if attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 { attr.qp_context } else { ptr::null_mut() };
-    let qp = recv_handle(context, domain, qpn, qp_context);
+    let backend = match &context.rails.multi_rail {
+        // The queue pair has an `ibv_qp`, so it is not destroyed.
+        Some(multi_rail) => multi_rail.qp(qpn).map(|qp| Backend::MultiRail(Arc::clone(multi_rail), qp)),
+        None => Some(Backend::Nic(Arc::clone(context.rails.nic()), qpn)),
+    };
+    let qp = backend.map(|backend| recv_handle(context, domain, backend, qp_context));
     if let Some(queue_pair) = context.rails.objects().shared_qps.get_mut(&qpn) {
         queue_pair.handles_in_creation -= 1;
     }
-    Ok(qp)
+    qp.ok_or(Error::Invalid("the XRC receive queue pair is being destroyed; open it before"))
 }
 
-/// Creates an `ibv_qp` for a receive queue pair of the NIC.
-fn recv_handle(context: &Context, domain: &Xrcd, qpn: Qpn, qp_context: *mut c_void) -> *mut ibv_qp_ex {
+/// Creates an `ibv_qp` for a receive queue pair.
+fn recv_handle(
+    context: &Context,
+    domain: &Xrcd,
+    backend: Backend,
+    qp_context: *mut c_void,
+) -> *mut ibv_qp_ex {
     let qp_type = QpType::XrcRecv(domain.id);
-    let state = context.nic().query_qp(qpn).map_or(IBV_QPS_RESET, |status| qp_attr::to_c(&status).qp_state);
-    let qp = NewQp::on_nic(context, qpn, qp_type, PdMember::clone(&domain.member)).into_object(|fields| {
+    let qpn = backend.qpn();
+    let state = backend.query().map_or(IBV_QPS_RESET, |status| qp_attr::to_c(&status).qp_state);
+    let member = PdMember::clone(&domain.member);
+    let qp = NewQp::xrc_receiver(context, backend, qp_type, member).into_object(|fields| {
         fields.qp_context = qp_context;
         fields.qp_type = IBV_QPT_XRC_RECV;
         fields.state = state;

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::ptr;
+use std::sync::Arc;
 
 use mitra_verbs::{Error, Result, XrcdId};
 
@@ -11,6 +12,7 @@ use super::context::Context;
 use super::pd::PdMember;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, set_errno, status};
+use crate::rails::virtual_xrc_domain::VirtualXrcDomain;
 use crate::rails::xrc_domains::{OpenFlags, OpenXrcdError};
 
 /// An open XRC domain, which begins with its C structure.
@@ -18,6 +20,8 @@ use crate::rails::xrc_domains::{OpenFlags, OpenXrcdError};
 pub(crate) struct Xrcd {
     header: AbiHeader<ibv_xrcd>,
     pub(crate) id: XrcdId,
+    /// The domain over all rails. Present on a device with several rails.
+    pub(crate) over_rails: Option<Arc<VirtualXrcDomain>>,
     /// Cloned by each queue pair and shared receive queue that was created through this object.
     pub(crate) member: PdMember,
 }
@@ -69,9 +73,10 @@ fn open(context: &Context, init: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, O
     };
     let flags =
         OpenFlags { create: init.oflags & libc::O_CREAT != 0, exclusive: init.oflags & libc::O_EXCL != 0 };
-    let id = context.rails.xrc_domains().open(context.nic(), file, flags)?;
+    let has_rails = context.rails.multi_rail.is_some();
+    let (id, over_rails) = context.rails.xrc_domains().open(context.nic(), has_rails, file, flags)?;
     let header = AbiHeader::new(ibv_xrcd { context: context.address() });
-    Ok(Xrcd { header, id, member: PdMember::default() }.into_raw())
+    Ok(Xrcd { header, id, over_rails, member: PdMember::default() }.into_raw())
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {

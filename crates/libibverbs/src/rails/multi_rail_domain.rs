@@ -96,14 +96,23 @@ impl MultiRailDomain {
         self.failover.poll_events();
     }
 
-    /// Returns the configuration of the virtual queue pairs for queue pairs of this type, RC or UC. `MultiRail::create_qp` sets the depths of the
-    /// queues in a copy. The policies of RC that replay operations do not apply to UC.
+    /// Returns the configuration of the virtual queue pairs for queue pairs of this type, RC, UC or XRC. `MultiRail::create_qp` sets the depths of
+    /// the queues in a copy. The policies of RC that replay operations do not apply to UC and XRC.
     pub(super) fn config(&self, qp_type: QpType) -> Config {
-        if qp_type != QpType::Uc {
-            return self.config;
-        }
         let policy = if self.config.policy == Policy::None { Policy::None } else { Policy::Exact };
-        Config { service: Service::Unreliable, policy, completion_log: false, ..self.config }
+        match qp_type {
+            QpType::Uc => {
+                Config { service: Service::Unreliable, policy, completion_log: false, ..self.config }
+            }
+            QpType::XrcSend => Config { service: Service::XrcSend, policy, ..self.config },
+            QpType::XrcRecv(_) => Config { service: Service::XrcReceive, policy, ..self.config },
+            QpType::Rc | QpType::Ud | QpType::Gsi => self.config,
+        }
+    }
+
+    /// Returns the failover domain of the device, in which no memory of the program is registered.
+    pub(super) fn failover(&self) -> &Arc<Domain> {
+        &self.failover
     }
 
     /// Returns the limits of virtual queue pairs.

@@ -112,7 +112,8 @@ impl ObjectTable {
             | AsyncEvent::SqDrained(qp)
             | AsyncEvent::CommunicationEstablished(qp)
             | AsyncEvent::LastWqeReached(qp) => {
-                self.qps.get(&qp).is_some_and(|entry| !entry.is_virtual) || self.shared_qps.contains_key(&qp)
+                // XRC receive queue pairs are virtual, too.
+                self.qps.get(&qp).is_some_and(|entry| !entry.is_virtual)
             }
             AsyncEvent::CqError(id) => self.cqs.contains_key(&id),
             AsyncEvent::SrqLimitReached(id) => self.srqs.contains_key(&id),

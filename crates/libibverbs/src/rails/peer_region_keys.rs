@@ -1,11 +1,11 @@
-//! The peer's memory regions whose keys on all rails a queue pair knows, and the queries for the keys of others.
+//! The peer's memory regions whose keys on all rails a queue pair knows, the peer's shared receive queues that it knows, and the queries for others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::task::Poll;
 
 use mitra_failover::RemoteRegion;
-use mitra_verbs::{Gid, Key, Qpn, SendWr, WcStatus};
+use mitra_verbs::{Gid, Key, Qpn, SendWr, Srqn, WcStatus};
 
 use super::rendezvous::{Query, Rendezvous, Subject};
 
@@ -13,55 +13,88 @@ use super::rendezvous::{Query, Rendezvous, Subject};
 /// queue pair 1 of the peer has posted.
 const MAX_QUERIES: usize = 16;
 
-/// The rkeys of the regions that are imported into the virtual queue pair, and the outstanding queries by rkey.
-#[derive(Default)]
-pub(super) struct RegionKeys {
-    imported: HashSet<Key>,
-    queries: HashMap<Key, Query>,
+/// An object of the peer that a request names.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum PeerObject {
+    /// The region with this rkey.
+    Region(Key),
+    /// The shared receive queue with this number.
+    SharedReceiveQueue(Srqn),
 }
 
-/// The state of the query for a key that is not imported.
+/// The regions that are imported into the virtual queue pair, the shared receive queues that are known, and the outstanding queries.
+pub(super) struct RegionKeys {
+    /// Whether each request names a shared receive queue, because the queue pair sends by XRC.
+    names_queues: bool,
+    imported: HashSet<PeerObject>,
+    queries: HashMap<PeerObject, Query>,
+}
+
+/// The state of the query for an object that is not imported.
 pub(super) enum Lookup {
-    /// No query for the key is outstanding.
+    /// No query for the object is outstanding.
     NotQueried,
     /// The peer has not yet answered.
     Pending,
     /// The peer answered with the region's keys on all rails.
     Found(RemoteRegion),
-    /// The peer answered that it has no region with this key.
+    /// The peer answered that it has the shared receive queue.
+    FoundQueue,
+    /// The peer answered that it has no such object.
     NotFound,
-    /// The query timed out, or its answer is malformed or about another region. A request that uses the key fails with this status.
+    /// The query timed out, or its answer is malformed or about another region. A request that names the object fails with this status.
     Failed(WcStatus),
 }
 
 impl RegionKeys {
-    /// Returns whether a request can be posted, because it has no remote key or its remote key is imported.
+    /// Creates the keys of a queue pair that knows none. `names_queues` is set if it sends by XRC.
+    pub(super) fn new(names_queues: bool) -> RegionKeys {
+        RegionKeys { names_queues, imported: HashSet::new(), queries: HashMap::new() }
+    }
+
+    /// Returns the objects that a request names.
+    fn named(&self, wr: &SendWr) -> impl Iterator<Item = PeerObject> + use<> {
+        let queue = self.names_queues.then_some(PeerObject::SharedReceiveQueue(wr.remote_srq));
+        queue.into_iter().chain(wr.op.remote_key().map(PeerObject::Region))
+    }
+
+    /// Returns whether a request can be posted, because all objects that it names are imported.
     pub(super) fn can_post(&self, wr: &SendWr) -> bool {
-        wr.op.remote_key().is_none_or(|key| self.imported.contains(&key))
+        self.named(wr).all(|object| self.imported.contains(&object))
     }
 
-    /// Returns whether a query for the key is outstanding or the key is imported.
-    pub(super) fn is_requested(&self, key: Key) -> bool {
-        self.imported.contains(&key) || self.queries.contains_key(&key)
+    /// Returns the first object that a request names and that is not imported.
+    pub(super) fn missing(&self, wr: &SendWr) -> Option<PeerObject> {
+        self.named(wr).find(|object| !self.imported.contains(object))
     }
 
-    /// Returns whether so few queries are outstanding that a key may be queried before it is needed.
+    /// Returns the objects that a request names, that are not imported, and for which no query is outstanding.
+    pub(super) fn unrequested(&self, wr: &SendWr) -> Vec<PeerObject> {
+        self.named(wr)
+            .filter(|object| !self.imported.contains(object) && !self.queries.contains_key(object))
+            .collect()
+    }
+
+    /// Returns whether so few queries are outstanding that an object may be queried before it is needed.
     pub(super) fn may_prefetch(&self) -> bool {
         self.queries.len() < MAX_QUERIES
     }
 
-    /// Queries the peer for the region of a key, without waiting for the answer. `qpn` is the peer's queue pair, whose protection domain must
-    /// contain the region. `id` must be unpredictable (see [`Query::new`]).
+    /// Queries the peer for an object, without waiting for the answer. `qpn` is the peer's queue pair, whose protection domain or XRC domain must
+    /// contain the object. `id` must be unpredictable (see [`Query::new`]).
     pub(super) fn request(
         &mut self,
         rendezvous: &Arc<Rendezvous>,
         id: u64,
         peer: &[Gid],
         qpn: Qpn,
-        key: Key,
+        object: PeerObject,
     ) {
-        let query = Query::new(rendezvous, id, peer.to_vec(), Subject::Region { qpn, key });
-        self.queries.insert(key, query);
+        let subject = match object {
+            PeerObject::Region(key) => Subject::Region { qpn, key },
+            PeerObject::SharedReceiveQueue(number) => Subject::SharedReceiveQueue { qpn, number },
+        };
+        self.queries.insert(object, Query::new(rendezvous, id, peer.to_vec(), subject));
     }
 
     /// Sends those outstanding queries again that are due. Never blocks.
@@ -69,29 +102,30 @@ impl RegionKeys {
         self.queries.values_mut().for_each(Query::resend_if_due);
     }
 
-    /// Returns the state of the query for a key that is not imported, and sends the query again if that is due. Never blocks.
-    pub(super) fn lookup(&mut self, key: Key) -> Lookup {
-        let Some(query) = self.queries.get_mut(&key) else { return Lookup::NotQueried };
+    /// Returns the state of the query for an object that is not imported, and sends the query again if that is due. Never blocks.
+    pub(super) fn lookup(&mut self, object: PeerObject) -> Lookup {
+        let Some(query) = self.queries.get_mut(&object) else { return Lookup::NotQueried };
         match query.poll() {
             Poll::Pending => Lookup::Pending,
             Poll::Ready(Ok(None)) => Lookup::NotFound,
-            Poll::Ready(Ok(Some(body))) => match RemoteRegion::decode(&body) {
-                Ok(region) if region.at(0).rkey == key => Lookup::Found(region),
-                Ok(_) | Err(_) => Lookup::Failed(WcStatus::BadResponse),
+            Poll::Ready(Ok(Some(body))) => match (object, RemoteRegion::decode(&body)) {
+                (PeerObject::Region(key), Ok(region)) if region.at(0).rkey == key => Lookup::Found(region),
+                (PeerObject::SharedReceiveQueue(_), _) if body.is_empty() => Lookup::FoundQueue,
+                _ => Lookup::Failed(WcStatus::BadResponse),
             },
             Poll::Ready(Err(_)) => Lookup::Failed(WcStatus::RetryExceeded),
         }
     }
 
-    /// Records that the region of a key is imported into the virtual queue pair, and removes the query.
-    pub(super) fn set_imported(&mut self, key: Key) {
-        self.queries.remove(&key);
-        self.imported.insert(key);
+    /// Records that a region is imported into the virtual queue pair or that the peer has a shared receive queue, and removes the query.
+    pub(super) fn set_imported(&mut self, object: PeerObject) {
+        self.queries.remove(&object);
+        self.imported.insert(object);
     }
 
-    /// Removes the query for a key and its answer, so that the next request that uses the key queries the peer again.
-    pub(super) fn forget(&mut self, key: Key) {
-        self.queries.remove(&key);
+    /// Removes the query for an object and its answer, so that the next request that names the object queries the peer again.
+    pub(super) fn forget(&mut self, object: PeerObject) {
+        self.queries.remove(&object);
     }
 
     /// Cancels all queries.

@@ -82,19 +82,23 @@ impl VirtualCq {
     }
 
     /// Adds a queue pair that completes here, unless it was added before.
-    pub(super) fn attach<S: CompletionSource + 'static>(&self, source: &Arc<S>) {
+    pub(super) fn attach(&self, source: Arc<dyn CompletionSource>) {
         let mut sources = lock(&self.sources);
         sources.retain(|known| known.strong_count() > 0);
-        if !sources.iter().any(|known| ptr::addr_eq(known.as_ptr(), Arc::as_ptr(source))) {
-            let source: Arc<dyn CompletionSource> = Arc::clone(source) as Arc<dyn CompletionSource>;
+        if !sources.iter().any(|known| ptr::addr_eq(known.as_ptr(), Arc::as_ptr(&source))) {
             sources.push(Arc::downgrade(&source));
         }
     }
 
     /// Removes a queue pair that is being destroyed, and its completions.
     pub(super) fn detach<S: CompletionSource>(&self, source: &S) {
-        lock(&self.sources).retain(|known| !ptr::addr_eq(known.as_ptr(), source));
+        self.remove_source(source);
         self.discard(source);
+    }
+
+    /// Removes a queue pair, whose completions stay.
+    pub(super) fn remove_source<S: CompletionSource + ?Sized>(&self, source: &S) {
+        lock(&self.sources).retain(|known| !ptr::addr_eq(known.as_ptr(), source));
     }
 
     /// Removes the completions of a queue pair that is being reset or destroyed.

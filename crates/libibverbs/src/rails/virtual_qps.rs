@@ -79,9 +79,15 @@ impl MultiRail {
             inline: cap.inline,
             ..self.domain.config(params.init.qp_type)
         };
-        let mut builder = VirtualQp::builder(params.pd.failover()).config(config);
+        let pd = params.pd.clone().or_else(|| params.xrc.as_ref()?.pd());
+        // An XRC receive queue pair may be created before the first shared receive queue of its domain.
+        let failover = pd.as_ref().map_or(self.domain.failover(), |pd| pd.failover());
+        let mut builder = VirtualQp::builder(failover).config(config);
         if let Some(srq) = &params.srq {
             builder = builder.shared_receive_queue(srq.queue());
+        }
+        if let Some(xrc) = &params.xrc {
+            builder = builder.xrc_domain(xrc.queues());
         }
         let vqp = self.with_room(|| Ok(builder.clone().build()?))?;
         let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
@@ -151,7 +157,8 @@ impl MultiRail {
         lock(&self.qps).values().filter_map(Weak::upgrade).collect()
     }
 
-    fn qp(&self, qpn: Qpn) -> Option<Arc<MultiRailQp>> {
+    /// Returns the queue pair with a number, unless the program has destroyed it.
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<MultiRailQp>> {
         lock(&self.qps).get(&qpn).and_then(Weak::upgrade)
     }
 
@@ -164,6 +171,10 @@ impl MultiRail {
             let answer = match query.subject {
                 Subject::Connection(qpn) => {
                     let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from, &query.device));
+                    // Without its protection domain, the queue pair has no connection data yet. The peer asks again.
+                    if qp.as_ref().is_some_and(|qp| !matches!(qp.enter_pd_of_xrc_domain(), Ok(true))) {
+                        continue;
+                    }
                     let info = qp.as_ref().and_then(|qp| qp.local_info().ok());
                     if let (Some(qp), Some(info)) = (&qp, &info) {
                         if qp.has_ended() {
@@ -175,7 +186,7 @@ impl MultiRail {
                     }
                     info.map(|info| info.encode())
                 }
-                Subject::Region { qpn, key } => match self.qp(qpn) {
+                Subject::Region { qpn, .. } | Subject::SharedReceiveQueue { qpn, .. } => match self.qp(qpn) {
                     Some(qp) if !qp.accepts_peer(query.from, &query.device) => {
                         if qp.may_be_peer(&query.device) {
                             // The address may have changed, and this end learns it soon. The sender asks again.
@@ -183,7 +194,7 @@ impl MultiRail {
                         }
                         None
                     }
-                    qp => qp.and_then(|qp| qp.pd().region(key)).map(|region| region.encode()),
+                    qp => qp.and_then(|qp| qp.describe(query.subject)),
                 },
             };
             rendezvous.answer(&query, answer);

@@ -39,13 +39,12 @@ impl VirtualSrq {
     }
 
     /// Adds a queue pair that takes receives from the queue.
-    pub(super) fn attach<C: ReceiveConsumer + 'static>(&self, consumer: &Arc<C>) {
-        let consumer: Arc<dyn ReceiveConsumer> = Arc::clone(consumer) as Arc<dyn ReceiveConsumer>;
+    pub(super) fn attach(&self, consumer: Arc<dyn ReceiveConsumer>) {
         lock(&self.consumers).push(Arc::downgrade(&consumer));
     }
 
     /// Removes a queue pair that is being destroyed.
-    pub(super) fn detach<C: ReceiveConsumer>(&self, consumer: &C) {
+    pub(super) fn detach<C: ReceiveConsumer + ?Sized>(&self, consumer: &C) {
         lock(&self.consumers)
             .retain(|known| known.strong_count() > 0 && !ptr::addr_eq(known.as_ptr(), consumer));
     }

@@ -1,16 +1,19 @@
 //! The XRC domains of a process, and the files that they are associated with.
 //!
-//! A file associates the domains that several contexts of one process open. The domain is on the NIC of rail 0. Each process has NICs of its
-//! own, so a domain is never shared between processes.
+//! A file associates the domains that several contexts of one process open. The domain is on the NIC of rail 0, which assigns the numbers of its
+//! shared receive queues. On a device with several rails, the queues and queue pairs are those of a [`VirtualXrcDomain`]. Each process has NICs of
+//! its own, so a domain is never shared between processes.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Provider, Result, XrcdId};
 
+use super::virtual_xrc_domain::VirtualXrcDomain;
 use crate::common::errno::unless_dead;
 
 /// The device and the number of an inode.
@@ -28,6 +31,7 @@ struct OpenDomain {
     handles: usize,
     /// The file that the domain is associated with. It is kept open, so that its inode is not used again.
     file: Option<(Inode, File)>,
+    over_rails: Option<Arc<VirtualXrcDomain>>,
 }
 
 /// Whether a domain may exist, or has to exist (`O_CREAT` and `O_EXCL` of `ibv_open_xrcd(3)`).
@@ -49,16 +53,18 @@ pub(crate) enum OpenXrcdError {
 }
 
 impl XrcDomains {
-    /// Opens the domain that is associated with a file. If there is none, or no file is given, creates a domain.
+    /// Opens the domain that is associated with a file. If there is none, or no file is given, creates a domain, which is one over several
+    /// rails if `has_rails` is set.
     ///
     /// # Errors
     /// See [`OpenXrcdError`].
     pub(crate) fn open(
         &mut self,
         nic: &SoftNic,
+        has_rails: bool,
         file: Option<BorrowedFd<'_>>,
         flags: OpenFlags,
-    ) -> Result<XrcdId, OpenXrcdError> {
+    ) -> Result<(XrcdId, Option<Arc<VirtualXrcDomain>>), OpenXrcdError> {
         let file = match file {
             None => None,
             Some(fd) => {
@@ -73,10 +79,12 @@ impl XrcDomains {
                 if flags.exclusive {
                     return Err(OpenXrcdError::Exists);
                 }
+                let mut over_rails = None;
                 if let Some(domain) = self.open.get_mut(&id) {
                     domain.handles += 1;
+                    over_rails.clone_from(&domain.over_rails);
                 }
-                return Ok(id);
+                return Ok((id, over_rails));
             }
             if !flags.create {
                 return Err(OpenXrcdError::NoDomain);
@@ -86,8 +94,9 @@ impl XrcDomains {
         if let Some((inode, _)) = &file {
             self.by_inode.insert(*inode, id);
         }
-        self.open.insert(id, OpenDomain { handles: 1, file });
-        Ok(id)
+        let over_rails = has_rails.then(Arc::default);
+        self.open.insert(id, OpenDomain { handles: 1, file, over_rails: over_rails.clone() });
+        Ok((id, over_rails))
     }
 
     /// Closes a domain once. The last close destroys it.

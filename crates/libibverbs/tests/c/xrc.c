@@ -266,6 +266,67 @@ static void domains(void)
 	CHECK(ibv_close_xrcd(apart) == 0 && close(fd) == 0 && close(again) == 0);
 }
 
+/* The receive queue pair may be older than the first shared receive queue of its domain. Over several rails it enters RTR when there is one. */
+static void queue_pair_first(void)
+{
+	struct xrc x = { .xrcd = try_open(end.context, -1, O_CREAT) };
+	CHECK(x.xrcd && (x.data_cq = ibv_create_cq(end.context, DEPTH, NULL, end.channel, 0)));
+	x.sender = make_sender(), x.receiver = make_recv_qp(x.xrcd);
+	uint32_t number = x.receiver->qp_num;
+	if (atoi(getenv("MITRA_RAILS")) > 1) {
+		struct ibv_qp_attr rtr = {
+			.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .max_dest_rd_atomic = 1, .min_rnr_timer = 1, .dest_qp_num = x.sender->qp_num,
+			.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = end.gid, .hop_limit = 64 } },
+		};
+		ready(x.receiver);
+		FAILS(EOPNOTSUPP, ibv_modify_qp(x.receiver, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN
+			| IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	}
+	CHECK(x.srq = make_srq(x.xrcd, x.data_cq));
+	x.number = number_of(x.srq);
+	connect_ends(x.sender, x.receiver);
+	CHECK(x.receiver->qp_num == number);
+	post_receive(x.srq, 1);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = 7, .qp_type.xrc.remote_srqn = x.number };
+	CHECK(post_and_wait(&x, wr).status == IBV_WC_SUCCESS);
+	struct ibv_wc wc = next(x.data_cq);
+	CHECK(wc.wr_id == 1 && wc.opcode == IBV_WC_RECV && wc.wc_flags == IBV_WC_WITH_IMM && wc.imm_data == 7);
+	destroy_connection(x);
+}
+
+/* Two queues of a domain, each with a completion queue. A request is checked against the protection domain of the queue that it names; over several
+ * rails all queues have the same. */
+static void two_queues(void)
+{
+	struct xrc x = make_connection();
+	struct ibv_cq *cq = ibv_create_cq(end.context, DEPTH, NULL, NULL, 0);
+	struct ibv_srq *other;
+	CHECK(cq && (other = make_srq(x.xrcd, cq)));
+	post_receive(x.srq, 1), post_receive(other, 2);
+	uint32_t number = number_of(other);
+	CHECK(number != x.number);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .qp_type.xrc.remote_srqn = number };
+	CHECK(post_and_wait(&x, wr).status == IBV_WC_SUCCESS);
+	struct ibv_wc wc = next(cq);
+	CHECK(wc.wr_id == 2 && wc.qp_num == x.receiver->qp_num && is_empty(x.data_cq));
+	wr.qp_type.xrc.remote_srqn = x.number;
+	CHECK(post_and_wait(&x, wr).status == IBV_WC_SUCCESS && next(x.data_cq).wr_id == 1 && is_empty(cq));
+	struct ibv_pd *pd = ibv_alloc_pd(end.context), *first = end.pd;
+	CHECK(end.pd = pd);
+	struct ibv_srq *foreign = make_srq(x.xrcd, cq);
+	end.pd = first;
+	if (atoi(getenv("MITRA_RAILS")) > 1)
+		CHECK(!foreign && errno == EOPNOTSUPP);
+	else
+		CHECK(foreign && ibv_destroy_srq(foreign) == 0);
+	CHECK(ibv_dealloc_pd(pd) == 0);
+	/* The queue that is destroyed leaves the other one as it is. */
+	CHECK(ibv_destroy_srq(other) == 0 && ibv_destroy_cq(cq) == 0);
+	post_receive(x.srq, 3);
+	CHECK(post_and_wait(&x, wr).status == IBV_WC_SUCCESS && next(x.data_cq).wr_id == 3);
+	destroy_connection(x);
+}
+
 /* Calls that contradict the types. */
 static void refused(void)
 {
@@ -302,7 +363,7 @@ int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
 		{ "xrc_operations", operations }, { "xrc_wrong_number", wrong_number }, { "xrc_limit_event", limit_event }, { "xrc_domains", domains },
-		{ "xrc_refused", refused },
+		{ "xrc_refused", refused }, { "xrc_queue_pair_first", queue_pair_first }, { "xrc_two_queues", two_queues },
 	};
 	alarm(60);
 	CHECK(argc == 2);

@@ -106,10 +106,10 @@ impl MultiRailUd {
             bytes: vec![0; arrivals.slot_bytes() as usize],
         };
         let qp = Arc::new(MultiRailUd { params, qpn, arrivals, locked: Mutex::new(locked) });
-        qp.params.send_cq.attach(&qp);
-        qp.params.recv_cq.attach(&qp);
+        qp.params.send_cq.attach(qp.clone());
+        qp.params.recv_cq.attach(qp.clone());
         if let Some(srq) = &qp.params.srq {
-            srq.attach(&qp);
+            srq.attach(qp.clone());
         }
         Ok(qp)
     }

@@ -8,6 +8,7 @@ use mitra_verbs::{AsyncEvent, QpState, Wc, WcOpcode, WcStatus};
 use super::MultiRailQp;
 use super::locked_state::LockedState;
 use crate::rails::peer_closed::PeerClosed;
+use crate::rails::virtual_cq::VirtualCq;
 
 /// The maximum number of unresolved errors that a queue pair logs.
 const MAX_LOGGED_ERRORS: u32 = 8;
@@ -50,7 +51,7 @@ impl MultiRailQp {
             }
             _ => {}
         }
-        if self.params.send_cq.has_overflowed() || self.params.recv_cq.has_overflowed() {
+        if self.any_cq(VirtualCq::has_overflowed) {
             locked.fail();
         }
         self.post_deferred(locked);
@@ -114,8 +115,17 @@ impl MultiRailQp {
             if is_receive { locked.fail() } else { self.fail_sends(locked) }
         }
         let wc = with_message(self.wc(completion.wr_id, status, completion.opcode), completion);
-        let cq = if is_receive { &self.params.recv_cq } else { &self.params.send_cq };
-        cq.push(Wc { vendor_err, ..wc });
+        let wc = Wc { vendor_err, ..wc };
+        match completion.srq {
+            None if is_receive => self.params.recv_cq.push(wc),
+            None => self.params.send_cq.push(wc),
+            // A receive of a queue that was destroyed meanwhile completes nowhere, as on a NIC.
+            Some(number) => {
+                if let Some(cq) = self.params.xrc.as_ref().and_then(|xrc| xrc.cq(number)) {
+                    cq.push(wc);
+                }
+            }
+        }
     }
 
     /// Enters the state of a queue pair of a NIC after the first error of a send: ERR, or SQE if the queue pair is unreliable and its connection

@@ -1,5 +1,6 @@
 //! `ibv_modify_qp` and `ibv_query_qp` for a queue pair over several rails.
 
+use std::sync::Arc;
 use std::task::Poll;
 
 use mitra_failover::ConnectInfo;
@@ -99,6 +100,11 @@ impl MultiRailQp {
 
     /// Connects all rails to the peer for receiving (INIT to RTR). The access flags are those of `attr`, or those that were set before.
     fn connect(&self, gid: Gid, qpn: Qpn, attr: &QpAttr) -> Result<()> {
+        if !self.enter_pd_of_xrc_domain()? {
+            return Err(Error::Unsupported(
+                "an XRC receive queue pair in RTR before its XRC domain has a shared receive queue, on a device with several rails; create the queue first",
+            ));
+        }
         let min_rnr_timer = RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default());
         *lock(&self.peer) = Peer::Connecting(gid);
         {
@@ -143,6 +149,22 @@ impl MultiRailQp {
             }
         }
         Ok(())
+    }
+
+    /// Moves an XRC receive queue pair to the protection domain of its XRC domain's shared receive queues, which may be created later than the
+    /// queue pair. Returns false if there is none yet. The queue pair can then neither connect nor be connected to.
+    ///
+    /// # Errors
+    /// The errors of [`VirtualQp::replacement_in`](mitra_failover::VirtualQp::replacement_in).
+    pub(in crate::rails) fn enter_pd_of_xrc_domain(&self) -> Result<bool> {
+        let Some(xrc) = &self.params.xrc else { return Ok(true) };
+        let Some(pd) = xrc.pd() else { return Ok(false) };
+        let mut locked = lock(&self.locked);
+        if !Arc::ptr_eq(locked.vqp.domain(), pd.failover()) {
+            let replacement = locked.vqp.replacement_in(pd.failover())?;
+            self.domain.retire(std::mem::replace(&mut locked.vqp, replacement));
+        }
+        Ok(true)
     }
 
     fn query_connection(&self, gid: Gid, qpn: Qpn) -> Result<PeerConnection> {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use mitra_failover::{Completion, ConnectInfo, VirtualQp};
+use mitra_failover::{Completion, ConnectInfo, Service, VirtualQp};
 use mitra_verbs::{Access, QpAttr, QpState, Result, RnrTimer, SendWr};
 
 use super::pending_connection::PendingConnection;
@@ -24,7 +24,7 @@ pub(super) struct LockedState {
     pub(super) destroyed: bool,
     /// The attributes that the program has set.
     pub(super) attr: QpAttr,
-    /// The regions of the peer whose keys on all rails are known or queried.
+    /// The regions of the peer whose keys on all rails are known or queried, and the shared receive queues.
     pub(super) region_keys: RegionKeys,
     /// The posted sends that are deferred because the keys of a region of the peer are unknown, and all sends posted after them, in posting
     /// order.
@@ -53,6 +53,7 @@ pub(super) struct LockedState {
 impl LockedState {
     /// Creates the state of a queue pair in RESET.
     pub(super) fn new(vqp: VirtualQp) -> LockedState {
+        let names_queues = vqp.config().service == Service::XrcSend;
         LockedState {
             vqp,
             sender: None,
@@ -60,7 +61,7 @@ impl LockedState {
             pending: None,
             destroyed: false,
             attr: QpAttr::default(),
-            region_keys: RegionKeys::default(),
+            region_keys: RegionKeys::new(names_queues),
             deferred: VecDeque::new(),
             failing_since: None,
             scratch: Vec::new(),

@@ -1,4 +1,4 @@
-//! A queue pair of the program for a connection over several rails, reliable or unreliable. A virtual queue pair executes its requests.
+//! A queue pair of the program for a connection over several rails: RC, UC or XRC. A virtual queue pair executes its requests.
 //!
 //! - [`connect`] executes `ibv_modify_qp` and `ibv_query_qp`.
 //! - [`pending_connection`] connects later if the peer has yet to reset its queue pair.
@@ -24,18 +24,22 @@ use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, QpType, Qpn, Result, Wc,
 use self::locked_state::LockedState;
 use super::multi_rail_domain::MultiRailDomain;
 use super::protection_domain::MultiRailPd;
-use super::rendezvous::DeviceGid;
+use super::rendezvous::{DeviceGid, Subject};
 use super::virtual_cq::{CompletionSource, VirtualCq};
 use super::virtual_srq::{ReceiveConsumer, VirtualSrq};
+use super::virtual_xrc_domain::{VirtualXrcDomain, XrcReceiver};
 use crate::common::lock::lock;
 
 /// The parameters with which a queue pair is created.
 pub(crate) struct CreateParams {
     pub(crate) init: QpInitAttr,
-    pub(crate) pd: Arc<MultiRailPd>,
+    /// The protection domain. `None` for an XRC receive queue pair, which has that of its XRC domain.
+    pub(crate) pd: Option<Arc<MultiRailPd>>,
     pub(crate) send_cq: Arc<VirtualCq>,
     pub(crate) recv_cq: Arc<VirtualCq>,
     pub(crate) srq: Option<Arc<VirtualSrq>>,
+    /// The XRC domain of an XRC receive queue pair, whose completion queues have no completions.
+    pub(crate) xrc: Option<Arc<VirtualXrcDomain>>,
     /// Reports an asynchronous event to the program.
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
 }
@@ -68,7 +72,7 @@ impl Peer {
     }
 }
 
-/// A queue pair of type RC or UC over several rails.
+/// A queue pair of type RC, UC or XRC over several rails.
 pub(crate) struct MultiRailQp {
     domain: Arc<MultiRailDomain>,
     params: CreateParams,
@@ -96,10 +100,14 @@ impl MultiRailQp {
             peer: Mutex::default(),
             failovers: AtomicU64::new(0),
         });
-        qp.params.send_cq.attach(&qp);
-        qp.params.recv_cq.attach(&qp);
+        qp.params.send_cq.attach(qp.clone());
+        qp.params.recv_cq.attach(qp.clone());
         if let Some(srq) = &qp.params.srq {
-            srq.attach(&qp);
+            srq.attach(qp.clone());
+        }
+        if let Some(xrc) = &qp.params.xrc {
+            let receiver: Arc<dyn XrcReceiver> = qp.clone();
+            xrc.add_receiver(&receiver);
         }
         qp
     }
@@ -109,9 +117,30 @@ impl MultiRailQp {
         self.qpn
     }
 
-    /// Returns the queue pair's protection domain.
-    pub(super) fn pd(&self) -> &MultiRailPd {
-        &self.params.pd
+    /// Returns the queue pair's protection domain. An XRC receive queue pair has none until its XRC domain has a shared receive queue.
+    pub(super) fn pd(&self) -> Option<Arc<MultiRailPd>> {
+        match &self.params.xrc {
+            Some(xrc) => xrc.pd(),
+            None => self.params.pd.clone(),
+        }
+    }
+
+    /// Returns the answer to a peer's query about an object that its requests name. `None` if the queue pair has no such object.
+    pub(super) fn describe(&self, subject: Subject) -> Option<Vec<u8>> {
+        match subject {
+            Subject::Connection(_) => None,
+            Subject::Region { key, .. } => self.pd()?.region(key).map(|region| region.encode()),
+            Subject::SharedReceiveQueue { number, .. } => {
+                self.params.xrc.as_ref()?.cq(number).map(|_| Vec::new())
+            }
+        }
+    }
+
+    /// Returns whether one of the queue pair's completion queues is as `is_so` says.
+    fn any_cq(&self, is_so: fn(&VirtualCq) -> bool) -> bool {
+        is_so(&self.params.send_cq)
+            || is_so(&self.params.recv_cq)
+            || self.params.xrc.as_ref().is_some_and(|xrc| xrc.any_cq(is_so))
     }
 
     /// Returns whether the queue pair is of type UC.
@@ -197,7 +226,7 @@ impl MultiRailQp {
     /// Requests the next event of the NIC if a completion queue of the program is still armed. That is the case if the last event brought no
     /// completion that the program waits for.
     pub(super) fn rearm(&self) {
-        if self.params.send_cq.is_armed() || self.params.recv_cq.is_armed() {
+        if self.any_cq(VirtualCq::is_armed) {
             // Only a NIC that is failing refuses, and the virtual queue pair detects the failure.
             let _ = self.arm();
         }
@@ -225,6 +254,9 @@ impl MultiRailQp {
         self.params.recv_cq.detach(self);
         if let Some(srq) = &self.params.srq {
             srq.detach(self);
+        }
+        if let Some(xrc) = &self.params.xrc {
+            xrc.remove_receiver(self);
         }
     }
 
@@ -266,6 +298,8 @@ impl CompletionSource for MultiRailQp {
         MultiRailQp::arm(self)
     }
 }
+
+impl XrcReceiver for MultiRailQp {}
 
 impl ReceiveConsumer for MultiRailQp {
     fn on_receives_posted(&self) {

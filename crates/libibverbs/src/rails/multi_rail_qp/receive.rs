@@ -13,6 +13,11 @@ impl MultiRailQp {
     /// The index and the error of the first receive that is refused. The receives before it are posted.
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut locked = lock(&self.locked);
+        if self.params.init.qp_type.is_xrc() {
+            let error =
+                Error::Invalid("XRC queue pairs have no receive queue; post to an XRC shared receive queue");
+            return Err(PostError { index: 0, error });
+        }
         if self.params.srq.is_some() {
             let error = Error::Invalid("the queue pair has a shared receive queue: post receives there");
             return Err(PostError { index: 0, error });

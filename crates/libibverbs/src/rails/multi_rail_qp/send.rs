@@ -8,13 +8,16 @@
 use std::time::Instant;
 
 use mitra_failover::{CloseReason, RemoteRegion};
-use mitra_verbs::{Error, PostError, QpState, Qpn, Result, SendFlags, SendWr, WcStatus};
+use mitra_verbs::{
+    Data, Error, Key, PostError, QpState, QpType, Qpn, RemoteAddr, Result, SendFlags, SendOp, SendWr,
+    WcStatus,
+};
 
 use super::MultiRailQp;
 use super::locked_state::LockedState;
 use crate::common::lock::lock;
 use crate::rails::multi_rail_domain::random;
-use crate::rails::peer_region_keys::Lookup;
+use crate::rails::peer_region_keys::{Lookup, PeerObject};
 
 impl MultiRailQp {
     /// Posts requests in order, as `ibv_post_send(3)` does. Never blocks.
@@ -37,6 +40,11 @@ impl MultiRailQp {
     }
 
     fn post_all_or_none(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
+        if matches!(self.params.init.qp_type, QpType::XrcRecv(_)) && !wrs.is_empty() {
+            let error =
+                Error::Invalid("an XRC receive queue pair sends nothing; post to an XRC send queue pair");
+            return Err(PostError { index: 0, error });
+        }
         // A window that the sending virtual queue pair binds would grant nothing to requests that arrive at the receiving one.
         if locked.sender.is_some()
             && let Some(index) = wrs.iter().position(|wr| wr.op.is_local())
@@ -144,16 +152,14 @@ impl MultiRailQp {
         })
     }
 
-    /// Queries the peer for the region that a request names, unless the request names none or the region's keys are known or queried.
+    /// Queries the peer for the region and the shared receive queue that a request names, unless they are known or queried.
     fn request_region(&self, locked: &mut LockedState, wr: &SendWr) -> Result<()> {
-        if let Some(key) = wr.op.remote_key()
-            && !locked.region_keys.is_requested(key)
-        {
+        for object in locked.region_keys.unrequested(wr) {
             self.follow_peer(locked);
             let peer = lock(&self.peer).clone();
             // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
             let qpn = locked.attr.dest_qpn.unwrap_or(Qpn::new(0));
-            locked.region_keys.request(&self.domain.rendezvous, random()?, peer.gids(), qpn, key);
+            locked.region_keys.request(&self.domain.rendezvous, random()?, peer.gids(), qpn, object);
         }
         Ok(())
     }
@@ -207,21 +213,27 @@ impl MultiRailQp {
                     if self.is_unreliable() { WcStatus::LocalQpOperation } else { WcStatus::LocalLength };
                 return self.fail_front(locked, status);
             }
-            let Some(key) = locked.deferred.front().and_then(|wr| wr.op.remote_key()) else { return };
-            match locked.region_keys.lookup(key) {
+            let missing = locked.deferred.front().and_then(|wr| locked.region_keys.missing(wr));
+            let Some(object) = missing else { return };
+            match locked.region_keys.lookup(object) {
                 Lookup::Pending => return,
                 Lookup::Found(region) => {
                     if locked.sender().import(&region).is_err() {
                         return self.fail_front(locked, WcStatus::BadResponse);
                     }
-                    locked.region_keys.set_imported(key);
+                    locked.region_keys.set_imported(object);
                 }
+                Lookup::FoundQueue => locked.region_keys.set_imported(object),
                 Lookup::Failed(status) if !self.is_unreliable() => return self.fail_front(locked, status),
                 Lookup::NotFound | Lookup::Failed(_) => {
                     // The request is posted all the same, so that the peer's NIC refuses it (NAK: remote access error) and reports an
                     // event to the peer's program. A NIC drops such a request of UC.
+                    let key = match object {
+                        PeerObject::Region(key) => key,
+                        PeerObject::SharedReceiveQueue(_) => replace_by_refused_request(locked),
+                    };
                     let region = RemoteRegion::with_unknown_key(key, self.domain.nics().len());
-                    locked.region_keys.forget(key);
+                    locked.region_keys.forget(object);
                     if locked.sender().import(&region).and_then(|()| post_oldest(locked, 1)).is_err() {
                         return self.fail_front(locked, WcStatus::RemoteAccess);
                     }
@@ -311,6 +323,17 @@ impl MultiRailQp {
     fn complete_send(&self, wr: &SendWr, status: WcStatus) {
         self.params.send_cq.push(self.wc(wr.wr_id, status, wr.op.wc_opcode()));
     }
+}
+
+/// Replaces the oldest deferred request, which names a shared receive queue that the peer does not have, by a request that the peer's NIC refuses
+/// with the same error: a WRITE to the last byte of the address space, with the key that is returned. No region or window contains it.
+fn replace_by_refused_request(locked: &mut LockedState) -> Key {
+    let key = Key(u32::MAX);
+    if let Some(wr) = locked.deferred.front_mut() {
+        let to = RemoteAddr { addr: u64::MAX, rkey: key };
+        *wr = SendWr::new(wr.wr_id, SendOp::Write(to), Data::inline(&[0]));
+    }
+    key
 }
 
 /// Posts the oldest `n` deferred requests, and removes the posted requests from the deferred ones.

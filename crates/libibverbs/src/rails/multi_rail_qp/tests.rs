@@ -69,7 +69,15 @@ fn create_qp_with(
     };
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
     device
-        .create_qp(CreateParams { init, pd, send_cq, recv_cq, srq: None, on_event: Box::new(|_| {}) })
+        .create_qp(CreateParams {
+            init,
+            pd: Some(pd),
+            send_cq,
+            recv_cq,
+            srq: None,
+            xrc: None,
+            on_event: Box::new(|_| {}),
+        })
         .expect("the capacities are within the limits")
 }
 

@@ -1,6 +1,6 @@
 //! The encoding and decoding of the datagrams of a rendezvous.
 
-use mitra_verbs::{Gid, Key, Qpn};
+use mitra_verbs::{Gid, Key, Qpn, Srqn};
 
 use super::device_gid::DeviceGid;
 use super::reach_message::{self, Reach};
@@ -13,9 +13,12 @@ pub(in crate::rails) enum Subject {
     /// The keys of a memory region on all rails (an encoded [`mitra_failover::RemoteRegion`]). `key` is its rkey on rail 0. The region must be
     /// in the protection domain of the queue pair `qpn`.
     Region { qpn: Qpn, key: Key },
+    /// Whether there is a shared receive queue with this number in the XRC domain of the queue pair `qpn`. The answer that there is has no
+    /// content.
+    SharedReceiveQueue { qpn: Qpn, number: Srqn },
 }
 
-/// The answer to a query: the encoded data, or `None` if the answering end has no such queue pair or region.
+/// The answer to a query: the encoded data, or `None` if the answering end has no such object.
 pub(super) type Answer = Option<Vec<u8>>;
 
 /// The content of a datagram.
@@ -45,6 +48,7 @@ const WHO_HAS: u8 = 5;
 const OWNER: u8 = 6;
 const ENDED: u8 = 7;
 const REACH: u8 = 8;
+const QUERY_SHARED_RECEIVE_QUEUE: u8 = 9;
 
 /// Encodes a message as [`MAGIC`], the query's id (64 bits, little-endian), the kind of the message (8 bits), and the body. An answer has the
 /// id of its query, an owner's answer that of the question.
@@ -62,6 +66,12 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
             device.put(&mut out);
             out.extend_from_slice(&qpn.value().to_le_bytes());
             out.extend_from_slice(&key.0.to_le_bytes());
+        }
+        Message::Query(Subject::SharedReceiveQueue { qpn, number }, device) => {
+            out.push(QUERY_SHARED_RECEIVE_QUEUE);
+            device.put(&mut out);
+            out.extend_from_slice(&qpn.value().to_le_bytes());
+            out.extend_from_slice(&number.value().to_le_bytes());
         }
         Message::WhoHas(device) => {
             out.push(WHO_HAS);
@@ -105,6 +115,12 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
             let (qpn, key) = region.split_at_checked(4)?;
             Message::Query(Subject::Region { qpn: Qpn::new(word(qpn)?), key: Key(word(key)?) }, device)
         }
+        QUERY_SHARED_RECEIVE_QUEUE => {
+            let (device, queue) = DeviceGid::take(body)?;
+            let (qpn, number) = queue.split_at_checked(4)?;
+            let (qpn, number) = (Qpn::new(word(qpn)?), Srqn::new(word(number)?));
+            Message::Query(Subject::SharedReceiveQueue { qpn, number }, device)
+        }
         WHO_HAS => Message::WhoHas(Gid(body.try_into().ok()?)),
         OWNER => Message::Owner(Gid(body.try_into().ok()?)),
         ANSWER_NONE if body.is_empty() => Message::Answer(None),
@@ -127,6 +143,10 @@ mod tests {
         for message in [
             Message::Query(Subject::Connection(Qpn::new(0x12_3456)), DeviceGid::new(Gid([9; 16]))),
             Message::Query(Subject::Region { qpn: Qpn::new(0x65_4321), key: Key(0x1234_5678) }, device),
+            Message::Query(
+                Subject::SharedReceiveQueue { qpn: Qpn::new(0x65_4321), number: Srqn::new(0x12_3456) },
+                DeviceGid::new(Gid([8; 16])),
+            ),
             Message::Answer(None),
             Message::Answer(Some(vec![1, 2, 3])),
             Message::Ended(vec![4, 5]),

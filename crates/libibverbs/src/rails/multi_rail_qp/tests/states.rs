@@ -23,10 +23,11 @@ fn end_with_events() -> (End, Arc<Mutex<Vec<AsyncEvent>>>) {
     };
     let params = CreateParams {
         init,
-        pd: Arc::clone(&pd),
+        pd: Some(Arc::clone(&pd)),
         send_cq: Arc::clone(&cq),
         recv_cq: Arc::clone(&cq),
         srq: None,
+        xrc: None,
         on_event: Box::new(move |event| lock(&reported).push(event)),
     };
     let qp = device.create_qp(params).expect("the capacities are within the limits");

@@ -1,0 +1,136 @@
+//! An XRC domain over several rails: its shared receive queues, and the queue pairs that receive messages for them.
+
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::{Arc, Mutex, Weak};
+
+use mitra_failover::XrcDomain;
+use mitra_verbs::{Error, Result, Srqn};
+
+use super::protection_domain::MultiRailPd;
+use super::virtual_cq::{CompletionSource, VirtualCq};
+use super::virtual_srq::{ReceiveConsumer, VirtualSrq};
+use crate::common::lock::lock;
+
+/// A queue pair that receives messages for the shared receive queues of a domain.
+pub(super) trait XrcReceiver: CompletionSource + ReceiveConsumer {}
+
+/// An XRC domain over several rails.
+#[derive(Default)]
+pub(crate) struct VirtualXrcDomain {
+    queues: Arc<XrcDomain>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The protection domain of the shared receive queues and of the queue pairs. A NIC checks a request against the domain of the queue that the
+    /// request names. Over several rails this is the domain of the queue pair, so all queues have the same. `None` until there is a queue.
+    pd: Option<Arc<MultiRailPd>>,
+    srqs: HashMap<Srqn, XrcSrq>,
+    receivers: Vec<Weak<dyn XrcReceiver>>,
+}
+
+/// A shared receive queue, and the completion queue of its receives.
+struct XrcSrq {
+    srq: Arc<VirtualSrq>,
+    cq: Arc<VirtualCq>,
+}
+
+impl State {
+    fn receivers(&self) -> impl Iterator<Item = Arc<dyn XrcReceiver>> {
+        self.receivers.iter().filter_map(Weak::upgrade)
+    }
+
+    /// Forgets the protection domain if nothing is in it.
+    fn release_pd(&mut self) {
+        if self.srqs.is_empty() && self.receivers().next().is_none() {
+            self.pd = None;
+        }
+    }
+}
+
+impl VirtualXrcDomain {
+    /// Returns the queues by number, from which virtual queue pairs take receives.
+    pub(super) fn queues(&self) -> &Arc<XrcDomain> {
+        &self.queues
+    }
+
+    /// Returns the protection domain of the queues. `None` until there is a queue.
+    pub(super) fn pd(&self) -> Option<Arc<MultiRailPd>> {
+        lock(&self.state).pd.clone()
+    }
+
+    /// Adds a shared receive queue, which no other queue of the process has the number of. Its receives complete in `cq`.
+    ///
+    /// # Errors
+    /// `Unsupported` if the domain has queues in another protection domain.
+    pub(crate) fn add_srq(
+        &self,
+        number: Srqn,
+        pd: &Arc<MultiRailPd>,
+        srq: &Arc<VirtualSrq>,
+        cq: &Arc<VirtualCq>,
+    ) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.pd.as_ref().is_some_and(|known| !Arc::ptr_eq(known, pd)) {
+            return Err(Error::Unsupported(
+                "an XRC domain with shared receive queues in several protection domains, on a device with several rails; create them in one",
+            ));
+        }
+        self.queues.insert(number, srq.queue())?;
+        state.pd = Some(Arc::clone(pd));
+        for receiver in state.receivers() {
+            srq.attach(receiver.clone());
+            cq.attach(receiver);
+        }
+        state.srqs.insert(number, XrcSrq { srq: Arc::clone(srq), cq: Arc::clone(cq) });
+        Ok(())
+    }
+
+    /// Removes a shared receive queue that is being destroyed. Its completions stay, as on a NIC.
+    pub(crate) fn remove_srq(&self, number: Srqn) {
+        let mut state = lock(&self.state);
+        self.queues.remove(number);
+        let Some(removed) = state.srqs.remove(&number) else { return };
+        let is_cq_used = state.srqs.values().any(|other| Arc::ptr_eq(&other.cq, &removed.cq));
+        for receiver in state.receivers() {
+            removed.srq.detach(&*receiver);
+            if !is_cq_used {
+                removed.cq.remove_source(&*receiver);
+            }
+        }
+        state.release_pd();
+    }
+
+    /// Returns the completion queue of the shared receive queue with a number.
+    pub(super) fn cq(&self, number: Srqn) -> Option<Arc<VirtualCq>> {
+        lock(&self.state).srqs.get(&number).map(|srq| Arc::clone(&srq.cq))
+    }
+
+    /// Returns whether a completion queue of the receives is as `is_so` says.
+    pub(super) fn any_cq(&self, is_so: impl Fn(&VirtualCq) -> bool) -> bool {
+        lock(&self.state).srqs.values().any(|srq| is_so(&srq.cq))
+    }
+
+    /// Adds a queue pair that receives messages for all queues.
+    pub(super) fn add_receiver(&self, receiver: &Arc<dyn XrcReceiver>) {
+        let mut state = lock(&self.state);
+        for XrcSrq { srq, cq } in state.srqs.values() {
+            srq.attach(receiver.clone());
+            cq.attach(receiver.clone());
+        }
+        state.receivers.push(Arc::downgrade(receiver));
+    }
+
+    /// Removes a queue pair that is being destroyed. Its completions stay, as on a NIC.
+    pub(super) fn remove_receiver<R: XrcReceiver>(&self, receiver: &R) {
+        let mut state = lock(&self.state);
+        for XrcSrq { srq, cq } in state.srqs.values() {
+            srq.detach(receiver);
+            cq.remove_source(receiver);
+        }
+        state.receivers.retain(|known| known.strong_count() > 0 && !ptr::addr_eq(known.as_ptr(), receiver));
+        state.release_pd();
+    }
+}
