@@ -422,10 +422,9 @@ static SECTIONS: &[Section] = &[
         fails: &[],
     },
     Section {
-        title: "Two rails, of which one is down: UD",
-        about: "The link of the server's first rail goes down when the server opens the device. UD does not retransmit, so these programs would \
-                wait for a lost message forever; no rail fails while they run. (A UC connection begins on the first rail and loses what is sent \
-                before its ends have moved, so a ping-pong over UC may wait forever.)",
+        title: "Two rails, of which one is down: UC and UD",
+        about: "The link of the server's first rail goes down when the server opens the device. UC and UD do not retransmit, so these programs \
+                would wait for a lost message forever; no rail fails while they run.",
         under: &["--rails", "2"],
         fault: Some("rail0 down"),
         shape: Shape::Pair,
@@ -434,6 +433,8 @@ static SECTIONS: &[Section] = &[
             "ibv_ud_pingpong -g 0 -e -n 4000",
             "ib_send_lat -F -c UD -n 4000",
             "ib_send_bw -F -c UD -n 500 -s 1024",
+            "ibv_uc_pingpong -g 0 -c -n 4000",
+            "ib_send_lat -F -c UC -n 4000",
         ],
         fails: &[],
     },
@@ -447,6 +448,21 @@ static SECTIONS: &[Section] = &[
             "ib_send_bw -F -c UD -D 4 -s 1024",
             "ib_send_bw -F -c UC -D 4 -s 1024",
             "ib_write_bw -F -c UC -D 4 -s 1024",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "Two rails whose addresses change",
+        about: "Each rail of the server gets another address in turn. UC loses messages meanwhile, which a run of a given duration does not wait for.",
+        under: &["--rails", "2"],
+        fault: Some("rail0 address free at 1s; rail1 address free at 2s; rail0 address free at 3s"),
+        shape: Shape::Pair,
+        works: &[
+            "ib_write_bw -F -D 4",
+            "ib_read_bw -F -D 4",
+            "ib_send_bw -F -D 4",
+            "ib_atomic_bw -F -D 4 -A FETCH_AND_ADD",
+            "ib_send_bw -F -c UC -D 4 -s 1024",
         ],
         fails: &[],
     },
