@@ -28,8 +28,8 @@ pub trait FailoverQp: fmt::Debug {
     /// Drives the queue pair, and appends completions to `out`.
     fn poll(&mut self, out: &mut Vec<Completion>);
 
-    /// Appends completions to `out`, and runs no maintenance. A queue pair without such a call does nothing.
-    fn poll_completions(&mut self, out: &mut Vec<Completion>);
+    /// Appends completions to `out`, and runs no maintenance. A queue pair without such a call does nothing and returns false.
+    fn poll_completions(&mut self, out: &mut Vec<Completion>) -> bool;
 
     /// Returns whether the send queue has stopped at an operation that ended in an error.
     fn is_halted(&self) -> bool;
@@ -85,8 +85,9 @@ impl FailoverQp for VirtualQp {
         VirtualQp::poll(self, out);
     }
 
-    fn poll_completions(&mut self, out: &mut Vec<Completion>) {
+    fn poll_completions(&mut self, out: &mut Vec<Completion>) -> bool {
         VirtualQp::poll_completions(self, out);
+        true
     }
 
     fn is_halted(&self) -> bool {
@@ -155,7 +156,9 @@ impl FailoverQp for BackedQp {
         BackedQp::poll(self, out);
     }
 
-    fn poll_completions(&mut self, _out: &mut Vec<Completion>) {}
+    fn poll_completions(&mut self, _out: &mut Vec<Completion>) -> bool {
+        false
+    }
 
     fn is_halted(&self) -> bool {
         BackedQp::is_halted(self)
@@ -219,6 +222,8 @@ pub struct FailoverEndpoint<Q> {
     pub failures: Vec<Completion>,
     /// Whether [`Endpoint::poll`] takes completions and runs no maintenance ([`FailoverQp::poll_completions`]).
     pub takes_completions_only: bool,
+    /// Whether the last poll took no completions, so that completions of failed operations may be outstanding.
+    is_unpolled: bool,
     completions: Vec<Completion>,
 }
 
@@ -231,7 +236,13 @@ pub type BackedEndpoint = FailoverEndpoint<BackedQp>;
 impl<Q: FailoverQp> FailoverEndpoint<Q> {
     /// Creates an endpoint from a queue pair.
     pub fn new(qp: Q) -> FailoverEndpoint<Q> {
-        FailoverEndpoint { qp, failures: Vec::new(), takes_completions_only: false, completions: Vec::new() }
+        FailoverEndpoint {
+            qp,
+            failures: Vec::new(),
+            takes_completions_only: false,
+            is_unpolled: false,
+            completions: Vec::new(),
+        }
     }
 }
 
@@ -253,10 +264,10 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
 
     fn poll(&mut self, out: &mut Vec<EndpointCompletion>) {
         let mut completions = core::mem::take(&mut self.completions);
-        match self.takes_completions_only {
-            true => self.qp.poll_completions(&mut completions),
-            false => self.qp.poll(&mut completions),
-        };
+        self.is_unpolled = self.takes_completions_only && !self.qp.poll_completions(&mut completions);
+        if !self.takes_completions_only {
+            self.qp.poll(&mut completions);
+        }
         for c in completions.drain(..) {
             if !c.is_success() && c.wr_id & RECV_WR_FLAG == 0 {
                 self.failures.push(c);
@@ -273,7 +284,7 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
     }
 
     fn is_idle(&self) -> bool {
-        self.qp.outstanding() == 0
+        !self.is_unpolled && self.qp.outstanding() == 0
     }
 }
 
