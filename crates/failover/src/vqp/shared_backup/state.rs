@@ -28,7 +28,7 @@ const OPS_PER_LIST: usize = 16;
 
 /// The longest time after a move for which members make no queue pairs, so that the operations of all others complete first. The recovery of
 /// 10,000 members takes 80 to 110 ms.
-const OWN_QP_DELAY: Duration = Duration::from_millis(250);
+const OWN_QP_DELAY: Duration = Duration::from_millis(100);
 /// Of the polls of members that have work of their own, one in this many drives the backup.
 const POLLS_PER_DRIVE: u32 = 4;
 
