@@ -47,7 +47,10 @@ fn is_settled(world: &RailWorld) -> bool {
         return world.ends.iter().all(|e| e.is_crashed || e.closed.is_some());
     }
     let is_bound = world.ends.iter().all(|e| {
-        e.negotiation.may_post() && e.negotiation.is_move_confirmed() && !e.negotiation.is_stranded()
+        e.negotiation.may_post()
+            && e.negotiation.is_move_confirmed()
+            && !e.negotiation.is_stranded()
+            && !e.negotiation.awaits_peer_moved()
     });
     is_bound && a.moves == b.moves && world.is_rail_up(a.negotiation.active())
         || a.closed.is_some() && b.closed.is_some()

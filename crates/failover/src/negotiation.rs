@@ -276,6 +276,12 @@ impl RailNegotiation {
         self.is_active() && self.unconfirmed.is_none()
     }
 
+    /// Returns whether the peer's Resume of the last move, or its evidence for the next one, is still missing. Until it arrives, the length of a
+    /// WRITE with immediate may be unknown.
+    pub fn awaits_peer_moved(&self) -> bool {
+        self.awaits_peer_moved
+    }
+
     /// The time at which the driver must call [`RailNegotiation::handle_timeout`]. `None` if no timer is running.
     pub fn poll_timeout(&self) -> Option<Time> {
         [self.next_send, self.connect_deadline(), self.next_close_question()].into_iter().flatten().min()
@@ -406,19 +412,19 @@ impl RailNegotiation {
                 if failed_since.is_some_and(|since| now.saturating_since(since) >= self.peer_timeout) {
                     return self.close(self.no_rail_reason());
                 }
-                self.next_send = self.stranded_since.map(|_| now + self.retry_interval);
+                let awaits_peer = self.stranded_since.is_some() || self.awaits_peer_moved;
+                self.next_send = awaits_peer.then_some(now + self.retry_interval);
                 if self.is_stranded() && self.unconfirmed.is_none() {
                     return self.propose(now);
                 }
+                if !self.awaits_peer_moved {
+                    return;
+                }
                 // No other move can begin before the peer's Resume arrives. All links may be down for longer than the peer timeout, so this end
                 // never stops sending its own Resume, but lowers the rate after the peer timeout.
-                let Some(unconfirmed) = &self.unconfirmed else { return };
-                let pause = if unconfirmed.fast_retry_until > now {
-                    self.retry_interval
-                } else {
-                    self.peer_timeout / ATTEMPTS_PER_TIMEOUT
-                };
-                self.next_send = Some(now + pause);
+                if self.unconfirmed.as_ref().is_some_and(|unconfirmed| unconfirmed.fast_retry_until <= now) {
+                    self.next_send = Some(now + self.peer_timeout / ATTEMPTS_PER_TIMEOUT);
+                }
                 self.send_resume(false);
             }
             Phase::Closed => self.next_send = None,

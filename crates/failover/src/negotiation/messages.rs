@@ -56,7 +56,8 @@ impl RailNegotiation {
             // The proposer has not seen the higher ballot. This end never accepts the old one.
             return self.refuse(ballot);
         }
-        // The peer proposes only after its last move was confirmed, so it has this end's Resume.
+        // The peer proposes only after its last move was confirmed, so it has this end's Resume. Its own may have been lost: its evidence repeats what
+        // the Resume says, and an end that declines goes on asking for it.
         self.unconfirmed = None;
         if rail >= self.rail_count || self.local_unusable() & (1 << rail) != 0 {
             self.promised = ballot;
@@ -103,7 +104,7 @@ impl RailNegotiation {
     }
 
     fn on_resume(&mut self, now: Time, ballot: Ballot, has_peer_resume: bool, partial_imm_bytes: u32) {
-        if self.unconfirmed.as_ref().is_some_and(|unconfirmed| unconfirmed.ballot == ballot) {
+        if self.is_active() && self.awaits_peer_moved && self.current == ballot {
             self.unconfirmed = None;
             self.next_send = None;
             self.awaits_peer_moved = false;

@@ -93,7 +93,7 @@ impl RailNegotiation {
             && !m.is_fence_requested
         {
             self.phase = Phase::Active;
-            self.next_send = None;
+            self.next_send = self.awaits_peer_moved.then_some(now + self.retry_interval);
             self.actions.push(Action::Stay);
         }
         if self.is_active() && (self.down | self.qp_failed) & (1 << self.active) == 0 {

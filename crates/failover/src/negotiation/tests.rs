@@ -436,3 +436,20 @@ fn evidence_repeats_the_bytes_of_a_resume_that_may_be_lost() {
     });
     assert_eq!(sent.last(), Some(512));
 }
+
+#[test]
+fn end_that_declines_a_proposal_still_asks_for_the_resume_of_its_last_move() {
+    let (mut a, ballot) = moved_unconfirmed();
+    // The peer had this end's Resume, so it may propose, but its own Resume was lost. This end cannot use the rail, and the peer stays.
+    a.rail_failed(Time::ZERO, 2, RailFailure::LinkDown);
+    let next = ballot.next(Role::One).unwrap();
+    a.handle(Time::ZERO, Message { ballot: next, body: Body::Propose { rail: 2 } });
+    let refusal = a.poll_action();
+    assert!(matches!(&refusal, Some(Action::Send(Message { body: Body::Refuse { .. }, .. }))), "{refusal:?}");
+    a.handle_timeout(a.poll_timeout().expect("the Resume is sent again"));
+    let body = Body::Resume { has_peer_resume: false, partial_imm_bytes: 0 };
+    assert_eq!(a.poll_action(), Some(Action::Send(Message { ballot, body })));
+    let answer = Body::Resume { has_peer_resume: true, partial_imm_bytes: 7 };
+    a.handle(Time::ZERO, Message { ballot, body: answer });
+    assert_eq!(a.poll_action(), Some(Action::PeerMoved { partial_imm_bytes: 7 }));
+}

@@ -20,6 +20,7 @@ use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::{Cause, VirtualQp};
 
 mod messages;
+mod probes;
 
 /// The number of entries of the backup's send queue that operations leave to messages.
 const RESERVED_SENDS: usize = 16;
@@ -126,6 +127,8 @@ pub(super) struct State {
     is_message_refused: bool,
     /// The earliest time of the next probe.
     next_probe: Time,
+    /// The number of requests that have completed, and the time since which the oldest message waits. `None` if none is known to wait.
+    oldest_since: Option<(u64, Time)>,
     /// The epoch of the backup that the members know.
     epoch: u16,
     /// The number of members that have not left the queue pair of an earlier epoch yet.
@@ -153,6 +156,7 @@ impl State {
             messages_wait_for: None,
             is_message_refused: false,
             next_probe: Time::ZERO,
+            oldest_since: None,
             epoch: 0,
             leaving: 0,
             moved_at: Time::ZERO,
@@ -459,22 +463,6 @@ impl State {
                 _ => self.is_message_refused = true, // or the backup has closed
             },
             None => {}
-        }
-    }
-
-    /// Without heartbeats, sends an empty message from time to time while a member waits for its peer. If the peer's NIC is gone, retries show it.
-    fn probe(&mut self) {
-        let detector = self.backup.config().detector;
-        if detector.max_missed_heartbeats > 0 || !self.posted.is_empty() {
-            return;
-        }
-        let now = self.backup.datapath.now();
-        if now < self.next_probe {
-            return;
-        }
-        self.next_probe = now + detector.heartbeat_interval;
-        if self.entries().any(|entry| entry.core.awaits_peer()) {
-            self.send_empty_message();
         }
     }
 }

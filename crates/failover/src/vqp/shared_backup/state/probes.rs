@@ -1,0 +1,49 @@
+//! How an end without heartbeats notices that its peer is gone.
+
+use mitra_verbs::Time;
+
+use super::{Posted, State};
+use crate::close_reason::CloseReason;
+use crate::vqp::VirtualQp;
+
+impl State {
+    /// Without heartbeats, sends an empty message from time to time while a member waits for its peer. If the peer's NIC is gone, retries show it;
+    /// if its process is gone or has lost its NIC, no receive is left for a message in the end.
+    pub(super) fn probe(&mut self) {
+        let detector = self.backup.config().detector;
+        if detector.max_missed_heartbeats > 0 {
+            return;
+        }
+        let now = self.backup.datapath.now();
+        if !self.posted.is_empty() {
+            return self.close_without_receives(now);
+        }
+        if now < self.next_probe {
+            return;
+        }
+        self.next_probe = now + detector.heartbeat_interval;
+        if self.entries().any(|entry| entry.core.awaits_peer()) {
+            self.send_empty_message();
+        }
+    }
+
+    /// Closes the backup if no failover is in progress and its oldest request is a message that has waited for the peer timeout. Requests that the
+    /// peer's NIC does not answer end sooner, by their retries.
+    fn close_without_receives(&mut self, now: Time) {
+        let completed = self.posted_count - self.posted.len() as u64;
+        let is_message = matches!(self.posted.front(), Some(Posted::Message { .. }));
+        if !is_message || self.backup.recovery.is_failover_in_progress() {
+            self.oldest_since = None;
+            return;
+        }
+        let since = match self.oldest_since {
+            Some((count, since)) if count == completed => since,
+            _ => now,
+        };
+        self.oldest_since = Some((completed, since));
+        if now.saturating_since(since) >= self.backup.config().peer_timeout {
+            let VirtualQp { recovery, datapath, .. } = &mut self.backup;
+            recovery.close(datapath, CloseReason::PeerUnreachable);
+        }
+    }
+}
