@@ -277,7 +277,7 @@ fn unlock_is_not_executed_if_the_outcome_of_its_lock_is_unknown() {
 fn documentation_names_tests_that_exist() {
     let doc = include_str!("../../../docs/failover.md");
     let (_, section) = doc.split_once("## Hazards and their tests").expect("the section exists");
-    let (section, _) = section.split_once("\n## ").expect("other sections follow");
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
     let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
     assert!(rows.len() >= 15, "{} hazards", rows.len());
     for row in rows {

@@ -83,7 +83,8 @@ static void overflowed(void)
 	CHECK(small);
 	pair_of_uc();
 	struct ibv_qp *uc = make_typed(IBV_QPT_UC, small), *rc = make_typed(IBV_QPT_RC, small), *peer = make_qp(&end);
-	to_rtr(uc, one), to_rts(uc);
+	struct ibv_qp *uc_peer = make_typed(IBV_QPT_UC, end.cq);
+	to_rtr(uc, uc_peer), to_rtr(uc_peer, uc), to_rts(uc_peer), to_rts(uc);
 	initialize(peer, ALL);
 	connect_to(rc, connection_data_of(&end, peer)), connect_to(peer, connection_data_of(&end, rc));
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
@@ -92,7 +93,7 @@ static void overflowed(void)
 	next_event(IBV_EVENT_CQ_ERR, small);
 	in_error(uc), in_error(rc);
 	no_event(0);
-	CHECK(ibv_destroy_qp(uc) == 0 && ibv_destroy_qp(rc) == 0 && ibv_destroy_qp(peer) == 0 && ibv_destroy_cq(small) == 0);
+	CHECK(ibv_destroy_qp(uc) == 0 && ibv_destroy_qp(rc) == 0 && ibv_destroy_qp(peer) == 0 && ibv_destroy_qp(uc_peer) == 0 && ibv_destroy_cq(small) == 0);
 	unpair();
 }
 
