@@ -9,7 +9,7 @@ use crate::{FaultAction, NewAddress, RailState, RailStatus};
 /// Applies a fault to a NIC immediately.
 ///
 /// # Errors
-/// One line that names the address and the reason, if the NIC cannot have the address of [`FaultAction::Address`].
+/// The error of a NIC that cannot have the address of [`FaultAction::Address`]: the address and the reason, in one line.
 pub fn apply_fault(nic: &SoftNic, action: FaultAction) -> Result<(), String> {
     let faults = nic.faults();
     match action {

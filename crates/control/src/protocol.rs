@@ -16,7 +16,7 @@ pub trait ControlledDevice: Send + 'static {
     /// Applies a fault to a rail immediately. The server has checked that the device has this rail.
     ///
     /// # Errors
-    /// One line that says why the fault cannot be applied, and the way out.
+    /// The reason why the fault cannot be applied, and the way out, in one line.
     fn apply_fault(&mut self, rail: usize, action: FaultAction) -> Result<(), String>;
 
     /// Returns the current state of the device.

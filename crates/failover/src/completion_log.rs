@@ -69,7 +69,7 @@ impl CompletionLog {
     }
 }
 
-/// What an end says about the completion log when it connects.
+/// An end's offer of a completion log in its connection data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogTerms<'a> {
     pub(crate) is_kept: bool,

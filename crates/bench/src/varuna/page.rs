@@ -15,7 +15,7 @@ struct Page<'a> {
     claims: Vec<ClaimLine<'a>>,
     plots: Vec<Plot>,
     rows: Vec<[String; 7]>,
-    /// What makes the figures of this machine unreliable. It stands above them.
+    /// The warnings about the machine that make the figures unreliable. The page prints them above the figures.
     warnings: Vec<String>,
     notes: Vec<&'a String>,
     version: &'static str,

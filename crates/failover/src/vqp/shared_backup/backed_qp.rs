@@ -55,7 +55,7 @@ enum QpFailure {
 
 /// A reliable connection with one queue pair and a [`SharedBackup`].
 ///
-/// It keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. It has no windows. [`BackedQp::poll`] drives it and the backup.
+/// A `BackedQp` keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. Memory windows are refused. [`BackedQp::poll`] drives it and the backup.
 ///
 /// Dropping it closes it.
 pub struct BackedQp {
