@@ -122,7 +122,7 @@ scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flag
 
 scenarios! { DATAGRAM_CALLS (on_one_rail on_two_rails on_three_rails): many_datagrams unsignalled full_while_drained flushed established_once short_receives all_signalled refused }
 
-scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer shared_queue sends_to_itself group }
+scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer shared_queue sends_to_itself group group_without_rail_0 }
 
 mod uc_rails {
     use super::*;

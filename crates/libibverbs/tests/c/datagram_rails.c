@@ -235,8 +235,8 @@ static void sends_to_itself(void)
 	CHECK(ibv_destroy_ah(ah) == 0 && ibv_destroy_qp(qp) == 0);
 }
 
-/* Both processes are in a group. The first sends to it, and the second answers to the sender. */
-static void group(void)
+/* The second process is in a group. The first sends to it, and the second answers to the sender. */
+static void send_to_group(void (*of_sender)(uint32_t))
 {
 	struct ibv_wc wc;
 	struct ibv_grh header;
@@ -248,7 +248,7 @@ static void group(void)
 		CHECK(ibv_attach_mcast(qp, &gid, 0) == 0);
 	meet();
 	for (uint32_t round = 1; child && round <= ROUNDS; round++) {
-		link_down(round);
+		of_sender(round);
 		for (uint32_t attempt = 1, answered = 0; !answered; attempt++) {
 			CHECK(attempt < ATTEMPTS);
 			post_message(to_group, MULTICAST_QPN, (struct message){ round, attempt });
@@ -274,6 +274,10 @@ static void group(void)
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_ah(to_group) == 0 && ibv_destroy_ah(to_sender) == 0);
 }
 
+static void group(void) { send_to_group(link_down); }
+/* The first datagram of an unknown sender is on rail 1. The group has members on all rails of the receiver. */
+static void group_without_rail_0(void) { send_to_group(down_from_start); }
+
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
@@ -282,6 +286,7 @@ int main(int argc, char **argv)
 		{ "both_nics_die", both_nics_die }, { "down_at_answerer", down_at_answerer }, { "rails_fail_in_turn", rails_fail_in_turn },
 		{ "addresses_change_at_asker", addresses_change_at_asker }, { "addresses_change_at_answerer", addresses_change_at_answerer },
 		{ "shared_queue", shared_queue }, { "sends_to_itself", sends_to_itself }, { "group", group },
+		{ "group_without_rail_0", group_without_rail_0 },
 	};
 	mcast_gid(0); /* both ends use the same groups */
 	CHECK(argc == 2);

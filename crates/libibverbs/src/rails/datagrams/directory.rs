@@ -341,21 +341,28 @@ impl Directory {
         }
     }
 
-    /// Returns the rail on which one of this device's queue pairs sends to multicast groups.
-    pub(super) fn multicast_rail(&mut self, now: Duration, own: Qpn) -> usize {
+    /// Returns the rail on which one of this device's queue pairs sends to multicast groups, and whether an announcement of the queue pair is
+    /// due before the datagram.
+    pub(super) fn multicast_rail(&mut self, now: Duration, own: Qpn) -> (usize, bool) {
         let rail = (0..self.own.gids.len()).find(|rail| contains(self.own.up, *rail)).unwrap_or(0);
-        if rail > 0 && !self.announced.contains_key(&own) {
+        let is_new = rail > 0 && !self.announced.contains_key(&own);
+        if is_new {
             self.announced.insert(own, now);
             self.next_transmit = now;
         }
-        rail
+        (rail, is_new)
+    }
+
+    /// Returns whether an address on rail 0 is this device's or that of a known device.
+    pub(super) fn is_known(&self, gid: Gid) -> bool {
+        gid == self.own_gid() || self.by_address.contains_key(&(0, gid))
     }
 
     /// Returns the GID and the number by which programs know the sender of a datagram that has arrived on `rail`. Returns `None` if the sender
     /// is unknown, or if the datagram has arrived on another rail than that of its sender, as a copy of one to a multicast group may.
     pub(super) fn identify(&mut self, now: Duration, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
         if rail == 0 {
-            if gid == self.own_gid() || self.by_address.contains_key(&(0, gid)) {
+            if self.is_known(gid) {
                 return Some((gid, qpn));
             }
             let is_of_other =

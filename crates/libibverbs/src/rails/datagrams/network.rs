@@ -8,7 +8,7 @@ use mitra_failover::LocalNic;
 use mitra_verbs::{Gid, PortState, Qpn, Result};
 
 use super::address_handles::AddressHandles;
-use super::directory::{Directory, Move, Route};
+use super::directory::{Directory, Move, Route, is_multicast};
 use crate::common::lock::lock;
 use crate::rails::rendezvous::{QpNumbers, RailMask, Rendezvous};
 
@@ -134,14 +134,23 @@ impl DatagramNetwork {
         }
     }
 
-    /// Returns the rail for datagrams to multicast groups, as [`Directory::multicast_rail`] does.
+    /// Returns the rail for datagrams to multicast groups, as [`Directory::multicast_rail`] does. First sends the announcement of the queue
+    /// pair, if it is due, so that receivers know the sender of the datagram.
     pub(super) fn multicast_rail(&self, own: Qpn) -> usize {
-        lock(&self.directory).multicast_rail(self.now(), own)
+        let (rail, is_announcement_due) = lock(&self.directory).multicast_rail(self.now(), own);
+        if is_announcement_due {
+            self.exchange();
+        }
+        rail
     }
 
-    /// Returns the GID and the number by which programs know the sender of a datagram, as [`Directory::identify`] does. If the sender is
-    /// unknown, first handles the messages that have arrived, because they were sent before the datagram.
-    pub(super) fn identify(&self, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
+    /// Returns the GID and the number by which programs know the sender of a datagram to `to`, as [`Directory::identify`] does. If the sender
+    /// is unknown, first handles the messages that have arrived, because they were sent before the datagram.
+    pub(super) fn identify(&self, rail: usize, (gid, qpn): (Gid, Qpn), to: Gid) -> Option<(Gid, Qpn)> {
+        // A datagram to a group arrives on rail 0, too, when the sender uses another rail of the same network.
+        if rail == 0 && is_multicast(to) && !lock(&self.directory).is_known(gid) {
+            self.exchange();
+        }
         let known = lock(&self.directory).identify(self.now(), rail, gid, qpn);
         known.or_else(|| {
             self.exchange();

@@ -210,7 +210,9 @@ impl MultiRailUd {
     fn deliver(&self, locked: &mut LockedState, rail: usize, wc: &Wc, datagram: &mut [u8]) {
         let Some(header) = datagram.first_chunk_mut::<GRH_LEN>() else { return };
         let (from, to) = (Gid::from_grh(header), grh::destination(header));
-        let Some((source, src_qp)) = self.params.network.identify(rail, from, wc.src_qp) else { return };
+        let Some((source, src_qp)) = self.params.network.identify(rail, (from, wc.src_qp), to) else {
+            return;
+        };
         if rail > 0 {
             let destination = if is_multicast(to) { to } else { self.params.network.gid() };
             grh::replace_addresses(header, source, destination);

@@ -76,9 +76,9 @@ fn nothing_is_sent_while_nobody_sends() {
 #[test]
 fn sender_to_groups_is_announced_without_rail_0() {
     let mut world = World::new(2);
-    assert_eq!(world.ends[0].multicast_rail(world.now, QPN), 0);
+    assert_eq!(world.ends[0].multicast_rail(world.now, QPN), (0, false));
     world.set_up(0, 0b10);
-    assert_eq!(world.ends[0].multicast_rail(world.now, QPN), 1);
+    assert_eq!(world.ends[0].multicast_rail(world.now, QPN), (1, true), "it was unknown");
     world.run(2 * MS);
     assert_eq!(world.ends[1].identify(world.now, 1, gid(0, 1), number(QPN, 1)), Some((gid(0, 0), QPN)));
 }
