@@ -95,6 +95,11 @@ impl RemoteRegion {
         RemoteRegion { len: u64::MAX, rails: core::iter::repeat_n(everywhere, rails).collect() }
     }
 
+    /// Returns whether the region is the memory of a window, or one with an unknown key. No memory has this length.
+    pub(crate) fn is_window(&self) -> bool {
+        self.len == u64::MAX
+    }
+
     /// Returns the address of the byte at `offset`, as work requests name it.
     pub fn at(&self, offset: u64) -> RemoteAddr {
         self.on_rail(0, offset)

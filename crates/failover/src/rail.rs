@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, CqId, Error, Gid, Mtu, PortAttr, PostError, Provider, Psn, QpAttr, QpState, Qpn, RcConnection,
-    Result, SendWr, SqDrain, Time, UdDestination, Wc,
+    Access, CqId, Error, Gid, Mtu, PortAttr, Provider, Psn, QpAttr, QpState, Qpn, RcConnection, Result,
+    SqDrain, Time, UdDestination, Wc,
 };
 
 use crate::ballot::Ballot;
@@ -281,11 +281,6 @@ impl Rail {
     fn connection(&self, config: &Config) -> Option<RcConnection> {
         let (peer, path_mtu) = self.peer?;
         Some(self.data.connection(config, path_mtu, (peer.gid, peer.qpn, peer.psn)))
-    }
-
-    /// Posts sends to the data queue pair.
-    pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.data.post_send(wrs)
     }
 
     /// Appends up to `max` completions of the data queue pair to `out`, and returns their number.

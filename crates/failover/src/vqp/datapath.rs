@@ -251,7 +251,9 @@ impl Datapath {
     /// Keeps the windows of the rails in step, and completes the local operation that all NICs have executed. Returns the first failure of a
     /// rail.
     pub(super) fn drive_windows(&mut self, active: usize) -> Option<SyncFailure> {
-        let (executed, failure) = self.windows.drive([active, self.recv.rail()], &self.rails, &self.domain);
+        let (polled, rails) = ([active, self.recv.rail()], &self.rails);
+        let (executed, failure) =
+            self.windows.drive(polled, |rail| Some(rails.get(rail).data()), &self.domain);
         if let Some(seq) = executed {
             self.send.complete_local(seq);
         }

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use mitra_verbs::{Data, Error, Key, Result, SendOp, SendWr, Wc, WcStatus, WindowType};
 
+use crate::data_qp::DataQp;
 use crate::domain::{Domain, WindowOwner};
 use crate::vqp::Cause;
 use crate::vqp::local_qp::LocalQp;
-use crate::vqp::rail_set::RailSet;
 use crate::vqp::wr_id_flags;
 
 /// The maximum number of operations posted on one queue pair. A data queue pair has this many spare slots.
@@ -119,6 +119,13 @@ impl WindowSync {
         WindowSync { owner, rails, local_qps, executed: None, is_busy: false, is_awaited: false, scratch }
     }
 
+    /// Creates the state of a queue pair with a shared backup, which has one data queue pair at a time and maybe none yet.
+    pub(super) fn without_rails(domain: &Arc<Domain>) -> WindowSync {
+        let mut windows = WindowSync::new(domain);
+        windows.rails.iter_mut().for_each(Backlog::cut_off);
+        windows
+    }
+
     /// Prepares for a bind or local invalidation that is about to be posted. The first bind of a type 1 window creates the queue pairs for it.
     ///
     /// # Errors
@@ -208,32 +215,33 @@ impl WindowSync {
         self.rails[rail] = Backlog { ops, ..Backlog::default() };
     }
 
-    /// Posts what is outstanding, and polls all rails but `polled`, on which other requests may be outstanding. Returns the sequence number of a local operation that all NICs have
-    /// executed, and the first failure. Does nothing if nothing is outstanding.
-    pub(super) fn drive(
+    /// Posts what is outstanding, and polls all rails but `polled`, on which other requests may be outstanding. `data_qp` returns the data queue pair of a
+    /// rail on which operations are outstanding. Returns the sequence number of a local operation that all NICs have executed, and the first failure.
+    /// Does nothing if nothing is outstanding.
+    pub(super) fn drive<'a>(
         &mut self,
         polled: [usize; 2],
-        rails: &RailSet,
+        data_qp: impl Fn(usize) -> Option<&'a DataQp>,
         domain: &Domain,
     ) -> (Option<u64>, Option<SyncFailure>) {
         let mut failure = None;
         for (i, backlog) in self.rails.iter_mut().enumerate().filter(|(_, backlog)| !backlog.is_empty()) {
-            let rail = rails.get(i);
-            let posted = backlog.post(i, domain, |wr| rail.post_send(&[wr]).map_err(|refused| refused.error));
+            let Some(qp) = data_qp(i) else { continue };
+            let posted = backlog.post(i, domain, |wr| qp.post_send(&[wr]).map_err(|refused| refused.error));
             let mut failed = posted.err().map(|error| match error {
                 Error::DeviceFatal => Cause::Device,
                 _ => Cause::Completion(WcStatus::Flushed),
             });
             if !polled.contains(&i) && backlog.posted > 0 {
                 self.scratch.clear();
-                let _ = rail.poll_cq(MAX_POSTED as usize, &mut self.scratch); // a dead NIC is found below
+                let _ = qp.poll_cq(MAX_POSTED as usize, &mut self.scratch); // a dead NIC is found below
                 failed = failed.or(backlog.on_completions(&self.scratch).map(Cause::Completion));
             }
-            if failed.is_none() && !backlog.is_empty() && !rails.nic_answers(i) {
+            if failed.is_none() && !backlog.is_empty() && !nic_answers(domain, i) {
                 failed = Some(Cause::Device);
             }
             if let Some(cause) = failed {
-                failure = failure.or(Some(fence_rail(i, cause, backlog, rails)));
+                failure = failure.or(Some(fence_rail(i, cause, backlog, domain)));
             }
         }
         for (i, (qp, backlog)) in self.local_qps.iter_mut().enumerate().filter(|(_, (_, b))| !b.is_empty()) {
@@ -243,8 +251,8 @@ impl WindowSync {
             let _ = qp.poll_cq(MAX_POSTED as usize, &mut self.scratch); // a dead NIC is found below
             if backlog.on_completions(&self.scratch).is_some() {
                 backlog.cut_off(); // the application has removed what the bind names
-            } else if posted.is_err() || !backlog.is_empty() && !rails.nic_answers(i) {
-                failure = failure.or(Some(fence_rail(i, Cause::Device, backlog, rails)));
+            } else if posted.is_err() || !backlog.is_empty() && !nic_answers(domain, i) {
+                failure = failure.or(Some(fence_rail(i, Cause::Device, backlog, domain)));
             }
         }
         if failure == Some(SyncFailure::Unfenced) {
@@ -278,12 +286,17 @@ impl WindowSync {
 
 /// Makes sure that a rail which has failed to execute an operation grants nothing: resets its NIC if it does not answer, because it may
 /// only be hung.
-fn fence_rail(rail: usize, cause: Cause, backlog: &mut Backlog, rails: &RailSet) -> SyncFailure {
-    if cause == Cause::Device && rails.get(rail).provider().reset().is_err() {
+fn fence_rail(rail: usize, cause: Cause, backlog: &mut Backlog, domain: &Domain) -> SyncFailure {
+    if cause == Cause::Device && domain.nics()[rail].provider.reset().is_err() {
         return SyncFailure::Unfenced;
     }
     backlog.cut_off();
     SyncFailure::Rail { rail, cause }
+}
+
+/// Returns whether the NIC of a rail answers a query.
+fn nic_answers(domain: &Domain, rail: usize) -> bool {
+    domain.nics()[rail].provider.query_port().is_ok()
 }
 
 fn destroy_all(qps: &[(Option<LocalQp>, Backlog)]) -> Result<()> {

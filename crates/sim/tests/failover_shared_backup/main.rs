@@ -11,6 +11,7 @@ mod run;
 mod shared_atomics;
 mod shared_receives;
 mod storms;
+mod windows;
 
 use core::time::Duration;
 use std::sync::Arc;

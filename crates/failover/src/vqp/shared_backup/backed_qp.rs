@@ -26,6 +26,7 @@ use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::{PostFailure, SendQueue};
 use crate::vqp::shared_receives::{ReceiveSource, SharedReceives};
 use crate::vqp::termination::Termination;
+use crate::vqp::window_sync::WindowSync;
 use crate::vqp::{Cause, with_slots};
 
 mod closing;
@@ -33,6 +34,7 @@ mod completions;
 mod durability;
 mod receives;
 mod recovery;
+mod windows;
 
 const NO_LOG: Error = Error::Invalid(
     "a queue pair with a completion log needs a shared backup with one: build the backup with completion_log",
@@ -51,11 +53,13 @@ enum QpFailure {
     Refused,
     /// The queue pair failed although all requests are valid.
     Failed(Cause),
+    /// A NIC answers neither requests nor the reset, and may still grant access by a key that is invalid on the others.
+    Unfenced,
 }
 
 /// A reliable connection with one queue pair and a [`SharedBackup`].
 ///
-/// A `BackedQp` keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. Memory windows are refused. [`BackedQp::poll`] drives it and the backup.
+/// A `BackedQp` keeps the promises of a [`VirtualQp`](crate::VirtualQp) with the policy exact. [`BackedQp::poll`] drives it and the backup.
 ///
 /// Dropping it closes it.
 pub struct BackedQp {
@@ -80,6 +84,8 @@ pub struct BackedQp {
     shared: Option<SharedReceives>,
     /// The completion log in this end's memory, into which the peer writes entries for its own operations.
     log: Option<CompletionLog>,
+    /// The memory windows, from the first bind or local invalidation on.
+    windows: Option<Box<WindowSync>>,
     /// What the peer was told last about its operations, with the epoch of the own queue pair. See [`Config::durable`].
     told: Option<(u16, Placed)>,
     /// The peer's regions for which a grant was asked.
@@ -153,6 +159,7 @@ impl BackedQp {
             recv: ReceiveQueue::new(max_message, Service::Reliable),
             shared: shared.map(|queue| SharedReceives::new(ReceiveSource::Queue(Arc::clone(queue)))),
             log,
+            windows: None,
             told: None,
             asked: Vec::new(),
             grants: Vec::new(),
@@ -212,7 +219,7 @@ impl BackedQp {
     }
 
     /// Makes the peer's region known, so that sends may name it, and asks the peer for access to it on the backup. The peer grants access to at most 256 regions at once. Sends that
-    /// name another one wait, after a failover, until the queue pair has a rail.
+    /// name another one, or a window ([`VirtualMw::remote`](crate::VirtualMw::remote)), wait, after a failover, until the queue pair has a rail.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the queue pair is not connected, or if the region is registered for another number of rails.
@@ -224,6 +231,10 @@ impl BackedQp {
             return Err(Error::Invalid("the region is registered for another number of rails"));
         }
         self.send.import(region.clone());
+        if region.is_window() {
+            self.grants.retain(|old| old.grant.rkey != region.at(0).rkey); // of memory that had the key before
+            return Ok(());
+        }
         self.asked.push(region.clone());
         self.backup.lock().ask_grant(self.id, region.at(0).rkey);
         Ok(())
@@ -233,11 +244,11 @@ impl BackedQp {
     /// memory that the peer has granted goes over the backup, and other sends wait.
     ///
     /// # Errors
-    /// As [`VirtualQp::post_send`](crate::VirtualQp::post_send); [`Error::Unsupported`] for binds and invalidations of windows.
+    /// As [`VirtualQp::post_send`](crate::VirtualQp::post_send).
     pub fn post_send(&mut self, wr: SendWr) -> Result<u64> {
         self.check_open()?;
-        if wr.op.is_local() || matches!(wr.op, SendOp::SendWithInvalidate(_)) {
-            return Err(Error::Unsupported("memory windows on a queue pair with a shared backup"));
+        if wr.op.is_local() {
+            self.prepare_window_op(&wr.op)?;
         }
         self.send.check_push(&wr, &self.config, Qpn::new(self.id.slot))?;
         let seq = self.send.push(wr, self.config.write_policy);
@@ -394,6 +405,8 @@ impl Drop for BackedQp {
     /// backup, stops that, so that no NIC accesses their memory later; the backup then moves, or replaces its queue pair.
     fn drop(&mut self) {
         self.close();
+        self.release_windows();
+        let _ = self.windows.as_ref().map(|windows| windows.destroy()); // best effort: nothing is bound on these queue pairs
         let mut state = self.backup.lock();
         if self.on_backup > 0 {
             state.stop_operations(self.id); // the application may use the memory of the operations in flight again

@@ -31,7 +31,7 @@ pub enum Step {
         /// The rail.
         rail: u8,
     },
-    /// Connect the queue pair to the peer's, post the receives, and call [`Member::connected`].
+    /// Connect the queue pair to the peer's, post the receives, bind the windows, and call [`Member::connected`].
     Connect(OfferedQp),
     /// Call [`Member::switched`] when no operation is in flight on the backup.
     Switch,

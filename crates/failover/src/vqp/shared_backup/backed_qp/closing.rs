@@ -31,6 +31,9 @@ impl BackedQp {
             self.domain.unbind_at_home(self.owner, own.rail as u8); // else it stays bound, and the home stays there
         }
         self.uses_own = false;
+        if let Some(rail) = self.own.as_ref().map(|own| own.rail) {
+            self.cut_off_windows(rail);
+        }
         let evidence = self.final_evidence();
         state.with_core(self.id, |core| core.closed(evidence));
     }
@@ -68,6 +71,7 @@ impl BackedQp {
             wcs.drain(..).for_each(|wc| self.on_completion(&wc));
         }
         (self.own, self.failure) = (None, None);
+        self.release_windows();
         self.send.abandon(UnresolvedError::Undecided(reason), &mut self.ready);
         self.recv.release_held(None, &mut self.ready);
         self.recv.flush(&mut self.ready);

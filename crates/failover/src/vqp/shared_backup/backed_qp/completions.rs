@@ -14,6 +14,7 @@ impl BackedQp {
     /// Handles the completions of the own queue pair: one batch, or all while it is fenced, because the peer waits for the fence.
     pub(super) fn poll_own(&mut self) {
         while self.poll_batch() && self.own.as_ref().is_some_and(|own| own.fence.is_draining()) {}
+        self.drive_windows();
         if self.failure.is_some() {
             let backup = Arc::clone(&self.backup);
             self.handle_failure(&mut backup.lock());
@@ -42,11 +43,19 @@ impl BackedQp {
     pub(super) fn on_completion(&mut self, wc: &Wc) {
         let is_recv = wc.wr_id & wr_id_flags::RECV != 0;
         let Some(own) = &mut self.own else { return };
+        let rail = own.rail;
         match wc.status {
             _ if wc.wr_id & wr_id_flags::MARKER != 0 => own.fence.on_marker(is_recv),
+            WcStatus::Success if is_recv && wc.invalidated.is_some() => {
+                let wc = self.translate_invalidated(rail, wc);
+                self.recv.on_success(&wc, &mut self.ready);
+            }
             WcStatus::Success if is_recv => self.recv.on_success(wc, &mut self.ready),
+            _ if !is_recv && wc.wr_id & wr_id_flags::WINDOW != 0 => self.on_rebound(rail, wc),
             WcStatus::Success => {
-                self.send.on_success(wc.wr_id, wc.byte_len);
+                if let Some(op) = self.send.on_success(wc.wr_id, wc.byte_len) {
+                    self.on_window_op(wc.wr_id, op, rail);
+                }
             }
             status if is_recv && status != WcStatus::Flushed => {
                 self.recv.on_error(wc, &mut self.ready);
@@ -59,9 +68,12 @@ impl BackedQp {
     /// Handles a failed send or a flushed receive.
     fn on_flush_or_error(&mut self, wc: &Wc, status: WcStatus) {
         let Some(own) = &self.own else { return };
-        // The other errors result from the fence and the closing.
-        let is_decided =
-            !matches!(status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
+        // The other errors result from the fence and the closing. But a NIC refuses an invalidation with a status of these.
+        let is_refused_locally = status == WcStatus::LocalQpOperation
+            && own.fence.is_idle()
+            && self.send.ledger().is_local(wc.wr_id);
+        let is_decided = is_refused_locally
+            || !matches!(status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
         if is_decided {
             let reason = self.termination.reason().unwrap_or(CloseReason::RequestError);
             self.send.on_request_error(wc.wr_id, status, UnresolvedError::Undecided(reason));
@@ -81,6 +93,7 @@ impl BackedQp {
     fn handle_failure(&mut self, state: &mut State) {
         match self.failure.take() {
             Some(QpFailure::Refused) => self.close_locked(state, CloseReason::RequestError),
+            Some(QpFailure::Unfenced) => self.close_locked(state, CloseReason::Unfenced),
             Some(QpFailure::Failed(cause)) => {
                 if let Some(own) = self.own.as_mut().filter(|own| own.fence.is_idle())
                     && !core::mem::replace(&mut own.is_failure_reported, true)

@@ -51,12 +51,12 @@ impl BackedQp {
     /// Moves the completions for the application to `out`, and posts the slots of messages that have taken a shared receive. Closes the queue pair if a
     /// message could not be copied to its receive. Returns the number of completions.
     pub(super) fn deliver(&mut self, out: &mut Vec<Completion>) -> usize {
-        let before = out.len();
+        let (before, n) = (out.len(), self.deliverable());
         let Some(shared) = &mut self.shared else {
-            out.extend(self.ready.drain(..));
+            out.extend(self.ready.drain(..n));
             return out.len() - before;
         };
-        shared.deliver(self.ready.drain(..), &mut self.recv, out);
+        shared.deliver(self.ready.drain(..n), &mut self.recv, out);
         if out.len() > before && !self.termination.is_closed() {
             match has_failed(&out[before..]) {
                 true => self.close_with(CloseReason::RequestError),

@@ -97,6 +97,9 @@ impl BackedQp {
         match step {
             Step::Fence => {
                 self.uses_own = false;
+                if let Some(rail) = self.own.as_ref().map(|own| own.rail) {
+                    self.cut_off_windows(rail);
+                }
                 let now = self.now();
                 let mut fenced = self.drive_fence(now);
                 if fenced == Fenced::Pending {
@@ -113,7 +116,7 @@ impl BackedQp {
             Step::Create { epoch, rail } => return self.create(state, epoch, rail),
             Step::Connect(offer) => return self.connect_own(state, offer),
             Step::Switch => {
-                if self.on_backup > 0 {
+                if self.on_backup > 0 || !self.windows_are_settled() {
                     return false;
                 }
                 self.send.take_completions(&mut self.ready);
@@ -212,15 +215,22 @@ impl BackedQp {
         let (Some(own), Some((gid, mtu, _))) = (&mut self.own, state.peer_nic(peer.rail)) else {
             return false;
         };
-        let (rail, qpn) = (own.rail as u8, own.qp().qpn());
-        let connect = || own.connect(&self.config, peer, (gid, mtu));
-        if self.domain.connect_at_home(self.owner, rail, qpn, connect).is_err() {
-            return false; // the NIC has failed or the home has moved, which the backup notices
+        let (rail, offer) = (own.rail, own.offer());
+        if !own.is_connected {
+            let connect = || own.connect(&self.config, peer, (gid, mtu));
+            if self.domain.connect_at_home(self.owner, rail as u8, offer.qpn, connect).is_err() {
+                return false; // the NIC has failed or the home has moved, which the backup notices
+            }
+            self.recv.switch_rail(rail);
+            self.post_receives();
+            self.rebind(rail);
+            self.drive_windows();
         }
-        let offer = own.offer();
-        self.recv.switch_rail(own.rail);
-        self.post_receives();
-        state.with_core(self.id, |core| core.connected(offer.qpn, offer.psn));
-        true
+        // The peer may post as soon as it knows that the queue pair is connected.
+        let is_ready = self.is_rebound(rail);
+        if is_ready {
+            state.with_core(self.id, |core| core.connected(offer.qpn, offer.psn));
+        }
+        is_ready
     }
 }
