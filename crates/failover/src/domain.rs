@@ -1,11 +1,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mitra_verbs::{Access, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdId, Provider, Result, Sge};
+use mitra_verbs::{
+    Access, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdId, Provider, Result, SendWr, Sge,
+};
 use smallvec::SmallVec;
 
 use crate::activity::{Activity, Counters};
+use crate::config::Config;
 use crate::data_qp;
+use crate::key_translation;
 use crate::memory_region::VirtualMr;
 use crate::negotiation::MAX_RAILS;
 use crate::telemetry::Telemetry;
@@ -184,6 +188,14 @@ impl Domain {
     /// The NICs, in the order of rails.
     pub fn nics(&self) -> &[LocalNic] {
         &self.nics
+    }
+
+    /// Checks the shape of a send for a queue pair with the limits of `config`: everything that can be checked before the queue pair is connected.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the request is malformed; [`Error::Limit`] if it exceeds a limit.
+    pub fn check_send(&self, wr: &SendWr, config: &Config) -> Result<()> {
+        key_translation::check_shape(wr, config, self.limits().message_bytes.into())
     }
 
     /// Returns the limits of a virtual queue pair. The limits on work requests, scatter/gather entries, inline data and messages are the

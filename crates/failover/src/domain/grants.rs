@@ -4,17 +4,26 @@
 //! responder checks: when it closes, they are revoked, and its late requests are refused.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use mitra_verbs::{Access, Error, Key, Mr, MrId, Result};
+use mitra_verbs::{Access, Buffer, Error, Key, Mr, MrId, Result};
 use smallvec::SmallVec;
 
 use super::{Domain, LocalNic, lock};
 use crate::home_rail::MemberId;
 use crate::memory_region::{RemoteRegion, VirtualMr};
 
-/// The registrations of memory for single queue pairs: by queue pair and primary rkey of the memory, the registration on each NIC.
-pub(super) type Grants = Mutex<BTreeMap<(MemberId, Key), SmallVec<[Option<MrId>; 2]>>>;
+/// The registrations of memory for single queue pairs, by queue pair and primary rkey of the memory.
+pub(super) type Grants = Mutex<BTreeMap<(MemberId, Key), Grant>>;
+
+/// A registration of memory for one queue pair.
+#[derive(Debug)]
+pub(super) struct Grant {
+    /// The registration on each NIC.
+    ids: SmallVec<[Option<MrId>; 2]>,
+    /// The rights.
+    rights: Access,
+}
 
 impl Domain {
     /// Registers the memory with the primary rkey `rkey` again, for one queue pair, with its rights as far as they are in `access`. Returns the
@@ -49,7 +58,7 @@ impl Domain {
         }
         let ids = rails.iter().map(|mr| mr.map(|mr| mr.id)).collect();
         let region = VirtualMr::new(rails)?.remote();
-        grants.insert((owner, rkey), ids);
+        grants.insert((owner, rkey), Grant { ids, rights: granted });
         Some((region, granted))
     }
 
@@ -66,7 +75,54 @@ impl Domain {
         let of_owner = (owner, Key(0))..=(owner, Key(u32::MAX));
         let mut grants = lock(&self.grants);
         let keys: Vec<_> = grants.range(of_owner).map(|(key, _)| *key).collect();
-        let revoked = keys.iter().filter_map(|key| grants.remove(key)).collect();
+        let revoked = keys.iter().filter_map(|key| grants.remove(key)).map(|grant| grant.ids).collect();
+        revoke(&self.nics, revoked)
+    }
+
+    /// Takes the rights that are not in `access` from all grants of a queue pair. After `Ok`, no NIC accepts requests that need them.
+    ///
+    /// # Errors
+    /// As [`Domain::revoke_grants_of`].
+    pub(crate) fn limit_grants_of(&self, owner: MemberId, access: Access) -> Result<()> {
+        let mut grants = lock(&self.grants);
+        let table = lock(&self.memory);
+        self.replace_grants(&mut grants, access, |(of, rkey)| {
+            let found = || table.iter().find(|r| r.mr.primary().rkey == rkey);
+            if of == owner { found().map(|r| &r.memory) } else { None }
+        })
+    }
+
+    /// Moves all grants of the memory with this primary rkey to the memory that replaces it, without the rights that are not in `access`.
+    ///
+    /// # Errors
+    /// As [`Domain::revoke_grants_of`].
+    pub(super) fn reregister_grants(&self, rkey: Key, memory: &Arc<Buffer>, access: Access) -> Result<()> {
+        self.replace_grants(&mut lock(&self.grants), access, |(_, of)| (of == rkey).then_some(memory))
+    }
+
+    /// Registers the memory that `memory` returns for a grant, which keeps its keys, and takes the rights that are not in `access` from it. Grants without a right left end.
+    fn replace_grants<'a>(
+        &self,
+        grants: &mut BTreeMap<(MemberId, Key), Grant>,
+        access: Access,
+        memory: impl Fn((MemberId, Key)) -> Option<&'a Arc<Buffer>>,
+    ) -> Result<()> {
+        let mut revoked = Vec::new();
+        grants.retain(|&key, grant| {
+            let Some(memory) = memory(key) else { return true };
+            let rights = grant.rights & (access | Access::LOCAL_WRITE);
+            let mut registrations = self.nics.iter().zip(&grant.ids);
+            let is_kept = rights.intersects(Access::REMOTE)
+                && registrations.all(|(nic, id)| {
+                    let replace = |id| nic.provider.rereg_mr(id, nic.pd, Arc::clone(memory), rights);
+                    id.is_none_or(|id| replace(id).is_ok())
+                });
+            grant.rights = rights;
+            if !is_kept {
+                revoked.push(core::mem::take(&mut grant.ids));
+            }
+            is_kept
+        });
         revoke(&self.nics, revoked)
     }
 
@@ -77,10 +133,10 @@ impl Domain {
     pub(super) fn revoke_grants_to(&self, rkey: Key) -> Result<()> {
         let mut grants = lock(&self.grants);
         let mut revoked = Vec::new();
-        grants.retain(|(_, memory), ids| {
+        grants.retain(|(_, memory), grant| {
             let stays = *memory != rkey;
             if !stays {
-                revoked.push(core::mem::take(ids));
+                revoked.push(core::mem::take(&mut grant.ids));
             }
             stays
         });

@@ -64,7 +64,10 @@ impl Domain {
             Err(at) => table.insert(at, entry),
         }
         drop(table);
-        self.revoke_grants_to(primary.rkey)?;
+        match moves {
+            true => self.revoke_grants_to(primary.rkey)?,
+            false => self.reregister_grants(primary.rkey, memory, access)?,
+        }
         Ok(changed)
     }
 

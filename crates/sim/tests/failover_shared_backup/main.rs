@@ -10,6 +10,7 @@ mod promises;
 mod run;
 mod shared_atomics;
 mod shared_receives;
+mod states;
 mod storms;
 mod windows;
 

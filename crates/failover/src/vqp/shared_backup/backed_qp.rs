@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mitra_verbs::{Error, Mtu, Psn, Qpn, Result, SendOp, SendWr, Time, Wc};
+use mitra_verbs::{Error, Mtu, Psn, Result, SendOp, SendWr, Time, Wc};
 
 use super::SharedBackup;
 use super::backed_qp_info::BackedQpInfo;
@@ -13,7 +13,7 @@ use crate::activity::CountedVqp;
 use crate::builder::{BuildError, check};
 use crate::close_reason::CloseReason;
 use crate::completion::Completion;
-use crate::completion_log::{self, CompletionLog};
+use crate::completion_log::CompletionLog;
 use crate::config::{Config, Policy, Service};
 use crate::domain::Domain;
 use crate::evidence::{Contradiction, Placed};
@@ -23,7 +23,7 @@ use crate::secret::SecretWord;
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::receive_queue::ReceiveQueue;
-use crate::vqp::send_queue::{PostFailure, SendQueue};
+use crate::vqp::send_queue::SendQueue;
 use crate::vqp::shared_receives::{ReceiveSource, SharedReceives};
 use crate::vqp::termination::Termination;
 use crate::vqp::window_sync::WindowSync;
@@ -31,7 +31,9 @@ use crate::vqp::{Cause, with_slots};
 
 mod closing;
 mod completions;
+mod connecting;
 mod durability;
+mod posting;
 mod receives;
 mod recovery;
 mod windows;
@@ -75,6 +77,8 @@ pub struct BackedQp {
     config: Config,
     secret: SecretWord,
     is_connected: bool,
+    /// Whether the queue pair may send: [`BackedQp::modify_to_rts`] was called.
+    may_send: bool,
     own: Option<OwnQp>,
     /// Whether sends are posted on the own queue pair.
     uses_own: bool,
@@ -153,6 +157,7 @@ impl BackedQp {
             config,
             secret,
             is_connected: false,
+            may_send: false,
             own: None,
             uses_own: false,
             send: SendQueue::new(&config, max_message, Mtu::M256, Psn::new(0), None),
@@ -185,39 +190,6 @@ impl BackedQp {
         }
     }
 
-    /// Connects to the peer's end, which was made with the other end of the same backup. Sends may be posted at once.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the queue pair is connected already, or if the two ends differ in `rd_atomic` or in what they say about the completion log.
-    pub fn connect(&mut self, peer: &BackedQpInfo) -> Result<()> {
-        if self.is_connected {
-            return Err(Error::Invalid("this queue pair is connected already"));
-        }
-        if peer.rd_atomic != self.config.rd_atomic {
-            return Err(Error::Invalid("the two ends have different rd_atomic; give both the same"));
-        }
-        let (rails, local) = (self.domain.nics().len(), self.local_info());
-        let (local, peers) = (local.log_terms(), peer.log_terms());
-        if let Some(mismatch) = completion_log::mismatch(local, peers, self.config.send_wrs, rails) {
-            return Err(Error::Invalid(mismatch));
-        }
-        let mut state = self.backup.lock();
-        let nics: Option<Vec<_>> = (0..rails).map(|rail| state.peer_nic(rail as u8)).collect();
-        let Some(nics) = nics else { return Err(Error::Invalid("the shared backup has closed")) };
-        let mtu = nics[0].1;
-        let acks_after_placement = nics.iter().all(|(_, _, acks)| *acks);
-        let interval = completion_log::interval(&self.config, acks_after_placement);
-        let config = Config { completion_log_interval: interval, ..self.config };
-        let max_message = self.domain.limits().message_bytes.into();
-        let log_region = peer.log_region.clone().filter(|_| peer.log);
-        self.send = SendQueue::new(&config, max_message, mtu, Psn::new(0), log_region);
-        self.is_connected = true;
-        state.start(self.id, peer.id);
-        drop(state);
-        self.run();
-        Ok(())
-    }
-
     /// Makes the peer's region known, so that sends may name it, and asks the peer for access to it on the backup. The peer grants access to at most 256 regions at once. Sends that
     /// name another one, or a window ([`VirtualMw::remote`](crate::VirtualMw::remote)), wait, after a failover, until the queue pair has a rail.
     ///
@@ -238,29 +210,6 @@ impl BackedQp {
         self.asked.push(region.clone());
         self.backup.lock().ask_grant(self.id, region.at(0).rkey);
         Ok(())
-    }
-
-    /// Posts a send with the configured [`WritePolicy`](crate::WritePolicy), and returns its sequence number. While the queue pair has no rail, a WRITE or READ of
-    /// memory that the peer has granted goes over the backup, and other sends wait.
-    ///
-    /// # Errors
-    /// As [`VirtualQp::post_send`](crate::VirtualQp::post_send).
-    pub fn post_send(&mut self, wr: SendWr) -> Result<u64> {
-        self.check_open()?;
-        if wr.op.is_local() {
-            self.prepare_window_op(&wr.op)?;
-        }
-        self.send.check_push(&wr, &self.config, Qpn::new(self.id.slot))?;
-        let seq = self.send.push(wr, self.config.write_policy);
-        self.post_sends();
-        Ok(seq)
-    }
-
-    fn check_open(&self) -> Result<()> {
-        if !self.is_connected {
-            return Err(NOT_CONNECTED);
-        }
-        self.check_not_closed()
     }
 
     fn check_not_closed(&self) -> Result<()> {
@@ -321,6 +270,12 @@ impl BackedQp {
     /// Drives the queue pair and the backup, and appends completions to `out`: those of sends in posting order, those of receives in order of arrival.
     /// Returns the number of completions.
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        self.progress();
+        self.deliver(out)
+    }
+
+    /// Drives the queue pair and the backup without taking completions; the next [`BackedQp::poll`] returns them.
+    pub fn progress(&mut self) {
         self.post_slots();
         self.poll_own();
         let domain = &self.domain;
@@ -336,38 +291,6 @@ impl BackedQp {
             self.post_sends();
         }
         self.send.take_completions(&mut self.ready);
-        self.deliver(out)
-    }
-
-    /// Posts pending sends: on the own queue pair, or on the backup those that it can carry.
-    fn post_sends(&mut self) {
-        if self.uses_own {
-            let Some(own) = self.own.as_ref().filter(|own| own.fence.is_idle()) else { return };
-            match self.send.post(own.qp(), own.rail, own.epoch, &self.domain, false) {
-                Ok(()) => {}
-                Err(failure) => {
-                    self.failure.get_or_insert(match failure {
-                        PostFailure::Device => QpFailure::Failed(Cause::Device),
-                        PostFailure::Request => QpFailure::Refused,
-                    });
-                }
-            }
-            return; // the next poll handles the failure
-        }
-        let mut state = self.backup.lock();
-        if !state.with_core(self.id, |core| core.may_use_backup()).unwrap_or(false) {
-            return;
-        }
-        let (id, grants, posted) = (self.id, &self.grants, &mut self.on_backup);
-        self.send.post_with(
-            |wr| on_backup(wr, grants),
-            |wr, policy| {
-                let seq = wr.wr_id;
-                let is_posted = state.has_room() && state.post(id, seq, wr, policy);
-                *posted += usize::from(is_posted);
-                is_posted
-            },
-        );
     }
 
     /// Closes the queue pair: operations in flight end in [`UnresolvedError::Undecided`](crate::UnresolvedError::Undecided), and the peer's end closes.

@@ -13,7 +13,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mitra_verbs::{Access, Error, Result};
+use mitra_verbs::{Access, Error, Gid, Result};
 
 use crate::builder::{BuildError, VirtualQpBuilder};
 use crate::close_reason::CloseReason;
@@ -166,6 +166,11 @@ impl SharedBackup {
     /// The rail of the backup, on which its members make their queue pairs.
     pub fn active_rail(&self) -> usize {
         self.lock().backup().active_rail()
+    }
+
+    /// The addresses of the peer's NICs by rail, as far as this end knows them. Nothing before the backup is connected.
+    pub fn peer_gids(&self) -> Vec<Gid> {
+        self.lock().backup().peer_gids().collect()
     }
 
     /// The report of the last failover of the backup.

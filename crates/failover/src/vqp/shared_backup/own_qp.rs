@@ -1,6 +1,6 @@
 //! The queue pair of a member: making, connecting, fencing and stopping it, and its completions.
 
-use mitra_verbs::{AsyncEvent, Error, Psn, QpState, Time, Wc};
+use mitra_verbs::{Access, AsyncEvent, Error, Psn, QpAttr, QpState, RcConnection, Time, Wc};
 
 use super::message::OfferedQp;
 use crate::config::Config;
@@ -18,6 +18,8 @@ pub(super) struct OwnQp {
     /// The epoch of the backup in which the queue pair was made.
     pub(super) epoch: u16,
     pub(super) is_connected: bool,
+    /// The connection, until the queue pair is in RTS.
+    in_rtr: Option<Box<RcConnection>>,
     /// Whether the failure of the queue pair was reported to the backup.
     pub(super) is_failure_reported: bool,
     pub(super) fence: Fence,
@@ -57,6 +59,7 @@ impl OwnQp {
             rail,
             epoch,
             is_connected: false,
+            in_rtr: None,
             is_failure_reported: false,
             fence,
             is_emptied: None,
@@ -72,7 +75,7 @@ impl OwnQp {
         OfferedQp { rail: self.rail as u8, qpn: self.qp.qpn(), psn: self.qp.first_psn() }
     }
 
-    /// Connects the queue pair to the peer's.
+    /// Connects the queue pair to the peer's, for receiving.
     ///
     /// # Errors
     /// Any error of the NIC.
@@ -84,9 +87,40 @@ impl OwnQp {
     ) -> mitra_verbs::Result<()> {
         let connection = self.qp.connection(config, mtu, (gid, peer.qpn, peer.psn));
         self.qp.modify_to_rtr(&connection)?;
-        self.qp.modify_to_rts(&connection)?;
+        self.in_rtr = Some(Box::new(connection));
         self.is_connected = true;
         Ok(())
+    }
+
+    /// Moves the queue pair to RTS, with the access and the RNR retries of `config`, if it is in RTR. A queue pair that has failed stays as it is.
+    ///
+    /// # Errors
+    /// Any error of the NIC.
+    pub(super) fn start_sending(&mut self, config: &Config) -> mitra_verbs::Result<()> {
+        let Some(connection) = self.in_rtr.take().filter(|_| self.fence.is_idle()) else { return Ok(()) };
+        let connection = RcConnection { access: config.access, rnr_retry: config.rnr_retry, ..*connection };
+        match self.qp.modify_to_rts(&connection) {
+            // The state is read after the refusal, because the NIC may move the queue pair to ERR at any time.
+            Err(Error::Modify(_)) if self.state_is(QpState::Err) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Changes the rights of the peer. In another state than RTS, the change takes effect when the queue pair is moved to RTS.
+    ///
+    /// # Errors
+    /// Any error of the NIC. A NIC that is dead is reset, because it may only be hung and still grant the old rights.
+    pub(super) fn set_access(&self, access: Access) -> mitra_verbs::Result<()> {
+        let attr = QpAttr { access: Some(access), ..QpAttr::default() };
+        match self.qp.provider().modify_qp(self.qp.qpn(), &attr) {
+            Err(Error::Modify(_)) if !self.state_is(QpState::Rts) => Ok(()),
+            Err(Error::DeviceFatal) => self.qp.provider().reset(),
+            other => other,
+        }
+    }
+
+    fn state_is(&self, state: QpState) -> bool {
+        self.qp.provider().query_qp(self.qp.qpn()).is_ok_and(|status| status.state == state)
     }
 
     /// Begins or continues the fence. For `used`, see [`Fence::start`].

@@ -255,6 +255,13 @@ impl State {
         self.flush_member(id);
     }
 
+    /// Sets the rights of the peer, for the grants that it asks for from now on.
+    pub(super) fn set_access(&mut self, id: MemberId, access: Access) {
+        if let Some(entry) = self.entry(id) {
+            entry.access = access;
+        }
+    }
+
     /// Calls `act` with the state machine of a member, and queues the messages that it sends.
     pub(super) fn with_core<T>(&mut self, id: MemberId, act: impl FnOnce(&mut Member) -> T) -> Option<T> {
         let entry = self.entry(id)?;

@@ -217,7 +217,11 @@ impl BackedQp {
         };
         let (rail, offer) = (own.rail, own.offer());
         if !own.is_connected {
-            let connect = || own.connect(&self.config, peer, (gid, mtu));
+            let (config, may_send) = (&self.config, self.may_send);
+            let connect = || {
+                own.connect(config, peer, (gid, mtu))?;
+                if may_send { own.start_sending(config) } else { Ok(()) }
+            };
             if self.domain.connect_at_home(self.owner, rail as u8, offer.qpn, connect).is_err() {
                 return false; // the NIC has failed or the home has moved, which the backup notices
             }
