@@ -33,8 +33,8 @@ pub struct LinkAttr {
 
 impl Default for LinkAttr {
     fn default() -> LinkAttr {
-        // 67 ms per attempt, so that a delay on a busy machine rarely causes a retransmission.
-        LinkAttr { mtu: Mtu::M4096, timeout: 14, retry_cnt: 7 }
+        // 0.5 s per attempt. On a busy machine a thread may wait for a processor for as long as 8 attempts of 67 ms.
+        LinkAttr { mtu: Mtu::M4096, timeout: 17, retry_cnt: 7 }
     }
 }
 
