@@ -35,6 +35,15 @@ pub struct SharedReceiveQueue {
     on_limit: Box<dyn Fn() + Send + Sync>,
 }
 
+/// Why a message takes no shared receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotTaken {
+    /// The queue has no receive.
+    Empty,
+    /// The oldest receive is shorter than the message.
+    TooShort,
+}
+
 struct State {
     /// The maximum number of receives in the queue.
     depth: usize,
@@ -151,29 +160,29 @@ impl SharedReceiveQueue {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest receive, for a message that has arrived. Reports the limit event if it is due.
-    pub(crate) fn take(&self) -> Option<RecvWr> {
-        let mut state = self.state();
-        let taken = state.receives.pop_front()?;
-        let is_due = state.take_limit_event();
-        drop(state);
-        if is_due {
-            (self.on_limit)();
-        }
-        Some(taken)
-    }
-
     /// Takes the oldest receive, for a datagram of `bytes` bytes with its GRH. Returns `None` if there is no receive, or if the oldest one is
     /// shorter: a datagram that does not fit is lost, and the receive stays. Reports the limit event if it is due.
     pub fn take_for(&self, bytes: u64) -> Option<RecvWr> {
+        self.take_if_it_fits(bytes).ok()
+    }
+
+    /// Does the same as [`SharedReceiveQueue::take_for`], for a message of a connection.
+    ///
+    /// # Errors
+    /// The reason for which no receive was taken.
+    pub(crate) fn take_if_it_fits(&self, bytes: u64) -> Result<RecvWr, NotTaken> {
         let mut state = self.state();
-        let taken = state.receives.pop_front_if(|receive| len(receive) >= bytes)?;
+        let Some(oldest) = state.receives.front() else { return Err(NotTaken::Empty) };
+        if len(oldest) < bytes {
+            return Err(NotTaken::TooShort);
+        }
+        let Some(taken) = state.receives.pop_front() else { return Err(NotTaken::Empty) };
         let is_due = state.take_limit_event();
         drop(state);
         if is_due {
             (self.on_limit)();
         }
-        Some(taken)
+        Ok(taken)
     }
 
     /// The domain of the receives' memory.

@@ -30,6 +30,7 @@ static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 static CALLS_WITHOUT_POLLS: LazyLock<PathBuf> = LazyLock::new(|| build("calls_without_polls"));
 static DATAGRAM_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_calls"));
 static DATAGRAM_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_rails"));
+static UC_QUEUE_PAIRS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_queue_pairs"));
 static UC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_rails"));
 static SHARED_ATOMICS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_atomics"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
@@ -127,10 +128,14 @@ scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): link_fails_at_asker l
 mod uc_rails {
     use super::*;
 
-    scenarios! { UC_RAILS (on_one_rail on_two_rails): peer_destroyed send_queue_error resets connected_to_itself }
+    scenarios! { UC_RAILS (on_one_rail on_two_rails): peer_destroyed send_queue_error resets connected_to_itself shared_send_queue_error }
 
     scenarios! { UC_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_from_the_start rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer link_fails_at_sender link_fails_at_receiver nic_dies_at_sender nic_dies_at_receiver }
+
+    scenarios! { UC_RAILS (on_two_rails on_three_rails): shared_link_fails_at_asker shared_link_fails_at_answerer shared_nic_dies_at_answerer shared_nic_hangs shared_rails_fail_in_turn shared_link_fails_at_receiver shared_nic_dies_at_receiver }
 }
+
+scenarios! { UC_QUEUE_PAIRS (on_one_rail on_two_rails on_three_rails): window_of_type_2 window_of_type_1 window_before_connection refused_operations unconnected_peer message_after_connection short_shared_receives shared_receives_of_two }
 
 scenarios! { SHARED_ATOMICS (on_two_rails on_two_rails_with_log): link_of_one_client nic_of_one_client region_registered_later right_given_later }
 

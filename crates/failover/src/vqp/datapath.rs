@@ -62,7 +62,7 @@ impl Datapath {
         let recv = ReceiveQueue::new(max_message, config.service);
         let windows = WindowSync::new(&domain);
         let home = HomeMembership::new(&domain);
-        let shared = shared.map(SharedReceives::new);
+        let shared = shared.map(|source| SharedReceives::new(source, config.service));
         Ok(Datapath { domain, rails, send, recv, shared, log, windows, home, ready: VecDeque::new() })
     }
 

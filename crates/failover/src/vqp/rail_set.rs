@@ -19,6 +19,8 @@ pub(super) struct RailSet {
     down: u8,
     /// Bit i: a message of the peer has arrived on rail i.
     heard: u8,
+    /// Whether messages of an unreliable connection are sent before the peer was heard.
+    sends_unheard: bool,
     /// The queue pair number of the vQP: the number of the first queue pair of rail 0, or the number taken over from another vQP. The current
     /// queue pairs of the rails may have other numbers.
     qpn: Qpn,
@@ -36,8 +38,15 @@ impl RailSet {
         secret: &Secret,
     ) -> Result<RailSet> {
         let (cookie, seed) = (secret.cookie, secret.seed);
-        let mut set =
-            RailSet { rails: Vec::new(), config, down: 0, heard: 0, qpn: Qpn::new(0), secret: seed };
+        let mut set = RailSet {
+            rails: Vec::new(),
+            config,
+            down: 0,
+            heard: 0,
+            sends_unheard: false,
+            qpn: Qpn::new(0),
+            secret: seed,
+        };
         for (i, nic) in own.unwrap_or(domain.nics()).iter().enumerate() {
             let secret = derive_secret(seed, i as u64);
             let qkey = (secret.expose() >> 33) as u32;
@@ -151,6 +160,21 @@ impl RailSet {
     /// Returns whether a message of the peer has ever arrived on a rail: its path works, or did, and the peer has connected its queue pairs.
     pub(super) fn was_heard(&self, rail: usize) -> bool {
         self.heard & (1 << rail) != 0
+    }
+
+    /// Returns whether a message of the peer has ever arrived on any rail.
+    pub(super) fn is_peer_heard(&self) -> bool {
+        self.heard != 0
+    }
+
+    /// Returns whether messages of an unreliable connection are sent before the peer was heard.
+    pub(super) fn sends_unheard(&self) -> bool {
+        self.sends_unheard
+    }
+
+    /// Has messages of an unreliable connection sent before the peer was heard.
+    pub(super) fn send_unheard(&mut self) {
+        self.sends_unheard = true;
     }
 
     /// Restarts the measurement of the peer's silence on a rail.

@@ -112,6 +112,12 @@ impl SendQueue {
         self.ledger.resume();
     }
 
+    /// Returns whether the next pending operation sends nothing to the peer: a bind or a local invalidation. Nothing is posted behind it before it
+    /// has completed.
+    pub(super) fn next_is_local(&self) -> bool {
+        self.ledger.next_pending().is_some_and(|(wr, _)| wr.op.is_local())
+    }
+
     /// Posts the next pending operations that the limits allow, on the rail with this index, and their log entries if there is a log. A
     /// call posts one list. If `replaying`, operations that were in flight at a failure are outstanding, and a list has either replays or one new
     /// request: the NIC sends a list before the next poll, so the completions of the replays would wait for longer ones.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use mitra_verbs::{Access, Buffer, RecvWr, Result, Srqn, WcOpcode, WcStatus};
 
 use crate::completion::{Completion, Outcome};
-use crate::config::Config;
+use crate::config::{Config, Service};
 use crate::domain::Domain;
 use crate::memory_region::VirtualMr;
-use crate::shared_receive_queue::{SharedReceiveQueue, len};
+use crate::shared_receive_queue::{NotTaken, SharedReceiveQueue, len};
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::xrc_messages::{Arrival, HEADER_BYTES, ReceivedHeader};
 use crate::xrc_domain::XrcDomain;
@@ -68,6 +68,7 @@ enum Target {
 #[derive(Debug)]
 pub(super) struct SharedReceives {
     source: ReceiveSource,
+    service: Service,
     /// The slots. `None` until a shared receive was posted.
     ring: Option<Ring>,
     /// The completions of messages that have arrived and of receives that have failed, and that have not been matched with a shared receive,
@@ -114,9 +115,9 @@ pub(super) fn has_failed(completions: &[Completion]) -> bool {
 }
 
 impl SharedReceives {
-    pub(super) fn new(source: ReceiveSource) -> SharedReceives {
+    pub(super) fn new(source: ReceiveSource, service: Service) -> SharedReceives {
         let (unmatched, header) = (VecDeque::new(), ReceivedHeader::default());
-        SharedReceives { source, ring: None, unmatched, header, refused: false }
+        SharedReceives { source, service, ring: None, unmatched, header, refused: false }
     }
 
     pub(super) fn source(&self) -> &ReceiveSource {
@@ -173,7 +174,7 @@ impl SharedReceives {
             }
         }
         while let Some((completion, slot)) = self.match_next() {
-            out.push(completion);
+            out.extend(completion);
             let _ = recv.push(slot, 1); // the slot was posted before, so it is within the limits
         }
     }
@@ -230,8 +231,9 @@ impl SharedReceives {
     }
 
     /// Copies the oldest message to the oldest shared receive. Returns the completion of the shared receive, and the receive of the slot, which
-    /// is to be posted again. Returns `None` if there is no message or no shared receive.
-    fn match_next(&mut self) -> Option<(Completion, RecvWr)> {
+    /// is to be posted again. A message of an unreliable connection that is longer than the shared receive is dropped without a completion, and the
+    /// shared receive stays, as on a NIC (`UcReceiver` of the crate `mitra-transport`). Returns `None` if there is no message or no shared receive.
+    fn match_next(&mut self) -> Option<(Option<Completion>, RecvWr)> {
         let ring = self.ring.as_ref()?;
         let &(mut completion, target) = self.unmatched.front()?;
         let of_domain;
@@ -249,11 +251,20 @@ impl SharedReceives {
             self.refused = true;
             return None;
         };
-        let wr = queue.take()?;
+        let has_payload = completion.is_success() && completion.opcode == WcOpcode::Recv;
+        let droppable = if has_payload && !self.service.is_reliable() { completion.byte_len } else { 0 };
+        let wr = match queue.take_if_it_fits(droppable.into()) {
+            Ok(wr) => wr,
+            Err(NotTaken::Empty) => return None,
+            Err(NotTaken::TooShort) => {
+                self.unmatched.pop_front();
+                return Some((None, ring.receive(completion.wr_id)));
+            }
+        };
         self.unmatched.pop_front();
         let slot = core::mem::replace(&mut completion.wr_id, wr.wr_id);
         // The data of a WRITE with immediate was written directly to the application's memory.
-        if completion.is_success() && completion.opcode == WcOpcode::Recv {
+        if has_payload {
             let mut bytes = vec![0; completion.byte_len as usize];
             ring.read(slot, &mut bytes);
             if len(&wr) < bytes.len() as u64 {
@@ -262,6 +273,6 @@ impl SharedReceives {
                 completion.outcome = Outcome::Failed(WcStatus::LocalProtection);
             }
         }
-        Some((completion, ring.receive(slot)))
+        Some((Some(completion), ring.receive(slot)))
     }
 }

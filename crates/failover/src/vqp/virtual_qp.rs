@@ -262,6 +262,18 @@ impl VirtualQp {
         self.recovery.active_rail()
     }
 
+    /// Returns whether a message of the peer has arrived on any rail since this end was connected, so the peer is connected, too.
+    pub fn is_peer_heard(&self) -> bool {
+        self.datapath.rails().is_peer_heard()
+    }
+
+    /// Has the messages of an unreliable connection sent on the active rail although the peer was not heard there, until it is heard on any rail. This is
+    /// for a caller that knows that the peer is not connected: such a peer receives nothing, and the messages are lost. Has no effect on a
+    /// reliable connection.
+    pub fn send_to_unheard_peer(&mut self) {
+        self.datapath.rails_mut().send_unheard();
+    }
+
     /// Returns whether sends are posted at once: the vQP is connected and open, and fences no rail.
     pub fn is_active(&self) -> bool {
         self.recovery.may_post()

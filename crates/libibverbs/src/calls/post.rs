@@ -401,9 +401,9 @@ pub(crate) unsafe fn bind_operation(
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (window, region) =
         unsafe { (Mw::find(mw)?, if info.mr.is_null() { None } else { Some(Mr::find(info.mr)?) }) };
-    if window.is_multi_rail() && matches!(qp_type, QpType::Uc | QpType::XrcSend) {
+    if window.is_multi_rail() && qp_type == QpType::XrcSend {
         return Err(Error::Unsupported(
-            "memory windows on UC and XRC with several rails; bind the window on an RC queue pair, or run on one rail",
+            "memory windows on XRC with several rails; bind the window on an RC or UC queue pair, or run on one rail",
         ));
     }
     let access = mr::access(info.mw_access_flags & !IBV_ACCESS_ZERO_BASED)?;

@@ -196,8 +196,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp
 ///
 /// # Errors
 /// `Invalid` if a completion queue is null (an XRC send queue pair needs none for receives) or the shared receive queue is for XRC,
-/// `Unsupported` for a type that the device does not have or, on a device with several rails, for a UC queue pair with a shared receive
-/// queue. Otherwise the error of the NIC, of [`MultiRail::create_qp`] or of [`MultiRail::create_datagram_qp`].
+/// `Unsupported` for a type that the device does not have. Otherwise the error of the NIC, of [`MultiRail::create_qp`] or of [`MultiRail::create_datagram_qp`].
 ///
 /// # Safety
 /// `pd`, the completion queues and the shared receive queue are objects of the program. The queues may be null.
@@ -249,11 +248,6 @@ pub(crate) unsafe fn create(
     };
     check_capacities(&attr.cap, &context.rails.limits())?;
     let (backend, qpn) = match (&context.rails.multi_rail, &domain.multi_rail) {
-        (Some(_), _) if srq.is_some() && qp_type == QpType::Uc => {
-            return Err(Error::Unsupported(
-                "shared receive queues of UC queue pairs on a device with several rails; give each its own receives",
-            ));
-        }
         (Some(multi_rail), Some(pd)) if matches!(qp_type, QpType::Rc | QpType::Uc | QpType::XrcSend) => {
             let qp = multi_rail.create_qp(CreateParams {
                 on_event: deliver_events(context),

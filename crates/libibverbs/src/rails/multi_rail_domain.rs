@@ -102,7 +102,11 @@ impl MultiRailDomain {
         let policy = if self.config.policy == Policy::None { Policy::None } else { Policy::Exact };
         match qp_type {
             QpType::Uc => {
-                Config { service: Service::Unreliable, policy, completion_log: false, ..self.config }
+                // A queue pair of a NIC never learns that its peer does not connect.
+                let detector =
+                    DetectorConfig { first_contact_timeout: Duration::MAX, ..self.config.detector };
+                let service = Service::Unreliable;
+                Config { service, policy, completion_log: false, detector, ..self.config }
             }
             QpType::XrcSend => Config { service: Service::XrcSend, policy, ..self.config },
             QpType::XrcRecv(_) => Config { service: Service::XrcReceive, policy, ..self.config },

@@ -186,6 +186,13 @@ impl MultiRail {
                     }
                     info.map(|info| info.encode())
                 }
+                Subject::Connected { qpn, asker } => {
+                    match self.qp(qpn).map(|qp| qp.is_connected_to(asker, query.from, &query.device)) {
+                        Some(None) => continue,
+                        Some(Some(true)) => Some(Vec::new()),
+                        Some(Some(false)) | None => None,
+                    }
+                }
                 Subject::Region { qpn, .. } | Subject::SharedReceiveQueue { qpn, .. } => match self.qp(qpn) {
                     Some(qp) if !qp.accepts_peer(query.from, &query.device) => {
                         if qp.may_be_peer(&query.device) {

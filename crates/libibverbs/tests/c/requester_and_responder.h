@@ -57,7 +57,7 @@ static void pair_with(int flags, struct ibv_srq *srq)
 	connect_to(one, connection_data_of(&end, other)), connect_to(other, connection_data_of(&end, one));
 }
 
-static void pair(int flags)
+static inline void pair(int flags)
 {
 	pair_with(flags, NULL);
 }

@@ -1,5 +1,5 @@
 /* Unreliable connections between two processes with several rails, of which some fail. A message may be lost. Those that arrive are in order,
- * complete, and none arrives twice. */
+ * complete, and none arrives twice. With "shared_" before a scenario's name, the receives are those of a shared receive queue. */
 #include "peer_process.h"
 #include "rail_faults.h"
 
@@ -10,6 +10,8 @@ enum kind { SEND, LONG_SEND, SEND_WITH_IMM, WRITE_WITH_IMM, WRITE, KINDS };
 
 static struct end end;
 static struct ibv_qp *qp;
+/* The shared receive queue, if the queue pair has one. */
+static struct ibv_srq *srq;
 static struct connection_data peer;
 static char *memory;
 static struct ibv_mr *mr;
@@ -41,7 +43,7 @@ static void post_receive(void)
 {
 	struct ibv_sge sge = { (uintptr_t)receive_slot(posted_receives), SLOT, mr->lkey };
 	struct ibv_recv_wr wr = { .wr_id = posted_receives++, .sg_list = &sge, .num_sge = 1 }, *bad;
-	CHECK(ibv_post_recv(qp, &wr, &bad) == 0);
+	CHECK((srq ? ibv_post_srq_recv(srq, &wr, &bad) : ibv_post_recv(qp, &wr, &bad)) == 0);
 }
 
 static void to_init(void)
@@ -67,6 +69,7 @@ static void set_up(void)
 {
 	struct ibv_qp_init_attr init = plain_init(&end);
 	init.qp_type = IBV_QPT_UC;
+	init.srq = srq;
 	CHECK(qp = ibv_create_qp(end.pd, &init));
 	to_init();
 	struct connection_data mine = { end.gid, qp->qp_num, mr->rkey, (uintptr_t)memory };
@@ -399,7 +402,14 @@ int main(int argc, char **argv)
 	size_t bytes = (2 * DEPTH + 2) * SLOT;
 	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(memory != MAP_FAILED && (mr = ibv_reg_mr(end.pd, memory, bytes, ALL)));
-	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
+	const char *name = argv[1], *shared = "shared_";
+	if (strncmp(name, shared, strlen(shared)) == 0) {
+		struct ibv_srq_init_attr attr = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+		CHECK(srq = ibv_create_srq(end.pd, &attr));
+		name += strlen(shared);
+	}
+	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], name);
+	CHECK(!srq || ibv_destroy_srq(srq) == 0);
 	if (child)
 		exit_well(child);
 	return 0;

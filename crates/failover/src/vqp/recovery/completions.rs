@@ -169,7 +169,10 @@ impl Recovery {
     pub(in crate::vqp) fn post_sends(&mut self, dp: &mut Datapath) {
         let Some(negotiation) = self.negotiation().filter(|n| n.may_post()) else { return };
         let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
-        if dp.config().service == Service::Unreliable && !carries_messages(dp, rail) {
+        if dp.config().service == Service::Unreliable
+            && !carries_messages(dp, rail)
+            && !dp.send().next_is_local()
+        {
             return; // the messages would be lost; they wait for the next rail, or for this one
         }
         if !dp.windows().is_in_step(rail) {
@@ -212,8 +215,12 @@ impl Recovery {
 }
 
 /// Returns whether messages of an unreliable connection are sent on a rail: it is up at this end, and the peer was heard there. Without
-/// heartbeats, the peer may be silent.
+/// heartbeats, the peer may be silent. A peer that is known not to be connected ([`VirtualQp::send_to_unheard_peer`]) need not be heard.
+///
+/// [`VirtualQp::send_to_unheard_peer`]: crate::VirtualQp::send_to_unheard_peer
 fn carries_messages(dp: &Datapath, rail: usize) -> bool {
+    let rails = dp.rails();
     let has_heartbeats = dp.config().detector.max_missed_heartbeats > 0;
-    !dp.rails().is_down(rail) && (dp.rails().was_heard(rail) || !has_heartbeats)
+    let needs_no_hearing = !has_heartbeats || rails.sends_unheard() && !rails.is_peer_heard();
+    !rails.is_down(rail) && (rails.was_heard(rail) || needs_no_hearing)
 }

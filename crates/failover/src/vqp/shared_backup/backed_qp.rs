@@ -162,7 +162,8 @@ impl BackedQp {
             uses_own: false,
             send: SendQueue::new(&config, max_message, Mtu::M256, Psn::new(0), None),
             recv: ReceiveQueue::new(max_message, Service::Reliable),
-            shared: shared.map(|queue| SharedReceives::new(ReceiveSource::Queue(Arc::clone(queue)))),
+            shared: shared
+                .map(|queue| SharedReceives::new(ReceiveSource::Queue(Arc::clone(queue)), Service::Reliable)),
             log,
             windows: None,
             told: None,

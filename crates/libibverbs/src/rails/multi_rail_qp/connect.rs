@@ -130,7 +130,7 @@ impl MultiRailQp {
                             .map(|info| Some(Peer::of(&info)))
                     }
                     PeerConnection::Data(info) => {
-                        locked.vqp.modify_to_rtr(&info, min_rnr_timer).map(|()| Some(Peer::of(&info)))
+                        locked.connect_to(&info, min_rnr_timer).map(|()| Some(Peer::of(&info)))
                     }
                     PeerConnection::AwaitsReset(query) => {
                         locked.pending = Some(PendingConnection::new(query, min_rnr_timer));
@@ -239,7 +239,7 @@ impl MultiRailQp {
 
 /// Connects all rails after the queue pair has waited for its peer, up to the state that the program has requested.
 fn finish(locked: &mut LockedState, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
-    locked.vqp.modify_to_rtr(info, min_rnr_timer)?;
+    locked.connect_to(info, min_rnr_timer)?;
     match locked.state {
         QpState::Rts | QpState::Sqe => locked.vqp.modify_to_rts(locked.attr.rnr_retry.unwrap_or_default()),
         QpState::Sqd => {

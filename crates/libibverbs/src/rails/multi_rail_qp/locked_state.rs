@@ -6,6 +6,7 @@ use std::time::Instant;
 use mitra_failover::{Completion, ConnectInfo, Service, VirtualQp};
 use mitra_verbs::{Access, QpAttr, QpState, Result, RnrTimer, SendWr};
 
+use super::first_contact::FirstContact;
 use super::pending_connection::PendingConnection;
 use crate::rails::multi_rail_domain::MultiRailDomain;
 use crate::rails::peer_closed::PeerClosed;
@@ -20,6 +21,8 @@ pub(super) struct LockedState {
     pub(super) state: QpState,
     /// The connection that waits until the peer resets its queue pair. Until then, sends are deferred.
     pub(super) pending: Option<PendingConnection>,
+    /// The wait for the peer's first message. `None` if the queue pair is reliable or not connected, or has heard the peer.
+    pub(super) first_contact: Option<FirstContact>,
     /// Whether `ibv_destroy_qp` has destroyed the queue pair. A destroyed queue pair reports no completions.
     pub(super) destroyed: bool,
     /// The attributes that the program has set.
@@ -59,6 +62,7 @@ impl LockedState {
             sender: None,
             state: QpState::Reset,
             pending: None,
+            first_contact: None,
             destroyed: false,
             attr: QpAttr::default(),
             region_keys: RegionKeys::new(names_queues),
@@ -73,6 +77,16 @@ impl LockedState {
             request_error_reported: false,
             logged_errors: 0,
         }
+    }
+
+    /// Connects all rails to the peer with these connection data, for receiving.
+    ///
+    /// # Errors
+    /// The errors of [`VirtualQp::modify_to_rtr`].
+    pub(super) fn connect_to(&mut self, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
+        self.vqp.modify_to_rtr(info, min_rnr_timer)?;
+        self.first_contact = (self.vqp.config().service == Service::Unreliable).then(FirstContact::default);
+        Ok(())
     }
 
     /// Returns the virtual queue pair that sends.

@@ -1,6 +1,7 @@
 //! A queue pair of the program for a connection over several rails: RC, UC or XRC. A virtual queue pair executes its requests.
 //!
 //! - [`connect`] executes `ibv_modify_qp` and `ibv_query_qp`.
+//! - [`first_contact`] bounds the time for which a UC queue pair waits for its peer.
 //! - [`pending_connection`] connects later if the peer has yet to reset its queue pair.
 //! - [`send`] posts sends, and defers sends whose region keys are not yet known.
 //! - [`receive`] posts receives, and reports the end of those of a shared receive queue.
@@ -9,6 +10,7 @@
 
 mod complete;
 mod connect;
+mod first_contact;
 mod locked_state;
 mod pending_connection;
 mod receive;
@@ -128,7 +130,7 @@ impl MultiRailQp {
     /// Returns the answer to a peer's query about an object that its requests name. `None` if the queue pair has no such object.
     pub(super) fn describe(&self, subject: Subject) -> Option<Vec<u8>> {
         match subject {
-            Subject::Connection(_) => None,
+            Subject::Connection(_) | Subject::Connected { .. } => None,
             Subject::Region { key, .. } => self.pd()?.region(key).map(|region| region.encode()),
             Subject::SharedReceiveQueue { number, .. } => {
                 self.params.xrc.as_ref()?.cq(number).map(|_| Vec::new())
@@ -168,6 +170,22 @@ impl MultiRailQp {
     /// Returns whether a device states that it has the GID of the peer's device, or had it.
     pub(super) fn may_be_peer(&self, device: &DeviceGid) -> bool {
         lock(&self.peer).gids().first().is_some_and(|gid| device.includes(*gid))
+    }
+
+    /// Returns whether the queue pair is connected to the queue pair `asker`, by the address from which the question came and the GID that its
+    /// sender states as that of its device. `None` if the queue pair is being connected, or if the peer's address may have changed: the peer asks
+    /// again.
+    pub(super) fn is_connected_to(&self, asker: Qpn, from: Gid, device: &DeviceGid) -> Option<bool> {
+        let locked = lock(&self.locked);
+        self.follow_peer(&locked);
+        let is_open = locked.vqp.close_reason().is_none() && locked.attr.dest_qpn == Some(asker);
+        drop(locked);
+        match &*lock(&self.peer) {
+            Peer::Connecting(gid) if *gid == from || device.includes(*gid) => None,
+            Peer::Connected(gids) if gids.contains(&from) => Some(is_open),
+            Peer::Connected(gids) if gids.first().is_some_and(|gid| device.includes(*gid)) => None,
+            Peer::Unknown | Peer::Connecting(_) | Peer::Connected(_) => Some(false),
+        }
     }
 
     /// Takes the peer's addresses over from the virtual queue pair, which learns of changes.

@@ -3,7 +3,8 @@
 //! A request that names a memory region of the peer may have to be replayed on any rail. It can therefore be posted only when the keys of
 //! the region on all rails are known. The first request with a new rkey is deferred until the peer has been queried for the keys, and all
 //! requests after it are deferred too. `ibv_post_send` does not wait for the answer. Polls of the completion queue and the progress thread
-//! post the deferred requests, in order, when the answer has arrived. Requests are also deferred while the queue pair waits for its connection.
+//! post the deferred requests, in order, when the answer has arrived. Requests are also deferred while the queue pair waits for its connection, and
+//! those of UC until the peer was heard ([`super::first_contact`]).
 
 use std::time::Instant;
 
@@ -14,10 +15,12 @@ use mitra_verbs::{
 };
 
 use super::MultiRailQp;
+use super::first_contact::FirstContact;
 use super::locked_state::LockedState;
 use crate::common::lock::lock;
 use crate::rails::multi_rail_domain::random;
 use crate::rails::peer_region_keys::{Lookup, PeerObject};
+use crate::rails::rendezvous::{Query, Subject};
 
 impl MultiRailQp {
     /// Posts requests in order, as `ibv_post_send(3)` does. Never blocks.
@@ -88,6 +91,7 @@ impl MultiRailQp {
         }
         if locked.deferred.is_empty()
             && locked.pending.is_none()
+            && locked.first_contact.is_none()
             && wrs.iter().all(|wr| locked.region_keys.can_post(wr) && !wr.is_short_atomic())
         {
             let wrs = wrs.iter().map(|wr| self.with_default_flags(wr));
@@ -202,11 +206,17 @@ impl MultiRailQp {
         self.domain.rendezvous.poll();
         locked.region_keys.resend_due();
         loop {
+            let Ok(admitted) = self.admit_deferred(locked) else {
+                return self.fail_front(locked, WcStatus::LocalQpOperation);
+            };
             let can_post = |wr: &&SendWr| locked.region_keys.can_post(wr) && !wr.is_short_atomic();
-            let ready = locked.deferred.iter().take_while(can_post).count();
+            let ready = locked.deferred.iter().take(admitted).take_while(can_post).count();
             if post_oldest(locked, ready).is_err() {
                 // All requests were checked when they were deferred, so the virtual queue pair has failed since then.
                 return self.fail_front(locked, WcStatus::LocalQpOperation);
+            }
+            if ready == admitted {
+                return; // the others wait for the peer
             }
             if locked.deferred.front().is_some_and(SendWr::is_short_atomic) {
                 let status =
@@ -215,8 +225,9 @@ impl MultiRailQp {
             }
             let missing = locked.deferred.front().and_then(|wr| locked.region_keys.missing(wr));
             let Some(object) = missing else { return };
+            let is_silent = locked.first_contact.as_ref().is_some_and(FirstContact::is_silent);
             match locked.region_keys.lookup(object) {
-                Lookup::Pending => return,
+                Lookup::Pending if !is_silent => return,
                 Lookup::Found(region) => {
                     if locked.sender().import(&region).is_err() {
                         return self.fail_front(locked, WcStatus::BadResponse);
@@ -225,7 +236,13 @@ impl MultiRailQp {
                 }
                 Lookup::FoundQueue => locked.region_keys.set_imported(object),
                 Lookup::Failed(status) if !self.is_unreliable() => return self.fail_front(locked, status),
-                Lookup::NotFound | Lookup::Failed(_) => {
+                Lookup::NotQueried if !is_silent => {
+                    if self.request_next_regions(locked).is_err() {
+                        return self.fail_front(locked, WcStatus::LocalQpOperation);
+                    }
+                    return;
+                }
+                Lookup::NotFound | Lookup::Failed(_) | Lookup::Pending | Lookup::NotQueried => {
                     // The request is posted all the same, so that the peer's NIC refuses it (NAK: remote access error) and reports an
                     // event to the peer's program. A NIC drops such a request of UC.
                     let key = match object {
@@ -238,14 +255,34 @@ impl MultiRailQp {
                         return self.fail_front(locked, WcStatus::RemoteAccess);
                     }
                 }
-                Lookup::NotQueried => {
-                    if self.request_next_regions(locked).is_err() {
-                        return self.fail_front(locked, WcStatus::LocalQpOperation);
-                    }
-                    return;
-                }
             }
         }
+    }
+
+    /// Returns how many of the oldest deferred requests do not wait for the peer's first message. Binds and invalidations never do.
+    ///
+    /// # Errors
+    /// `System` if the system's random source cannot be read.
+    fn admit_deferred(&self, locked: &mut LockedState) -> Result<usize> {
+        let deferred = locked.deferred.len();
+        if locked.vqp.is_peer_heard() {
+            locked.first_contact = None;
+        }
+        let Some(mut contact) = locked.first_contact.take() else { return Ok(deferred) };
+        let local = locked.deferred.iter().take_while(|wr| wr.op.is_local()).count();
+        let ask = || {
+            self.follow_peer(locked);
+            // A queue pair in RTS has a destination. No queue pair of a peer has the number 0.
+            let qpn = locked.attr.dest_qpn.unwrap_or(Qpn::new(0));
+            let subject = Subject::Connected { qpn, asker: self.qpn };
+            Ok(Query::new(&self.domain.rendezvous, random()?, lock(&self.peer).gids().to_vec(), subject))
+        };
+        let admitted = if local == deferred { Ok(0) } else { contact.admit(deferred, ask) };
+        if admitted.as_ref().is_ok_and(|&n| n > 0) {
+            locked.vqp.send_to_unheard_peer();
+        }
+        locked.first_contact = Some(contact);
+        admitted.map(|n| n.max(local))
     }
 
     /// Completes the oldest deferred request with an error, and flushes the other deferred requests.
@@ -275,6 +312,7 @@ impl MultiRailQp {
             return;
         }
         let Some(wr) = locked.deferred.pop_front() else { return };
+        locked.first_contact.iter_mut().for_each(|contact| contact.on_posted(1));
         self.fail_sends(locked);
         self.take_completions(locked);
         self.complete_send(&wr, status);
@@ -317,6 +355,7 @@ impl MultiRailQp {
         for wr in std::mem::take(&mut locked.deferred) {
             self.complete_send(&wr, WcStatus::Flushed);
         }
+        locked.first_contact.iter_mut().for_each(FirstContact::on_flushed);
         locked.region_keys.cancel_queries();
     }
 
@@ -354,5 +393,6 @@ fn post_oldest(locked: &mut LockedState, n: usize) -> Result<()> {
         }
     };
     deferred.drain(..posted);
+    locked.first_contact.iter_mut().for_each(|contact| contact.on_posted(posted));
     result
 }

@@ -1,6 +1,7 @@
 //! Tests with several devices in one process. The devices have no progress threads. The tests execute the threads' work themselves, and so
 //! decide when a peer answers.
 
+mod first_contact;
 mod reset_in_turn;
 mod shared_receives;
 mod states;
@@ -48,18 +49,19 @@ fn alloc_pd(device: &MultiRail) -> Arc<MultiRailPd> {
 }
 
 fn create_qp(device: &MultiRail, cq: &Arc<VirtualCq>) -> Arc<MultiRailQp> {
-    create_qp_with(device, alloc_pd(device), cq, DEPTH, true)
+    create_qp_with(device, QpType::Rc, alloc_pd(device), cq, DEPTH, true)
 }
 
 fn create_qp_with(
     device: &MultiRail,
+    qp_type: QpType,
     pd: Arc<MultiRailPd>,
     cq: &Arc<VirtualCq>,
     depth: u32,
     sq_sig_all: bool,
 ) -> Arc<MultiRailQp> {
     let init = QpInitAttr {
-        qp_type: QpType::Rc,
+        qp_type,
         pd: pd.id(),
         send_cq: CqId(0),
         recv_cq: CqId(0),
@@ -97,10 +99,14 @@ impl End {
     }
 
     fn with(depth: u32, sq_sig_all: bool) -> End {
+        End::of_type(QpType::Rc, depth, sq_sig_all)
+    }
+
+    fn of_type(qp_type: QpType, depth: u32, sq_sig_all: bool) -> End {
         let device = device();
         let cq = VirtualCq::new(1 << 10, None, || {});
         let pd = alloc_pd(&device);
-        let qp = create_qp_with(&device, Arc::clone(&pd), &cq, depth, sq_sig_all);
+        let qp = create_qp_with(&device, qp_type, Arc::clone(&pd), &cq, depth, sq_sig_all);
         let memory = Arc::new(Buffer::new(64));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = pd.register(&memory, access).expect("memory can be registered");

@@ -10,6 +10,8 @@ use super::reach_message::{self, Reach};
 pub(in crate::rails) enum Subject {
     /// The connection data of a queue pair (an encoded [`mitra_failover::ConnectInfo`]).
     Connection(Qpn),
+    /// Whether the queue pair `qpn` is connected to the asking queue pair `asker`. The answer that it is has no content.
+    Connected { qpn: Qpn, asker: Qpn },
     /// The keys of a memory region on all rails (an encoded [`mitra_failover::RemoteRegion`]). `key` is its rkey on rail 0. The region must be
     /// in the protection domain of the queue pair `qpn`.
     Region { qpn: Qpn, key: Key },
@@ -49,6 +51,7 @@ const OWNER: u8 = 6;
 const ENDED: u8 = 7;
 const REACH: u8 = 8;
 const QUERY_SHARED_RECEIVE_QUEUE: u8 = 9;
+const QUERY_CONNECTED: u8 = 10;
 
 /// Encodes a message as [`MAGIC`], the query's id (64 bits, little-endian), the kind of the message (8 bits), and the body. An answer has the
 /// id of its query, an owner's answer that of the question.
@@ -60,6 +63,12 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
             out.push(QUERY_CONNECTION);
             device.put(&mut out);
             out.extend_from_slice(&qpn.value().to_le_bytes());
+        }
+        Message::Query(Subject::Connected { qpn, asker }, device) => {
+            out.push(QUERY_CONNECTED);
+            device.put(&mut out);
+            out.extend_from_slice(&qpn.value().to_le_bytes());
+            out.extend_from_slice(&asker.value().to_le_bytes());
         }
         Message::Query(Subject::Region { qpn, key }, device) => {
             out.push(QUERY_REGION);
@@ -110,6 +119,12 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
             let (device, qpn) = DeviceGid::take(body)?;
             Message::Query(Subject::Connection(Qpn::new(word(qpn)?)), device)
         }
+        QUERY_CONNECTED => {
+            let (device, qps) = DeviceGid::take(body)?;
+            let (qpn, asker) = qps.split_at_checked(4)?;
+            let (qpn, asker) = (Qpn::new(word(qpn)?), Qpn::new(word(asker)?));
+            Message::Query(Subject::Connected { qpn, asker }, device)
+        }
         QUERY_REGION => {
             let (device, region) = DeviceGid::take(body)?;
             let (qpn, key) = region.split_at_checked(4)?;
@@ -142,6 +157,10 @@ mod tests {
         device.set(Gid([8; 16]));
         for message in [
             Message::Query(Subject::Connection(Qpn::new(0x12_3456)), DeviceGid::new(Gid([9; 16]))),
+            Message::Query(
+                Subject::Connected { qpn: Qpn::new(0x12_3456), asker: Qpn::new(0x65_4321) },
+                DeviceGid::new(Gid([9; 16])),
+            ),
             Message::Query(Subject::Region { qpn: Qpn::new(0x65_4321), key: Key(0x1234_5678) }, device),
             Message::Query(
                 Subject::SharedReceiveQueue { qpn: Qpn::new(0x65_4321), number: Srqn::new(0x12_3456) },

@@ -1,0 +1,86 @@
+//! The first contact of a UC queue pair with its peer.
+//!
+//! The virtual queue pair sends nothing before it has heard the peer, because a message on a rail that is down at the peer would be lost. A
+//! peer whose program has not connected its queue pair is not heard either, and on a NIC a message to it is lost at once. So while messages wait,
+//! this end asks the peer's device whether the queue pair is connected. If it is not, the messages that were posted before the question wait no
+//! longer, and are sent and lost, as on a NIC. If the device does not answer, messages wait no longer until the peer is heard.
+
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use crate::rails::rendezvous::Query;
+
+/// The time in which a peer that is connected must be heard. It is long, because a process on a busy machine may not run for a while.
+const HEARING_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The wait of deferred requests for the first message from the peer.
+#[derive(Default)]
+pub(super) struct FirstContact {
+    knowledge: Knowledge,
+    /// The number of oldest deferred requests that wait no longer.
+    admitted: usize,
+}
+
+/// What is known of the peer.
+#[derive(Default)]
+enum Knowledge {
+    /// Nothing that concerns the requests that wait.
+    #[default]
+    None,
+    /// The peer's device is asked. `before` is the number of oldest deferred requests that were posted before the question.
+    Asked { query: Query, before: usize },
+    /// The peer is connected, so it will be heard.
+    Connected { since: Instant },
+    /// The peer's device does not answer, or the peer is connected and is not heard.
+    Silent,
+}
+
+impl FirstContact {
+    /// Returns how many of the oldest of the `deferred` requests wait no longer. Asks the peer's device by `ask` if that is due. Never blocks.
+    ///
+    /// # Errors
+    /// The error of `ask`.
+    pub(super) fn admit<E>(
+        &mut self,
+        deferred: usize,
+        ask: impl FnOnce() -> Result<Query, E>,
+    ) -> Result<usize, E> {
+        match &mut self.knowledge {
+            Knowledge::Asked { query, before } => match query.poll() {
+                Poll::Pending => {}
+                Poll::Ready(Ok(Some(_))) => self.knowledge = Knowledge::Connected { since: Instant::now() },
+                Poll::Ready(Ok(None)) => {
+                    self.admitted = *before;
+                    self.knowledge = Knowledge::None;
+                }
+                Poll::Ready(Err(_)) => self.knowledge = Knowledge::Silent,
+            },
+            Knowledge::Connected { since } if since.elapsed() > HEARING_TIMEOUT => {
+                self.knowledge = Knowledge::Silent;
+            }
+            Knowledge::None if self.admitted == 0 => {
+                self.knowledge = Knowledge::Asked { query: ask()?, before: deferred };
+            }
+            _ => {}
+        }
+        Ok(if self.is_silent() { deferred } else { self.admitted })
+    }
+
+    /// Records that the `n` oldest deferred requests were posted.
+    pub(super) fn on_posted(&mut self, n: usize) {
+        self.admitted = self.admitted.saturating_sub(n);
+        if let Knowledge::Asked { before, .. } = &mut self.knowledge {
+            *before = before.saturating_sub(n);
+        }
+    }
+
+    /// Records that all deferred requests were flushed.
+    pub(super) fn on_flushed(&mut self) {
+        self.on_posted(usize::MAX);
+    }
+
+    /// Returns whether the peer's device does not answer. Then nothing else is asked of it either.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self.knowledge, Knowledge::Silent)
+    }
+}
