@@ -7,11 +7,13 @@ use std::process::Command;
 /// Advice for a missing tool or library.
 const ADVICE: &str = "this test needs gcc, binutils and libibverbs-dev: run `cargo xtask setup`";
 
-/// Runs a command and returns its standard output. Panics with advice if the command fails.
+/// Runs a command and returns its standard output. Panics with what it printed if the command fails, and with advice if it is not installed or is the
+/// compiler, which may lack a header.
 pub fn output_of(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}; {ADVICE}"));
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{stderr}\n{ADVICE}", output.status);
+    let advice = if command.get_program() == "cc" { ADVICE } else { "" };
+    assert!(output.status.success(), "{command:?}: {}\n{stderr}\n{advice}", output.status);
     String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
