@@ -14,6 +14,8 @@ use crate::evidence::{Completed, Kind};
 mod drain;
 mod durable;
 mod endings;
+#[cfg(test)]
+mod new_posting_tests;
 mod replay_decision;
 #[cfg(test)]
 mod tests;
@@ -74,6 +76,16 @@ impl Op {
     fn outcome_if_not_sent(&self, error: UnresolvedError) -> Outcome {
         if self.maybe_executed { Outcome::Unresolved(error) } else { Outcome::Failed(WcStatus::Flushed) }
     }
+}
+
+/// What the ledger records of a request besides the request itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    app_wr_id: u64,
+    app_signaled: bool,
+    kind: Kind,
+    packets: u32,
+    first_psn: Psn,
 }
 
 /// The next operation for the driver to post.
@@ -200,21 +212,61 @@ impl Ledger {
     /// Appends an operation and returns its sequence number. The caller has checked [`Ledger::has_room`] and [`Ledger::is_halted`].
     #[inline]
     pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> u64 {
-        let kind = Kind::of(&wr.op);
+        let entry = self.entry(&wr);
         let seq = self.next_seq();
-        let app_wr_id = core::mem::replace(&mut wr.wr_id, seq);
-        let app_signaled = wr.flags.contains(SendFlags::SIGNALED);
-        let packets = self.packets(kind, wr.data.len());
+        wr.wr_id = seq;
+        self.append(wr, write_policy, entry, State::Pending);
+        seq
+    }
+
+    /// Counts a request as in flight before it is appended, and gives it the number and the flags for the rail. The driver posts it and then calls
+    /// [`Ledger::push_posted`], so that the request is copied while its packets are on their way. Returns `None` if the request must be appended
+    /// first: an earlier operation is pending, a limit is reached, or the vQP keeps a completion log. The caller has checked
+    /// [`Ledger::has_room`] and [`Ledger::is_halted`].
+    #[inline]
+    pub fn admit_new(&mut self, wr: &mut SendWr) -> Option<Entry> {
+        if self.unposted() > 0 || self.log || self.drain != Drain::Off || self.awaits_local_op() {
+            return None;
+        }
+        let entry = self.entry(wr);
+        let (signal, first_psn) = self.admit(entry.kind, entry.packets, entry.app_signaled)?;
+        wr.wr_id = self.next_seq();
+        wr.flags.set(SendFlags::SIGNALED, signal);
+        Some(Entry { first_psn, ..entry })
+    }
+
+    /// Appends a request that [`Ledger::admit_new`] has admitted and the driver has posted. Its `wr_id` is the sequence number.
+    #[inline]
+    pub fn push_posted(&mut self, wr: SendWr, write_policy: WritePolicy, entry: Entry) {
+        self.append(wr, write_policy, entry, State::InFlight);
+        self.cursor = self.ops.len();
+    }
+
+    #[inline]
+    fn entry(&self, wr: &SendWr) -> Entry {
+        let kind = Kind::of(&wr.op);
+        Entry {
+            app_wr_id: wr.wr_id,
+            app_signaled: wr.flags.contains(SendFlags::SIGNALED),
+            kind,
+            packets: self.packets(kind, wr.data.len()),
+            first_psn: Psn::default(),
+        }
+    }
+
+    #[inline]
+    fn append(&mut self, wr: SendWr, write_policy: WritePolicy, entry: Entry, state: State) {
+        let Entry { app_wr_id, app_signaled, kind, packets, first_psn } = entry;
         self.ops.push_back(Op {
             wr,
             app_wr_id,
             app_signaled,
             write_policy,
             kind,
-            first_psn: Psn::default(),
+            first_psn,
             packets,
             logged: false,
-            state: State::Pending,
+            state,
             resolution: Resolution::Direct,
             byte_len: 0,
             skipped: 0,
@@ -222,7 +274,6 @@ impl Ledger {
             executed_locally: false,
             is_cancelled: false,
         });
-        seq
     }
 
     /// Returns the number of packets of a request with `len` bytes of data.
@@ -248,47 +299,51 @@ impl Ledger {
         if self.awaits_local_op() {
             return None;
         }
-        let max_unsignaled = self.depth as u32 / 4;
-        let op = &mut self.ops[self.cursor];
+        let op = &self.ops[self.cursor];
         if !self.drain.may_post(op) {
             return None;
         }
-        let fetch = op.kind.is_read_or_atomic();
+        let (kind, must_signal) = (op.kind, op.app_signaled || op.resolution == Resolution::Replayed);
+        let (signal, first_psn) = self.admit(kind, op.packets, must_signal)?;
+        let logged =
+            self.log && kind.is_logged() && (kind == Kind::Atomic || self.unlogged + 1 >= self.log_interval);
+        if logged {
+            self.unlogged = 0;
+            self.next_psn = self.next_psn.add(1); // the packet of the entry
+        } else if self.log {
+            self.unlogged += u32::from(kind.is_logged());
+        }
+        let op = &mut self.ops[self.cursor];
+        op.wr.flags.set(SendFlags::SIGNALED, signal);
+        (op.first_psn, op.logged, op.state) = (first_psn, logged, State::InFlight);
+        self.cursor += 1;
+        Some(Posting { wr: &op.wr, log_seq: logged.then_some(op.wr.wr_id) })
+    }
+
+    /// Counts an operation as in flight, unless a limit is reached. Returns whether its request is signalled on the rail, and the PSN of its first
+    /// packet.
+    #[inline]
+    fn admit(&mut self, kind: Kind, packets: u32, must_signal: bool) -> Option<(bool, Psn)> {
+        let fetch = kind.is_read_or_atomic();
         if fetch && self.fetches_in_flight >= self.rd_atomic {
             return None;
         }
-        if self.packets_in_flight > 0 && self.packets_in_flight + op.packets > MAX_PACKETS {
+        if self.packets_in_flight > 0 && self.packets_in_flight + packets > MAX_PACKETS {
             return None;
         }
         // Every READ and atomic is signalled, because the limit `rd_atomic` needs an exact count of those in flight. Other operations are
         // signalled often enough that unsignalled ones never fill the rail's queue.
         self.unsignaled += 1;
-        let signal = op.app_signaled
-            || fetch
-            || op.kind == Kind::Local
-            || self.unsignaled > max_unsignaled
-            || op.resolution == Resolution::Replayed;
-        op.wr.flags.set(SendFlags::SIGNALED, signal);
+        let max_unsignaled = self.depth as u32 / 4;
+        let signal = must_signal || fetch || kind == Kind::Local || self.unsignaled > max_unsignaled;
         if signal {
             self.unsignaled = 0;
         }
-        op.logged = self.log
-            && op.kind.is_logged()
-            && (op.kind == Kind::Atomic || self.unlogged + 1 >= self.log_interval);
-        if op.logged {
-            self.unlogged = 0;
-        } else {
-            self.unlogged += u32::from(op.kind.is_logged());
-        }
-        let log_seq = op.logged.then_some(op.wr.wr_id);
-        let packets_with_log = op.packets + u32::from(log_seq.is_some());
-        op.first_psn = self.next_psn;
-        op.state = State::InFlight;
-        self.next_psn = self.next_psn.add(packets_with_log);
+        let first_psn = self.next_psn;
+        self.next_psn = first_psn.add(packets);
         self.fetches_in_flight += u32::from(fetch);
-        self.packets_in_flight += op.packets;
-        self.cursor += 1;
-        Some(Posting { wr: &op.wr, log_seq })
+        self.packets_in_flight += packets;
+        Some((signal, first_psn))
     }
 
     /// Returns whether an operation is posted and has not ended.
@@ -365,52 +420,55 @@ impl Ledger {
     /// Returns `None` if there is none.
     pub fn pop(&mut self) -> Option<Completion> {
         loop {
-            let State::Done(outcome) = self.ops.front()?.state else { return None };
-            let op = self.ops.pop_front()?;
-            if self.ops.is_empty() {
-                // `clear` moves the head of the empty ring back to slot 0, so a short queue reuses the same few cached slots.
-                self.ops.clear();
-            }
-            self.first_seq += 1;
-            self.cursor = self.cursor.saturating_sub(1);
-            self.retire(&op, outcome);
-            if op.app_signaled || outcome != Outcome::Success {
-                return Some(Completion {
-                    wr_id: op.app_wr_id,
-                    seq: op.wr.wr_id,
-                    opcode: op.wr.op.wc_opcode(),
-                    outcome,
-                    resolution: op.resolution,
-                    byte_len: op.byte_len,
-                    imm: None,
-                    invalidated: None,
-                    solicited: false,
-                    srq: None,
-                });
+            let op = self.ops.front()?;
+            let State::Done(outcome) = op.state else { return None };
+            let completion = (op.app_signaled || outcome != Outcome::Success).then(|| Completion {
+                wr_id: op.app_wr_id,
+                seq: op.wr.wr_id,
+                opcode: op.wr.op.wc_opcode(),
+                outcome,
+                resolution: op.resolution,
+                byte_len: op.byte_len,
+                imm: None,
+                invalidated: None,
+                solicited: false,
+                srq: None,
+            });
+            self.remove_first(outcome);
+            if completion.is_some() {
+                return completion;
             }
         }
     }
 
-    /// Updates the counts and the record of completed operations for an operation that is removed.
-    fn retire(&mut self, op: &Op, outcome: Outcome) {
-        if op.resolution == Resolution::Recovered {
-            return; // the restart on the new rail has reset the counts
-        }
-        self.packets_in_flight = self.packets_in_flight.saturating_sub(op.packets);
-        if op.kind.is_read_or_atomic() {
-            self.fetches_in_flight = self.fetches_in_flight.saturating_sub(1);
-        }
-        if outcome == Outcome::Success {
-            if op.kind.is_two_sided() {
-                self.completed.two_sided += 1;
-                self.completed.last_two_sided = Some(op.wr.wr_id);
+    /// Removes the first operation, which has ended, and updates the counts and the record of completed operations.
+    fn remove_first(&mut self, outcome: Outcome) {
+        let Some(op) = self.ops.front() else { return };
+        // A restart on the new rail has reset the counts since a recovered operation was posted.
+        if op.resolution != Resolution::Recovered {
+            self.packets_in_flight = self.packets_in_flight.saturating_sub(op.packets);
+            if op.kind.is_read_or_atomic() {
+                self.fetches_in_flight = self.fetches_in_flight.saturating_sub(1);
             }
-            if let Some((seq, _)) = self.completed.maybe_logged.take() {
-                self.completed.logged = Some(seq);
-            }
-            if op.logged {
-                self.completed.maybe_logged = Some((op.wr.wr_id, op.first_psn.add(op.packets)));
+            if outcome == Outcome::Success {
+                if op.kind.is_two_sided() {
+                    self.completed.two_sided += 1;
+                    self.completed.last_two_sided = Some(op.wr.wr_id);
+                }
+                if let Some((seq, _)) = self.completed.maybe_logged.take() {
+                    self.completed.logged = Some(seq);
+                }
+                if op.logged {
+                    self.completed.maybe_logged = Some((op.wr.wr_id, op.first_psn.add(op.packets)));
+                }
             }
         }
+        self.ops.pop_front();
+        if self.ops.is_empty() {
+            // `clear` moves the head of the empty ring back to slot 0, so a short queue reuses the same few cached slots.
+            self.ops.clear();
+        }
+        self.first_seq += 1;
+        self.cursor = self.cursor.saturating_sub(1);
     }
 }

@@ -16,7 +16,7 @@ use crate::secret::{Secret, SecretWord};
 use crate::vqp::home_membership::HomeMembership;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
-use crate::vqp::send_queue::{PostFailure, SendQueue};
+use crate::vqp::send_queue::{PostFailure, PostedNew, SendQueue};
 use crate::vqp::shared_receives::{ReceiveSource, SharedReceives};
 use crate::vqp::window_sync::{SyncFailure, WindowSync};
 
@@ -233,6 +233,12 @@ impl Datapath {
     #[inline]
     pub(super) fn post_sends(&mut self, rail: usize, epoch: u16, replaying: bool) -> Result<(), PostFailure> {
         self.send.post(self.rails.get(rail).data(), rail, epoch, &self.domain, replaying)
+    }
+
+    /// See [`SendQueue::post_new`].
+    #[inline]
+    pub(super) fn post_new_send(&mut self, rail: usize, wr: &mut SendWr) -> Option<PostedNew> {
+        self.send.post_new(wr, self.rails.get(rail).data(), rail, &self.domain)
     }
 
     /// Posts the receives on the rail of the receive queue.

@@ -9,7 +9,7 @@ use crate::data_qp::DataQp;
 use crate::domain::Domain;
 use crate::evidence::{Contradiction, Placed};
 use crate::key_translation::{self, RemoteKeys};
-use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
+use crate::ledger::{Entry, Ledger, RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
 use crate::vqp::wr_id_flags;
 
@@ -26,6 +26,16 @@ pub(super) enum PostFailure {
     Device,
     /// The queue pair refused a request, which has failed. The caller must close the vQP.
     Request,
+}
+
+/// A request that was posted before it is in the ledger.
+#[derive(Debug)]
+pub(super) struct PostedNew {
+    entry: Entry,
+    /// The rail on which it was posted.
+    pub(super) rail: usize,
+    /// What the queue pair, or the translation of the keys, returned.
+    result: Result<()>,
 }
 
 /// The send queue: the ledger of operations, and the translation and posting of requests.
@@ -97,6 +107,33 @@ impl SendQueue {
         self.ledger.push(wr, write_policy)
     }
 
+    /// Posts a request that is not in the ledger yet. [`SendQueue::push_posted`] appends it, while its packets are on their way. Returns `None`
+    /// if it must be appended first, see [`Ledger::admit_new`]. The caller has called [`SendQueue::check_push`].
+    #[inline]
+    pub(super) fn post_new(
+        &mut self,
+        wr: &mut SendWr,
+        qp: &DataQp,
+        index: usize,
+        domain: &Domain,
+    ) -> Option<PostedNew> {
+        let entry = self.ledger.admit_new(wr)?;
+        Some(PostedNew { entry, rail: index, result: post_one(wr, qp, index, domain, &self.remote_keys) })
+    }
+
+    /// Appends a request that [`SendQueue::post_new`] has posted.
+    #[inline]
+    pub(super) fn push_posted(
+        &mut self,
+        wr: SendWr,
+        write_policy: WritePolicy,
+        posted: PostedNew,
+    ) -> Result<(), PostFailure> {
+        let id = wr.wr_id;
+        self.ledger.push_posted(wr, write_policy, posted.entry);
+        posted.result.or_else(|error| self.on_refused(id, error))
+    }
+
     /// Checks a request, except for its remote key and the state of the queue.
     pub(super) fn check(&self, wr: &SendWr, config: &Config) -> Result<()> {
         key_translation::check_shape(wr, config, self.max_message)
@@ -132,15 +169,8 @@ impl SendQueue {
         let is_single = self.ledger.unposted() == 1;
         let Some(first) = self.ledger.next_posting() else { return Ok(()) };
         if is_single && first.log_seq.is_none() {
-            // The common case: one request, whose keys need no translation on rail 0.
             let id = first.wr.wr_id;
-            let posted = if index == 0 {
-                qp.post_send(core::slice::from_ref(first.wr)).map_err(|refused| refused.error)
-            } else {
-                let mut wr = first.wr.clone();
-                key_translation::translate_send(&mut wr, index, domain, &self.remote_keys)
-                    .and_then(|()| qp.post_send(core::slice::from_ref(&wr)).map_err(|refused| refused.error))
-            };
+            let posted = post_one(first.wr, qp, index, domain, &self.remote_keys);
             return posted.or_else(|error| self.on_refused(id, error));
         }
         self.burst.clear();
@@ -324,4 +354,16 @@ impl SendQueue {
         }
         Ok(stored.then_some(stats))
     }
+}
+
+/// Posts one request on the rail with this index. Its keys need no translation on rail 0.
+#[inline]
+fn post_one(wr: &SendWr, qp: &DataQp, index: usize, domain: &Domain, remote_keys: &RemoteKeys) -> Result<()> {
+    let post = |wr: &SendWr| qp.post_send(core::slice::from_ref(wr)).map_err(|refused| refused.error);
+    if index == 0 {
+        return post(wr);
+    }
+    let mut wr = wr.clone();
+    key_translation::translate_send(&mut wr, index, domain, remote_keys)?;
+    post(&wr)
 }

@@ -1,13 +1,13 @@
 //! The completions of the active rail, and the posts for which they make room.
 
-use mitra_verbs::{Wc, WcStatus};
+use mitra_verbs::{SendWr, Wc, WcStatus};
 
 use super::Recovery;
 use crate::completion::UnresolvedError;
-use crate::config::Service;
+use crate::config::{Service, WritePolicy};
 use crate::negotiation::CloseReason;
 use crate::vqp::datapath::Datapath;
-use crate::vqp::send_queue::PostFailure;
+use crate::vqp::send_queue::{PostFailure, PostedNew};
 use crate::vqp::window_sync::SyncFailure;
 use crate::vqp::{Cause, wr_id_flags};
 
@@ -167,18 +167,58 @@ impl Recovery {
 
     /// Posts a burst of pending sends, unless a move is in progress.
     pub(in crate::vqp) fn post_sends(&mut self, dp: &mut Datapath) {
-        let Some(negotiation) = self.negotiation().filter(|n| n.may_post()) else { return };
-        let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
+        if let Some((rail, epoch)) = self.posting_rail(dp) {
+            let posted = dp.post_sends(rail, epoch, self.is_replaying());
+            self.on_posted(dp, rail, posted);
+        }
+    }
+
+    /// Posts a send that is not in the send queue yet. [`Recovery::push_posted_send`] appends it. Returns `None` if it must be appended before it
+    /// is posted.
+    #[inline]
+    pub(in crate::vqp) fn post_new_send(&self, dp: &mut Datapath, wr: &mut SendWr) -> Option<PostedNew> {
+        if self.is_replaying() {
+            return None; // until the operations that were in flight at a failure have completed, only polls post sends
+        }
+        let (rail, _) = self.posting_rail(dp)?;
+        dp.post_new_send(rail, wr)
+    }
+
+    /// Appends a send that [`Recovery::post_new_send`] has posted, and returns its sequence number.
+    #[inline]
+    pub(in crate::vqp) fn push_posted_send(
+        &mut self,
+        dp: &mut Datapath,
+        wr: SendWr,
+        write_policy: WritePolicy,
+        posted: PostedNew,
+    ) -> u64 {
+        let (seq, rail) = (wr.wr_id, posted.rail);
+        let result = dp.send_mut().push_posted(wr, write_policy, posted);
+        self.on_posted(dp, rail, result);
+        seq
+    }
+
+    /// Returns the rail on which sends may be posted, and its epoch.
+    #[inline]
+    fn posting_rail(&self, dp: &Datapath) -> Option<(usize, u16)> {
+        let negotiation = self.negotiation().filter(|n| n.may_post())?;
+        let rail = negotiation.active();
         if dp.config().service == Service::Unreliable
             && !carries_messages(dp, rail)
             && !dp.send().next_is_local()
         {
-            return; // the messages would be lost; they wait for the next rail, or for this one
+            return None; // the messages would be lost; they wait for the next rail, or for this one
         }
         if !dp.windows().is_in_step(rail) {
-            return; // the next poll posts them behind the binds and invalidations of the rail
+            return None; // the next poll posts them behind the binds and invalidations of the rail
         }
-        match dp.post_sends(rail, epoch, self.is_replaying()) {
+        Some((rail, negotiation.ballot().epoch))
+    }
+
+    #[inline]
+    fn on_posted(&mut self, dp: &mut Datapath, rail: usize, posted: Result<(), PostFailure>) {
+        match posted {
             Ok(()) => {}
             Err(PostFailure::Device) => self.rail_failed(dp, rail, Cause::Device),
             Err(PostFailure::Request) => self.close(dp, CloseReason::RequestError),

@@ -29,6 +29,7 @@ impl VirtualQp {
     ///
     /// # Errors
     /// As [`VirtualQp::post_send_with`].
+    #[inline]
     pub fn post_send(&mut self, wr: SendWr) -> Result<u64> {
         self.post_send_with(wr, self.datapath.config().write_policy)
     }
@@ -40,8 +41,18 @@ impl VirtualQp {
     /// request is malformed, or if its remote key is not of an imported region; [`Error::Limit`] if the request exceeds a limit;
     /// [`Error::Unsupported`] for the bind or invalidation of a window if a NIC has no windows. A send that names local memory that is not registered
     /// completes with [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection).
-    pub fn post_send_with(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
-        let seq = self.push_send(wr, write_policy)?;
+    pub fn post_send_with(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+        let seq = if self.datapath.config().service.is_xrc() {
+            self.push_send(wr, write_policy)?
+        } else {
+            self.check_open()?;
+            self.datapath.prepare_send(&wr)?;
+            self.latency.on_post(self.datapath.send().ledger().next_seq(), || self.datapath.now());
+            match self.recovery.post_new_send(&mut self.datapath, &mut wr) {
+                Some(posted) => self.recovery.push_posted_send(&mut self.datapath, wr, write_policy, posted),
+                None => self.datapath.send_mut().push(wr, write_policy),
+            }
+        };
         self.post_pending_sends();
         Ok(seq)
     }
@@ -137,7 +148,7 @@ impl VirtualQp {
 
     pub(in crate::vqp) fn post_pending_sends(&mut self) {
         // Until the operations that were in flight at a failure have completed, only polls post sends.
-        if !self.recovery.is_replaying() {
+        if self.datapath.send().ledger().unposted() > 0 && !self.recovery.is_replaying() {
             self.recovery.post_sends(&mut self.datapath);
         }
         if self.maintenance.on_post(|| self.datapath.now()) {
