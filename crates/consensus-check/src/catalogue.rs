@@ -331,7 +331,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
     CatalogueEntry {
         name: "rail-negotiation",
         properties: rail_model::PROPERTIES,
-        explored_world: "2 ends of a virtual queue pair with 2 rails; 1 failure of any kind, 3 timers of which 1 is late, 1 crash; then 2 links that go down; then 1 failed queue pair and 1 close; then faults stop",
+        explored_world: "2 ends of a virtual queue pair with 2 rails; 1 failure of any kind, 3 timers of which 1 is late, 1 crash; then 2 links that go down; then 1 failed queue pair and 1 close; then one usable rail, which fails twice; then faults stop",
         simulated_world: "2 ends of a virtual queue pair with 2 rails; up to 24 failures; 1 nap, crash or close in some runs; then faults stop",
         explore: rail_model::explore_small_worlds,
         serve: |address| ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None).serve(address),

@@ -40,13 +40,15 @@ impl ExhaustiveRails {
 /// The properties of the rail negotiation.
 pub(crate) const PROPERTIES: &[&str] = &["safety", "liveness"];
 
-/// Explores the worlds with one failure of any kind, those in which links go down twice, and those in which an application closes its end.
+/// Explores the worlds with one failure of any kind, those in which links go down twice, those in which an application closes its end, and those with
+/// one usable rail that fails twice.
 pub(crate) fn explore_small_worlds() -> Exploration {
     let one = ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None);
     let links = || ExhaustiveRails::new(RailFaultLimits::TWO_LINKS_DOWN, 3, None).explore();
     one.explore()
         .and_then(links)
         .and_then(|| ExhaustiveRails::new(RailFaultLimits::ONE_CLOSE, 3, None).explore())
+        .and_then(|| ExhaustiveRails::new(RailFaultLimits::LAST_RAIL, 3, None).explore())
 }
 
 impl Model for ExhaustiveRails {
@@ -87,7 +89,7 @@ pub fn run_rails_from_seed(seed: u64, without: Option<RailRule>) -> SeedResult {
     let limits = [
         RailFaultLimits::MANY_FAILURES,
         RailFaultLimits::MANY_FAILURES,
-        RailFaultLimits { failures: 4, kinds: ALL_FAILURES, ..RailFaultLimits::MANY_FAILURES },
+        RailFaultLimits { failures: 4, kinds: [ALL_FAILURES; 2], ..RailFaultLimits::MANY_FAILURES },
         RailFaultLimits { late_timers: 1, ..RailFaultLimits::MANY_FAILURES },
         RailFaultLimits { crashes: 1, ..RailFaultLimits::MANY_FAILURES },
         RailFaultLimits { closes: 1, ..RailFaultLimits::MANY_FAILURES },

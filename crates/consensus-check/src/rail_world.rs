@@ -85,8 +85,8 @@ pub enum RailStep {
 pub struct RailFaultLimits {
     /// Failures at both ends together.
     pub failures: u8,
-    /// The kinds of failures.
-    pub kinds: &'static [RailFailure],
+    /// The kinds of failures at each end.
+    pub kinds: [&'static [RailFailure]; 2],
     /// Expirations of timers, at both ends together.
     pub timers: u8,
     /// Expirations of timers that an end sees only after the peer timeout.
@@ -95,45 +95,62 @@ pub struct RailFaultLimits {
     pub crashes: u8,
     /// Closes by applications.
     pub closes: u8,
+    /// Whether the NIC of rail 1 is dead at end 0 from the beginning. End 1 does not know.
+    pub starts_degraded: bool,
 }
 
 impl RailFaultLimits {
     /// One failure of any kind, expired timers, an end that sleeps for the peer timeout, and a crash.
     pub const ONE_FAILURE: RailFaultLimits = RailFaultLimits {
         failures: 1,
-        kinds: ALL_FAILURES,
+        kinds: [ALL_FAILURES; 2],
         timers: 2,
         late_timers: 1,
         crashes: 1,
         closes: 0,
+        starts_degraded: false,
     };
     /// Links that go down twice.
     pub const TWO_LINKS_DOWN: RailFaultLimits = RailFaultLimits {
         failures: 2,
-        kinds: &[RailFailure::LinkDown],
+        kinds: [&[RailFailure::LinkDown]; 2],
         timers: 0,
         late_timers: 0,
         crashes: 0,
         closes: 0,
+        starts_degraded: false,
     };
     /// A queue pair that fails, before or after an application closes its end.
     pub const ONE_CLOSE: RailFaultLimits = RailFaultLimits {
         failures: 1,
-        kinds: &[RailFailure::QpFailed],
+        kinds: [&[RailFailure::QpFailed]; 2],
         timers: 1,
         late_timers: 0,
         crashes: 0,
         closes: 1,
+        starts_degraded: false,
+    };
+    /// One rail that both ends can use. Its queue pair fails, and the other end then hears nothing on it for a while: an end declines a proposal while
+    /// its last move is unconfirmed, and the peer stays on the rail.
+    pub const LAST_RAIL: RailFaultLimits = RailFaultLimits {
+        failures: 2,
+        kinds: [&[RailFailure::QpFailed], &[RailFailure::Silent]],
+        timers: 0,
+        late_timers: 0,
+        crashes: 0,
+        closes: 0,
+        starts_degraded: true,
     };
     /// Many failures of links and queue pairs.
     pub(crate) const MANY_FAILURES: RailFaultLimits = RailFaultLimits {
         failures: 24,
-        kinds: &[RailFailure::LinkDown, RailFailure::QpFailed, RailFailure::Silent],
+        kinds: [&[RailFailure::LinkDown, RailFailure::QpFailed, RailFailure::Silent]; 2],
         // Less than half of the peer timeout passes.
         timers: 30,
         late_timers: 0,
         crashes: 0,
         closes: 0,
+        starts_degraded: false,
     };
 }
 
@@ -218,7 +235,12 @@ impl RailWorld {
             }
         };
         let ends = [Role::Zero, Role::One].map(end);
-        RailWorld { ends, in_transit: BTreeSet::new(), limits, without, was_late: false, violation: None }
+        let in_transit = BTreeSet::new();
+        let mut world = RailWorld { ends, in_transit, limits, without, was_late: false, violation: None };
+        if limits.starts_degraded {
+            world.fail(0, 1, RailFailure::NicDead);
+        }
+        world
     }
 
     /// The steps that may come next.
@@ -261,7 +283,7 @@ impl RailWorld {
                         (RailFailure::Silent, is_active && e.negotiation.is_active()),
                     ];
                     for (failure, may_happen) in failures {
-                        if may_happen && self.limits.kinds.contains(&failure) {
+                        if may_happen && self.limits.kinds[usize::from(end)].contains(&failure) {
                             steps.push(RailStep::Fail { end, rail, failure });
                         }
                     }

@@ -17,6 +17,15 @@ fn application_that_closes_during_a_move() {
     assert!(exploration.states > 10_000, "{} states", exploration.states);
 }
 
+/// An end that waits for the peer's Resume may decline the peer's next proposal. It then still waits, and asks again. (An end that took the proposal as
+/// the proof that its move was over waited forever: seed 86531 of the simulator's failover workload.)
+#[test]
+fn last_rail_that_fails_twice() {
+    let exploration = ExhaustiveRails::new(RailFaultLimits::LAST_RAIL, 3, None).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 10_000, "{} states", exploration.states);
+}
+
 #[test]
 fn random_failures_never_separate_the_ends_or_stop_them() {
     let mut faults = 0;
