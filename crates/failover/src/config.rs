@@ -258,6 +258,11 @@ impl Config {
         self.fencing == Fencing::On && self.policy == Policy::Exact
     }
 
+    /// Returns whether operations in flight are decided by the peer's evidence.
+    pub(crate) fn decides_by_evidence(&self) -> bool {
+        self.policy == Policy::Exact && self.service.is_reliable()
+    }
+
     /// The maximum number of requests in the ledger. A request of an XRC connection may need a message before it.
     pub(crate) fn ledger_depth(&self) -> u32 {
         if self.service == Service::XrcSend { self.send_wrs.saturating_mul(2) } else { self.send_wrs }

@@ -155,6 +155,8 @@ pub struct RailNegotiation {
     home: Option<u8>,
     /// Whether the queue pairs of the active rail may be replaced while the vQP stays on the rail.
     replaces_active_qps: bool,
+    /// Whether the driver decides operations by the peer's evidence.
+    needs_evidence: bool,
     /// Rails that the vQP left and on which this end's new queue pair is not connected.
     local_qp_missing: u8,
     /// Rails that the vQP left and on which the peer's new queue pair is not known to be connected.
@@ -217,6 +219,7 @@ impl RailNegotiation {
             peer_unusable: 0,
             home: None,
             replaces_active_qps: false,
+            needs_evidence: true,
             local_qp_missing: 0,
             peer_qp_missing: 0,
             left_by: [None; MAX_RAILS],

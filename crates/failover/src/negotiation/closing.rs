@@ -3,7 +3,8 @@
 //! An end that closes moves its queue pairs to ERR and drains them. The evidence that it then collects is final, and its Closed messages contain
 //! it. The peer needs the evidence of the rail to which it is bound, and this end may not know whether the peer has moved. So there is one
 //! message for each binding that the peer may have, and the ballot of a message is that of the binding. The peer decides by the message of its own
-//! binding. If only the other one has arrived, it asks again, for the peer timeout at most.
+//! binding. If only the other one has arrived, it asks again, for the peer timeout at most. A vQP that decides nothing by evidence, such as an unreliable
+//! connection or one with a baseline policy, closes by any of them.
 
 use mitra_verbs::Time;
 use smallvec::{SmallVec, smallvec};
@@ -29,6 +30,11 @@ pub(super) struct PendingClose {
 }
 
 impl RailNegotiation {
+    /// Makes any Closed message of the peer end the vQP at once, because the driver decides nothing by the peer's evidence.
+    pub fn close_without_evidence(&mut self) {
+        self.needs_evidence = false;
+    }
+
     /// Closes the vQP.
     pub fn close(&mut self, reason: CloseReason) {
         use CloseReason::{FailedDuringRecovery, NoRail, PeerClosed, PeerExited, PeerUnreachable};
@@ -64,8 +70,8 @@ impl RailNegotiation {
         if self.phase == Phase::Closed || ballot < self.current {
             return;
         }
-        if ballot == self.current {
-            return self.end_by_peer(evidence);
+        if ballot == self.current || !self.needs_evidence {
+            return self.end_by_peer(evidence.filter(|_| ballot == self.current));
         }
         let (next_question, deadline) = match &self.pending_close {
             Some(pending) => (pending.next_question, pending.deadline),

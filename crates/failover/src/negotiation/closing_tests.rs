@@ -136,3 +136,18 @@ fn silence_of_a_closed_peer_is_its_close() {
     end.close(CloseReason::Closed);
     assert_eq!(closing(&mut end), Some((CloseReason::Closed, None)));
 }
+
+/// The baseline policies and unreliable connections decide nothing by evidence, so they do not wait for it.
+#[test]
+fn end_that_needs_no_evidence_closes_by_any_message() {
+    for idle in [false, true] {
+        let HalfMoved { mut end, closed_new, .. } = half_moved();
+        if idle {
+            end = RailNegotiation::new(Role::Zero, 2, RETRY, PEER_TIMEOUT);
+        }
+        end.close_without_evidence();
+        end.handle(Time::ZERO, closed_new);
+        assert_eq!(closing(&mut end), Some((CloseReason::PeerClosed, None)));
+        assert_eq!(end.poll_timeout(), None, "nothing is asked");
+    }
+}

@@ -37,6 +37,9 @@ impl ControlProtocol {
                 negotiation.prefer(rail.into(), config.failback_delay);
             }
         }
+        if !config.decides_by_evidence() {
+            negotiation.close_without_evidence();
+        }
         ControlProtocol { role, local_cookie, peer_cookie, negotiation, rejected: 0 }
     }
 

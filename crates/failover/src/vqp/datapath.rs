@@ -6,7 +6,7 @@ use mitra_verbs::{Error, Mtu, Psn, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, 
 use crate::ballot::Ballot;
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
-use crate::config::{Config, Policy};
+use crate::config::Config;
 use crate::connect_info::ConnectInfo;
 use crate::domain::{Domain, HomeView, LocalNic};
 use crate::evidence::{Contradiction, Evidence, Placed};
@@ -349,7 +349,7 @@ impl Datapath {
             lacks_receive: self.recv.len() == 0,
             ..Evidence::default()
         };
-        if self.config().policy == Policy::Exact && self.config().service.is_reliable() {
+        if self.config().decides_by_evidence() {
             evidence.log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
             self.rails.get(rail).data().add_evidence(nic_alive, &mut evidence);
         }

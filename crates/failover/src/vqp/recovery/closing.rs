@@ -2,7 +2,6 @@
 
 use super::Recovery;
 use crate::completion::UnresolvedError;
-use crate::config::Policy;
 use crate::evidence::Evidence;
 use crate::negotiation::{CloseReason, RailNegotiation};
 use crate::vqp::datapath::Datapath;
@@ -100,9 +99,8 @@ impl Recovery {
         reason: CloseReason,
     ) -> Option<Evidence> {
         let ballot = self.negotiation().and_then(RailNegotiation::final_ballot)?;
-        let is_exact = dp.config().policy == Policy::Exact && dp.config().service.is_reliable();
         let is_readable = drained? && !self.is_qp_missing(rail);
-        (is_exact && reason != CloseReason::Unfenced)
+        (dp.config().decides_by_evidence() && reason != CloseReason::Unfenced)
             .then(|| dp.collect_evidence(rail, ballot.epoch, is_readable))
     }
 
