@@ -41,7 +41,7 @@ impl World {
     /// Returns the longest time for which no rail was usable by these two hosts: on each rail, a NIC was dead, hung or reset, or a link
     /// was down. A paused host uses no rail. Times for which a rail was usable count only if they are at least `settle` long, because a move needs
     /// some time. Packets that are lost although the links are up do not count. An isolation that has
-    /// not ended counts as endless.
+    /// not ended counts as endless, and so does that of hosts whose addresses have all changed: they may have lost each other.
     pub fn longest_isolation(&self, hosts: [HostId; 2], settle: Duration) -> Duration {
         let world = lock(&self.shared);
         if world.nics.iter().any(|nic| nic.replaced) {
@@ -50,6 +50,10 @@ impl World {
         let mut rails: BTreeMap<u8, Vec<Part>> = BTreeMap::new();
         for (n, nic) in world.nics.iter().enumerate().filter(|(_, nic)| hosts.contains(&HostId(nic.host))) {
             rails.entry(nic.rail).or_default().push(Part::Nic(n));
+        }
+        let has_moved = |part: &Part| matches!(part, Part::Nic(n) if world.nics[*n].address_changes > 0);
+        if rails.values().flatten().all(has_moved) {
+            return Duration::MAX;
         }
         let mut absent = BTreeSet::new();
         let (mut longest, mut since, mut usable_since) = (Duration::ZERO, None, Some(Time::ZERO));
@@ -161,6 +165,18 @@ mod tests {
             t.world.run_for(5 * MS);
         }
         assert_eq!(t.world.longest_isolation(t.hosts, MS), Duration::ZERO);
+    }
+
+    #[test]
+    fn hosts_whose_addresses_have_all_changed_are_isolated() {
+        let mut t = testbed();
+        for rail in 0..2 {
+            for nic in t.rail(rail) {
+                assert_eq!(t.world.longest_isolation(t.hosts, MS), Duration::ZERO);
+                t.world.change_address(nic);
+            }
+        }
+        assert_eq!(t.world.longest_isolation(t.hosts, MS), Duration::MAX);
     }
 
     #[test]

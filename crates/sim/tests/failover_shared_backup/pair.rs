@@ -21,6 +21,20 @@ pub struct BackedPair {
     pub completions: [Vec<Vec<Completion>>; 2],
 }
 
+impl Drop for BackedPair {
+    /// Asserts the liveness rule for each queue pair, unless the test fails anyway.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for (a, b) in self.qps[0].iter().zip(&self.qps[1]) {
+            if let Err(dead) = mitra_sim::check_liveness(&self.testbed.world, self.testbed.hosts, [a, b]) {
+                panic!("{dead}");
+            }
+        }
+    }
+}
+
 impl BackedPair {
     pub fn new(rails: u8, members: usize) -> BackedPair {
         let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), rails);

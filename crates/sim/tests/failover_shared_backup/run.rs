@@ -9,7 +9,7 @@ use mitra_failover::{
     CloseReason, Completion, Config, Contradiction, Domain, Secret, SharedBackup, VirtualQp,
 };
 use mitra_sim::workload::{BackedEndpoint, Plan, Verdict, WorkloadPeer, connect_backed, verify};
-use mitra_sim::{App, AppContext, PeerApp, Prng, Testbed, World, reproduce_command};
+use mitra_sim::{App, AppContext, PeerApp, Prng, Testbed, World, check_liveness, reproduce_command};
 use mitra_verbs::Provider;
 
 pub fn config() -> Config {
@@ -79,7 +79,7 @@ pub fn connect_backups(testbed: &Testbed, config: Config, seed: u64) -> [Arc<Sha
 }
 
 /// Runs the peers under the faults that `inject_faults` schedules. All operations must end within 20 s of
-/// virtual time. `plan` adapts the plan of each end.
+/// virtual time, and the liveness rule holds for each queue pair. `plan` adapts the plan of each end.
 pub fn run(
     seed: u64,
     setup: Setup,
@@ -146,6 +146,9 @@ pub fn run(
             verify(&plans[1], b.requester_log(), a.responder_log()),
         ]);
         let [a, b] = [ends[0].borrow(), ends[1].borrow()];
+        if let Err(dead) = check_liveness(&testbed.world, testbed.hosts, [&a.qp, &b.qp]) {
+            panic!("seed {seed}: {dead}\n{}", reproduce_command(seed));
+        }
         out.close_reasons.push([a.qp.close_reason(), b.qp.close_reason()]);
         out.contradictions.push([a.qp.contradiction(), b.qp.contradiction()]);
         out.failures.push([a.failures.clone(), b.failures.clone()]);
