@@ -112,6 +112,26 @@ fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
     }
 }
 
+/// The right to WRITE is taken away from a peer that keeps a log. Its next entry is refused, and the atomic before it is never reported as not executed.
+#[test]
+fn atomic_with_a_log_fails_when_the_right_to_write_is_taken_away() {
+    let mut pair = VqpPair::new(2, Config { completion_log: true, ..config() });
+    pair.poll_times(&[0, 1], 5);
+    pair.vqps[1].set_access(Access::REMOTE_ATOMIC).expect("the NICs are alive");
+    let into = Data::sge(pair.mr[0].sge(0, 8));
+    pair.send(0, 1, SendOp::FetchAdd { remote: pair.remote(1, 0), add: 1 }, into);
+    pair.poll_times(&[0, 1], FAILOVER);
+    assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
+    assert_eq!(pair.memory[1].load(0), 1, "the NIC has executed the atomic");
+    let outcome = pair.outcome(0, 1, false).expect("the atomic has ended");
+    assert_ne!(outcome, Outcome::Failed(WcStatus::Flushed));
+    assert_eq!(
+        pair.vqps.each_ref().map(|vqp| vqp.active_rail()),
+        [0; 2],
+        "a refusal is no failure of the rail"
+    );
+}
+
 /// The memory of another domain on the same NICs is not accessible, on any rail.
 #[test]
 fn memory_of_another_domain_is_refused_on_every_rail() {

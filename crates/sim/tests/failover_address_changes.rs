@@ -4,7 +4,7 @@ mod vqp_pair;
 
 use core::time::Duration;
 
-use mitra_failover::{Completion, Config};
+use mitra_failover::{CloseReason, Completion, Config, Outcome, UnresolvedError};
 use mitra_sim::Testbed;
 use mitra_verbs::{Data, Provider, RecvWr, SendOp, SendWr};
 
@@ -111,6 +111,20 @@ fn address_of_the_only_rail_changes() {
         change(&mut pair, end, 0);
         assert_eq!(exchange(&mut pair, 1), 0);
     }
+}
+
+/// No end knows an address of the other one, so none can tell the other its own. The operation in flight has no evidence.
+#[test]
+fn ends_whose_addresses_all_change_at_once_do_not_find_each_other() {
+    let mut pair = pair();
+    for (end, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        change(&mut pair, end, rail);
+    }
+    pair.send_write(1, 0, 9);
+    pair.poll_times(&[0, 1], 40_000);
+    assert_eq!(pair.vqps.each_ref().map(|vqp| vqp.close_reason()), [Some(CloseReason::PeerUnreachable); 2]);
+    let undecided = UnresolvedError::Undecided(CloseReason::PeerUnreachable);
+    assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Unresolved(undecided)));
 }
 
 #[test]

@@ -6,8 +6,8 @@ mod vqp_pair;
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{Cause, CloseReason, Outcome, UnresolvedError};
-use mitra_sim::Failure;
+use mitra_failover::{Cause, CloseReason, Config, Outcome, UnresolvedError};
+use mitra_sim::{Failure, Stage};
 use mitra_verbs::{
     Access, AhId, Buffer, Data, Provider, RecvWr, SendFlags, SendOp, SendWr, UdDestination, WcStatus,
 };
@@ -444,4 +444,30 @@ fn refusal_that_arrived_before_the_fence_decides_its_request() {
     assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::PeerClosed), "the post ran no maintenance");
     pair.poll_times(&[0], 20);
     assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::RemoteInvalidRequest)));
+}
+
+/// The application posts more atomics than the responder saves results for, and polls no completion before the link fails. The requester's NIC gets no
+/// more of them than that, so the results whose acknowledgements are lost are still saved.
+#[test]
+fn unpolled_atomics_do_not_displace_saved_results() {
+    const ATOMICS: u64 = 12;
+    for nth in [1, 2] {
+        let mut pair = VqpPair::new(2, Config { rd_atomic: 2, ..config() });
+        pair.poll_times(&[0, 1], 5);
+        let [a, b] = pair.testbed.rail(0);
+        pair.testbed.world.fail_at_stage(b, Stage::AckOnWire, nth, &[(a, Failure::LinkDown)], None);
+        for i in 0..ATOMICS {
+            let add = SendOp::FetchAdd { remote: pair.remote(1, 0), add: 1 };
+            pair.send(0, i, add, Data::sge(pair.mr[0].sge(64 + 8 * i, 8)));
+        }
+        pair.testbed.world.run_for(Duration::from_millis(1));
+        let executed = pair.memory[1].load(0);
+        assert!((1..=2).contains(&executed), "{executed} are executed, {nth}");
+        pair.poll_times(&[0, 1], 4000);
+        for i in 0..ATOMICS {
+            assert_eq!(pair.outcome(0, i, false), Some(Outcome::Success), "atomic {i}, {nth}");
+            assert_eq!(pair.memory[0].load(64 + 8 * i as usize), i);
+        }
+        assert_eq!((pair.memory[1].load(0), pair.vqps[0].active_rail()), (ATOMICS, 1));
+    }
 }
