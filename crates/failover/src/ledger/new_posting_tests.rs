@@ -99,6 +99,7 @@ fn a_request_that_is_posted_first_leaves_the_same_ledger() {
                         );
                         posted.push(wr.clone());
                         two.push_posted(wr, WritePolicy::Strict, entry);
+                        assert_eq!(two.unposted(), 0, "seed {seed}: a posted request counts as pending");
                         ahead += 1;
                     }
                     None => {
