@@ -55,7 +55,8 @@ impl CompletionLog {
         &self.mr
     }
 
-    /// Returns the highest sequence number that the peer logged in `epoch`, or `None` if there is no entry of that epoch.
+    /// Returns the highest sequence number that the peer logged in `epoch`, or `None` if there is no entry of that epoch. Reads all slots, one for each request of
+    /// the peer's send queue, because READs and SENDs leave gaps. In mode `durable` each maintenance does so.
     pub(crate) fn last_seq(&self, epoch: u16) -> Option<u64> {
         let slots = self.memory.len() / 8;
         (0..slots)

@@ -22,7 +22,10 @@ impl LocalQp {
         let cap = QpCap { send_wrs: DEPTH, recv_wrs: 0, send_sges: 0, recv_sges: 0, inline: 0 };
         let made = QpBuilder::rc(nic.pd, cq).cap(cap).build(p).map_err(Error::from).and_then(|qpn| {
             let connected = p.query_port().and_then(|port| {
-                RcConnection { access: Access::empty(), ..RcConnection::to(port.gid, qpn) }.connect(p, qpn)
+                let path_mtu = port.max_mtu;
+                let connection =
+                    RcConnection { access: Access::empty(), path_mtu, ..RcConnection::to(port.gid, qpn) };
+                connection.connect(p, qpn)
             });
             connected.inspect_err(|_| drop(p.destroy_qp(qpn))).map(|()| qpn)
         });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mitra_failover::{BackedQp, Config, Domain, Secret, SharedBackup, VirtualQp};
+use mitra_failover::{BackedQp, Config, Domain, Secret, SharedBackup, SharedReceiveQueue, VirtualQp};
 use mitra_verbs::{Provider, Result};
 
 use super::failover_endpoint::exchange_memory;
@@ -76,7 +76,23 @@ pub fn shared_backups(
 /// # Errors
 /// Returns the error of the first call to a NIC or a queue pair that failed.
 pub fn backed_qps(backups: &[Arc<SharedBackup>; 2], config: Config) -> Result<[BackedQp; 2]> {
-    let [mut a, mut b] = [backups[0].queue_pair(config)?, backups[1].queue_pair(config)?];
+    backed_qps_with(backups, config, [None; 2])
+}
+
+/// Makes two queue pairs like [`backed_qps`], which take receives from these queues if there are some.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a queue pair that failed.
+pub(crate) fn backed_qps_with(
+    backups: &[Arc<SharedBackup>; 2],
+    config: Config,
+    queues: [Option<&Arc<SharedReceiveQueue>>; 2],
+) -> Result<[BackedQp; 2]> {
+    let make = |h: usize| match queues[h] {
+        Some(queue) => backups[h].queue_pair_with_shared_receives(config, queue),
+        None => backups[h].queue_pair(config),
+    };
+    let [mut a, mut b] = [make(0)?, make(1)?];
     let (info_a, info_b) = (a.local_info(), b.local_info());
     a.connect(&info_b)?;
     b.connect(&info_a)?;

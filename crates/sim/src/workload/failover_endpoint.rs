@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mitra_failover::{
     BackedQp, CloseReason, Completion, Config, Contradiction, Domain, FailoverReport, Outcome, RemoteRegion,
-    UnresolvedError, VirtualQp,
+    SharedReceiveQueue, UnresolvedError, VirtualQp,
 };
 use mitra_verbs::{Error, PostError, Qpn, RecvWr, Result, SendWr, WcStatus};
 
@@ -222,6 +222,8 @@ pub struct FailoverEndpoint<Q> {
     pub failures: Vec<Completion>,
     /// Whether [`Endpoint::poll`] takes completions and runs no maintenance ([`FailoverQp::poll_completions`]).
     pub takes_completions_only: bool,
+    /// The queue from which the queue pair takes receives. `None` if it has its own.
+    pub shared_receives: Option<Arc<SharedReceiveQueue>>,
     /// Whether the last poll took no completions, so that completions of failed operations may be outstanding.
     is_unpolled: bool,
     completions: Vec<Completion>,
@@ -240,6 +242,7 @@ impl<Q: FailoverQp> FailoverEndpoint<Q> {
             qp,
             failures: Vec::new(),
             takes_completions_only: false,
+            shared_receives: None,
             is_unpolled: false,
             completions: Vec::new(),
         }
@@ -259,6 +262,9 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
     }
 
     fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        if let Some(queue) = &self.shared_receives {
+            return queue.post_recv(&[wr]);
+        }
         self.qp.post_recv(wr).map_err(|error| PostError { index: 0, error })
     }
 

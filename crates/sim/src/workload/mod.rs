@@ -27,6 +27,7 @@ mod verdict;
 
 use mitra_verbs::{Key, PostError, RecvWr, SendWr};
 
+pub(crate) use failover_connection::backed_qps_with;
 pub use failover_connection::{
     backed_qps, connect_backed, connect_vqp, connect_vqp_in, shared_backups, virtual_qps,
 };

@@ -28,6 +28,23 @@ impl World {
         }
     }
 
+    /// Calls `act` without random packet faults and pauses, and lets them begin again.
+    pub(crate) fn without_noise<T>(&mut self, act: impl FnOnce(&mut World) -> T) -> T {
+        let (config, links) = {
+            let world = lock(&self.shared);
+            (world.config.clone(), world.rail_links.clone())
+        };
+        self.stop_noise();
+        let result = act(self);
+        let mut world = lock(&self.shared);
+        (world.config, world.rail_links) = (config, links);
+        for n in 0..world.nics.len() {
+            let noise = world.link(world.nics[n].rail).noise;
+            world.nics[n].faults.set_noise_tx(noise);
+        }
+        result
+    }
+
     /// Stops random faults like [`World::stop_noise`], restores all links and resumes all hosts, so that
     /// pending operations can finish. Dead NICs stay dead, and hung NICs stay hung.
     pub fn heal(&mut self) {

@@ -110,7 +110,7 @@ fn member_that_is_never_polled_does_not_stop_others() {
         pair.recv(member, 32 + member);
         pair.send(member, 1);
     }
-    // Host b makes no queue pair for a quarter of a second, because it takes the member to be still recovering.
+    // Host b makes no queue pair for 100 ms, because it takes the member to be still recovering.
     for _ in 0..14_000 {
         for (h, member) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 2)] {
             pair.qps[h][member].poll(&mut pair.completions[h][member]);

@@ -8,7 +8,7 @@ use mitra_failover::{
     VirtualQp,
 };
 use mitra_sim::{Prng, Testbed, seeds};
-use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, SendOp, SendWr, WcStatus};
+use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, SendOp, SendWr, WcOpcode, WcStatus};
 
 use super::run::config;
 
@@ -133,6 +133,32 @@ fn messages_that_no_honest_peer_sends_change_nothing() {
     world.send(&message(0, 0, CLOSED, &[0]));
     world.poll(40);
     assert_eq!(world.qps[0].close_reason(), Some(CloseReason::PeerClosed));
+}
+
+/// A queue pair that has closed, and was not dropped yet, grants the peer no keys. Nobody would revoke them.
+#[test]
+fn closed_queue_pair_grants_no_key_that_the_peer_asks_for() {
+    for is_closed in [false, true] {
+        let mut world = World::new(1, 64, 4096);
+        let memory = Arc::new(Buffer::new(64));
+        let access = Access::LOCAL_WRITE | Access::REMOTE;
+        let mr = world.qps[0].domain().register(&memory, access).expect("the NICs have a free region");
+        world.qps[0].connect(&info(0)).expect("the ends match");
+        if is_closed {
+            world.qps[0].close();
+        }
+        world.poll(40);
+        let before = world.peer_completions.len();
+        world.send(&message(0, 0, ASK_GRANT, &mr.remote().at(0).rkey.0.to_le_bytes()));
+        world.poll(40);
+        let mut answer = [0; 9];
+        world.peer_memory.read_at(0, &mut answer);
+        let received = world.peer_completions[before..].iter().filter(|c| c.opcode == WcOpcode::Recv).count();
+        match is_closed {
+            false => assert_eq!((received, answer[8]), (1, GRANT)),
+            true => assert_eq!(received, 0),
+        }
+    }
 }
 
 /// A refusal of a message leaves the members of both ends waiting for each other, so it ends the backup.

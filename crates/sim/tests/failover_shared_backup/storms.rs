@@ -115,3 +115,26 @@ fn nothing_is_executed_behind_refused_operation() {
     pair.poll(&[0], 800);
     assert_eq!((pair.word(1), pair.outcomes(0, 0).last()), (4, Some(&(4, SUCCESS))));
 }
+
+/// The owner of the refused operation is not polled, so it posts another one before it knows. The backup has recovered from the refusal by then.
+#[test]
+fn nothing_is_executed_behind_refused_operation_that_its_owner_has_not_seen() {
+    let mut pair = BackedPair::new(2, 2);
+    let memory = std::sync::Arc::new(Buffer::new(8));
+    let domain = std::sync::Arc::clone(pair.qps[1][0].domain());
+    let mr =
+        domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE).expect("the NICs have a free region");
+    pair.qps[0][0].import(&mr.remote()).expect("the queue pair is connected");
+    pair.poll(&[0], 200);
+    domain.deregister(&mr).expect("no window is bound");
+    let data = SendWr::new(1, SendOp::Write(mr.remote().at(0)), Data::inline(&1_u64.to_ne_bytes()));
+    pair.qps[0][0].post_send(data).expect("room");
+    pair.poll(&[], 800);
+    pair.write(0, 1, 2);
+    pair.poll(&[], 400);
+    assert_eq!(pair.word(1), 0);
+    pair.poll(&[0], 400);
+    let failed = Outcome::Failed(WcStatus::RemoteAccess);
+    assert_eq!(pair.outcomes(0, 0), [(1, failed), (2, Outcome::Failed(WcStatus::Flushed))]);
+    assert_eq!((pair.word(1), pair.backups[0].close_reason()), (0, None));
+}

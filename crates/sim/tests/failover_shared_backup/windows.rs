@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::mem::replace;
 
 use mitra_failover::{BackedQp, CloseReason, Config, Outcome, VirtualMr, VirtualMw, WritePolicy};
-use mitra_sim::{DurationRange, Failure, Testbed};
+use mitra_sim::{DurationRange, Failure, Testbed, World};
 use mitra_verbs::*;
 
 use super::pair::BackedPair;
@@ -28,7 +28,10 @@ impl WindowPair {
     }
 
     fn in_world(rails: u8, window_type: WindowType, world: mitra_sim::Config) -> WindowPair {
-        let testbed = Testbed::with_config(1, world, rails);
+        WindowPair::over(Testbed::with_config(1, world, rails), window_type)
+    }
+
+    fn over(testbed: Testbed, window_type: WindowType) -> WindowPair {
         // Without a log, a lost NIC of the responder leaves the WRITE at the edge undecided.
         let config = Config { write_policy: WritePolicy::Repeatable, ..config() };
         let mut pair = BackedPair::with(testbed, config, 2, |backup, _| backup.queue_pair(config));
@@ -220,6 +223,25 @@ fn refused_bind_or_invalidation_ends_the_queue_pair_on_every_rail() {
             assert_eq!(windows.outcome(1, 3), Some(flushed), "{kind}");
             assert_eq!(windows.pair.qps[1][0].close_reason(), Some(CloseReason::RequestError));
             assert_eq!(windows.pair.backups.each_ref().map(|backup| backup.close_reason()), [None, None]);
+        }
+    }
+}
+
+/// The NICs have other MTUs than most, among them the smallest. The queue pairs that bind windows of type 1 on the other rails follow.
+#[test]
+fn windows_are_bound_on_nics_of_every_mtu() {
+    for mtu in Mtu::ALL {
+        for window_type in [WindowType::Type1, WindowType::Type2] {
+            let mut world = World::with_config(1, mitra_sim::Config::fault_free());
+            let (hosts, capabilities) =
+                (["a", "b"].map(|name| world.add_host(name)), world.config().capabilities);
+            let nics = hosts.map(|host| {
+                (0..2).map(|rail| world.add_nic_with_mtu(host, rail, capabilities, mtu)).collect()
+            });
+            let mut windows = WindowPair::over(Testbed { world, hosts, nics }, window_type);
+            let to = windows.bind(1, 7);
+            windows.fail_over();
+            windows.check_permitted(10, to);
         }
     }
 }

@@ -302,3 +302,23 @@ impl Member {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A queue pair before the unused one tore a WRITE with immediate, whose rest is sent after both.
+    #[test]
+    fn unused_queue_pair_is_decided_with_the_bytes_that_earlier_ones_placed() {
+        let mut member = Member::new(Role::Zero, 1, 0);
+        member.start();
+        member.created(Qpn::new(7), Psn::new(9));
+        member.on_epoch(2, 1);
+        assert_eq!(member.next_step(), Some(Step::Fence));
+        let _ = member.take_outbox();
+        member.fenced(Evidence::default(), 512);
+        let resumed = Body::Resumed { epoch: 1, partial_imm_bytes: 512 };
+        assert!(member.take_outbox().contains(&resumed));
+        assert_eq!(member.next_step(), Some(Step::Create { epoch: 2, rail: 1 }));
+    }
+}

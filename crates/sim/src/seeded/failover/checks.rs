@@ -38,7 +38,9 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         }
         let is_loss = |c: &Contradiction| matches!(c, Contradiction::LostAfterAck { .. });
         for contradiction in contradictions.iter().flatten() {
-            if !is_loss(contradiction) || self.all_nics(|nic| nic.ack_after_placement) {
+            // A durable operation is in flight until the responder's processor has seen it.
+            let may_lose = !self.setup.vqp.durable && !self.all_nics(|nic| nic.ack_after_placement);
+            if !is_loss(contradiction) || !may_lose {
                 result.findings.push(Finding::violation("contradiction", says.clone()));
             }
         }
@@ -86,7 +88,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
             self.nics.iter().flatten().map(|nic| self.world.stats(nic.id()).placement_bytes_lost).sum();
         let reports_loss =
             contradictions.iter().flatten().any(|c| matches!(c, Contradiction::LostAfterAck { .. }));
-        !self.all_nics(|nic| nic.ack_after_placement)
+        !self.setup.vqp.durable
+            && !self.all_nics(|nic| nic.ack_after_placement)
             && (reports_loss || lost > 0 && (!self.setup.vqp.completion_log || reasons != [None; 2]))
     }
 

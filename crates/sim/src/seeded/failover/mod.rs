@@ -3,6 +3,7 @@
 //! Two processes post operations to each other over one to eight rails: over one vQP, or over one to eight queue pairs with a shared backup. In the safety phase, links, NICs and hosts fail. Then all
 //! links come up, noise stops, the programs run, and they post the operations that they held back.
 
+mod backed_options;
 mod checks;
 mod fault_schedule;
 mod focus;
@@ -14,15 +15,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{BackedQp, Domain, Secret, VirtualQp};
+use mitra_failover::{Domain, Secret, VirtualQp};
 use mitra_verbs::{Error, Provider};
 
 use super::{Finding, SeedRun};
-use crate::workload::{
-    FailoverEndpoint, FailoverQp, WorkloadPeer, backed_qps, exchange_memory, shared_backups, virtual_qps,
-};
+use crate::workload::{FailoverEndpoint, FailoverQp, WorkloadPeer, exchange_memory, virtual_qps};
 use crate::{AppContext, HostId, SimNic, World};
 
+use backed_options::{EndQp, connect_backed, exchange_windows};
 use fault_schedule::{FaultSchedule, LONGEST_HOLD};
 use setup::{Polling, Setup};
 
@@ -43,7 +43,7 @@ struct End<Q> {
 type Ends<Q> = [Rc<RefCell<End<Q>>>; 2];
 
 /// Makes the connections of a world.
-type Connect<Q> = fn(&Setup, [Arc<Domain>; 2]) -> Result<Vec<[Q; 2]>, Error>;
+type Connect<Q> = fn(&Setup, [Arc<Domain>; 2]) -> Result<Vec<[EndQp<Q>; 2]>, Error>;
 
 /// A world of the workload.
 struct FailoverWorld<Q> {
@@ -86,13 +86,9 @@ fn run_world<Q: FailoverQp + 'static>(
     result
 }
 
-fn connect_vqps(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[VirtualQp; 2]>, Error> {
-    Ok(vec![virtual_qps(domains, setup.vqp, setup.secrets.map(Secret::fixed))?])
-}
-
-fn connect_backed(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[BackedQp; 2]>, Error> {
-    let backups = shared_backups(domains, setup.vqp, setup.secrets.map(Secret::fixed))?;
-    setup.plans.iter().map(|_| backed_qps(&backups, setup.vqp)).collect()
+fn connect_vqps(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[EndQp<VirtualQp>; 2]>, Error> {
+    let qps = virtual_qps(domains, setup.vqp, setup.secrets.map(Secret::fixed))?;
+    Ok(vec![qps.map(|qp| (qp, None))])
 }
 
 impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
@@ -117,14 +113,19 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         };
         let qps = connect(&setup, [domain(&nics[0])?, domain(&nics[1])?])?;
         let mut connections = Vec::new();
-        for (i, [mut a, mut b]) in qps.into_iter().enumerate() {
+        for (i, [(mut a, queue_a), (mut b, queue_b)]) in qps.into_iter().enumerate() {
             let plans = &setup.plans[i];
             let mut peers =
                 [WorkloadPeer::new(&plans[0], &plans[1]), WorkloadPeer::new(&plans[1], &plans[0])];
-            exchange_memory([&mut a, &mut b], peers.each_mut())?;
+            let ends = [&mut a, &mut b];
+            match setup.backed_options.and_then(|options| options.windows) {
+                Some(windows) => exchange_windows(&mut world, ends, peers.each_mut(), windows)?,
+                None => exchange_memory(ends, peers.each_mut())?,
+            }
             let mut held_back = setup.held_back[i].into_iter();
-            let mut end = |(mut peer, qp): (WorkloadPeer, Q)| {
+            let mut end = |mut peer: WorkloadPeer, (qp, shared_receives): EndQp<Q>| {
                 let mut endpoint = FailoverEndpoint::new(qp);
+                endpoint.shared_receives = shared_receives;
                 peer.hold_back(held_back.next().unwrap_or(0));
                 if setup.receives_posted_ahead {
                     peer.post_receives(&mut endpoint);
@@ -132,7 +133,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 Rc::new(RefCell::new(End { peer, endpoint, checked: 0, early: Vec::new() }))
             };
             let [first, second] = peers;
-            connections.push([end((first, a)), end((second, b))]);
+            connections.push([end(first, (a, queue_a)), end(second, (b, queue_b))]);
         }
         let mut made = FailoverWorld {
             world,
@@ -159,7 +160,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         let stop = Rc::clone(&self.stop);
         let polling = self.setup.polling[h];
         // Elsewhere, the responder may acknowledge data that is not in memory yet.
-        let checks_effects = self.setup.nics().all(|nic| nic.ack_after_placement);
+        let checks_effects = self.setup.vqp.durable || self.setup.nics().all(|nic| nic.ack_after_placement);
         let mut last_poll = mitra_verbs::Time::ZERO;
         self.world.add_app(host, move |ctx: &mut AppContext<'_>| {
             if stop.get() {
@@ -260,8 +261,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         lines.push(format!("{vqp:?}"));
         lines.extend(plans.iter().flatten().map(|plan| format!("{plan:?}")));
         lines.push(format!(
-            "{polling:?}, held back {held_back:?}, focus {focus:?}, receives posted ahead {}, shared backup {}",
-            self.setup.receives_posted_ahead, self.setup.has_shared_backup
+            "{polling:?}, held back {held_back:?}, focus {focus:?}, receives posted ahead {}, shared backup {}, {:?}",
+            self.setup.receives_posted_ahead, self.setup.has_shared_backup, self.setup.backed_options
         ));
         lines.push(format!(
             "spared rail {:?}, faults until {:?}:",

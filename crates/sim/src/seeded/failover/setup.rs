@@ -5,12 +5,15 @@ use core::time::Duration;
 use mitra_failover::{Config as VqpConfig, WritePolicy};
 use mitra_verbs::{Capabilities, LocalAckTimeout, Mtu, RnrTimer};
 
+use super::backed_options::BackedOptions;
 use super::focus::Focus;
 use crate::workload::{OpKind, Plan};
 use crate::{Config, DurationRange, LinkConfig, Prng};
 
 /// One of this many seeds connects its processes by queue pairs with a shared backup.
 const SEEDS_PER_BACKUP: u64 = 4;
+/// One of this many of the other seeds connects them by queue pairs with a shared backup and options.
+const SEEDS_PER_OPTIONS: u64 = 6;
 /// The bound on the size of operations in the worlds with few large ones, in bytes.
 const LARGE: usize = 1 << 20;
 
@@ -41,6 +44,8 @@ pub(super) struct Setup {
     pub(super) secrets: [[u64; 2]; 2],
     /// Whether the connections are queue pairs with a shared backup. If not, there is one connection, a vQP.
     pub(super) has_shared_backup: bool,
+    /// The options of queue pairs with a shared backup, if they have some.
+    pub(super) backed_options: Option<BackedOptions>,
     /// The plans of the ends of each connection.
     pub(super) plans: Vec<[Plan; 2]>,
     pub(super) polling: [Polling; 2],
@@ -71,10 +76,20 @@ impl Setup {
         if let Some(focus) = focus {
             focus.shape(&mut world, &mut rails, &mut plans[0][0]);
         }
-        // A stream of its own, so that the worlds with a vQP do not depend on what is drawn here.
-        let of_backup = &mut Prng::stream(seed, "failover shared backup");
-        let has_shared_backup = of_backup.below(SEEDS_PER_BACKUP) == 0;
+        // Streams of their own, so that the other worlds do not depend on what is drawn here.
+        let mut of_backup = Prng::stream(seed, "failover shared backup");
+        let mut has_shared_backup = of_backup.below(SEEDS_PER_BACKUP) == 0;
+        let mut backed_options = None;
+        if !has_shared_backup {
+            of_backup = Prng::stream(seed, "failover shared backup with options");
+            has_shared_backup = of_backup.below(SEEDS_PER_OPTIONS) == 0;
+            backed_options = has_shared_backup.then(|| BackedOptions::draw(&mut of_backup));
+        }
+        if backed_options.is_some_and(|options| options.completion_log) {
+            rails.iter_mut().flat_map(|rail| &mut rail.capabilities).for_each(|nic| nic.write_order = true);
+        }
         if has_shared_backup {
+            let of_backup = &mut of_backup;
             let is_large = plans[0].iter().any(|plan| plan.max_len >= LARGE);
             let more = if is_large { 1 } else { *of_backup.pick(&[0, 0, 1, 1, 2, 2, 3, 5, 7]) };
             plans.extend((0..more).map(|_| draw_plans(of_backup, write_policy)));
@@ -89,6 +104,9 @@ impl Setup {
         }
         let mut vqp = draw_vqp(rng, &world, &rails, &plans, receives_posted_ahead);
         (vqp.completion_log, vqp.write_policy) = (completion_log && !has_shared_backup, write_policy);
+        if let Some(options) = backed_options {
+            options.shape(&mut vqp);
+        }
         let mut held_back =
             |plans: &[Plan; 2]| plans.each_ref().map(|plan| plan.ops / *rng.pick(&[4, 8, 20]));
         let held_back = plans.iter().map(&mut held_back).collect();
@@ -103,6 +121,7 @@ impl Setup {
             vqp,
             secrets,
             has_shared_backup,
+            backed_options,
             plans,
             polling,
             held_back,
@@ -239,6 +258,8 @@ fn seed_of_first_word(word: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use mitra_verbs::WindowType;
+
     use super::*;
 
     #[test]
@@ -265,5 +286,12 @@ mod tests {
         assert!(single.iter().all(|s| s.plans.len() == 1));
         assert!((1..=4).all(|members| backed.iter().any(|s| s.plans.len() == members)));
         assert!(backed.len() > 50, "{} of 300", backed.len());
+        let options: Vec<_> = backed.iter().filter_map(|s| s.backed_options).collect();
+        assert!(options.len() < backed.len());
+        assert!(options.iter().any(|o| o.completion_log && !o.durable) && options.iter().any(|o| o.durable));
+        assert!([0, 1].iter().all(|&h| options.iter().any(|o| o.shared_receives[h])));
+        for windows in [None, Some(WindowType::Type1), Some(WindowType::Type2)] {
+            assert!(options.iter().any(|o| o.windows == windows), "{windows:?}");
+        }
     }
 }
