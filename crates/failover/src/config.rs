@@ -165,7 +165,9 @@ pub enum Fencing {
 pub struct DetectorConfig {
     /// The time between two heartbeats on each rail, and between two probes of a rail that the vQP left.
     pub heartbeat_interval: Duration,
-    /// The number of heartbeat intervals without a message on the active rail after which the rail has failed. 0 switches heartbeats off.
+    /// The number of heartbeat intervals without a message on the active rail after which the rail has failed. 0 switches heartbeats off. After polls in
+    /// close succession a vQP reads the clock at every fourth poll only, so a program that polls fewer than eight times in this time may look silent to
+    /// its peer, which then moves the vQP to another rail.
     pub max_missed_heartbeats: u32,
     /// The minimum time to wait for the peer's first message. The peer may not have connected yet.
     pub first_contact_timeout: Duration,

@@ -26,13 +26,18 @@ struct Storm {
     lost_nic: Option<(usize, Failure)>,
 }
 
+/// The longest time between two polls of an end whose peer never takes it for silent. A vQP reads the clock at every fourth poll at least, so the time from one
+/// heartbeat to the next may be four polls longer than their interval, which is an eighth of the timeout.
+fn rarest_poll(heartbeat_timeout: Option<Duration>, peer_timeout: Duration) -> Duration {
+    heartbeat_timeout.unwrap_or(peer_timeout / 2) / 8
+}
+
 impl Storm {
     fn draw(rng: &mut Prng) -> Storm {
         let (clients, rails) = (rng.between(2, 8) as usize, rng.between(2, 4) as usize);
         let peer_timeout = Duration::from_millis(*rng.pick(&[40, 80]));
         let heartbeat_timeout = *rng.pick(&[Some(peer_timeout / 20), Some(peer_timeout / 5), None]);
-        // An end that polls more rarely than this looks silent to its peer again and again.
-        let rarest = heartbeat_timeout.unwrap_or(peer_timeout / 2) / 3;
+        let rarest = rarest_poll(heartbeat_timeout, peer_timeout);
         let intervals = (0..=clients).map(|_| match rng.below(3) {
             0 => Duration::from_nanos(rng.below(rarest.as_nanos() as u64)),
             _ => Duration::ZERO,
@@ -56,11 +61,17 @@ impl Storm {
         }
     }
 
+    /// The longest time between two polls of a program.
+    fn rarest_poll(&self) -> Duration {
+        rarest_poll(self.heartbeat_timeout, self.peer_timeout)
+    }
+
     fn set_up(&self, seed: u64, rng: &mut Prng) -> Setup {
         let mut world = mitra_sim::Config::swarm(seed);
         world.link.switched = true; // the rails of the clients fail one by one
         world.memory.atomic_delay = DurationRange::nanos(100, 3_000);
         world.host.pause_length.max = world.host.pause_length.max.min(self.peer_timeout / 16);
+        world.host.max_idle_step = world.host.max_idle_step.min(self.rarest_poll());
         world.host.pause_length.min = world.host.pause_length.min.min(world.host.pause_length.max);
         let rails = vec![world.capabilities; self.rails];
         let server_pace = Pace::every(self.intervals[0]);
@@ -77,7 +88,7 @@ impl Storm {
             setup.add_client(rng.below(3) == 0, rng.between(20, 100));
             let mut client = setup.clients[n].borrow_mut();
             client.pace = Pace::every(self.intervals[n + 1]);
-            client.longest_pause = Duration::from_micros(*rng.pick(&[60, 1_000]));
+            client.longest_pause = Duration::from_micros(*rng.pick(&[60, 1_000])).min(self.rarest_poll());
         }
         setup
     }
