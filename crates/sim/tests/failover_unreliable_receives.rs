@@ -257,6 +257,11 @@ fn message_longer_than_its_receive_is_dropped() {
     let mut scene = Scene::new(2, mitra_sim::Config::fault_free());
     scene.post_receives(1, 8);
     scene.poll(10);
+    // More than there are slots.
+    for _ in 0..100 {
+        scene.send(0, 0, 16);
+        scene.poll(2);
+    }
     for moves in 0..3 {
         let before = scene.sent[0];
         scene.send(0, 0, 16);

@@ -5,7 +5,7 @@ mod vqp_pair;
 
 use core::time::Duration;
 
-use mitra_failover::{CloseReason, Config, Service};
+use mitra_failover::{CloseReason, Config, Outcome, Service};
 use mitra_sim::{Noise, Testbed};
 use mitra_verbs::{Data, SendOp};
 
@@ -82,4 +82,33 @@ fn peer_that_is_never_heard_is_unreachable() {
     pair.poll_times(&[0], 40_000);
     assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::PeerUnreachable));
     assert_eq!((pair.vqps[0].outstanding(), pair.completions[0].len()), (0, 1));
+}
+
+/// Messages to a peer that is known not to be connected are lost at once. If the peer is heard on another rail, messages wait for the move.
+#[test]
+fn messages_to_an_unheard_peer_are_sent_on_request() {
+    let mut pair = VqpPair::new(2, unreliable());
+    pair.send(0, 1, SendOp::Send, Data::inline(&[1; 8]));
+    pair.poll_times(&[0], 20);
+    assert_eq!(pair.completions[0].len(), 0);
+    pair.vqps[0].send_to_unheard_peer();
+    pair.poll_times(&[0], 20);
+    assert!(pair.outcome(0, 1, false).is_some_and(|outcome| outcome == Outcome::Success));
+    assert!(!pair.vqps[0].is_peer_heard());
+
+    let mut testbed = Testbed::new(7, 2);
+    testbed.world.stop_noise();
+    let silent = Noise { drop_ppm: 1_000_000, ..Noise::default() };
+    let nic = testbed.nics[1][0].id();
+    testbed.world.faults(nic, |faults| {
+        faults.set_noise_tx(silent);
+        faults.set_noise_rx(silent);
+    });
+    let mut pair = VqpPair::with_testbed(testbed, unreliable());
+    pair.vqps.iter_mut().for_each(|vqp| vqp.send_to_unheard_peer());
+    while pair.vqps.iter().any(|vqp| !vqp.is_peer_heard()) {
+        pair.poll(&[0, 1]);
+    }
+    assert_eq!(pair.vqps.each_ref().map(|vqp| vqp.active_rail()), [0; 2]);
+    everything_arrives(pair, 8000);
 }

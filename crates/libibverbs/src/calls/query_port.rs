@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::{mem, ptr};
 
-use mitra_verbs::{Mtu, Provider};
+use mitra_verbs::Provider;
 
 use super::context::{Context, PORT};
 use super::gid_table::GID_TABLE_LEN;
@@ -48,14 +48,13 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     if port_num != PORT {
         return Err(refuse("ibv_query_port", libc::EINVAL, "the device has one port; use port 1"));
     }
-    let port = context.nic().query_port();
     // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_port_attr = unsafe { mem::zeroed() };
     // The port of a dead NIC is reported as down. The verb does not fail.
     let up = context.rails.is_up();
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     out.max_mtu = IBV_MTU_4096;
-    out.active_mtu = mtu_code(port.map_or(Mtu::M1024, |port| port.max_mtu));
+    out.active_mtu = mtu_code(context.rails.max_mtu());
     out.gid_tbl_len = GID_TABLE_LEN as c_int;
     out.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     out.max_msg_sz = context.nic().attr().limits.message_bytes;

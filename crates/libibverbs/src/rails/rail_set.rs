@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use mitra_control::ControlServer;
 use mitra_metrics::MetricsServer;
 use mitra_softnic::{SoftNic, interface_index};
-use mitra_verbs::{AsyncEvent, Gid, Limits, PortState, Provider, Result};
+use mitra_verbs::{AsyncEvent, Gid, Limits, Mtu, PortState, Provider, Result};
 
 use super::device_memory::DeviceMemory;
 use super::object_table::ObjectTable;
@@ -21,6 +21,8 @@ pub(crate) struct RailSet {
     nics: Vec<Arc<SoftNic>>,
     /// The GID that rail 0 had when the device was opened. The device's GUID is made of it, and stays when the address changes.
     first_gid: Gid,
+    /// The smallest MTU of the NICs' ports, because each rail carries datagrams of the length that programs find to be the port's MTU.
+    max_mtu: Mtu,
     /// The index of the network interface of rail 0, or 0 if the system does not know it.
     interface_index: u32,
     /// The virtual queue pairs. Present if there are at least two NICs.
@@ -42,6 +44,8 @@ impl RailSet {
     /// `DeviceFatal` if the NIC of rail 0 is dead.
     pub(super) fn new(nics: Vec<Arc<SoftNic>>, multi_rail: Option<Arc<MultiRail>>) -> Result<RailSet> {
         let first_gid = nics[0].query_port()?.gid;
+        let mtus = nics.iter().filter_map(|nic| nic.query_port().ok()).map(|port| port.max_mtu);
+        let max_mtu = mtus.min().unwrap_or(Mtu::M1024);
         // The index only informs programs, so a device without one is usable.
         let interface_index = interface_index(first_gid.into()).unwrap_or(0);
         let (objects, on_demand, fault_control) = (Mutex::default(), Mutex::default(), OnceLock::new());
@@ -50,6 +54,7 @@ impl RailSet {
         Ok(RailSet {
             nics,
             first_gid,
+            max_mtu,
             interface_index,
             multi_rail,
             objects,
@@ -69,6 +74,11 @@ impl RailSet {
     /// Returns all NICs, rail 0 first.
     pub(crate) fn nics(&self) -> &[Arc<SoftNic>] {
         &self.nics
+    }
+
+    /// Returns the MTU of the device's port, which is the smallest of all rails.
+    pub(crate) fn max_mtu(&self) -> Mtu {
+        self.max_mtu
     }
 
     /// Returns whether the device's port is up, which means that the port of at least one NIC is active.
@@ -143,5 +153,25 @@ impl RailSet {
     /// Returns the index (`if_nametoindex(3)`) of the network interface of rail 0, or 0 if the system does not know it.
     pub(crate) fn interface_index(&self) -> u32 {
         self.interface_index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mitra_softnic::Config;
+
+    use super::*;
+
+    /// A datagram of the port's MTU can leave on every rail.
+    #[test]
+    fn mtu_of_the_port_is_the_smallest_of_all_rails() {
+        for mtus in [[Mtu::M4096, Mtu::M1024], [Mtu::M512, Mtu::M2048]] {
+            let nics = mtus.map(|mtu| {
+                let config = Config { max_mtu: Some(mtu), ..Config::loopback() };
+                SoftNic::open(config).expect("loopback NICs can be opened")
+            });
+            let rails = RailSet::new(nics.into(), None).expect("the NICs are alive");
+            assert_eq!(Some(rails.max_mtu()), mtus.into_iter().min());
+        }
     }
 }
