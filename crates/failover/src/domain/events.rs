@@ -106,6 +106,15 @@ impl Domain {
         events.established.len() < before
     }
 
+    /// Removes and returns the first stored event by which a queue pair has refused a request of its peer.
+    pub(crate) fn take_refusal(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
+        let mut events = lock(&self.events);
+        let is_refusal =
+            |event| matches!(event, AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_));
+        let at = events.qp_errors.iter().position(|(r, q, e)| (*r, *q) == (rail, qpn) && is_refusal(*e))?;
+        Some(events.qp_errors.remove(at).2)
+    }
+
     /// Removes the stored errors of a queue pair, which [`Domain::poll_rail_down`] has consumed, and returns the oldest of them.
     pub(crate) fn take_qp_error(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
         let mut events = lock(&self.events);

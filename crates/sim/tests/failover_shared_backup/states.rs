@@ -84,6 +84,20 @@ fn write_of_a_failover_reaches_memory_that_was_registered_again() {
     assert_eq!(pair.word(2), 5);
 }
 
+/// An end that has posted nothing learns that its NIC has refused a request of the peer.
+#[test]
+fn end_without_receives_learns_of_a_refused_request() {
+    let mut pair = BackedPair::new(2, 1);
+    pair.poll(&[0, 1], 400);
+    let beyond = pair.mr[1].remote().at(8 * super::pair::WORDS as u64);
+    let wr = SendWr::new(1, SendOp::Write(beyond), Data::inline(&[1; 8]));
+    pair.qps[0][0].post_send(wr).expect("the queue pair is connected");
+    pair.poll(&[0, 1], 400);
+    assert_eq!(pair.outcomes(0, 0), [(1, Outcome::Failed(WcStatus::RemoteAccess))]);
+    let event = pair.qps[1][0].qp_error_event();
+    assert!(matches!(event, Some(mitra_verbs::AsyncEvent::QpAccessError(_))), "{event:?}");
+}
+
 /// A right that is taken away ends on the queue pair and on the backup; the other rights stay.
 #[test]
 fn right_that_is_taken_away_ends_on_the_backup_too() {

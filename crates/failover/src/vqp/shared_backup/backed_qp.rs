@@ -285,6 +285,7 @@ impl BackedQp {
             if is_due {
                 self.schedule.begin_maintenance(self.now());
                 self.schedule.on_maintenance_from_poll();
+                self.notice_refused_request();
             }
             self.run();
         }

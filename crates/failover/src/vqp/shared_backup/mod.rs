@@ -184,6 +184,11 @@ impl SharedBackup {
         state.rejected() + state.backup().rejected_messages()
     }
 
+    /// Returns whether messages to the peer, or operations of queue pairs, wait or are in flight.
+    pub fn has_messages(&self) -> bool {
+        self.lock().has_requests()
+    }
+
     /// The reason for which the backup closed. `None` while it is open. Its members close for the same reason.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.lock().close_reason()

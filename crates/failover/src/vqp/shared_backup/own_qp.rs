@@ -155,6 +155,12 @@ impl OwnQp {
         domain.take_qp_error(self.rail, self.qp.qpn())
     }
 
+    /// Returns the event by which the NIC reports that the queue pair refused a request of the peer, if there is one.
+    pub(super) fn take_refusal(&self, domain: &Domain) -> Option<AsyncEvent> {
+        let _ = domain.poll_rail_down(self.rail); // reads the events
+        domain.take_refusal(self.rail, self.qp.qpn())
+    }
+
     /// Appends completions to `out`.
     pub(super) fn poll(&self, max: usize, out: &mut Vec<Wc>) -> mitra_verbs::Result<usize> {
         self.qp.poll_cq(max, out)

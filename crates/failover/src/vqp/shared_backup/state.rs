@@ -255,6 +255,11 @@ impl State {
         self.flush_member(id);
     }
 
+    /// Returns whether messages or operations wait or are in flight.
+    pub(super) fn has_requests(&self) -> bool {
+        !(self.posted.is_empty() && self.outbox.is_empty() && self.unsent.is_empty())
+    }
+
     /// Sets the rights of the peer, for the grants that it asks for from now on.
     pub(super) fn set_access(&mut self, id: MemberId, access: Access) {
         if let Some(entry) = self.entry(id) {

@@ -22,6 +22,16 @@ impl BackedQp {
         self.flush_if_closed();
     }
 
+    /// Closes the queue pair if its NIC has reported that it refused a request of the peer. Without a receive, no completion tells that.
+    pub(super) fn notice_refused_request(&mut self) {
+        if let Some(own) = self.own.as_ref().filter(|own| own.fence.is_idle() && !own.is_failure_reported)
+            && let Some(event) = own.take_refusal(&self.domain)
+        {
+            self.termination.set_qp_error_event(event, own.qp().qpn());
+            self.failure.get_or_insert(QpFailure::Refused);
+        }
+    }
+
     /// Handles a batch of completions of the own queue pair, unless it is fenced and drained. Returns whether there may be more.
     pub(super) fn poll_batch(&mut self) -> bool {
         let Some(own) = self.own.as_mut().filter(|own| !own.fence.is_done()) else { return false };

@@ -126,7 +126,17 @@ impl BackedQp {
                 self.send.set_durable(self.config.durable && !acks_after_placement);
                 state.with_core(self.id, |core| core.switched());
             }
-            Step::Close => self.close_locked(state, CloseReason::PeerClosed),
+            Step::Close => {
+                // The peer closes because its request was refused.
+                let refused =
+                    self.own.as_ref().and_then(|own| Some((own.take_refusal(&self.domain)?, own.qp().qpn())));
+                if let Some((event, qpn)) = refused {
+                    self.termination.set_qp_error_event(event, qpn);
+                }
+                let reason =
+                    if refused.is_some() { CloseReason::RequestError } else { CloseReason::PeerClosed };
+                self.close_locked(state, reason);
+            }
         }
         true
     }
