@@ -32,6 +32,7 @@ static DATAGRAM_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_call
 static DATAGRAM_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_rails"));
 static UC_QUEUE_PAIRS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_queue_pairs"));
 static UC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_rails"));
+static SHARED_BACKUPS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_backups"));
 static SHARED_ATOMICS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_atomics"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
 
@@ -54,6 +55,20 @@ fn on_two_rails_with_log(program: &Path, scenario: &str) {
     run(program, &[scenario], "2", &[LOG]);
 }
 
+const SHARED: (&str, &str) = ("MITRA_SHARED_BACKUPS", "1");
+
+fn with_shared_backups(program: &Path, scenario: &str) {
+    run(program, &[scenario], "2", &[SHARED]);
+}
+
+fn with_shared_backups_and_log(program: &Path, scenario: &str) {
+    run(program, &[scenario], "2", &[SHARED, LOG]);
+}
+
+fn with_shared_backups_on_three_rails(program: &Path, scenario: &str) {
+    run(program, &[scenario], "3", &[SHARED]);
+}
+
 fn on_three_rails(program: &Path, scenario: &str) {
     run(program, &[scenario], "3", &[]);
 }
@@ -72,6 +87,23 @@ macro_rules! scenarios {
 }
 
 scenarios! { TWO_PROCESSES (on_one_rail on_two_rails): unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives }
+
+mod shared_backups {
+    use super::*;
+
+    // Without a failure, and when the peer ends, a program sees what it sees with backups of its own.
+    scenarios! { TWO_PROCESSES (with_shared_backups): unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives }
+
+    scenarios! { DEVICE_AND_RAILS (with_shared_backups): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn rnr_retries_are_limited solicited events_of_destroyed_objects limit_events }
+
+    scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups with_shared_backups_and_log with_shared_backups_on_three_rails): link_down nic_dead nic_hung link_down_at_peer nic_dead_at_peer nic_hung_at_peer down_from_start in_turn renewed new_addresses }
+
+    scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups): peer_killed two_domains same_process }
+
+    scenarios! { SHARED_BACKUPS (with_shared_backups): mixed }
+
+    scenarios! { SHARED_ATOMICS (with_shared_backups): link_of_one_client nic_of_one_client region_registered_later right_given_later }
+}
 
 scenarios! { MULTICAST (on_one_rail on_two_rails): multicast }
 

@@ -2,11 +2,12 @@
 
 use mitra_verbs::{Gid, Key, Qpn, Srqn};
 
+use super::backed_messages::Offer;
 use super::device_gid::DeviceGid;
 use super::reach_message::{self, Reach};
 
 /// The object that a query asks about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::rails) enum Subject {
     /// The connection data of a queue pair (an encoded [`mitra_failover::ConnectInfo`]).
     Connection(Qpn),
@@ -18,10 +19,12 @@ pub(in crate::rails) enum Subject {
     /// Whether there is a shared receive queue with this number in the XRC domain of the queue pair `qpn`. The answer that there is has no
     /// content.
     SharedReceiveQueue { qpn: Qpn, number: Srqn },
+    /// The parameters of the queue pair `qpn` with the shared backup of which the asking end offers its end (an encoded [`MemberAnswer`](super::MemberAnswer)).
+    Member { qpn: Qpn, offer: Box<Offer> },
 }
 
 /// The answer to a query: the encoded data, or `None` if the answering end has no such object.
-pub(super) type Answer = Option<Vec<u8>>;
+pub(in crate::rails) type Answer = Option<Vec<u8>>;
 
 /// The content of a datagram.
 #[derive(PartialEq, Eq, Debug)]
@@ -52,6 +55,7 @@ const ENDED: u8 = 7;
 const REACH: u8 = 8;
 const QUERY_SHARED_RECEIVE_QUEUE: u8 = 9;
 const QUERY_CONNECTED: u8 = 10;
+const QUERY_MEMBER: u8 = 11;
 
 /// Encodes a message as [`MAGIC`], the query's id (64 bits, little-endian), the kind of the message (8 bits), and the body. An answer has the
 /// id of its query, an owner's answer that of the question.
@@ -81,6 +85,12 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
             device.put(&mut out);
             out.extend_from_slice(&qpn.value().to_le_bytes());
             out.extend_from_slice(&number.value().to_le_bytes());
+        }
+        Message::Query(Subject::Member { qpn, offer }, device) => {
+            out.push(QUERY_MEMBER);
+            device.put(&mut out);
+            out.extend_from_slice(&qpn.value().to_le_bytes());
+            out.extend(offer.encode());
         }
         Message::WhoHas(device) => {
             out.push(WHO_HAS);
@@ -135,6 +145,12 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
             let (qpn, number) = queue.split_at_checked(4)?;
             let (qpn, number) = (Qpn::new(word(qpn)?), Srqn::new(word(number)?));
             Message::Query(Subject::SharedReceiveQueue { qpn, number }, device)
+        }
+        QUERY_MEMBER => {
+            let (device, member) = DeviceGid::take(body)?;
+            let (qpn, offer) = member.split_at_checked(4)?;
+            let (qpn, offer) = (Qpn::new(word(qpn)?), Box::new(Offer::decode(offer)?));
+            Message::Query(Subject::Member { qpn, offer }, device)
         }
         WHO_HAS => Message::WhoHas(Gid(body.try_into().ok()?)),
         OWNER => Message::Owner(Gid(body.try_into().ok()?)),
