@@ -332,6 +332,70 @@ fn tables_are_bounded() {
 }
 
 #[test]
+fn queue_pairs_that_a_device_has_asked_for_are_bounded() {
+    let mut world = World::new(2);
+    let device = DeviceAddress::new(vec![gid(1, 0), gid(1, 1)], 0b11);
+    for i in 0..2 * MAX_QPS as u32 {
+        let qpn = Qpn::new(0x1000 + i);
+        world.ends[0].add_qp(QpNumbers { qpn, on_rails: vec![qpn; 2] });
+        let kind = ReachKind::Ask { device: gid(0, 0), qpn };
+        let question = Reach { kind, device: device.clone(), qp: None };
+        assert!(world.ends[0].handle(world.now, 0, gid(1, 0), question).is_some());
+    }
+    assert_eq!(world.ends[0].peers[&gid(1, 0)].told.len(), MAX_QPS);
+}
+
+/// A device that states this device's GID as its own would get the datagrams of this device to itself.
+#[test]
+fn device_with_the_gid_of_this_one_is_ignored() {
+    let mut end = device(0, 2);
+    let device = DeviceAddress::new(vec![gid(0, 0), gid(9, 1)], 0b11);
+    for kind in [ReachKind::Tell, ReachKind::Ask { device: gid(0, 0), qpn: QPN }] {
+        let message = Reach { kind, device: device.clone(), qp: None };
+        assert_eq!(end.handle(MS, 1, gid(9, 1), message), None);
+    }
+    let way = Route::To { rail: 0, gid: gid(0, 0), qpn: QPN };
+    assert_eq!(end.route(MS, QPN, gid(0, 0), QPN), way);
+    assert!(end.peers.is_empty());
+}
+
+#[test]
+fn destination_in_use_stays_when_idle_ones_make_room() {
+    let mut directory = device(0, 2);
+    for i in 0..MAX_DESTINATIONS as u32 {
+        directory.route(MS, QPN, gid(1, 0), Qpn::new(i + 1));
+    }
+    let later = MS + 2 * IN_USE;
+    let first = directory.destinations.keys().next().copied().expect("there are destinations");
+    directory.route(later, QPN, first.gid, first.qpn);
+    directory.route(later, QPN, gid(2, 0), QPN);
+    assert!(directory.destinations.contains_key(&first));
+    assert_eq!(directory.destinations.len(), 2);
+}
+
+#[test]
+fn number_that_another_queue_pair_has_got_stays_its_own() {
+    let mut table = QpTable::default();
+    let [first, second] = [0x21, 0x22].map(Qpn::new);
+    for qpn in [first, second] {
+        table.insert(QpNumbers { qpn, on_rails: vec![qpn, QPN] });
+    }
+    table.remove(first);
+    assert_eq!(table.by_number.get(&(1, QPN)), Some(&second));
+}
+
+#[test]
+fn address_that_another_device_has_got_stays_its_own() {
+    let mut end = device(0, 2);
+    let tell = |gids| Reach { kind: ReachKind::Tell, device: DeviceAddress::new(gids, 0b11), qp: None };
+    let shared = gid(9, 1);
+    end.handle(MS, 0, gid(1, 0), tell(vec![gid(1, 0), shared]));
+    end.handle(MS, 0, gid(2, 0), tell(vec![gid(2, 0), shared]));
+    end.handle(2 * MS, 0, gid(1, 0), tell(vec![gid(1, 0), gid(1, 1)]));
+    assert_eq!(end.by_address.get(&(1, shared)), Some(&gid(2, 0)));
+}
+
+#[test]
 fn question_for_another_device_is_not_answered() {
     let mut world = World::new(2);
     let kind = ReachKind::Ask { device: gid(5, 0), qpn: QPN };

@@ -138,3 +138,14 @@ fn first_gid_is_followed_through_any_number_of_changes() {
     assert_eq!(world.ends[0].renamed.len(), 1, "the program knows one GID");
     assert_eq!((world.ends[0].peers.len(), world.ends[0].by_address.len()), (1, 2));
 }
+
+#[test]
+fn own_former_gid_that_another_device_has_got_is_that_device() {
+    let mut end = device(0, 2);
+    end.set_gids(MS, &[gid(7, 0), gid(0, 1)]);
+    let device = DeviceAddress::new(vec![gid(0, 0), gid(9, 1)], 0b11);
+    let tell = Reach { kind: ReachKind::Tell, device, qp: None };
+    end.handle(MS, 0, gid(0, 0), tell);
+    assert_eq!(end.route(MS, QPN, gid(0, 0), QPN), Route::Wait);
+    assert!(matches!(end.route(MS, QPN, gid(7, 0), QPN), Route::To { rail: 0, .. }), "it is this device");
+}

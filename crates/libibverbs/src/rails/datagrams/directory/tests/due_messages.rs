@@ -83,6 +83,24 @@ fn sender_to_groups_is_announced_without_rail_0() {
     assert_eq!(world.ends[1].identify(world.now, 1, gid(0, 1), number(QPN, 1)), Some((gid(0, 0), QPN)));
 }
 
+/// A receiver may have missed an announcement, or may attach itself to the group later.
+#[test]
+fn announcement_is_repeated_until_rail_0_is_up() {
+    let mut world = World::new(2);
+    world.set_up(0, 0b10);
+    world.ends[0].multicast_rail(world.now, QPN);
+    let to_group = |world: &mut World| {
+        let sent = world.sent_by(0, Duration::from_secs(1));
+        sent.into_iter()
+            .filter(|(_, message)| message.to.is_none())
+            .map(|(_, message)| message.rail)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(to_group(&mut world), [1; 10]);
+    world.set_up(0, 0b11);
+    assert!(to_group(&mut world).is_empty());
+}
+
 #[test]
 fn end_that_only_receives_tells_of_its_ports() {
     let mut world = World::new(2);
@@ -94,6 +112,16 @@ fn end_that_only_receives_tells_of_its_ports() {
     world.set_up(1, 0b10);
     world.run(2 * MS);
     assert_eq!(world.rail(0), 1);
+}
+
+#[test]
+fn changed_port_is_told_a_few_times_at_short_intervals() {
+    let mut world = World::new(2);
+    world.ends[0].route(world.now, QPN, gid(1, 0), QPN);
+    world.run(2 * MS);
+    world.set_up(1, 0b10);
+    let told: Vec<_> = world.sent_by(1, IN_USE).into_iter().map(|(at, out)| (at, out.rail)).collect();
+    assert_eq!(told, [MS, MS + ASK_INTERVAL, MS + 2 * ASK_INTERVAL].map(|at| (at, 1)));
 }
 
 #[test]
