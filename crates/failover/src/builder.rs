@@ -58,10 +58,10 @@ pub struct VirtualQpBuilder {
 pub enum BuildError {
     /// The send queue is deeper than a NIC allows.
     #[error(
-        "send_wrs needs {requested} entries of a send queue, and a NIC of the domain has {limit}; lower send_wrs (a completion log doubles it, and so does XRC)"
+        "send_wrs needs {requested} entries of a send queue, and a NIC of the domain has {limit}; lower send_wrs (a completion log doubles it)"
     )]
     SendQueue {
-        /// The entries that the send queue needs. A completion log needs one more for each request, and XRC needs twice as many.
+        /// The entries that the send queue needs. A completion log needs one more for each request.
         requested: u64,
         /// The entries that every NIC has.
         limit: u64,
@@ -385,8 +385,9 @@ impl VirtualQpBuilder {
 pub(crate) fn check(domain: &Domain, config: &Config) -> Result<(), BuildError> {
     let limits = domain.limits();
     let limit = u64::from(limits.wrs);
-    let wrs_per_op = if config.completion_log { 2 } else { 1 };
-    let (sends, recvs) = (u64::from(config.ledger_depth()) * wrs_per_op, u64::from(config.recv_wrs));
+    // The headers of XRC wait in the ledger if the queue pair has no room for them.
+    let sends = u64::from(config.send_wrs) * u64::from(config.wrs_per_op());
+    let recvs = u64::from(config.recv_wrs);
     if sends > limit {
         return Err(BuildError::SendQueue { requested: sends, limit });
     }

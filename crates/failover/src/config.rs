@@ -270,6 +270,16 @@ impl Config {
         if self.service == Service::XrcSend { self.send_wrs.saturating_mul(2) } else { self.send_wrs }
     }
 
+    /// The number of entries that a request takes in the send queue of a rail.
+    pub(crate) fn wrs_per_op(&self) -> u32 {
+        if self.completion_log { 2 } else { 1 }
+    }
+
+    /// The maximum number of requests of the ledger that are on a rail, whose NIC has send queues of `wrs` entries. The others wait in the ledger.
+    pub(crate) fn posted_depth(&self, wrs: u32) -> u32 {
+        self.ledger_depth().min(wrs / self.wrs_per_op())
+    }
+
     /// The number of entries of the completion log at this end: as many as the peer's ledger has requests if both ends have the same `send_wrs`,
     /// unless the configuration states it.
     pub(crate) fn log_entries(&self) -> u32 {

@@ -31,8 +31,8 @@ impl DataQp {
     /// Any error of the NIC.
     pub(crate) fn create(nic: &LocalNic, config: &Config, first_psn: Psn) -> Result<DataQp> {
         let p = &nic.provider;
-        let wrs_per_op = if config.completion_log { 2 } else { 1 };
-        let send_wrs = config.ledger_depth() * wrs_per_op + SPARE_SLOTS;
+        let room = p.attr().limits.wrs.saturating_sub(SPARE_SLOTS);
+        let send_wrs = config.posted_depth(room) * config.wrs_per_op() + SPARE_SLOTS;
         let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE_SLOTS, nic.channel.as_ref())?;
         let cap = QpCap {
             send_wrs,

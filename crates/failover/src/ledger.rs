@@ -109,6 +109,8 @@ pub struct Ledger {
     service: Service,
     /// The maximum number of operations.
     depth: usize,
+    /// An operation is posted only while fewer operations than this are before it.
+    max_posted: usize,
     /// The maximum number of READs and atomics in flight.
     rd_atomic: u32,
     /// Whether the vQP keeps a completion log.
@@ -145,6 +147,7 @@ impl Ledger {
             cursor: 0,
             service: Service::Reliable,
             depth: depth as usize,
+            max_posted: depth as usize,
             rd_atomic: u32::from(rd_atomic),
             log,
             log_interval: 1,
@@ -160,6 +163,11 @@ impl Ledger {
             refused: None,
             halted: false,
         }
+    }
+
+    /// Sets the maximum number of operations that a rail's queue pair has room for, if it is less than the depth. Nothing has been posted yet.
+    pub fn with_max_posted(self, max_posted: u32) -> Ledger {
+        Ledger { max_posted: self.depth.min(max_posted as usize), ..self }
     }
 
     /// Sets the number of WRITEs for which one log entry is posted. Nothing has been posted yet.
@@ -296,7 +304,7 @@ impl Ledger {
         while self.ops.get(self.cursor)?.state != State::Pending {
             self.cursor += 1;
         }
-        if self.awaits_local_op() {
+        if self.cursor >= self.max_posted || self.awaits_local_op() {
             return None;
         }
         let op = &self.ops[self.cursor];
@@ -334,7 +342,7 @@ impl Ledger {
         // Every READ and atomic is signalled, because the limit `rd_atomic` needs an exact count of those in flight. Other operations are
         // signalled often enough that unsignalled ones never fill the rail's queue.
         self.unsignaled += 1;
-        let max_unsignaled = self.depth as u32 / 4;
+        let max_unsignaled = self.max_posted as u32 / 4;
         let signal = must_signal || fetch || kind == Kind::Local || self.unsignaled > max_unsignaled;
         if signal {
             self.unsignaled = 0;

@@ -13,8 +13,9 @@ use crate::key_translation::check_limit;
 ///
 /// A shared receive cannot be posted on a vQP in advance, because it could not be withdrawn when another vQP needs a receive. Messages
 /// therefore arrive in memory of the vQP, in *slots*, and a poll of the vQP copies each message to the shared receive that is the oldest at
-/// this time. A slot is as long as the longest receive that was posted when the vQP first had a receive, and at least 16 KiB; a longer message
-/// fails. A sender gets an RNR NAK when no slot is free: until the first receive is posted, and while as many messages wait as there are slots
+/// this time. A slot is as long as the longest receive that was posted so far, and at least 16 KiB; a longer message
+/// fails. When a longer receive is posted, the next poll of a reliable vQP under [`Policy::Exact`](crate::Policy::Exact) makes its slots longer, which takes
+/// a move. Tell the sender of the receive after this poll. Otherwise the slots stay as they are. A sender gets an RNR NAK when no slot is free: until the first receive is posted, and while as many messages wait as there are slots
 /// (4 to 64, of 4 MiB altogether if that suffices for 4).
 ///
 /// A message is acknowledged when it is in its slot. It waits there for a receive, also while the vQP fails over and after the vQP has

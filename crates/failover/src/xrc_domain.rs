@@ -40,7 +40,8 @@ impl XrcDomain {
         Ok(())
     }
 
-    /// Removes a queue. A message that names it from now on, or waits for a receive of it, closes the virtual queue pair that received it.
+    /// Removes a queue. A message that waits for a receive of it is dropped, and one that names it from now on closes the virtual queue pair that received
+    /// it.
     pub fn remove(&self, number: Srqn) {
         self.queues().remove(&number);
     }

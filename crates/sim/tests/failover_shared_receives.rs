@@ -243,3 +243,37 @@ fn receives_are_posted_to_the_shared_queue_only() {
     let too_many = scene.queue.post_recv(&[RecvWr::new(99, scene.mr.sge(0, 8))]);
     assert_eq!((too_many.map_err(|refused| refused.index), scene.queue.len()), (Err(0), DEPTH as usize));
 }
+
+/// Receives that are longer than the slots, which both vQPs have posted. The slots become longer.
+#[test]
+fn longer_receives_get_their_messages() {
+    const LONG: usize = 100_000;
+    let mut scene = Scene::new();
+    scene.post_receives(2);
+    scene.poll(10);
+    (0..2).for_each(|i| scene.send(i, 0, 8));
+    scene.poll(40);
+    let (memory, data) = (Arc::new(Buffer::new(2 * LONG)), Arc::new(Buffer::new(LONG)));
+    let mr = scene.queue.domain().register(&memory, Access::LOCAL_WRITE).expect("a free region");
+    for i in 0..2 {
+        let receive = RecvWr::new(90 + i, mr.sge(i * LONG as u64, LONG as u32));
+        scene.queue.post_recv(&[receive]).expect("the queue has room");
+    }
+    scene.poll(1);
+    data.write_at(0, &(0..LONG).map(|i| (i / 3) as u8).collect::<Vec<_>>());
+    let of_data = scene.senders[0].domain().register(&data, Access::LOCAL_WRITE).expect("a free region");
+    for sender in &mut scene.senders {
+        let wr = SendWr::new(1, SendOp::Send, Data::sge(of_data.sge(0, LONG as u32)));
+        sender.post_send(wr).expect("the send queue has room");
+    }
+    scene.poll(2000);
+    for (i, received) in scene.received.iter().enumerate() {
+        let last = received.last().expect("two messages");
+        assert_eq!((received.len(), last.outcome, last.byte_len), (2, Outcome::Success, LONG as u32), "{i}");
+        let (mut got, mut sent) = (vec![0; LONG], vec![0; LONG]);
+        memory.read_at((last.wr_id - 90) as usize * LONG, &mut got);
+        data.read_at(0, &mut sent);
+        assert!(got == sent, "receiver {i}");
+        assert_eq!(scene.receivers[i].close_reason(), None);
+    }
+}

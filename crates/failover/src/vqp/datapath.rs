@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Error, Mtu, Psn, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
+use mitra_verbs::{Error, Mtu, Psn, QpState, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
 
 use crate::ballot::Ballot;
 use crate::completion::{Completion, UnresolvedError};
@@ -49,7 +49,7 @@ impl Datapath {
         secret: &Secret,
         shared: Option<ReceiveSource>,
     ) -> Result<Datapath> {
-        let max_message = domain.limits().message_bytes.into();
+        let limits = domain.limits();
         let rails = RailSet::new(&domain, own, config, secret)?;
         let log = match CompletionLog::of_config(&domain, &config) {
             Ok(log) => log,
@@ -58,8 +58,8 @@ impl Datapath {
                 return Err(error);
             }
         };
-        let send = SendQueue::new(&config, max_message, Mtu::M256, rails.get(0).first_psn(), None);
-        let recv = ReceiveQueue::new(max_message, config.service);
+        let send = SendQueue::new(&config, &limits, Mtu::M256, rails.get(0).first_psn(), None);
+        let recv = ReceiveQueue::new(limits.message_bytes.into(), config.service);
         let windows = WindowSync::new(&domain);
         let home = HomeMembership::new(&domain);
         let shared = shared.map(|source| SharedReceives::new(source, config.service));
@@ -164,19 +164,20 @@ impl Datapath {
         ];
         let first = mismatches.into_iter().find(|(mismatch, _)| *mismatch).map(|(_, message)| message);
         let (log, rails) = ((local.log_terms(), peer.log_terms()), peer.rails.len());
-        let mismatch = first.or(completion_log::mismatch(log.0, log.1, self.config().ledger_depth(), rails));
+        let limits = self.domain.limits();
+        let depth = self.config().posted_depth(limits.wrs);
+        let mismatch = first.or(completion_log::mismatch(log.0, log.1, depth, rails));
         if let Some(message) = mismatch {
             return Err(Error::Invalid(message));
         }
         let mtu = local.rails.iter().chain(&peer.rails).map(|r| r.mtu).min().unwrap_or(Mtu::M256);
         self.rails.connect(&peer.rails, mtu, min_rnr_timer)?;
-        let max_message = self.domain.limits().message_bytes.into();
         let log_region = peer.log_region.clone().filter(|_| peer.log);
         let first_psn = self.rails.get(0).first_psn();
         let mut config = *self.rails.config();
         let acks_after_placement = self.rails.iter().all(Rail::peer_acks_after_placement);
         config.completion_log_interval = completion_log::interval(&config, acks_after_placement);
-        self.send = SendQueue::new(&config, max_message, mtu, first_psn, log_region);
+        self.send = SendQueue::new(&config, &limits, mtu, first_psn, log_region);
         self.send.set_durable(self.is_durable(0));
         Ok(())
     }
@@ -217,6 +218,21 @@ impl Datapath {
         self.shared.as_mut().is_some_and(SharedReceives::take_refused)
     }
 
+    /// Stops the queue pair on which the slots are posted, if they are shorter than a shared receive. A receive cannot be withdrawn from a queue pair. The
+    /// vQP therefore moves as if the rail had failed, with longer slots, and a message that does not fit is sent again.
+    pub(super) fn stop_short_slots(&mut self) {
+        let needs_move =
+            self.recv.is_posted() && self.config().requires_fence() && self.config().service.is_reliable();
+        if needs_move
+            && let Some(shared) = &mut self.shared
+            && shared.has_short_slots()
+            && shared.begin_lengthening()
+        {
+            // A dead NIC has failed anyway.
+            let _ = self.rails.get(self.recv.rail()).data().modify_to(QpState::Err);
+        }
+    }
+
     /// Makes the slots in which messages for shared receives arrive, if a shared receive was posted and they were not made before.
     ///
     /// # Errors
@@ -241,8 +257,14 @@ impl Datapath {
         self.send.post_new(wr, self.rails.get(rail).data(), rail, &self.domain)
     }
 
-    /// Posts the receives on the rail of the receive queue.
+    /// Posts the receives on the rail of the receive queue. If none is posted and a shared receive is longer than the slots, they become longer.
     pub(super) fn post_recvs(&mut self) {
+        if !self.recv.is_posted()
+            && let Some(shared) = &mut self.shared
+        {
+            // If a NIC refuses the memory, the slots stay as they are.
+            let _ = shared.lengthen_slots(self.rails.config().recv_wrs, &mut self.recv);
+        }
         self.recv.post(self.rails.get(self.recv.rail()).data(), &self.domain);
     }
 

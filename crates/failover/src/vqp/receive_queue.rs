@@ -108,6 +108,12 @@ impl ReceiveQueue {
         }
     }
 
+    /// Removes the receives, of which none is posted on a rail, and returns their number.
+    pub(super) fn clear_unposted(&mut self) -> usize {
+        debug_assert_eq!(self.posted, 0);
+        core::mem::take(&mut self.wrs).len()
+    }
+
     /// Posts the receives that are not posted on `rail` yet.
     pub(super) fn post(&mut self, qp: &DataQp, domain: &Domain) {
         if self.rail == 0

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use mitra_verbs::{Error, Key, Mtu, PostError, Psn, Qpn, Result, SendOp, SendWr, WcStatus};
+use mitra_verbs::{Error, Key, Limits, Mtu, PostError, Psn, Qpn, Result, SendOp, SendWr, WcStatus};
 
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::completion_log;
@@ -53,9 +53,10 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
+    /// Creates an empty queue for rails whose NICs have these limits.
     pub(super) fn new(
         config: &Config,
-        max_message: u64,
+        limits: &Limits,
         mtu: Mtu,
         first_psn: Psn,
         log_region: Option<RemoteRegion>,
@@ -64,12 +65,13 @@ impl SendQueue {
         let log_interval = config.completion_log_interval;
         SendQueue {
             ledger: Ledger::new(depth, rd_atomic, log, mtu, first_psn)
+                .with_max_posted(config.posted_depth(limits.wrs))
                 .with_log_interval(log_interval)
                 .with_service(config.service),
             burst: Vec::new(),
             remote_keys: RemoteKeys::default(),
             log_region,
-            max_message,
+            max_message: limits.message_bytes.into(),
         }
     }
 

@@ -2,7 +2,7 @@
 //! shared receives.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use mitra_verbs::{Access, Buffer, RecvWr, Result, Srqn, WcOpcode, WcStatus};
 
@@ -54,14 +54,24 @@ impl ReceiveSource {
 }
 
 /// The queue of a message's receive.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Target {
     /// The only queue.
     Only,
-    /// The queue of the XRC domain with this number.
-    Xrc(Srqn),
-    /// None: what has arrived is no message of an XRC connection.
+    /// The queue that the XRC domain had under this number when the message arrived.
+    Xrc(Srqn, Weak<SharedReceiveQueue>),
+    /// None: what has arrived is no message of an XRC connection, or names no queue.
     Invalid,
+}
+
+/// What becomes of a message.
+enum Match {
+    /// It takes a receive of this queue.
+    Queue(Arc<SharedReceiveQueue>),
+    /// It is dropped, because its queue was removed from the XRC domain.
+    Removed,
+    /// It closes the vQP.
+    Refused,
 }
 
 /// The part of a vQP's receive queue that exists if its receives are shared.
@@ -71,6 +81,10 @@ pub(super) struct SharedReceives {
     service: Service,
     /// The slots. `None` until a shared receive was posted.
     ring: Option<Ring>,
+    /// Rings of shorter slots, of which some have messages that wait.
+    earlier: Vec<Ring>,
+    /// Whether the queue pair with the slots was stopped, so that longer ones take their place.
+    lengthens: bool,
     /// The completions of messages that have arrived and of receives that have failed, and that have not been matched with a shared receive,
     /// oldest first.
     unmatched: VecDeque<(Completion, Target)>,
@@ -87,18 +101,48 @@ struct Ring {
     buffer: Arc<Buffer>,
     mr: VirtualMr,
     slot_bytes: usize,
+    /// The number of the first slot. No two rings of a vQP have slots with the same number, which is the `wr_id` of the slot's receive.
+    first: u64,
+    slots: u64,
+    /// In an earlier ring, the number of slots with messages.
+    filled: u64,
 }
 
 impl Ring {
+    /// Makes slots of this length, at most `max_slots`.
+    ///
+    /// # Errors
+    /// The error of a NIC that refuses to register the memory.
+    fn new(domain: &Arc<Domain>, slot_bytes: usize, first: u64, max_slots: u32) -> Result<Ring> {
+        let slots = (RING_BYTES / slot_bytes).clamp(MIN_SLOTS, MAX_SLOTS as usize).min(max_slots as usize);
+        let buffer = Arc::new(Buffer::new(slot_bytes * slots));
+        let mr = domain.register(&buffer, Access::LOCAL_WRITE)?;
+        Ok(Ring { domain: Arc::clone(domain), buffer, mr, slot_bytes, first, slots: slots as u64, filled: 0 })
+    }
+
+    fn has(&self, slot: u64) -> bool {
+        (self.first..self.first + self.slots).contains(&slot)
+    }
+
+    /// The position of a slot in the buffer in bytes.
+    fn at(&self, slot: u64) -> usize {
+        (slot - self.first) as usize * self.slot_bytes
+    }
+
     /// Returns the receive of a slot.
     fn receive(&self, slot: u64) -> RecvWr {
-        RecvWr::new(slot, self.mr.sge(slot * self.slot_bytes as u64, self.slot_bytes as u32))
+        RecvWr::new(slot, self.mr.sge(self.at(slot) as u64, self.slot_bytes as u32))
     }
 
     /// Copies the first bytes of a slot.
     fn read(&self, slot: u64, bytes: &mut [u8]) {
-        self.buffer.read_at(slot as usize * self.slot_bytes, bytes);
+        self.buffer.read_at(self.at(slot), bytes);
     }
+}
+
+/// The length of slots for a longest receive of this many bytes.
+fn slot_bytes(domain: &Domain, longest: usize) -> usize {
+    longest.max(MIN_SLOT_BYTES).min(domain.limits().message_bytes as usize).next_multiple_of(8)
 }
 
 impl Drop for Ring {
@@ -117,7 +161,8 @@ pub(super) fn has_failed(completions: &[Completion]) -> bool {
 impl SharedReceives {
     pub(super) fn new(source: ReceiveSource, service: Service) -> SharedReceives {
         let (unmatched, header) = (VecDeque::new(), ReceivedHeader::default());
-        SharedReceives { source, service, ring: None, unmatched, header, refused: false }
+        let (earlier, lengthens) = (Vec::new(), false);
+        SharedReceives { source, service, ring: None, earlier, lengthens, unmatched, header, refused: false }
     }
 
     pub(super) fn source(&self) -> &ReceiveSource {
@@ -143,16 +188,63 @@ impl SharedReceives {
         if !self.needs_slots() {
             return Ok(());
         }
-        let max_message = domain.limits().message_bytes as usize;
-        let slot_bytes = self.source.longest().max(MIN_SLOT_BYTES).min(max_message).next_multiple_of(8);
-        let slots = (RING_BYTES / slot_bytes).clamp(MIN_SLOTS, MAX_SLOTS as usize).min(max_slots as usize);
-        let buffer = Arc::new(Buffer::new(slot_bytes * slots));
-        let mr = domain.register(&buffer, Access::LOCAL_WRITE)?;
-        let ring = Ring { domain: Arc::clone(domain), buffer, mr, slot_bytes };
-        let mut receives = (0..slots).map(|slot| ring.receive(slot as u64));
-        let pushed = receives.try_for_each(|wr| recv.push(wr, 1));
-        self.ring = Some(ring);
-        pushed
+        let ring = Ring::new(domain, slot_bytes(domain, self.source.longest()), 0, max_slots)?;
+        self.push_slots(ring, recv)
+    }
+
+    fn push_slots(&mut self, ring: Ring, recv: &mut ReceiveQueue) -> Result<()> {
+        let ring = self.ring.insert(ring);
+        (ring.first..ring.first + ring.slots).try_for_each(|slot| recv.push(ring.receive(slot), 1))
+    }
+
+    /// Returns whether a receive was posted that is longer than the slots.
+    #[inline]
+    pub(super) fn has_short_slots(&self) -> bool {
+        let Some(ring) = &self.ring else { return false };
+        let longest = self.source.longest();
+        longest > ring.slot_bytes && slot_bytes(&ring.domain, longest) > ring.slot_bytes
+    }
+
+    /// Records that the queue pair with the slots is being stopped, so that longer ones take their place. Returns false if that was recorded before.
+    pub(super) fn begin_lengthening(&mut self) -> bool {
+        !core::mem::replace(&mut self.lengthens, true)
+    }
+
+    /// Makes longer slots, if a receive was posted that is longer than the slots. They take the place of the receives in `recv`, of which none is on a
+    /// queue pair. Messages that wait in the former slots stay there.
+    ///
+    /// # Errors
+    /// The error of a NIC that refuses to register the memory. The slots are then as before.
+    pub(super) fn lengthen_slots(&mut self, max_slots: u32, recv: &mut ReceiveQueue) -> Result<()> {
+        if !self.has_short_slots() {
+            return Ok(());
+        }
+        let Some(ring) = &self.ring else { return Ok(()) };
+        // Twice as long at least, so that receives of many lengths cause few moves.
+        let bytes = slot_bytes(&ring.domain, self.source.longest().max(2 * ring.slot_bytes));
+        let longer = Ring::new(&ring.domain, bytes, ring.first + ring.slots, max_slots)?;
+        let unposted = recv.clear_unposted() as u64;
+        if let Some(mut ring) = self.ring.take().filter(|ring| ring.slots > unposted) {
+            ring.filled = ring.slots - unposted;
+            self.earlier.push(ring);
+        }
+        self.lengthens = false;
+        self.push_slots(longer, recv)
+    }
+
+    /// Returns the ring of a slot.
+    fn ring_of(&self, slot: u64) -> Option<&Ring> {
+        self.ring.iter().chain(&self.earlier).find(|ring| ring.has(slot))
+    }
+
+    /// Returns the receive of a slot whose message is not needed any more, which is to be posted again. A slot of an earlier ring is given up.
+    fn free(&mut self, slot: u64) -> Option<RecvWr> {
+        if let Some(ring) = self.ring.as_ref().filter(|ring| ring.has(slot)) {
+            return Some(ring.receive(slot));
+        }
+        self.earlier.iter_mut().filter(|ring| ring.has(slot)).for_each(|ring| ring.filled -= 1);
+        self.earlier.retain(|ring| ring.filled > 0);
+        None
     }
 
     /// Moves completions of the vQP to `out`, those of receives when they have taken a shared receive. The slots of these messages are appended to
@@ -175,7 +267,9 @@ impl SharedReceives {
         }
         while let Some((completion, slot)) = self.match_next() {
             out.extend(completion);
-            let _ = recv.push(slot, 1); // the slot was posted before, so it is within the limits
+            if let Some(slot) = self.free(slot) {
+                let _ = recv.push(slot, 1); // the slot was posted before, so it is within the limits
+            }
         }
     }
 
@@ -186,17 +280,21 @@ impl SharedReceives {
         if completion.outcome == Outcome::Failed(WcStatus::Flushed) {
             return None;
         }
-        let target = match (&self.source, &self.ring) {
-            (ReceiveSource::Xrc(_), Some(ring)) => {
-                let slot = completion.wr_id;
+        let slot = completion.wr_id;
+        let ring = self.ring.iter().chain(&self.earlier).find(|ring| ring.has(slot));
+        let target = match (&self.source, ring) {
+            (ReceiveSource::Xrc(domain), Some(ring)) => {
                 let payload = || {
                     let mut bytes = [0; HEADER_BYTES as usize];
                     ring.read(slot, &mut bytes);
                     bytes
                 };
                 match self.header.on_message(&mut completion, payload) {
-                    Arrival::Message(number) => Target::Xrc(number),
-                    Arrival::Header => return Some(ring.receive(slot)),
+                    Arrival::Message(number) => match domain.queue(number) {
+                        Some(queue) => Target::Xrc(number, Arc::downgrade(&queue)),
+                        None => Target::Invalid,
+                    },
+                    Arrival::Header => return self.free(slot),
                     Arrival::Invalid => Target::Invalid,
                 }
             }
@@ -217,40 +315,41 @@ impl SharedReceives {
         self.unmatched.len()
     }
 
-    /// Returns whether [`SharedReceives::match_next`] would match a message, unless another vQP takes the receive before.
-    pub(super) fn can_match(&self) -> bool {
-        let Some(&(_, target)) = self.unmatched.front() else { return false };
-        match (&self.source, target) {
-            (ReceiveSource::Queue(queue), _) => !queue.is_empty(),
-            // A message without a queue closes the vQP.
-            (ReceiveSource::Xrc(domain), Target::Xrc(number)) => {
-                domain.queue(number).is_none_or(|queue| !queue.is_empty())
-            }
-            (ReceiveSource::Xrc(_), _) => true,
-        }
+    /// Returns what becomes of the oldest message.
+    fn oldest(&self) -> Option<Match> {
+        let (_, target) = self.unmatched.front()?;
+        Some(match (&self.source, target) {
+            (ReceiveSource::Queue(queue), _) => Match::Queue(Arc::clone(queue)),
+            (ReceiveSource::Xrc(domain), Target::Xrc(number, known)) => match domain.queue(*number) {
+                Some(queue) if Weak::as_ptr(known) == Arc::as_ptr(&queue) => Match::Queue(queue),
+                _ => Match::Removed,
+            },
+            (ReceiveSource::Xrc(_), _) => Match::Refused,
+        })
     }
 
-    /// Copies the oldest message to the oldest shared receive. Returns the completion of the shared receive, and the receive of the slot, which
-    /// is to be posted again. A message of an unreliable connection that is longer than the shared receive is dropped without a completion, and the
+    /// Returns whether [`SharedReceives::match_next`] would match or drop a message, unless another vQP takes the receive before.
+    pub(super) fn can_match(&self) -> bool {
+        self.oldest().is_some_and(|oldest| match oldest {
+            Match::Queue(queue) => !queue.is_empty(),
+            Match::Removed | Match::Refused => true,
+        })
+    }
+
+    /// Copies the oldest message to the oldest shared receive of its queue, or drops it. Returns the slot, which is free now, and the completion of the
+    /// shared receive. A message of an unreliable connection that is longer than the shared receive is dropped without a completion, and the
     /// shared receive stays, as on a NIC (`UcReceiver` of the crate `mitra-transport`). Returns `None` if there is no message or no shared receive.
-    fn match_next(&mut self) -> Option<(Option<Completion>, RecvWr)> {
-        let ring = self.ring.as_ref()?;
-        let &(mut completion, target) = self.unmatched.front()?;
-        let of_domain;
-        let queue = match (&self.source, target) {
-            (ReceiveSource::Queue(queue), _) => Some(queue),
-            (ReceiveSource::Xrc(domain), Target::Xrc(number)) => {
-                completion.srq = Some(number);
-                of_domain = domain.queue(number);
-                of_domain.as_ref()
+    fn match_next(&mut self) -> Option<(Option<Completion>, u64)> {
+        let queue = match self.oldest()? {
+            Match::Queue(queue) => queue,
+            Match::Removed => return self.unmatched.pop_front().map(|(dropped, _)| (None, dropped.wr_id)),
+            Match::Refused => {
+                self.unmatched.clear();
+                self.refused = true;
+                return None;
             }
-            (ReceiveSource::Xrc(_), _) => None,
         };
-        let Some(queue) = queue else {
-            self.unmatched.clear();
-            self.refused = true;
-            return None;
-        };
+        let mut completion = self.unmatched.front()?.0;
         let has_payload = completion.is_success() && completion.opcode == WcOpcode::Recv;
         let droppable = if has_payload && !self.service.is_reliable() { completion.byte_len } else { 0 };
         let wr = match queue.take_if_it_fits(droppable.into()) {
@@ -258,21 +357,25 @@ impl SharedReceives {
             Err(NotTaken::Empty) => return None,
             Err(NotTaken::TooShort) => {
                 self.unmatched.pop_front();
-                return Some((None, ring.receive(completion.wr_id)));
+                return Some((None, completion.wr_id));
             }
         };
-        self.unmatched.pop_front();
+        if let Some((_, Target::Xrc(number, _))) = self.unmatched.pop_front() {
+            completion.srq = Some(number);
+        }
         let slot = core::mem::replace(&mut completion.wr_id, wr.wr_id);
         // The data of a WRITE with immediate was written directly to the application's memory.
         if has_payload {
             let mut bytes = vec![0; completion.byte_len as usize];
-            ring.read(slot, &mut bytes);
+            if let Some(ring) = self.ring_of(slot) {
+                ring.read(slot, &mut bytes);
+            }
             if len(&wr) < bytes.len() as u64 {
                 completion.outcome = Outcome::Failed(WcStatus::LocalLength);
             } else if !queue.domain().scatter(&wr.sges, &bytes) {
                 completion.outcome = Outcome::Failed(WcStatus::LocalProtection);
             }
         }
-        Some((Some(completion), ring.receive(slot)))
+        Some((Some(completion), slot))
     }
 }

@@ -179,12 +179,15 @@ impl VirtualQp {
         self.datapath.rails_mut().set_access(access)
     }
 
-    /// Posts the slots in which messages for shared receives arrive, if a shared receive was posted. If a NIC refuses their memory, the vQP has no
+    /// Posts the slots in which messages for shared receives arrive, if a shared receive was posted, and has them replaced if they are too short. If a NIC refuses their memory, the vQP has no
     /// receives, and the peer's messages are answered with RNR NAKs until a later attempt succeeds.
     #[inline]
     pub(super) fn post_slots(&mut self) {
-        if self.datapath.shared().is_some_and(SharedReceives::needs_slots) {
+        let Some(shared) = self.datapath.shared() else { return };
+        if shared.needs_slots() {
             self.make_slots();
+        } else if shared.has_short_slots() && !self.recovery.is_closed() {
+            self.datapath.stop_short_slots();
         }
     }
 
@@ -310,7 +313,7 @@ impl VirtualQp {
     #[inline]
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         if self.is_destroyed {
-            return self.datapath.drain_completions(out);
+            return self.deliver(out);
         }
         self.post_slots();
         let is_due = self.maintenance.on_poll(|| self.datapath.now());

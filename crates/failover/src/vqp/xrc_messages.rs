@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 
 use mitra_verbs::{Data, Error, Result, SendFlags, SendOp, SendWr, Srqn, WcOpcode, WcStatus};
 
-use crate::completion::{Completion, Outcome};
+use crate::completion::{Completion, Outcome, UnresolvedError};
 
 /// The number of bits of a queue's number.
 const NUMBER_BITS: u32 = 24;
@@ -116,7 +116,8 @@ impl SentHeaders {
         }
     }
 
-    /// Removes the completions of failed headers from `out[from..]`. Such a header's message fails as the header has, instead of being flushed.
+    /// Removes the completions of failed headers from `out[from..]`. Such a header's message fails as the header has, instead of being flushed,
+    /// unless the header was executed: the message was not.
     pub(super) fn remove_from(&mut self, out: &mut Vec<Completion>, from: usize) {
         let mut kept = from;
         for at in from..out.len() {
@@ -125,7 +126,9 @@ impl SentHeaders {
             self.forget_before(seq);
             if self.seqs.front() == Some(&seq) {
                 self.seqs.pop_front();
-                self.failed = Some((seq + 1, completion.outcome));
+                let was_executed =
+                    completion.outcome == Outcome::Unresolved(UnresolvedError::ExecutedBehindError);
+                self.failed = (!was_executed).then_some((seq + 1, completion.outcome));
                 continue;
             }
             if let Some((_, outcome)) = self.failed.take_if(|&mut (message, _)| message <= seq)

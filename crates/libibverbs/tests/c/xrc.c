@@ -356,6 +356,12 @@ static void refused(void)
 	CHECK(ibv_post_send(x.receiver, &send, &bad_send) == EINVAL && bad_send == &send);
 	CHECK(ibv_post_recv(x.receiver, &recv, &bad_recv) == EINVAL && ibv_post_recv(x.sender, &recv, &bad_recv) == EINVAL);
 	CHECK(ibv_destroy_srq(srq) == 0);
+	/* A send queue may be as deep as the device states, although a request may be two messages on the rails. */
+	struct ibv_device_attr device;
+	CHECK(ibv_query_device(end.context, &device) == 0);
+	plain.qp_type = IBV_QPT_XRC_SEND, plain.srq = NULL, plain.cap.max_send_wr = device.max_qp_wr;
+	struct ibv_qp *deep = ibv_create_qp(end.pd, &plain);
+	CHECK(deep && plain.cap.max_send_wr >= (uint32_t)device.max_qp_wr && ibv_destroy_qp(deep) == 0);
 	destroy_connection(x);
 }
 

@@ -146,7 +146,7 @@ impl BackedQp {
             }
         };
         drop(state);
-        let max_message = domain.limits().message_bytes.into();
+        let limits = domain.limits();
         Ok(BackedQp {
             backup: Arc::clone(backup),
             counted: Some(domain.counters().count_vqp()),
@@ -160,8 +160,8 @@ impl BackedQp {
             may_send: false,
             own: None,
             uses_own: false,
-            send: SendQueue::new(&config, max_message, Mtu::M256, Psn::new(0), None),
-            recv: ReceiveQueue::new(max_message, Service::Reliable),
+            send: SendQueue::new(&config, &limits, Mtu::M256, Psn::new(0), None),
+            recv: ReceiveQueue::new(limits.message_bytes.into(), Service::Reliable),
             shared: shared
                 .map(|queue| SharedReceives::new(ReceiveSource::Queue(Arc::clone(queue)), Service::Reliable)),
             log,

@@ -2,7 +2,7 @@ use mitra_verbs::{Key, RemoteAddr, WcStatus};
 
 use super::*;
 use crate::close_reason::CloseReason;
-use crate::completion::{Resolution, UnresolvedError};
+use crate::completion::Resolution;
 
 const QUEUE: Srqn = Srqn::new(0xAB_CDEF);
 
@@ -153,6 +153,22 @@ fn messages_of_no_xrc_connection_are_invalid() {
     }
 }
 
+/// A header is of one message only, also if that message never arrives.
+#[test]
+fn header_is_used_once() {
+    let header = |received: &mut ReceivedHeader| {
+        let mut header = receive(WcOpcode::Recv, Some(tag(Kind::HeaderWithImm, QUEUE)), 4);
+        assert_eq!(received.on_message(&mut header, || [1; 4]), Arrival::Header);
+    };
+    let plain = || receive(WcOpcode::Recv, None, 4);
+    for first in [plain(), receive(WcOpcode::Recv, Some(tag(Kind::Message, QUEUE)), 4)] {
+        let mut received = ReceivedHeader::default();
+        header(&mut received);
+        assert_eq!(received.on_message(&mut first.clone(), || unreachable!()), Arrival::Message(QUEUE));
+        assert_eq!(received.on_message(&mut plain(), || unreachable!()), Arrival::Invalid);
+    }
+}
+
 fn send(seq: u64, outcome: Outcome) -> Completion {
     Completion { seq, outcome, ..receive(WcOpcode::Send, None, 0) }
 }
@@ -182,6 +198,12 @@ fn failed_header_fails_its_message() {
             assert_eq!(out, [send(4, cause), send(6, flushed)]);
         }
     }
+    // A header that was executed says nothing of its message, which was not.
+    let mut headers = SentHeaders::default();
+    headers.push(1, 0);
+    let mut out = vec![send(0, Outcome::Unresolved(UnresolvedError::ExecutedBehindError)), send(1, flushed)];
+    headers.remove_from(&mut out, 0);
+    assert_eq!(out, [send(1, flushed)]);
     // What is known of the message itself is kept.
     let mut headers = SentHeaders::default();
     headers.push(1, 0);

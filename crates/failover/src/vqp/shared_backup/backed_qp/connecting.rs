@@ -40,9 +40,9 @@ impl BackedQp {
         let acks_after_placement = nics.iter().all(|(_, _, acks)| *acks);
         let interval = completion_log::interval(&self.config, acks_after_placement);
         let config = Config { completion_log_interval: interval, ..self.config };
-        let max_message = self.domain.limits().message_bytes.into();
+        let limits = self.domain.limits();
         let log_region = peer.log_region.clone().filter(|_| peer.log);
-        self.send = SendQueue::new(&config, max_message, mtu, Psn::new(0), log_region);
+        self.send = SendQueue::new(&config, &limits, mtu, Psn::new(0), log_region);
         self.config.min_rnr_timer = min_rnr_timer;
         self.is_connected = true;
         state.start(self.id, peer.id);
