@@ -24,6 +24,7 @@ mod rc_endpoint;
 mod requester;
 mod responder;
 mod verdict;
+mod xrc_end;
 
 use mitra_verbs::{Key, PostError, RecvWr, SendWr};
 
@@ -39,6 +40,7 @@ pub use rc_endpoint::{RcEndpoint, RcOptions, connect_rc};
 pub use requester::{Record, RequesterLog};
 pub use responder::{Received, ResponderLog};
 pub use verdict::{Tally, Verdict, verify};
+pub use xrc_end::XrcEnd;
 
 /// One end of a connection: a queue pair or a virtual queue pair.
 pub trait Endpoint {

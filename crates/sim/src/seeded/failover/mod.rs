@@ -1,6 +1,6 @@
 //! Virtual queue pairs, and queue pairs with a shared backup, under faults.
 //!
-//! Two processes post operations to each other over one to eight rails: over one vQP, or over one to eight queue pairs with a shared backup. In the safety phase, links, NICs and hosts fail. Then all
+//! Two processes post operations to each other over one to eight rails: over one vQP, over two XRC connections, or over one to eight queue pairs with a shared backup. In the safety phase, links, NICs and hosts fail. Then all
 //! links come up, noise stops, the programs run, and they post the operations that they held back.
 
 mod backed_options;
@@ -19,7 +19,7 @@ use mitra_failover::{Domain, Secret, VirtualQp};
 use mitra_verbs::{Error, Provider};
 
 use super::{Finding, SeedRun};
-use crate::workload::{FailoverEndpoint, FailoverQp, WorkloadPeer, exchange_memory, virtual_qps};
+use crate::workload::{FailoverEndpoint, FailoverQp, WorkloadPeer, XrcEnd, exchange_memory, virtual_qps};
 use crate::{AppContext, HostId, SimNic, World};
 
 use backed_options::{EndQp, connect_backed, exchange_windows};
@@ -60,9 +60,10 @@ struct FailoverWorld<Q> {
 /// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     let setup = Setup::draw(seed);
-    match setup.has_shared_backup {
-        true => run_world(seed, setup, kept_records, connect_backed),
-        false => run_world(seed, setup, kept_records, connect_vqps),
+    match setup.xrc_queues {
+        _ if setup.has_shared_backup => run_world(seed, setup, kept_records, connect_backed),
+        Some(_) => run_world(seed, setup, kept_records, connect_xrc),
+        None => run_world(seed, setup, kept_records, connect_vqps),
     }
 }
 
@@ -89,6 +90,13 @@ fn run_world<Q: FailoverQp + 'static>(
 fn connect_vqps(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[EndQp<VirtualQp>; 2]>, Error> {
     let qps = virtual_qps(domains, setup.vqp, setup.secrets.map(Secret::fixed))?;
     Ok(vec![qps.map(|qp| (qp, None))])
+}
+
+fn connect_xrc(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[EndQp<XrcEnd>; 2]>, Error> {
+    let other_way = |[first, second]: [u64; 2]| [first ^ 1 << 63, second];
+    let secrets = [setup.secrets, setup.secrets.map(other_way)].map(|ends| ends.map(Secret::fixed));
+    let queues = setup.xrc_queues.unwrap_or(1);
+    Ok(vec![XrcEnd::pair(domains, setup.vqp, secrets, queues)?.map(|qp| (qp, None))])
 }
 
 impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
@@ -261,8 +269,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         lines.push(format!("{vqp:?}"));
         lines.extend(plans.iter().flatten().map(|plan| format!("{plan:?}")));
         lines.push(format!(
-            "{polling:?}, held back {held_back:?}, focus {focus:?}, receives posted ahead {}, shared backup {}, {:?}",
-            self.setup.receives_posted_ahead, self.setup.has_shared_backup, self.setup.backed_options
+            "{polling:?}, held back {held_back:?}, focus {focus:?}, receives posted ahead {}, shared backup {}, {:?}, XRC queues {:?}",
+            self.setup.receives_posted_ahead, self.setup.has_shared_backup, self.setup.backed_options, self.setup.xrc_queues
         ));
         lines.push(format!(
             "spared rail {:?}, faults until {:?}:",

@@ -14,6 +14,8 @@ use crate::{Config, DurationRange, LinkConfig, Prng};
 const SEEDS_PER_BACKUP: u64 = 4;
 /// One of this many of the other seeds connects them by queue pairs with a shared backup and options.
 const SEEDS_PER_OPTIONS: u64 = 6;
+/// One of this many other seeds connects its processes by XRC, in both directions.
+const SEEDS_PER_XRC: u64 = 6;
 /// The bound on the size of operations in the worlds with few large ones, in bytes.
 const LARGE: usize = 1 << 20;
 
@@ -46,6 +48,8 @@ pub(super) struct Setup {
     pub(super) has_shared_backup: bool,
     /// The options of queue pairs with a shared backup, if they have some.
     pub(super) backed_options: Option<BackedOptions>,
+    /// The number of shared receive queues of each end, if the connection consists of two XRC connections.
+    pub(super) xrc_queues: Option<usize>,
     /// The plans of the ends of each connection.
     pub(super) plans: Vec<[Plan; 2]>,
     pub(super) polling: [Polling; 2],
@@ -94,6 +98,8 @@ impl Setup {
             let more = if is_large { 1 } else { *of_backup.pick(&[0, 0, 1, 1, 2, 2, 3, 5, 7]) };
             plans.extend((0..more).map(|_| draw_plans(of_backup, write_policy)));
         }
+        let of_xrc = &mut Prng::stream(seed, "failover xrc");
+        let is_xrc = of_xrc.below(SEEDS_PER_XRC) == 0 && !has_shared_backup;
         let ordered = rails.iter().flat_map(|rail| rail.capabilities).all(|nic| nic.write_order);
         let ordered = ordered && write_policy == WritePolicy::Strict;
         plans.iter_mut().flatten().for_each(|plan| plan.ordered = ordered);
@@ -106,6 +112,12 @@ impl Setup {
         (vqp.completion_log, vqp.write_policy) = (completion_log && !has_shared_backup, write_policy);
         if let Some(options) = backed_options {
             options.shape(&mut vqp);
+        }
+        // Each queue has a receive, so a message does not wait for one that another queue has.
+        let fewest = plans[0].iter().map(|plan| plan.receives).min().unwrap_or(1);
+        let xrc_queues = is_xrc.then(|| (*of_xrc.pick(&[1, 2, 3, 3])).min(fewest).max(1));
+        if is_xrc {
+            vqp.rnr_retry = 7; // slots may be full, however many receives there are
         }
         let mut held_back =
             |plans: &[Plan; 2]| plans.each_ref().map(|plan| plan.ops / *rng.pick(&[4, 8, 20]));
@@ -122,6 +134,7 @@ impl Setup {
             secrets,
             has_shared_backup,
             backed_options,
+            xrc_queues,
             plans,
             polling,
             held_back,
@@ -282,6 +295,9 @@ mod tests {
         assert!(setups.iter().any(|s| s.plans[0][0].max_len == 1 << 20));
         assert!(setups.iter().any(|s| matches!(s.polling[0], Polling::CompletionsOnly(_))));
         assert!(setups.iter().any(|s| s.nics().any(|nic| !nic.ack_after_placement)));
+        assert_eq!(distinct(|s| s.xrc_queues.unwrap_or(0) as u64), 4);
+        let xrc = setups.iter().filter(|s| s.xrc_queues.is_some()).count();
+        assert!(xrc > 20, "{xrc} of 300");
         let (backed, single): (Vec<_>, Vec<_>) = setups.iter().partition(|s| s.has_shared_backup);
         assert!(single.iter().all(|s| s.plans.len() == 1));
         assert!((1..=4).all(|members| backed.iter().any(|s| s.plans.len() == members)));
