@@ -117,7 +117,7 @@ scenarios! { XRC (on_one_rail on_two_rails on_two_rails_with_log on_three_rails)
 
 scenarios! { XRC_RAILS (on_one_rail): xrc_without_failure }
 
-scenarios! { XRC_RAILS (on_two_rails on_two_rails_with_log on_three_rails): xrc_link_fails xrc_rails_fail_in_turn xrc_nic_dies xrc_nic_hangs }
+scenarios! { XRC_RAILS (on_two_rails on_two_rails_with_log on_three_rails): xrc_link_fails xrc_rails_fail_in_turn xrc_nic_dies xrc_nic_hangs xrc_addresses_change }
 
 scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number shared_by_queue_pairs busy inherited domains resized }
 

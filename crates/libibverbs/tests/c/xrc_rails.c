@@ -215,12 +215,14 @@ static void link_fails(void) { run(link_down, nothing, false); }
 static void rails_fail_in_turn(void) { run(in_turn, nothing, false); }
 static void nic_dies(void) { run(nic_dead, nothing, true); }
 static void nic_hangs(void) { run(nic_hung, nothing, true); }
+static void addresses_change(void) { run(new_addresses, nothing, false); }
 
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
 		{ "xrc_without_failure", no_failure }, { "xrc_link_fails", link_fails }, { "xrc_rails_fail_in_turn", rails_fail_in_turn },
 		{ "xrc_nic_dies", nic_dies }, { "xrc_nic_hangs", nic_hangs },
+		{ "xrc_addresses_change", addresses_change },
 	};
 	CHECK(argc == 2);
 	run_scenario(scenarios, sizeof scenarios / sizeof scenarios[0], argv[1]);
