@@ -8,6 +8,7 @@ mod hostile_peer;
 mod pair;
 mod promises;
 mod run;
+mod second_failures;
 mod shared_atomics;
 mod shared_receives;
 mod states;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use mitra_failover::{BackedQp, Outcome};
+use mitra_failover::{BackedQp, Outcome, RemoteRegion};
 use mitra_sim::{Prng, seeds};
 use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr, WcStatus};
 
@@ -116,25 +116,40 @@ fn nothing_is_executed_behind_refused_operation() {
     assert_eq!((pair.word(1), pair.outcomes(0, 0).last()), (4, Some(&(4, SUCCESS))));
 }
 
-/// The owner of the refused operation is not polled, so it posts another one before it knows. The backup has recovered from the refusal by then.
+/// The owner of the refused operation is not polled, so it posts another one before it knows. The backup has recovered from the refusal by then. The peer has made no queue
+/// pair since a failover, so one of the two ends has none of its own to leave, and may use the backup at once.
 #[test]
 fn nothing_is_executed_behind_refused_operation_that_its_owner_has_not_seen() {
-    let mut pair = BackedPair::new(2, 2);
-    let memory = std::sync::Arc::new(Buffer::new(8));
-    let domain = std::sync::Arc::clone(pair.qps[1][0].domain());
-    let mr =
-        domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE).expect("the NICs have a free region");
-    pair.qps[0][0].import(&mr.remote()).expect("the queue pair is connected");
-    pair.poll(&[0], 200);
-    domain.deregister(&mr).expect("no window is bound");
-    let data = SendWr::new(1, SendOp::Write(mr.remote().at(0)), Data::inline(&1_u64.to_ne_bytes()));
-    pair.qps[0][0].post_send(data).expect("room");
-    pair.poll(&[], 800);
-    pair.write(0, 1, 2);
-    pair.poll(&[], 400);
-    assert_eq!(pair.word(1), 0);
-    pair.poll(&[0], 400);
-    let failed = Outcome::Failed(WcStatus::RemoteAccess);
-    assert_eq!(pair.outcomes(0, 0), [(1, failed), (2, Outcome::Failed(WcStatus::Flushed))]);
-    assert_eq!((pair.word(1), pair.backups[0].close_reason()), (0, None));
+    for (poster, peer) in [(0, 1), (1, 0)] {
+        let mut pair = BackedPair::new(2, 2);
+        let memory = std::sync::Arc::new(Buffer::new(8));
+        let domain = std::sync::Arc::clone(pair.qps[peer][0].domain());
+        let access = Access::LOCAL_WRITE | Access::REMOTE;
+        let mr = domain.register(&memory, access).expect("the NICs have a free region");
+        let regions = [mr.remote(), pair.mr[peer].remote()];
+        regions.iter().for_each(|region| {
+            pair.qps[poster][0].import(region).expect("the queue pair is connected");
+        });
+        pair.poll(&[poster], 200);
+        let nic = pair.testbed.rail(0)[0];
+        pair.testbed.world.set_link(nic, false);
+        pair.poll(&[poster], 1200);
+        pair.testbed.world.set_link(nic, true);
+        pair.poll(&[poster], 200);
+        assert_eq!(pair.backups[0].active_rail(), 1);
+        domain.deregister(&mr).expect("no window is bound");
+        let write = |region: &RemoteRegion, value: u64| {
+            SendWr::new(value, SendOp::Write(region.at(0)), Data::inline(&value.to_ne_bytes()))
+        };
+        pair.qps[poster][0].post_send(write(&regions[0], 1)).expect("room");
+        pair.poll(&[], 800);
+        pair.qps[poster][0].post_send(write(&regions[1], 2)).expect("room");
+        pair.poll(&[], 400);
+        assert_eq!(pair.memory[peer].load(0), 0, "end {poster}");
+        pair.poll(&[poster], 400);
+        let failed = Outcome::Failed(WcStatus::RemoteAccess);
+        let flushed = Outcome::Failed(WcStatus::Flushed);
+        assert_eq!(pair.outcomes(poster, 0), [(1, failed), (2, flushed)], "end {poster}");
+        assert_eq!((pair.memory[peer].load(0), pair.backups[poster].close_reason()), (0, None));
+    }
 }
