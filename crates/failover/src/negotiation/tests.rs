@@ -453,3 +453,26 @@ fn end_that_declines_a_proposal_still_asks_for_the_resume_of_its_last_move() {
     a.handle(Time::ZERO, Message { ballot, body: answer });
     assert_eq!(a.poll_action(), Some(Action::PeerMoved { partial_imm_bytes: 7 }));
 }
+
+#[test]
+fn end_that_stays_after_a_refusal_still_asks_for_the_resume_of_its_last_move() {
+    let (mut a, ballot) = moved_unconfirmed();
+    a.rail_failed(Time::ZERO, 2, RailFailure::LinkDown);
+    let next = ballot.next(Role::One).unwrap();
+    a.handle(Time::ZERO, Message { ballot: next, body: Body::Propose { rail: 2 } });
+    while a.poll_action().is_some() {}
+    // The peer is silent on the active rail, and refuses the only other one that has queue pairs. So this end stays, without the Resume.
+    let now = Time::ZERO + Duration::from_secs(1);
+    a.rail_recovered(now, 2);
+    a.rail_failed(now, 1, RailFailure::Silent);
+    let proposal = a.poll_action();
+    let Some(Action::Send(Message { ballot: proposed, body: Body::Propose { rail: 2 } })) = proposal else {
+        panic!("{proposal:?}");
+    };
+    let body = Body::Refuse { unusable: 1 << 2, promised_epoch: proposed.epoch };
+    a.handle(now, Message { ballot: proposed, body });
+    assert_eq!(a.poll_action(), Some(Action::Stay));
+    a.handle_timeout(a.poll_timeout().expect("the Resume is sent again"));
+    let body = Body::Resume { has_peer_resume: false, partial_imm_bytes: 0 };
+    assert_eq!(a.poll_action(), Some(Action::Send(Message { ballot, body })));
+}
