@@ -31,9 +31,6 @@ impl BackedQp {
             self.domain.unbind_at_home(self.owner, own.rail as u8); // else it stays bound, and the home stays there
         }
         self.uses_own = false;
-        if let Some(rail) = self.own.as_ref().map(|own| own.rail) {
-            self.cut_off_windows(rail);
-        }
         let evidence = self.final_evidence();
         state.with_core(self.id, |core| core.closed(evidence));
     }
