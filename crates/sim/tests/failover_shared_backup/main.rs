@@ -4,6 +4,8 @@
 mod addresses;
 mod durable;
 mod hazards;
+#[path = "../hooked_nic/mod.rs"]
+mod hooked_nic;
 mod hostile_peer;
 mod pair;
 mod promises;
@@ -13,6 +15,7 @@ mod shared_atomics;
 mod shared_receives;
 mod states;
 mod storms;
+mod window_hazards;
 mod windows;
 
 use core::time::Duration;

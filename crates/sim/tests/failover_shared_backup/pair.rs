@@ -46,9 +46,19 @@ impl BackedPair {
         testbed: Testbed,
         backup: Config,
         members: usize,
-        mut make: impl FnMut(&Arc<SharedBackup>, usize) -> Result<BackedQp, BuildError>,
+        make: impl FnMut(&Arc<SharedBackup>, usize) -> Result<BackedQp, BuildError>,
     ) -> BackedPair {
         let backups = connect_backups(&testbed, backup, 1);
+        BackedPair::of(testbed, backups, members, make)
+    }
+
+    /// Makes the queue pairs of backups that are connected over the NICs of the testbed.
+    pub fn of(
+        testbed: Testbed,
+        backups: [Arc<SharedBackup>; 2],
+        members: usize,
+        mut make: impl FnMut(&Arc<SharedBackup>, usize) -> Result<BackedQp, BuildError>,
+    ) -> BackedPair {
         let mut qps = [0, 1].map(|h: usize| -> Vec<BackedQp> {
             let make = |_| make(&backups[h], h).expect("the NICs have the resources of a queue pair");
             (0..members).map(make).collect()

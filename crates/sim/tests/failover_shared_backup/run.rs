@@ -65,10 +65,25 @@ impl Outcome {
 
 /// Connects two backups over the NICs of a testbed.
 pub fn connect_backups(testbed: &Testbed, config: Config, seed: u64) -> [Arc<SharedBackup>; 2] {
-    let backups = [0, 1].map(|h: usize| {
-        let nics: Vec<_> = testbed.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
+    connect_backups_over(nics_of(testbed), config, seed)
+}
+
+/// The NICs of a testbed, by host.
+pub fn nics_of(testbed: &Testbed) -> [Vec<Arc<dyn Provider>>; 2] {
+    testbed.nics.each_ref().map(|nics| nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
+}
+
+/// Connects two backups over these NICs of host a and host b. The seed determines the roles of the ends.
+pub fn connect_backups_over(
+    nics: [Vec<Arc<dyn Provider>>; 2],
+    config: Config,
+    seed: u64,
+) -> [Arc<SharedBackup>; 2] {
+    let mut h = 0;
+    let backups = nics.map(|nics| {
         let domain = Domain::new(nics).expect("the NICs have the resources of a domain");
         let secret = Secret::fixed([seed << 1 | h as u64, seed ^ 0x1234_5678_9abc ^ h as u64]);
+        h += 1;
         let builder = VirtualQp::builder(&domain).config(config).secret(secret);
         SharedBackup::new(builder).expect("the NICs have the resources of a backup")
     });

@@ -12,13 +12,13 @@ use super::run::config;
 
 const SUCCESS: Outcome = Outcome::Success;
 /// The number of polls in which a failover ends and the own queue pairs are made.
-const FAILOVER: usize = 1200;
-const SETTLE: usize = 40;
+pub const FAILOVER: usize = 1200;
+pub const SETTLE: usize = 40;
 
 /// A pair whose host b has a window, which its first queue pair binds and the peer of that one uses.
-struct WindowPair {
-    pair: BackedPair,
-    mr: VirtualMr,
+pub struct WindowPair {
+    pub pair: BackedPair,
+    pub mr: VirtualMr,
     mw: VirtualMw,
 }
 
@@ -31,10 +31,14 @@ impl WindowPair {
         WindowPair::over(Testbed::with_config(1, world, rails), window_type)
     }
 
-    fn over(testbed: Testbed, window_type: WindowType) -> WindowPair {
+    pub fn over(testbed: Testbed, window_type: WindowType) -> WindowPair {
         // Without a log, a lost NIC of the responder leaves the WRITE at the edge undecided.
         let config = Config { write_policy: WritePolicy::Repeatable, ..config() };
-        let mut pair = BackedPair::with(testbed, config, 2, |backup, _| backup.queue_pair(config));
+        let pair = BackedPair::with(testbed, config, 2, |backup, _| backup.queue_pair(config));
+        WindowPair::of(pair, window_type)
+    }
+
+    pub fn of(mut pair: BackedPair, window_type: WindowType) -> WindowPair {
         let domain = pair.qps[1][0].domain();
         let access = Access::LOCAL_WRITE | Access::REMOTE | Access::WINDOW_BIND;
         let mr = domain.register(&pair.memory[1], access).expect("the NICs have room");
@@ -43,7 +47,7 @@ impl WindowPair {
         WindowPair { pair, mr, mw }
     }
 
-    fn post(&mut self, h: usize, member: usize, wr_id: u64, op: SendOp) {
+    pub fn post(&mut self, h: usize, member: usize, wr_id: u64, op: SendOp) {
         let data =
             if matches!(op, SendOp::Write(_)) { Data::inline(&wr_id.to_ne_bytes()) } else { Data::empty() };
         let mut wr = SendWr::new(wr_id, op, data);
@@ -56,7 +60,7 @@ impl WindowPair {
         self.pair.qps[1][0].post_recv(wr).expect("the receive queue has room");
     }
 
-    fn outcome(&self, h: usize, wr_id: u64) -> Option<Outcome> {
+    pub fn outcome(&self, h: usize, wr_id: u64) -> Option<Outcome> {
         let all = self.pair.completions[h].iter().flatten();
         let mut ended = all.filter(|c| c.wr_id == wr_id).map(|c| c.outcome);
         let first = ended.next();
@@ -68,12 +72,12 @@ impl WindowPair {
         self.mw.primary().rkey.with_consumer_bits(tag)
     }
 
-    fn at(&self, tag: u8) -> RemoteAddr {
+    pub fn at(&self, tag: u8) -> RemoteAddr {
         RemoteAddr { addr: self.mr.primary().addr, rkey: self.key(tag) }
     }
 
     /// Returns the bind to the first `len` bytes of the memory of host b.
-    fn bind_op(&self, tag: u8, len: u64) -> SendOp {
+    pub fn bind_op(&self, tag: u8, len: u64) -> SendOp {
         let (mw, mr, addr) = (self.mw.primary().id, self.mr.primary().id, self.mr.primary().addr);
         let access = Access::REMOTE_WRITE;
         SendOp::BindWindow(WindowBind { mw, rkey: self.key(tag), mr, addr, len, access, zero_based: false })
@@ -85,7 +89,7 @@ impl WindowPair {
     }
 
     /// Binds the window, and imports its key at the peer.
-    fn bind(&mut self, wr_id: u64, tag: u8) -> RemoteAddr {
+    pub fn bind(&mut self, wr_id: u64, tag: u8) -> RemoteAddr {
         self.post(1, 0, wr_id, self.bind_op(tag, 64));
         self.pair.poll(&[0, 1], SETTLE);
         assert_eq!(self.outcome(1, wr_id), Some(SUCCESS));
@@ -110,7 +114,7 @@ impl WindowPair {
         self.outcome(0, wr_id)
     }
 
-    fn check_permitted(&mut self, wr_id: u64, to: RemoteAddr) {
+    pub fn check_permitted(&mut self, wr_id: u64, to: RemoteAddr) {
         assert_eq!(self.write(wr_id, to), Some(SUCCESS), "{:?}", self.pair.qps[0][0].close_reason());
         assert_eq!(self.pair.word(0), wr_id);
     }

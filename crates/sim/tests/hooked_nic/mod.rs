@@ -1,5 +1,5 @@
 //! A simulated NIC with completion channels, during whose calls the world can go on. On a software NIC, packets arrive between any two calls
-//! of a vQP; in the simulator, the world otherwise stands still until the vQP returns.
+//! of a vQP; in the simulator, the world otherwise stands still until the vQP returns. Without [`set_world`], a hooked NIC only does what [`Binds`] says.
 #![allow(dead_code)] // each test binary uses a part of this module
 
 use core::time::Duration;
@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use mitra_sim::{NicId, SimNic, Testbed};
 use mitra_verbs::{
-    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, Data, DeviceAttr, Gid, Mr, MrId, Mw,
-    MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result,
-    SavedResult, SendWr, SrqId, Srqn, Time, Wc, WcOpcode, WcStatus, WindowType, XrcdId,
+    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, Data, DeviceAttr, Error, Gid, Mr,
+    MrId, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpStatus, QpType, Qpn, RecvWr,
+    Result, SavedResult, SendOp, SendWr, SrqId, Srqn, Time, Wc, WcOpcode, WcStatus, WindowType, XrcdId,
 };
 
 /// The length of the GRH before the payload of a UD receive.
@@ -80,7 +80,8 @@ pub fn stop_observing() {
 /// Shows a datagram to the observer. Returns whether it goes on.
 fn show(nic: &SimNic, moment: Moment, bytes: &[u8]) -> bool {
     // The observer may use the world and other NICs, so it runs outside the scene.
-    let Some(mut observer) = with_scene(|scene| scene.observer.take()) else { return true };
+    let observer = SCENE.with_borrow_mut(|scene| scene.as_mut().and_then(|scene| scene.observer.take()));
+    let Some(mut observer) = observer else { return true };
     let goes_on = observer(nic.id(), moment, bytes);
     observe(observer);
     goes_on
@@ -103,15 +104,31 @@ pub fn cancel_interrupt() -> bool {
 }
 
 fn before_call() {
-    with_scene(|scene| match &mut scene.interrupt {
-        Interrupt::Never => {}
-        Interrupt::After(0, time) => {
-            scene.testbed.world.run_for(*time);
-            scene.interrupt = Interrupt::Never;
+    SCENE.with_borrow_mut(|scene| {
+        let Some(scene) = scene else { return };
+        match &mut scene.interrupt {
+            Interrupt::Never => {}
+            Interrupt::After(0, time) => {
+                scene.testbed.world.run_for(*time);
+                scene.interrupt = Interrupt::Never;
+            }
+            Interrupt::After(calls, _) => *calls -= 1,
+            Interrupt::Each(time) => scene.testbed.world.run_for(*time),
         }
-        Interrupt::After(calls, _) => *calls -= 1,
-        Interrupt::Each(time) => scene.testbed.world.run_for(*time),
     });
+}
+
+/// What a hooked NIC does with binds of memory windows. The simulated NIC executes all requests of all queue pairs in the order of posting.
+#[derive(Debug, Default)]
+pub enum Binds {
+    #[default]
+    Execute,
+    /// Holds them, and what is posted behind them, until [`HookedNic::execute_binds`].
+    Hold(Vec<(Qpn, SendWr)>),
+    /// Does not take the next one.
+    RefuseNext,
+    /// Completes the next one with an error.
+    FailNext,
 }
 
 /// The completion channel of all completion queues of a hooked NIC.
@@ -153,6 +170,7 @@ pub struct HookedNic {
     nic: Arc<SimNic>,
     pub channel: Arc<SimChannel>,
     datagrams: Mutex<Datagrams>,
+    binds: Mutex<Binds>,
 }
 
 /// What is needed to read the datagrams that arrive.
@@ -185,7 +203,51 @@ impl HookedNic {
     pub fn new(nic: &Arc<SimNic>) -> Arc<HookedNic> {
         let file = File::open("/dev/null").expect("every Unix has it");
         let channel = Arc::new(SimChannel { nic: Arc::clone(nic), events: Mutex::default(), file });
-        Arc::new(HookedNic { nic: Arc::clone(nic), channel, datagrams: Mutex::default() })
+        Arc::new(HookedNic {
+            nic: Arc::clone(nic),
+            channel,
+            datagrams: Mutex::default(),
+            binds: Mutex::default(),
+        })
+    }
+
+    /// Sets what the NIC does with binds from now on.
+    pub fn set_binds(&self, binds: Binds) {
+        *self.binds.lock().expect("no test panics with this lock") = binds;
+    }
+
+    /// Executes the binds that are held, and all later ones. Returns the number of requests that were held.
+    pub fn execute_binds(&self) -> usize {
+        let before = core::mem::take(&mut *self.binds.lock().expect("no test panics with this lock"));
+        let Binds::Hold(held) = before else { return 0 };
+        for (qp, wr) in &held {
+            let _ = self.nic.post_send(*qp, core::slice::from_ref(wr)); // the queue pair may be gone
+        }
+        held.len()
+    }
+
+    /// Applies [`Binds`]. Returns the requests that the NIC takes.
+    fn apply_binds(&self, qp: Qpn, wrs: &[SendWr]) -> Result<Vec<SendWr>, PostError> {
+        let mut binds = self.binds.lock().expect("no test panics with this lock");
+        let mut wrs = wrs.to_vec();
+        let first = wrs.iter().position(|wr| matches!(wr.op, SendOp::BindWindow(_)));
+        match (&mut *binds, first) {
+            (Binds::Hold(held), first) if first.is_some() || held.iter().any(|(other, _)| *other == qp) => {
+                held.extend(wrs.drain(..).map(|wr| (qp, wr)));
+            }
+            (Binds::RefuseNext, Some(index)) => {
+                *binds = Binds::Execute;
+                return Err(PostError { index, error: Error::Invalid("the test refuses a bind") });
+            }
+            (Binds::FailNext, Some(index)) => {
+                *binds = Binds::Execute;
+                if let SendOp::BindWindow(bind) = &mut wrs[index].op {
+                    bind.len = u64::MAX; // more than the region
+                }
+            }
+            _ => {}
+        }
+        Ok(wrs)
     }
 
     fn datagrams(&self) -> MutexGuard<'_, Datagrams> {
@@ -250,7 +312,7 @@ impl Provider for HookedNic {
         if !self.show_send(Moment::BeforeSend, wrs) {
             return Ok(());
         }
-        let posted = self.nic.post_send(qp, wrs);
+        let posted = self.nic.post_send(qp, &self.apply_binds(qp, wrs)?);
         self.show_send(Moment::AfterSend, wrs);
         posted
     }
