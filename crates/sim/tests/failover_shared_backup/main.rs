@@ -17,6 +17,7 @@ mod states;
 mod storms;
 mod window_hazards;
 mod windows;
+mod without_heartbeats;
 
 use core::time::Duration;
 use std::sync::Arc;
