@@ -280,6 +280,31 @@ fn grants_of_deregistered_memory_make_room_for_others() {
     }
 }
 
+/// A peer that asks for more grants than 256 at once gets no others. Its requests wait for its own queue pair.
+#[test]
+fn requests_to_the_region_after_the_last_grant_wait() {
+    let mut pair = BackedPair::new(2, 1);
+    let domain = Arc::clone(pair.qps[1][0].domain());
+    let memory = Arc::new(Buffer::new(8));
+    let mut regions = Vec::new();
+    for _ in 0..256 {
+        let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE).expect("a free region");
+        pair.qps[0][0].import(&mr.remote()).expect("the queue pair is connected");
+        regions.push(mr);
+    }
+    pair.poll(&[0], 400);
+    let write = |at: usize| {
+        let op = SendOp::Write(regions[at].remote().at(0));
+        SendWr::new(at as u64, op, Data::inline(&(at as u64).to_ne_bytes()))
+    };
+    // The pair has imported a region before.
+    [254, 255].iter().for_each(|&at| _ = pair.qps[0][0].post_send(write(at)).expect("room"));
+    pair.poll(&[0], 400);
+    assert_eq!((pair.outcomes(0, 0), memory.load(0)), (vec![(254, SUCCESS)], 254));
+    pair.poll(&[0, 1], 400);
+    assert_eq!((pair.outcomes(0, 0), memory.load(0)), (vec![(254, SUCCESS), (255, SUCCESS)], 255));
+}
+
 /// An operation with FENCE waits for the READs before it, also if the READ goes over the backup and the link fails: the READ sees the memory
 /// as it was, whatever rail repeats it.
 #[test]

@@ -321,4 +321,24 @@ mod tests {
         assert!(member.take_outbox().contains(&resumed));
         assert_eq!(member.next_step(), Some(Step::Create { epoch: 2, rail: 1 }));
     }
+
+    /// An end without heartbeats sends probes while it awaits its peer, and no others.
+    #[test]
+    fn end_awaits_its_peer_until_it_uses_its_queue_pair_or_either_end_closes() {
+        let mut member = Member::new(Role::Zero, 1, 0);
+        assert!(!member.awaits_peer(), "not connected");
+        member.start();
+        assert!(member.awaits_peer());
+        let mut closed = member.clone();
+        closed.closed(None);
+        assert!(!closed.awaits_peer());
+        let mut left_by_peer = member.clone();
+        assert!(left_by_peer.handle(Body::Closed { evidence: None }));
+        assert!(!left_by_peer.awaits_peer());
+        member.created(Qpn::new(7), Psn::new(9));
+        member.connected(Qpn::new(7), Psn::new(9));
+        assert!(member.awaits_peer(), "operations may be in flight on the backup");
+        member.switched();
+        assert!(!member.awaits_peer());
+    }
 }
