@@ -96,7 +96,10 @@ mod shared_backups {
 
     scenarios! { DEVICE_AND_RAILS (with_shared_backups): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn rnr_retries_are_limited solicited events_of_destroyed_objects limit_events }
 
-    scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups with_shared_backups_and_log with_shared_backups_on_three_rails): link_down nic_dead nic_hung link_down_at_peer nic_dead_at_peer nic_hung_at_peer down_from_start in_turn renewed new_addresses }
+    scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups with_shared_backups_and_log with_shared_backups_on_three_rails): link_down nic_dead nic_hung link_down_at_peer nic_dead_at_peer nic_hung_at_peer down_from_start in_turn renewed }
+
+    // With backups of their own, the homes of the two processes alternate for long when addresses change (docs/failover.md, "Shared atomics").
+    scenarios! { SHARED_BACKUPS (with_shared_backups with_shared_backups_and_log with_shared_backups_on_three_rails): new_addresses }
 
     scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups): peer_killed two_domains same_process }
 

@@ -13,7 +13,6 @@ use super::connection::Connection;
 use super::connection::registry::Registry;
 use super::protection_domain::MultiRailPd;
 use super::rendezvous::Rendezvous;
-use crate::common::errno::system_error;
 use crate::common::lock::lock;
 
 /// The time from the end of a virtual queue pair, by destruction or reset, until its queue pairs on the rails are destroyed. In this time
@@ -202,12 +201,4 @@ fn limits(failover: &Domain, log: bool) -> Limits {
         mrs: left(limits.mrs, OF_RENDEZVOUS.mrs + OF_QP.mrs * qps),
         ..limits
     }
-}
-
-/// Returns 64 unpredictable bits.
-///
-/// # Errors
-/// `System` if the system's random source cannot be read.
-pub(super) fn random() -> Result<u64> {
-    getrandom::u64().map_err(|e| system_error("reading the system's random source")(&e))
 }

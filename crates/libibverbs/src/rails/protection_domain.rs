@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use mitra_failover::{Domain, Policy, RemoteRegion, VirtualMr, VirtualMw};
 use mitra_verbs::{Access, Buffer, Error, Key, PdId, Result, WindowType};
 
-use super::multi_rail_domain::random;
 use crate::common::lock::lock;
+use crate::common::random::random;
 
 /// A protection domain of the program. It has a protection domain of its own on each NIC, so the NICs refuse keys of other domains.
 pub(crate) struct MultiRailPd {

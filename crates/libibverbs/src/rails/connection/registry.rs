@@ -14,7 +14,7 @@ use mitra_failover::{Config, ConnectInfo, SharedBackup, VirtualQp};
 use mitra_verbs::{Error, Result};
 
 use crate::common::lock::lock;
-use crate::rails::multi_rail_domain::random;
+use crate::common::random::random;
 use crate::rails::protection_domain::MultiRailPd;
 use crate::rails::rendezvous::Offer;
 

@@ -13,8 +13,8 @@ use super::locked_state::LockedState;
 use super::pending_connection::PendingConnection;
 use super::{MultiRailQp, Peer};
 use crate::common::lock::lock;
+use crate::common::random::random;
 use crate::rails::connection::Connection;
-use crate::rails::multi_rail_domain::random;
 use crate::rails::rendezvous::PeerConnection;
 
 impl MultiRailQp {

@@ -11,8 +11,8 @@ use super::locked_state::LockedState;
 use super::pending_connection::PendingConnection;
 use super::{MultiRailQp, Peer};
 use crate::common::lock::lock;
+use crate::common::random::random;
 use crate::rails::connection::registry::{Backup, PairId};
-use crate::rails::multi_rail_domain::random;
 use crate::rails::protection_domain::MultiRailPd;
 use crate::rails::rendezvous::{self, Announcement, MemberAnswer, Offer, Query, Subject};
 

@@ -18,7 +18,7 @@ use super::MultiRailQp;
 use super::first_contact::FirstContact;
 use super::locked_state::LockedState;
 use crate::common::lock::lock;
-use crate::rails::multi_rail_domain::random;
+use crate::common::random::random;
 use crate::rails::peer_region_keys::{Lookup, PeerObject};
 use crate::rails::rendezvous::{Query, Subject};
 

@@ -232,7 +232,7 @@ fn strangers_learn_no_keys_of_a_connected_queue_pair() {
 }
 
 fn rand_id() -> u64 {
-    crate::rails::multi_rail_domain::random().expect("the system has a random source")
+    crate::common::random::random().expect("the system has a random source")
 }
 
 #[test]

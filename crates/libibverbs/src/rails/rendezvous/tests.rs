@@ -8,7 +8,7 @@ use mitra_softnic::fault::Failure;
 use mitra_verbs::Provider;
 
 use super::*;
-use crate::rails::multi_rail_domain::random;
+use crate::common::random::random;
 
 /// A device with two rails and one unconnected queue pair.
 struct Device {
