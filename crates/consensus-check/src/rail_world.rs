@@ -130,8 +130,8 @@ impl RailFaultLimits {
         closes: 1,
         starts_degraded: false,
     };
-    /// One rail that both ends can use. Its queue pair fails, and the other end then hears nothing on it for a while: an end declines a proposal while
-    /// its last move is unconfirmed, and the peer stays on the rail.
+    /// Both ends can use one rail only. Its queue pair fails, and the other end then hears nothing on it for a while. So an end declines a proposal
+    /// while its last move is unconfirmed, and the peer stays on the rail.
     pub const LAST_RAIL: RailFaultLimits = RailFaultLimits {
         failures: 2,
         kinds: [&[RailFailure::QpFailed], &[RailFailure::Silent]],

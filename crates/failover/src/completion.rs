@@ -86,6 +86,22 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// Returns the completion of a receive that got no message. `seq` is the receive's position among all receives of the queue pair, from 0 on.
+    pub fn failed_receive(wr_id: u64, seq: u64, status: WcStatus) -> Completion {
+        Completion {
+            wr_id,
+            seq,
+            opcode: WcOpcode::Recv,
+            outcome: Outcome::Failed(status),
+            resolution: Resolution::Direct,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            solicited: false,
+            srq: None,
+        }
+    }
+
     /// Returns whether the outcome is [`Outcome::Success`].
     pub fn is_success(&self) -> bool {
         self.outcome == Outcome::Success

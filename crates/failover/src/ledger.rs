@@ -78,7 +78,7 @@ impl Op {
     }
 }
 
-/// What the ledger records of a request besides the request itself.
+/// The record of a request in the ledger, without the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     app_wr_id: u64,

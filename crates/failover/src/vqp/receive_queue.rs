@@ -214,18 +214,7 @@ impl ReceiveQueue {
 
     /// Returns the completion of a receive that got no message. `position` is 0 for the oldest outstanding receive.
     fn failed(&self, wr_id: u64, position: u64, status: WcStatus) -> Completion {
-        Completion {
-            wr_id,
-            seq: self.received + position,
-            opcode: WcOpcode::Recv,
-            outcome: Outcome::Failed(status),
-            resolution: Resolution::Direct,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            solicited: false,
-            srq: None,
-        }
+        Completion::failed_receive(wr_id, self.received + position, status)
     }
 
     fn completion(&self, wr_id: u64, wc: &Wc, outcome: Outcome) -> Completion {

@@ -34,7 +34,7 @@ pub(super) struct PostedNew {
     entry: Entry,
     /// The rail on which it was posted.
     pub(super) rail: usize,
-    /// What the queue pair, or the translation of the keys, returned.
+    /// The result of the post, or the error of the translation of its keys.
     result: Result<()>,
 }
 

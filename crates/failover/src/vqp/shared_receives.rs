@@ -64,13 +64,13 @@ enum Target {
     Invalid,
 }
 
-/// What becomes of a message.
+/// The handling of a message that has arrived in a slot.
 enum Match {
-    /// It takes a receive of this queue.
+    /// The message takes a receive of this queue.
     Queue(Arc<SharedReceiveQueue>),
-    /// It is dropped, because its queue was removed from the XRC domain.
+    /// The message is dropped, because its queue was removed from the XRC domain.
     Removed,
-    /// It closes the vQP.
+    /// The message closes the vQP.
     Refused,
 }
 

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mitra_failover::{
-    BackedQp, BackedQpInfo, CloseReason, Completion, Config, Outcome, RemoteRegion, Resolution,
-    SharedReceiveQueue, UnresolvedError,
+    BackedQp, BackedQpInfo, CloseReason, Completion, Config, Outcome, RemoteRegion, SharedReceiveQueue,
+    UnresolvedError,
 };
-use mitra_verbs::{
-    Access, AsyncEvent, Error, Gid, PostError, RecvWr, Result, RnrTimer, SendWr, WcOpcode, WcStatus,
-};
+use mitra_verbs::{Access, AsyncEvent, Error, Gid, PostError, RecvWr, Result, RnrTimer, SendWr, WcStatus};
 
 use super::registry::Backup;
 use crate::rails::protection_domain::MultiRailPd;
@@ -151,7 +149,8 @@ impl BackedConnection {
         if let Some(qp) = self.connected_mut() {
             qp.poll(out);
         } else if self.is_closed {
-            out.extend(self.recvs.drain(..).map(|wr| flushed(wr.wr_id)));
+            let flushed = |wr: RecvWr| Completion::failed_receive(wr.wr_id, 0, WcStatus::Flushed);
+            out.extend(self.recvs.drain(..).map(flushed));
         }
         if is_unreachable {
             let closed = Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::Closed));
@@ -264,21 +263,5 @@ impl BackedConnection {
         }
         self.recvs.push_back(wr);
         Ok(())
-    }
-}
-
-/// Returns the completion of a receive that was posted before the queue pair was connected.
-fn flushed(wr_id: u64) -> Completion {
-    Completion {
-        wr_id,
-        seq: 0,
-        opcode: WcOpcode::Recv,
-        outcome: Outcome::Failed(WcStatus::Flushed),
-        resolution: Resolution::Direct,
-        byte_len: 0,
-        imm: None,
-        invalidated: None,
-        solicited: false,
-        srq: None,
     }
 }
