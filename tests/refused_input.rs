@@ -32,13 +32,29 @@ fn assert_refused(words: &[impl AsRef<OsStr> + std::fmt::Debug], code: i32, expe
 
 #[test]
 fn wrong_values_are_explained() {
-    let cases: [(&[&str], &[&str]); 24] = [
+    let cases: [(&[&str], &[&str]); 31] = [
         (&["nosuch"], &["nosuch", "--help"]),
         (&["check", "nosuch"], &["nosuch", "paxos"]),
         (&["check", "paxos", "--seeds"], &["--seeds", "see --help"]),
         (&["completions", "tcsh"], &["tcsh", "bash", "fish"]),
         (&["sim", "--workload", "paxos", "--seeds", "x"], &["'x'", "use a whole number"]),
         (&["sim", "--workload", "paxos", "--seeds", "0"], &["--seeds", "1.."]),
+        (&["sim", "--workload", "paxos", "--minutes", "0"], &["--minutes", "greater than 0"]),
+        (&["sim", "--workload", "paxos", "--shard", "5/4"], &["--shard", "for example 3/8"]),
+        (&["sim", "--workload", "paxos", "--seeds", "3", "--shard", "4/4"], &["no seed", "at most 3 shards"]),
+        (
+            &["sim", "--workload", "failover", "--from", "1", "--shrunk", "x=1"],
+            &["--shrunk", "operations=4+0"],
+        ),
+        (
+            &["sim", "--workload", "failover", "--from", "1", "--shrunk", "faults=99"],
+            &["seed 1 has", "numbered from 0"],
+        ),
+        (
+            &["sim", "--workload", "packets", "--from", "1", "--shrunk", "faults=0"],
+            &["the workload packets has no smaller worlds"],
+        ),
+        (&["sim", "--workload", "paxos", "--minutes", "1", "--shard", "1/2"], &["--shard", "--from"]),
         (&["fault", "--program", "", "rail0", "down"], &["--program", "a value is required"]),
         (&["watch", "--program", ""], &["--program", "a value is required"]),
         (&["fault", "--pid", "x", "rail0", "down"], &["--pid", "use a whole number"]),

@@ -250,7 +250,7 @@ fn last_process_has_all_acknowledged_writes() {
 }
 
 /// The clients write many times what the ring of entries holds. The memories do not grow, and a follower that was stopped meanwhile
-/// catches up from the snapshot.
+/// catches up from the snapshot. Some keys are written before all others only, so that the follower has them from the snapshot alone.
 #[test]
 fn stopped_follower_catches_up_from_snapshot_after_ring_wraps() {
     let mut cluster = Cluster::start(2, 3);
@@ -258,6 +258,10 @@ fn stopped_follower_catches_up_from_snapshot_after_ring_wraps() {
     let follower = 1 - leader;
     cluster.pause_process(follower);
     let mut client = cluster.client();
+    let early = |nth: usize| (format!("early{nth}"), format!("first{nth}"));
+    for (key, value) in (0..50).map(early) {
+        client.put(key.as_bytes(), value.as_bytes()).expect("put");
+    }
     for nth in 0..3000 {
         client.put(format!("key{}", nth % 100).as_bytes(), format!("value{nth}").as_bytes()).expect("put");
     }
@@ -266,5 +270,9 @@ fn stopped_follower_catches_up_from_snapshot_after_ring_wraps() {
     for nth in 2900..3000 {
         let found = client.get(format!("key{}", nth % 100).as_bytes()).expect("get").map(|(value, _)| value);
         assert_eq!(found, Some(format!("value{nth}").into_bytes()));
+    }
+    for (key, value) in (0..50).map(early) {
+        let found = client.get(key.as_bytes()).expect("get").map(|(value, _)| value);
+        assert_eq!(found, Some(value.into_bytes()));
     }
 }

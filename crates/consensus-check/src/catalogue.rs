@@ -19,7 +19,7 @@ use crate::{
     Exhaustive, ExhaustiveBitFilter, ExhaustiveFilter, ExhaustiveLog, ExhaustiveRails, Exploration,
     FaultLimits, RailFaultLimits, RunLimits, SeedResult, World, counter_scenario, filter_worlds,
     latch_scenario, mailbox_scenario, mutex_scenario, protocol_worlds, rail_model, run_adversary,
-    run_agreement, run_agreement_with, run_election, run_filter, totality_violation,
+    run_agreement, run_agreement_with, run_election, run_filter, theorems, totality_violation,
 };
 
 /// Fault limits of a run from a seed: all processes but one and a minority of the memories may crash.
@@ -154,17 +154,17 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
         name: "replicated-log",
         properties: AGREEMENT_PROPERTIES,
         explored_world: "2 processes, 1 memory, a ring of 2 entries; Ω names a leader twice; each process leads 1 term and submits 2 commands",
-        simulated_world: "3 processes, 2 of them may crash; 3 memories, 1 of them may crash; Ω names a leader 16 times; 3 restarts; 6 commands per process",
+        simulated_world: "3 processes, 2 of them may crash; 3 memories, 1 of them may crash; Ω names a leader 16 times; 3 restarts; 6 commands per process; in every third world the set of processes that may lead changes",
         explore: || small_log().explore(),
         serve: |address| small_log().serve(address),
         run_seed: |seed| {
             let limits = FaultLimits { restarts: 3, ..ALL_BUT_ONE };
-            run_adversary(
-                seed,
-                protocol_worlds::log::<AllRules>(protocol_worlds::log_config(3, 3, 2), 6, limits),
-                LOG_RUN_LIMITS,
-            )
-            .into()
+            let config = protocol_worlds::log_config(3, 3, 2);
+            let world = match seed % 3 {
+                0 => protocol_worlds::log_with_leader_changes::<AllRules>(config, 6, limits),
+                _ => protocol_worlds::log(config, 6, limits),
+            };
+            run_adversary(seed, world, LOG_RUN_LIMITS).into()
         },
     },
     CatalogueEntry {
@@ -336,6 +336,15 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
         explore: rail_model::explore_small_worlds,
         serve: |address| ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None).serve(address),
         run_seed: |seed| rail_model::run_rails_from_seed(seed, None),
+    },
+    CatalogueEntry {
+        name: "fence-evidence-replay",
+        properties: theorems::REPLAY_PROPERTIES,
+        explored_world: "3 FETCH_ADDs, then 3 CMP_SWAPs; their rail fails twice, and another client sets the word to 0 twice",
+        simulated_world: "4 FETCH_ADDs or CMP_SWAPs; their rail fails up to twice, and another client sets the word to 0 up to 4 times",
+        explore: theorems::explore_replay,
+        serve: theorems::serve_replay,
+        run_seed: theorems::run_replay_from_seed,
     },
     crate::shared_backup_model::ENTRY,
     CatalogueEntry {

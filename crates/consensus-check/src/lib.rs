@@ -21,6 +21,7 @@ mod linearizability;
 mod log_replica;
 mod log_world;
 pub mod mailbox_scenario;
+mod memory_world;
 mod message_cost;
 pub mod mutex_scenario;
 pub mod object_world;
@@ -28,12 +29,14 @@ pub mod protocol_worlds;
 mod rail_model;
 mod rail_settling;
 mod rail_world;
+mod resend_world;
 mod seeded_run;
 mod shared_backup_model;
 mod shared_backup_step;
 mod shared_backup_world;
 pub mod store_nodes;
 mod store_world;
+mod theorems;
 mod world;
 
 pub use bit_filter_world::{BitFilterLimits, BitFilterStep, ExhaustiveBitFilter};
@@ -47,11 +50,13 @@ pub use forged_history::ForgedHistory;
 pub use forged_proof::ForgedProof;
 pub use linearizability::{MAX_OPERATIONS, Operation, is_linearizable};
 pub use log_replica::{Command, Replica};
-pub use log_world::{ExhaustiveLog, LogWorld};
+pub use log_world::{ExhaustiveLog, LogWorld, run_log_restarts_from_seed};
+pub use memory_world::run_memory_node;
 pub use message_cost::{MessageCost, message_cost};
 pub use mitra_failover::rail_negotiation::RailFailure;
 pub use rail_model::{ExhaustiveRails, run_rails_from_seed};
 pub use rail_world::{RailFaultLimits, RailRule, RailStep, RailWorld};
+pub use resend_world::{Atomic, MAX_RAILS, Recovery, ResendSetup, ResendStep, ResendWorld};
 pub use seeded_run::{
     RunLimits, RunReport, SeedResult, TestedSystem, Violation, run_adversary, run_agreement,
     run_agreement_with, totality_violation,
@@ -59,5 +64,6 @@ pub use seeded_run::{
 pub use shared_backup_model::{ExhaustiveSharedBackup, run_shared_backup_from_seed};
 pub use shared_backup_step::{SharedBackupLimits, SharedBackupRule, SharedBackupStep};
 pub use shared_backup_world::SharedBackupWorld;
-pub use store_world::StoreWorld;
+pub use store_world::{StoreWorld, run_competing_leaders_from_seed, run_store_from_seed};
+pub use theorems::{Shown, THEOREMS, Theorem};
 pub use world::{FaultLimits, Step, World};

@@ -16,6 +16,8 @@ pub struct Replica<R = AllRules> {
     uncommitted: u8,
     /// The number of submitted commands.
     submitted: u8,
+    /// Whether some commands are followed by a new set of processes that may lead.
+    changes_leaders: bool,
     in_flight: Vec<(Ticket, Command)>,
     /// The index of the last applied entry.
     index: u64,
@@ -36,11 +38,18 @@ impl<R: Rules> Replica<R> {
             log: Log::new(me, config).expect("the log configuration is valid"),
             uncommitted: commands,
             submitted: 0,
+            changes_leaders: false,
             in_flight: Vec::new(),
             index: 0,
             applied: Vec::new(),
             has_violation: false,
         }
+    }
+
+    /// Lets the process submit a new set of processes that may lead behind each third command. The sets differ in a process that does not exist,
+    /// so that each process of the log may lead.
+    pub fn with_leader_changes(self) -> Replica<R> {
+        Replica { changes_leaders: true, ..self }
     }
 
     /// Lets the process submit commands until `count` more of its own are committed.
@@ -88,6 +97,12 @@ impl<R: Rules> Replica<R> {
             if let Ok(ticket) = self.log.submit(command.to_vec(), out) {
                 self.submitted += 1;
                 self.in_flight.push((ticket, command));
+                if self.changes_leaders && self.submitted.is_multiple_of(3) {
+                    let absent = ProcessId(32 + (self.submitted + self.me.0) % 32);
+                    let leaders = ProcessSet::first(self.config.processes).with(absent);
+                    // The queue may be full.
+                    let _ = self.log.set_eligible_leaders(leaders, out);
+                }
             }
         }
         if self.uncommitted > 0 {
@@ -140,8 +155,9 @@ impl<R: Rules> Process for Replica<R> {
         match input {
             // After a restart, only the numbers of commands are kept: a command is never submitted a second time under its number.
             Input::Start => {
-                let (uncommitted, submitted) = (self.uncommitted, self.submitted);
-                *self = Replica { submitted, ..Replica::new(self.me, self.config, uncommitted) };
+                let &mut Replica { uncommitted, submitted, changes_leaders, .. } = self;
+                let new = Replica::new(self.me, self.config, uncommitted);
+                *self = Replica { submitted, changes_leaders, ..new };
                 self.submit(out);
             }
             Input::Wake => self.submit(out),

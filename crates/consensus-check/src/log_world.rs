@@ -5,12 +5,22 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use mitra_consensus::log::Rules;
-use mitra_consensus::{ProcessId, ProcessSet};
+use mitra_consensus::{AllRules, ProcessId, ProcessSet};
 use stateright::{Model, Property};
 
 use crate::exhaustive::explore;
-use crate::seeded_run::TestedSystem;
-use crate::{Command, Exploration, Replica, Step, Violation, World};
+use crate::seeded_run::{TestedSystem, run_adversary};
+use crate::{
+    Command, Exploration, FaultLimits, Replica, RunLimits, SeedResult, Step, Violation, World,
+    protocol_worlds,
+};
+
+/// Runs a log of one process over three memories from a seed. The process restarts often.
+pub fn run_log_restarts_from_seed(seed: u64) -> SeedResult {
+    let limits = FaultLimits { leader_changes: 30, restarts: 20, ..FaultLimits::default() };
+    let world: LogWorld<AllRules> = protocol_worlds::log(protocol_worlds::log_config(1, 3, 2), 20, limits);
+    run_adversary(seed, world, RunLimits { adversary_steps: 600, stable_steps: 20_000 }).into()
+}
 
 /// The number of commands that the leader submits in the stable period, in addition to those that are not committed yet.
 const STABLE_PERIOD_COMMANDS: u8 = 3;
@@ -23,6 +33,8 @@ pub struct LogWorld<R: Rules> {
     history: Vec<Command>,
     /// The number of commands up to the entry at an index, for each index up to which a process has applied entries.
     command_counts: BTreeMap<u64, usize>,
+    /// The processes that may lead after the entry at an index, for the same indices.
+    eligible_leaders: BTreeMap<u64, ProcessSet>,
     /// The number of commands that each process has submitted.
     submitted: Vec<u8>,
     /// The leader in the stable period.
@@ -38,6 +50,7 @@ impl<R: Rules> LogWorld<R> {
             world,
             history: Vec::new(),
             command_counts: BTreeMap::new(),
+            eligible_leaders: BTreeMap::new(),
             submitted,
             leader: None,
             violation: None,
@@ -76,7 +89,9 @@ impl<R: Rules> LogWorld<R> {
             let (index, applied) = replica.applied();
             let common = applied.len().min(self.history.len());
             let counts_match = *self.command_counts.entry(index).or_insert(applied.len()) == applied.len();
-            if applied[..common] != self.history[..common] || !counts_match {
+            let leaders = replica.log().eligible_leaders();
+            let leaders_match = *self.eligible_leaders.entry(index).or_insert(leaders) == leaders;
+            if applied[..common] != self.history[..common] || !counts_match || !leaders_match {
                 self.violation.get_or_insert(Violation::Disagreement);
             }
             for command @ [from, number] in &applied[common..] {

@@ -84,8 +84,25 @@ pub fn log_config(n: u8, m: u8, window: u16) -> log::Config {
 
 /// Creates a world of a replicated log. Each process submits commands until `commands` of its own are committed.
 pub fn log<R: log::Rules>(config: log::Config, commands: u8, limits: FaultLimits) -> LogWorld<R> {
-    let processes = (0..config.processes).map(|p| Replica::new(ProcessId(p), config, commands)).collect();
-    LogWorld::new(World::new(processes, config.memories, &config.regions(), limits))
+    log_of((0..config.processes).map(|p| Replica::new(ProcessId(p), config, commands)), config, limits)
+}
+
+/// Creates a world like [`log()`], in which the set of processes that may lead changes.
+pub fn log_with_leader_changes<R: log::Rules>(
+    config: log::Config,
+    commands: u8,
+    limits: FaultLimits,
+) -> LogWorld<R> {
+    let replica = |p| Replica::new(ProcessId(p), config, commands).with_leader_changes();
+    log_of((0..config.processes).map(replica), config, limits)
+}
+
+fn log_of<R: log::Rules>(
+    processes: impl Iterator<Item = Replica<R>>,
+    config: log::Config,
+    limits: FaultLimits,
+) -> LogWorld<R> {
+    LogWorld::new(World::new(processes.collect(), config.memories, &config.regions(), limits))
 }
 
 /// Creates a world of the key-value store with three servers and `clients` clients over `m` memories. Each client performs
@@ -103,8 +120,10 @@ pub fn store<R: kv_store::Rules, const LOCAL_READS: bool>(
     };
     let config = log::Config { register_bytes: 150, ..log_config(3 + clients, m, 2) };
     let servers = (0..3).map(|p| StoreNode::server(ProcessId(p), config));
-    let clients =
-        (3..3 + clients).map(|p| StoreNode::client(p, 3, (0..operations).map(|_| operation()).collect()));
+    // The first client has no session, if there are several.
+    let has_session = |p| p > 3 || clients == 1;
+    let clients = (3..3 + clients)
+        .map(|p| StoreNode::client(p, 3, (0..operations).map(|_| operation()).collect(), has_session(p)));
     let nodes = servers.chain(clients).collect();
     StoreWorld::new(World::new(nodes, m, &config.regions(), limits), 3, 2)
 }

@@ -89,7 +89,12 @@ pub fn run_rails_from_seed(seed: u64, without: Option<RailRule>) -> SeedResult {
     let limits = [
         RailFaultLimits::MANY_FAILURES,
         RailFaultLimits::MANY_FAILURES,
-        RailFaultLimits { failures: 4, kinds: [ALL_FAILURES; 2], ..RailFaultLimits::MANY_FAILURES },
+        RailFaultLimits {
+            failures: 4,
+            kinds: [ALL_FAILURES; 2],
+            nics_recover: seed.is_multiple_of(2),
+            ..RailFaultLimits::MANY_FAILURES
+        },
         RailFaultLimits { late_timers: 1, ..RailFaultLimits::MANY_FAILURES },
         RailFaultLimits { crashes: 1, ..RailFaultLimits::MANY_FAILURES },
         RailFaultLimits { closes: 1, ..RailFaultLimits::MANY_FAILURES },

@@ -54,7 +54,7 @@ pub enum RailStep {
         /// What failed.
         failure: RailFailure,
     },
-    /// The link of a rail is up again.
+    /// The link of a rail is up again, or its NIC answers again.
     Recover {
         /// The end that detects it.
         end: u8,
@@ -97,6 +97,8 @@ pub struct RailFaultLimits {
     pub closes: u8,
     /// Whether the NIC of rail 1 is dead at end 0 from the beginning. End 1 does not know.
     pub starts_degraded: bool,
+    /// Whether a dead NIC may answer again, as one does that hung and was reset.
+    pub nics_recover: bool,
 }
 
 impl RailFaultLimits {
@@ -109,6 +111,7 @@ impl RailFaultLimits {
         crashes: 1,
         closes: 0,
         starts_degraded: false,
+        nics_recover: false,
     };
     /// Links that go down twice.
     pub const TWO_LINKS_DOWN: RailFaultLimits = RailFaultLimits {
@@ -119,6 +122,7 @@ impl RailFaultLimits {
         crashes: 0,
         closes: 0,
         starts_degraded: false,
+        nics_recover: false,
     };
     /// A queue pair that fails, before or after an application closes its end.
     pub const ONE_CLOSE: RailFaultLimits = RailFaultLimits {
@@ -129,6 +133,7 @@ impl RailFaultLimits {
         crashes: 0,
         closes: 1,
         starts_degraded: false,
+        nics_recover: false,
     };
     /// Both ends can use one rail only. Its queue pair fails, and the other end then hears nothing on it for a while. So an end declines a proposal
     /// while its last move is unconfirmed, and the peer stays on the rail.
@@ -140,6 +145,7 @@ impl RailFaultLimits {
         crashes: 0,
         closes: 0,
         starts_degraded: true,
+        nics_recover: false,
     };
     /// Many failures of links and queue pairs.
     pub(crate) const MANY_FAILURES: RailFaultLimits = RailFaultLimits {
@@ -151,6 +157,7 @@ impl RailFaultLimits {
         crashes: 0,
         closes: 0,
         starts_degraded: false,
+        nics_recover: false,
     };
 }
 
@@ -213,6 +220,10 @@ pub(crate) const FINAL_EVIDENCE: &str =
     "an end decides by the final evidence of the rail to which it is bound";
 pub(crate) const KNOWN_EVIDENCE: &str =
     "an end whose peer has closed and still runs decides by the peer's evidence";
+/// The set of all rails.
+const ALL_RAILS: u8 = u8::MAX >> (8 - RAILS);
+pub(crate) const NO_HURRY: &str =
+    "an end gives up before the peer timeout is over only if all its NICs are dead";
 pub(crate) const SAME_QPS: &str = "operations are posted between queue pairs of the same ballot";
 
 impl RailWorld {
@@ -419,9 +430,13 @@ impl RailWorld {
         self.run_actions(end);
     }
 
-    /// Brings the link of a rail up. A dead NIC stays dead.
+    /// Brings the link of a rail up. A dead NIC stays dead, unless NICs recover.
     pub(crate) fn recover(&mut self, end: usize, rail: usize) {
+        let nics_recover = self.limits.nics_recover;
         let e = &mut self.ends[end];
+        if nics_recover {
+            e.dead &= !(1 << rail);
+        }
         if e.dead & (1 << rail) == 0 {
             e.links |= 1 << rail;
             e.negotiation.rail_recovered(e.now, rail);
@@ -465,6 +480,14 @@ impl RailWorld {
         if reason == CloseReason::PeerClosed && peer_evidence.is_none() && is_peer_reachable && !self.was_late
         {
             self.violation.get_or_insert(KNOWN_EVIDENCE);
+        }
+        let gives_up = matches!(
+            reason,
+            CloseReason::NoRail | CloseReason::FailedDuringRecovery | CloseReason::PeerUnreachable
+        );
+        let is_early = self.ends[end].now < Time::ZERO + PEER_TIMEOUT;
+        if gives_up && is_early && self.ends[end].dead & ALL_RAILS != ALL_RAILS {
+            self.violation.get_or_insert(NO_HURRY);
         }
         let expected = evidence(1 - end, self.ends[end].moves.len() as u32 + 1);
         if peer_evidence.is_some_and(|evidence| evidence != expected) {

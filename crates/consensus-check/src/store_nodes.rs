@@ -2,7 +2,8 @@
 //! repeats the requests and replies. A client repeats its request at the next server until it receives a reply.
 
 use mitra_consensus::kv_store::{Change, KvStore, Limits, Reply, Request, Rules, Session};
-use mitra_consensus::log::{Cell, CommitOutcome, Committed, Config, Delivery, Log, Payload, Ticket};
+use mitra_consensus::log::{Cell, Committed, Config, Log};
+use mitra_consensus::replicated_store::{LogHost, Outcome, ReplicatedStore};
 use mitra_consensus::{Action, Actions, AllRules, Input, Process, ProcessId};
 
 /// The limits of the store. They are so low that sessions expire.
@@ -30,12 +31,19 @@ pub enum Message {
         /// The request.
         request: Request,
     },
+    /// A change of a client without a session.
+    Change {
+        /// The number of the request.
+        number: u64,
+        /// The change.
+        change: Change,
+    },
     /// A server's reply.
     Reply {
         /// The number of the request.
         number: u64,
-        /// `None` if the server does not lead, or does not know the outcome.
-        reply: Option<Reply>,
+        /// The outcome of the request.
+        outcome: Outcome,
     },
 }
 
@@ -43,9 +51,32 @@ pub enum Message {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Server<R> {
     log: Log,
-    store: KvStore<R>,
-    /// Submitted requests, with the client and the request number.
-    waiting: Vec<(Ticket, ProcessId, u64)>,
+    /// The store. Requests have the client and the request number.
+    store: ReplicatedStore<(ProcessId, u64), R>,
+}
+
+/// The log of a server, and the actions of the node.
+struct LogOfServer<'a> {
+    log: &'a mut Log,
+    out: &'a mut Vec<Action<Cell, Message>>,
+}
+
+impl LogHost for LogOfServer<'_> {
+    fn log(&self) -> &Log {
+        self.log
+    }
+
+    fn with_log<T>(&mut self, f: impl FnOnce(&mut Log, &mut Actions<Log>) -> T) -> T {
+        let mut actions = Vec::new();
+        let result = f(self.log, &mut actions);
+        self.out.extend(actions.into_iter().map(|action| match action {
+            Action::Send { to, message } => Action::Send { to, message: Message::Log(message) },
+            Action::Invoke { memory, id, op } => Action::Invoke { memory, id, op },
+            Action::Wake => Action::Wake,
+            Action::FlipCoin => Action::FlipCoin,
+        }));
+        result
+    }
 }
 
 /// An operation that a client performs on a key.
@@ -97,8 +128,16 @@ pub struct Client {
     operations: Vec<(ClientOp, u8)>,
     /// The value that the client read last, of any key.
     last_read: Option<Vec<u8>>,
+    /// Whether the client makes its changes in a session of its own. If not, it uses that of the server, and does not repeat a change unless the server
+    /// says that it was not executed.
+    has_session: bool,
+    /// The number of times that the client has waited for the reply to a change without a session.
+    waits: u8,
     events: Vec<ClientEvent>,
 }
+
+/// The number of times that a client without a session waits for a reply.
+const MAX_WAITS: u8 = 20;
 
 impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
     /// Creates a server.
@@ -107,11 +146,16 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
     /// If the configuration is invalid.
     pub fn server(me: ProcessId, config: Config) -> StoreNode<R, LOCAL_READS> {
         let log = Log::new(me, config).expect("the log configuration is valid");
-        StoreNode::Server(Box::new(Server { log, store: KvStore::new(LIMITS), waiting: Vec::new() }))
+        StoreNode::Server(Box::new(Server { log, store: ReplicatedStore::new(KvStore::new(LIMITS)) }))
     }
 
     /// Creates a client of the first `servers` processes. It performs `operations` from the last to the first.
-    pub fn client(me: u8, servers: u8, operations: Vec<(ClientOp, u8)>) -> StoreNode<R, LOCAL_READS> {
+    pub fn client(
+        me: u8,
+        servers: u8,
+        operations: Vec<(ClientOp, u8)>,
+        has_session: bool,
+    ) -> StoreNode<R, LOCAL_READS> {
         StoreNode::Client(Box::new(Client {
             me,
             servers,
@@ -121,6 +165,8 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
             current: None,
             operations,
             last_read: None,
+            has_session,
+            waits: 0,
             events: Vec::new(),
         }))
     }
@@ -140,16 +186,40 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
 }
 
 impl Client {
-    /// Sends the current request to the next server.
+    /// Sends the current request to the next server. Waits if it is a change without a session that was sent before.
     fn send_request(&mut self, out: &mut Vec<Action<Cell, Message>>) {
         if self.current.is_none() {
             self.begin();
+        } else if !self.has_session && matches!(self.current, Some((Request::Change { .. }, _))) {
+            self.waits += 1;
+            if self.waits > MAX_WAITS {
+                self.end(out); // the change takes effect now, later or never
+            } else {
+                out.push(Action::Wake);
+            }
+            return;
         }
+        self.send_current(out);
+    }
+
+    fn send_current(&mut self, out: &mut Vec<Action<Cell, Message>>) {
         let Some((request, _)) = &self.current else { return };
-        let message = Message::Request { number: self.number, request: request.clone() };
+        let number = self.number;
+        let message = match request {
+            Request::Change { change, .. } if !self.has_session => {
+                Message::Change { number, change: change.clone() }
+            }
+            request => Message::Request { number, request: request.clone() },
+        };
         out.push(Action::Send { to: ProcessId(self.next_server), message });
         out.push(Action::Wake);
         self.next_server = (self.next_server + 1) % self.servers;
+    }
+
+    /// Ends the current operation.
+    fn end(&mut self, out: &mut Vec<Action<Cell, Message>>) {
+        (self.current, self.waits) = (None, 0);
+        out.push(Action::Wake);
     }
 
     /// Begins the next operation, or opens a session if the operation needs one.
@@ -168,7 +238,8 @@ impl Client {
             }),
             ClientOp::Delete => Some(Change::Delete { key: key_bytes.clone() }),
         };
-        self.current = Some(match (change, self.session) {
+        let no_session = (!self.has_session).then_some(Session(0));
+        self.current = Some(match (change, self.session.or(no_session)) {
             (None, _) => (Request::Get { key: key_bytes }, Some(Invocation::Get(key))),
             (Some(_), None) => (Request::OpenSession, None),
             (Some(change), Some(session)) => {
@@ -182,10 +253,18 @@ impl Client {
         }
     }
 
-    fn on_reply(&mut self, number: u64, reply: Reply, out: &mut Vec<Action<Cell, Message>>) {
+    fn on_outcome(&mut self, number: u64, outcome: Outcome, out: &mut Vec<Action<Cell, Message>>) {
         if number != self.number || self.current.is_none() {
             return;
         }
+        let reply = match outcome {
+            Outcome::Reply(reply) => reply,
+            // Was not executed, so another server may be asked.
+            Outcome::Refused(_) if !self.has_session => return self.send_current(out),
+            // The client cannot know whether the operation took effect.
+            Outcome::Unknown if !self.has_session => return self.end(out),
+            Outcome::Refused(_) | Outcome::Unknown => return, // the client repeats the request when it wakes
+        };
         match reply {
             Reply::SessionOpened(session) => self.session = Some(session),
             Reply::Value(value) => {
@@ -198,81 +277,23 @@ impl Client {
                 self.session = None
             }
         }
-        self.current = None;
-        out.push(Action::Wake);
+        self.end(out);
     }
 }
 
 impl<R: Rules> Server<R> {
-    fn submit(
-        &mut self,
-        from: ProcessId,
-        number: u64,
-        request: &Request,
-        out: &mut Vec<Action<Cell, Message>>,
-    ) {
-        let reply = self.with_log(out, |log, out| log.submit(request.encode(), out));
-        match reply {
-            Ok(ticket) => self.waiting.push((ticket, from, number)),
-            Err(_) => send_reply(from, number, None, out),
-        }
-    }
-
-    /// Calls a function on the log, and translates the actions of the log to those of a node.
-    fn with_log<T>(
-        &mut self,
-        out: &mut Vec<Action<Cell, Message>>,
-        f: impl FnOnce(&mut Log, &mut Actions<Log>) -> T,
-    ) -> T {
-        let mut actions = Vec::new();
-        let result = f(&mut self.log, &mut actions);
-        out.extend(actions.into_iter().map(|action| match action {
-            Action::Send { to, message } => Action::Send { to, message: Message::Log(message) },
-            Action::Invoke { memory, id, op } => Action::Invoke { memory, id, op },
-            Action::Wake => Action::Wake,
-            Action::FlipCoin => Action::FlipCoin,
-        }));
-        result
-    }
-
-    /// Applies the committed commands, and replies to the clients that sent them.
-    fn apply_committed(&mut self, out: &mut Vec<Action<Cell, Message>>) {
-        let mut replies = Vec::new();
-        for delivery in self.log.take_committed() {
-            match delivery {
-                Delivery::Entry { index, payload: Payload::Commands(commands) } => {
-                    let apply = |(position, command): (_, &Vec<u8>)| {
-                        (index, position, self.store.apply(index, command).0)
-                    };
-                    replies.extend(commands.iter().enumerate().map(apply));
-                }
-                Delivery::Entry { .. } => {}
-                Delivery::Snapshot { bytes, .. } => {
-                    self.store = KvStore::restore(&bytes).expect("the snapshot was made by a store");
-                }
-            }
-        }
-        for (ticket, outcome) in self.log.take_outcomes() {
-            let Some(place) = self.waiting.iter().position(|(other, ..)| *other == ticket) else { continue };
-            let (_, from, number) = self.waiting.remove(place);
-            let reply = match outcome {
-                CommitOutcome::Committed { index, position } => {
-                    replies.iter().find(|(i, n, _)| (*i, *n) == (index, position))
-                }
-                CommitOutcome::Unknown => None,
-            };
-            send_reply(from, number, reply.map(|(.., reply)| reply.clone()), out);
-        }
-        if self.log.needs_snapshot() {
-            let bytes = self.store.snapshot();
-            self.with_log(out, |log, out| log.snapshot(bytes, out))
-                .expect("the log needs a snapshot, and the snapshot fits");
+    /// Applies committed commands, submits the queued ones, and replies to the clients that sent them.
+    fn drive(&mut self, out: &mut Vec<Action<Cell, Message>>) {
+        self.store.drive(&mut LogOfServer { log: &mut self.log, out });
+        assert!(!self.store.is_unreadable(), "a snapshot was not made by a store");
+        for ((to, number), outcome) in self.store.take_outcomes().0 {
+            send_reply(to, number, outcome, out);
         }
     }
 }
 
-fn send_reply(to: ProcessId, number: u64, reply: Option<Reply>, out: &mut Vec<Action<Cell, Message>>) {
-    out.push(Action::Send { to, message: Message::Reply { number, reply } });
+fn send_reply(to: ProcessId, number: u64, outcome: Outcome, out: &mut Vec<Action<Cell, Message>>) {
+    out.push(Action::Send { to, message: Message::Reply { number, outcome } });
 }
 
 impl<R: Rules, const LOCAL_READS: bool> Process for StoreNode<R, LOCAL_READS> {
@@ -283,10 +304,11 @@ impl<R: Rules, const LOCAL_READS: bool> Process for StoreNode<R, LOCAL_READS> {
     fn handle(&mut self, input: Input<Cell, Message>, out: &mut Actions<Self>) {
         match (self, input) {
             (StoreNode::Client(client), Input::Start | Input::Wake) => client.send_request(out),
-            (StoreNode::Client(client), Input::Message { message: Message::Reply { number, reply }, .. }) => {
-                if let Some(reply) = reply {
-                    client.on_reply(number, reply, out);
-                }
+            (
+                StoreNode::Client(client),
+                Input::Message { message: Message::Reply { number, outcome }, .. },
+            ) => {
+                client.on_outcome(number, outcome, out);
             }
             (StoreNode::Client(_), _) => {}
             (
@@ -295,12 +317,19 @@ impl<R: Rules, const LOCAL_READS: bool> Process for StoreNode<R, LOCAL_READS> {
             ) => {
                 match request {
                     Request::Get { key } if LOCAL_READS && server.log.is_leader() => {
-                        let reply = Reply::Value(server.store.get(&key).cloned());
-                        send_reply(from, number, Some(reply), out);
+                        let reply = Reply::Value(server.store.kv().get(&key).cloned());
+                        send_reply(from, number, Outcome::Reply(reply), out);
                     }
-                    request => server.submit(from, number, &request, out),
+                    request => server.store.request((from, number), request),
                 }
-                server.apply_committed(out);
+                server.drive(out);
+            }
+            (
+                StoreNode::Server(server),
+                Input::Message { from, message: Message::Change { number, change } },
+            ) => {
+                server.store.change((from, number), change);
+                server.drive(out);
             }
             (StoreNode::Server(server), input) => {
                 let input = match input {
@@ -314,8 +343,8 @@ impl<R: Rules, const LOCAL_READS: bool> Process for StoreNode<R, LOCAL_READS> {
                     Input::Wake => Input::Wake,
                     Input::Coin(side) => Input::Coin(side),
                 };
-                server.with_log(out, |log, out| log.handle(input, out));
-                server.apply_committed(out);
+                LogOfServer { log: &mut server.log, out }.with_log(|log, out| log.handle(input, out));
+                server.drive(out);
             }
         }
     }

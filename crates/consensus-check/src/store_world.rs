@@ -1,13 +1,13 @@
 //! Worlds of the key-value store. The clients' histories must be linearizable, and all operations must complete in the stable
 //! period.
 
-use mitra_consensus::ProcessId;
 use mitra_consensus::kv_store::{Change, Rules};
+use mitra_consensus::{AllRules, ProcessId};
 
 use crate::linearizability::{Operation, is_linearizable};
-use crate::seeded_run::TestedSystem;
+use crate::seeded_run::{TestedSystem, run_adversary};
 use crate::store_nodes::{ClientEvent, Invocation, StoreNode};
-use crate::{Step, Violation, World};
+use crate::{FaultLimits, RunLimits, SeedResult, Step, Violation, World, protocol_worlds};
 
 /// A world of servers and clients, with the histories of the clients. The servers are the first processes.
 pub struct StoreWorld<R: Rules, const LOCAL_READS: bool> {
@@ -72,6 +72,26 @@ impl<R: Rules, const LOCAL_READS: bool> StoreWorld<R, LOCAL_READS> {
             }
         }
     }
+}
+
+/// Runs three servers and three clients over three memories from a seed. Two servers and one memory may crash.
+pub fn run_store_from_seed(seed: u64) -> SeedResult {
+    let faults = FaultLimits {
+        leader_changes: 16,
+        process_crashes: 2,
+        memory_crashes: 1,
+        disconnects: 4,
+        ..FaultLimits::default()
+    };
+    let world: StoreWorld<AllRules, false> = protocol_worlds::store(seed, (3, 3, 8), faults);
+    run_adversary(seed, world, RunLimits { adversary_steps: 1000, stable_steps: 30_000 }).into()
+}
+
+/// Runs three servers and two clients over one memory from a seed. The servers depose each other often.
+pub fn run_competing_leaders_from_seed(seed: u64) -> SeedResult {
+    let faults = FaultLimits { leader_changes: 60, ..FaultLimits::default() };
+    let world: StoreWorld<AllRules, false> = protocol_worlds::store(seed, (1, 2, 20), faults);
+    run_adversary(seed, world, RunLimits { adversary_steps: 3000, stable_steps: 30_000 }).into()
 }
 
 /// The sequential specification of a key: applies an operation to its value, and returns the response.

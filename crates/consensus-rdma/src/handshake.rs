@@ -4,7 +4,7 @@
 //! The handshake runs before the NICs of the two ends know each other, so every byte that arrives is
 //! untrusted until it is parsed.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -12,84 +12,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use mitra_consensus::ProcessId;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use mitra_consensus_memory::{Hello, VERSION, Welcome};
+
+use crate::frame::{read_frame, write_frame};
 
 /// The time limit for each step of a handshake. The steps are: to connect, to send a frame, and to receive a
 /// frame.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The largest accepted frame body, in bytes.
-const MAX_FRAME_BYTES: u32 = 1 << 20;
 /// The maximum number of handshakes in progress, and of unanswered handshakes. The acceptor drops further
 /// connections.
 const MAX_PENDING: usize = 64;
-
-/// The shared secret that authenticates a process to a peer or to a memory node.
-///
-/// The handshake sends the token in clear text. The token therefore protects only on a network on which no other
-/// party can read the traffic.
-pub type Token = [u8; 16];
-
-/// The first frame of a handshake, from the process that connects.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Hello {
-    pub(crate) version: u32,
-    pub(crate) from: ProcessId,
-    pub(crate) token: Token,
-    /// A random number that the process draws at each start, so that a restart is recognisable.
-    pub(crate) incarnation: u64,
-    /// The sender's encoded [`mitra_failover::ConnectInfo`].
-    pub(crate) info: Vec<u8>,
-}
-
-/// The second frame of a handshake, from the acceptor.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Welcome {
-    /// The acceptor's encoded [`mitra_failover::ConnectInfo`].
-    pub(crate) info: Vec<u8>,
-    /// A random number that identifies the contents of a memory. A memory with a new incarnation has lost its
-    /// contents. 0 between processes.
-    pub(crate) incarnation: u64,
-    /// The capacity of a register's contents, in bytes. 0 between processes.
-    pub(crate) register_capacity: u32,
-    /// The memory's regions with the permissions of the connecting process. Empty between processes.
-    pub(crate) regions: Vec<RegionGrant>,
-}
-
-/// The remote keys of one region that the connecting process may use.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct RegionGrant {
-    pub(crate) read: Option<Vec<u8>>,
-    pub(crate) write: Option<Vec<u8>>,
-}
-
-/// The version of the handshake and of the messages on the connections that it sets up.
-pub(crate) const VERSION: u32 = 2;
-
-pub(crate) fn write_frame(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
-    let body = postcard::to_stdvec(value).map_err(io::Error::other)?;
-    let mut frame = (body.len() as u32).to_le_bytes().to_vec();
-    frame.extend_from_slice(&body);
-    to.write_all(&frame)
-}
-
-pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
-    let mut len = [0; 4];
-    from.read_exact(&mut len)?;
-    let len = u32::from_le_bytes(len);
-    if len > MAX_FRAME_BYTES {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the frame exceeds 1 MiB, the longest that a handshake allows",
-        ));
-    }
-    // `read_to_end` allocates as bytes arrive: a peer that announces a long frame and sends nothing costs no
-    // memory.
-    let mut body = Vec::new();
-    from.take(len.into()).read_to_end(&mut body)?;
-    postcard::from_bytes(&body).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
-}
 
 /// A reader with one deadline for the whole frame. A peer cannot extend the deadline by sending single bytes.
 struct DeadlineReader<'a> {
@@ -213,6 +145,10 @@ pub(crate) fn dial(address: SocketAddr, hello: Hello, delay: Duration) -> Receiv
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use mitra_consensus::ProcessId;
+
     use super::*;
 
     /// Opens as many slow connections as the acceptor allows. The acceptor closes them at their deadlines, and a

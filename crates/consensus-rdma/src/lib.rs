@@ -1,22 +1,19 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod frame;
 mod handshake;
-mod layout;
 mod link;
 mod memory_client;
 mod memory_node;
-mod memory_protocol;
 mod peer;
 mod pending_connect;
 mod poller;
 mod process_node;
-mod storage;
-mod two_slot_register;
-mod word_cell;
+mod storage_directory;
 
-pub use handshake::Token;
 pub use memory_node::{MemoryConfig, MemoryNode, StartError};
+pub use mitra_consensus_memory::{StorageError, Token};
 pub use poller::ReadyCqs;
 pub use process_node::{ProcessConfig, ProcessNode};
-pub use storage::{StorageConfig, StorageError};
+pub use storage_directory::StorageConfig;

@@ -4,28 +4,21 @@
 //! numbers of registers for a new writer.
 
 mod config;
-mod permissions;
+mod nics;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mitra_consensus::{LegalChange, Permissions, ProcessId, RegisterKind};
+use mitra_consensus::{ProcessId, RegisterKind};
+use mitra_consensus_memory::{Layout, Node, NodeConfig, Storage};
 use mitra_failover::{Domain, VirtualMr};
-use mitra_verbs::{Buffer, Unmapped};
 
 pub use self::config::{MemoryConfig, StartError};
-use self::permissions::{KeyAccess, RegionKeys};
-use crate::handshake::{Acceptor, Incoming, RegionGrant, Welcome};
-use crate::layout::Layout;
-use crate::link::Link;
-use crate::memory_protocol::{MAX_MESSAGE_BYTES, MAX_SEQS, MemoryReply, MemoryRequest};
+use self::nics::Nics;
+use crate::handshake::Acceptor;
 use crate::poller::{Poller, ReadyCqs};
-use crate::storage::Storage;
-use crate::two_slot_register;
-
-/// The maximum number of incarnations of one process that a memory node accepts.
-const MAX_INCARNATIONS: usize = 1 << 16;
+use crate::storage_directory::{StorageConfig, StorageDirectory};
 
 /// A memory node.
 ///
@@ -33,33 +26,10 @@ const MAX_INCARNATIONS: usize = 1 << 16;
 /// [`serve_for`](MemoryNode::serve_for). One-sided operations of processes do not depend on these calls.
 #[derive(Debug)]
 pub struct MemoryNode {
-    config: MemoryConfig,
-    /// Per process, a domain with protection domains of its own, so that the NIC refuses a process that uses another process's key.
-    domains: Vec<Arc<Domain>>,
-    layout: Layout,
-    /// The bytes of each region.
-    buffers: Vec<Arc<Buffer>>,
-    /// The current permissions of each region.
-    permissions: Vec<Permissions>,
-    /// Per process, its connection.
-    connections: Vec<Option<ConnectedProcess>>,
-    /// Per process, the incarnations that have connected, oldest first.
-    incarnations: Vec<Vec<u64>>,
-    storage: Option<Storage>,
+    node: Node<VirtualMr, StorageDirectory>,
+    nics: Nics,
     acceptor: Acceptor,
     poller: Poller,
-    /// The random number that identifies the contents. It is drawn again at each start at which the contents are lost.
-    incarnation: u64,
-    /// The write keys whose revocation a NIC has not confirmed, each with its process. The NIC may still execute writes by these keys.
-    pending_revocations: Vec<(ProcessId, VirtualMr)>,
-}
-
-/// A connected process.
-#[derive(Debug)]
-struct ConnectedProcess {
-    link: Link,
-    /// The keys of the process to each region.
-    keys: Vec<RegionKeys>,
 }
 
 impl MemoryNode {
@@ -85,41 +55,26 @@ impl MemoryNode {
         if !(1..=64).contains(&n) {
             return Err(StartError::ProcessCount(n));
         }
-        let layout = Layout::new(&config.regions, config.register_capacity);
         let incarnation = getrandom::u64()?;
-        let storage = config
-            .storage
-            .as_ref()
-            .map(|storage| Storage::open(storage, &layout, incarnation))
-            .transpose()?;
-        let mut incarnations = vec![Vec::new(); n];
-        for &(p, incarnation) in storage.iter().flat_map(|storage| &storage.process_incarnations) {
-            let known = incarnations.get_mut(usize::from(p.0));
-            known.into_iter().for_each(|known| known.push(incarnation));
-        }
+        let open = |storage: &StorageConfig| {
+            let layout = Layout::new(&config.regions, config.register_capacity);
+            Storage::open(StorageDirectory::open(&storage.directory)?, storage.sync, &layout, incarnation)
+        };
+        let storage = config.storage.as_ref().map(open).transpose()?;
         if config.regions.iter().any(|region| region.kind == RegisterKind::WriteOnce) {
             // Processes write these registers by compare-and-swap, which must exclude those of other processes also after a failover.
             domain.share_atomics()?;
         }
-        let buffer = |region| Arc::new(Buffer::new(layout.len(region)));
+        let nics = Nics::new(&domain, n, config.failover)?;
+        let MemoryConfig { regions, register_capacity, tokens, allow_restarts, .. } = config;
+        let config = NodeConfig { regions, register_capacity, tokens, allow_restarts };
         let poller = Poller::new(&domain)?;
         let waker = poller.waker();
         Ok(MemoryNode {
-            buffers: match &storage {
-                Some(storage) => storage.buffers.clone(),
-                None => (0..config.regions.len() as u8).map(buffer).collect(),
-            },
-            permissions: config.regions.iter().map(|region| region.permissions).collect(),
-            connections: (0..n).map(|_| None).collect(),
-            incarnations,
-            incarnation: storage.as_ref().map_or(incarnation, |storage| storage.incarnation),
-            storage,
+            node: Node::new(config, storage, incarnation),
+            nics,
             acceptor: Acceptor::start(listener, move || waker.wake())?,
             poller,
-            layout,
-            domains: (0..n).map(|_| domain.with_own_pds()).collect::<Result<_, _>>()?,
-            config,
-            pending_revocations: Vec::new(),
         })
     }
 
@@ -130,7 +85,7 @@ impl MemoryNode {
 
     /// Returns the total size of the regions, in bytes.
     pub fn lent_bytes(&self) -> usize {
-        self.buffers.iter().map(|buffer| buffer.len()).sum()
+        self.node.buffers().iter().map(|buffer| buffer.len()).sum()
     }
 
     /// Accepts waiting processes, drives all connections, and answers all requests. Arms the completion queues.
@@ -140,14 +95,14 @@ impl MemoryNode {
     pub fn poll(&mut self) {
         while let Some(incoming) = self.acceptor.next() {
             let p = incoming.hello.from;
-            if self.config.tokens.get(usize::from(p.0)) == Some(&incoming.hello.token)
-                && self.accept(incoming).is_err()
+            if let Some(welcome) = self.node.accept(&incoming.hello, &mut self.nics)
+                && incoming.accept(&welcome).is_err()
             {
-                self.disconnect(p); // the process connects again
+                self.node.disconnect(p, &mut self.nics); // the process connects again
             }
         }
         let mut requests = Vec::new();
-        for (p, link) in self.links() {
+        for (p, link) in self.nics.links() {
             link.arm();
             link.poll(|event| requests.extend(event.message().map(|message| (p, message))));
         }
@@ -157,17 +112,11 @@ impl MemoryNode {
     /// Answers the requests on the connections that have a completion queue in `ready`. To be fast, it does nothing else.
     pub fn poll_ready(&mut self, ready: &ReadyCqs) {
         let mut requests = Vec::new();
-        for (p, link) in self.links().filter(|(_, link)| link.is_ready(ready)) {
+        for (p, link) in self.nics.links().filter(|(_, link)| link.is_ready(ready)) {
             link.arm();
             link.poll_completions(|event| requests.extend(event.message().map(|message| (p, message))));
         }
         self.answer_requests(requests);
-    }
-
-    fn links(&mut self) -> impl Iterator<Item = (ProcessId, &mut Link)> {
-        let connections = (0..).map(ProcessId).zip(&mut self.connections);
-        connections
-            .filter_map(|(p, connection)| connection.as_mut().map(|connected| (p, &mut connected.link)))
     }
 
     /// Blocks until a completion queue of the domain has an event or a process dials, for at most `timeout`.
@@ -194,99 +143,9 @@ impl MemoryNode {
 
     fn answer_requests(&mut self, requests: Vec<(ProcessId, Vec<u8>)>) {
         for (p, message) in requests {
-            match postcard::from_bytes(&message) {
-                Ok(MemoryRequest::ChangePermissions { region, read, write }) => {
-                    if let Some(reply) =
-                        self.change_permissions(p, region.into(), Permissions { read, write })
-                    {
-                        self.reply(p, &reply);
-                    }
-                }
-                Ok(MemoryRequest::ReadSeqs { region, first, count }) => {
-                    match self.read_seqs(region, first, count) {
-                        Ok(seqs) => self.reply(p, &MemoryReply::Seqs { seqs }),
-                        Err(Unmapped) => self.disconnect(p),
-                    }
-                }
-                // Malformed request: disconnect.
-                Err(_) => self.disconnect(p),
+            if let Some(reply) = self.node.handle_request(p, &message, &mut self.nics) {
+                self.nics.send(p, reply);
             }
-        }
-    }
-
-    /// Connects a process, after fencing the process's earlier connection: no request on the earlier connection is executed any more.
-    /// Leaves the process unconnected if its incarnation is refused or a revocation is not confirmed.
-    ///
-    /// A reconnecting process must take an exclusive write permission again, because it may be a second process with the same id that
-    /// was started while the first process was suspended. From then on, the memory node treats the earlier incarnation as crashed and
-    /// refuses it, because neither incarnation knows the other's ballots. After the node has reopened its storage, every process must
-    /// take the permission again, because the storage does not record the permissions.
-    fn accept(&mut self, incoming: Incoming) -> Result<(), StartError> {
-        let (p, incarnation) = (incoming.hello.from, incoming.hello.incarnation);
-        let known = &mut self.incarnations[usize::from(p.0)];
-        let reconnects = !known.is_empty();
-        if known.last() != Some(&incarnation) {
-            let restarted = reconnects && !self.config.allow_restarts;
-            if known.contains(&incarnation) || known.len() == MAX_INCARNATIONS || restarted {
-                return Ok(());
-            }
-            if let Some(storage) = &mut self.storage {
-                storage.record_incarnation(p, incarnation)?;
-            }
-            known.push(incarnation);
-        }
-        let must_take_permission =
-            reconnects || self.storage.as_ref().is_some_and(|storage| storage.reopened);
-        self.disconnect(p);
-        if !self.pending_revocations.is_empty() {
-            return Ok(());
-        }
-        let mut link = Link::new(&self.domains[usize::from(p.0)], self.config.failover, MAX_MESSAGE_BYTES)?;
-        let info = link.info()?;
-        link.connect(&incoming.hello.info)?;
-        link.arm();
-        self.connections[usize::from(p.0)] = Some(ConnectedProcess { link, keys: Vec::new() });
-        let mut regions = Vec::new();
-        for region in 0..self.layout.regions() {
-            let mut permissions = self.permissions[region];
-            if must_take_permission && self.config.regions[region].legal_change != LegalChange::Never {
-                permissions.write = permissions.write.without(p);
-            }
-            let key = |allowed: bool, access| allowed.then(|| self.register(p, region, access)).transpose();
-            let keys = RegionKeys {
-                read: key(permissions.read.contains(p), KeyAccess::Read)?,
-                write: key(permissions.write.contains(p), KeyAccess::Write)?,
-            };
-            let encoded = |key: &Option<VirtualMr>| key.as_ref().map(|mr| mr.remote().encode());
-            regions.push(RegionGrant { read: encoded(&keys.read), write: encoded(&keys.write) });
-            let connected = self.connections[usize::from(p.0)].as_mut();
-            connected.expect("`accept` stored this connection above").keys.push(keys);
-        }
-        let register_capacity = self.config.register_capacity as u32;
-        Ok(incoming.accept(&Welcome { info, incarnation: self.incarnation, register_capacity, regions })?)
-    }
-
-    /// Returns the sequence numbers of at most [`MAX_SEQS`] registers from `first`. Registers that do not exist and write-once words
-    /// have none.
-    fn read_seqs(&self, region: u8, first: u16, count: u16) -> Result<Vec<u64>, Unmapped> {
-        let registers = first..first.saturating_add(count.min(MAX_SEQS)).min(self.layout.registers(region));
-        if self.layout.is_write_once(region) {
-            return Ok(Vec::new());
-        }
-        let stride = self.layout.stride(region);
-        let mut slots = vec![0; stride];
-        let seq = |register: u16| {
-            self.buffers[usize::from(region)].try_read_at(usize::from(register) * stride, &mut slots)?;
-            Ok(two_slot_register::last_seq(&slots))
-        };
-        registers.map(seq).collect()
-    }
-
-    fn reply(&mut self, p: ProcessId, reply: &MemoryReply) {
-        if let Some(connected) = &mut self.connections[usize::from(p.0)] {
-            // A process that has disconnected connects again and repeats its request.
-            let _ =
-                connected.link.send(postcard::to_stdvec(reply).expect("postcard encodes any MemoryReply"));
         }
     }
 }
@@ -295,7 +154,8 @@ impl MemoryNode {
 mod tests {
     use std::sync::mpsc::TryRecvError;
 
-    use mitra_consensus::{Region, RegisterKind};
+    use mitra_consensus::{LegalChange, Permissions, Region, RegisterKind};
+    use mitra_consensus_memory::MAX_MESSAGE_BYTES;
     use mitra_softnic::{Config, SoftNic};
 
     use super::*;

@@ -7,9 +7,10 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use mitra_consensus::ProcessId;
+use mitra_consensus_memory::{Token, Welcome};
 use mitra_verbs::Error;
 
-use crate::handshake::{Incoming, Token, Welcome};
+use crate::handshake::Incoming;
 use crate::link::{Link, LinkEvent};
 use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 

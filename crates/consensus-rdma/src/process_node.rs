@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mitra_consensus::{Action, Input, MemoryId, OpId, Process, ProcessId, Region, Response};
+use mitra_consensus_memory::Token;
 use mitra_failover::{Domain, FailoverReport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::handshake::{Acceptor, Token};
+use crate::handshake::Acceptor;
 use crate::memory_client::MemoryClient;
 use crate::memory_node::StartError;
 use crate::peer::Peer;

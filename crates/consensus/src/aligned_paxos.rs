@@ -26,6 +26,7 @@ use crate::paxos::{Acceptor, Attempt, Message};
 use crate::process::{ballot_above, majority, send_others};
 use crate::protected_memory_paxos::{self as memory, ProtectedMemoryPaxos, Slot};
 use crate::{Action, Actions, AllRules, Input, Process, ProcessId, Region, RuleSet, Value};
+use mitra_mutants::Mutant;
 
 /// The rules that safety rests on, in addition to the rules of the memories ([`memory::Rules`]). A checker disables
 /// them one at a time.
@@ -235,9 +236,10 @@ impl<V: Value, R: Rules, M: memory::Rules> Process for AlignedPaxos<V, R, M> {
             Input::Message { from, message } => self.on_message(from, message, out),
             Input::Response { memory, id, response } => {
                 match self.memory_acceptors.on_response(memory, id, response, out) {
-                    Some(PhaseResult::Ready(last)) => {
-                        self.adopt(last.filter(|_| R::ADOPTS_FROM_MEMORIES), out)
-                    }
+                    Some(PhaseResult::Ready(last)) => self.adopt(
+                        last.filter(|_| R::ADOPTS_FROM_MEMORIES && !Mutant::MemoryValueIgnored.is_on()),
+                        out,
+                    ),
                     Some(PhaseResult::Accepted) => self.decide_if_accepted(out),
                     Some(PhaseResult::Refused(highest_ballot)) => self.on_refusal(highest_ballot, out),
                     None => {}

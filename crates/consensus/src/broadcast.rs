@@ -29,6 +29,7 @@ use core::fmt::Debug;
 use core::hash::Hash;
 use core::marker::PhantomData;
 
+use mitra_mutants::Mutant;
 use serde::{Deserialize, Serialize};
 
 use crate::process::{Action, majority};
@@ -296,8 +297,9 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         let copies = slots.iter().filter_map(|slot| self.verified_message(q, slot.copy.as_ref()?));
         let (alike, others): (Vec<_>, Vec<_>) = copies.partition(|other| other.value == copy.value);
         let about = (q, self.senders[usize::from(q.0)].next);
-        (alike.len() >= majority(self.processes.into()) && (others.is_empty() || !R::ONE_MESSAGE_ONLY))
-            .then(|| Signed::by(self.me, &self.signer, WITNESS, about, copy.value.clone()))
+        (alike.len() >= majority(self.processes.into())
+            && (others.is_empty() || !R::ONE_MESSAGE_ONLY || Mutant::SecondMessageIgnored.is_on()))
+        .then(|| Signed::by(self.me, &self.signer, WITNESS, about, copy.value.clone()))
     }
 
     /// Returns a proof if the valid signatures in all slots, taken together, are sufficient for one message. Invalid

@@ -27,6 +27,7 @@ use core::hash::Hash;
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
 
+use mitra_mutants::Mutant;
 use serde::{Deserialize, Serialize};
 
 use crate::replicated_registers::{CallOutcome, ReplicatedRegisters, WriteOnceFields, unique_value};
@@ -262,7 +263,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
     fn panic(&mut self, out: &mut Actions<Self>) {
         self.own_slot.panic = Some(());
         let mut steps = vec![self.write()];
-        if R::REVOKES {
+        if R::REVOKES && !Mutant::LeaderNotRevoked.is_on() {
             steps.push(Op::ChangePermissions {
                 region: 0,
                 permissions: Permissions::read_only(self.processes),

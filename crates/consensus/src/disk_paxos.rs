@@ -13,6 +13,7 @@ use crate::{
     Actions, AllRules, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process, ProcessId, ProcessSet,
     Region, RegisterKind, Response, RuleSet, Value,
 };
+use mitra_mutants::Mutant;
 
 /// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
@@ -153,7 +154,9 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         let Some(attempt) = &mut self.attempt else { return };
         let step = &mut attempt.steps[usize::from(memory.0)];
         match (*step, response) {
-            (Step::Writing, Response::Ack) if attempt.proposing && !R::READS_AFTER_WRITE => {
+            (Step::Writing, Response::Ack)
+                if attempt.proposing && (!R::READS_AFTER_WRITE || Mutant::SlotsNotReadAgain.is_on()) =>
+            {
                 *step = Step::Done
             }
             (Step::Writing, Response::Ack) => {

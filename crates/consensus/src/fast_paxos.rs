@@ -27,6 +27,7 @@ mod quorums;
 
 use core::marker::PhantomData;
 
+use mitra_mutants::Mutant;
 pub use quorums::Quorums;
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +138,7 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         self.votes.push((from, FAST, value.clone()));
         self.votes.sort();
         let votes = self.votes.iter().filter(|(_, _, other)| *other == value).count();
-        if votes >= self.quorums.fast - usize::from(!R::FAST_QUORUM) {
+        if votes >= self.quorums.fast - usize::from(!R::FAST_QUORUM || Mutant::FastQuorumTooSmall.is_on()) {
             self.attempt = None;
             self.decided.get_or_insert(value);
         }

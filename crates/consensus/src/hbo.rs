@@ -9,6 +9,7 @@
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
 
+use mitra_mutants::Mutant;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -165,7 +166,7 @@ impl<R: Rules> Hbo<R> {
             return;
         }
         let votes_for = |value| received_votes.values().filter(|&&vote| vote == Vote::For(value)).count();
-        let enough = if R::BY_MAJORITY { half } else { 0 };
+        let enough = if R::BY_MAJORITY && !Mutant::MinorityDecides.is_on() { half } else { 0 };
         let values = [false, true];
         let chosen = values.into_iter().find(|&value| votes_for(value) > enough);
         let proposed = values.into_iter().find(|&value| votes_for(value) > 0);

@@ -19,6 +19,7 @@
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
 
+use mitra_mutants::Mutant;
 use serde::{Deserialize, Serialize};
 
 use crate::{AllRules, RuleSet};
@@ -229,7 +230,11 @@ impl<R: Rules> KvStore<R> {
     /// # Errors
     /// The bytes are not exactly one snapshot.
     pub fn restore(bytes: &[u8]) -> postcard::Result<KvStore<R>> {
-        decode_exact(bytes)
+        let mut store: KvStore<R> = decode_exact(bytes)?;
+        if Mutant::SessionsNotRestored.is_on() {
+            store.sessions.clear();
+        }
+        Ok(store)
     }
 
     fn open(&mut self) -> Reply {
@@ -257,11 +262,21 @@ impl<R: Rules> KvStore<R> {
         change: Change,
     ) -> (Reply, Option<Event>) {
         match self.sessions.get(&session) {
-            None if R::REFUSES_EXPIRED => return (Reply::SessionExpired, None),
-            Some(state) if sequence < state.sequence && R::KEEPS_REPLIES => {
+            None if R::REFUSES_EXPIRED && !Mutant::ExpiredSessionUsed.is_on() => {
+                return (Reply::SessionExpired, None);
+            }
+            Some(state)
+                if sequence < state.sequence
+                    && R::KEEPS_REPLIES
+                    && !Mutant::EarlierCommandExecuted.is_on() =>
+            {
                 return (Reply::StaleSequence, None);
             }
-            Some(state) if sequence == state.sequence && R::KEEPS_REPLIES => {
+            Some(state)
+                if sequence == state.sequence
+                    && R::KEEPS_REPLIES
+                    && !Mutant::RepeatedCommandExecuted.is_on() =>
+            {
                 let reply = state.reply.clone();
                 return (self.record(session, sequence, reply), None);
             }
@@ -276,7 +291,8 @@ impl<R: Rules> KvStore<R> {
             Change::Put { key, value } => (key, Some(value)),
             Change::Delete { key } if self.values.contains_key(&key) => (key, None),
             Change::Cas { key, expected, value }
-                if self.values.get(&key).map(|(value, _)| value) == expected.as_ref() =>
+                if self.values.get(&key).map(|(value, _)| value) == expected.as_ref()
+                    || Mutant::ExpectedValueIgnored.is_on() =>
             {
                 (key, value)
             }

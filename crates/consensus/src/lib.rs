@@ -21,6 +21,7 @@ pub mod preferential_paxos;
 mod process;
 pub mod protected_memory_paxos;
 pub mod replicated_registers;
+pub mod replicated_store;
 pub mod robust_backup;
 pub mod signature;
 pub mod single_broadcast;

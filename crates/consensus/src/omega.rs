@@ -22,6 +22,7 @@
 
 use core::marker::PhantomData;
 
+use mitra_mutants::Mutant;
 use serde::{Deserialize, Serialize};
 
 use crate::process::send_others;
@@ -245,7 +246,7 @@ impl<R: Rules> Omega<R> {
         peer.heartbeat = None;
         self.contenders = self.contenders.without(p);
         if state.active {
-            peer.timeout += u64::from(R::RAISES_TIMEOUT);
+            peer.timeout += u64::from(R::RAISES_TIMEOUT && !Mutant::TimeoutNotRaised.is_on());
             if R::ACCUSES {
                 out.push(Action::Send { to: p, message: Message::Accuse });
             }

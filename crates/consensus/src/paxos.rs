@@ -5,6 +5,7 @@
 
 use core::marker::PhantomData;
 
+use mitra_mutants::Mutant;
 use serde::{Deserialize, Serialize};
 
 use crate::process::{ballot_above, majority, send_others};
@@ -161,7 +162,11 @@ impl<V: Value, R: Rules> Paxos<V, R> {
 
     fn propose(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
-        let adopted = attempt.last.as_ref().filter(|_| R::ADOPTS).map(|(_, value)| value.clone());
+        let adopted = attempt
+            .last
+            .as_ref()
+            .filter(|_| R::ADOPTS && !Mutant::AcceptedValueIgnored.is_on())
+            .map(|(_, value)| value.clone());
         let value = adopted.unwrap_or_else(|| self.input.clone());
         attempt.proposed = Some(value.clone());
         let message = Message::Accept(attempt.ballot, value);
@@ -173,12 +178,14 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         match message {
             Message::Prepare(ballot) => {
                 self.highest_ballot = self.highest_ballot.max(ballot);
-                let reply = self.acceptor.prepare(ballot, R::KEEPS_PROMISES);
+                let reply =
+                    self.acceptor.prepare(ballot, R::KEEPS_PROMISES && !Mutant::PromiseBroken.is_on());
                 self.send(from, reply, out);
             }
             Message::Accept(ballot, value) => {
                 self.highest_ballot = self.highest_ballot.max(ballot);
-                let reply = self.acceptor.accept(ballot, value, R::KEEPS_PROMISES);
+                let reply =
+                    self.acceptor.accept(ballot, value, R::KEEPS_PROMISES && !Mutant::PromiseBroken.is_on());
                 self.send(from, reply, out);
             }
             Message::Promise(ballot, last) => {

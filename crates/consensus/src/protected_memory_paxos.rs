@@ -15,6 +15,7 @@
 
 use core::marker::PhantomData;
 
+use mitra_mutants::Mutant;
 use serde::{Deserialize, Serialize};
 
 use crate::memory_acceptor::{MemoryAcceptors, PhaseResult};
@@ -181,7 +182,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         if let Some((accepted, value)) = last
             && accepted > attempt.accepted
         {
-            if attempt.started && R::ABORTS_ON_LATE_VALUE {
+            if attempt.started && R::ABORTS_ON_LATE_VALUE && !Mutant::LateValueTaken.is_on() {
                 return self.abort(out);
             }
             (attempt.accepted, attempt.value) = (accepted, value);

@@ -4,17 +4,18 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use mitra_failover::{BuildError, VirtualQpBuilder};
-use mitra_os_util::{eventfd, thread};
+use mitra_os_util::thread;
+use mitra_os_util::wake_signal::{Step, WakeSignal};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::driven_qp::{DrivenQp, Slot};
+use crate::driven_qp::DrivenQp;
 use crate::pollable_qp::PollableQp;
+use crate::slot::Slot;
 use crate::system;
 
 /// The key of the descriptor that wakes the thread. The vQPs have greater keys.
@@ -38,10 +39,9 @@ pub(crate) struct Inner {
 /// The state that the thread, the driver and its vQPs share.
 struct Shared {
     epoll: Epoll,
-    wake: EventFd,
-    stop: AtomicBool,
+    signal: WakeSignal,
     next_key: AtomicU64,
-    slots: Mutex<HashMap<u64, Arc<Slot>>>,
+    slots: Mutex<HashMap<u64, Arc<Slot<PollableQp>>>>,
 }
 
 impl Driver {
@@ -51,13 +51,13 @@ impl Driver {
     /// The error of the operating system if it has no thread or descriptor left.
     pub fn start() -> io::Result<Driver> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        epoll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
-        let (stop, next_key) = (AtomicBool::new(false), AtomicU64::new(WAKE + 1));
-        let shared = Arc::new(Shared { epoll, wake, stop, next_key, slots: Mutex::default() });
+        let signal = WakeSignal::new()?;
+        epoll.add(&signal, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        let next_key = AtomicU64::new(WAKE + 1);
+        let shared = Arc::new(Shared { epoll, signal, next_key, slots: Mutex::default() });
         let thread = thread::spawn("mitra-driver", {
             let shared = Arc::clone(&shared);
-            move || while shared.round() {}
+            move || shared.signal.run(|| shared.round())
         })?;
         Ok(Driver(Arc::new(Inner { shared, thread: Some(thread) })))
     }
@@ -81,7 +81,7 @@ impl Driver {
 
 impl Inner {
     /// Stops driving a vQP. The thread may still be driving it when this returns.
-    pub(crate) fn remove(&self, key: u64, slot: &Slot) {
+    pub(crate) fn remove(&self, key: u64, slot: &Slot<PollableQp>) {
         self.shared.slots().remove(&key);
         // The descriptor is in the epoll instance, so this does not fail.
         let _ = self.shared.epoll.delete(slot.lock().as_fd());
@@ -90,8 +90,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        eventfd::signal(&self.shared.wake);
+        self.shared.signal.stop();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
@@ -100,26 +99,24 @@ impl Drop for Inner {
 }
 
 impl Shared {
-    fn slots(&self) -> MutexGuard<'_, HashMap<u64, Arc<Slot>>> {
+    fn slots(&self) -> MutexGuard<'_, HashMap<u64, Arc<Slot<PollableQp>>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps until a vQP has something to do, and drives it. Returns false when the thread must end.
-    fn round(&self) -> bool {
+    /// Sleeps until a vQP has something to do, and drives it.
+    fn round(&self) -> Step {
         let mut events = [EpollEvent::empty(); BATCH];
         // A signal cannot interrupt this thread, and its arguments are valid.
         let count = self.epoll.wait(&mut events, EpollTimeout::NONE).unwrap_or(0);
+        let mut is_signalled = false;
         for event in &events[..count] {
-            if event.data() == WAKE {
-                eventfd::clear(&self.wake);
-                continue;
-            }
+            is_signalled |= event.data() == WAKE;
             let slot = self.slots().get(&event.data()).cloned();
             if let Some(slot) = slot {
                 slot.drive();
             }
         }
-        !self.stop.load(Ordering::Acquire)
+        Step::Slept { is_signalled }
     }
 }
 

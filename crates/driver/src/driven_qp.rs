@@ -1,12 +1,13 @@
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use mitra_failover::{CloseReason, Completion, VirtualQp};
 
 use crate::background::Inner;
 use crate::pollable_qp::PollableQp;
+use crate::slot::{Driven, Slot, SlotGuard};
 
 /// A vQP that a [`Driver`](crate::Driver) drives. Any thread may use it.
 ///
@@ -15,52 +16,17 @@ use crate::pollable_qp::PollableQp;
 pub struct DrivenQp {
     driver: Arc<Inner>,
     key: u64,
-    slot: Arc<Slot>,
-}
-
-/// A vQP that the thread and the program share.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    qp: Mutex<PollableQp>,
-    /// Signalled when there are completions or the vQP has closed.
-    changed: Condvar,
-}
-
-impl Slot {
-    pub(crate) fn new(qp: PollableQp) -> Slot {
-        Slot { qp: Mutex::new(qp), changed: Condvar::new() }
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, PollableQp> {
-        // A vQP is consistent between two calls, and a panic in one of them is reported by its thread.
-        self.qp.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Drives the vQP and wakes those who wait for it.
-    pub(crate) fn drive(&self) {
-        let mut qp = self.lock();
-        if qp.drive().is_err() {
-            // Without events of a NIC or a timer, the vQP would hang silently.
-            qp.vqp_unguarded().shutdown();
-        }
-        self.notify(&qp);
-    }
-
-    fn notify(&self, qp: &PollableQp) {
-        if qp.vqp().has_completions() || qp.vqp().close_reason().is_some() {
-            self.changed.notify_all();
-        }
-    }
+    slot: Arc<Slot<PollableQp>>,
 }
 
 impl DrivenQp {
-    pub(crate) fn new(driver: Arc<Inner>, key: u64, slot: Arc<Slot>) -> DrivenQp {
+    pub(crate) fn new(driver: Arc<Inner>, key: u64, slot: Arc<Slot<PollableQp>>) -> DrivenQp {
         DrivenQp { driver, key, slot }
     }
 
     /// Locks the vQP, to connect it and to post requests. The driver waits meanwhile, so the guard should be dropped soon.
     pub fn lock(&self) -> DrivenQpGuard<'_> {
-        DrivenQpGuard { qp: self.slot.lock(), slot: &self.slot }
+        DrivenQpGuard(self.slot.lock_to_change())
     }
 
     /// Waits until there are completions, appends all of them to `out` and returns their number.
@@ -84,24 +50,12 @@ impl DrivenQp {
         self.wait_until(None, |vqp| vqp.close_reason()).unwrap_or(CloseReason::Closed)
     }
 
-    /// Waits until `ready` returns a value. Returns `None` at `deadline`, if there is one.
     fn wait_until<T>(
         &self,
         deadline: Option<Instant>,
         mut ready: impl FnMut(&mut VirtualQp) -> Option<T>,
     ) -> Option<T> {
-        let mut qp = self.slot.lock();
-        loop {
-            if let Some(value) = ready(qp.vqp_unguarded()) {
-                return Some(value);
-            }
-            let changed = &self.slot.changed;
-            qp = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                None => changed.wait(qp).unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return None,
-                Some(rest) => changed.wait_timeout(qp, rest).unwrap_or_else(PoisonError::into_inner).0,
-            };
-        }
+        self.slot.wait_until(deadline, |qp| ready(qp.vqp_unguarded()))
     }
 }
 
@@ -123,28 +77,35 @@ impl Drop for DrivenQp {
 
 /// The locked vQP of a [`DrivenQp`].
 #[derive(Debug)]
-pub struct DrivenQpGuard<'a> {
-    qp: MutexGuard<'a, PollableQp>,
-    slot: &'a Slot,
-}
+pub struct DrivenQpGuard<'a>(SlotGuard<'a, PollableQp>);
 
 impl Deref for DrivenQpGuard<'_> {
     type Target = VirtualQp;
 
     fn deref(&self) -> &VirtualQp {
-        self.qp.vqp()
+        self.0.vqp()
     }
 }
 
 impl DerefMut for DrivenQpGuard<'_> {
     fn deref_mut(&mut self) -> &mut VirtualQp {
-        self.qp.vqp_unguarded()
+        self.0.vqp_unguarded()
     }
 }
 
-impl Drop for DrivenQpGuard<'_> {
-    fn drop(&mut self) {
-        self.qp.update_timer(false);
-        self.slot.notify(&self.qp);
+impl Driven for PollableQp {
+    fn drive(&mut self) {
+        if PollableQp::drive(self).is_err() {
+            // Without events of a NIC or a timer, the vQP would hang silently.
+            self.vqp_unguarded().shutdown();
+        }
+    }
+
+    fn after_change(&mut self) {
+        self.update_timer(false);
+    }
+
+    fn has_news(&self) -> bool {
+        self.vqp().has_completions() || self.vqp().close_reason().is_some()
     }
 }

@@ -4,6 +4,12 @@
 mod background;
 mod driven_qp;
 mod pollable_qp;
+mod slot;
+
+/// The lock of a vQP. `tests/slot_orders.rs` compiles the slot with a lock of loom instead.
+mod sync {
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+}
 
 pub use background::Driver;
 pub use driven_qp::{DrivenQp, DrivenQpGuard};

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Access, Buffer, Data, Result, SendFlags, SendOp, SendWr};
 
 use crate::config::Config;
@@ -14,7 +15,8 @@ use crate::memory_region::{RemoteRegion, VirtualMr};
 /// The length of an entry, in bytes.
 pub(crate) const ENTRY_LEN: u32 = 8;
 
-const SEQ_BITS: u32 = 48;
+/// The number of bits of a sequence number in an entry.
+pub(crate) const SEQ_BITS: u32 = 48;
 
 /// The memory at the responder into which the requester writes the entries.
 #[derive(Debug)]
@@ -63,7 +65,8 @@ impl CompletionLog {
             .map(|slot| (slot as u64, self.memory.load(slot * 8)))
             .filter(|&(slot, entry)| {
                 let seq = entry & ((1 << SEQ_BITS) - 1);
-                entry >> SEQ_BITS == u64::from(epoch) && seq % slots as u64 == slot
+                (entry >> SEQ_BITS == u64::from(epoch) || Mutant::LogOfEarlierEpochRead.is_on())
+                    && seq % slots as u64 == slot
             })
             .map(|(_, entry)| entry & ((1 << SEQ_BITS) - 1))
             .max()

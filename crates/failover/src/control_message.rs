@@ -9,17 +9,25 @@ use core::cmp::Ordering;
 use mitra_verbs::{Gid, Psn, Qpn, SavedResult};
 use smallvec::SmallVec;
 
+mod message_kind;
+
 use crate::ballot::{Ballot, Role};
 use crate::evidence::{Evidence, Placed};
+use crate::home_rail::Home;
+use crate::negotiation::MAX_RAILS;
 use crate::secret::SecretWord;
+
+pub use message_kind::MessageKind;
 
 /// The maximum length of a control message, in bytes.
 pub const MAX_LEN: usize = 256;
 /// The maximum number of saved results in a message, which is also the maximum `rd_atomic` of a vQP.
 pub const MAX_SAVED: usize = 16;
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// The length of everything before the body, in bytes.
 const HEADER: usize = 15;
+/// The position of the epoch in a message.
+const EPOCH_OFFSET: usize = 12;
 
 /// A control message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -42,11 +50,16 @@ pub enum Body {
     Propose {
         /// The new rail.
         rail: u8,
+        /// The newest home that the sender knows. If it is on another rail, the sender proposes the next generation on the new rail. `None` if neither end
+        /// is known to share atomics.
+        home: Option<Home>,
     },
     /// The sender promises the ballot and has fenced the old rail.
     Evidence {
         /// The rail of the ballot.
         rail: u8,
+        /// The home, as in a proposal.
+        home: Option<Home>,
         /// The record of the operations that the sender executed for the receiver on the old rail.
         evidence: Evidence,
     },
@@ -64,6 +77,8 @@ pub enum Body {
         unusable: u8,
         /// The epoch of the highest ballot that the sender promised. The next proposal must be above it.
         promised_epoch: u16,
+        /// The home rail of the sender's vQPs. `None` if they do not share atomics.
+        home: Option<Home>,
     },
     /// Asks the receiver for [`Body::Placed`], because operations wait for it.
     AskPlaced,
@@ -177,7 +192,10 @@ impl Message {
                 }
             }
             Body::Placed(placed) => put_placed(&mut out, *placed),
-            Body::Propose { rail } => out.push(*rail),
+            Body::Propose { rail, home } => {
+                out.push(*rail);
+                put_home(&mut out, *home);
+            }
             Body::Address(address) => {
                 out.push(address.rail);
                 out.extend_from_slice(&address.change.to_le_bytes());
@@ -192,17 +210,19 @@ impl Message {
                 out.extend_from_slice(&partial_imm_bytes.to_le_bytes());
             }
             Body::Heartbeat { unusable } => out.push(*unusable),
-            Body::Refuse { unusable, promised_epoch } => {
+            Body::Refuse { unusable, promised_epoch, home } => {
                 out.push(*unusable);
                 out.extend_from_slice(&promised_epoch.to_le_bytes());
+                put_home(&mut out, *home);
             }
             Body::NewQp(qp) => {
                 out.extend_from_slice(&[qp.rail, u8::from(qp.connected) | u8::from(qp.asks) << 1]);
                 put_u24(&mut out, qp.qpn.value());
                 put_u24(&mut out, qp.psn.value());
             }
-            Body::Evidence { rail, evidence } => {
+            Body::Evidence { rail, home, evidence } => {
                 out.push(*rail);
+                put_home(&mut out, *home);
                 put_evidence(&mut out, evidence);
             }
         }
@@ -232,16 +252,19 @@ impl Message {
         };
         let body = match kind {
             1 => Body::Heartbeat { unusable: r.byte()? },
-            2 => Body::Propose { rail: r.byte()? },
+            2 => Body::Propose { rail: r.byte()?, home: read_home(&mut r)? },
             3 => {
-                let rail = r.byte()?;
-                Body::Evidence { rail, evidence: read_evidence(&mut r)? }
+                let (rail, home) = (r.byte()?, read_home(&mut r)?);
+                Body::Evidence { rail, home, evidence: read_evidence(&mut r)? }
             }
             4 => Body::Resume {
                 has_peer_resume: r.byte()? != 0,
                 partial_imm_bytes: u32::from_le_bytes(r.array()?),
             },
-            5 => Body::Refuse { unusable: r.byte()?, promised_epoch: u16::from_le_bytes(r.array()?) },
+            5 => {
+                let (unusable, promised_epoch) = (r.byte()?, u16::from_le_bytes(r.array()?));
+                Body::Refuse { unusable, promised_epoch, home: read_home(&mut r)? }
+            }
             6 => Body::Closed {
                 evidence: match r.byte()? {
                     0 => None,
@@ -342,6 +365,22 @@ pub(crate) fn read_evidence(r: &mut Reader<'_>) -> Result<Evidence, Rejected> {
     Ok(Evidence { psn, log, received, lacks_receive, saved, partial_imm_bytes })
 }
 
+/// Writes whether there is a home, its rail, and its generation.
+fn put_home(out: &mut impl Extend<u8>, home: Option<Home>) {
+    let Home { generation, rail } = home.unwrap_or_default();
+    out.extend([u8::from(home.is_some()), rail]);
+    out.extend(generation.to_le_bytes());
+}
+
+fn read_home(r: &mut Reader<'_>) -> Result<Option<Home>, Rejected> {
+    let ([is_known, rail], generation) = (r.array()?, u64::from_le_bytes(r.array()?));
+    match is_known {
+        0 => Ok(None),
+        1 if usize::from(rail) < MAX_RAILS => Ok(Some(Home { generation, rail })),
+        _ => Err(Rejected::Malformed),
+    }
+}
+
 fn put_u24(out: &mut impl Extend<u8>, number: u32) {
     let [a, b, c, _] = number.to_le_bytes();
     out.extend([a, b, c]);
@@ -384,11 +423,16 @@ mod tests {
         };
         [
             Body::Heartbeat { unusable: 0x42 },
-            Body::Propose { rail: 3 },
-            Body::Evidence { rail: 1, evidence: evidence.clone() },
-            Body::Evidence { rail: 1, evidence: Evidence::default() },
+            Body::Propose { rail: 3, home: Some(Home { generation: 1 << 40, rail: 2 }) },
+            Body::Evidence {
+                rail: 1,
+                home: Some(Home { generation: 7, rail: 1 }),
+                evidence: evidence.clone(),
+            },
+            Body::Evidence { rail: 1, home: None, evidence: Evidence::default() },
             Body::Resume { has_peer_resume: true, partial_imm_bytes: 4096 },
-            Body::Refuse { unusable: 0x81, promised_epoch: 0x1235 },
+            Body::Refuse { unusable: 0x81, promised_epoch: 0x1235, home: None },
+            Body::Refuse { unusable: 0, promised_epoch: 1, home: Some(Home { generation: 9, rail: 2 }) },
             Body::Closed { evidence: None },
             Body::Closed { evidence: Some(evidence) },
             Body::AskPlaced,

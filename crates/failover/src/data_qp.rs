@@ -1,5 +1,6 @@
 //! A queue pair that carries operations, RC or UC, with the completion queue of both its directions.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{
     CqId, Error, Gid, Mtu, PostError, Provider, Psn, QpAttr, QpBuilder, QpCap, QpState, Qpn, RcConnection,
     RecvWr, Result, SendWr, Wc,
@@ -138,10 +139,10 @@ impl DataQp {
     /// Adds the evidence of the fenced queue pair that its NIC has: the responder PSN and the saved results. A NIC that is not alive has none.
     pub(crate) fn add_evidence(&self, nic_alive: bool, evidence: &mut Evidence) {
         let capabilities = self.provider().attr().capabilities;
-        if nic_alive && capabilities.psn_query {
+        if nic_alive && capabilities.psn_query && !Mutant::PsnLeftOut.is_on() {
             evidence.psn = self.provider().query_qp(self.qpn).ok().map(|status| status.rq_psn);
         }
-        if nic_alive && capabilities.saved_results {
+        if nic_alive && capabilities.saved_results && !Mutant::SavedResultsLeftOut.is_on() {
             let saved = self.provider().saved_results(self.qpn).unwrap_or_default();
             evidence.saved = saved.into_iter().collect();
         }

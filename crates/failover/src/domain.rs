@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{
     Access, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdId, Provider, Result, SendWr, Sge,
 };
@@ -22,7 +23,7 @@ mod shared_home;
 mod windows;
 
 pub(crate) use control_endpoint::ControlEndpoint;
-pub(crate) use shared_home::HomeView;
+pub(crate) use shared_home::{HomeMove, HomeView};
 pub(crate) use windows::WindowOwner;
 
 use self::events::Events;
@@ -268,6 +269,9 @@ impl Domain {
         let mut first = Ok(());
         for (nic, mr) in self.nics.iter().zip(mr.registrations()) {
             let Some(mr) = mr else { continue };
+            if revocations > 0 && Mutant::DeregisteredOnOneRail.is_on() {
+                continue;
+            }
             revocations += 1;
             let revoked = match nic.provider.dereg_mr(mr.id) {
                 // The bind of a window has been executed and is not recorded yet.
@@ -277,7 +281,9 @@ impl Domain {
             };
             first = first.and(revoked);
         }
-        lock(&self.memory).retain(|r| r.mr.primary().lkey != mr.primary().lkey);
+        if !Mutant::DeregisteredKeyKept.is_on() {
+            lock(&self.memory).retain(|r| r.mr.primary().lkey != mr.primary().lkey);
+        }
         first.and(self.revoke_grants_to(mr.primary().rkey)) // none is made any more
     }
 

@@ -3,6 +3,7 @@
 //! An RC responder executes SENDs, WRITEs and atomics in posting order (IBTA volume 1, 9.7). After a failure, the requester therefore has to
 //! determine only one number: the length of the executed prefix. Each kind of evidence bounds that number.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, SavedResult};
 
 /// Half of the 24-bit PSN space. If the distance from PSN a to PSN b is at least this, b is before a.
@@ -168,7 +169,9 @@ pub fn judge(
     log: bool,
     acks_after_placement: bool,
 ) -> Result<Vec<Verdict>, Contradiction> {
-    let unproven = completed.maybe_logged.filter(|_| !acks_after_placement && evidence.psn.is_none());
+    let is_doubtful =
+        !acks_after_placement && evidence.psn.is_none() && !Mutant::LastAcknowledgementTrusted.is_on();
+    let unproven = completed.maybe_logged.filter(|_| is_doubtful);
     let completed_log = unproven.map(|(seq, _)| seq).or(completed.logged);
     if let (true, Some(done)) = (log, completed_log)
         && evidence.log.is_none_or(|proven| proven < done)
@@ -237,7 +240,7 @@ fn judge_by_psn(ops: &[InFlight], completed: Completed, psn: Psn) -> Result<Vec<
         .iter()
         .map(|op| match packets_before(op.first, psn) {
             0 => Verdict::NotExecuted,
-            n if n >= op.packets => Verdict::Executed,
+            n if n >= op.packets + u32::from(Mutant::LastPacketMissed.is_on()) => Verdict::Executed,
             n => Verdict::Torn(n),
         })
         .collect())
@@ -250,11 +253,12 @@ fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>) -> V
     let mut consumed = 0;
     let mut proven = 0;
     for (i, op) in ops.iter().enumerate() {
-        if op.kind.is_two_sided() && consumed < received {
+        if op.kind.is_two_sided() && consumed < received + u64::from(Mutant::RecordCountsOneMore.is_on()) {
             consumed += 1;
             proven = i + 1;
         }
-        if op.logged && last_log.is_some_and(|last| op.seq <= last) {
+        let ahead = u64::from(Mutant::LogEntryProvesNext.is_on());
+        if op.logged && last_log.is_some_and(|last| op.seq <= last + ahead) {
             proven = i + 1;
         }
     }
@@ -279,7 +283,7 @@ fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>) -> V
                     Verdict::Ambiguous
                 }
                 Kind::Write | Kind::Atomic => {
-                    beyond = op.logged;
+                    beyond = op.logged && !Mutant::MissingEntryIgnored.is_on();
                     Verdict::Ambiguous
                 }
                 Kind::Read => Verdict::Ambiguous,

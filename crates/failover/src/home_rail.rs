@@ -4,9 +4,14 @@
 //! several vQPs use one word, at most one NIC of the responder may therefore execute their requests: that of the *home rail*. A queue pair of
 //! the responder is *bound* from the time at which its peer may post requests to it until it is fenced. The rule is: all bound queue pairs are
 //! on the home rail. So the first vQP that needs another rail fences the queue pairs of all vQPs, and the others follow it.
+//!
+//! Each home has a [generation](Home), as each view of a replicated system has a number. A vQP that finds the newest home unusable proposes the next
+//! generation on another rail, and a vQP that follows proposes the home as it is. Each proposal names the newest home that the proposer knows, and the
+//! peer declines it if its own home is newer. So two processes that both have a home end on the same one, whatever the order in which their vQPs move.
 
 use std::collections::BTreeMap;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::Qpn;
 
 use crate::negotiation::MAX_RAILS;
@@ -15,12 +20,30 @@ use crate::negotiation::MAX_RAILS;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct MemberId(pub(crate) u64);
 
+/// A home rail and its generation. Homes are ordered by generation and then by rail: of two homes of one generation, which vQPs chose at the
+/// same time, the one with the higher rail wins.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Home {
+    /// The number of times that the home has moved because a vQP found it unusable.
+    pub generation: u64,
+    /// The rail.
+    pub rail: u8,
+}
+
+impl Home {
+    /// Returns the home after a move to `rail`.
+    pub(crate) fn moved_to(self, rail: u8) -> Home {
+        let generation = self.generation.saturating_add(u64::from(rail != self.rail));
+        Home { generation, rail }
+    }
+}
+
 /// The home rail and the bound queue pairs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct HomeRail {
     /// Whether the vQPs share atomics. Otherwise each vQP is bound to a rail of its own choice.
     is_shared: bool,
-    home: u8,
+    home: Home,
     /// The bound queue pairs, by rail and vQP.
     bound: BTreeMap<(u8, MemberId), Qpn>,
 }
@@ -31,8 +54,13 @@ impl HomeRail {
     }
 
     /// The home rail.
-    pub(crate) fn home(&self) -> u8 {
+    pub(crate) fn home(&self) -> Home {
         self.home
+    }
+
+    /// Returns whether the home does not move to `to`, because queue pairs are bound to a newer home on another rail.
+    pub(crate) fn is_newer_than(&self, to: Home) -> bool {
+        self.home > to && self.next_to_fence(to.rail).is_some()
     }
 
     /// Returns whether the queue pair of a vQP on `rail` is bound.
@@ -45,7 +73,7 @@ impl HomeRail {
     pub(crate) fn next_to_fence(&self, rail: u8) -> Option<(MemberId, u8, Qpn)> {
         let (first, last) = (self.bound.first_key_value()?, self.bound.last_key_value()?);
         let outside = [first, last].into_iter().find(|((on, _), _)| self.is_shared && *on != rail);
-        outside.map(|(&(on, member), &qpn)| (member, on, qpn))
+        outside.map(|(&(on, member), &qpn)| (member, on, qpn)).filter(|_| !Mutant::HomeNotFenced.is_on())
     }
 
     /// Returns a bound queue pair of this vQP.
@@ -54,19 +82,24 @@ impl HomeRail {
         rails.find_map(|rail| Some((rail, *self.bound.get(&(rail, member))?)))
     }
 
-    /// Binds the queue pair of a vQP on `rail`, and makes `rail` the home. Returns false, and changes nothing, if a queue pair is bound to
-    /// another rail and the vQPs share atomics.
+    /// Binds the queue pair of a vQP on the rail of `to`, and makes this rail the home, with the generation of `to` or a higher one.
+    /// Returns false,
+    /// and changes nothing, if a queue pair is bound to another rail and the vQPs share atomics.
     #[must_use]
-    pub(crate) fn bind(&mut self, member: MemberId, rail: u8, qpn: Qpn) -> bool {
-        if self.next_to_fence(rail).is_some() {
+    pub(crate) fn bind(&mut self, member: MemberId, to: Home, qpn: Qpn) -> bool {
+        if self.next_to_fence(to.rail).is_some() {
             return false;
         }
         if !self.is_shared {
             // The vQP has fenced the rail that it leaves.
             (0..MAX_RAILS as u8).for_each(|left| self.unbind(member, left));
         }
-        self.home = rail;
-        self.bound.insert((rail, member), qpn);
+        self.home = if to.rail == self.home.rail || to > self.home {
+            to.max(self.home)
+        } else {
+            self.home.moved_to(to.rail)
+        };
+        self.bound.insert((to.rail, member), qpn);
         true
     }
 
@@ -89,7 +122,10 @@ impl HomeRail {
     /// Begins to share atomics, with the first rail that has a bound queue pair as home. The caller fences the queue pairs on other rails.
     pub(crate) fn share(&mut self) {
         self.is_shared = true;
-        self.home = self.bound.keys().next().map_or(self.home, |&(rail, _)| rail);
+        let rail_of = |key: Option<&(u8, MemberId)>| key.map_or(0, |&(rail, _)| rail);
+        let (first, last) = (rail_of(self.bound.keys().next()), rail_of(self.bound.keys().next_back()));
+        let generation = self.home.generation.saturating_add(u64::from(first != last));
+        self.home = Home { generation, rail: first };
     }
 }
 

@@ -1,6 +1,7 @@
 //! Translation of work requests from the addresses and keys that the application uses to those of another rail, and the checks of a
 //! request before the vQP accepts it.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Error, Key, RemoteAddr, Result, SendOp, SendWr, SgeList};
 
 use crate::config::Config;
@@ -41,6 +42,7 @@ impl RemoteKeys {
 
     fn translate(&self, addr: RemoteAddr, rail: usize) -> Option<RemoteAddr> {
         let (_, region) = &self.0[self.position(addr.rkey).ok()?];
+        let rail = if Mutant::RemoteKeysOfFirstRail.is_on() { 0 } else { rail };
         Some(region.on_rail(rail, addr.addr.wrapping_sub(region.at(0).addr)))
     }
 }
@@ -99,7 +101,9 @@ pub(crate) fn translate_send(
     if rail == 0 {
         return Ok(());
     }
-    if let Data::Sges(list) = &mut wr.data {
+    if let Data::Sges(list) = &mut wr.data
+        && !Mutant::LocalKeysNotTranslated.is_on()
+    {
         list.iter_mut().for_each(|sge| *sge = domain.translate(*sge, rail));
     }
     match &mut wr.op {
@@ -126,4 +130,81 @@ pub(crate) fn translate_sges(list: &SgeList, rail: usize, domain: &Domain) -> Sg
         return SgeList::from_slice(list);
     }
     list.iter().map(|&sge| domain.translate(sge, rail)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use mitra_verbs::{Error, Key, RemoteAddr, SendOp, SendWr, Sge, SgeList};
+    use smallvec::smallvec;
+
+    use super::*;
+
+    const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: Key(7) };
+
+    fn wr(op: SendOp, lens: &[u32]) -> SendWr {
+        let list: SgeList = lens.iter().map(|&len| Sge { addr: 0, len, key: Key(2) }).collect();
+        SendWr::new(1, op, Data::Sges(list))
+    }
+
+    fn remote_keys() -> RemoteKeys {
+        let mut remote = RemoteKeys::default();
+        for rkey in [9, 7, 8] {
+            let on_rail =
+                |rail: u32| RemoteAddr { addr: 0x1000 * u64::from(rail + 1), rkey: Key(rkey + 10 * rail) };
+            remote.insert(RemoteRegion::new(64, smallvec![on_rail(0), on_rail(1)]));
+        }
+        remote
+    }
+
+    /// A queue pair that refused the request later would close the vQP.
+    #[test]
+    fn request_that_a_queue_pair_would_refuse_is_refused() {
+        let config = Config { send_sges: 2, inline: 4, ..Config::default() };
+        let check = |wr: SendWr| check_shape(&wr, &config, 100);
+        let add = SendOp::FetchAdd { remote: REMOTE, add: 1 };
+        let inline = |op, len| SendWr { data: Data::Inline(vec![0; len].into()), ..wr(op, &[]) };
+        let ok = [
+            wr(SendOp::Write(REMOTE), &[50, 50]),
+            wr(SendOp::Read(REMOTE), &[100]),
+            wr(add, &[8]),
+            wr(SendOp::LocalInvalidate(Key(3)), &[]),
+            inline(SendOp::Write(REMOTE), 4),
+        ];
+        for wr in ok {
+            assert_eq!(check(wr.clone()), Ok(()), "{wr:?}");
+        }
+        let malformed = [
+            wr(SendOp::LocalInvalidate(Key(3)), &[8]),
+            inline(SendOp::Read(REMOTE), 4),
+            wr(add, &[4]),
+            wr(add, &[8, 8]),
+            wr(add, &[]),
+        ];
+        for wr in malformed {
+            assert!(matches!(check(wr.clone()), Err(Error::Invalid(_))), "{wr:?}");
+        }
+        let too_large = [
+            wr(SendOp::Write(REMOTE), &[50, 51]),
+            wr(SendOp::Write(REMOTE), &[1, 1, 1]),
+            inline(SendOp::Write(REMOTE), 5),
+        ];
+        for wr in too_large {
+            assert!(matches!(check(wr.clone()), Err(Error::Limit { .. })), "{wr:?}");
+        }
+    }
+
+    /// No other key could be translated to another rail.
+    #[test]
+    fn request_needs_the_key_of_an_imported_region() {
+        let mut remote = remote_keys();
+        assert_eq!(check_rkey(&wr(SendOp::Write(REMOTE), &[8]), &remote), Ok(()));
+        assert_eq!(check_rkey(&wr(SendOp::Send, &[8]), &remote), Ok(()));
+        let at = |addr, rkey| RemoteAddr { addr, rkey: Key(rkey) };
+        assert_eq!(remote.translate(at(0x1010, 7), 1), Some(at(0x2010, 17)));
+        assert_eq!(remote.translate(at(0x1010, 9), 1), Some(at(0x2010, 19)));
+        remote.remove(Key(7));
+        assert_eq!(check_rkey(&wr(SendOp::Write(REMOTE), &[8]), &remote), Err(UNKNOWN_RKEY));
+        assert_eq!(remote.translate(at(0x1010, 7), 1), None);
+        assert_eq!(remote.translate(at(0x1010, 8), 1), Some(at(0x2010, 18)));
+    }
 }

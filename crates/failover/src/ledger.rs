@@ -5,9 +5,11 @@
 
 use std::collections::VecDeque;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Mtu, Psn, SendFlags, SendWr, WcStatus};
 
 use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
+use crate::completion_log::SEQ_BITS;
 use crate::config::{Service, WritePolicy};
 use crate::evidence::{Completed, Kind};
 
@@ -22,11 +24,14 @@ mod tests;
 
 use drain::Drain;
 use durable::Durable;
-pub use replay_decision::{RecoveryInput, RecoveryStats};
+pub use replay_decision::{RecoveredValue, RecoveryInput, RecoveryStats};
 
 /// The maximum number of packets in flight, unless a single operation has more: a quarter of the PSN space, so that comparisons of PSNs modulo
 /// 2^24 are unambiguous.
 const MAX_PACKETS: u32 = 1 << 22;
+
+/// The number of operations that a vQP can number.
+pub(crate) const MAX_OPERATIONS: u64 = 1 << SEQ_BITS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
@@ -71,10 +76,19 @@ struct Op {
 }
 
 impl Op {
+    /// Returns whether the operation has ended in an error.
+    fn has_failed(&self) -> bool {
+        matches!(self.state, State::Done(Outcome::Failed(_) | Outcome::Unresolved(_)))
+    }
+
     /// Returns the outcome of an operation that will not be sent again: `error` if a part of it may have been executed, and `Flushed`
     /// otherwise.
     fn outcome_if_not_sent(&self, error: UnresolvedError) -> Outcome {
-        if self.maybe_executed { Outcome::Unresolved(error) } else { Outcome::Failed(WcStatus::Flushed) }
+        if self.maybe_executed && !Mutant::EarlierPartForgotten.is_on() {
+            Outcome::Unresolved(error)
+        } else {
+            Outcome::Failed(WcStatus::Flushed)
+        }
     }
 }
 
@@ -134,8 +148,10 @@ pub struct Ledger {
     drain: Drain,
     /// The operation in flight that was refused, see [`Ledger::refuse`].
     refused: Option<(u64, WcStatus)>,
-    /// Whether an operation ended in an error. If so, nothing is posted until the application resumes.
-    halted: bool,
+    /// Whether the error of a request has ended the operations behind it, executed or not. The peer's evidence may then contain some of them.
+    is_ended_by_error: bool,
+    /// The first operation that ended in an error since posting last resumed. While there is one, the application posts nothing.
+    halted_at: Option<u64>,
 }
 
 impl Ledger {
@@ -161,7 +177,8 @@ impl Ledger {
             durable: Durable::default(),
             drain: Drain::default(),
             refused: None,
-            halted: false,
+            is_ended_by_error: false,
+            halted_at: None,
         }
     }
 
@@ -185,19 +202,35 @@ impl Ledger {
         self.ops.len() < self.depth
     }
 
+    /// Returns whether the next operation can be numbered: entries of the completion log have room for 48 bits.
+    pub fn has_number(&self) -> bool {
+        self.next_seq() < MAX_OPERATIONS || Mutant::NumbersUnbounded.is_on()
+    }
+
+    /// Begins with this sequence number. No operation was pushed.
+    pub fn begin_at(&mut self, seq: u64) {
+        debug_assert!(self.ops.is_empty());
+        self.first_seq = seq;
+    }
+
     /// The number of operations in the ledger.
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
+    /// Returns whether no operation is in the ledger.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
     /// Returns whether an operation that ended in an error has halted the queue.
     pub fn is_halted(&self) -> bool {
-        self.halted
+        self.halted_at.is_some()
     }
 
     /// Allows operations to be posted again after an error.
     pub fn resume(&mut self) {
-        self.halted = false;
+        self.halted_at = None;
     }
 
     /// The sequence number of the oldest operation in the ledger.
@@ -333,10 +366,11 @@ impl Ledger {
     #[inline]
     fn admit(&mut self, kind: Kind, packets: u32, must_signal: bool) -> Option<(bool, Psn)> {
         let fetch = kind.is_read_or_atomic();
-        if fetch && self.fetches_in_flight >= self.rd_atomic {
+        if fetch && self.fetches_in_flight >= self.rd_atomic + u32::from(Mutant::OneFetchTooMany.is_on()) {
             return None;
         }
-        if self.packets_in_flight > 0 && self.packets_in_flight + packets > MAX_PACKETS {
+        let has_room = self.packets_in_flight + packets <= MAX_PACKETS || Mutant::PacketsUnbounded.is_on();
+        if self.packets_in_flight > 0 && !has_room {
             return None;
         }
         // Every READ and atomic is signalled, because the limit `rd_atomic` needs an exact count of those in flight. Other operations are
@@ -348,6 +382,7 @@ impl Ledger {
             self.unsignaled = 0;
         }
         let first_psn = self.next_psn;
+        let packets = if Mutant::ReadCountsOnePacket.is_on() && kind == Kind::Read { 1 } else { packets };
         self.next_psn = first_psn.add(packets);
         self.fetches_in_flight += u32::from(fetch);
         self.packets_in_flight += packets;

@@ -47,9 +47,16 @@ pub use negotiation::MAX_RAILS;
 pub mod rail_negotiation {
     pub use crate::ballot::{Ballot, Role};
     pub use crate::close_reason::CloseReason;
-    pub use crate::control_message::{Body, Message, NewQp};
+    pub use crate::control_message::{Body, Message, MessageKind, NewQp};
     pub use crate::evidence::Evidence;
+    pub use crate::home_rail::Home;
     pub use crate::negotiation::{Action, RailFailure, RailNegotiation};
+}
+
+/// The operations of a virtual queue pair: a state machine without I/O that says what is sent again after a failure. For tests with a model.
+pub mod operation_ledger {
+    pub use crate::evidence::Evidence;
+    pub use crate::ledger::{Entry, Ledger, Posting, RecoveredValue, RecoveryInput};
 }
 
 /// The state machine, without I/O, of each end of a queue pair with a shared backup. For model checkers.
@@ -61,5 +68,7 @@ pub mod shared_backup_member {
 
 pub use secret::Secret;
 pub use shared_receive_queue::SharedReceiveQueue;
+#[doc(hidden)]
+pub use vqp::StateLengths;
 pub use vqp::{BackedQp, BackedQpInfo, Cause, FailoverReport, SharedBackup, VirtualQp};
 pub use xrc_domain::XrcDomain;

@@ -8,15 +8,18 @@
 
 use core::time::Duration;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::Time;
 use smallvec::SmallVec;
 
 use crate::ballot::{Ballot, Role};
 pub use crate::close_reason::CloseReason;
-use crate::control_message::Message;
+use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
+use crate::home_rail::Home;
 use closing::{PeerBindings, PendingClose};
 use failback::Preference;
+use home_preference::KnownHomes;
 use move_pauses::MovePauses;
 
 mod closing;
@@ -24,8 +27,12 @@ mod closing;
 mod closing_tests;
 mod failback;
 #[cfg(test)]
+mod failure_tests;
+#[cfg(test)]
 mod flap_tests;
 mod home_preference;
+#[cfg(test)]
+mod home_tests;
 mod messages;
 mod move_pauses;
 mod rail_choice;
@@ -101,6 +108,10 @@ struct Move {
     ballot: Ballot,
     /// The new rail.
     rail: u8,
+    /// The home after the move. `None` if neither end is known to share atomics.
+    home: Option<Home>,
+    /// The home that this end names in its messages: the one after the move if the peer has accepted, or else the newest one known.
+    named_home: Option<Home>,
     /// Whether this end proposed the ballot.
     proposed: bool,
     /// Whether this end proposed the preferred rail although the active one works.
@@ -124,6 +135,7 @@ struct UnconfirmedMove {
     /// The ballot that bound the vQP to the old rail.
     previous: Ballot,
     rail: u8,
+    home: Option<Home>,
     local_evidence: Evidence,
     /// The time until which Resume is sent at every retry interval. Afterwards it is sent less often.
     fast_retry_until: Time,
@@ -151,8 +163,7 @@ pub struct RailNegotiation {
     qp_failed: u8,
     /// Rails that the peer cannot use, by its last heartbeat. Heartbeats may be lost, so this may be outdated.
     peer_unusable: u8,
-    /// The home rail of the vQPs of this end's domain. `None` if they do not share atomics.
-    home: Option<u8>,
+    homes: KnownHomes,
     /// Whether the queue pairs of the active rail may be replaced while the vQP stays on the rail.
     replaces_active_qps: bool,
     /// Whether the driver decides operations by the peer's evidence.
@@ -217,7 +228,7 @@ impl RailNegotiation {
             dead: 0,
             qp_failed: 0,
             peer_unusable: 0,
-            home: None,
+            homes: KnownHomes::default(),
             replaces_active_qps: false,
             needs_evidence: true,
             local_qp_missing: 0,
@@ -241,6 +252,12 @@ impl RailNegotiation {
             pending_close: None,
             actions: SmallVec::new(),
         }
+    }
+
+    /// Begins with this epoch instead of the first. Both ends must, before they exchange messages.
+    pub fn begin_at(&mut self, epoch: u16) {
+        let ballot = Ballot { epoch, ..Ballot::FIRST };
+        (self.current, self.promised, self.peer_epoch) = (ballot, ballot, epoch);
     }
 
     /// The active rail; during a move, the old rail.
@@ -290,6 +307,11 @@ impl RailNegotiation {
         [self.next_send, self.connect_deadline(), self.next_close_question()].into_iter().flatten().min()
     }
 
+    /// The number of actions that [`RailNegotiation::poll_action`] returns next.
+    pub fn queued_actions(&self) -> usize {
+        self.actions.len()
+    }
+
     /// Removes and returns the next action for the driver.
     pub fn poll_action(&mut self) -> Option<Action> {
         (!self.actions.is_empty()).then(|| self.actions.remove(0))
@@ -328,7 +350,9 @@ impl RailNegotiation {
     pub fn rail_recovered(&mut self, now: Time, rail: usize) {
         let bit = 1 << rail;
         self.down &= !bit;
-        self.dead &= !bit;
+        if !Mutant::HealedNicStaysDead.is_on() {
+            self.dead &= !bit;
+        }
         if rail != self.active() {
             self.qp_failed &= !bit;
         } else if self.is_active() && self.qp_failed & bit == 0 {
@@ -343,6 +367,7 @@ impl RailNegotiation {
         if let Phase::Moving(m) = &mut self.phase
             && m.local_evidence.is_none()
         {
+            let partial_imm_bytes = if Mutant::LengthOfLostResume.is_on() { 0 } else { partial_imm_bytes };
             m.local_evidence = Some(Evidence { partial_imm_bytes, ..evidence });
             self.send_progress(now);
             self.decide_if_ready();
@@ -358,15 +383,17 @@ impl RailNegotiation {
     /// immediate, the driver does not send the first `partial_imm_bytes` bytes again.
     pub fn moved(&mut self, now: Time, partial_imm_bytes: u32) {
         let Phase::Moving(m) = &self.phase else { return };
-        let (ballot, rail) = (m.ballot, m.rail);
+        let (ballot, rail, home) = (m.ballot, m.rail, m.home);
         let local_evidence = m.local_evidence.clone().unwrap_or_default();
         let (old, previous) = (self.active, self.current);
         self.peer_qp_missing &= !(1 << rail);
         self.peer_qp_missing |= 1 << old;
         self.local_qp_missing |= 1 << old;
+        self.qp_failed &= !(1 << old); // the queue pair is replaced, also if it failed after its fence had begun
         self.left_by[usize::from(old)] = Some(ballot);
         self.active = rail;
         self.current = ballot;
+        self.homes.on_moved(home);
         (self.partial_imm_bytes, self.awaits_peer_moved) = (partial_imm_bytes, true);
         self.move_pauses.on_move(now, self.peer_timeout);
         // A rail that the peer refused may work when the next move begins. If not, the peer refuses it again.
@@ -376,6 +403,7 @@ impl RailNegotiation {
             ballot,
             previous,
             rail,
+            home,
             local_evidence,
             fast_retry_until: now + self.peer_timeout,
             evidence_resent_at: None,
@@ -439,20 +467,34 @@ impl RailNegotiation {
         u8::MAX >> (MAX_RAILS as u32 - u32::from(self.rail_count))
     }
 
-    /// Promises `ballot`, which binds the vQP to `rail`, and tells the peer. Starts a move if none is in progress.
-    fn adopt_ballot(&mut self, now: Time, ballot: Ballot, rail: u8, proposed: bool) {
+    /// Promises `ballot`, which binds the vQP to `rail`, and tells the peer. Starts a move if none is in progress. `proposed` says whether this end proposes
+    /// the ballot; if not, `home` is the one that the peer has named.
+    fn adopt_ballot(&mut self, now: Time, ballot: Ballot, rail: u8, proposed: bool, home: Option<Home>) {
         self.promised = ballot;
+        let known = if proposed { self.homes.newest() } else { self.homes.newest_of_own_and(home) };
+        let home = known.map(|known| known.moved_to(rail));
+        let named_home = if proposed { known } else { home };
         match &mut self.phase {
             Phase::Moving(m) => {
-                // This end's evidence is valid for the new ballot too. The peer must send its evidence again with the new ballot.
+                // This end's evidence is valid for the new ballot too. The peer must send its evidence again with the new ballot. Evidence for the old one
+                // would move the home to a rail that the vQP does not take, and then away from a rail on which the peer may have posted.
+                self.actions.retain(|action| {
+                    !matches!(
+                        action,
+                        Action::Decide { .. } | Action::Send(Message { body: Body::Evidence { .. }, .. })
+                    )
+                });
                 (m.ballot, m.rail, m.proposed, m.is_failback) = (ballot, rail, proposed, false);
                 (m.ballot_adopted_at, m.peer_evidence) = (now, None);
+                (m.home, m.named_home) = (home, named_home);
             }
             _ => {
                 self.stranded_since = None;
                 self.phase = Phase::Moving(Move {
                     ballot,
                     rail,
+                    home,
+                    named_home,
                     proposed,
                     is_failback: false,
                     is_fence_requested: false,

@@ -258,9 +258,9 @@ impl Rail {
         Ok(true)
     }
 
-    /// Discards every posted receive without a completion: resets the data queue pair and connects it again. The queue pair must not have
+    /// Resets the data queue pair and connects it again, which discards every posted receive without a completion. The queue pair must not have
     /// carried any data. That is so if its rail was proposed in a move and then refused, and on a rail that was never active.
-    pub(crate) fn discard_recvs(&self, config: &Config) -> Result<()> {
+    pub(crate) fn reconnect_unused(&self, config: &Config) -> Result<()> {
         self.data.modify_to(QpState::Reset)?;
         self.connect_data_qp(config)
     }

@@ -1,5 +1,6 @@
 //! The plan for each operation that was in flight on a failed rail, from the verdict on its execution.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{SavedResult, WcStatus};
 
 use crate::completion::{Outcome, UnresolvedError};
@@ -44,7 +45,8 @@ pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> 
     for (i, case) in cases.iter().enumerate().rev() {
         fenced_after[i] = fenced;
         if case.op.kind.has_effect() {
-            changes.began |= matches!(case.verdict, Verdict::Executed | Verdict::Torn(_));
+            changes.began |= case.verdict == Verdict::Executed
+                || matches!(case.verdict, Verdict::Torn(_)) && !Mutant::TornFencedWriteForgotten.is_on();
             changes.may_have_begun |= case.verdict == Verdict::Ambiguous;
         }
         if case.fence {
@@ -75,22 +77,30 @@ struct Changes {
 
 fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: bool) -> Plan {
     let replay = Plan::Replay { skip_packets: 0 };
-    let repeatable = case.write_policy == WritePolicy::Repeatable;
+    let repeatable = case.write_policy == WritePolicy::Repeatable || Mutant::AmbiguousWriteRepeated.is_on();
     match (case.op.kind, case.verdict) {
         (_, Verdict::NotExecuted) | (Kind::Local, _) => replay,
         // A READ has no effect, so it can be repeated, unless the application ordered later changes after it by a fence.
+        (Kind::Read, _) if Mutant::FencedReadRepeated.is_on() => replay,
         (Kind::Read, _) => match fenced {
             Changes { began: false, may_have_begun: false } => replay,
+            Changes { began: false, .. } if Mutant::PerhapsFencedReadRepeated.is_on() => replay,
             // The fenced operation began, so the requester had received the whole READ response.
-            Changes { began: true, .. } if local_placed => Plan::End(Outcome::Success),
+            Changes { began: true, .. } if local_placed || Mutant::DeadNicTrusted.is_on() => {
+                Plan::End(Outcome::Success)
+            }
             _ => unresolved(UnresolvedError::ValueLost),
         },
         (Kind::Atomic, Verdict::Executed) => saved
             .iter()
-            .find(|s| s.psn == case.op.first)
+            .find(|s| s.psn == case.op.first || Mutant::ValueOfAnotherAtomic.is_on())
             .map_or(unresolved(UnresolvedError::ValueLost), |s| Plan::Value(s.value)),
+        (Kind::Atomic, Verdict::Ambiguous) if Mutant::AmbiguousAtomicRepeated.is_on() => replay,
         (_, Verdict::Executed) => Plan::End(Outcome::Success),
-        (Kind::Write | Kind::WriteImm, Verdict::Torn(packets)) => Plan::Replay { skip_packets: packets },
+        (Kind::Write | Kind::WriteImm, Verdict::Torn(_)) if Mutant::TornWriteFromByteZero.is_on() => replay,
+        (Kind::Write | Kind::WriteImm, Verdict::Torn(packets)) => {
+            Plan::Replay { skip_packets: packets + u32::from(Mutant::TornWriteSkipsOneMore.is_on()) }
+        }
         (Kind::Write | Kind::WriteImm, Verdict::Ambiguous) if repeatable => replay,
         // A SEND takes effect when its receive completes. If the receive did not complete, the receiver posts it again on the new rail.
         (Kind::Send, Verdict::Torn(_) | Verdict::Ambiguous) => replay,
@@ -105,7 +115,13 @@ fn plan_after_error(case: &Case) -> Plan {
         (Kind::Read | Kind::Local, _) | (_, Verdict::NotExecuted) | (Kind::Send, Verdict::Torn(_)) => {
             Plan::End(Outcome::Failed(WcStatus::Flushed))
         }
+        (_, Verdict::Executed) if Mutant::ExecutedBehindErrorFlushed.is_on() => {
+            Plan::End(Outcome::Failed(WcStatus::Flushed))
+        }
         (_, Verdict::Executed) => unresolved(UnresolvedError::ExecutedBehindError),
+        (_, Verdict::Torn(_)) if Mutant::TornBehindErrorFlushed.is_on() => {
+            Plan::End(Outcome::Failed(WcStatus::Flushed))
+        }
         (_, Verdict::Torn(_) | Verdict::Ambiguous) => unresolved(UnresolvedError::Indeterminate),
     }
 }
@@ -213,6 +229,8 @@ mod tests {
         assert_eq!(first(&with_later_send, false), unresolved(UnresolvedError::ValueLost));
         assert_eq!(first(&[read, fenced(Verdict::Executed)], true), OK);
         assert_eq!(first(&[read, fenced(Verdict::Executed)], false), unresolved(UnresolvedError::ValueLost));
+        assert_eq!(first(&[read, fenced(Verdict::Torn(1))], true), OK);
+        assert_eq!(first(&[read, fenced(Verdict::Torn(1))], false), unresolved(UnresolvedError::ValueLost));
         assert_eq!(first(&[read, fenced(Verdict::Ambiguous)], true), unresolved(UnresolvedError::ValueLost));
     }
 

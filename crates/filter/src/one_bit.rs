@@ -8,6 +8,7 @@ use core::marker::PhantomData;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::Time;
 
 use crate::calls::{Action, Calls, Outcome, RetryTimer, SenderCore, Submit};
@@ -167,7 +168,9 @@ impl<B: Clone, R: Rules> FilterCore<usize, B> for BitFilter<B, R> {
             return Verdict::Ignored;
         }
         match message {
-            Message::BitRequest { bit, .. } if bit == self.last_bit(node) && R::COMPARES_BIT => {
+            Message::BitRequest { bit, .. }
+                if bit == self.last_bit(node) && R::COMPARES_BIT && !Mutant::BitIgnored.is_on() =>
+            {
                 if let (Some(reply), true) = (&self.replies[node], R::KEEPS_REPLIES) {
                     out.push(FilterAction::Send(node, Message::BitReply { bit, body: reply.clone() }));
                 }

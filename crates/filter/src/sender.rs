@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use crate::calls::{Action, Calls, Outcome, RetryTimer, SenderCore, Submit};
 use crate::message::{Attempt, Grant, Message, Terms};
 use crate::rules::{AllRules, Rules};
+use mitra_mutants::Mutant;
 
 /// The state of a sender's arbitration.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -115,7 +116,9 @@ impl<B: Clone, R: Rules> Sender<B, R> {
     }
 
     fn take_offer(&mut self, attempt: Attempt, grant: Grant, terms: Terms) -> bool {
-        if self.link != Link::Opening || (R::MATCHES_OFFERS && attempt != self.attempt) {
+        if self.link != Link::Opening
+            || (R::MATCHES_OFFERS && !Mutant::EarlierOfferTaken.is_on() && attempt != self.attempt)
+        {
             return false;
         }
         self.link = Link::Open(OpenLink { grant, terms, first_seq: 1, sent: 0 });
@@ -124,8 +127,11 @@ impl<B: Clone, R: Rules> Sender<B, R> {
 
     fn take_reply(&mut self, grant: Grant, seq: u32, body: B, out: &mut Vec<Action<B>>) -> bool {
         let Link::Open(open) = &mut self.link else { return false };
-        let index =
-            if R::MATCHES_REPLIES { seq.checked_sub(open.first_seq).map(|i| i as usize) } else { Some(0) };
+        let index = if R::MATCHES_REPLIES && !Mutant::ReplyTakenForAnother.is_on() {
+            seq.checked_sub(open.first_seq).map(|i| i as usize)
+        } else {
+            Some(0)
+        };
         let Some(index) = index.filter(|&i| open.grant == grant && i < open.sent) else { return false };
         let call = &mut self.queue[index];
         if call.ended {
@@ -150,7 +156,7 @@ impl<B: Clone, R: Rules> Sender<B, R> {
         if open.grant != grant {
             return false;
         }
-        let sent = if R::REPORTS_UNKNOWN { open.sent } else { 0 };
+        let sent = if R::REPORTS_UNKNOWN && !Mutant::UnknownCallRepeated.is_on() { open.sent } else { 0 };
         for call in self.queue.drain(..sent) {
             if !call.ended {
                 out.push(Action::Done { call: call.id, outcome: Outcome::Unknown });

@@ -4,6 +4,7 @@ use core::marker::PhantomData;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
+use mitra_mutants::Mutant;
 use mitra_verbs::Time;
 
 use crate::filter::{FilterAction, FilterCore, Ticket, Verdict};
@@ -46,13 +47,66 @@ struct Row<B> {
     last: u32,
     /// The replies to the last requests, up to `last`. `None` while the request is being executed.
     replies: VecDeque<Option<B>>,
-    /// The time of the node's last request under this grant.
+    /// The time of the node's last request under this grant, or of a later incarnation's attempt.
     heard: Time,
+    /// The grants that were offered to other incarnations of the node and have no request yet, the earliest first: at most one for each
+    /// incarnation, and at most [`MAX_OFFERS`]. The first request under one of them replaces this row.
+    ///
+    /// The row and the other offers stay until then, because the attempt may be a late message of an incarnation that has ended and had a
+    /// greater number.
+    offers: VecDeque<Offered>,
+}
+
+/// The maximum number of offers of a row. A further offer ends the earliest.
+const MAX_OFFERS: usize = 8;
+
+/// A grant that was offered to an incarnation while another one has the row.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Offered {
+    attempt: Attempt,
+    number: u64,
 }
 
 impl<B> Row<B> {
+    fn new(attempt: Attempt, number: u64, now: Time) -> Row<B> {
+        Row { attempt, number, last: 0, replies: VecDeque::new(), heard: now, offers: VecDeque::new() }
+    }
+
     fn is_executing(&self) -> bool {
         self.replies.iter().any(Option::is_none)
+    }
+
+    /// The last attempt of an incarnation that has the row or an offer.
+    fn attempt_of(&self, incarnation: u64) -> Option<Offered> {
+        let row = Offered { attempt: self.attempt, number: self.number };
+        self.offers.iter().copied().chain([row]).find(|offer| offer.attempt.incarnation == incarnation)
+    }
+
+    /// The last attempt of all incarnations.
+    fn latest(&self) -> Attempt {
+        self.offers.iter().fold(self.attempt, |latest, offer| latest.max(offer.attempt))
+    }
+
+    fn add_offer(&mut self, offer: Offered) {
+        self.offers.retain(|earlier| earlier.attempt.incarnation != offer.attempt.incarnation);
+        if self.offers.len() == MAX_OFFERS {
+            self.offers.pop_front();
+        }
+        self.offers.push_back(offer);
+    }
+
+    /// Accepts the offer with this index and ends the earlier ones.
+    fn accept_offer(&mut self, index: usize, now: Time) {
+        let accepted = self.offers.drain(..=index).next_back();
+        if let Some(offer) = accepted {
+            self.replace(offer, now);
+        }
+    }
+
+    /// Replaces the row by one of another grant. The offers stay.
+    fn replace(&mut self, grant: Offered, now: Time) {
+        let offers = core::mem::take(&mut self.offers);
+        *self = Row { offers, ..Row::new(grant.attempt, grant.number, now) };
     }
 }
 
@@ -108,36 +162,48 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
         Grant { receiver: self.incarnation, number }
     }
 
+    fn offer(&self, node: N, attempt: Attempt, number: u64) -> FilterAction<N, B> {
+        FilterAction::Send(node, Message::Offer(attempt, self.grant(number), self.terms()))
+    }
+
+    fn new_number(&mut self) -> u64 {
+        self.last_number =
+            if R::NUMBERS_GRANTS && !Mutant::GrantsUnnumbered.is_on() { self.last_number + 1 } else { 1 };
+        self.last_number
+    }
+
     fn open(&mut self, now: Time, node: N, attempt: Attempt, out: &mut Vec<FilterAction<N, B>>) -> Verdict {
-        let (present, is_executing) = match self.rows.get(&node) {
-            Some(row) => (Some((row.attempt, row.number)), row.is_executing()),
-            None => (None, false),
-        };
-        match present {
-            Some((present, _)) if R::IGNORES_EARLIER_ATTEMPTS && attempt < present => {
-                if attempt.incarnation != present.incarnation {
-                    let message = Message::Superseded(attempt, present.era);
-                    out.push(FilterAction::Send(node, message));
-                    return Verdict::Refused;
+        if let Some(row) = self.rows.get(&node) {
+            let own = row.attempt_of(attempt.incarnation);
+            let latest = own.map_or_else(|| row.latest(), |own| own.attempt);
+            if R::IGNORES_EARLIER_ATTEMPTS && attempt < latest {
+                if own.is_some() {
+                    return Verdict::Ignored;
                 }
-                return Verdict::Ignored;
+                out.push(FilterAction::Send(node, Message::Superseded(attempt, latest.era)));
+                return Verdict::Refused;
             }
-            Some((present, number)) if R::RECOGNIZES_OPEN && attempt == present => {
-                let message = Message::Offer(attempt, self.grant(number), self.terms());
-                out.push(FilterAction::Send(node, message));
+            if let Some(own) = own.filter(|own| R::RECOGNIZES_OPEN && attempt == own.attempt) {
+                out.push(self.offer(node, attempt, own.number));
                 return Verdict::Copy;
             }
-            // A sender opens again when it has ended everything, or after a restart. A request of the earlier grant may still be executed.
-            Some(_) if is_executing => return Verdict::Ignored,
-            None if !self.make_room(now, node, attempt, out) => return Verdict::Refused,
-            _ => {}
+            // A sender opens again when it has ended everything. Another copy of a request may still be executed.
+            if row.attempt.incarnation == attempt.incarnation && row.is_executing() {
+                return Verdict::Ignored;
+            }
+        } else if !self.make_room(now, node, attempt, out) {
+            return Verdict::Refused;
         }
-        let number = if R::NUMBERS_GRANTS { self.last_number + 1 } else { 1 };
-        self.last_number = number;
-        let row = Row { attempt, number, last: 0, replies: VecDeque::new(), heard: now };
-        self.rows.insert(node, row);
-        let message = Message::Offer(attempt, self.grant(number), self.terms());
-        out.push(FilterAction::Send(node, message));
+        let number = self.new_number();
+        match self.rows.get_mut(&node) {
+            Some(row) if row.attempt.incarnation != attempt.incarnation => {
+                row.heard = now;
+                row.add_offer(Offered { attempt, number });
+            }
+            Some(row) => row.replace(Offered { attempt, number }, now),
+            None => drop(self.rows.insert(node, Row::new(attempt, number, now))),
+        }
+        out.push(self.offer(node, attempt, number));
         Verdict::Granted
     }
 
@@ -149,7 +215,10 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
         let unused = self.rows.iter().filter(|(_, row)| !row.is_executing());
         let oldest = unused.min_by_key(|(_, row)| row.heard).map(|(&n, row)| (n, row.heard, row.number));
         if let Some((oldest, heard, number)) = oldest {
-            if !R::EVICTS_ONLY_UNUSED || now.saturating_since(heard) >= self.config.lease {
+            if !R::EVICTS_ONLY_UNUSED
+                || Mutant::UsedRowEvicted.is_on()
+                || now.saturating_since(heard) >= self.config.lease
+            {
                 self.rows.remove(&oldest);
                 return true;
             }
@@ -157,6 +226,21 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
         }
         out.push(FilterAction::Send(node, Message::Full(attempt)));
         false
+    }
+
+    /// Removes the row of a grant that its sender gives back. The incarnation with the earliest offer gets the row instead, if there is one.
+    fn release(&mut self, now: Time, node: N, grant: Grant) {
+        let Some(row) = self.rows.get_mut(&node).filter(|row| !row.is_executing()) else { return };
+        if grant.receiver != self.incarnation {
+            return;
+        }
+        if row.number != grant.number {
+            row.offers.retain(|offer| offer.number != grant.number);
+        } else if row.offers.is_empty() {
+            self.rows.remove(&node);
+        } else {
+            row.accept_offer(0, now);
+        }
     }
 
     fn request(
@@ -172,11 +256,20 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
             if !self.make_room(now, node, attempt, out) {
                 return Verdict::Refused;
             }
-            let row =
-                Row { attempt, number: grant.number, last: seq - 1, replies: VecDeque::new(), heard: now };
-            self.rows.insert(node, row);
+            self.rows.insert(node, Row { last: seq - 1, ..Row::new(attempt, grant.number, now) });
         }
-        let is_present = grant.receiver == self.incarnation || !R::CHECKS_INCARNATION;
+        let is_present = grant.receiver == self.incarnation
+            || !R::CHECKS_INCARNATION
+            || Mutant::EarlierFilterTrusted.is_on();
+        if let Some(row) = self.rows.get_mut(&node).filter(|_| is_present)
+            && let Some(index) = row.offers.iter().position(|offer| offer.number == grant.number)
+        {
+            // A request of the earlier incarnation may still be executed.
+            if row.is_executing() {
+                return Verdict::Ignored;
+            }
+            row.accept_offer(index, now);
+        }
         let row = self.rows.get_mut(&node).filter(|row| is_present && row.number == grant.number);
         let Some(row) = row else {
             out.push(FilterAction::Send(node, Message::NoGrant(grant)));
@@ -185,9 +278,14 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
         row.heard = now;
         // The sequence number before that of the first reply in the row.
         let before = row.last - row.replies.len() as u32;
-        let confirmed = confirmed.saturating_sub(before) as usize;
+        let confirmed =
+            confirmed.saturating_sub(before) as usize + usize::from(Mutant::ReplyForgottenEarly.is_on());
         row.replies.drain(..confirmed.min(row.replies.len()));
-        let is_copy = if R::RECOGNIZES_LAST { seq <= row.last } else { seq < row.last };
+        let is_copy = if R::RECOGNIZES_LAST && !Mutant::LastRequestRepeated.is_on() {
+            seq <= row.last
+        } else {
+            seq < row.last
+        };
         if is_copy {
             let age = (row.last - seq) as usize;
             let reply = row.replies.iter().rev().nth(age).cloned().flatten();
@@ -196,7 +294,8 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
             }
             return Verdict::Copy;
         }
-        let is_next = seq.saturating_sub(row.last) <= 1 || !R::EXECUTES_IN_ORDER;
+        let is_next =
+            seq.saturating_sub(row.last) <= 1 || !R::EXECUTES_IN_ORDER || Mutant::RequestsReordered.is_on();
         let has_room = row.replies.len() < self.config.window.into();
         if !is_next || !has_room || seq > self.config.requests_per_grant {
             return Verdict::Ignored;
@@ -222,10 +321,7 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterCore<N, B> for FilterTable<N, B, R
                 self.request(now, node, (grant, seq, confirmed), body, out)
             }
             Message::Release(grant) => {
-                let is_last = |row: &Row<B>| self.grant(row.number) == grant && !row.is_executing();
-                if self.rows.get(&node).is_some_and(is_last) {
-                    self.rows.remove(&node);
-                }
+                self.release(now, node, grant);
                 Verdict::Ignored
             }
             Message::Call { incarnation, id, body } => {

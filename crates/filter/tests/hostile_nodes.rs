@@ -38,8 +38,11 @@ fn receive(
 
 /// Returns the grant of a node's first attempt.
 fn open(table: &mut Table, now: Time, node: u8) -> Grant {
-    let (_, sent, _) =
-        receive(table, now, node, Message::Open(Attempt { era: 1, incarnation: 1, number: 1 }));
+    open_as(table, now, node, Attempt { era: 1, incarnation: 1, number: 1 })
+}
+
+fn open_as(table: &mut Table, now: Time, node: u8, attempt: Attempt) -> Grant {
+    let (_, sent, _) = receive(table, now, node, Message::Open(attempt));
     match sent.as_slice() {
         [(to, Message::Offer(_, grant, _))] if *to == node => *grant,
         other => panic!("no offer: {other:?}"),
@@ -122,15 +125,56 @@ fn copy_of_a_request_that_is_being_executed_is_not_executed() {
     assert_eq!((verdict, sent.len(), again.len()), (Verdict::Copy, 0, 0));
     // Neither a restart of the node nor its release ends the row meanwhile.
     let restarted = Attempt { era: 2, incarnation: 2, number: 1 };
-    assert_eq!(receive(&mut table, Time::ZERO, 0, Message::Open(restarted)).0, Verdict::Ignored);
+    let next = open_as(&mut table, Time::ZERO, 0, restarted);
+    assert_eq!(receive(&mut table, Time::ZERO, 0, request(next, 1, 0)).0, Verdict::Ignored);
     receive(&mut table, Time::ZERO, 0, Message::Release(grant));
     assert_eq!(table.len(), 1);
     table.complete(executed[0], 1, &mut Out::new());
-    assert_eq!(receive(&mut table, Time::ZERO, 0, Message::Open(restarted)).0, Verdict::Granted);
+    assert_eq!(receive(&mut table, Time::ZERO, 0, request(next, 1, 0)).0, Verdict::Executed);
     // The reply of a row that is gone is not recorded for another.
     let mut out = Out::new();
     table.complete(executed[0], 1, &mut out);
     assert_eq!(out, []);
+}
+
+#[test]
+fn late_attempt_of_an_ended_incarnation_leaves_the_row() {
+    let mut table = Table::new(7, CONFIG);
+    let grant = open(&mut table, Time::ZERO, 0);
+    let ticket = receive(&mut table, Time::ZERO, 0, request(grant, 1, 0)).2[0];
+    table.complete(ticket, 5, &mut Out::new());
+    let late = Attempt { era: 9, incarnation: 9, number: 1 };
+    let offered = open_as(&mut table, Time::ZERO, 0, late);
+    assert_eq!(open_as(&mut table, Time::ZERO, 0, late), offered, "a copy gets the same offer");
+    let reply = Message::Reply { grant, seq: 1, body: 5 };
+    let copy = receive(&mut table, Time::ZERO, 0, request(grant, 1, 0));
+    assert_eq!((copy.0, copy.1), (Verdict::Copy, vec![(0, reply)]));
+    assert_eq!(receive(&mut table, Time::ZERO, 0, request(grant, 2, 1)).0, Verdict::Executed);
+}
+
+#[test]
+fn later_incarnation_has_the_row_from_its_first_request() {
+    let mut table = Table::new(7, CONFIG);
+    let first = open(&mut table, Time::ZERO, 0);
+    let offered = open_as(&mut table, Time::ZERO, 0, Attempt { era: 9, incarnation: 9, number: 1 });
+    // An attempt of another incarnation that is between the two is refused, so that it takes a greater era.
+    let between = Attempt { era: 4, incarnation: 4, number: 1 };
+    let (_, sent, _) = receive(&mut table, Time::ZERO, 0, Message::Open(between));
+    assert_eq!(sent, [(0, Message::Superseded(between, 9))]);
+    assert_eq!(receive(&mut table, Time::ZERO, 0, request(offered, 1, 0)).0, Verdict::Executed);
+    let (verdict, sent, _) = receive(&mut table, Time::ZERO, 0, request(first, 1, 0));
+    assert_eq!((verdict, sent), (Verdict::Refused, vec![(0, Message::NoGrant(first))]));
+}
+
+#[test]
+fn offered_grant_outlives_the_release_of_the_row() {
+    let mut table = Table::new(7, CONFIG);
+    let first = open(&mut table, Time::ZERO, 0);
+    let attempt = Attempt { era: 9, incarnation: 9, number: 1 };
+    let offered = open_as(&mut table, Time::ZERO, 0, attempt);
+    receive(&mut table, Time::ZERO, 0, Message::Release(first));
+    assert_eq!(receive(&mut table, Time::ZERO, 0, request(offered, 1, 0)).0, Verdict::Executed);
+    assert_eq!(table.len(), 1);
 }
 
 /// Returns a random message with fields that are often those of other messages.
@@ -278,4 +322,45 @@ fn incarnations_in_any_order_get_their_own_replies() {
     for incarnation in [1000, 900, 1001, 1002, 899, 1003] {
         assert_eq!(restarted(&mut table, incarnation), Some(Outcome::Answered(incarnation)));
     }
+}
+
+#[test]
+fn late_attempts_of_ended_incarnations_leave_the_offer() {
+    let attempt = |incarnation| Attempt { era: incarnation, incarnation, number: 1 };
+    for (late, expected) in [(1, Verdict::Executed), (7, Verdict::Executed), (8, Verdict::Refused)] {
+        let mut table = Table::new(7, CONFIG);
+        open(&mut table, Time::ZERO, 0);
+        let offered = open_as(&mut table, Time::ZERO, 0, attempt(4));
+        for incarnation in 0..late {
+            open_as(&mut table, Time::ZERO, 0, attempt(9 + incarnation));
+        }
+        assert_eq!(
+            open_as(&mut table, Time::ZERO, 0, attempt(9)),
+            open_as(&mut table, Time::ZERO, 0, attempt(9))
+        );
+        // At most eight offers are kept.
+        assert_eq!(receive(&mut table, Time::ZERO, 0, request(offered, 1, 0)).0, expected, "{late} attempts");
+        assert_eq!(table.len(), 1);
+    }
+}
+
+#[test]
+fn late_attempt_of_the_incarnation_with_the_row_leaves_the_offer() {
+    let mut table = Table::new(7, CONFIG);
+    open(&mut table, Time::ZERO, 0);
+    let offered = open_as(&mut table, Time::ZERO, 0, Attempt { era: 9, incarnation: 9, number: 1 });
+    open_as(&mut table, Time::ZERO, 0, Attempt { era: 1, incarnation: 1, number: 2 });
+    assert_eq!(receive(&mut table, Time::ZERO, 0, request(offered, 1, 0)).0, Verdict::Executed);
+}
+
+#[test]
+fn request_under_an_earlier_offer_leaves_the_later_one() {
+    let mut table = Table::new(7, CONFIG);
+    open(&mut table, Time::ZERO, 0);
+    let [ended, running] =
+        [9, 10].map(|era| open_as(&mut table, Time::ZERO, 0, Attempt { era, incarnation: era, number: 1 }));
+    let ticket = receive(&mut table, Time::ZERO, 0, request(ended, 1, 0)).2[0];
+    table.complete(ticket, 5, &mut Out::new());
+    assert_eq!(receive(&mut table, Time::ZERO, 0, request(running, 1, 0)).0, Verdict::Executed);
+    assert_eq!(receive(&mut table, Time::ZERO, 0, request(ended, 2, 1)).0, Verdict::Refused);
 }

@@ -3,7 +3,6 @@
 
 mod client;
 mod command;
-mod replicated_store;
 pub mod resp;
 mod resp_client;
 mod server;

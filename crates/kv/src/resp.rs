@@ -33,7 +33,12 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<ParsedRequest<'_>>, RespErro
             return if bytes.len() < MAX_LINE_BYTES { Ok(None) } else { Err(RespError::TooLarge) };
         };
         let words = bytes[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        return Ok(Some((words.collect(), end + 1)));
+        let words: Vec<&[u8]> = words.take(MAX_ARGUMENTS + 1).collect();
+        return if words.len() <= MAX_ARGUMENTS {
+            Ok(Some((words, end + 1)))
+        } else {
+            Err(RespError::TooLarge)
+        };
     }
     let mut at = 0;
     let Some(count) = parse_header(bytes, &mut at, b'*')? else { return Ok(None) };
@@ -131,10 +136,15 @@ impl Reply {
     /// Parses a reply that may contain `depth` levels of arrays.
     fn parse_nested(bytes: &[u8], depth: u8) -> Result<Option<(Reply, usize)>, RespError> {
         let Some(&kind) = bytes.first() else { return Ok(None) };
-        let Some(end) = bytes.windows(2).take(MAX_LINE_BYTES).position(|two| two == b"\r\n") else {
+        // A line has at most MAX_LINE_BYTES bytes with its end, so whether it is too long does not depend on how much of it has arrived.
+        let Some(end) = bytes.windows(2).take(MAX_LINE_BYTES - 1).position(|two| two == b"\r\n") else {
             return if bytes.len() < MAX_LINE_BYTES { Ok(None) } else { Err(RespError::TooLarge) };
         };
-        let text = std::str::from_utf8(&bytes[1..end]).map_err(|_| RespError::Syntax)?;
+        let text = bytes.get(1..end).ok_or(RespError::Syntax)?; // an empty line has no kind
+        let text = std::str::from_utf8(text).map_err(|_| RespError::Syntax)?;
+        if text.contains(['\r', '\n']) {
+            return Err(RespError::Syntax);
+        }
         let number = || text.parse::<i64>().map_err(|_| RespError::Syntax);
         let mut at = end + 2;
         let reply = match kind {
@@ -149,6 +159,9 @@ impl Reply {
                     return Err(RespError::TooLarge);
                 }
                 let Some(body) = bytes.get(at..at + len + 2) else { return Ok(None) };
+                if !body.ends_with(b"\r\n") {
+                    return Err(RespError::Syntax);
+                }
                 at += len + 2;
                 Reply::Bulk(Some(body[..len].to_vec()))
             }
@@ -211,6 +224,9 @@ mod tests {
             assert_eq!(parse_request(large.as_bytes()), Err(RespError::TooLarge), "{large:?}");
         }
         assert_eq!(parse_request(&vec![b'x'; MAX_LINE_BYTES]), Err(RespError::TooLarge));
+        let words = |count| b"x ".repeat(count).into_iter().chain(*b"\r\n").collect::<Vec<u8>>();
+        assert!(parse_request(&words(MAX_ARGUMENTS)).is_ok());
+        assert_eq!(parse_request(&words(MAX_ARGUMENTS + 1)), Err(RespError::TooLarge));
     }
 
     #[test]
@@ -233,5 +249,19 @@ mod tests {
             assert_eq!(Reply::parse(&bytes), Ok(Some((reply, bytes.len()))));
         }
         assert_eq!(Reply::parse(b"*1\r\n*1\r\n:1\r\n"), Err(RespError::Syntax), "a nested array");
+        assert_eq!(Reply::parse(b"\r\n"), Err(RespError::Syntax), "an empty line");
+        assert_eq!(
+            Reply::parse(b"$1\r\nabc"),
+            Err(RespError::Syntax),
+            "a bulk string that is longer than it says"
+        );
+        assert_eq!(Reply::parse(b"-a\rb\r\n"), Err(RespError::Syntax), "half a line break");
+        for (len, is_too_long) in [(MAX_LINE_BYTES, false), (MAX_LINE_BYTES + 1, true)] {
+            let line = [&vec![b'+'; len - 2][..], b"\r\n"].concat();
+            for end in [len - 1, len] {
+                let parsed = Reply::parse(&line[..end]);
+                assert_eq!(parsed == Err(RespError::TooLarge), is_too_long, "{end} of {len} bytes");
+            }
+        }
     }
 }

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
-use mitra_consensus::ProcessId;
 use mitra_consensus::heartbeat::Heartbeat;
 use mitra_consensus::kv_store::{Event, KvStore, Reply as KvReply, Request};
 use mitra_consensus::log::{Log, LogError};
+use mitra_consensus::replicated_store::{LogHost, Outcome, ReplicatedStore};
+use mitra_consensus::{Actions, Composite, Input, ProcessId};
 use mitra_consensus_rdma::{ProcessConfig, ProcessNode, StartError};
 use mitra_failover::Domain;
 
@@ -22,7 +23,6 @@ use self::client_connection::ClientConnection;
 use self::multi_part::{MultiPart, MultiPartResult};
 use crate::StoreConfig;
 use crate::command::{Command, ReplyStyle, parse};
-use crate::replicated_store::{Member, Outcome, ReplicatedStore, Waiter};
 use crate::resp::Reply;
 
 const LISTENER: Token = Token(usize::MAX);
@@ -59,11 +59,41 @@ pub struct ServerConfig {
     pub failover: mitra_failover::Config,
 }
 
+/// The state machine of a store process.
+type Member = Composite<Log, Heartbeat>;
+
+/// The client request that waits for an outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Waiter {
+    /// The id of the client connection.
+    connection: usize,
+    /// The number of the request on the connection.
+    request: u64,
+    /// Whether the request is one of the client's own session (`MITRA.*`). The reply to a read then contains the
+    /// index of the log entry.
+    in_session: bool,
+}
+
+/// The log of a process node.
+struct LogOfNode<'a>(&'a mut ProcessNode<Member>);
+
+impl LogHost for LogOfNode<'_> {
+    fn log(&self) -> &Log {
+        &self.0.process().first
+    }
+
+    fn with_log<T>(&mut self, f: impl FnOnce(&mut Log, &mut Actions<Log>) -> T) -> T {
+        self.0.with_process(|member, out| member.with_first(f, out))
+    }
+}
+
 /// One process of the store, with its clients.
 pub struct Server {
     config: ServerConfig,
     node: ProcessNode<Member>,
-    store: ReplicatedStore,
+    store: ReplicatedStore<Waiter>,
+    /// The leader that this process knows of.
+    leader: Option<ProcessId>,
     poll: Poll,
     events: Events,
     listener: mio::net::TcpListener,
@@ -119,6 +149,7 @@ impl Server {
         Ok(Server {
             node,
             store: ReplicatedStore::new(KvStore::new(store.kv_limits())),
+            leader: None,
             poll,
             events: Events::with_capacity(256),
             listener,
@@ -141,7 +172,7 @@ impl Server {
 
     /// Returns the leader that this process knows of.
     pub fn leader(&self) -> Option<ProcessId> {
-        self.store.leader()
+        self.leader
     }
 
     /// Returns whether this process is the leader and can commit changes.
@@ -192,14 +223,14 @@ impl Server {
     /// Handles pending work, and returns whether there was any.
     fn step(&mut self) -> bool {
         let mut busy = self.node.poll();
-        self.store.drive(&mut self.node);
+        self.drive_store();
         let ids: Vec<usize> =
             self.connections.iter().filter(|(_, c)| c.has_work()).map(|(&id, _)| id).collect();
         for id in ids {
             busy |= self.serve_client(id);
         }
         // The second call submits the commands of the clients.
-        self.store.drive(&mut self.node);
+        self.drive_store();
         let (outcomes, changes) = self.store.take_outcomes();
         busy |= !outcomes.is_empty();
         for (waiter, outcome) in outcomes {
@@ -220,6 +251,19 @@ impl Server {
             self.last_activity = Instant::now();
         }
         busy
+    }
+
+    /// Tells the log who leads, and drives the store.
+    fn drive_store(&mut self) {
+        let Member { first: log, second: heartbeat, .. } = self.node.process();
+        let leader = heartbeat.leader(log.eligible_leaders());
+        if leader != self.leader {
+            self.leader = leader;
+            if let Some(leader) = leader {
+                self.node.handle_input(Input::Leader(leader));
+            }
+        }
+        self.store.drive(&mut LogOfNode(&mut self.node));
     }
 
     fn accept(&mut self) {
@@ -322,7 +366,7 @@ impl Server {
             Outcome::Reply(KvReply::SessionExpired) => "EXPIRED the session has expired: the change was made before that, or never will be; open another session".into(),
             Outcome::Reply(_) => return None,
             Outcome::Unknown => "UNKNOWN this process lost the lead: outcome unknown; retry in the same session".into(),
-            Outcome::Refused(LogError::NotLeader) => match self.store.leader() {
+            Outcome::Refused(LogError::NotLeader) => match self.leader {
                 Some(leader) if leader != self.config.id => {
                     let address = self.config.client_addresses[usize::from(leader.0)];
                     // The redirection of Redis Cluster, where 0 is the only hash slot.
@@ -360,7 +404,7 @@ impl Server {
 
     fn info(&self) -> String {
         let me = self.config.id;
-        let leader = self.store.leader().map_or("nobody".into(), |p| p.to_string());
+        let leader = self.leader.map_or("nobody".into(), |p| p.to_string());
         format!(
             "# Mitra\r\nprocess:{me}\r\nleader:{leader}\r\nleads:{}\r\napplied:{}\r\nmemories:{}\r\nlost_memories:{}\r\n\
              processes:{}\r\nclients:{}\r\ncommands:{}\r\n",

@@ -29,12 +29,14 @@ static MULTICAST: LazyLock<PathBuf> = LazyLock::new(|| build("multicast"));
 static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
 static CALLS_WITHOUT_POLLS: LazyLock<PathBuf> = LazyLock::new(|| build("calls_without_polls"));
 static DATAGRAM_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_calls"));
+static DATAGRAM_STATES: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_states"));
 static DATAGRAM_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_rails"));
 static UC_QUEUE_PAIRS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_queue_pairs"));
 static UC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_rails"));
 static SHARED_BACKUPS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_backups"));
 static SHARED_ATOMICS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_atomics"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
+static ARBITRARY_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("arbitrary_calls"));
 
 /// Runs a program, which ends by an alarm if it hangs.
 fn run(program: &Path, arguments: &[&str], rails: &str, variables: &[(&str, &str)]) {
@@ -96,10 +98,7 @@ mod shared_backups {
 
     scenarios! { DEVICE_AND_RAILS (with_shared_backups): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn rnr_retries_are_limited solicited events_of_destroyed_objects limit_events }
 
-    scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups with_shared_backups_and_log with_shared_backups_on_three_rails): link_down nic_dead nic_hung link_down_at_peer nic_dead_at_peer nic_hung_at_peer down_from_start in_turn renewed }
-
-    // With backups of their own, the homes of the two processes alternate for long when addresses change (docs/failover.md, "Shared atomics").
-    scenarios! { SHARED_BACKUPS (with_shared_backups with_shared_backups_and_log with_shared_backups_on_three_rails): new_addresses }
+    scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups with_shared_backups_and_log with_shared_backups_on_three_rails): link_down nic_dead nic_hung link_down_at_peer nic_dead_at_peer nic_hung_at_peer down_from_start in_turn renewed new_addresses }
 
     scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups): peer_killed two_domains same_process }
 
@@ -116,7 +115,7 @@ scenarios! { DEVICE_AND_RAILS (on_two_rails on_two_rails_with_log): completion_l
 
 scenarios! { CALLS_WITHOUT_POLLS (on_one_rail on_two_rails): query_port query_qp register_and_deregister create_and_destroy }
 
-scenarios! { XRC (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused xrc_queue_pair_first xrc_two_queues }
+scenarios! { XRC (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused xrc_queue_pair_first xrc_two_queues xrc_two_contexts }
 
 scenarios! { XRC_RAILS (on_one_rail): xrc_without_failure }
 
@@ -158,6 +157,12 @@ scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flag
 
 scenarios! { DATAGRAM_CALLS (on_one_rail on_two_rails on_three_rails): many_datagrams unsignalled full_while_drained flushed established_once short_receives all_signalled refused }
 
+mod datagram_states {
+    use super::*;
+
+    scenarios! { DATAGRAM_STATES (on_one_rail on_two_rails on_three_rails): receives_refused sends_refused error_state reset_state drained_once overflowed invalid_receive shared_receives }
+}
+
 scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer shared_queue sends_to_itself group group_without_rail_0 }
 
 mod uc_rails {
@@ -196,5 +201,18 @@ mod refused_calls {
     #[test]
     fn on_two_rails() {
         super::run(&super::REFUSED_CALLS, &[], "2", &[]);
+    }
+}
+
+/// Calls with arbitrary arguments, from seeds. To repeat one: the program's name, the seed, 1.
+mod arbitrary_calls {
+    #[test]
+    fn on_one_rail() {
+        super::run(&super::ARBITRARY_CALLS, &["0", "200"], "1", &[]);
+    }
+
+    #[test]
+    fn on_two_rails() {
+        super::run(&super::ARBITRARY_CALLS, &["0", "40"], "2", &[]);
     }
 }

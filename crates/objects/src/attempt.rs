@@ -12,6 +12,7 @@
 //! is ⟨s, 1⟩, the change happened: a word with the tag leaves only after step 3 of its overwriter. In the other order, an overwriter
 //! could act between the two READs. Otherwise it did not happen, and never will, because the path was fenced.
 
+use mitra_mutants::Mutant;
 use smallvec::smallvec;
 
 use crate::announcement::{Owner, pack};
@@ -84,7 +85,7 @@ impl Attempt {
         let help = match found.owner {
             0 => None,
             // The owner knows the result of its earlier operations.
-            owner if owner == number => None,
+            owner if owner == number || Mutant::OverwriterSilent.is_on() => None,
             owner => Some((self.owner.announcements().of(owner)?, found.sequence)),
         };
         let sequence = match self.unused.take() {
@@ -119,6 +120,9 @@ impl Attempt {
                     self.unused = Some(sequence);
                     self.end(AttemptProgress::Lost { word })
                 }
+                None if Mutant::LostSwapTakenAsFailed.is_on() => {
+                    self.end(AttemptProgress::Lost { word: current })
+                }
                 None => self.read_word(sequence),
             },
             Stage::ReadingWord { sequence } => match last.value() {
@@ -133,7 +137,7 @@ impl Attempt {
                     let tag = self.layout.unpack(word);
                     let is_in_word = (tag.owner, tag.sequence) == (self.owner.number(), sequence);
                     let overwritten = self.owner.on_announcement(announcement, sequence);
-                    let happened = is_in_word || overwritten;
+                    let happened = is_in_word || overwritten && !Mutant::AnnouncementIgnored.is_on();
                     self.end(if happened { AttemptProgress::Won } else { AttemptProgress::Lost { word } })
                 }
                 // The word that was read is as good as before: the announcement is read after it.

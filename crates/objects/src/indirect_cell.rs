@@ -1,5 +1,6 @@
 //! A cell of 64 bits whose changes are recoverable: the word names the record that contains the value.
 
+use mitra_mutants::Mutant;
 use smallvec::smallvec;
 
 use crate::announcement::Owner;
@@ -156,8 +157,12 @@ impl ReadIndirect {
     fn advance(&mut self, outcomes: &[Outcome]) -> Result<Progress<Result<u64, CellError>>, CellError> {
         Ok(match self.0.on_outcomes(outcomes)? {
             SnapshotProgress::Post(requests) => Progress::Post(requests),
-            SnapshotProgress::Read { value, is_checked: true, .. } => Progress::Done(Ok(value)),
-            SnapshotProgress::Read { tag, value, is_checked: false } => {
+            SnapshotProgress::Read { value, is_checked, .. }
+                if is_checked || Mutant::RecordUnchecked.is_on() =>
+            {
+                Progress::Done(Ok(value))
+            }
+            SnapshotProgress::Read { tag, value, .. } => {
                 Progress::Post(self.0.go_to(ReadStage::Check { tag, value })?)
             }
         })
@@ -231,7 +236,8 @@ impl ChangeIndirect {
     fn attempt(&mut self, tag: u64, old: u64, new: u64) -> Result<Requests, CellError> {
         let (named, number) = (LAYOUT.unpack(tag), self.attempt.owner.number());
         // The word cannot come to name the other record: only this owner's compare-and-swap makes it.
-        let free = if named.owner == number { named.payload ^ 1 } else { 0 };
+        let other = u64::from(!Mutant::NamedRecordOverwritten.is_on());
+        let free = if named.owner == number { named.payload ^ other } else { 0 };
         let own_tag = LAYOUT.pack(Tagged { payload: free, owner: number, sequence: 0 });
         let write = Request::write(self.snapshot.cell.record(own_tag)?, new);
         let requests = self.attempt.begin(&[write], tag, free)?;

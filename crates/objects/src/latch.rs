@@ -16,6 +16,7 @@
 //! 1 to 48 participants; 2^(64−n) identities, then [`LatchError::IdentitiesUsedUp`]. An arrival is wait-free: without failures it posts at
 //! most one CAS per participant, because each one that fails shows a new bit.
 
+use mitra_mutants::Mutant;
 use smallvec::smallvec;
 
 use crate::operation::{Operation, Progress};
@@ -185,7 +186,7 @@ impl Operation for Arrive {
             return Progress::Done(Ok(Arrived::Counted(self.latch.state(self.with_bit()))));
         }
         let state = self.latch.state(found);
-        if state.identity > self.identity {
+        if state.identity > self.identity && !Mutant::LateArrivalCounted.is_on() {
             return Progress::Done(Ok(Arrived::Past(state)));
         }
         if state.identity < self.identity {

@@ -20,6 +20,7 @@
 //! One writer, one reader; messages of 1 to 7 words; 2⁵⁶ − 1 messages, then [`MailboxError::NumbersUsedUp`]. Larger data is written to memory that a
 //! message names, before the message is sent.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::Buffer;
 use smallvec::{SmallVec, smallvec};
 
@@ -141,7 +142,7 @@ impl Send {
         let word =
             |(place, &value): (usize, &u64)| Request::write(writer.base.nth(PAYLOAD + place as u64), value);
         let mut writes: Requests = payload.iter().enumerate().map(word).collect();
-        writes.push(flag);
+        writes.insert(if Mutant::FlagWrittenFirst.is_on() { 0 } else { writes.len() }, flag);
         writes.drain(..written);
         writes
     }
@@ -170,7 +171,9 @@ impl Operation for Send {
         let sent = self.writer.sent;
         match outcomes.first().and_then(|outcome| outcome.value()) {
             None => self.start(),
-            Some(consumed) if consumed < sent => Progress::Done(Ok(Sent::Full(self.writer.clone()))),
+            Some(consumed) if consumed < sent && !Mutant::UnreadMessageOverwritten.is_on() => {
+                Progress::Done(Ok(Sent::Full(self.writer.clone())))
+            }
             Some(consumed) if consumed > sent => {
                 Progress::Done(Err(MailboxError::NotSent { consumed, sent }))
             }

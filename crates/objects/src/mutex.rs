@@ -19,6 +19,7 @@
 
 use core::num::NonZeroU16;
 
+use mitra_mutants::Mutant;
 use smallvec::smallvec;
 
 use crate::operation::{Operation, Progress};
@@ -172,7 +173,7 @@ impl Operation for Lock {
         };
         let (free, locked) = (self.0.free(), self.0.locked());
         let found = MutexState::from_word(value);
-        if found == free || found == locked {
+        if found == free || found == locked && !Mutant::OwnLockUnrecognized.is_on() {
             let client = MutexClient { number: locked.number, ..self.0.clone() };
             return Progress::Done(Ok(LockResult::Locked(Held(client))));
         }
@@ -206,6 +207,9 @@ impl Operation for Unlock {
 
     fn on_outcomes(&mut self, outcomes: &[Outcome]) -> Progress<Self::Output> {
         let Some(value) = outcomes.first().and_then(|outcome| outcome.value()) else {
+            if Mutant::UnlockNotRepeated.is_on() {
+                return Progress::Done(Ok(self.client.clone()));
+            }
             self.is_retry |= outcomes.first() != Some(&Outcome::NotExecuted);
             return self.start();
         };

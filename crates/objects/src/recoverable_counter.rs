@@ -17,6 +17,7 @@
 //! v = 64 − n·m bits. Each requester may add up to ±(2^(v−1) − 1)/n in total, so the sum of all never wraps; an add beyond is refused
 //! ([`CounterError::ShareUsedUp`]).
 
+use mitra_mutants::Mutant;
 use smallvec::SmallVec;
 
 use crate::operation::{Operation, Progress, Requests};
@@ -121,7 +122,11 @@ impl CounterLayout {
     /// Returns the addend of the FAA that adds `delta` and steps the field from the content `field`.
     fn addend(self, requester: u8, field: u64, delta: i64) -> u64 {
         let unit = 1_u64 << (u32::from(requester) * u32::from(self.field_bits));
-        let step = if field == self.field_max() { (field * unit).wrapping_neg() } else { unit };
+        let step = if field == self.field_max() && !Mutant::FieldCarries.is_on() {
+            (field * unit).wrapping_neg()
+        } else {
+            unit
+        };
         (delta.cast_unsigned() << self.value_shift()).wrapping_add(step)
     }
 }
@@ -296,7 +301,8 @@ impl Operation for Add {
             return content.map_or(read, |content| self.decide(content));
         }
         let executed = outcomes.iter().take_while(|outcome| outcome.is_executed()).count();
-        let rest_not_executed = outcomes[executed..].iter().all(|&o| o == Outcome::NotExecuted);
+        let is_not_executed = |o: &Outcome| *o == Outcome::NotExecuted || Mutant::UnknownAddRepeated.is_on();
+        let rest_not_executed = outcomes[executed..].iter().all(is_not_executed);
         if rest_not_executed {
             return self.take(outcomes, executed);
         }

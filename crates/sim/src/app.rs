@@ -3,10 +3,14 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
+use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Shared, lock};
 use crate::{HostId, Prng};
 
-/// A simulated application, which runs in turns at times that the seed chooses.
+/// A simulated application, which runs in turns at times that the seed chooses. A closure is one.
+///
+/// A turn takes no virtual time and must not block: an application that waits for something looks for it, and returns if it is not there. The
+/// next turn comes by itself. [`AppContext::sleep`] waits for a time, and [`AppContext::exit`] ends the application.
 ///
 /// An application holds its NICs as `Arc<SimNic>`. An active application gets turns often. While its turns
 /// are idle, the interval between them grows, until something happens at its host's NICs. A turn is idle if
@@ -26,6 +30,7 @@ impl<F: FnMut(&mut AppContext<'_>)> App for F {
 pub struct AppContext<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) host: HostId,
+    pub(crate) app: usize,
     pub(crate) rng: &'a mut Prng,
     pub(crate) next_turn: NextTurn,
 }
@@ -69,11 +74,31 @@ impl AppContext<'_> {
         lock(self.shared).hosts[self.host.0].activity += 1;
     }
 
-    /// Adds a line to the trace.
+    /// Adds a line to the trace. The report of a failure shows the end of the trace, and the last line of each application, so a line that says
+    /// what the application waits for explains a run that stalls.
     pub fn trace(&mut self, text: impl fmt::Display) {
         let mut world = lock(self.shared);
-        let now = world.now;
-        let line = format!("{:<4} {text}", world.hosts[self.host.0].name);
-        world.trace.text(now, line);
+        let (now, text) = (world.now, text.to_string());
+        world.apps[self.app].last_trace.clone_from(&text);
+        world.trace.note(now, Subject::Host(self.host.0), NoteKind::Event, text);
+    }
+
+    /// Tells the observer of failures which rail the program uses, the epoch of its last completed failover, and whether its connection is closed.
+    pub(crate) fn observe_recovery(&mut self, active_rail: usize, epoch: u64, is_closed: bool) {
+        lock(self.shared).cover_program(self.host.0, active_rail, epoch, is_closed);
+    }
+
+    /// Returns whether the trace keeps or prints records.
+    pub(crate) fn keeps_trace(&self) -> bool {
+        lock(self.shared).trace.is_kept()
+    }
+
+    /// Adds a record of this host to the trace. `text` is not called if no record is kept.
+    pub(crate) fn note(&mut self, kind: NoteKind, text: impl FnOnce() -> String) {
+        let mut world = lock(self.shared);
+        if world.trace.is_kept() {
+            let now = world.now;
+            world.trace.note(now, Subject::Host(self.host.0), kind, text());
+        }
     }
 }

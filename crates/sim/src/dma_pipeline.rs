@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mitra_transport::AtomicOp;
 use mitra_verbs::{Buffer, CqId, Gid, Time};
@@ -51,9 +52,28 @@ pub(crate) enum Release {
     Packet(Gid, Vec<u8>),
 }
 
+/// Memory of a host that NICs access.
+#[derive(Debug)]
+pub(crate) struct HostBuffer {
+    pub(crate) buffer: Arc<Buffer>,
+    /// The number of changes that NICs of the host have made to the buffer. All registrations of the buffer share it.
+    pub(crate) changes: Arc<AtomicU64>,
+}
+
+impl HostBuffer {
+    fn is_same(&self, other: &HostBuffer) -> bool {
+        Arc::ptr_eq(&self.buffer, &other.buffer)
+    }
+
+    fn count_change(&self) {
+        // Only the thread that holds the world's lock changes the counter.
+        self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 struct Chunk {
-    buffer: Arc<Buffer>,
+    memory: Arc<HostBuffer>,
     offset: usize,
     data: Arc<[u8]>,
     from: usize,
@@ -66,7 +86,7 @@ impl Chunk {
     }
 
     fn overlaps(&self, other: &Chunk) -> bool {
-        Arc::ptr_eq(&self.buffer, &other.buffer) && self.offset < other.end() && other.offset < self.end()
+        self.memory.is_same(&other.memory) && self.offset < other.end() && other.offset < self.end()
     }
 }
 
@@ -157,7 +177,8 @@ impl DmaPipeline {
         let Some(item) = self.items.pop_front() else { return };
         match item.kind {
             ItemKind::Chunk(c) => {
-                c.buffer.write_at(c.offset, &c.data[c.from..c.to]);
+                c.memory.buffer.write_at(c.offset, &c.data[c.from..c.to]);
+                c.memory.count_change();
                 self.placed += (c.to - c.from) as u64;
             }
             ItemKind::Release(release) => self.released.push(release),
@@ -165,7 +186,7 @@ impl DmaPipeline {
     }
 
     /// Divides a placement into chunks and queues them.
-    pub(crate) fn place(&mut self, now: Time, buffer: &Arc<Buffer>, offset: usize, data: &[u8]) {
+    pub(crate) fn place(&mut self, now: Time, memory: &Arc<HostBuffer>, offset: usize, data: &[u8]) {
         let data: Arc<[u8]> = data.into();
         let mut chunks = Vec::new();
         let mut from = 0;
@@ -176,7 +197,7 @@ impl DmaPipeline {
             let end = (offset + from + size.max(8)) / 8 * 8;
             let to = (end - offset).min(data.len());
             chunks.push(Chunk {
-                buffer: Arc::clone(buffer),
+                memory: Arc::clone(memory),
                 offset: offset + from,
                 data: Arc::clone(&data),
                 from,
@@ -216,14 +237,14 @@ impl DmaPipeline {
 
     /// Reads memory as the NIC sees it. Completes all items first. A frozen pipeline completes none, so its
     /// pending placements are overlaid on the bytes that are read.
-    pub(crate) fn read_through(&mut self, buffer: &Arc<Buffer>, offset: usize, out: &mut [u8]) {
+    pub(crate) fn read_through(&mut self, memory: &HostBuffer, offset: usize, out: &mut [u8]) {
         if !self.frozen {
             self.flush();
         }
-        buffer.read_at(offset, out);
+        memory.buffer.read_at(offset, out);
         for item in &self.items {
             if let ItemKind::Chunk(c) = &item.kind
-                && Arc::ptr_eq(&c.buffer, buffer)
+                && c.memory.is_same(memory)
             {
                 let (low, high) = (c.offset.max(offset), c.end().min(offset + out.len()));
                 if low < high {
@@ -239,22 +260,23 @@ impl DmaPipeline {
     pub(crate) fn atomic(
         &mut self,
         now: Time,
-        buffer: &Arc<Buffer>,
+        memory: &Arc<HostBuffer>,
         offset: usize,
         op: AtomicOp,
         global: bool,
     ) -> u64 {
         let mut word = [0; 8];
-        self.read_through(buffer, offset, &mut word);
+        self.read_through(memory, offset, &mut word);
         let old = u64::from_ne_bytes(word);
         let new = op.apply(old);
         if global && !self.frozen {
-            buffer.store(offset, new);
+            memory.buffer.store(offset, new);
+            memory.count_change();
         } else if new != old {
             // The store is delayed, so that atomics of other NICs can come between the load and the store.
             let due = now + self.timing.atomic_delay.sample(&mut self.rng);
-            let (data, buffer) = (new.to_ne_bytes().as_slice().into(), Arc::clone(buffer));
-            self.insert(due, Chunk { buffer, offset, data, from: 0, to: 8 });
+            let (data, memory) = (new.to_ne_bytes().as_slice().into(), Arc::clone(memory));
+            self.insert(due, Chunk { memory, offset, data, from: 0, to: 8 });
         }
         old
     }

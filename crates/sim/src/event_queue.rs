@@ -39,6 +39,11 @@ impl<E> EventQueue<E> {
         self.heap.peek().map(|e| e.at)
     }
 
+    /// Iterates over the events, in any order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &E> {
+        self.heap.iter().map(|entry| &entry.event)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }

@@ -13,9 +13,20 @@ impl WorldState {
             self.queue.len(),
             self.in_flight
         );
-        for host in &self.hosts {
+        for (number, host) in self.hosts.iter().enumerate() {
             let paused = if host.paused { ", paused" } else { "" };
             out.push_str(&format!("\nhost {}: {} calls{paused}", host.name, host.activity));
+            for (n, app) in self.apps.iter().enumerate().filter(|(_, app)| app.host == number) {
+                let turn = match (app.exited, host.paused) {
+                    (true, _) => "has ended".to_owned(),
+                    (_, true) => "has its next turn when the host wakes".to_owned(),
+                    _ => format!("has its next turn at {} ns", app.next_at.as_nanos()),
+                };
+                out.push_str(&format!("\n  application {n} {turn}"));
+                if !app.last_trace.is_empty() {
+                    out.push_str(&format!("; its last line: {}", app.last_trace));
+                }
+            }
         }
         for (n, nic) in self.nics.iter().enumerate() {
             let health = match (nic.detached, nic.dead, nic.hung) {
@@ -41,10 +52,11 @@ impl WorldState {
 
 impl Drop for World {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        let world = lock(&self.shared);
+        // A sweep reports a panic itself, and keeps no record.
+        if !std::thread::panicking() || !world.trace.is_kept() {
             return;
         }
-        let world = lock(&self.shared);
         eprintln!("--- the world of seed {} when the test failed: {}", world.seed, world.describe_state());
         eprintln!("--- {:?}", world.config);
         eprintln!(

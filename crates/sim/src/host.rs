@@ -1,11 +1,15 @@
 //! Hosts and the scheduling of their applications.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use mitra_verbs::{Buffer, Time};
 
+use crate::coverage::RecoveryPoint;
 use crate::liveness::Part;
+use crate::nic::FailureInjection;
+use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
 
 /// A host: its name, whether it is paused, and the addresses of its buffers.
@@ -18,10 +22,30 @@ pub(crate) struct HostState {
     /// The number of calls that changed state or returned a completion or event. A turn that does not
     /// increase it is idle.
     pub(crate) activity: u64,
-    /// The simulated address of each registered buffer, by the buffer's real address. The weak pointer keeps
-    /// the allocation, so that no other buffer gets the same real address.
-    addresses: BTreeMap<usize, (Weak<Buffer>, u64)>,
+    /// The number of calls until failures are injected, and the failures.
+    pub(crate) call_probe: Option<(u64, Vec<FailureInjection>)>,
+    /// The failures that are injected when a recovery of the host reaches a point.
+    pub(crate) point_probe: Option<PointProbe>,
+    /// The registered buffers, by real address. The weak pointer keeps the allocation, so that no other buffer gets the same real address.
+    buffers: BTreeMap<usize, RegisteredBuffer>,
     next_address: u64,
+}
+
+/// A buffer of which NICs of a host have a region.
+struct RegisteredBuffer {
+    _buffer: Weak<Buffer>,
+    /// The simulated address.
+    address: u64,
+    /// The number of changes that NICs of the host have made.
+    changes: Arc<AtomicU64>,
+}
+
+/// Failures that are injected when a recovery of a host reaches a point.
+pub(crate) struct PointProbe {
+    pub(crate) point: RecoveryPoint,
+    /// The number of times that the host takes the step of this point until the probe fires, including the one at which it fires.
+    pub(crate) left: u32,
+    pub(crate) targets: Vec<FailureInjection>,
 }
 
 impl HostState {
@@ -31,7 +55,9 @@ impl HostState {
             paused: false,
             pauses: 0,
             activity: 0,
-            addresses: BTreeMap::new(),
+            call_probe: None,
+            point_probe: None,
+            buffers: BTreeMap::new(),
             next_address: 0x7000_0000_0000 + ((number as u64) << 36),
         }
     }
@@ -39,13 +65,21 @@ impl HostState {
     /// Returns the simulated address of a buffer, and assigns one to a new buffer. Simulated addresses do not
     /// depend on real addresses, so that runs of one seed are identical.
     pub(crate) fn address_of(&mut self, buffer: &Arc<Buffer>) -> u64 {
+        self.registered(buffer).address
+    }
+
+    /// Returns the counter of the changes that NICs of this host make to a buffer.
+    pub(crate) fn changes_of(&mut self, buffer: &Arc<Buffer>) -> Arc<AtomicU64> {
+        Arc::clone(&self.registered(buffer).changes)
+    }
+
+    fn registered(&mut self, buffer: &Arc<Buffer>) -> &RegisteredBuffer {
         let next = &mut self.next_address;
-        let entry = self.addresses.entry(Arc::as_ptr(buffer).addr()).or_insert_with(|| {
+        self.buffers.entry(Arc::as_ptr(buffer).addr()).or_insert_with(|| {
             let address = *next;
             *next += (buffer.len() as u64).next_multiple_of(4096) + 4096;
-            (Arc::downgrade(buffer), address)
-        });
-        entry.1
+            RegisteredBuffer { _buffer: Arc::downgrade(buffer), address, changes: Arc::default() }
+        })
     }
 }
 
@@ -59,6 +93,8 @@ pub(crate) struct AppState {
     /// The interval to the next turn. It grows while the application is idle.
     pub(crate) idle_interval: core::time::Duration,
     pub(crate) exited: bool,
+    /// The last line that it added to the trace, for the report of a failure.
+    pub(crate) last_trace: String,
 }
 
 impl WorldState {
@@ -90,7 +126,7 @@ impl WorldState {
         state.paused = true;
         state.pauses += 1;
         self.absences.set(self.now, Part::Host(host), true);
-        self.trace.text(self.now, format!("{} pauses", state.name));
+        self.trace.note(self.now, Subject::Host(host), NoteKind::Fault, "pauses".to_owned());
         if let Some(until) = until {
             self.queue.push(until, Event::HostResume(host, state.pauses));
         }
@@ -101,7 +137,7 @@ impl WorldState {
             return;
         }
         self.absences.set(self.now, Part::Host(host), false);
-        self.trace.text(self.now, format!("{} wakes", self.hosts[host].name));
+        self.trace.note(self.now, Subject::Host(host), NoteKind::Recovery, "wakes".to_owned());
         for app in 0..self.apps.len() {
             if self.apps[app].host == host && !self.apps[app].exited {
                 let at = self.now + self.config.host.step_interval.sample(&mut self.host_rng);

@@ -1,8 +1,14 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+/// The example of the page runs as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/testing-your-program.md")]
+mod testing_your_program {}
+
 mod app;
 mod config;
+mod coverage;
 mod dma_memory;
 mod dma_pipeline;
 mod duration_range;
@@ -13,10 +19,13 @@ mod liveness;
 mod nic;
 mod packet_capture;
 mod packet_delivery;
+mod packet_kind;
+mod rc_analyser;
 pub mod seeded;
 mod seeds;
 mod sim_nic;
 mod testbed;
+pub mod timeline;
 mod trace;
 pub mod workload;
 mod world;
@@ -24,13 +33,13 @@ mod world_state;
 
 pub use app::{App, AppContext};
 pub use config::{Config, HostTiming, LinkConfig, MemoryTiming, NicTiming};
+pub use coverage::{Coverage, CoverageCell, Operation, RecoveryPoint};
 pub use duration_range::DurationRange;
-pub use liveness::check_liveness;
 pub use mitra_prng::Prng;
 pub use mitra_transport::fault::{Failure, Noise, Stage};
 pub use nic::NicStats;
+pub use packet_kind::{PacketFate, PacketKind};
 pub use seeds::{reproduce_command, seeds};
 pub use sim_nic::SimNic;
-pub use testbed::{FailureCase, FailureTarget, PeerApp, Testbed};
-pub use trace::Trace;
+pub use testbed::Testbed;
 pub use world::{HostId, NicId, Stalled, World};

@@ -5,14 +5,19 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use mitra_transport::fault::{Failure, Faults, Trigger};
+use mitra_transport::fault::{Failure, Faults, Stage, Trigger};
 use mitra_transport::{Nic, TxBatch};
-use mitra_verbs::{AsyncEvent, AtomicScope, Buffer, Capabilities, CqId, Error, Gid, Psn, Qpn, Result, Time};
+use mitra_verbs::{
+    AsyncEvent, AtomicScope, Capabilities, CqId, Error, Gid, Psn, Qpn, Result, Time, Wc, WcOpcode,
+};
 use mitra_wire::Packet;
 
 use crate::Prng;
+use crate::coverage::Operation;
 use crate::dma_memory::DmaMemory;
-use crate::dma_pipeline::{DmaPipeline, Release};
+use crate::dma_pipeline::{DmaPipeline, HostBuffer, Release};
+use crate::duration_range::DurationRange;
+use crate::packet_kind::PacketProbe;
 
 /// The state of a NIC behind the world's lock.
 pub(crate) struct NicState {
@@ -27,12 +32,17 @@ pub(crate) struct NicState {
     pub(crate) nic: Nic,
     pub(crate) faults: Faults,
     pub(crate) stage_probes: Vec<StageProbe>,
+    pub(crate) packet_probes: Vec<PacketProbe>,
     /// The source of [`mitra_verbs::Provider::random_u64`].
     pub(crate) secret_rng: Prng,
     pub(crate) pipeline: DmaPipeline,
     /// The buffer of each region, by region number.
-    pub(crate) regions: Vec<Option<Arc<Buffer>>>,
+    pub(crate) regions: Vec<Option<Arc<HostBuffer>>>,
     pub(crate) cqs: BTreeMap<CqId, CqView>,
+    /// How late completions become visible, beyond the placements before them.
+    pub(crate) late_completions: Option<LateCompletions>,
+    /// Completions become visible at this time. The queue pairs of the NIC are being flushed.
+    pub(crate) completions_held_until: Time,
     pub(crate) cq_events: VecDeque<CqId>,
     pub(crate) async_events: VecDeque<AsyncEvent>,
     /// Whether the NIC was reset or replaced, after which it does nothing.
@@ -71,16 +81,31 @@ pub(crate) struct NicState {
 }
 
 /// A completion queue as the host sees it.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(crate) struct CqView {
+    /// Completions of receives that become visible later than those of sends, with the times at which they do. See [`World::delay_completions`](crate::World::delay_completions).
+    pub(crate) late_receives: VecDeque<(Time, Wc)>,
     /// The number of completions that the NIC has written and the host has not polled.
     pub(crate) written: usize,
     /// The number of unpolled completions that are visible in host memory.
     pub(crate) visible: usize,
 }
 
+/// How late the completions of a NIC are.
+#[derive(Clone, Debug)]
+pub(crate) struct LateCompletions {
+    /// The time after which completions become visible when a queue pair has been moved to ERR.
+    pub(crate) flushes: DurationRange,
+    /// The time by which completions of receives are later than those of sends.
+    pub(crate) receives: DurationRange,
+    pub(crate) rng: Prng,
+}
+
 /// An observer of a NIC's packets that injects failures when a packet reaches a stage.
 pub(crate) struct StageProbe {
+    pub(crate) stage: Stage,
+    /// If set, only packets of operations of this kind count, as far as packets tell the kind.
+    pub(crate) only: Option<Operation>,
     pub(crate) faults: Faults,
     pub(crate) targets: Vec<FailureInjection>,
     /// If set, the packet that reaches the stage is delayed by this time, instead of being dropped or passed
@@ -150,6 +175,57 @@ impl NicState {
         !self.detached && self.faults.dma_ok()
     }
 
+    /// Moves the completions of a queue to `out` that the host sees at this time, at most `max`, and returns their number.
+    pub(crate) fn poll_cq(&mut self, now: Time, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
+        let visible = self.cqs.get(&cq).map_or(0, |view| view.visible);
+        let Some(late) = &mut self.late_completions else {
+            let n = self.nic.poll_cq(cq, max.min(visible), out)?;
+            self.take_visible(cq, n);
+            return Ok(n);
+        };
+        let is_running = !self.detached && self.faults.dma_ok();
+        if is_running && now < self.completions_held_until {
+            return Ok(0);
+        }
+        let mut taken = Vec::new();
+        let n = self.nic.poll_cq(cq, max.min(visible), &mut taken)?;
+        let Some(view) = self.cqs.get_mut(&cq) else { return Ok(0) };
+        let before = out.len();
+        for wc in taken {
+            if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) {
+                let earliest = view.late_receives.back().map_or(now, |&(due, _)| due);
+                view.late_receives.push_back((earliest.max(now + late.receives.sample(&mut late.rng)), wc));
+            } else {
+                out.push(wc);
+            }
+        }
+        // A NIC that acknowledges after placement has written them before it died.
+        let due = view.late_receives.iter().take_while(|&&(due, _)| due <= now || !is_running).count();
+        let room = max - (out.len() - before);
+        out.extend(view.late_receives.drain(..due.min(room)).map(|(_, wc)| wc));
+        let moved = out.len() - before;
+        self.take_visible(cq, n);
+        Ok(moved)
+    }
+
+    /// Records that the host has taken completions.
+    fn take_visible(&mut self, cq: CqId, n: usize) {
+        if let Some(view) = self.cqs.get_mut(&cq) {
+            view.visible -= n;
+            view.written -= n;
+        }
+    }
+
+    /// Records that a queue pair enters ERR, so that its requests are flushed, or RESET, which removes its completions.
+    pub(crate) fn on_revoked(&mut self, now: Time, qp: Qpn, is_flushed: bool) {
+        let Some(late) = &mut self.late_completions else { return };
+        if is_flushed {
+            self.completions_held_until = now + late.flushes.sample(&mut late.rng);
+        } else {
+            self.cqs.values_mut().for_each(|view| view.late_receives.retain(|(_, wc)| wc.qpn != qp));
+        }
+    }
+
     /// Returns the transport, its access to host memory, and the batch for its outgoing packets.
     pub(crate) fn with_memory(&mut self, now: Time) -> (&mut Nic, DmaMemory<'_>, &mut TxBatch) {
         let memory = DmaMemory {
@@ -162,8 +238,8 @@ impl NicState {
     }
 
     /// Adds a region and returns its number.
-    pub(crate) fn add_region(&mut self, buffer: Arc<Buffer>) -> mitra_verbs::RegionId {
-        self.regions.push(Some(buffer));
+    pub(crate) fn add_region(&mut self, memory: HostBuffer) -> mitra_verbs::RegionId {
+        self.regions.push(Some(Arc::new(memory)));
         mitra_verbs::RegionId(self.regions.len() as u32 - 1)
     }
 
@@ -192,7 +268,8 @@ impl NicState {
             injections.push(FailureInjection::already_recorded(number));
         }
         for i in (0..self.stage_probes.len()).rev() {
-            if self.stage_probes[i].faults.executed(packet).is_some() {
+            let probe = &mut self.stage_probes[i];
+            if probe.observes(packet) && probe.faults.executed(packet).is_some() {
                 injections.extend(self.stage_probes.remove(i).targets);
             }
         }
@@ -208,7 +285,7 @@ impl NicState {
 
     /// Returns whether a fault or a probe observes packets.
     pub(crate) fn is_observed(&self) -> bool {
-        !self.stage_probes.is_empty() || !self.faults.is_idle()
+        !self.stage_probes.is_empty() || !self.packet_probes.is_empty() || !self.faults.is_idle()
     }
 }
 
@@ -222,11 +299,19 @@ impl FailureInjection {
 impl StageProbe {
     pub(crate) fn new(
         trigger: Trigger,
+        only: Option<Operation>,
         targets: Vec<FailureInjection>,
         hold: Option<Duration>,
     ) -> StageProbe {
         let mut faults = Faults::new([0; 32]);
         faults.arm(trigger);
-        StageProbe { faults, targets, hold }
+        StageProbe { stage: trigger.stage, only, faults, targets, hold }
+    }
+
+    /// Returns whether the packet counts.
+    pub(crate) fn observes(&self, packet: &Packet<'_>) -> bool {
+        // At stage 8 the probe also waits for the response, which may acknowledge later operations too.
+        let is_late_answer = self.stage == Stage::NotPlaced && !packet.message.is_request();
+        is_late_answer || self.only.is_none_or(|operation| operation.may_have_sent(&packet.message))
     }
 }

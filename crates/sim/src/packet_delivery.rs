@@ -2,13 +2,15 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use mitra_transport::fault::{Failure, TapResult, Verdict};
+use mitra_transport::fault::{Failure, Stage, TapResult, Verdict};
 use mitra_verbs::{AsyncEvent, Gid, Time};
 use mitra_wire::{ICRC_LEN, IcrcPath, Packet, ROCE_PORT};
 
 use crate::dma_pipeline::Release;
 use crate::liveness::Part;
 use crate::nic::FailureInjection;
+use crate::packet_kind::PacketFate;
+use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
 
 /// A packet between two NICs, with its ICRC.
@@ -27,6 +29,20 @@ pub(crate) struct InFlightPacket {
     faults_applied: bool,
 }
 
+impl InFlightPacket {
+    /// Returns the NIC to which the packet was sent.
+    pub(crate) fn to(&self) -> usize {
+        self.to
+    }
+
+    /// Returns the packet without its ICRC.
+    pub(crate) fn covered(&self) -> &[u8] {
+        &self.datagram[..self.datagram.len() - ICRC_LEN]
+    }
+}
+
+/// The opcode of datagrams, which carry control messages (IBTA table 38).
+const UD_SEND_ONLY: u8 = 0x64;
 /// The maximum number of times that a switch holds a packet while a cable is down.
 const MAX_HOLDS: u8 = 3;
 
@@ -49,6 +65,7 @@ impl WorldState {
         for datagram in batch.datagrams() {
             let mut sealed = datagram.to_vec();
             path.seal(&mut sealed, 0);
+            self.analyse_sent(n, datagram);
             let nic = &mut self.nics[n];
             // With `ack_after_placement`, an ACK waits until the data is in memory.
             let wait_for_placement = nic.capabilities.ack_after_placement && !nic.pipeline.is_frozen();
@@ -70,10 +87,18 @@ impl WorldState {
         if !self.nics[n].is_running() {
             return;
         }
+        if datagram.first() == Some(&UD_SEND_ONLY)
+            && let Ok(parsed) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN])
+        {
+            self.cover_message(n, &parsed);
+        }
         let effects = self.apply_faults(n, &datagram, false);
         match effects.verdict {
             Verdict::Pass => self.send(n, destination, datagram),
-            Verdict::Drop => self.trace.packet(self.now, "loses", n, &datagram),
+            Verdict::Drop => {
+                self.trace.packet(self.now, "loses", n, &datagram);
+                self.cover_lost_packet(n, false, effects.stage, &datagram[..datagram.len() - ICRC_LEN]);
+            }
             Verdict::Duplicate => {
                 self.send(n, destination, datagram.clone());
                 self.send(n, destination, datagram);
@@ -86,6 +111,7 @@ impl WorldState {
             }
         }
         self.inject_failures(effects.injections);
+        self.observer.lost = None;
     }
 
     fn send(&mut self, n: usize, destination: Gid, datagram: Vec<u8>) {
@@ -191,7 +217,10 @@ impl WorldState {
         }
         match effects.verdict {
             Verdict::Pass => self.execute(n, &packet),
-            Verdict::Drop | Verdict::Corrupt(_) => self.trace.packet(self.now, "drops", n, &packet.datagram),
+            Verdict::Drop | Verdict::Corrupt(_) => {
+                self.trace.packet(self.now, "drops", n, &packet.datagram);
+                self.cover_lost_packet(n, true, effects.stage, packet.covered());
+            }
             Verdict::Duplicate => {
                 let latency = self.link(port.0).latency;
                 let by = latency.sample(&mut self.link_rng);
@@ -204,6 +233,7 @@ impl WorldState {
             }
         }
         self.inject_failures(effects.injections);
+        self.observer.lost = None;
     }
 
     /// Handles the arrival of a host's report that it has refused a packet to the NIC `to`, unless the sender's link is down.
@@ -225,6 +255,8 @@ impl WorldState {
             return self.trace.packet(now, "malformed", n, &packet.datagram);
         };
         self.trace.packet(now, "takes", n, &packet.datagram);
+        self.cover_message(n, &parsed);
+        self.analyse_received(n, &parsed);
         self.nics[n].stats.received += 1;
         let before = self.nics[n].expected_psn(parsed.dest_qp);
         let (nic, mut memory, _) = self.nics[n].with_memory(now);
@@ -257,12 +289,15 @@ impl WorldState {
             false => faults.transmit(&parsed),
         };
         let TapResult { verdict, failure: failed } = tap(&mut nic.faults);
-        let mut effects = FaultEffects { verdict, injections: Vec::new() };
+        let mut effects = FaultEffects { verdict, stage: None, injections: Vec::new() };
         if failed.is_some() {
             effects.injections.push(FailureInjection::already_recorded(n));
         }
         for i in (0..nic.stage_probes.len()).rev() {
             let probe = &mut nic.stage_probes[i];
+            if !probe.observes(&parsed) {
+                continue;
+            }
             let TapResult { verdict, failure: failed } = tap(&mut probe.faults);
             let Some(failed) = failed else { continue };
             if failed == Failure::NotPlaced {
@@ -276,7 +311,20 @@ impl WorldState {
                 None if verdict == Verdict::Drop => effects.verdict = Verdict::Drop,
                 None => {}
             }
+            effects.stage = Some(nic.stage_probes[i].stage);
             effects.injections.extend(nic.stage_probes.remove(i).targets);
+        }
+        for i in (0..nic.packet_probes.len()).rev() {
+            if !nic.packet_probes[i].counts(&parsed, arriving) {
+                continue;
+            }
+            let probe = nic.packet_probes.remove(i);
+            match probe.fate {
+                PacketFate::Passes => {}
+                PacketFate::Lost => effects.verdict = Verdict::Drop,
+                PacketFate::Held(by) => effects.verdict = Verdict::Delay(by),
+            }
+            effects.injections.extend(probe.targets);
         }
         effects
     }
@@ -284,10 +332,11 @@ impl WorldState {
     /// Injects failures into NICs.
     pub(crate) fn inject_failures(&mut self, injections: Vec<FailureInjection>) {
         for injection in injections {
-            let faults = &mut self.nics[injection.nic].faults;
             if let Some(failure) = injection.failure {
-                faults.fail(failure);
+                self.cover_failure(injection.nic, failure);
+                self.nics[injection.nic].faults.fail(failure);
             }
+            let faults = &mut self.nics[injection.nic].faults;
             if injection.release_placements {
                 faults.resume_placement();
             }
@@ -309,12 +358,13 @@ impl WorldState {
             nic.flush_completions();
             let lost = nic.pipeline.discard_all();
             nic.stats.placement_bytes_lost += lost;
-            self.trace.text(self.now, format!("{:<4} dies, {lost} bytes are not placed", nic.name));
+            let text = format!("dies, {lost} bytes are not placed");
+            self.trace.note(self.now, Subject::Nic(n), NoteKind::Fault, text);
             self.absences.set(self.now, Part::Nic(n), true);
             self.report_fatal(n);
         } else if dma && !access && !nic.hung {
             nic.hung = true;
-            self.trace.text(self.now, format!("{:<4} hangs", nic.name));
+            self.trace.note(self.now, Subject::Nic(n), NoteKind::Fault, "hangs".to_owned());
             self.absences.set(self.now, Part::Nic(n), true);
             self.report_fatal(n);
         }
@@ -322,14 +372,11 @@ impl WorldState {
         if dma {
             let frozen = !nic.faults.placement_ok();
             if frozen != nic.pipeline.is_frozen() {
-                self.trace.text(
-                    self.now,
-                    format!(
-                        "{:<4} {} placements",
-                        nic.name,
-                        if frozen { "holds back" } else { "lets go of" }
-                    ),
-                );
+                let (kind, verb) = match frozen {
+                    true => (NoteKind::Fault, "holds back"),
+                    false => (NoteKind::Recovery, "lets go of"),
+                };
+                self.trace.note(self.now, Subject::Nic(n), kind, format!("{verb} placements"));
                 if frozen { nic.pipeline.freeze() } else { nic.pipeline.thaw() }
             }
         }
@@ -350,13 +397,16 @@ impl WorldState {
                 continue;
             }
             nic.link_up = up;
+            self.rc_flows.iter_mut().for_each(|flow| flow.on_link(self.now, other, up));
             if up {
                 nic.faults.heal_link();
             } else {
                 nic.faults.fail(Failure::LinkDown);
                 nic.cable_failures += 1;
             }
-            self.trace.text(self.now, format!("{:<4} link {}", nic.name, if up { "up" } else { "down" }));
+            let (kind, text) =
+                if up { (NoteKind::Recovery, "link up") } else { (NoteKind::Fault, "link down") };
+            self.trace.note(self.now, Subject::Nic(other), kind, text.to_owned());
             let is_absent = !up || nic.dead || nic.hung || nic.detached;
             self.absences.set(self.now, Part::Nic(other), is_absent);
             if nic.is_running() {
@@ -378,12 +428,14 @@ impl WorldState {
 /// The effects of faults on a packet, and the failures that the packet triggers.
 struct FaultEffects {
     verdict: Verdict,
+    /// The stage that the packet has reached, if a fault was placed there.
+    stage: Option<Stage>,
     injections: Vec<FailureInjection>,
 }
 
 impl Default for FaultEffects {
     fn default() -> FaultEffects {
-        FaultEffects { verdict: Verdict::Pass, injections: Vec::new() }
+        FaultEffects { verdict: Verdict::Pass, stage: None, injections: Vec::new() }
     }
 }
 

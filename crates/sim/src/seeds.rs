@@ -24,28 +24,38 @@ pub(crate) fn env_number(name: &str) -> Option<u64> {
     }
 }
 
-/// Returns the command that repeats the current test with this seed only.
+/// Returns the command that repeats the current test, or the current example, with this seed only.
 pub fn reproduce_command(seed: u64) -> String {
-    let package = env::var("CARGO_PKG_NAME").unwrap_or_else(|_| "mitra-sim".to_owned());
-    let mut command = format!("REPRODUCE WITH: MITRA_SEED={seed} cargo test -p {package}");
-    if let Some(binary) = env::args().next().as_deref().and_then(test_binary) {
-        command.push_str(&format!(" --test {binary}"));
-    }
-    match std::thread::current().name() {
-        Some(test) if test != "main" => command.push_str(&format!(" -- --exact {test}")),
-        _ => {}
-    }
-    command
+    let package = env::var("CARGO_PKG_NAME").ok();
+    let program = env::args().next().unwrap_or_default();
+    let thread = std::thread::current();
+    let test = thread.name().filter(|&name| name != "main");
+    format!("REPRODUCE WITH: MITRA_SEED={seed} {}", cargo_command(package.as_deref(), &program, test))
 }
 
-/// Returns the name of an integration test from the path of its binary: `rc` for
-/// `/target/debug/deps/rc-0123456789abcdef`. Returns `None` for the unit tests of a library.
-fn test_binary(path: &str) -> Option<String> {
-    let stem = Path::new(path).file_stem()?.to_str()?;
-    let (name, hash) = stem.rsplit_once('-')?;
-    let in_deps = Path::new(path).parent()?.file_name()? == "deps";
-    let is_library = name.starts_with("mitra");
-    (in_deps && hash.len() == 16 && !is_library).then(|| name.to_owned())
+/// Returns the command that runs a test of a package, or an example. `program` is the path of the running program.
+fn cargo_command(package: Option<&str>, program: &str, test: Option<&str>) -> String {
+    let of_package = package.map(|package| format!(" -p {package}")).unwrap_or_default();
+    let path = Path::new(program);
+    let directory = path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+    let file = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    if directory == Some("examples") {
+        return format!("cargo run{of_package} --example {file}");
+    }
+    let mut command = format!("cargo test{of_package}");
+    // The program of the unit tests of a library has the name of its package.
+    let is_unit_test = |name: &str| package.is_some_and(|package| package.replace('-', "_") == name);
+    if directory == Some("deps")
+        && let Some((name, hash)) = file.rsplit_once('-')
+        && hash.len() == 16
+        && !is_unit_test(name)
+    {
+        command.push_str(&format!(" --test {name}"));
+    }
+    if let Some(test) = test {
+        command.push_str(&format!(" -- --exact {test}"));
+    }
+    command
 }
 
 #[cfg(test)]
@@ -55,9 +65,19 @@ mod tests {
     #[test]
     fn command_names_this_test() {
         let command = reproduce_command(42);
-        assert!(command.starts_with("REPRODUCE WITH: MITRA_SEED=42 cargo test -p mitra-sim"), "{command}");
-        assert!(command.contains("command_names_this_test"), "{command}");
-        assert_eq!(test_binary("/t/debug/deps/rc-0123456789abcdef"), Some("rc".to_owned()));
-        assert_eq!(test_binary("/usr/bin/tool-box"), None);
+        let expected = "REPRODUCE WITH: MITRA_SEED=42 cargo test -p mitra-sim -- --exact seeds::tests::command_names_this_test";
+        assert_eq!(command, expected);
+    }
+
+    #[test]
+    fn command_names_the_running_program() {
+        let test = |program| cargo_command(Some("my-store"), program, Some("register"));
+        let of_file = test("/t/debug/deps/faults-0123456789abcdef");
+        assert_eq!(of_file, "cargo test -p my-store --test faults -- --exact register");
+        let of_library = test("/t/debug/deps/my_store-0123456789abcdef");
+        assert_eq!(of_library, "cargo test -p my-store -- --exact register");
+        let example = cargo_command(Some("my-store"), "/t/debug/examples/register", None);
+        assert_eq!(example, "cargo run -p my-store --example register");
+        assert_eq!(cargo_command(None, "/usr/bin/tool-box", None), "cargo test");
     }
 }

@@ -7,6 +7,7 @@ use mitra_verbs::{
     SavedResult, SendWr, SrqId, Time, Wc, WindowType,
 };
 
+use crate::dma_pipeline::HostBuffer;
 use crate::nic::NicState;
 use crate::world_state::{Shared, WorldState, lock};
 
@@ -36,7 +37,8 @@ impl SimNic {
 
     /// Performs a verb that only reads the NIC's state.
     fn query<T>(&self, f: impl FnOnce(&NicState) -> Result<T>) -> Result<T> {
-        let world = lock(&self.shared);
+        let mut world = lock(&self.shared);
+        world.count_call(self.number);
         let nic = &world.nics[self.number];
         nic.check_access()?;
         f(nic)
@@ -46,6 +48,7 @@ impl SimNic {
     fn call<T>(&self, f: impl FnOnce(&mut WorldState, usize, Time) -> Result<T>) -> Result<T> {
         let mut world = lock(&self.shared);
         let n = self.number;
+        world.count_call(n);
         world.nics[n].check_access()?;
         let local = world.nics[n].local(world.now);
         let result = f(&mut world, n, local)?;
@@ -69,6 +72,7 @@ impl SimNic {
     fn post(&self, f: impl FnOnce(&mut NicState, Time) -> Result<(), PostError>) -> Result<(), PostError> {
         let mut world = lock(&self.shared);
         let n = self.number;
+        world.count_call(n);
         world.nics[n].check_access().map_err(|error| PostError { index: 0, error })?;
         let local = world.nics[n].local(world.now);
         let result = f(&mut world.nics[n], local);
@@ -139,9 +143,10 @@ impl Provider for SimNic {
         self.call(|world, n, local| {
             let host = world.nics[n].host;
             let address = world.hosts[host].address_of(&memory);
+            let changes = world.hosts[host].changes_of(&memory);
             let nic = &mut world.nics[n];
             let len = memory.len() as u64;
-            let region = nic.add_region(memory);
+            let region = nic.add_region(HostBuffer { buffer: memory, changes });
             nic.nic.reg_mr(local, pd, region, address, len, access).inspect_err(|_| nic.drop_region(region))
         })
     }
@@ -158,9 +163,10 @@ impl Provider for SimNic {
         self.revoke(|world, n, _| {
             let host = world.nics[n].host;
             let address = world.hosts[host].address_of(&memory);
+            let changes = world.hosts[host].changes_of(&memory);
             let nic = &mut world.nics[n];
             let len = memory.len() as u64;
-            let region = nic.add_region(memory);
+            let region = nic.add_region(HostBuffer { buffer: memory, changes });
             let changed = nic.nic.rereg_mr(mr, pd, region, address, len, access);
             let (mr, earlier) = changed.inspect_err(|_| nic.drop_region(region))?;
             nic.drop_region(earlier);
@@ -213,14 +219,10 @@ impl Provider for SimNic {
 
     fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         let mut world = lock(&self.shared);
+        let now = world.now;
         let nic = &mut world.nics[self.number];
-        let visible = nic.cqs.get(&cq).map_or(0, |view| view.visible);
-        let n = nic.nic.poll_cq(cq, max.min(visible), out)?;
+        let n = nic.poll_cq(now, cq, max, out)?;
         if n > 0 {
-            if let Some(view) = nic.cqs.get_mut(&cq) {
-                view.visible -= n;
-                view.written -= n;
-            }
             let host = nic.host;
             world.hosts[host].activity += 1;
             world.ring_doorbell(self.number);
@@ -258,7 +260,17 @@ impl Provider for SimNic {
 
     fn modify_qp(&self, qp: Qpn, attr: &QpAttr) -> Result<()> {
         let revokes = matches!(attr.state, Some(QpState::Err | QpState::Reset));
-        let modify = |world: &mut WorldState, n: usize, local| world.nics[n].nic.modify_qp(local, qp, attr);
+        if revokes {
+            lock(&self.shared).cover_fence(self.number);
+        }
+        let modify = |world: &mut WorldState, n: usize, local| {
+            let (now, nic) = (world.now, &mut world.nics[n]);
+            nic.nic.modify_qp(local, qp, attr)?;
+            if revokes {
+                nic.on_revoked(now, qp, attr.state == Some(QpState::Err));
+            }
+            Ok(())
+        };
         if revokes { self.revoke(modify) } else { self.call(modify) }
     }
 
@@ -275,7 +287,12 @@ impl Provider for SimNic {
     }
 
     fn destroy_qp(&self, qp: Qpn) -> Result<()> {
-        self.revoke(|world, n, local| world.nics[n].nic.destroy_qp(local, qp))
+        self.revoke(|world, n, local| {
+            let (now, nic) = (world.now, &mut world.nics[n]);
+            nic.nic.destroy_qp(local, qp)?;
+            nic.on_revoked(now, qp, false);
+            Ok(())
+        })
     }
 
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
@@ -296,6 +313,7 @@ impl Provider for SimNic {
 
     fn reset(&self) -> Result<()> {
         let mut world = lock(&self.shared);
+        world.cover_fence(self.number);
         world.reset_nic(self.number)
     }
 }

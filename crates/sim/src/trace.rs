@@ -4,14 +4,17 @@
 use core::fmt;
 use std::collections::VecDeque;
 
+use mitra_failover::rail_negotiation::MessageKind;
 use mitra_verbs::Time;
-use mitra_wire::Packet;
+use mitra_wire::{Packet, Transport};
+
+use crate::timeline::{NoteKind, Subject};
 
 /// The number of bytes of a datagram that a record keeps. All headers of a packet fit.
 const HEAD_BYTES: usize = 48;
 
 /// The part of a datagram that formatting needs: its first bytes, its length and its ICRC.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct PacketHead {
     bytes: [u8; HEAD_BYTES],
     len: u32,
@@ -26,19 +29,31 @@ impl PacketHead {
         let icrc = datagram.last_chunk().copied().unwrap_or_default();
         PacketHead { bytes, len: datagram.len() as u32, icrc }
     }
-}
 
-impl fmt::Display for PacketHead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Zeros replace the bytes that the record does not keep. Only the length of the payload is printed.
+    /// Passes the parsed packet to `f`. Zeros replace the bytes of the payload that the record does not keep.
+    fn with_packet<T>(&self, f: impl FnOnce(Result<Packet<'_>, mitra_wire::ParseError>) -> T) -> T {
         let len = (self.len as usize).saturating_sub(mitra_wire::ICRC_LEN);
         let mut whole = vec![0; len];
         let n = len.min(HEAD_BYTES);
         whole[..n].copy_from_slice(&self.bytes[..n]);
-        match Packet::parse(&whole) {
+        f(Packet::parse(&whole))
+    }
+
+    /// Returns the kind of a control message of a virtual queue pair, if the packet is one.
+    pub(crate) fn control_message(&self) -> Option<MessageKind> {
+        self.with_packet(|packet| {
+            let packet = packet.ok().filter(|packet| matches!(packet.transport, Transport::Ud(_)))?;
+            MessageKind::of_datagram(packet.payload)
+        })
+    }
+}
+
+impl fmt::Display for PacketHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.with_packet(|packet| match packet {
             Ok(packet) => packet.fmt(f),
             Err(e) => write!(f, "{} bytes that are not a valid packet: {e}", self.len),
-        }
+        })
     }
 }
 
@@ -50,14 +65,15 @@ pub(crate) enum TraceEvent {
     /// An event at a NIC, with two numbers that depend on the action.
     Nic { action: &'static str, nic: u32, a: u64, b: u64 },
     /// Anything else.
-    Note(String),
+    Note { about: Subject, kind: NoteKind, text: String },
 }
 
 /// The trace of a world: each packet and event with its virtual time.
 #[derive(Debug)]
 pub struct Trace {
     records: VecDeque<(Time, TraceEvent)>,
-    names: Vec<String>,
+    nic_names: Vec<String>,
+    host_names: Vec<String>,
     hash: u64,
     count: u64,
     max_records: usize,
@@ -70,7 +86,8 @@ impl Trace {
     pub(crate) fn new(max_records: usize, print_live: bool) -> Trace {
         Trace {
             records: VecDeque::new(),
-            names: Vec::new(),
+            nic_names: Vec::new(),
+            host_names: Vec::new(),
             hash: 0x9e37_79b9_7f4a_7c15,
             count: 0,
             max_records,
@@ -89,11 +106,24 @@ impl Trace {
         self.count
     }
 
-    pub(crate) fn name(&mut self, nic: usize, name: &str) {
-        if self.names.len() <= nic {
-            self.names.resize(nic + 1, String::new());
-        }
-        name.clone_into(&mut self.names[nic]);
+    /// Returns whether the trace keeps or prints records.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.max_records > 0 || self.print_live
+    }
+
+    /// Returns the records that are kept, in order.
+    pub(crate) fn records(&self) -> impl Iterator<Item = &(Time, TraceEvent)> {
+        self.records.iter()
+    }
+
+    /// Adds the name of the next NIC.
+    pub(crate) fn add_nic(&mut self, name: &str) {
+        self.nic_names.push(name.to_owned());
+    }
+
+    /// Adds the name of the next host.
+    pub(crate) fn add_host(&mut self, name: &str) {
+        self.host_names.push(name.to_owned());
     }
 
     pub(crate) fn packet(&mut self, at: Time, action: &'static str, nic: usize, datagram: &[u8]) {
@@ -115,10 +145,15 @@ impl Trace {
         self.record(at, TraceEvent::Nic { action, nic: nic as u32, a, b });
     }
 
-    pub(crate) fn text(&mut self, at: Time, text: String) {
+    pub(crate) fn note(&mut self, at: Time, about: Subject, kind: NoteKind, text: String) {
         self.hash_word(at.as_nanos());
         self.hash_bytes(text.as_bytes());
-        self.record(at, TraceEvent::Note(text));
+        self.hash_word(match about {
+            Subject::World => u64::MAX,
+            Subject::Host(host) => host as u64,
+            Subject::Nic(nic) => 1 << 32 | nic as u64,
+        });
+        self.record(at, TraceEvent::Note { about, kind, text });
     }
 
     fn record(&mut self, at: Time, event: TraceEvent) {
@@ -152,13 +187,20 @@ impl Trace {
     fn format_record(&self, at: Time, event: &TraceEvent) -> String {
         let nanos = at.as_nanos();
         let time = format!("{:>9}.{:03}", nanos / 1_000, nanos % 1_000);
-        let name = |nic: u32| self.names.get(nic as usize).map_or("?", String::as_str);
+        let name = |nic: u32| self.nic_names.get(nic as usize).map_or("?", String::as_str);
         match event {
             TraceEvent::Packet { action, nic, head } => {
                 format!("{time} {:<4} {action:<9} {head}", name(*nic))
             }
             TraceEvent::Nic { action, nic, a, b } => format!("{time} {:<4} {action} {a} {b}", name(*nic)),
-            TraceEvent::Note(text) => format!("{time}      {text}"),
+            TraceEvent::Note { about, text, .. } => {
+                let subject = match *about {
+                    Subject::World => "",
+                    Subject::Host(host) => self.host_names.get(host).map_or("?", String::as_str),
+                    Subject::Nic(nic) => name(nic as u32),
+                };
+                format!("{time} {subject:<4} {text}")
+            }
         }
     }
 
@@ -186,7 +228,7 @@ mod tests {
     #[test]
     fn packet_record_is_formatted_with_opcode_and_length() {
         let mut t = Trace::new(10, false);
-        t.name(0, "a0");
+        t.add_nic("a0");
         t.packet(Time::from_nanos(12_345), "sends", 0, &datagram(7, &[5; 999]));
         let lines: Vec<String> = t.tail(5).collect();
         assert_eq!(lines.len(), 1);
@@ -201,7 +243,7 @@ mod tests {
             let mut d = datagram(psn, &[5; 999]);
             *d.last_mut().unwrap() = icrc;
             t.packet(Time::from_nanos(at), "sends", 0, &d);
-            t.text(Time::ZERO, String::new());
+            t.note(Time::ZERO, Subject::World, NoteKind::Event, String::new());
             t.hash()
         };
         assert_eq!(hash(1, 2, 3), hash(1, 2, 3));

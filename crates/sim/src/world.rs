@@ -3,15 +3,19 @@ mod faults;
 use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-use mitra_verbs::{Capabilities, Mtu, Time};
+use mitra_verbs::{Buffer, Capabilities, Mtu, Time};
 
 use crate::app::NextTurn;
 use crate::host::{AppState, HostState};
+use crate::nic::NicState;
 use crate::packet_capture::Pcap;
+use crate::timeline::{NoteKind, Subject, Timeline, TimelineNic};
+use crate::trace::Trace;
 use crate::world_state::{Event, Shared, WorldState, lock};
-use crate::{App, AppContext, Config, LinkConfig, NicStats, Prng, SimNic, Trace, seeds};
+use crate::{App, AppContext, Config, Coverage, LinkConfig, NicStats, Prng, SimNic, seeds};
 
 /// Identifies a host of a world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -29,17 +33,26 @@ type Script = Box<dyn FnOnce(&mut World)>;
 /// its trace, and the command that repeats the run.
 pub struct World {
     pub(crate) shared: Shared,
-    apps: Vec<Option<Box<dyn App>>>,
+    apps: Vec<Box<dyn App>>,
     app_rngs: Vec<Prng>,
     scripts: BTreeMap<u64, Script>,
     next_script: u64,
+    /// The number of turns of applications and of scheduled functions so far.
+    turns: u64,
 }
 
-/// The error of a run whose condition did not become true.
-#[derive(Clone, Debug)]
+/// The error of a run whose condition did not become true. Its text has several lines: the reason, the state of every program, host and NIC,
+/// and the command that repeats the run. [`Debug`](fmt::Debug) prints the same text, so that `unwrap` and a test that returns the error show it.
+#[derive(Clone)]
 pub struct Stalled {
-    /// The reason, and a description of the world's state.
+    /// The text.
     pub state: String,
+}
+
+impl fmt::Debug for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for Stalled {
@@ -49,6 +62,10 @@ impl fmt::Display for Stalled {
 }
 
 impl core::error::Error for Stalled {}
+
+fn trace_setting() -> String {
+    std::env::var("MITRA_SIM_TRACE").unwrap_or_default()
+}
 
 /// The number of records that a trace keeps by default.
 const DEFAULT_TRACE_LEN: usize = 200;
@@ -65,14 +82,16 @@ impl World {
     /// `MITRA_SIM_TRACE=live` makes it print each record immediately. `MITRA_SIM_PCAP=file` captures all
     /// packets, in every world.
     pub fn with_config(seed: u64, config: Config) -> World {
-        let setting = std::env::var("MITRA_SIM_TRACE").unwrap_or_default();
+        let setting = trace_setting();
         let trace = Trace::new(setting.parse().unwrap_or(DEFAULT_TRACE_LEN), setting == "live");
         World::with_trace(seed, config, trace)
     }
 
-    /// Creates a world with this configuration that keeps the last `kept_records` records of its trace.
+    /// Creates a world with this configuration that keeps the last `kept_records` records of its trace. If it keeps some, `MITRA_SIM_TRACE=live` makes it print each
+    /// record immediately.
     pub fn with_trace_len(seed: u64, config: Config, kept_records: usize) -> World {
-        World::with_trace(seed, config, Trace::new(kept_records, false))
+        let is_live = kept_records > 0 && trace_setting() == "live";
+        World::with_trace(seed, config, Trace::new(kept_records, is_live))
     }
 
     fn with_trace(seed: u64, config: Config, trace: Trace) -> World {
@@ -83,6 +102,7 @@ impl World {
             app_rngs: Vec::new(),
             scripts: BTreeMap::new(),
             next_script: 0,
+            turns: 0,
         }
     }
 
@@ -111,6 +131,7 @@ impl World {
     pub fn add_host(&mut self, name: &str) -> HostId {
         let mut world = lock(&self.shared);
         let number = world.hosts.len();
+        world.trace.add_host(name);
         world.hosts.push(HostState::new(name, number));
         HostId(number)
     }
@@ -146,11 +167,21 @@ impl World {
         lock(&self.shared).rail_links.insert(rail, link);
     }
 
+    /// Returns the NIC of a host on a rail: the one that [`World::add_nic`] added last.
+    ///
+    /// # Panics
+    /// Panics if the host has none.
+    pub fn nic(&self, host: HostId, rail: u8) -> NicId {
+        let world = lock(&self.shared);
+        let found = world.nics.iter().rposition(|nic| nic.host == host.0 && nic.rail == rail);
+        NicId(found.unwrap_or_else(|| panic!("{} has no NIC on rail {rail}", world.hosts[host.0].name)))
+    }
+
     /// Starts an application on a host.
     pub fn add_app(&mut self, host: HostId, app: impl App + 'static) {
         let mut world = lock(&self.shared);
         let number = self.apps.len();
-        self.apps.push(Some(Box::new(app)));
+        self.apps.push(Box::new(app));
         self.app_rngs.push(Prng::stream(world.seed, &format!("app {number}")));
         world.apps.push(AppState {
             host: host.0,
@@ -158,6 +189,7 @@ impl World {
             next_at: Time::ZERO,
             idle_interval: Duration::ZERO,
             exited: false,
+            last_trace: String::new(),
         });
         let at = world.now + world.sample_step_interval();
         world.schedule_turn(number, at);
@@ -179,44 +211,46 @@ impl World {
 
     /// Handles the next event. Returns false if there is none.
     pub fn step(&mut self) -> bool {
+        self.step_until(Time::from_nanos(u64::MAX)).is_ok()
+    }
+
+    /// Handles the next event if it is not after `deadline`. Otherwise returns its time, or `None` if there is no event.
+    fn step_until(&mut self, deadline: Time) -> Result<(), Option<Time>> {
         let mut world = lock(&self.shared);
-        let Some((at, event)) = world.queue.pop() else { return false };
+        let at = world.queue.next_at().filter(|at| *at <= deadline).ok_or(world.queue.next_at())?;
+        let Some((_, event)) = world.queue.pop() else { return Err(None) };
         world.now = at;
         world.events += 1;
         match event {
             Event::AppTurn(app, turn) => {
-                if world.apps[app].turn == turn && !world.apps[app].exited {
+                let state = &world.apps[app];
+                let host = state.host;
+                // Resuming a paused host schedules the next turn.
+                if state.turn == turn && !state.exited && !world.hosts[host].paused {
+                    let activity_before = world.hosts[host].activity;
                     drop(world);
-                    self.run_turn(app);
+                    self.run_turn(app, host, activity_before);
                 }
             }
             Event::Script(id) => {
                 drop(world);
                 if let Some(script) = self.scripts.remove(&id) {
+                    self.turns += 1;
                     script(self);
                 }
             }
             event => world.handle(event),
         }
-        true
+        Ok(())
     }
 
-    fn run_turn(&mut self, number: usize) {
-        let (host, activity_before) = {
-            let world = lock(&self.shared);
-            let host = world.apps[number].host;
-            if world.hosts[host].paused {
-                return; // resuming the host schedules the next turn
-            }
-            (host, world.hosts[host].activity)
-        };
-        let Some(mut app) = self.apps[number].take() else { return };
-        let rng = &mut self.app_rngs[number];
+    fn run_turn(&mut self, number: usize, host: usize, activity_before: u64) {
+        self.turns += 1;
+        let (app, rng) = (&mut self.apps[number], &mut self.app_rngs[number]);
         let (host, next_turn) = (HostId(host), NextTurn::Soon);
-        let mut ctx = AppContext { shared: &self.shared, host, rng, next_turn };
+        let mut ctx = AppContext { shared: &self.shared, host, app: number, rng, next_turn };
         app.step(&mut ctx);
         let next_turn = ctx.next_turn;
-        self.apps[number] = Some(app);
         lock(&self.shared).after_turn(number, next_turn, activity_before);
     }
 
@@ -234,15 +268,14 @@ impl World {
             if done(self) {
                 return Ok(());
             }
-            let next = lock(&self.shared).queue.next_at();
-            match next {
-                None => return Err(self.stalled("no event is left")),
-                Some(at) if at > deadline => {
+            match self.step_until(deadline) {
+                Ok(()) => {}
+                Err(None) => return Err(self.stalled("no event is left")),
+                Err(Some(_)) => {
                     lock(&self.shared).now = deadline;
                     return Err(self.stalled(&format!("not done within {timeout:?}")));
                 }
-                Some(_) => self.step(),
-            };
+            }
         }
     }
 
@@ -272,9 +305,7 @@ impl World {
     /// Runs for `time` of virtual time.
     pub fn run_for(&mut self, time: Duration) {
         let deadline = self.now() + time;
-        while lock(&self.shared).queue.next_at().is_some_and(|at| at <= deadline) {
-            self.step();
-        }
+        while self.step_until(deadline).is_ok() {}
         lock(&self.shared).now = deadline;
     }
 
@@ -282,12 +313,17 @@ impl World {
         let world = lock(&self.shared);
         Stalled {
             state: format!(
-                "seed {}: {reason}; {}\n{}",
+                "seed {}: {reason}\n{}\n{}",
                 world.seed,
                 world.describe_state(),
                 seeds::reproduce_command(world.seed)
             ),
         }
+    }
+
+    /// Returns the host of a NIC.
+    pub fn host_of(&self, nic: NicId) -> HostId {
+        HostId(lock(&self.shared).nics[nic.0].host)
     }
 
     /// Returns the counters of a NIC's packets.
@@ -304,7 +340,7 @@ impl World {
     pub fn trace_text(&mut self, text: impl fmt::Display) {
         let mut world = lock(&self.shared);
         let now = world.now;
-        world.trace.text(now, text.to_string());
+        world.trace.note(now, Subject::World, NoteKind::Event, text.to_string());
     }
 
     /// Returns a hash of all events so far. Two runs of one seed have the same hash.
@@ -315,6 +351,36 @@ impl World {
     /// Returns the last `n` of the kept records of the trace, formatted.
     pub fn trace_tail(&self, n: usize) -> Vec<String> {
         lock(&self.shared).trace.tail(n).collect()
+    }
+
+    /// Returns what failures have met so far.
+    pub fn coverage(&self) -> Coverage {
+        lock(&self.shared).observer.coverage.clone()
+    }
+
+    /// Returns the kept records of the trace in a form that can be drawn.
+    pub fn timeline(&self) -> Timeline {
+        let world = lock(&self.shared);
+        let hosts = world.hosts.iter().map(|host| host.name.clone()).collect();
+        let nic = |nic: &NicState| TimelineNic { name: nic.name.clone(), host: nic.host, rail: nic.rail };
+        Timeline::new(hosts, world.nics.iter().map(nic).collect(), &world.trace)
+    }
+
+    /// Returns the counter of the changes that NICs of a host make to a registered buffer.
+    pub(crate) fn memory_changes(&self, host: HostId, buffer: &Arc<Buffer>) -> Arc<AtomicU64> {
+        lock(&self.shared).hosts[host.0].changes_of(buffer)
+    }
+
+    /// Returns a condition for [`World::run_until`] that depends on the state of programs only. `done` is called again only after a turn of a program,
+    /// or after a scheduled function.
+    pub fn programs_are(done: impl Fn() -> bool) -> impl FnMut(&World) -> bool {
+        let mut last = (None, false);
+        move |world| {
+            if last.0 != Some(world.turns) {
+                last = (Some(world.turns), done());
+            }
+            last.1
+        }
     }
 
     /// Returns the number of events so far.

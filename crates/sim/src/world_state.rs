@@ -10,14 +10,21 @@ use mitra_transport::{Nic, NicConfig, TxBatch};
 use mitra_verbs::{AsyncEvent, Capabilities, Error, Gid, Mtu, Result, Time};
 use mitra_wire::ROCE_PORT;
 
+use crate::coverage::CoverageObserver;
 use crate::dma_pipeline::{DmaPipeline, Release};
 use crate::event_queue::EventQueue;
 use crate::host::{AppState, HostState};
 use crate::liveness::{Absences, Part};
-use crate::nic::{NicState, NicStats};
+use crate::nic::{FailureInjection, NicState, NicStats};
 use crate::packet_capture::Pcap;
 use crate::packet_delivery::InFlightPacket;
-use crate::{Config, LinkConfig, Prng, Trace};
+use crate::rc_analyser::RcFlow;
+use crate::timeline::{NoteKind, Subject};
+use crate::trace::Trace;
+use crate::{Config, LinkConfig, Prng};
+
+/// The longest inline data that a NIC accepts, in bytes, as that of some hardware: several packets at the smallest MTU.
+pub(crate) const LONGEST_INLINE: u32 = 1024;
 
 /// A scheduled event. A `usize` is the index of the NIC, host or application that the event belongs to.
 pub(crate) enum Event {
@@ -39,6 +46,8 @@ pub(crate) enum Event {
     AppTurn(usize, u64),
     /// The pause of a host with this number ends.
     HostResume(usize, u64),
+    /// Failures that are placed at a point of a recovery happen.
+    Failures(Vec<FailureInjection>),
     /// A function that the test scheduled runs.
     Script(u64),
 }
@@ -63,6 +72,9 @@ pub(crate) struct WorldState {
     pub(crate) nic_rng: Prng,
     pub(crate) host_rng: Prng,
     pub(crate) pcap: Option<Pcap>,
+    pub(crate) observer: CoverageObserver,
+    /// The reliable connections whose retransmissions are checked.
+    pub(crate) rc_flows: Vec<RcFlow>,
     pub(crate) events: u64,
     /// The number of packets that have left a NIC and have not arrived.
     pub(crate) in_flight: usize,
@@ -95,6 +107,8 @@ impl WorldState {
             nic_rng: Prng::stream(seed, "nic"),
             host_rng: Prng::stream(seed, "host"),
             pcap,
+            observer: CoverageObserver::default(),
+            rc_flows: Vec::new(),
             events: 0,
             in_flight: 0,
         }
@@ -118,6 +132,7 @@ impl WorldState {
         let gid = Gid::from(ip);
         let name = format!("{}{rail}", self.hosts[host].name);
         let mut config = NicConfig::new(&name, gid, self.nic_rng.key());
+        config.limits.inline = LONGEST_INLINE;
         config.capabilities = capabilities;
         config.max_mtu = max_mtu.unwrap_or(config.max_mtu);
         config.tuning = self.config.tuning;
@@ -128,7 +143,7 @@ impl WorldState {
         let mut faults = Faults::new(self.nic_rng.key());
         faults.set_noise_tx(self.link(rail).noise);
         let memory_rng = Prng::stream(self.seed, &format!("memory {number}"));
-        self.trace.name(number, &name);
+        self.trace.add_nic(&name);
         self.nics.push(NicState {
             host,
             rail,
@@ -139,10 +154,13 @@ impl WorldState {
             nic: Nic::new(config),
             faults,
             stage_probes: Vec::new(),
+            packet_probes: Vec::new(),
             secret_rng: Prng::stream(self.seed, &format!("secrets {number}")),
             pipeline: DmaPipeline::new(self.config.memory, memory_rng, capabilities.write_order),
             regions: Vec::new(),
             cqs: BTreeMap::new(),
+            late_completions: None,
+            completions_held_until: Time::ZERO,
             cq_events: Default::default(),
             async_events: Default::default(),
             detached: false,
@@ -203,6 +221,7 @@ impl WorldState {
                 self.wake_apps(self.nics[n].host);
             }
             Event::Refusal(n, to) => self.arrive_refusal(n, to),
+            Event::Failures(injections) => self.inject_failures(injections),
             Event::HostResume(host, pause) => {
                 if self.hosts[host].pauses == pause {
                     self.resume(host);
@@ -259,7 +278,7 @@ impl WorldState {
         let mut any = false;
         while let Some(event) = nic.nic.poll_async_event() {
             nic.async_events.push_back(event);
-            self.trace.text(self.now, format!("{:<4} {event:?}", nic.name));
+            self.trace.note(self.now, Subject::Nic(n), NoteKind::Event, format!("{event:?}"));
             any = true;
         }
         while let Some(cq) = nic.nic.poll_cq_event() {
@@ -326,7 +345,7 @@ impl WorldState {
             }
             nic.pipeline.discard_all();
             nic.regions.clear();
-            self.trace.text(self.now, format!("{:<4} is reset", nic.name));
+            self.trace.note(self.now, Subject::Nic(n), NoteKind::Event, "is reset".to_owned());
             self.absences.set(self.now, Part::Nic(n), true);
         }
         Ok(())

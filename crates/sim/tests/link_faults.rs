@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mitra_sim::workload::{Endpoint, Plan, RcEndpoint, RcOptions, WorkloadPeer, connect_rc, verify};
-use mitra_sim::{AppContext, Config, DurationRange, Failure, PeerApp, Testbed, World, seeds};
+use mitra_sim::workload::{Endpoint, PeerApp, Plan, RcEndpoint, RcOptions, WorkloadPeer, connect_rc, verify};
+use mitra_sim::{AppContext, Config, DurationRange, Failure, Testbed, World, seeds};
 use mitra_verbs::{AsyncEvent, Error, PortState, Provider, QpAttr, QpState, WcStatus};
 
 struct Run {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mitra_sim::workload::{Plan, RcEndpoint, RcOptions, Verdict, WorkloadPeer, connect_rc, verify};
-use mitra_sim::{Config, PeerApp, Testbed, World, seeds};
+use mitra_sim::workload::{PeerApp, Plan, RcEndpoint, RcOptions, Verdict, WorkloadPeer, connect_rc, verify};
+use mitra_sim::{Config, Testbed, World, seeds};
 use mitra_verbs::Provider;
 
 struct Run {

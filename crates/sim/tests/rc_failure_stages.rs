@@ -2,12 +2,15 @@
 //! has the effect that `expected` returns, and never two effects.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mitra_sim::workload::{OpKind, Plan, RcOptions, Record, WorkloadPeer, connect_rc, verify};
-use mitra_sim::{Config, FailureCase, FailureTarget, PeerApp, Stage, Testbed, seeds};
+use mitra_sim::workload::{
+    FailureCase, FailureTarget, OpKind, PeerApp, Plan, RcOptions, Record, WorkloadPeer, connect_rc, verify,
+};
+use mitra_sim::{Config, Coverage, Operation, Stage, Testbed, seeds};
 use mitra_verbs::{Mtu, Provider};
 
 /// How many effects the operation may have at the responder.
@@ -43,7 +46,19 @@ struct Outcome {
     effects: u64,
     record: Record,
     exact: bool,
+    coverage: Coverage,
     report: String,
+}
+
+fn operation(kind: OpKind) -> Operation {
+    match kind {
+        OpKind::Write | OpKind::Block => Operation::Write,
+        OpKind::WriteImm => Operation::WriteWithImm,
+        OpKind::Send => Operation::Send,
+        OpKind::Read => Operation::Read,
+        OpKind::FetchAdd => Operation::FetchAdd,
+        OpKind::CompareSwap => Operation::CompareSwap,
+    }
 }
 
 fn run(seed: u64, case: FailureCase, hold: Option<Duration>) -> Outcome {
@@ -92,6 +107,7 @@ fn run(seed: u64, case: FailureCase, hold: Option<Duration>) -> Outcome {
         effects: effects as u64 + responder_log.counters.iter().sum::<u64>(),
         record: requester.requester_log().records[0],
         exact: verdict.is_exact(),
+        coverage: testbed.world.coverage(),
         report: format!("seed {seed} {case}: {:?}\n{verdict}", requester.requester_log().records),
     }
 }
@@ -101,9 +117,13 @@ fn every_failure_case_has_the_expected_effect() {
     let cases = FailureCase::all();
     assert!(cases.len() > 250, "{} cases", cases.len());
     for seed in seeds(3) {
+        let mut met = HashSet::new();
         for &case in &cases {
             let outcome = run(seed, case, None);
             assert!(outcome.stage_reached, "the stage was not reached: {}", outcome.report);
+            let cells: Vec<_> = outcome.coverage.cells().collect();
+            assert!(cells.iter().all(|cell| cell.can_exist()), "{cells:?}: {}", outcome.report);
+            met.extend(cells.iter().map(|cell| (cell.stage, cell.operation)));
             if case.kind != OpKind::Read {
                 match expected(case) {
                     Effect::None => assert_eq!(outcome.effects, 0, "{}", outcome.report),
@@ -126,6 +146,10 @@ fn every_failure_case_has_the_expected_effect() {
             if matches!(case.target, FailureTarget::Requester | FailureTarget::Both) {
                 assert_eq!(outcome.record.outcome, None, "a dead NIC completes nothing: {}", outcome.report);
             }
+        }
+        // A failure of another NIC than that of the packet lets it pass, so only the cases of a stage together reach it.
+        for case in &cases {
+            assert!(met.contains(&(case.stage, operation(case.kind))), "seed {seed}: no failure met {case}");
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::port_refusals::PortRefusals;
 use crate::receive::RxBuffer;
 use crate::spin_policy::SpinPolicy;
 use crate::thread_cpu_clock::ThreadCpuClock;
+use crate::thread_wakeup::{HasThread, ThreadWakeup};
 use crate::transmit::TxQueue;
 use crate::udp_socket::RoceSocket;
 
@@ -49,8 +50,7 @@ pub(crate) struct Engine {
     pub(crate) completion_queues: CompletionQueues,
     pub(crate) faults: Faults,
     pub(crate) lease: PollLease,
-    /// When the progress thread wakes without a signal. `None` if it sleeps until another thread wakes it.
-    pub(crate) thread_wakeup: Option<Time>,
+    pub(crate) thread_wakeup: ThreadWakeup,
     /// When the NIC last received a datagram or a call.
     pub(crate) last_active: Time,
     /// When a thread last drove the NIC.
@@ -86,6 +86,12 @@ pub(crate) enum Driver {
     Thread,
 }
 
+impl HasThread for Engine {
+    fn thread_wakeup(&mut self) -> &mut ThreadWakeup {
+        &mut self.thread_wakeup
+    }
+}
+
 impl Engine {
     pub(crate) fn new(
         config: NicConfig,
@@ -100,7 +106,7 @@ impl Engine {
             completion_queues: CompletionQueues::default(),
             faults: Faults::new(config.seed),
             lease: PollLease::default(),
-            thread_wakeup: None,
+            thread_wakeup: ThreadWakeup::default(),
             last_active: Time::ZERO,
             last_drive: Time::ZERO,
             last_poll_drive: None,

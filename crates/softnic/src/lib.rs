@@ -27,6 +27,7 @@ mod roce_port_users;
 mod soft_nic;
 mod spin_policy;
 mod thread_cpu_clock;
+mod thread_wakeup;
 mod transmit;
 mod udp_socket;
 

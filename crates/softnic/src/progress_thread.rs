@@ -15,15 +15,14 @@ use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::{self, JoinHandle};
 
 use mitra_os_util::event_queue::EventQueue;
-use mitra_os_util::eventfd;
+use mitra_os_util::wake_signal::{Step, WakeSignal};
 use mitra_verbs::{AsyncEvent, Error, Result, Time};
 use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
 use crate::clock;
@@ -31,6 +30,7 @@ use crate::completion_channel::PendingWakeups;
 use crate::engine::{Driver, Engine};
 use crate::poll_lease::{ABSENT_AFTER, CHECK_INTERVAL};
 use crate::thread_cpu_clock::ThreadCpuClock;
+use crate::thread_wakeup;
 use crate::udp_socket::RoceSocket;
 
 /// The longest sleep of the thread if the NIC was active within the last [`ACTIVE_PERIOD`]. Because of this bound, a caller that posts a
@@ -57,9 +57,8 @@ pub(crate) struct SharedNic {
     engine: Mutex<Engine>,
     /// The number of callers that wait for the lock.
     lock_waiters: AtomicU32,
-    stop: AtomicBool,
-    /// Wakes the progress thread.
-    wake: EventFd,
+    /// Wakes and ends the progress thread.
+    signal: WakeSignal,
     async_events: Arc<EventQueue<AsyncEvent>>,
 }
 
@@ -108,7 +107,7 @@ impl Drop for PanicReporter<'_> {
     }
 }
 
-/// What wakes the progress thread from a sleep, in addition to [`SharedNic::wake`].
+/// What wakes the progress thread from a sleep, in addition to [`SharedNic::signal`].
 pub(crate) struct WakeConditions {
     /// The NIC's socket, which is readable when a datagram has arrived. `None` while a poller holds the lease, or if the NIC is dead.
     socket: Option<Arc<RoceSocket>>,
@@ -126,8 +125,7 @@ impl SharedNic {
             async_events,
             engine: Mutex::new(engine),
             lock_waiters: AtomicU32::new(0),
-            stop: AtomicBool::new(false),
-            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            signal: WakeSignal::new()?,
         })
     }
 
@@ -180,7 +178,7 @@ impl SharedNic {
 
     /// Wakes the progress thread.
     pub(crate) fn wake(&self) {
-        eventfd::signal(&self.wake);
+        self.signal.wake();
     }
 
     /// Wakes the progress thread if no poller holds the lease and the NIC has work before the thread would wake.
@@ -189,8 +187,7 @@ impl SharedNic {
             return;
         }
         let Some(due) = engine.next_due() else { return };
-        if engine.thread_wakeup.is_none_or(|wakeup| due < wakeup) {
-            engine.thread_wakeup = Some(due);
+        if engine.thread_wakeup.must_wake(due) {
             self.wake();
         }
     }
@@ -205,34 +202,30 @@ impl SharedNic {
 
     /// Tells the progress thread to end. The caller then joins it.
     pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.wake();
+        self.signal.stop();
     }
 
     fn run(&self) {
         let _panic_reporter = PanicReporter(self);
-        while !self.stop.load(Ordering::Acquire) {
-            let Ok(mut engine) = self.lock() else { return };
-            let sleep = self.run_round(&mut engine);
-            engine.thread_wakeup = match &sleep {
-                Some(conditions) => conditions.until,
-                // The thread runs another round before it sleeps.
-                None => Some(Time::ZERO),
-            };
-            drop(engine);
-            match sleep {
-                Some(conditions) => {
-                    // The errors of send calls stay in the queue, and would end every further sleep.
-                    if self.sleep(&conditions)
-                        && let Ok(mut engine) = self.lock()
-                    {
-                        engine.read_socket_errors();
-                    }
-                }
-                None if self.lock_waiters.load(Ordering::Relaxed) > 0 => thread::yield_now(),
-                None => {}
+        self.signal.run(|| self.step());
+    }
+
+    /// Runs one round, and sleeps after it if nothing is left to do.
+    fn step(&self) -> Step {
+        let Ok(engine) = self.lock() else { return Step::Ended };
+        let sleep = thread_wakeup::run_round(engine, |engine| self.run_round(engine), |sleep| sleep.until);
+        let Some(conditions) = sleep else {
+            if self.lock_waiters.load(Ordering::Relaxed) > 0 {
+                thread::yield_now();
             }
+            return Step::Worked;
+        };
+        let (is_signalled, has_socket_error) = self.sleep(&conditions);
+        // The errors of send calls stay in the queue, and would end every further sleep.
+        if has_socket_error && let Ok(mut engine) = self.lock() {
+            engine.read_socket_errors();
         }
+        Step::Slept { is_signalled }
     }
 
     /// Runs one round. Returns what the thread sleeps on, or `None` if it runs another round first.
@@ -279,10 +272,10 @@ impl SharedNic {
         })
     }
 
-    /// Sleeps. Returns whether the error queue of the NIC's socket has an entry.
-    fn sleep(&self, conditions: &WakeConditions) -> bool {
+    /// Sleeps. Returns whether the thread was woken by a signal, and whether the error queue of the NIC's socket has an entry.
+    fn sleep(&self, conditions: &WakeConditions) -> (bool, bool) {
         let timeout = conditions.until.map(|until| TimeSpec::from(until.saturating_since(clock::now())));
-        let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+        let mut fds = vec![PollFd::new(self.signal.as_fd(), PollFlags::POLLIN)];
         let writable = if conditions.tx_blocked { PollFlags::POLLOUT } else { PollFlags::empty() };
         let sockets = conditions.socket.iter();
         fds.extend(sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN | writable)));
@@ -290,10 +283,8 @@ impl SharedNic {
         fds.extend(multicast.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
         // An error only ends the sleep early.
         let _ = ppoll(&mut fds, timeout, None);
-        if fds[0].any().unwrap_or(false) {
-            eventfd::clear(&self.wake);
-        }
         let socket = conditions.socket.is_some().then(|| &fds[1]);
-        socket.and_then(PollFd::revents).is_some_and(|events| events.contains(PollFlags::POLLERR))
+        let has_error = |events: PollFlags| events.contains(PollFlags::POLLERR);
+        (fds[0].any().unwrap_or(false), socket.and_then(PollFd::revents).is_some_and(has_error))
     }
 }

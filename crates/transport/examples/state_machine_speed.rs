@@ -7,40 +7,16 @@
 
 use std::time::Instant;
 
-use mitra_transport::{AtomicOp, Memory, MemoryFault, Nic, NicConfig, TxBatch};
+use mitra_transport::{Nic, NicConfig, TxBatch, VecMemory};
 use mitra_verbs::{
     Access, CqId, Data, Gid, Mr, Mtu, QpCap, QpInitAttr, QpType, Qpn, RcConnection, RegionId, SendOp, SendWr,
     Time, Wc,
 };
 use mitra_wire::{ICRC_LEN, Packet};
 
-struct ByteMemory(Vec<u8>);
-
-impl Memory for ByteMemory {
-    fn place(&mut self, _: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        let to = self.0.get_mut(offset as usize..offset as usize + data.len()).ok_or(MemoryFault)?;
-        to.copy_from_slice(data);
-        Ok(())
-    }
-
-    fn fetch(&mut self, _: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault> {
-        let from = self.0.get(offset as usize..offset as usize + out.len()).ok_or(MemoryFault)?;
-        out.copy_from_slice(from);
-        Ok(())
-    }
-
-    fn atomic(&mut self, _: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
-        let mut word = [0; 8];
-        self.fetch(RegionId(0), offset, &mut word)?;
-        let old = u64::from_ne_bytes(word);
-        self.place(RegionId(0), offset, &op.apply(old).to_ne_bytes())?;
-        Ok(old)
-    }
-}
-
 struct Endpoint {
     nic: Nic,
-    memory: ByteMemory,
+    memory: VecMemory,
     gid: Gid,
     cq: CqId,
     qp: Qpn,
@@ -60,7 +36,7 @@ fn endpoint(i: u8) -> mitra_verbs::Result<Endpoint> {
     let init =
         QpInitAttr { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
     let qp = nic.create_qp(Time::ZERO, &init)?;
-    Ok(Endpoint { nic, memory: ByteMemory(vec![0; SIZE]), gid, cq, qp, mr })
+    Ok(Endpoint { nic, memory: VecMemory(vec![vec![0; SIZE]]), gid, cq, qp, mr })
 }
 
 fn connect(a: &mut Endpoint, b: &Endpoint) -> mitra_verbs::Result<()> {

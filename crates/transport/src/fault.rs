@@ -24,7 +24,7 @@ use crate::opcode;
 pub use script::{Delay, ScriptError};
 
 /// A kind of failure.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Failure {
     /// The link is down: no packet passes in either direction, and the port is down. The NIC works.
     LinkDown,

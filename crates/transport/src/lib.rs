@@ -14,6 +14,7 @@ mod tx_batch;
 
 pub use config::{NicConfig, Tuning};
 pub use ip_path::IpPath;
-pub use memory::{AtomicOp, Memory, MemoryFault};
+pub use memory::{AtomicOp, Memory, MemoryFault, VecMemory};
 pub use nic::Nic;
+pub use qp::pending_send::PendingSend;
 pub use tx_batch::TxBatch;

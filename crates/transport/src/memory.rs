@@ -28,6 +28,37 @@ pub trait Memory {
     fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
 }
 
+/// Regions as vectors, for tests and models: region `i` is vector `i`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct VecMemory(pub Vec<Vec<u8>>);
+
+impl VecMemory {
+    fn range(&mut self, region: RegionId, offset: u64, len: usize) -> Result<&mut [u8], MemoryFault> {
+        let region = self.0.get_mut(region.0 as usize).ok_or(MemoryFault)?;
+        let offset = offset as usize;
+        region.get_mut(offset..offset + len).ok_or(MemoryFault)
+    }
+}
+
+impl Memory for VecMemory {
+    fn place(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        self.range(region, offset, data.len())?.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn fetch(&mut self, region: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault> {
+        out.copy_from_slice(self.range(region, offset, out.len())?);
+        Ok(())
+    }
+
+    fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+        let word = self.range(region, offset, 8)?;
+        let old = word.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+        word.copy_from_slice(&op.apply(old).to_ne_bytes());
+        Ok(old)
+    }
+}
+
 /// The memory behind a region no longer exists, because its owner unmapped the memory while the region was registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryFault;

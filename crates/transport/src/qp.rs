@@ -3,6 +3,7 @@
 pub(crate) mod attributes;
 mod local_ops;
 mod modify;
+pub(crate) mod pending_send;
 pub(crate) mod reassembly;
 mod requester;
 mod responder;
@@ -12,6 +13,7 @@ pub(crate) mod ud_receiver;
 mod unreliable_sender;
 mod xrc;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{
     AsyncEvent, Gid, PdId, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, SavedResult, SendWr,
     SqDrain, Time, Wc, WcOpcode, WcStatus,
@@ -278,7 +280,11 @@ impl Qp {
             nic.counters.drop_qp_state += 1;
             return;
         }
-        if route.source.address != attrs.dest_gid && !attrs.init.qp_type.is_datagram() {
+        let is_trusted = match packet.message.is_request() {
+            true => Mutant::ForeignRequestExecuted.is_on(),
+            false => Mutant::ForeignResponseAccepted.is_on(),
+        };
+        if route.source.address != attrs.dest_gid && !attrs.init.qp_type.is_datagram() && !is_trusted {
             nic.counters.drop_foreign_source += 1;
             return;
         }

@@ -1,5 +1,6 @@
 //! Gathers a request's data from its local scatter/gather entries, and scatters received data to them.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Access, Data, PdId, Sge};
 
 use crate::Memory;
@@ -31,7 +32,9 @@ fn for_each_part(
         }
         let n = (len - done).min((sge_len - skip) as usize);
         visit(sge, sge.addr.wrapping_add(skip), done..done + n)?;
-        skip = 0;
+        if !Mutant::EntrySkipKept.is_on() {
+            skip = 0;
+        }
         done += n;
     }
     if done == len { Ok(()) } else { Err(LocalFault) }

@@ -104,9 +104,9 @@ fn pair_with_requests_in_flight(qp_type: QpType) -> (NicPair, [Key; 2]) {
     let mut keys = [Key(0); 2];
     let mut locals = [Key(0); 2];
     for (i, node) in p.nodes.iter_mut().enumerate() {
-        node.memory.regions[0].fill(0x55);
-        node.memory.regions.push(vec![0x66; GRANTED + 64]);
-        node.memory.regions.push(vec![0x77; LOCAL + 64]);
+        node.memory.regions.0[0].fill(0x55);
+        node.memory.regions.0.push(vec![0x66; GRANTED + 64]);
+        node.memory.regions.0.push(vec![0x77; LOCAL + 64]);
         let now = p.now;
         let granted = node.nic.reg_mr(now, node.pd, RegionId(1), BASE, GRANTED as u64, ALL_ACCESS).unwrap();
         let access = Access::LOCAL_WRITE;
@@ -198,7 +198,7 @@ fn send_hostile_packets(qp_type: QpType, packets: Vec<HostilePacket>) {
     }
     p.run();
     for node in &p.nodes {
-        let [foreign, granted, local] = &node.memory.regions[..] else { panic!() };
+        let [foreign, granted, local] = &node.memory.regions.0[..] else { panic!() };
         assert!(foreign.iter().all(|&b| b == 0x55), "a region without a grant was accessed");
         assert!(granted[GRANTED..].iter().all(|&b| b == 0x66), "bytes beyond the grant were accessed");
         assert!(local[LOCAL..].iter().all(|&b| b == 0x77));

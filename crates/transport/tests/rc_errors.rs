@@ -90,11 +90,11 @@ fn missing_region_right_is_remote_access_error() {
     for (right, op) in cases {
         let mut p = pair();
         let node = &mut p.nodes[1];
-        node.memory.regions.push(vec![0; 64]);
+        node.memory.regions.0.push(vec![0; 64]);
         let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, ALL_ACCESS - right).unwrap();
         let wr = op(&p, mr.remote(0));
         assert_access_denied(&mut p, wr);
-        assert!(p.nodes[1].memory.regions[1].iter().all(|&b| b == 0));
+        assert!(p.nodes[1].memory.regions.0[1].iter().all(|&b| b == 0));
     }
 }
 
@@ -102,7 +102,7 @@ fn missing_region_right_is_remote_access_error() {
 fn rkey_of_other_pd_is_remote_access_error() {
     let mut p = pair();
     let node = &mut p.nodes[1];
-    node.memory.regions.push(vec![0; 64]);
+    node.memory.regions.0.push(vec![0; 64]);
     let pd = node.nic.alloc_pd().unwrap();
     let mr = node.nic.reg_mr(p.now, pd, RegionId(1), BASE, 64, ALL_ACCESS).unwrap();
     let wr = write_at(&p, 1, mr.remote(0), 8);
@@ -120,7 +120,7 @@ fn key_revoked_within_write_stops_placement() {
         p.step();
     }
     let node = &mut p.nodes[1];
-    let placed = node.memory.regions[0].iter().filter(|&&b| b == 0xee).count();
+    let placed = node.memory.regions.0[0].iter().filter(|&&b| b == 0xee).count();
     assert!(placed > 0 && placed < 5000, "{placed}");
     assert_eq!(node.nic.dereg_mr(p.now, node.mr.id), Ok(RegionId(0)));
     let accesses = node.memory.accesses;
@@ -142,7 +142,7 @@ fn key_revoked_before_read_response_is_remote_access_error() {
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteAccess)]);
-    assert_eq!(p.nodes[1].memory.accesses, 0);
+    assert_eq!((p.nodes[1].memory.accesses, p.state(1)), (0, QpState::Err));
 }
 
 #[test]
@@ -264,12 +264,12 @@ fn wrong_local_key_does_not_block_earlier_retransmissions() {
 fn read_destination_needs_local_write() {
     let mut p = pair();
     let node = &mut p.nodes[0];
-    node.memory.regions.push(vec![0; 64]);
+    node.memory.regions.0.push(vec![0; 64]);
     let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, Access::empty()).unwrap();
     p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(mr.sge(0, 8))));
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::LocalProtection)]);
-    assert!(p.nodes[0].memory.regions[1].iter().all(|&b| b == 0));
+    assert!(p.nodes[0].memory.regions.0[1].iter().all(|&b| b == 0));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use common::rc_requests::*;
 use common::*;
 use core::time::Duration;
 use mitra_verbs::*;
-use mitra_wire::Syndrome;
+use mitra_wire::{Aeth, Message, Packet, Syndrome, Transport};
 
 #[test]
 fn send_waits_for_receive() {
@@ -115,4 +115,24 @@ fn rnr_nak_suppresses_sequence_naks() {
     p.run_for(Duration::from_micros(30));
     assert_eq!((p.counter(1, "rnr_naks_sent"), p.counter(1, "sequence_naks_sent")), (1, 0));
     assert_eq!(p.sent_opcodes(1).len(), 1);
+}
+
+/// The wait after an RNR NAK begins again if the NAK of a later packet arrives in it. Seed 55 of the workload `rc`.
+#[test]
+fn rnr_nak_of_next_packet_begins_another_wait() {
+    let mut p = pair();
+    p.set_link(|_, _| LinkAction::Drop);
+    for i in 0..2 {
+        p.post(SendWr::new(i, SendOp::Send, Data::inline(b"x")));
+    }
+    p.transmit_all();
+    for (psn, timer) in [(100, 4), (101, 12), (101, 1)] {
+        let message = Message::Ack(Aeth { syndrome: Syndrome::RnrNak { timer }, msn: 0 });
+        p.inject(0, &Packet::new(Transport::Rc, p.nodes[0].qp, Psn::new(psn), message, b""));
+    }
+    assert_eq!(statuses(&p.send_completions(0)), [(0, WcStatus::Success)]);
+    p.run_for(Duration::from_micros(500)); // code 12 is 640 µs
+    assert_eq!(p.sent_opcodes(0).len(), 2);
+    p.run_for(Duration::from_micros(300));
+    assert_eq!(p.sent_opcodes(0).len(), 3);
 }

@@ -86,7 +86,7 @@ fn late_copy_of_answered_read_is_dropped_after_revocation() {
     p.inject(1, &Packet::parse(&requests[1]).unwrap());
     assert_eq!(count_sent_by_responder(&mut p), 1);
     assert_eq!(last_nak(&p), Some(Syndrome::Nak(NakCode::RemoteAccess)));
-    assert_eq!(p.counter(0, "drop_stale_response"), 1);
+    assert_eq!((p.counter(1, "fatal_naks_sent"), p.counter(0, "drop_stale_response")), (1, 1));
     assert_eq!((p.state(0), p.state(1)), (QpState::Rts, QpState::Rts));
 }
 

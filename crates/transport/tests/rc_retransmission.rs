@@ -236,6 +236,25 @@ fn old_sequence_nak_uses_no_retry() {
     assert_eq!(p.sent_opcodes(0).len(), 2);
 }
 
+/// The response to a later READ shows that the response to an earlier one is lost, but the requester goes back already. Seed 15756 of the
+/// workload `rc`.
+#[test]
+fn implied_nak_before_retransmission_uses_no_retry() {
+    let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
+    p.set_link(|_, _| LinkAction::Drop);
+    for i in 0..2 {
+        let wr = read(&p, i, 0, 8);
+        p.post(wr);
+    }
+    p.transmit_all();
+    acknowledge(&mut p, 100, Syndrome::Nak(NakCode::PsnSequence));
+    acknowledge(&mut p, 101, Syndrome::Nak(NakCode::PsnSequence));
+    assert_eq!(p.state(0), QpState::Rts, "the second NAK answers the same packets as the first");
+    p.run();
+    assert_eq!(p.send_completions(0)[0].status, WcStatus::RetryExceeded);
+    assert_eq!(p.sent_opcodes(0).len(), 4);
+}
+
 #[test]
 fn duplicated_sequence_nak_uses_no_retry() {
     let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
@@ -259,7 +278,7 @@ fn ack_of_original_clears_local_retransmission_error() {
     let mut p = pair();
     p.set_link(|dir, _| if dir == 1 { LinkAction::Drop } else { LinkAction::Pass });
     let node = &mut p.nodes[0];
-    node.memory.regions.push(vec![0; 64]);
+    node.memory.regions.0.push(vec![0; 64]);
     let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, ALL_ACCESS).unwrap();
     p.post(write8(&p, 1));
     p.post(SendWr::new(2, SendOp::Write(p.remote(0)), Data::sge(mr.sge(0, 8))));

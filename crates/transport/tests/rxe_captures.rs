@@ -84,9 +84,9 @@ fn replay_pair(name: &str, requests: &[&Record], mtu: Mtu) -> (NicPair, Keys) {
         }
         let now = p.now;
         let node = &mut p.nodes[1];
-        let region = RegionId(node.memory.regions.len() as u32);
+        let region = RegionId(node.memory.regions.0.len() as u32);
         let lowest = all().filter(|n| n.1 == rkey).map(|n| n.0).min().unwrap();
-        node.memory.regions.push(vec![0; SIZE]);
+        node.memory.regions.0.push(vec![0; SIZE]);
         keys.push((
             rkey,
             node.nic.reg_mr(now, node.pd, region, lowest, SIZE as u64, ALL_ACCESS).unwrap().rkey,
@@ -139,7 +139,7 @@ fn responder_matches_rxe_captures() {
                 // The content of the memory is the data of the first READ response, which has three packets.
                 let found: Vec<u8> =
                     responses[..3].iter().flat_map(|r| r.packet().payload.to_vec()).collect();
-                p.nodes[1].memory.regions[1][..found.len()].copy_from_slice(&found);
+                p.nodes[1].memory.regions.0[1][..found.len()].copy_from_slice(&found);
             }
             for request in &requests {
                 let packet = request.packet();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use mitra_transport::{IpPath, Nic, NicConfig, TxBatch};
+use mitra_transport::{IpPath, Nic, NicConfig, TxBatch, VecMemory};
 use mitra_verbs::*;
 use mitra_wire::{Deth, Message, Packet, Transport};
 
@@ -37,7 +37,7 @@ fn each_batch_has_class_of_its_address_handle() {
 fn received_grh(from: Gid, to: Gid) -> Vec<u8> {
     let setup = Setup { qp_type: QpType::Ud, ..Setup::default() };
     let (now, mut nic) = (Time::ZERO, Nic::new(NicConfig::new("nic", to, [1; 32])));
-    let mut memory = ByteMemory { regions: vec![vec![0; 64]], ..ByteMemory::default() };
+    let mut memory = ByteMemory { regions: VecMemory(vec![vec![0; 64]]), ..ByteMemory::default() };
     let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(4).unwrap());
     let mr = nic.reg_mr(now, pd, RegionId(0), BASE, 64, ALL_ACCESS).unwrap();
     let (qp_type, cap) = (QpType::Ud, setup.cap);
@@ -50,7 +50,7 @@ fn received_grh(from: Gid, to: Gid) -> Vec<u8> {
     let packet = Packet::new(Transport::Ud(deth), qp, Psn::new(0), Message::SendOnly, b"data");
     nic.handle_packet(now, IpPath { address: from, traffic_class: CLASS }, &packet, &mut memory);
     assert_eq!(nic.cq_len(cq), Ok(1));
-    memory.regions[0][..40].to_vec()
+    memory.regions.0[0][..40].to_vec()
 }
 
 #[test]

@@ -128,7 +128,7 @@ proptest! {
         packets in prop::collection::vec((0..14u8, 0..QUEUES + 1, -2..3i32, any::<bool>(), 0..300usize), 1..40),
     ) {
         let mut w = world(4);
-        w.p.nodes[1].memory.regions.push(vec![0x55; 4096]);
+        w.p.nodes[1].memory.regions.0.push(vec![0x55; 4096]);
         let payload = [0xab; 300];
         let number = |queue: usize| w.srqs.get(queue).map_or(Srqn::new(3), |srq| srq.1);
         let numbers: Vec<_> = (0..=QUEUES).map(number).collect();
@@ -160,7 +160,7 @@ proptest! {
             w.p.step();
         }
         w.p.run();
-        prop_assert!(w.p.nodes[1].memory.regions[1].iter().all(|&byte| byte == 0x55));
+        prop_assert!(w.p.nodes[1].memory.regions.0[1].iter().all(|&byte| byte == 0x55));
         // Every receive is either still posted or completed once.
         for &(_, _, cq) in &w.srqs {
             let mut received = Vec::new();

@@ -1,6 +1,6 @@
 //! Memory that consists of atomic 8-byte words, so that all threads can access it at any time.
 
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::atomics::{AtomicU64, Ordering, fence};
 
 pub(crate) const WORD: usize = size_of::<u64>();
 
@@ -18,7 +18,7 @@ impl AtomicWords {
         self.0.as_ptr().addr() as u64
     }
 
-    /// Copies the bytes from `offset` on to `out`. The first word is loaded with acquire ordering.
+    /// Copies the bytes from `offset` on to `out`. The first word is loaded with acquire ordering, and later loads are ordered behind all of these.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
         if out.is_empty() {
             return;
@@ -41,6 +41,8 @@ impl AtomicWords {
             let last = self.0[word + whole].load(Ordering::Relaxed).to_le_bytes();
             tail.copy_from_slice(&last[..tail.len()]);
         }
+        // The last word of a write, which is stored with release ordering, may be any of the words that were loaded.
+        fence(Ordering::Acquire);
     }
 
     /// Copies `data` to the memory, from `offset` on. The last word is stored last, with release ordering.

@@ -7,7 +7,7 @@ use crate::{ForeignMemory, Unmapped};
 ///
 /// Peers may write to registered memory at any time, so a buffer never exposes it as a `&[u8]`. Methods copy bytes out of the memory and
 /// into it. A copy accesses aligned 8-byte words in ascending order. A write stores its last word with release ordering, and a read loads
-/// its first word with acquire ordering; all other accesses are relaxed. A reader that finds the last byte of a write in one read
+/// its first word with acquire ordering and ends with an acquire fence; all other accesses are relaxed. A reader that finds the last byte of a write in one read
 /// therefore finds the other bytes of the write in a second read. A copy of more than one word is not atomic. A concurrent reader may
 /// see it torn, as with the DMA of a hardware NIC.
 ///

@@ -2,6 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod atomic_words;
+/// The atomics of `atomic_words`, which `tests/memory_orders.rs` replaces.
+mod atomics {
+    pub(crate) use core::sync::atomic::{AtomicU64, Ordering, fence};
+}
 mod buffer;
 mod device;
 mod error;

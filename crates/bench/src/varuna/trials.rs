@@ -125,6 +125,11 @@ fn resent_rows(mix: &MixTrials) -> Vec<Row> {
             },
             _ => bytes,
         });
+        rows.push(row(
+            &name("/bytes_in_flight"),
+            "B",
+            &values(&|trial| trial.report.stats.bytes_in_flight as f64),
+        ));
         rows.push(row(&name("/ops"), "ops", &values(&|trial| trial.report.stats.replayed.into())));
         rows.push(row(&name("/post_failure"), "ops", &values(&|trial| trial.resent as f64)));
         rows.push(row(&name("/doubled"), "ops", &values(&|trial| trial.doubled as f64)));

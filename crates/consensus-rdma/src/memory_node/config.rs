@@ -3,10 +3,10 @@
 use std::io;
 
 use mitra_consensus::Region;
+use mitra_consensus_memory::{StorageError, Token};
 use mitra_verbs::Error;
 
-use crate::handshake::Token;
-use crate::storage::{StorageConfig, StorageError};
+use crate::storage_directory::StorageConfig;
 
 /// The configuration of a [`MemoryNode`](crate::MemoryNode).
 #[derive(Clone, Debug)]

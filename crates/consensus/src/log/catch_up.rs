@@ -6,6 +6,7 @@ use super::outstanding_ops::OpPurpose;
 use super::{Cell, Committed, Delivery, Entry, Rules, SnapshotMeta, State};
 use crate::process::majority;
 use crate::{Action, Response};
+use mitra_mutants::Mutant;
 
 /// The catch-up of a follower. It proceeds in rounds; each round reads the entries of one window from every memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -44,7 +45,9 @@ impl CatchUp {
             if state.known_commit <= state.commit {
                 return;
             }
-            state.outstanding.abandon();
+            if !Mutant::EarlierReadsCount.is_on() {
+                state.outstanding.abandon();
+            }
             self.first = state.commit + 1;
             self.end = state.known_commit.min(state.config.window_end(self.first));
             self.sources.fill(Source::Unread);
@@ -77,7 +80,8 @@ impl CatchUp {
                 let mut bytes = core::mem::take(bytes);
                 for cell in &cells {
                     if let Cell::Chunk(chunk) = cell
-                        && (chunk.index, chunk.ballot) == (meta.index, meta.ballot)
+                        && ((chunk.index, chunk.ballot) == (meta.index, meta.ballot)
+                            || Mutant::SnapshotChunksMixed.is_on())
                     {
                         bytes.extend(&chunk.bytes);
                         read += 1;
@@ -104,9 +108,11 @@ impl CatchUp {
         if let Source::Partial { meta, chunks, bytes } = &mut self.sources[m]
             && *chunks == meta.chunks
         {
-            if meta.index > state.commit {
+            if meta.index > state.commit || Mutant::ObsoleteSnapshotInstalled.is_on() {
                 state.commit = meta.index;
-                state.leaders = meta.leaders;
+                if !Mutant::LeadersNotInSnapshot.is_on() {
+                    state.leaders = meta.leaders;
+                }
                 let bytes = core::mem::take(bytes);
                 state.deliveries.push(Delivery::Snapshot { index: meta.index, bytes });
             }
@@ -117,18 +123,28 @@ impl CatchUp {
     /// Delivers, in order, the entries of the round that have been read from a majority of the memories. Marks each memory
     /// whose registers hold newer entries as recycled.
     fn deliver_shown<R: Rules>(&mut self, state: &mut State) {
-        let enough = if R::FOLLOWER_READS_MAJORITY { majority(self.sources.len()) } else { 1 };
+        let enough = if R::FOLLOWER_READS_MAJORITY && !Mutant::FollowerReadsOneMemory.is_on() {
+            majority(self.sources.len())
+        } else {
+            1
+        };
         while state.commit < self.end {
             let index = state.commit + 1;
             let at = (index - self.first) as usize;
             for source in &mut self.sources {
-                if matches!(source.entry(at), Some(entry) if entry.index > index) {
+                if matches!(source.entry(at), Some(entry) if entry.index > index)
+                    && !Mutant::RecycledCountsAsRead.is_on()
+                {
                     *source = Source::Recycled;
                 }
             }
             let shown = self.sources.iter().filter(|source| matches!(source, Source::Read(_))).count();
             let entries = self.sources.iter().filter_map(|source| source.entry(at));
-            let last = entries.filter(|entry| entry.index == index).max_by_key(|entry| entry.ballot);
+            let entries = entries.filter(|entry| entry.index == index);
+            let last = entries.max_by_key(|entry| match Mutant::FollowerTakesLowestBallot.is_on() {
+                true => u64::MAX - entry.ballot,
+                false => entry.ballot,
+            });
             match last {
                 Some(entry) if shown >= enough => state.deliver(entry.payload.clone()),
                 _ => return,

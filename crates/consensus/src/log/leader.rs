@@ -13,6 +13,7 @@ use super::{
 };
 use crate::process::majority;
 use crate::{Action, Response};
+use mitra_mutants::Mutant;
 
 /// The error that this process must end its term.
 pub(super) struct Deposed;
@@ -192,7 +193,11 @@ impl LeaderState {
     }
 
     fn commit<R: Rules>(&mut self, state: &mut State) {
-        let enough = if R::BY_MAJORITY { majority(self.progress.len()) } else { 1 };
+        let enough = if R::BY_MAJORITY && !Mutant::CommitsAtOneMemory.is_on() {
+            majority(self.progress.len())
+        } else {
+            1
+        };
         while let Some(entry) = self.entries.get_mut((state.commit - self.floor) as usize) {
             if state.commit >= state.known_commit && (entry.votes.count_ones() as usize) < enough {
                 return;
@@ -247,9 +252,15 @@ impl LeaderState {
         match (purpose, response, &mut memory.snapshot_write) {
             // Another process has taken the permission, or the connection broke. The leader takes the memory over again, and
             // reads the header to find out whether a higher ballot has begun.
+            (OpPurpose::Entry(index), Response::Nak, _)
+                if Mutant::RefusedWriteCounts.is_on() && index > self.floor =>
+            {
+                self.entries[(index - self.floor - 1) as usize].votes |= 1 << m;
+            }
             (_, Response::Nak, _) => {
                 *memory = MemoryProgress {
                     ballot_write_invoked: memory.ballot_write_invoked,
+                    next: if Mutant::RefusedEntryNotRepeated.is_on() { memory.next } else { 0 },
                     ..MemoryProgress::new()
                 };
                 state.outstanding.abandon_at(m);
@@ -291,8 +302,10 @@ impl LeaderState {
                 OpPurpose::Entry(index) => Some(index),
                 _ => None,
             });
-            let recycled = index <= base + ring || !R::AWAITS_RECYCLING;
-            let free = outstanding_entries.clone().all(|other| other + ring > index) || !R::AWAITS_REGISTER;
+            let recycled = index <= base + ring || !R::AWAITS_RECYCLING || Mutant::RingOverrun.is_on();
+            let free = outstanding_entries.clone().all(|other| other + ring > index)
+                || !R::AWAITS_REGISTER
+                || Mutant::RegisterWrittenTwice.is_on();
             if !recycled || !free || outstanding_entries.count() >= state.config.window.into() {
                 return;
             }

@@ -63,6 +63,7 @@ use catch_up::CatchUp;
 pub use cell::{Cell, Chunk, Entry, Header, Payload, SnapshotMeta};
 pub use layout::Config;
 use leader::{Deposed, LeaderState};
+use mitra_mutants::Mutant;
 pub use output::{CommitOutcome, Committed, Delivery, LogError, Ticket};
 use outstanding_ops::OpPurpose;
 use state::State;
@@ -300,7 +301,8 @@ impl<R: Rules> Process for Log<R> {
             }
             Input::Message { message: Committed { ballot, index }, .. } => {
                 // The sender leads in a higher ballot and may have replaced this leader's entries.
-                if matches!(&self.role, Role::Leader(leader) if leader.ballot() < ballot) {
+                let is_deposed = matches!(&self.role, Role::Leader(leader) if leader.ballot() < ballot);
+                if is_deposed && !Mutant::HigherBallotIgnored.is_on() {
                     self.depose();
                 }
                 self.state.highest_ballot = self.state.highest_ballot.max(ballot);

@@ -54,7 +54,7 @@ pub enum CommitOutcome {
 }
 
 /// The error of a log operation that had no effect.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LogError {
     /// This process does not lead, or has not completed its takeover.
     NotLeader,

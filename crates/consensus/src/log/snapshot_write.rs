@@ -6,6 +6,7 @@ use super::leader::{LeaderState, MemoryProgress};
 use super::outstanding_ops::OpPurpose;
 use super::{Cell, Chunk, Committed, Header, Rules, SnapshotMeta, State};
 use crate::Action;
+use mitra_mutants::Mutant;
 
 /// The progress of writing a snapshot to one memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -41,7 +42,11 @@ impl LeaderState {
             SnapshotWrite::Moving(_) => false,
         };
         if begins {
-            let meta = SnapshotMeta { area: header.snapshot.area ^ R::ALTERNATES_SNAPSHOT_AREAS, ..*newest };
+            let meta = SnapshotMeta {
+                area: header.snapshot.area
+                    ^ (R::ALTERNATES_SNAPSHOT_AREAS && !Mutant::ValidSnapshotOverwritten.is_on()),
+                ..*newest
+            };
             *snapshot_write = SnapshotWrite::Writing { meta, sent: 0, acked: 0 };
         }
         let SnapshotWrite::Writing { meta, sent, acked } = snapshot_write else { return };
@@ -56,10 +61,11 @@ impl LeaderState {
             state.outstanding.invoke(m, OpPurpose::Chunk, op, out);
             *sent += 1;
         }
-        let written = if R::AWAITS_SNAPSHOT { *acked } else { *sent };
+        let written = if R::AWAITS_SNAPSHOT && !Mutant::SnapshotNotAwaited.is_on() { *acked } else { *sent };
         if written == meta.chunks {
             let meta = *meta;
-            let op = write(0, Cell::Header(Header { snapshot: meta, ..*header }));
+            let earlier = if Mutant::RecyclingForgetsBallot.is_on() { Header::default() } else { *header };
+            let op = write(0, Cell::Header(Header { snapshot: meta, ..earlier }));
             state.outstanding.invoke(m, OpPurpose::Recycle, op, out);
             *snapshot_write = SnapshotWrite::Moving(meta);
         }

@@ -9,6 +9,7 @@ use super::outstanding_ops::OpPurpose;
 use super::{Cell, Committed, Config, Entry, Header, Payload, Rules, State};
 use crate::process::majority;
 use crate::{Action, Op, Permissions, Response};
+use mitra_mutants::Mutant;
 
 /// The phase of the takeover at one memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -46,8 +47,9 @@ impl Takeover {
 
     fn record<R: Rules>(&mut self, entry: Entry) {
         let index = entry.index;
-        let superseded =
-            self.found.get(&index).is_some_and(|other| other.ballot >= entry.ballot && R::BY_BALLOT);
+        let superseded = self.found.get(&index).is_some_and(|other| {
+            other.ballot >= entry.ballot && R::BY_BALLOT && !Mutant::LastReadEntryWins.is_on()
+        });
         if !superseded {
             self.found.insert(index, entry);
         }
@@ -69,12 +71,24 @@ impl LeaderState {
         let ready = self.progress.iter().zip(&takeover.scanned);
         let ready = ready
             .filter(|(memory, scanned)| memory.phase == Phase::Promised && **scanned >= takeover.windows);
-        if ready.count() < if R::BY_MAJORITY { majority(state.config.memories.into()) } else { 1 } {
+        if ready.count()
+            < if R::BY_MAJORITY && !Mutant::TakesOverOneMemory.is_on() {
+                majority(state.config.memories.into())
+            } else {
+                1
+            }
+        {
             return None;
         }
         let hole = takeover.first_hole(self.floor);
         let found = core::mem::take(&mut takeover.found);
-        Some(found.into_iter().take_while(|&(index, _)| index < hole).map(|(_, e)| e.payload).collect())
+        Some(
+            found
+                .into_iter()
+                .take_while(|&(index, _)| index < hole || Mutant::HoleSkipped.is_on())
+                .map(|(_, e)| e.payload)
+                .collect(),
+        )
     }
 
     /// Invokes the next operation of the takeover at memory `m`, if no operation is outstanding there.
@@ -86,7 +100,9 @@ impl LeaderState {
     ) {
         let memory = &mut self.progress[m];
         let outstanding = &mut state.outstanding;
-        let busy = outstanding.at(m).any(|purpose| purpose != OpPurpose::Stale || R::AWAITS_OUTSTANDING);
+        let busy = outstanding.at(m).any(|purpose| {
+            purpose != OpPurpose::Stale || R::AWAITS_OUTSTANDING && !Mutant::EarlierWritesNotAwaited.is_on()
+        });
         if busy {
             return;
         }
@@ -125,13 +141,20 @@ impl LeaderState {
                     memory.header = *header;
                 }
                 state.observe_header(&memory.header);
-                let behind = memory.header.snapshot.index > self.floor && self.takeover.is_some();
+                let behind = memory.header.snapshot.index > self.floor
+                    && self.takeover.is_some()
+                    && !Mutant::LeadsBehindRecycling.is_on();
                 // If the leader has not written its ballot to this header in this term, an equal ballot there was written
                 // before the process lost its state. The process does not know which entries it wrote in that ballot, and
                 // needs a higher ballot.
+                let restarts_above = R::RESTARTS_ABOVE_OWN_BALLOT && !Mutant::OwnBallotUsedAgain.is_on();
                 let first_refused_ballot =
-                    self.ballot + u64::from(memory.ballot_write_invoked || !R::RESTARTS_ABOVE_OWN_BALLOT);
-                if behind || memory.header.ballot >= first_refused_ballot && R::CHECKS_BALLOT {
+                    self.ballot + u64::from(memory.ballot_write_invoked || !restarts_above);
+                if behind
+                    || memory.header.ballot >= first_refused_ballot
+                        && R::CHECKS_BALLOT
+                        && !Mutant::HigherBallotInHeaderIgnored.is_on()
+                {
                     return Err(Deposed);
                 }
                 memory.phase = Phase::Checked;
@@ -154,7 +177,7 @@ impl LeaderState {
                     }
                 }
                 takeover.scanned[m] += 1;
-                if R::SCANS_UNTIL_HOLE {
+                if R::SCANS_UNTIL_HOLE && !Mutant::ScansOneWindow.is_on() {
                     takeover.extend_scan(self.floor, &state.config);
                 }
             }

@@ -20,7 +20,7 @@ use crate::secret::SecretWord;
 const RECVS: u32 = 32;
 /// The number of receives that a further vQP adds. All vQPs of a domain fail over at the same time, and each is sent a few messages.
 const RECVS_PER_MEMBER: u32 = 2;
-/// The maximum number of receives of an endpoint that vQPs share.
+/// The maximum number of receives of an endpoint that vQPs share. Their buffers are allocated as vQPs join.
 const MAX_RECVS: u32 = 4096;
 /// The maximum number of messages that wait for one vQP. Further messages are dropped, as a full receive queue drops them.
 const MAX_WAITING: usize = 32;
@@ -44,16 +44,22 @@ pub(crate) struct ControlEndpoint {
     qkey: u32,
     /// The maximum number of receives.
     max_recvs: u32,
-    /// The receive buffers.
+    state: Mutex<State>,
+}
+
+/// Receive buffers in one region. The first block has [`RECVS`] buffers, and each further one as many as all before it.
+#[derive(Debug)]
+struct Block {
     memory: Arc<Buffer>,
     mr: Mr,
-    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// The messages that wait for each vQP, by the cookie of the vQP.
     inboxes: HashMap<u64, Vec<Datagram>>,
+    /// The receive buffers.
+    blocks: Vec<Block>,
     /// The number of receive buffers in use.
     recvs: u32,
     /// The address handles of the peers' NICs, each with the number of destinations that have it.
@@ -139,15 +145,15 @@ impl ControlEndpoint {
         let cap = QpCap { send_wrs: wrs, recv_wrs: wrs, send_sges: 1, recv_sges: 1, inline: MAX_LEN as u32 };
         let qpn = QpBuilder::ud(nic.pd, cq).cap(cap).signal_all().build(&**p)?;
         undo.push(Box::new(move |p| p.destroy_qp(qpn)));
-        let memory = Arc::new(Buffer::new(SLOT_LEN * wrs as usize));
-        let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
-        undo.push(Box::new(move |p| p.dereg_mr(mr.id)));
+        let block = Block::new(nic, RECVS.min(wrs) as usize)?;
+        let mr = block.mr.id;
+        undo.push(Box::new(move |p| p.dereg_mr(mr)));
         let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
         p.modify_qp(qpn, &QpAttr { qkey: Some(qkey), ..init })?;
         p.modify_qp(qpn, &QpAttr::to(QpState::Rtr))?;
         p.modify_qp(qpn, &QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) })?;
-        let state = Mutex::default();
-        let endpoint = ControlEndpoint { nic: nic.clone(), cq, qpn, qkey, max_recvs: wrs, memory, mr, state };
+        let state = Mutex::new(State { blocks: vec![block], ..State::default() });
+        let endpoint = ControlEndpoint { nic: nic.clone(), cq, qpn, qkey, max_recvs: wrs, state };
         endpoint.add_recvs(&mut lock(&endpoint.state), RECVS)?;
         Ok(endpoint)
     }
@@ -179,7 +185,11 @@ impl ControlEndpoint {
     /// Posts more receives, up to the capacity of the queue.
     fn add_recvs(&self, state: &mut State, more: u32) -> Result<()> {
         for _ in 0..more.min(self.max_recvs - state.recvs) {
-            self.post_recv(state.recvs.into())?;
+            let slot = state.recvs as usize;
+            if block_of(slot).0 == state.blocks.len() {
+                state.blocks.push(Block::new(&self.nic, slot)?);
+            }
+            self.post_recv(&state.blocks, slot)?;
             state.recvs += 1;
         }
         Ok(())
@@ -198,7 +208,7 @@ impl ControlEndpoint {
         let p = &self.nic.provider;
         let mut steps = vec![p.destroy_qp(self.qpn), p.destroy_cq(self.cq)];
         steps.extend(state.address_handles.drain().map(|(_, (ah, _))| p.destroy_ah(ah)));
-        steps.push(p.dereg_mr(self.mr.id));
+        steps.extend(state.blocks.drain(..).map(|block| p.dereg_mr(block.mr.id)));
         let errors = steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal)));
         errors.fold(Ok(()), Result::and)
     }
@@ -250,35 +260,54 @@ impl ControlEndpoint {
     /// Any error of the NIC. The messages that arrived before wait for the next call.
     pub(crate) fn receive(&self, cookie: SecretWord) -> Result<Vec<Datagram>> {
         let mut state = lock(&self.state);
-        let State { inboxes, wcs, .. } = &mut *state;
+        let State { inboxes, blocks, wcs, .. } = &mut *state;
         wcs.clear();
         // The queue holds at most a completion of each receive and of each send.
         self.nic.provider.poll_cq(self.cq, 2 * self.max_recvs as usize, wcs)?;
         let mut unnamed = Vec::new();
         for wc in wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success) {
-            let datagram = self.read(wc);
+            let datagram = read(blocks, wc);
             let named = control_message::receiver_cookie(&datagram);
             match named.and_then(|named| inboxes.get_mut(&named.expose())) {
                 Some(inbox) if inbox.len() < MAX_WAITING => inbox.push(datagram),
                 Some(_) => {}
                 None => unnamed.push(datagram),
             }
-            self.post_recv(wc.wr_id)?;
+            self.post_recv(blocks, wc.wr_id as usize)?;
         }
         let mut received = inboxes.get_mut(&cookie.expose()).map(core::mem::take).unwrap_or_default();
         received.append(&mut unnamed);
         Ok(received)
     }
 
-    fn read(&self, wc: &Wc) -> Datagram {
-        let len = (wc.byte_len as usize).saturating_sub(GRH_LEN).min(MAX_LEN);
-        let mut datagram = vec![0; len].into_boxed_slice();
-        self.memory.read_at(wc.wr_id as usize * SLOT_LEN + GRH_LEN, &mut datagram);
-        datagram
+    fn post_recv(&self, blocks: &[Block], slot: usize) -> Result<()> {
+        let (block, position) = block_of(slot);
+        let sge = blocks[block].mr.sge((position * SLOT_LEN) as u64, (GRH_LEN + MAX_LEN) as u32);
+        self.nic.provider.post_recv(self.qpn, &[RecvWr::new(slot as u64, sge)]).map_err(|e| e.error)
     }
+}
 
-    fn post_recv(&self, slot: u64) -> Result<()> {
-        let sge = self.mr.sge(slot * SLOT_LEN as u64, (GRH_LEN + MAX_LEN) as u32);
-        self.nic.provider.post_recv(self.qpn, &[RecvWr::new(slot, sge)]).map_err(|e| e.error)
+impl Block {
+    fn new(nic: &LocalNic, slots: usize) -> Result<Block> {
+        let memory = Arc::new(Buffer::new(SLOT_LEN * slots));
+        let mr = nic.provider.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
+        Ok(Block { memory, mr })
     }
+}
+
+/// Returns the block of a receive buffer, and the position of the buffer in it.
+fn block_of(slot: usize) -> (usize, usize) {
+    match (slot / RECVS as usize).checked_ilog2() {
+        None => (0, slot),
+        Some(doublings) => (doublings as usize + 1, slot - ((RECVS as usize) << doublings)),
+    }
+}
+
+/// Reads the message of a completed receive.
+fn read(blocks: &[Block], wc: &Wc) -> Datagram {
+    let len = (wc.byte_len as usize).saturating_sub(GRH_LEN).min(MAX_LEN);
+    let (block, position) = block_of(wc.wr_id as usize);
+    let mut datagram = vec![0; len].into_boxed_slice();
+    blocks[block].memory.read_at(position * SLOT_LEN + GRH_LEN, &mut datagram);
+    datagram
 }

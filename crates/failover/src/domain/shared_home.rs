@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use mitra_verbs::{AtomicScope, Error, QpAttr, QpState, Qpn, Result};
 
 use super::{Domain, lock};
-use crate::home_rail::{HomeRail, MemberId};
+use crate::home_rail::{Home, HomeRail, MemberId};
 
 /// The home rail of the domains that share their NICs.
 #[derive(Debug, Default)]
@@ -27,9 +27,20 @@ struct State {
 /// The home rail, as one vQP sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HomeView {
-    pub(crate) home: u8,
+    pub(crate) home: Home,
     /// Whether the vQP's queue pair on the rail in question is bound ([`HomeRail`]).
     pub(crate) is_bound: bool,
+}
+
+/// The result of [`Domain::move_home`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HomeMove {
+    /// The queue pair is bound, and its rail is the home.
+    Moved,
+    /// The home is a newer one.
+    Outdated(Home),
+    /// A queue pair of another rail cannot be fenced.
+    Unfenced,
 }
 
 impl Domain {
@@ -58,7 +69,7 @@ impl Domain {
             self.home.is_shared.store(true, Ordering::Release);
         }
         let home = state.rail.home();
-        if self.fence_all_outside(&mut state.rail, home) { Ok(()) } else { Err(Error::DeviceFatal) }
+        if self.fence_all_outside(&mut state.rail, home.rail) { Ok(()) } else { Err(Error::DeviceFatal) }
     }
 
     fn lock_home(&self) -> MutexGuard<'_, State> {
@@ -84,7 +95,8 @@ impl Domain {
             state.unfenced += 1;
             return Ok(());
         }
-        if state.rail.bind(member, 0, qpn) || self.fence_qp(&mut state.rail, member, 0, qpn) {
+        let first = Home { rail: 0, ..state.rail.home() };
+        if state.rail.bind(member, first, qpn) || self.fence_qp(&mut state.rail, member, 0, qpn) {
             return Ok(());
         }
         Err(Error::DeviceFatal)
@@ -104,11 +116,18 @@ impl Domain {
         }
     }
 
-    /// Binds the queue pair of a vQP on `rail`, so that its peer may post requests to it, and makes `rail` the home. If the vQPs share atomics, all
-    /// queue pairs that are bound on other rails are fenced first. Returns false if one of them cannot be fenced.
-    pub(crate) fn move_home(&self, member: MemberId, rail: u8, qpn: Qpn) -> bool {
+    /// Binds the queue pair of a vQP on the rail of `to`, so that its peer may post requests to it, and makes this rail the home, unless the home is newer.
+    /// If the vQPs share atomics, all queue pairs that are bound on other rails are fenced first.
+    pub(crate) fn move_home(&self, member: MemberId, to: Home, qpn: Qpn) -> HomeMove {
         let mut state = self.lock_home();
-        self.fence_all_outside(&mut state.rail, rail) && state.rail.bind(member, rail, qpn)
+        if state.rail.is_newer_than(to) {
+            return HomeMove::Outdated(state.rail.home());
+        }
+        if self.fence_all_outside(&mut state.rail, to.rail) && state.rail.bind(member, to, qpn) {
+            HomeMove::Moved
+        } else {
+            HomeMove::Unfenced
+        }
     }
 
     /// Binds a queue pair with a shared backup on `rail`, so that its peer may post requests to it, and connects it by calling `connect`. It never moves the
@@ -124,8 +143,9 @@ impl Domain {
         connect: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let mut state = self.lock_home();
-        let is_away = state.rail.is_shared() && state.rail.home() != rail;
-        if is_away || !state.rail.bind(member, rail, qpn) {
+        let home = state.rail.home();
+        let is_away = state.rail.is_shared() && home.rail != rail;
+        if is_away || !state.rail.bind(member, Home { rail, ..home }, qpn) {
             return Err(HOME_MOVED);
         }
         connect()

@@ -2,10 +2,12 @@ use std::collections::HashSet;
 
 use mitra_verbs::Qpn;
 
-use super::{HomeRail, MemberId};
+use super::{Home, HomeRail, MemberId};
 
 const MEMBERS: u64 = 3;
 const RAILS: u8 = 3;
+/// The highest generation that is explored.
+const GENERATIONS: u64 = 2;
 
 /// The rails on which the queue pairs of the vQPs execute requests: what NICs would do.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -28,6 +30,17 @@ impl World {
         Some(next)
     }
 
+    fn bind(&self, member: u64, to: Home) -> World {
+        let (mut next, is_newer) = (self.clone(), self.core.is_newer_than(to));
+        if next.core.bind(MemberId(member), to, qpn(member, to.rail)) {
+            next.executing[member as usize] |= 1 << to.rail;
+            assert!(!is_newer && next.core.home() >= self.core.home() && next.core.home() >= to);
+        } else {
+            assert_eq!(next, *self, "a refused bind changes nothing");
+        }
+        next
+    }
+
     fn successors(&self) -> Vec<World> {
         let mut next = Vec::new();
         for rail in 0..RAILS {
@@ -38,13 +51,7 @@ impl World {
             reset.core.unbind_all(rail);
             next.push(reset);
             for member in 0..MEMBERS {
-                let mut bound = self.clone();
-                if bound.core.bind(MemberId(member), rail, qpn(member, rail)) {
-                    bound.executing[member as usize] |= 1 << rail;
-                } else {
-                    assert_eq!(bound, *self, "a refused bind changes nothing");
-                }
-                next.push(bound);
+                next.extend((0..=GENERATIONS).map(|generation| self.bind(member, Home { generation, rail })));
             }
         }
         for member in 0..MEMBERS {
@@ -56,6 +63,7 @@ impl World {
             assert!((0..RAILS).all(|rail| !left.core.is_bound(MemberId(member), rail)));
             next.push(left);
         }
+        next.retain(|world| world.core.home().generation <= GENERATIONS);
         next
     }
 }
@@ -77,26 +85,58 @@ fn all_queue_pairs_that_execute_requests_are_on_the_home_rail() {
     let worlds = explore(first);
     for world in &worlds {
         for (member, rails) in world.executing.into_iter().enumerate() {
-            assert_eq!(rails & !(1 << world.core.home()), 0, "{world:?}");
+            assert_eq!(rails & !(1 << world.core.home().rail), 0, "{world:?}");
             let is_bound = |rail| world.core.is_bound(MemberId(member as u64), rail);
             assert!((0..RAILS).all(|rail| is_bound(rail) == (rails & (1 << rail) != 0)), "{world:?}");
         }
     }
     // Each set of bound vQPs occurs on each home.
-    assert_eq!(worlds.len(), 8 * usize::from(RAILS));
+    let homes: HashSet<(Home, [u8; MEMBERS as usize])> =
+        worlds.iter().map(|world| (world.core.home(), world.executing)).collect();
+    assert_eq!(homes.len(), 8 * usize::from(RAILS) * (GENERATIONS as usize + 1));
+}
+
+/// The first home of a rail.
+fn at(rail: u8) -> Home {
+    Home { generation: 0, rail }
+}
+
+/// Of two homes that two ends chose at the same time, that of the higher rail wins at both.
+#[test]
+fn older_home_replaces_a_newer_one_only_if_nobody_is_there() {
+    let (older, newer) = (Home { generation: 1, rail: 1 }, Home { generation: 1, rail: 2 });
+    let mut core = HomeRail::default();
+    core.share();
+    assert!(core.bind(MemberId(0), older, qpn(0, 1)) && !core.is_newer_than(newer));
+    core.unbind(MemberId(0), 1);
+    assert!(core.bind(MemberId(0), newer, qpn(0, 2)) && core.is_newer_than(older));
+    core.unbind(MemberId(0), 2);
+    assert!(!core.is_newer_than(older) && core.bind(MemberId(1), older, qpn(1, 1)));
+    assert_eq!(core.home(), Home { generation: 2, rail: 1 });
 }
 
 #[test]
 fn without_sharing_each_vqp_has_its_own_rail() {
     let mut core = HomeRail::default();
-    assert!(core.bind(MemberId(0), 0, qpn(0, 0)) && core.bind(MemberId(1), 1, qpn(1, 1)));
+    assert!(core.bind(MemberId(0), at(0), qpn(0, 0)) && core.bind(MemberId(1), at(1), qpn(1, 1)));
     assert_eq!(core.next_to_fence(0), None);
     core.share();
-    assert_eq!((core.home(), core.next_to_fence(0)), (0, Some((MemberId(1), 1, qpn(1, 1)))));
+    let split = Home { generation: 1, rail: 0 };
+    assert_eq!((core.home(), core.next_to_fence(0)), (split, Some((MemberId(1), 1, qpn(1, 1)))));
     assert_eq!(core.next_to_fence(1), Some((MemberId(0), 0, qpn(0, 0))), "the home may move at once");
-    assert!(!core.bind(MemberId(0), 0, qpn(0, 0)), "a queue pair is bound to rail 1");
+    assert!(!core.bind(MemberId(0), at(0), qpn(0, 0)), "a queue pair is bound to rail 1");
     core.unbind(MemberId(1), 1);
-    assert!(core.bind(MemberId(0), 0, qpn(0, 0)));
+    assert!(core.bind(MemberId(0), at(0), qpn(0, 0)));
+}
+
+/// The vQP has followed the home of its peer before. Its process then shares atomics too, and its first home is not older than that of the peer.
+#[test]
+fn first_home_is_as_new_as_those_that_the_vqps_have_followed() {
+    let mut core = HomeRail::default();
+    let followed = Home { generation: 7, rail: 1 };
+    assert!(core.bind(MemberId(0), followed, qpn(0, 1)));
+    core.share();
+    assert_eq!(core.home(), followed);
 }
 
 #[test]
@@ -104,7 +144,7 @@ fn only_a_bound_queue_pair_is_replaced() {
     let mut core = HomeRail::default();
     core.share();
     assert!(!core.replace(MemberId(0), 0, qpn(0, 0)));
-    assert!(core.bind(MemberId(0), 0, qpn(0, 0)) && core.replace(MemberId(0), 0, qpn(1, 1)));
+    assert!(core.bind(MemberId(0), at(0), qpn(0, 0)) && core.replace(MemberId(0), 0, qpn(1, 1)));
     assert_eq!(core.next_to_fence(1), Some((MemberId(0), 0, qpn(1, 1))));
 }
 
@@ -113,8 +153,8 @@ fn only_a_bound_queue_pair_is_replaced() {
 fn vqp_that_does_not_share_atomics_is_bound_to_one_rail() {
     let mut core = HomeRail::default();
     let (first, second) = (MemberId(0), MemberId(1));
-    assert!(core.bind(first, 0, qpn(0, 0)) && core.bind(second, 0, qpn(1, 0)));
-    assert!(core.bind(first, 1, qpn(0, 1)));
+    assert!(core.bind(first, at(0), qpn(0, 0)) && core.bind(second, at(0), qpn(1, 0)));
+    assert!(core.bind(first, at(1), qpn(0, 1)));
     assert_eq!(core.next_of(first), Some((1, qpn(0, 1))));
     assert!(!core.is_bound(first, 0) && core.is_bound(second, 0));
 }

@@ -4,6 +4,7 @@
 use super::{Ledger, State};
 use crate::completion::Outcome;
 use crate::evidence::{Kind, Placed};
+use mitra_mutants::Mutant;
 
 /// The durable completions of the current epoch.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -63,12 +64,13 @@ impl Ledger {
             if op.state == State::Pending || op.wr.wr_id >= self.durable.acknowledged {
                 return;
             }
-            let is_received = !op.kind.is_two_sided() || receives_left > 0;
+            let is_received =
+                !op.kind.is_two_sided() || receives_left > 0 || Mutant::ReceiveNotConfirmed.is_on();
             let is_logged = !op.kind.is_logged() || log.is_some_and(|log| log >= op.wr.wr_id);
             if !is_received || !is_logged {
                 return;
             }
-            receives_left -= u64::from(op.kind.is_two_sided());
+            receives_left -= u64::from(op.kind.is_two_sided() && !Mutant::AnotherReceiveConfirms.is_on());
             if op.state == State::InFlight && (op.kind != Kind::Local || op.executed_locally) {
                 op.state = State::Done(Outcome::Success);
             }

@@ -1,5 +1,6 @@
 //! How operations end without a failover: the rail completes or refuses them, or the vQP closes.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{SendOp, WcStatus};
 
 use super::{Ledger, State};
@@ -73,18 +74,21 @@ impl Ledger {
 
     /// Records that an operation failed although the rail works, and halts the queue.
     ///
-    /// If the responder refused the request, neither this operation nor any later one was executed. If the error is local to the requester,
-    /// for example because a response could not be stored, later operations may have been executed, and those in flight end in `undecided`. An
+    /// If the responder refused the request, neither this operation nor any later one was executed, unless it is a READ: the NIC repeats it if its response is lost, and then the responder
+    /// may refuse it because access to its memory has ended since, perhaps by a later operation. If the error is local to the requester,
+    /// for example because a response could not be stored, later operations may have been executed too. Those in flight then end in `undecided`. An
     /// unreliable connection sends nothing behind a request that fails.
     pub fn fail(&mut self, seq: u64, status: WcStatus, undecided: UnresolvedError) {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
-        let refused = matches!(
+        let is_read = self.ops.get(index).is_some_and(|op| op.kind == Kind::Read);
+        let is_refused = matches!(
             status,
             WcStatus::RemoteAccess
                 | WcStatus::RemoteInvalidRequest
                 | WcStatus::RemoteOperation
                 | WcStatus::RnrRetryExceeded
         );
+        let refused = is_refused && (!is_read || Mutant::RefusedReadFlushes.is_on());
         for i in 0..self.ops.len() {
             let op = &mut self.ops[i];
             match op.state {
@@ -101,17 +105,35 @@ impl Ledger {
                 _ => op.state = State::Done(op.outcome_if_not_sent(undecided)),
             }
         }
+        self.is_ended_by_error = self.service.is_reliable();
         self.cursor = self.ops.len();
-        self.halted = true;
+        self.halt();
     }
 
-    /// Ends an operation in flight with an error, and halts the queue: pending operations are flushed. Others in flight end by themselves.
+    /// Ends an operation in flight with an error, and halts the queue: pending operations behind it are flushed. Others in flight end by themselves.
     pub fn end(&mut self, seq: u64, outcome: Outcome) {
         self.finish(seq, outcome);
-        for op in self.ops.iter_mut().filter(|op| op.state == State::Pending) {
+        for op in self.ops.iter_mut().filter(|op| op.wr.wr_id > seq && op.state == State::Pending) {
             op.state = State::Done(op.outcome_if_not_sent(UnresolvedError::Indeterminate));
         }
-        self.halted = true;
+        self.halt();
+    }
+
+    /// Returns whether an earlier operation has ended in an error since posting last resumed.
+    pub fn is_behind_error(&self, seq: u64) -> bool {
+        self.halted_at.is_some_and(|failed| failed < seq)
+    }
+
+    /// Halts the queue at the first operation that ended in an error. Later operations that have succeeded end in an error too, as behind a
+    /// failed operation of a NIC. They were executed while a READ before them was still to be repeated.
+    pub(super) fn halt(&mut self) {
+        let next_seq = self.next_seq();
+        let mut behind = self.ops.iter_mut().skip_while(|op| !op.has_failed());
+        let failed = behind.next().map_or(next_seq, |op| op.wr.wr_id);
+        self.halted_at = Some(self.halted_at.map_or(failed, |halted| halted.min(failed)));
+        for op in behind.filter(|op| op.state == State::Done(Outcome::Success)) {
+            op.state = State::Done(Outcome::Unresolved(UnresolvedError::ExecutedBehindError));
+        }
     }
 
     /// Records that an operation could not be posted, and marks later operations as pending again. Earlier operations are not affected. The
@@ -163,6 +185,6 @@ impl Ledger {
             }
         }
         self.cursor = self.ops.len();
-        self.halted = true;
+        self.halt();
     }
 }

@@ -1,5 +1,6 @@
 //! The decision on each operation that was in flight when a rail failed: it ends with an outcome, or it is replayed.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 
 use super::{Ledger, State};
@@ -95,6 +96,9 @@ impl Ledger {
         values: &mut Vec<RecoveredValue>,
     ) -> Result<RecoveryStats, Contradiction> {
         let in_flight = self.in_flight();
+        if in_flight.is_empty() && self.is_ended_by_error && !Mutant::EndedOperationsJudged.is_on() {
+            return Ok(RecoveryStats::default()); // the vQP closes
+        }
         let ops: Vec<InFlight> = in_flight.iter().map(|(_, op)| *op).collect();
         let kinds = || ops.iter().map(|op| op.kind).collect::<Vec<_>>();
         let (verdicts, mut plans) = match input.policy {
@@ -136,17 +140,21 @@ impl Ledger {
         }
         let mut stats = self.stats(&in_flight, &verdicts, &plans, input.evidence.lacks_receive);
         for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
-            let maybe_began = matches!(verdicts.get(n), Some(Verdict::Torn(_) | Verdict::Ambiguous));
+            let maybe_began = match verdicts.get(n) {
+                Some(Verdict::Torn(_)) => !Mutant::TornBehindErrorFlushed.is_on(),
+                verdict => verdict == Some(&Verdict::Ambiguous),
+            };
             let op = &mut self.ops[i];
             op.maybe_executed |= maybe_began && matches!(op.kind, Kind::Write | Kind::WriteImm);
             self.apply(i, *plan, values);
         }
-        if halted {
-            self.halted = true;
-            for op in self.ops.iter_mut().filter(|op| op.state == State::Pending) {
+        if halted && !Mutant::QueueGoesOnAfterError.is_on() {
+            let behind = self.ops.iter_mut().skip_while(|op| !op.has_failed());
+            for op in behind.filter(|op| op.state == State::Pending) {
                 op.state = State::Done(op.outcome_if_not_sent(UnresolvedError::Indeterminate));
                 op.resolution = Resolution::Recovered;
             }
+            self.halt();
         }
         stats.imm_bytes_kept = self.imm_bytes_kept();
         self.restart(input.first_psn);
@@ -218,7 +226,7 @@ impl Ledger {
                 if skip_packets > 0 {
                     let bytes = u64::from(skip_packets) * mtu;
                     cut_front(&mut op.wr, bytes);
-                    op.skipped += bytes;
+                    op.skipped = bytes + if Mutant::FirstTearForgotten.is_on() { 0 } else { op.skipped };
                 }
                 op.state = State::Pending;
                 op.resolution = Resolution::Replayed;
@@ -249,10 +257,12 @@ impl Ledger {
     /// Resets the state of the old rail, and begins an epoch on a rail whose first packet has the PSN `psn`.
     pub(super) fn restart(&mut self, psn: Psn) {
         self.next_psn = psn;
-        self.completed = Completed::default();
+        if !Mutant::CompletionsOfEarlierEpochKept.is_on() {
+            self.completed = Completed::default();
+        }
         (self.fetches_in_flight, self.packets_in_flight, self.unsignaled, self.unlogged) = (0, 0, 0, 0);
         for i in 0..self.ops.len() {
-            if self.ops[i].state == State::Pending {
+            if self.ops[i].state == State::Pending && !Mutant::RestKeepsItsPackets.is_on() {
                 self.ops[i].packets = self.packets(self.ops[i].kind, self.ops[i].wr.data.len());
             }
         }
@@ -274,6 +284,7 @@ fn carried_data(in_flight: &[(usize, InFlight)], verdicts: &[Verdict], lacks_rec
 /// Removes the first `bytes` bytes from a WRITE, at both its remote address and its data.
 fn cut_front(wr: &mut SendWr, bytes: u64) {
     match &mut wr.op {
+        SendOp::Write(_) | SendOp::WriteWithImm(..) if Mutant::RestWrittenAtStart.is_on() => {}
         SendOp::Write(r) | SendOp::WriteWithImm(r, _) => r.addr = r.addr.wrapping_add(bytes),
         _ => return,
     }
@@ -286,7 +297,9 @@ fn cut_front(wr: &mut SendWr, bytes: u64) {
             let mut rest = SgeList::new();
             for sge in list.iter() {
                 let cut = uncut.min(u64::from(sge.len));
-                uncut -= cut;
+                if !Mutant::EveryEntryCut.is_on() {
+                    uncut -= cut;
+                }
                 if cut < u64::from(sge.len) {
                     rest.push(Sge { addr: sge.addr + cut, len: sge.len - cut as u32, key: sge.key });
                 }

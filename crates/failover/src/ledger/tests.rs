@@ -1,5 +1,11 @@
 //! The ledger across two failures in a row.
 
+mod closing;
+mod decisions;
+mod draining;
+mod durable;
+mod limits;
+
 use mitra_verbs::{Data, Key, Mtu, Psn, RemoteAddr, SendOp, SendWr, Sge, WcStatus};
 
 use super::{Ledger, RecoveryInput, RecoveryStats};
@@ -83,8 +89,7 @@ fn write_repeated_without_evidence_is_never_flushed() {
     post_all(&mut ledger);
     // Without evidence, the strict WRITE ends in `Indeterminate`, and so does the repeatable WRITE after it.
     decide(&mut ledger, &Evidence::default());
-    let outcomes: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Unresolved(UnresolvedError::Indeterminate); 2]);
+    assert_eq!(outcomes(&mut ledger), [Outcome::Unresolved(UnresolvedError::Indeterminate); 2]);
 }
 
 #[test]
@@ -99,9 +104,28 @@ fn remote_error_flushes_and_local_error_leaves_later_operations_unresolved() {
         }
         post_all(&mut ledger);
         ledger.fail(1, status, UnresolvedError::Indeterminate);
-        let outcomes: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Success, Outcome::Failed(status), later_outcome]);
+        assert_eq!(outcomes(&mut ledger), [Outcome::Success, Outcome::Failed(status), later_outcome]);
     }
+}
+
+/// The NIC repeats a READ whose response is lost, and the responder may refuse it then, because an operation behind it has ended access to the memory.
+#[test]
+fn operations_behind_a_refused_read_may_have_been_executed() {
+    let mut ledger = ledger();
+    let read = SendOp::Read(RemoteAddr { addr: 0, rkey: Key(1) });
+    ledger.push(SendWr::new(9, read, Data::sge(Sge { addr: 0, len: 8, key: Key(2) })), WritePolicy::Strict);
+    ledger.push(write(false, 8), WritePolicy::Strict);
+    post_all(&mut ledger);
+    ledger.push(write(false, 8), WritePolicy::Strict);
+    ledger.fail(0, WcStatus::RemoteAccess, UnresolvedError::Indeterminate);
+    assert_eq!(
+        outcomes(&mut ledger),
+        [
+            Outcome::Failed(WcStatus::RemoteAccess),
+            Outcome::Unresolved(UnresolvedError::Indeterminate),
+            Outcome::Failed(WcStatus::Flushed) // it was never sent
+        ]
+    );
 }
 
 /// The sequence numbers with a log entry among the postings.
@@ -177,15 +201,30 @@ fn completion_of_an_earlier_operation_ends_no_operation_in_its_recycled_slot() {
 #[test]
 fn operation_that_was_not_executed_leaves_later_ones_in_flight() {
     let mut ledger = ledger();
-    let seqs = [0, 1, 2].map(|_| ledger.push(write(false, 8), WritePolicy::Strict));
+    let seqs = [read(), write(false, 8), write(false, 8)].map(|wr| ledger.push(wr, WritePolicy::Strict));
     post_all(&mut ledger);
     ledger.unpost(seqs[0]);
     assert!(!ledger.is_in_flight(seqs[0]) && ledger.is_in_flight(seqs[1]) && ledger.is_in_flight(seqs[2]));
     let indeterminate = Outcome::Unresolved(UnresolvedError::Indeterminate);
     ledger.end(seqs[1], indeterminate);
     ledger.end(seqs[2], indeterminate);
-    let outcomes: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Failed(WcStatus::Flushed), indeterminate, indeterminate]);
+    assert!(ledger.pop().is_none(), "the READ is before the error and is sent again");
+    assert_eq!(ledger.next_posting().map(|posting| posting.wr.wr_id), Some(seqs[0]));
+    ledger.complete(seqs[0], 8);
+    assert_eq!(outcomes(&mut ledger), [Outcome::Success, indeterminate, indeterminate]);
+}
+
+/// The rail executes an operation that is posted again behind those that were posted meanwhile.
+#[test]
+fn completion_does_not_end_an_earlier_operation_that_was_posted_later() {
+    let mut ledger = ledger();
+    let seqs = [(); 3].map(|()| ledger.push(write(false, 8), WritePolicy::Strict));
+    post_all(&mut ledger);
+    ledger.unpost(seqs[0]);
+    ledger.complete(seqs[1], 0);
+    post_all(&mut ledger);
+    ledger.complete(seqs[2], 0);
+    assert_eq!(seqs.map(|seq| ledger.is_in_flight(seq)), [true, false, false]);
 }
 
 #[test]
@@ -220,4 +259,62 @@ fn refused_operation_completes_no_earlier_one_that_the_peer_has_not_seen() {
     assert!(!ledger.has_done());
     ledger.confirm(Placed { log: Some(0), received: 0 });
     assert!(ledger.has_done());
+}
+
+fn read() -> SendWr {
+    let at = RemoteAddr { addr: 0, rkey: Key(1) };
+    SendWr::new(9, SendOp::Read(at), Data::sge(Sge { addr: 0, len: 8, key: Key(2) }))
+}
+
+/// Returns a ledger whose READ is sent again, in front of a WRITE that was executed and an atomic that may have been.
+fn read_before_an_error() -> Ledger {
+    let mut ledger = Ledger::new(8, 4, true, Mtu::M256, Psn::new(FIRST_PSN));
+    ledger.push(read(), WritePolicy::Strict);
+    ledger.push(write(false, 8), WritePolicy::Strict);
+    ledger.push(fetch_add(), WritePolicy::Strict);
+    post_all(&mut ledger);
+    ledger.push(write(false, 8), WritePolicy::Strict);
+    decide(&mut ledger, &Evidence { log: Some(1), ..Evidence::default() });
+    assert!(ledger.is_halted());
+    ledger
+}
+
+fn outcomes(ledger: &mut Ledger) -> Vec<Outcome> {
+    core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect()
+}
+
+#[test]
+fn read_before_an_error_is_sent_again() {
+    let mut ledger = read_before_an_error();
+    assert!(ledger.pop().is_none(), "the READ has not ended");
+    assert_eq!(ledger.next_posting().map(|posting| posting.wr.wr_id), Some(0));
+    assert!(ledger.complete(0, 8));
+    let indeterminate = Outcome::Unresolved(UnresolvedError::Indeterminate);
+    let ended = [Outcome::Success, Outcome::Success, indeterminate, Outcome::Failed(WcStatus::Flushed)];
+    assert_eq!(outcomes(&mut ledger), ended);
+}
+
+#[test]
+fn no_operation_succeeds_behind_a_read_that_fails_when_it_is_sent_again() {
+    let executed = Outcome::Unresolved(UnresolvedError::ExecutedBehindError);
+    let first_two = |ledger: &mut Ledger| outcomes(ledger)[..2].to_vec();
+
+    let mut ledger = read_before_an_error();
+    post_all(&mut ledger);
+    ledger.fail(0, WcStatus::RemoteAccess, UnresolvedError::Indeterminate);
+    assert_eq!(first_two(&mut ledger), [Outcome::Failed(WcStatus::RemoteAccess), executed]);
+
+    let mut ledger = read_before_an_error();
+    post_all(&mut ledger);
+    ledger.abandon(UnresolvedError::Indeterminate);
+    assert_eq!(first_two(&mut ledger), [Outcome::Unresolved(UnresolvedError::Indeterminate), executed]);
+
+    let mut ledger = read_before_an_error();
+    post_all(&mut ledger);
+    ledger.end(0, Outcome::Unresolved(UnresolvedError::ValueLost));
+    assert!(ledger.is_behind_error(1) && !ledger.is_behind_error(0));
+    assert_eq!(first_two(&mut ledger), [Outcome::Unresolved(UnresolvedError::ValueLost), executed]);
+    assert!(ledger.is_behind_error(4), "the error has left the ledger");
+    ledger.resume();
+    assert!(!ledger.is_behind_error(4));
 }

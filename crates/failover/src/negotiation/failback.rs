@@ -91,3 +91,40 @@ impl RailNegotiation {
         Some((preference.usable_since? + preference.pause(self.peer_timeout)).max(self.pause_end()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    fn preference(short_stays: u32) -> Preference {
+        let delay = Duration::from_secs(1);
+        Preference { rail: 0, delay, usable_since: None, is_away: false, back_since: None, short_stays }
+    }
+
+    #[test]
+    fn each_short_stay_doubles_the_pause_until_a_long_one() {
+        let mut preference = preference(0);
+        for (second, is_on_rail, pause) in [
+            (0, false, 1), // the first stay does not count
+            (1, true, 1),
+            (2, false, 2),
+            (3, true, 2),
+            (4, false, 4),
+            (10, true, 4),
+            (14, true, 4),
+            (15, true, 1), // it has been there for the peer timeout
+            (16, false, 1),
+        ] {
+            preference.note_active(Time::ZERO + Duration::from_secs(second), is_on_rail, TIMEOUT);
+            assert_eq!(preference.pause(TIMEOUT), Duration::from_secs(pause), "at {second} s");
+        }
+    }
+
+    #[test]
+    fn pause_has_a_limit() {
+        assert_eq!(preference(100).pause(TIMEOUT), LONGEST_PAUSE);
+        assert_eq!(preference(100).pause(2 * LONGEST_PAUSE), 2 * LONGEST_PAUSE);
+    }
+}

@@ -1,11 +1,13 @@
 //! The messages of a move: what an end does with those of the peer, and what it sends at each step.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::Time;
 
 use super::{Action, Phase, RailNegotiation};
 use crate::ballot::Ballot;
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
+use crate::home_rail::Home;
 
 impl RailNegotiation {
     /// Handles a message of the peer.
@@ -19,63 +21,72 @@ impl RailNegotiation {
             Body::Heartbeat { unusable } => self.on_peer_unusable(now, unusable),
             Body::NewQp(_) | Body::Address(_) | Body::AddressKnown { .. } => {} // the driver handles them
             Body::AskPlaced | Body::Placed(_) => {}                             // and these
-            Body::Propose { .. } if ballot.proposer == self.role => self.on_acceptance(ballot),
-            Body::Propose { rail } => self.on_propose(now, ballot, rail),
-            Body::Evidence { rail, evidence } => self.on_evidence(now, ballot, rail, evidence),
+            Body::Propose { home, .. } if ballot.proposer == self.role => self.on_acceptance(ballot, home),
+            Body::Propose { rail, home } => self.on_propose(now, ballot, rail, home),
+            Body::Evidence { rail, home, evidence } => self.on_evidence(now, ballot, (rail, home), evidence),
             Body::Resume { has_peer_resume, partial_imm_bytes } => {
                 self.on_resume(now, ballot, has_peer_resume, partial_imm_bytes);
             }
-            Body::Refuse { unusable, promised_epoch } => {
-                self.on_refusal(now, ballot, unusable, promised_epoch)
+            Body::Refuse { unusable, promised_epoch, home } => {
+                self.on_refusal(now, ballot, unusable, promised_epoch, home);
             }
         }
     }
 
-    fn on_propose(&mut self, now: Time, ballot: Ballot, rail: u8) {
+    fn on_propose(&mut self, now: Time, ballot: Ballot, rail: u8, home: Option<Home>) {
         if let Some(unconfirmed) = &mut self.unconfirmed
             && unconfirmed.ballot == ballot
         {
             // The peer lacks this end's evidence. If both ends have moved, each of them handles the other end's evidence as such a request. The
             // rate limit prevents them from answering each other forever.
             let resent = unconfirmed.evidence_resent_at;
-            if resent.is_some_and(|t| now.saturating_since(t) < self.retry_interval / 2) {
+            let is_recent = resent.is_some_and(|t| now.saturating_since(t) < self.retry_interval / 2);
+            if is_recent || Mutant::EvidenceSentOnce.is_on() {
                 return;
             }
             unconfirmed.evidence_resent_at = Some(now);
             let evidence = unconfirmed.local_evidence.clone();
-            let body = Body::Evidence { rail: unconfirmed.rail, evidence };
+            let body = Body::Evidence { rail: unconfirmed.rail, home: unconfirmed.home, evidence };
             return self.send(ballot, body);
         }
-        if self.declined == Some(ballot) {
+        if self.declined == Some(ballot) && !Mutant::RefusalNotRepeated.is_on() {
             return self.refuse(ballot);
         }
         if ballot == self.promised {
             return; // the ballot of the move in progress, or of the last move
         }
-        if ballot < self.promised {
+        if ballot < self.promised && !Mutant::LowerBallotAccepted.is_on() {
             // The proposer has not seen the higher ballot. This end never accepts the old one.
             return self.refuse(ballot);
         }
         // The peer proposes only after its last move was confirmed, so it has this end's Resume. Its own may have been lost: its evidence repeats what
         // the Resume says, and an end that declines goes on asking for it.
         self.unconfirmed = None;
-        if rail >= self.rail_count || self.local_unusable() & (1 << rail) != 0 {
+        let is_usable = rail < self.rail_count && self.local_unusable() & (1 << rail) == 0;
+        if !is_usable || self.has_newer_home(rail, home) {
             self.promised = ballot;
             self.declined = Some(ballot);
             return self.refuse(ballot);
         }
-        self.adopt_ballot(now, ballot, rail, false);
+        self.adopt_ballot(now, ballot, rail, false, home);
     }
 
     /// Fences the old rail, because the peer has accepted this end's proposal and fences it too.
-    fn on_acceptance(&mut self, ballot: Ballot) {
+    fn on_acceptance(&mut self, ballot: Ballot, home: Option<Home>) {
         if ballot == self.promised {
+            self.on_accepted_home(home);
             self.request_fence();
         }
     }
 
-    fn on_evidence(&mut self, now: Time, ballot: Ballot, rail: u8, evidence: Evidence) {
-        self.on_propose(now, ballot, rail);
+    fn on_evidence(
+        &mut self,
+        now: Time,
+        ballot: Ballot,
+        (rail, home): (u8, Option<Home>),
+        evidence: Evidence,
+    ) {
+        self.on_propose(now, ballot, rail, home);
         if let Phase::Moving(m) = &mut self.phase
             && m.ballot == ballot
             && m.rail == rail
@@ -86,25 +97,36 @@ impl RailNegotiation {
                 self.actions.push(Action::PeerMoved { partial_imm_bytes: evidence.partial_imm_bytes });
             }
             m.peer_evidence = Some(evidence);
+            self.on_accepted_home(home);
             self.request_fence(); // the peer has accepted this end's proposal
             self.decide_if_ready();
         }
     }
 
     /// Proposes a ballot above all that the peer promised. The peer never accepts the refused one, even if the rail has become usable since then.
-    fn on_refusal(&mut self, now: Time, ballot: Ballot, unusable: u8, promised_epoch: u16) {
+    /// Each refusal names all rails that the peer cannot use when it sends it, so the last one counts.
+    fn on_refusal(
+        &mut self,
+        now: Time,
+        ballot: Ballot,
+        unusable: u8,
+        promised_epoch: u16,
+        home: Option<Home>,
+    ) {
         if let Phase::Moving(m) = &self.phase
             && m.proposed
             && m.ballot == ballot
         {
-            self.refused |= unusable;
+            self.refused = unusable;
+            self.homes.on_peer_home(home);
             self.peer_epoch = self.peer_epoch.max(promised_epoch);
             self.propose_again(now);
         }
     }
 
     fn on_resume(&mut self, now: Time, ballot: Ballot, has_peer_resume: bool, partial_imm_bytes: u32) {
-        if self.is_active() && self.awaits_peer_moved && self.current == ballot {
+        let is_present = self.current == ballot || Mutant::EarlierResumeTaken.is_on();
+        if self.is_active() && self.awaits_peer_moved && is_present {
             self.unconfirmed = None;
             self.next_send = None;
             self.awaits_peer_moved = false;
@@ -120,11 +142,11 @@ impl RailNegotiation {
     pub(super) fn send_progress(&mut self, now: Time) {
         let Phase::Moving(m) = &self.phase else { return };
         self.next_send = Some(now + self.retry_interval);
-        let (ballot, rail) = (m.ballot, m.rail);
+        let (ballot, rail, home) = (m.ballot, m.rail, m.named_home);
         let body = match &m.local_evidence {
-            Some(evidence) => Body::Evidence { rail, evidence: evidence.clone() },
+            Some(evidence) => Body::Evidence { rail, home, evidence: evidence.clone() },
             // From the end that has not proposed the ballot, this says that it has accepted it.
-            None => Body::Propose { rail },
+            None => Body::Propose { rail, home },
         };
         self.send(ballot, body);
     }
@@ -136,7 +158,8 @@ impl RailNegotiation {
 
     pub(super) fn refuse(&mut self, ballot: Ballot) {
         let promised_epoch = self.promised.epoch;
-        self.send(ballot, Body::Refuse { unusable: self.local_unusable(), promised_epoch });
+        let (unusable, home) = (self.local_unusable(), self.homes.own());
+        self.send(ballot, Body::Refuse { unusable, promised_epoch, home });
     }
 
     pub(super) fn send(&mut self, ballot: Ballot, body: Body) {

@@ -36,3 +36,23 @@ impl MovePauses {
         self.last_move + (first * (1 << doublings)).min(max)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_in_a_row_wait_ever_longer_until_a_calm_time() {
+        let millis = Duration::from_millis;
+        let (calm, mut pauses) = (millis(100), MovePauses::default());
+        let mut now = Time::ZERO + calm;
+        for pause in [0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 4, 8, 10, 10] {
+            pauses.on_move(now, calm);
+            let expected = if pause == 0 { Time::ZERO } else { now + millis(pause) };
+            assert_eq!(pauses.next_move(millis(1), millis(10)), expected);
+            now += millis(99);
+        }
+        pauses.on_move(now + millis(1), calm);
+        assert_eq!(pauses.next_move(millis(1), millis(10)), Time::ZERO);
+    }
+}

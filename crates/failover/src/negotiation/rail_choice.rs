@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::Time;
 
 use crate::ballot::Ballot;
@@ -28,6 +29,7 @@ impl RailNegotiation {
     /// Starts a move, or proposes a higher ballot in a move in progress. Waits or stays on the old rail if no rail can be proposed or the
     /// last move is unconfirmed.
     pub(super) fn propose(&mut self, now: Time) {
+        self.homes.consider_newest(now);
         match self.candidate(now).filter(|_| self.may_begin_move(now)) {
             Some(rail) => self.propose_rail(now, rail),
             None => self.wait_for_rail(now),
@@ -50,13 +52,14 @@ impl RailNegotiation {
         let Some(ballot) = highest.next(self.role) else {
             return self.close(CloseReason::EpochsUsedUp);
         };
-        self.adopt_ballot(now, ballot, rail, true);
+        self.adopt_ballot(now, ballot, rail, true, None);
     }
 
     /// Returns whether a move may begin or continue. While the last move is unconfirmed, the peer may still be moving to the rail that has failed
     /// now.
     pub(super) fn may_begin_move(&self, now: Time) -> bool {
-        self.unconfirmed.is_none() && (!self.is_active() || now >= self.pause_end())
+        (self.unconfirmed.is_none() || Mutant::MoveBeforeConfirmation.is_on())
+            && (!self.is_active() || now >= self.pause_end())
     }
 
     /// The time at which the pause after the last move ends.

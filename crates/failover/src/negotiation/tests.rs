@@ -213,7 +213,10 @@ fn declined_ballot_stays_declined() {
     a.rail_failed(Time::ZERO, 1, RailFailure::LinkDown);
     let ballot = Ballot::FIRST.next(Role::One).unwrap();
     for _ in 0..2 {
-        a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
+        a.handle(
+            Time::ZERO,
+            Message { ballot, body: Body::Evidence { rail: 1, home: None, evidence: evidence(2) } },
+        );
         let action = a.poll_action();
         assert!(
             matches!(action, Some(Action::Send(Message { body: Body::Refuse { .. }, .. }))),
@@ -255,10 +258,10 @@ fn old_ballot_changes_nothing() {
     let before = net.ends[0].negotiation.clone();
     let old = Ballot { proposer: Role::One, ..Ballot::FIRST };
     for (body, asks) in [
-        (Body::Propose { rail: 0 }, true),
-        (Body::Evidence { rail: 0, evidence: evidence(9) }, true),
+        (Body::Propose { rail: 0, home: None }, true),
+        (Body::Evidence { rail: 0, home: None, evidence: evidence(9) }, true),
         (Body::Resume { has_peer_resume: true, partial_imm_bytes: 0 }, false),
-        (Body::Refuse { unusable: 0, promised_epoch: 0 }, false),
+        (Body::Refuse { unusable: 0, promised_epoch: 0, home: None }, false),
         (Body::Closed { evidence: None }, false),
     ] {
         net.ends[0].negotiation.handle(net.now, Message { ballot: old, body });
@@ -268,7 +271,7 @@ fn old_ballot_changes_nothing() {
     }
     net.ends[0]
         .negotiation
-        .handle(net.now, Message { ballot: Ballot::FIRST, body: Body::Propose { rail: 0 } });
+        .handle(net.now, Message { ballot: Ballot::FIRST, body: Body::Propose { rail: 0, home: None } });
     assert_eq!(net.ends[0].negotiation.poll_action(), None, "this end's own old ballot");
     assert_eq!(net.ends[0].negotiation, before);
 }
@@ -295,7 +298,7 @@ fn acceptance_of_an_earlier_proposal_fences_nothing() {
     let mut a = RailNegotiation::new(Role::Zero, 3, Duration::from_millis(1), Duration::from_secs(5));
     a.rail_failed(Time::ZERO, 0, RailFailure::LinkDown);
     let Some(Action::Send(first)) = a.poll_action() else { panic!("no proposal") };
-    let refusal = Body::Refuse { unusable: 1 << 1, promised_epoch: first.ballot.epoch };
+    let refusal = Body::Refuse { unusable: 1 << 1, promised_epoch: first.ballot.epoch, home: None };
     a.handle(Time::ZERO, Message { ballot: first.ballot, body: refusal });
     let Some(Action::Send(second)) = a.poll_action() else { panic!("no second proposal") };
     assert!(second.ballot > first.ballot);
@@ -305,27 +308,67 @@ fn acceptance_of_an_earlier_proposal_fences_nothing() {
     assert_eq!(a.poll_action(), Some(Action::Fence { rail: 0 }));
 }
 
+/// The peer refuses all rails while its links are down. They come up, and this end's link of the rail to which it moves goes down.
+#[test]
+fn refusal_that_names_no_rail_permits_a_rail_that_was_refused() {
+    let mut a = RailNegotiation::new(Role::Zero, 2, Duration::from_millis(1), Duration::from_secs(5));
+    a.allow_replacing_active_qps();
+    a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
+    let first = a.promised();
+    a.handle(Time::ZERO, Message { ballot: first, body: Body::Propose { rail: 1, home: None } });
+    a.fenced(Time::ZERO, evidence(1));
+    let refusal = |unusable| Body::Refuse { unusable, promised_epoch: first.epoch, home: None };
+    a.handle(Time::ZERO, Message { ballot: first, body: refusal(0b11) });
+    a.rail_failed(Time::ZERO, 1, RailFailure::LinkDown);
+    assert_eq!(a.promised(), first);
+    a.handle(Time::ZERO, Message { ballot: first, body: refusal(0) });
+    assert!(a.promised() > first);
+    assert!(matches!(&a.phase, Phase::Moving(m) if m.rail == 0));
+}
+
 /// Returns an end that has moved to rail 1 and has not received the peer's Resume, and the ballot of the move.
 fn moved_unconfirmed() -> (RailNegotiation, Ballot) {
     let retry = Duration::from_millis(1);
     let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
     let ballot = Ballot::FIRST.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 1 } });
+    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 1, home: None } });
     a.fenced(Time::ZERO, evidence(1));
-    a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
+    a.handle(
+        Time::ZERO,
+        Message { ballot, body: Body::Evidence { rail: 1, home: None, evidence: evidence(2) } },
+    );
     a.moved(Time::ZERO, 0);
     while a.poll_action().is_some() {}
     (a, ballot)
+}
+
+/// The queue pair of the old rail fails again after its fence has begun, for example because the address of the NIC changes. Both ends replace it.
+#[test]
+fn failure_of_a_fenced_queue_pair_does_not_exclude_the_rail_later() {
+    let mut a = RailNegotiation::new(Role::Zero, 2, Duration::from_millis(1), Duration::from_secs(5));
+    let ballot = Ballot::FIRST.next(Role::One).unwrap();
+    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 1, home: None } });
+    a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
+    a.fenced(Time::ZERO, evidence(1));
+    let body = Body::Evidence { rail: 1, home: None, evidence: evidence(2) };
+    a.handle(Time::ZERO, Message { ballot, body });
+    a.moved(Time::ZERO, 0);
+    a.local_qp_connected(0);
+    a.peer_qp_connected(Time::ZERO, 0);
+    assert!((a.active(), a.is_usable(0)) == (1, true), "{a:?}");
 }
 
 #[test]
 fn next_evidence_replaces_a_lost_resume_before_the_decision() {
     let (mut a, ballot) = moved_unconfirmed();
     let ballot = ballot.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2 } });
+    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2, home: None } });
     a.fenced(Time::ZERO, evidence(3));
     let peer_evidence = Evidence { partial_imm_bytes: 512, ..evidence(4) };
-    a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 2, evidence: peer_evidence } });
+    a.handle(
+        Time::ZERO,
+        Message { ballot, body: Body::Evidence { rail: 2, home: None, evidence: peer_evidence } },
+    );
     let actions: Vec<Action> = core::iter::from_fn(|| a.poll_action()).collect();
     let moved = actions.iter().position(|x| *x == Action::PeerMoved { partial_imm_bytes: 512 });
     let decide = actions.iter().position(|x| matches!(x, Action::Decide { rail: 2, .. }));
@@ -337,7 +380,7 @@ fn two_moved_ends_do_not_answer_each_other_forever() {
     let (mut a, ballot) = moved_unconfirmed();
     let mut answers = 0;
     for _ in 0..1000 {
-        let body = Body::Evidence { rail: 1, evidence: evidence(2) };
+        let body = Body::Evidence { rail: 1, home: None, evidence: evidence(2) };
         a.handle(Time::ZERO, Message { ballot, body });
         while a.poll_action().is_some() {
             answers += 1;
@@ -345,7 +388,7 @@ fn two_moved_ends_do_not_answer_each_other_forever() {
     }
     assert_eq!(answers, 1);
     let later = Time::ZERO + Duration::from_millis(1);
-    a.handle(later, Message { ballot, body: Body::Propose { rail: 1 } });
+    a.handle(later, Message { ballot, body: Body::Propose { rail: 1, home: None } });
     assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Evidence { .. }, .. }))));
 }
 
@@ -355,7 +398,7 @@ fn closed_end_answers_requests_with_closed_and_nothing_else() {
     a.close(CloseReason::RequestError);
     a.closed(None);
     while a.poll_action().is_some() {}
-    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2 } });
+    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2, home: None } });
     assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Closed { .. }, .. }))));
     while a.poll_action().is_some() {}
     a.handle(Time::ZERO, Message { ballot, body: Body::Closed { evidence: None } });
@@ -368,16 +411,25 @@ fn refusal_holds_for_its_ballot_until_the_next_move() {
     let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
     a.handle(
         Time::ZERO,
-        Message { ballot: Ballot::FIRST, body: Body::Refuse { unusable: 0b110, promised_epoch: 9 } },
+        Message {
+            ballot: Ballot::FIRST,
+            body: Body::Refuse { unusable: 0b110, promised_epoch: 9, home: None },
+        },
     );
     a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
     assert!(!a.is_active() && a.refused == 0);
     let ballot = a.promised;
-    a.handle(Time::ZERO, Message { ballot, body: Body::Refuse { unusable: 0b011, promised_epoch: 2 } });
+    a.handle(
+        Time::ZERO,
+        Message { ballot, body: Body::Refuse { unusable: 0b011, promised_epoch: 2, home: None } },
+    );
     assert_eq!(a.refused, 0b011);
     a.fenced(Time::ZERO, evidence(1));
     let ballot = a.promised;
-    a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 2, evidence: evidence(2) } });
+    a.handle(
+        Time::ZERO,
+        Message { ballot, body: Body::Evidence { rail: 2, home: None, evidence: evidence(2) } },
+    );
     a.moved(Time::ZERO, 0);
     assert_eq!((a.active(), a.refused), (2, 0));
 }
@@ -388,10 +440,10 @@ fn proposal_after_a_refusal_is_above_the_ballot_that_the_peer_promised() {
     let retry = Duration::from_millis(1);
     let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
     a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
-    let body = Body::Refuse { unusable: 0b010, promised_epoch: 40 };
+    let body = Body::Refuse { unusable: 0b010, promised_epoch: 40, home: None };
     a.handle(Time::ZERO, Message { ballot: a.promised, body });
     let proposals = core::iter::from_fn(|| a.poll_action()).filter_map(|action| match action {
-        Action::Send(Message { ballot, body: Body::Propose { rail } }) => Some((ballot.epoch, rail)),
+        Action::Send(Message { ballot, body: Body::Propose { rail, .. } }) => Some((ballot.epoch, rail)),
         _ => None,
     });
     assert_eq!(proposals.last(), Some((41, 2)));
@@ -404,15 +456,21 @@ fn evidence_for_an_earlier_ballot_decides_nothing() {
     let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
     a.rail_failed(Time::ZERO, 0, RailFailure::QpFailed);
     let first = a.promised;
-    a.handle(Time::ZERO, Message { ballot: first, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
+    a.handle(
+        Time::ZERO,
+        Message { ballot: first, body: Body::Evidence { rail: 1, home: None, evidence: evidence(2) } },
+    );
     let second = first.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot: second, body: Body::Propose { rail: 2 } });
+    a.handle(Time::ZERO, Message { ballot: second, body: Body::Propose { rail: 2, home: None } });
     a.fenced(Time::ZERO, evidence(1));
     let decisions = |a: &mut RailNegotiation| {
         core::iter::from_fn(|| a.poll_action()).filter(|x| matches!(x, Action::Decide { .. })).count()
     };
     assert_eq!(decisions(&mut a), 0);
-    a.handle(Time::ZERO, Message { ballot: second, body: Body::Evidence { rail: 2, evidence: evidence(2) } });
+    a.handle(
+        Time::ZERO,
+        Message { ballot: second, body: Body::Evidence { rail: 2, home: None, evidence: evidence(2) } },
+    );
     assert_eq!(decisions(&mut a), 1);
 }
 
@@ -421,12 +479,15 @@ fn evidence_repeats_the_bytes_of_a_resume_that_may_be_lost() {
     let retry = Duration::from_millis(1);
     let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
     let first = Ballot::FIRST.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot: first, body: Body::Propose { rail: 1 } });
+    a.handle(Time::ZERO, Message { ballot: first, body: Body::Propose { rail: 1, home: None } });
     a.fenced(Time::ZERO, evidence(1));
-    a.handle(Time::ZERO, Message { ballot: first, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
+    a.handle(
+        Time::ZERO,
+        Message { ballot: first, body: Body::Evidence { rail: 1, home: None, evidence: evidence(2) } },
+    );
     a.moved(Time::ZERO, 512);
     let second = first.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot: second, body: Body::Propose { rail: 2 } });
+    a.handle(Time::ZERO, Message { ballot: second, body: Body::Propose { rail: 2, home: None } });
     a.fenced(Time::ZERO, evidence(3));
     let sent = core::iter::from_fn(|| a.poll_action()).filter_map(|action| match action {
         Action::Send(Message { ballot, body: Body::Evidence { evidence, .. } }) if ballot == second => {
@@ -443,7 +504,7 @@ fn end_that_declines_a_proposal_still_asks_for_the_resume_of_its_last_move() {
     // The peer had this end's Resume, so it may propose, but its own Resume was lost. This end cannot use the rail, and the peer stays.
     a.rail_failed(Time::ZERO, 2, RailFailure::LinkDown);
     let next = ballot.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot: next, body: Body::Propose { rail: 2 } });
+    a.handle(Time::ZERO, Message { ballot: next, body: Body::Propose { rail: 2, home: None } });
     let refusal = a.poll_action();
     assert!(matches!(&refusal, Some(Action::Send(Message { body: Body::Refuse { .. }, .. }))), "{refusal:?}");
     a.handle_timeout(a.poll_timeout().expect("the Resume is sent again"));
@@ -459,17 +520,18 @@ fn end_that_stays_after_a_refusal_still_asks_for_the_resume_of_its_last_move() {
     let (mut a, ballot) = moved_unconfirmed();
     a.rail_failed(Time::ZERO, 2, RailFailure::LinkDown);
     let next = ballot.next(Role::One).unwrap();
-    a.handle(Time::ZERO, Message { ballot: next, body: Body::Propose { rail: 2 } });
+    a.handle(Time::ZERO, Message { ballot: next, body: Body::Propose { rail: 2, home: None } });
     while a.poll_action().is_some() {}
     // The peer is silent on the active rail, and refuses the only other one that has queue pairs. So this end stays, without the Resume.
     let now = Time::ZERO + Duration::from_secs(1);
     a.rail_recovered(now, 2);
     a.rail_failed(now, 1, RailFailure::Silent);
     let proposal = a.poll_action();
-    let Some(Action::Send(Message { ballot: proposed, body: Body::Propose { rail: 2 } })) = proposal else {
+    let Some(Action::Send(Message { ballot: proposed, body: Body::Propose { rail: 2, .. } })) = proposal
+    else {
         panic!("{proposal:?}");
     };
-    let body = Body::Refuse { unusable: 1 << 2, promised_epoch: proposed.epoch };
+    let body = Body::Refuse { unusable: 1 << 2, promised_epoch: proposed.epoch, home: None };
     a.handle(now, Message { ballot: proposed, body });
     assert_eq!(a.poll_action(), Some(Action::Stay));
     a.handle_timeout(a.poll_timeout().expect("the Resume is sent again"));

@@ -138,7 +138,7 @@ fn reconnect(now: Time, rail: usize, recovery: &mut Recovery, dp: &mut Datapath)
     }
     // Otherwise, the next queue pair of the rail is connected to the new address.
     if !control.negotiation().is_local_qp_missing(rail) {
-        match dp.rails().get(rail).discard_recvs(dp.config()) {
+        match dp.rails().get(rail).reconnect_unused(dp.config()) {
             Ok(()) => dp.on_qp_connected(rail),
             Err(_) => return recovery.rail_failed(dp, rail, Cause::Device),
         }

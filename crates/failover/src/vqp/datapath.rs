@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Error, Mtu, Psn, QpState, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
 
 use crate::ballot::Ballot;
@@ -8,8 +9,9 @@ use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
 use crate::config::Config;
 use crate::connect_info::ConnectInfo;
-use crate::domain::{Domain, HomeView, LocalNic};
+use crate::domain::{Domain, HomeMove, HomeView, LocalNic};
 use crate::evidence::{Contradiction, Evidence, Placed};
+use crate::home_rail::Home;
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::rail::Rail;
 use crate::secret::{Secret, SecretWord};
@@ -304,8 +306,8 @@ impl Datapath {
     }
 
     /// See [`HomeMembership::bind`].
-    pub(super) fn bind_home(&mut self, ballot: Ballot, rail: usize) -> bool {
-        self.home.bind(&self.domain, &self.rails, ballot, rail)
+    pub(super) fn bind_home(&mut self, ballot: Ballot, to: Home) -> (HomeMove, Option<usize>) {
+        self.home.bind(&self.domain, &self.rails, ballot, to)
     }
 
     /// See [`HomeMembership::view`].
@@ -395,15 +397,22 @@ impl Datapath {
             policy: self.config().policy,
             evidence,
             local_placed,
-            acks_after_placement: self.rails.get(old).peer_acks_after_placement(),
+            acks_after_placement: self.acks_after_placement(old),
             first_psn,
             durable: self.is_durable(new),
         };
         self.send.decide(&input, &self.domain)
     }
 
+    /// Returns whether the peer's NIC of `rail` acknowledges data only after the data is in memory.
+    fn acks_after_placement(&self, rail: usize) -> bool {
+        let rail = if Mutant::FirstRailDecidesPlacement.is_on() { 0 } else { rail };
+        self.rails.get(rail).peer_acks_after_placement()
+    }
+
     /// Returns whether this end's completions on `rail` wait for the peer's confirmation.
     fn is_durable(&self, rail: usize) -> bool {
+        let rail = if Mutant::FirstRailDecidesDurability.is_on() { 0 } else { rail };
         self.config().durable && !self.rails.get(rail).peer_acks_after_placement()
     }
 
@@ -420,6 +429,11 @@ impl Datapath {
     pub(super) fn confirm_sends(&mut self, placed: Placed) {
         self.send.confirm(placed);
         self.take_send_completions();
+    }
+
+    /// The number of completions that the application has not taken, with those of receives that wait for the peer's Resume.
+    pub(super) fn undelivered(&self) -> usize {
+        self.ready.len() + self.recv.held()
     }
 
     /// Returns whether there are completions for the application.

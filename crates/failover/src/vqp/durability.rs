@@ -1,15 +1,23 @@
 //! Mode `durable`: an end tells its peer which of the peer's operations its processor has seen in memory, and asks the peer for the same.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::Time;
 
 use crate::ballot::Ballot;
+use crate::close_reason::CloseReason;
 use crate::control_message::{Body, Message};
 use crate::evidence::Placed;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::recovery::Recovery;
 
+/// The number of questions after which a peer may count as unreachable. An end that runs seldom has not asked often enough when the peer timeout is over.
+const MIN_QUESTIONS: u32 = 8;
+
 /// The exchange of [`Placed`]. An end sends it when it changes, and when the peer asks. A message may be lost, so an end whose operations
 /// wait asks again.
+///
+/// The rail has acknowledged these operations, so no retry shows that the peer is gone. Without heartbeats, a peer that answers no question for the peer
+/// timeout is unreachable.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     /// The last [`Placed`] that this end sent.
@@ -18,6 +26,8 @@ pub(super) struct Durability {
     is_asked: bool,
     /// The time at which this end asks the peer. `None` if no operation waits.
     ask_at: Option<Time>,
+    /// The questions that the peer has not answered: the time of the first, and their number. `None` if no operation waits, or a move is in progress.
+    unanswered: Option<(Time, u32)>,
 }
 
 impl Durability {
@@ -26,14 +36,19 @@ impl Durability {
         match message.body {
             Body::AskPlaced => self.is_asked = true,
             // A message about another epoch counts other operations.
-            Body::Placed(placed) if recovery.ballot() == Some(message.ballot) => dp.confirm_sends(placed),
+            Body::Placed(placed)
+                if recovery.ballot() == Some(message.ballot) || Mutant::PlacedOfEarlierEpochTaken.is_on() =>
+            {
+                self.unanswered = None;
+                dp.confirm_sends(placed);
+            }
             _ => {}
         }
     }
 
     /// Sends what is due.
-    pub(super) fn run(&mut self, now: Time, recovery: &Recovery, dp: &Datapath) {
-        let config = dp.config();
+    pub(super) fn run(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
+        let config = *dp.config();
         let Some(ballot) = recovery.ballot().filter(|_| config.durable) else { return };
         if let Some(placed) = dp.placed(recovery.active_rail(), ballot.epoch) {
             let is_new = self.sent.replace((ballot, placed)) != Some((ballot, placed));
@@ -46,8 +61,20 @@ impl Durability {
         } else if self.ask_at.is_none_or(|at| at <= now) {
             if self.ask_at.is_some() {
                 recovery.broadcast(dp, &Message { ballot, body: Body::AskPlaced });
+                let (since, questions) = self.unanswered.unwrap_or((now, 0));
+                self.unanswered = Some((since, questions + 1));
             }
             self.ask_at = Some(now + config.control_retry_interval);
+        }
+        if self.ask_at.is_none() || !recovery.is_active() {
+            self.unanswered = None;
+        }
+        let has_heartbeats = config.detector.max_missed_heartbeats > 0;
+        let is_overdue = |(since, questions)| {
+            questions >= MIN_QUESTIONS && now.saturating_since(since) >= config.peer_timeout
+        };
+        if !has_heartbeats && self.unanswered.is_some_and(is_overdue) {
+            recovery.close(dp, CloseReason::PeerUnreachable);
         }
     }
 

@@ -6,6 +6,7 @@
 
 use core::time::Duration;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Data, QpState, RecvWr, SendOp, SendWr, SgeList, Time};
 
 use crate::data_qp::DataQp;
@@ -97,6 +98,7 @@ impl Fence {
             return FenceStep::Reset;
         }
         let deadline = now + DRAIN_TIMEOUT;
+        let used = if Mutant::FenceAwaitsSendQueueOnly.is_on() { [used[0], false] } else { used };
         let [send, recv] = used.map(|used| if used { Marker::Unposted } else { Marker::Flushed });
         self.0 = State::Draining { send, recv, deadline, empty_polls: 0 };
         // The NIC is not queried here: a query costs a system call on a software NIC, and the next poll drains most queues.
@@ -165,6 +167,7 @@ impl Fence {
     pub(super) fn on_empty_poll(&mut self) -> Option<bool> {
         match &mut self.0 {
             State::Emptying { nic_alive } => return Some(*nic_alive),
+            State::Draining { .. } if Mutant::FenceEndsAtEmptyPoll.is_on() => return Some(true),
             State::Draining { empty_polls, .. } => *empty_polls = empty_polls.saturating_add(1),
             State::Idle | State::Done { .. } => {}
         }

@@ -3,8 +3,8 @@
 use mitra_verbs::{Psn, Qpn, Result};
 
 use crate::ballot::Ballot;
-use crate::domain::{Domain, HomeView};
-use crate::home_rail::MemberId;
+use crate::domain::{Domain, HomeMove, HomeView};
+use crate::home_rail::{Home, MemberId};
 use crate::vqp::rail_set::RailSet;
 
 #[derive(Debug)]
@@ -12,9 +12,9 @@ pub(super) struct HomeMembership {
     id: MemberId,
     /// Whether the vQP was connected and has not closed.
     has_joined: bool,
-    /// The last ballot for which the vQP's queue pair on the new rail was bound. Evidence that is sent again binds nothing: the queue pair may
-    /// have been fenced since then, because the home has moved.
-    bound_for: Option<Ballot>,
+    /// The last ballot for which the vQP's queue pair on the new rail was bound, and this rail. Evidence that is sent again binds nothing: the queue pair
+    /// may have been fenced since then, because the home has moved.
+    bound_for: Option<(Ballot, u8)>,
 }
 
 impl HomeMembership {
@@ -41,19 +41,32 @@ impl HomeMembership {
 
     /// Returns whether the evidence for this ballot may be sent at once: the home need not move for it.
     pub(super) fn is_at_home(&self, domain: &Domain, ballot: Ballot, rail: usize) -> bool {
-        self.bound_for == Some(ballot)
-            || self.view(domain, rail).is_none_or(|view| usize::from(view.home) == rail)
+        self.is_bound_for(ballot)
+            || self.view(domain, rail).is_none_or(|view| usize::from(view.home.rail) == rail)
     }
 
-    /// Binds the queue pair on `rail` before the peer can learn that this end has accepted the ballot. Returns false if a queue pair of another
-    /// rail cannot be fenced.
-    pub(super) fn bind(&mut self, domain: &Domain, rails: &RailSet, ballot: Ballot, rail: usize) -> bool {
-        if self.bound_for == Some(ballot) || !rails.config().requires_fence() {
-            return true;
+    fn is_bound_for(&self, ballot: Ballot) -> bool {
+        self.bound_for.is_some_and(|(bound, _)| bound == ballot)
+    }
+
+    /// Binds the queue pair on the rail of `to` before the peer can learn that this end has accepted the ballot. Returns also the rail whose queue pair was
+    /// bound for the ballot before.
+    pub(super) fn bind(
+        &mut self,
+        domain: &Domain,
+        rails: &RailSet,
+        ballot: Ballot,
+        to: Home,
+    ) -> (HomeMove, Option<usize>) {
+        if self.is_bound_for(ballot) || !rails.config().requires_fence() {
+            return (HomeMove::Moved, None);
         }
-        let is_bound = domain.move_home(self.id, rail as u8, rails.get(rail).qpn());
-        self.bound_for = Some(ballot).filter(|_| is_bound);
-        is_bound
+        let moved = domain.move_home(self.id, to, rails.get(to.rail.into()).qpn());
+        if moved != HomeMove::Moved {
+            return (moved, None);
+        }
+        let before = self.bound_for.replace((ballot, to.rail));
+        (moved, before.map(|(_, rail)| rail.into()))
     }
 
     /// Connects the new queue pair of a rail to the peer's. `is_active` says whether the peer may then post to it without another ballot.

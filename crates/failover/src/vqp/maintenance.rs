@@ -5,7 +5,7 @@ use core::time::Duration;
 use mitra_verbs::Time;
 
 use crate::config::Service;
-use crate::control_message::Body;
+use crate::control_message::{Body, Message};
 use crate::domain::Domain;
 use crate::vqp::address_changes::AddressChanges;
 use crate::vqp::datapath::Datapath;
@@ -127,20 +127,33 @@ impl Maintenance {
 
     /// Handles the control messages that have arrived on `rail`.
     fn poll_control(&mut self, rail: usize, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
-        let Some(control) = recovery.control_mut() else { return };
-        let (mut heard, mut new_qp, mut of_durability, mut addresses) = (false, None, Vec::new(), Vec::new());
         // An error means that the NIC is dead. `Recovery::check_device` detects that.
-        for bytes in dp.rails().get(rail).receive_control().unwrap_or_default() {
-            if let Some(message) = control.decode(&bytes) {
-                heard = true;
-                match message.body {
-                    Body::NewQp(qp) => new_qp = Some((message.ballot, qp)),
-                    Body::Address(_) | Body::AddressKnown { .. } => addresses.push(message.body.clone()),
-                    Body::AskPlaced | Body::Placed(_) => of_durability.push(message.clone()),
-                    _ => {}
-                }
-                control.negotiation_mut().handle(now, message);
+        let datagrams = dp.rails().get(rail).receive_control().unwrap_or_default();
+        if !datagrams.is_empty() {
+            recovery.read_home(dp);
+        }
+        let Some(control) = recovery.control_mut() else { return };
+        let messages: Vec<Message> = datagrams.iter().filter_map(|bytes| control.decode(bytes)).collect();
+        for message in &messages {
+            // An end that has slept may have an unread event of the proposed rail. It must not accept a rail that it cannot use.
+            if let Body::Propose { rail, .. } = message.body
+                && usize::from(rail) < dp.rails().len()
+                && !recovery.is_closed()
+            {
+                recovery.check_device(dp, rail.into(), true);
             }
+        }
+        let Some(control) = recovery.control_mut() else { return };
+        let (heard, mut new_qp) = (!messages.is_empty(), None);
+        let (mut of_durability, mut addresses) = (Vec::new(), Vec::new());
+        for message in messages {
+            match message.body {
+                Body::NewQp(qp) => new_qp = Some((message.ballot, qp)),
+                Body::Address(_) | Body::AddressKnown { .. } => addresses.push(message.body.clone()),
+                Body::AskPlaced | Body::Placed(_) => of_durability.push(message.clone()),
+                _ => {}
+            }
+            control.negotiation_mut().handle(now, message);
         }
         if heard {
             let is_first = dp.rails_mut().note_message(rail, now);

@@ -5,6 +5,7 @@
 //! rail itself, until each end knows that the other end's queue pair is connected. The vQP does not move to the rail at that time: the
 //! rail is a standby rail until the active rail fails.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::Time;
 
 use crate::ballot::Ballot;
@@ -62,10 +63,11 @@ impl RailRejoin {
         recovery: &mut Recovery,
         dp: &mut Datapath,
     ) {
-        if usize::from(peer_qp.rail) != rail
-            || dp.rails().is_down(rail)
-            || self.replace_qp(rail, recovery, dp) != Some(ballot)
-        {
+        if usize::from(peer_qp.rail) != rail || dp.rails().is_down(rail) {
+            return;
+        }
+        let left_by = self.replace_qp(rail, recovery, dp);
+        if left_by.is_none() || left_by != Some(ballot) && !Mutant::NewQpOfAnotherBallot.is_on() {
             return;
         }
         if !dp.rails().get(rail).is_replacement_connected() {

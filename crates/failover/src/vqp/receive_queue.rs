@@ -1,5 +1,6 @@
 use std::collections::VecDeque;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{RecvWr, Result, Wc, WcOpcode, WcStatus};
 
 use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
@@ -59,6 +60,11 @@ impl ReceiveQueue {
     /// The number of outstanding receives.
     pub(super) fn len(&self) -> usize {
         self.wrs.len()
+    }
+
+    /// The number of completions that wait for the peer's Resume.
+    pub(super) fn held(&self) -> usize {
+        self.held.as_ref().map_or(0, VecDeque::len)
     }
 
     /// Returns whether receives are not posted on the rail yet.
@@ -179,7 +185,9 @@ impl ReceiveQueue {
     /// states how many bytes of the WRITE earlier rails placed.
     pub(super) fn begin_epoch(&mut self) {
         self.received_in_epoch = 0;
-        self.hold();
+        if !Mutant::LengthNotAwaited.is_on() {
+            self.hold();
+        }
     }
 
     /// Makes completions wait for the peer's Resume. The peer of an unreliable connection sends no part of a WRITE again.
@@ -197,6 +205,7 @@ impl ReceiveQueue {
     pub(super) fn release_held(&mut self, partial_imm_bytes: Option<u32>, ready: &mut VecDeque<Completion>) {
         let Some(mut held) = self.held.take() else { return };
         match (held.front_mut(), partial_imm_bytes) {
+            (Some(_), Some(_)) if Mutant::EarlierBytesNotCounted.is_on() => {}
             (Some(first), Some(bytes)) => first.byte_len = first.byte_len.saturating_add(bytes),
             (Some(first), None) => first.outcome = Outcome::Unresolved(UnresolvedError::ValueLost),
             (None, bytes) => self.partial_imm_bytes = bytes.unwrap_or(0),

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{AsyncEvent, Time, Wc, WcStatus};
 
 use crate::ballot::Ballot;
@@ -184,6 +185,7 @@ impl Recovery {
             Cause::Heartbeat => RailFailure::Silent,
             Cause::Completion(_) | Cause::Peer | Cause::Address => RailFailure::QpFailed,
         };
+        self.read_home(dp);
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().rail_failed(now, rail, failure);
         self.run_actions(dp);
@@ -287,6 +289,7 @@ impl Recovery {
                     let Some(message) = self.with_home_moved(dp, message) else { continue };
                     if let Some(rail) = new_rail
                         && self.fence.is_done()
+                        && !Mutant::ReceivesPostedLate.is_on()
                     {
                         // The peer may replay a SEND as soon as it has the evidence, so the receives must be posted first.
                         self.post_recvs(dp, rail);
@@ -295,8 +298,10 @@ impl Recovery {
                 }
                 Action::Fence { rail } => self.start_fence(dp, usize::from(rail)),
                 Action::Decide { rail, peer_evidence } => {
-                    let ballot = self.negotiation().and_then(RailNegotiation::move_ballot);
-                    if ballot.is_some_and(|ballot| self.move_home(dp, ballot, usize::from(rail))) {
+                    let negotiation = self.negotiation();
+                    let ballot = negotiation.and_then(RailNegotiation::move_ballot);
+                    let to = negotiation.and_then(RailNegotiation::home_of_move);
+                    if ballot.zip(to).is_some_and(|(ballot, to)| self.move_home(dp, ballot, to)) {
                         self.decide_and_move(dp, usize::from(rail), &peer_evidence);
                     }
                 }
@@ -331,7 +336,7 @@ impl Recovery {
         let step = if self.is_qp_missing(rail) {
             self.fence.skip(); // nothing was posted to the rail since the last move
             FenceStep::Pending
-        } else if dp.config().requires_fence() {
+        } else if dp.config().requires_fence() && !Mutant::FenceSkipped.is_on() {
             self.fence.start(dp.rails().get(rail).data(), dp.now(), [true; 2])
         } else {
             self.fence.skip();
@@ -344,6 +349,7 @@ impl Recovery {
         match step {
             FenceStep::Pending => {}
             FenceStep::Drained => self.finish_fence(dp, true),
+            FenceStep::Reset if Mutant::HungNicNotReset.is_on() => self.finish_fence(dp, false),
             FenceStep::Reset => {
                 if !self.fence.reset_nic(dp.rails().get(self.active_rail()).data())
                     && let Some(control) = &mut self.control
@@ -406,7 +412,9 @@ impl Recovery {
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().moved(now, stats.imm_bytes_kept);
         self.fence.clear();
-        dp.recv_mut().begin_epoch();
+        if !Mutant::ReceivesOfEarlierEpochCounted.is_on() {
+            dp.recv_mut().begin_epoch();
+        }
         dp.rails_mut().note_heard(rail, now);
         if self.report.is_recording() {
             dp.domain().counters().count_failover();

@@ -1,5 +1,6 @@
 use std::collections::VecDeque;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Error, Key, Limits, Mtu, PostError, Psn, Qpn, Result, SendOp, SendWr, WcStatus};
 
 use crate::completion::{Completion, Outcome, UnresolvedError};
@@ -16,6 +17,9 @@ use crate::vqp::wr_id_flags;
 /// The number of work requests at which a list is posted. It is large enough for the NIC to send several packets with one system call, and
 /// small enough that the first completion is not delayed. A list is one longer if its last request is a completion log entry.
 const BURST: usize = 16;
+
+const NUMBERS_USED_UP: Error =
+    Error::Invalid("2^48 operations were posted, as many as the queue pair can number: connect a new one");
 
 const HALTED: Error = Error::Invalid("an operation ended in an error: take its completions, then resume()");
 
@@ -98,6 +102,9 @@ impl SendQueue {
         }
         if !self.ledger.has_room() {
             return Err(Error::QueueFull { queue: "send queue", qpn, depth: config.send_wrs });
+        }
+        if !self.ledger.has_number() {
+            return Err(NUMBERS_USED_UP);
         }
         key_translation::check_shape(wr, config, self.max_message)?;
         key_translation::check_rkey(wr, &self.remote_keys)
@@ -249,6 +256,11 @@ impl SendQueue {
         self.ledger.cancel(user);
     }
 
+    /// See [`Ledger::begin_at`].
+    pub(super) fn begin_at(&mut self, seq: u64) {
+        self.ledger.begin_at(seq);
+    }
+
     /// See [`Ledger::begin_epoch`].
     pub(super) fn begin_epoch(&mut self, first_psn: Psn) {
         self.ledger.begin_epoch(first_psn);
@@ -349,7 +361,9 @@ impl SendQueue {
         let stats = self.ledger.decide(input, &mut values)?;
         let mut stored = true;
         for recovered in values {
-            if !domain.store_atomic_result(recovered.at, recovered.value) {
+            if !Mutant::RecoveredValueNotStored.is_on()
+                && !domain.store_atomic_result(recovered.at, recovered.value)
+            {
                 self.ledger.lose_value(recovered.seq);
                 stored = false;
             }

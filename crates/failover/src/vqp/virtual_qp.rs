@@ -17,7 +17,6 @@ use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::secret::{Secret, SecretWord};
 use crate::telemetry::{LatencySampler, VqpTelemetry};
-use crate::vqp::FailoverReport;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::event_channels::EventChannels;
@@ -25,6 +24,7 @@ use crate::vqp::maintenance::Maintenance;
 use crate::vqp::recovery::Recovery;
 use crate::vqp::shared_receives::{ReceiveSource, SharedReceives, has_failed};
 use crate::vqp::xrc_messages::SentHeaders;
+use crate::vqp::{FailoverReport, StateLengths};
 
 /// A connection over several rails that survives the loss of a rail. It is reliable, unless [`Config::service`] says otherwise.
 ///
@@ -164,6 +164,16 @@ impl VirtualQp {
         self.datapath.rails_mut().start_sending(rnr_retry)
     }
 
+    /// Begins with this epoch and this sequence number, to test what happens when they are used up. Both ends must do so when they are connected, before
+    /// they are polled or post.
+    #[doc(hidden)]
+    pub fn begin_at(&mut self, epoch: u16, seq: u64) {
+        if let Some(control) = self.recovery.control_mut() {
+            control.negotiation_mut().begin_at(epoch);
+            self.datapath.send_mut().begin_at(seq);
+        }
+    }
+
     /// Changes the operations that the peer may request: [`Config::access`]. An operation of the peer that was executed before stays executed.
     /// If [`Access::REMOTE_WRITE`] is taken away after the peer has connected with a completion log, the peer's atomics fail too, because
     /// the log entries behind them are refused.
@@ -291,6 +301,21 @@ impl VirtualQp {
     pub fn outstanding(&self) -> usize {
         let ledger = self.datapath.send().ledger();
         ledger.len() - self.xrc_headers.as_ref().map_or(0, |headers| headers.count_from(ledger.first_seq()))
+    }
+
+    /// The lengths of the lists that the vQP keeps, to test that they are bounded.
+    #[doc(hidden)]
+    pub fn state_lengths(&self) -> StateLengths {
+        let config = self.datapath.config();
+        StateLengths {
+            operations: self.datapath.send().ledger().len(),
+            max_operations: config.ledger_depth() as usize,
+            receives: self.datapath.recv().len(),
+            max_receives: config.recv_wrs as usize,
+            completions: self.datapath.undelivered(),
+            actions: self.recovery.control().map_or(0, |control| control.negotiation().queued_actions()),
+            window_operations: self.datapath.windows().queued(),
+        }
     }
 
     /// The report of the last failover.

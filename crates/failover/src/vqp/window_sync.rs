@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Error, Key, Result, SendOp, SendWr, Wc, WcStatus, WindowType};
 
 use crate::data_qp::DataQp;
@@ -153,6 +154,12 @@ impl WindowSync {
         Ok(())
     }
 
+    /// The number of operations that wait for a queue pair or are posted on one.
+    pub(super) fn queued(&self) -> usize {
+        let backlogs = self.rails.iter().chain(self.local_qps.iter().map(|(_, backlog)| backlog));
+        backlogs.map(|backlog| backlog.ops.len() + backlog.posted as usize).sum()
+    }
+
     /// Returns whether operations are outstanding on other rails.
     #[inline]
     pub(super) fn is_busy(&self) -> bool {
@@ -192,6 +199,9 @@ impl WindowSync {
     }
 
     fn push_to_others(&mut self, rail: usize, op: SendOp) {
+        if Mutant::InvalidatedOnOneRail.is_on() && matches!(op, SendOp::LocalInvalidate(_)) {
+            return;
+        }
         let others = self.rails.iter_mut().enumerate().filter(|(other, _)| *other != rail);
         others.for_each(|(_, backlog)| backlog.push(op));
     }

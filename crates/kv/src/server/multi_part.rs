@@ -3,8 +3,8 @@
 use mitra_consensus::kv_store::Reply as KvReply;
 
 use crate::command::ReplyStyle;
-use crate::replicated_store::Outcome;
 use crate::resp::Reply;
+use mitra_consensus::replicated_store::Outcome;
 
 /// The state of a client request that consists of one or more commands (its parts), such as `DEL a b c`, until
 /// each part has an outcome.

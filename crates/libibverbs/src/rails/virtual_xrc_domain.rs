@@ -94,11 +94,8 @@ impl VirtualXrcDomain {
         self.queues.remove(number);
         let Some(removed) = state.srqs.remove(&number) else { return };
         let is_cq_used = state.srqs.values().any(|other| Arc::ptr_eq(&other.cq, &removed.cq));
-        for receiver in state.receivers() {
-            removed.srq.detach(&*receiver);
-            if !is_cq_used {
-                removed.cq.remove_source(&*receiver);
-            }
+        if !is_cq_used {
+            state.receivers().for_each(|receiver| removed.cq.remove_source(&*receiver));
         }
         state.release_pd();
     }

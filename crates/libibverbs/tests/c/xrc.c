@@ -266,6 +266,40 @@ static void domains(void)
 	CHECK(ibv_close_xrcd(apart) == 0 && close(fd) == 0 && close(again) == 0);
 }
 
+/* A shared receive queue that one context creates gets the messages of a queue pair that another one creates, if a file leads both to the domain.
+ * After its destruction, messages that name it end the connection. */
+static void two_contexts(void)
+{
+	char name[] = "/tmp/mitra-xrc-XXXXXX";
+	int fd = mkstemp(name);
+	CHECK(fd >= 0 && unlink(name) == 0);
+	struct xrc x = { .xrcd = try_open(end.context, fd, O_CREAT) };
+	CHECK(x.xrcd && (x.data_cq = ibv_create_cq(end.context, DEPTH, NULL, NULL, 0)));
+	x.receiver = make_recv_qp(x.xrcd), x.sender = make_sender();
+	struct end first = end, second = open_end();
+	struct ibv_xrcd *same = try_open(second.context, fd, 0);
+	struct ibv_cq *cq = ibv_create_cq(second.context, DEPTH, NULL, NULL, 0);
+	CHECK(same && cq);
+	end = second;
+	struct ibv_srq *srq = make_srq(same, cq);
+	CHECK(srq);
+	x.number = number_of(srq);
+	post_receive(srq, 1), post_receive(srq, 2);
+	end = first;
+	connect_ends(x.sender, x.receiver);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .qp_type.xrc.remote_srqn = x.number };
+	CHECK(post_and_wait(&x, wr).status == IBV_WC_SUCCESS);
+	struct ibv_wc wc = next(cq);
+	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS && wc.qp_num == x.receiver->qp_num);
+	CHECK(ibv_destroy_srq(srq) == 0);
+	/* Over several rails, the refusal may come behind the acknowledgement of the first such message. */
+	while (post_and_wait(&x, wr).status == IBV_WC_SUCCESS)
+		CHECK(is_empty(cq) && atoi(getenv("MITRA_RAILS")) > 1);
+	CHECK(is_empty(cq));
+	CHECK(ibv_destroy_qp(x.sender) == 0 && ibv_destroy_qp(x.receiver) == 0 && ibv_close_xrcd(same) == 0 && ibv_close_xrcd(x.xrcd) == 0);
+	CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_cq(x.data_cq) == 0 && close(fd) == 0);
+}
+
 /* The receive queue pair may be older than the first shared receive queue of its domain. Over several rails it enters RTR when there is one. */
 static void queue_pair_first(void)
 {
@@ -355,6 +389,12 @@ static void refused(void)
 	struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *bad_recv;
 	CHECK(ibv_post_send(x.receiver, &send, &bad_send) == EINVAL && bad_send == &send);
 	CHECK(ibv_post_recv(x.receiver, &recv, &bad_recv) == EINVAL && ibv_post_recv(x.sender, &recv, &bad_recv) == EINVAL);
+	send.opcode = IBV_WR_RDMA_WRITE, send.wr.rdma.rkey = 0x12345;
+	CHECK(ibv_post_send(x.receiver, &send, &bad_send) == EINVAL && bad_send == &send);
+	/* Nor in an error state, in which a queue pair with queues flushes what is posted. */
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	CHECK(ibv_modify_qp(x.receiver, &error, IBV_QP_STATE) == 0 && ibv_modify_qp(x.sender, &error, IBV_QP_STATE) == 0);
+	CHECK(ibv_post_recv(x.receiver, &recv, &bad_recv) == EINVAL && ibv_post_recv(x.sender, &recv, &bad_recv) == EINVAL);
 	CHECK(ibv_destroy_srq(srq) == 0);
 	/* A send queue may be as deep as the device states, although a request may be two messages on the rails. */
 	struct ibv_device_attr device;
@@ -370,6 +410,7 @@ int main(int argc, char **argv)
 	static const struct scenario scenarios[] = {
 		{ "xrc_operations", operations }, { "xrc_wrong_number", wrong_number }, { "xrc_limit_event", limit_event }, { "xrc_domains", domains },
 		{ "xrc_refused", refused }, { "xrc_queue_pair_first", queue_pair_first }, { "xrc_two_queues", two_queues },
+		{ "xrc_two_contexts", two_contexts },
 	};
 	alarm(60);
 	CHECK(argc == 2);

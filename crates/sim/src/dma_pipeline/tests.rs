@@ -7,14 +7,15 @@ use crate::dma_memory::DmaMemory;
 
 struct Fixture {
     pipeline: DmaPipeline,
-    regions: Vec<Option<Arc<Buffer>>>,
+    regions: Vec<Option<Arc<HostBuffer>>>,
 }
 
 impl Fixture {
     fn new(seed: u64, in_order: bool) -> Fixture {
         let timing = MemoryTiming { chunk_min: 8, chunk_max: 64, ..Config::swarm(seed).memory };
         let pipeline = DmaPipeline::new(timing, Prng::stream(seed, "memory"), in_order);
-        Fixture { pipeline, regions: vec![Some(Arc::new(Buffer::new(4096)))] }
+        let memory = HostBuffer { buffer: Arc::new(Buffer::new(4096)), changes: Arc::default() };
+        Fixture { pipeline, regions: vec![Some(Arc::new(memory))] }
     }
 
     fn dma_memory(&mut self, now: u64) -> DmaMemory<'_> {
@@ -24,7 +25,7 @@ impl Fixture {
 
     fn visible(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
-        self.regions[0].as_ref().unwrap().read_at(offset, &mut out);
+        self.regions[0].as_ref().unwrap().buffer.read_at(offset, &mut out);
         out
     }
 
@@ -63,7 +64,7 @@ fn aligned_words_do_not_tear() {
         fixture.dma_memory(0).place(R, 5, &[0xff; 300]).unwrap();
         while fixture.step() {
             for word in 1..37 {
-                let w = fixture.regions[0].as_ref().unwrap().load(8 * word);
+                let w = fixture.regions[0].as_ref().unwrap().buffer.load(8 * word);
                 assert!(w == 0 || w == u64::MAX, "seed {seed}: {w:x}");
             }
         }
@@ -129,7 +130,7 @@ fn atomics_of_two_nics_lose_an_increment() {
     assert_eq!(b.dma_memory(0).atomic(R, 8, add), Ok(1), "the other NIC does not wait for the store");
     a.pipeline.flush();
     b.pipeline.flush();
-    assert_eq!(a.regions[0].as_ref().unwrap().load(8), 2);
+    assert_eq!(a.regions[0].as_ref().unwrap().buffer.load(8), 2);
 }
 
 #[test]
@@ -144,7 +145,7 @@ fn global_atomics_lose_no_increment() {
     }
     a.pipeline.flush();
     b.pipeline.flush();
-    assert_eq!(a.regions[0].as_ref().unwrap().load(8), 2);
+    assert_eq!(a.regions[0].as_ref().unwrap().buffer.load(8), 2);
 }
 
 #[test]

@@ -7,35 +7,127 @@
 
 mod failover;
 mod filter;
+mod homes;
+mod ledger;
 mod objects;
+mod packets;
+mod parts;
 mod rc;
+mod reduction;
+mod restart;
+mod revocation;
 mod verdict_findings;
 
+use self::parts::Reduced as _;
+use crate::timeline::Timeline;
+use crate::{Coverage, World};
+
+pub use reduction::{Extra, Reducible, Reduction, ReductionError, ReductionStep};
+
+/// A seed with this bit has the world that the workload `failover` drew for it before it drew more, so that the regression list keeps its worlds.
+pub const FIRST_GENERATION: u64 = 1 << 63;
+
 /// All workloads, by name.
-pub const WORKLOADS: &[SeededWorkload] = &[FAILOVER, FILTER, OBJECTS, RC];
+pub const WORKLOADS: &[SeededWorkload] = &[
+    FAILOVER,
+    FAILOVER_CASES,
+    FAILOVER_LIMITS,
+    FILTER,
+    HOMES,
+    LEDGER,
+    OBJECTS,
+    PACKETS,
+    RC,
+    RESTART,
+    REVOCATION,
+];
 
 const FAILOVER: SeededWorkload = SeededWorkload {
     name: "failover",
     world: "a vQP, or queue pairs with a shared backup, with 1 to 8 rails of different kinds; links, NICs and hosts fail; both ends post operations of all kinds",
     run: failover::run,
+    has_coverage: true,
+    reducible: Some(failover::REDUCIBLE),
+};
+
+const FAILOVER_CASES: SeededWorkload = SeededWorkload {
+    name: "failover-cases",
+    world: "the worlds of `failover`, of which each combines certain operations with a failure at a certain stage, because independent draws rarely do",
+    run: failover::run_focused,
+    has_coverage: true,
+    reducible: Some(failover::REDUCIBLE_FOCUSED),
+};
+
+const FAILOVER_LIMITS: SeededWorkload = SeededWorkload {
+    name: "failover-limits",
+    world: "the worlds of `failover`, with epochs and sequence numbers that may be used up, and with NICs whose completions are late",
+    run: failover::run_with_limits,
+    has_coverage: true,
+    reducible: None,
 };
 
 const FILTER: SeededWorkload = SeededWorkload {
     name: "filter",
     world: "clients and a server of the exactly-once RPC, over UD with random noise, restarts and evictions, or over vQPs of the policy blanket while a rail fails",
     run: filter::run,
+    has_coverage: true,
+    reducible: Some(filter::Filter::REDUCIBLE),
+};
+
+const HOMES: SeededWorkload = SeededWorkload {
+    name: "homes",
+    world: "three processes in a ring, each with a word that the others increment by atomics over many vQPs; links, addresses and hosts fail, and the homes must agree",
+    run: homes::run,
+    has_coverage: true,
+    reducible: None,
+};
+
+const LEDGER: SeededWorkload = SeededWorkload {
+    name: "ledger",
+    world: "the ledger of a vQP, with messages of up to 1 GiB and without their data; rails fail, and a model knows which packets they executed",
+    run: ledger::run,
+    has_coverage: false,
+    reducible: None,
+};
+
+const PACKETS: SeededWorkload = SeededWorkload {
+    name: "packets",
+    world: "one RC queue pair whose peer sends copies, gaps, refused requests and forgeries; a model of the responder says what each must cause",
+    run: packets::run,
+    has_coverage: false,
+    reducible: None,
 };
 
 const RC: SeededWorkload = SeededWorkload {
     name: "rc",
     world: "two RC queue pairs over one link with random noise, NIC timing and queue sizes; both ends post operations of all kinds",
     run: rc::run,
+    has_coverage: true,
+    reducible: Some(rc::RcWorld::REDUCIBLE),
+};
+
+const RESTART: SeededWorkload = SeededWorkload {
+    name: "restart",
+    world: "a process crashes and starts again at the same addresses; packets of its old vQP are held back until the new one runs",
+    run: restart::run,
+    has_coverage: false,
+    reducible: None,
+};
+
+const REVOCATION: SeededWorkload = SeededWorkload {
+    name: "revocation",
+    world: "a vQP over 2 or 3 rails that fail; a region is deregistered, or a window is invalidated or freed, by either end while requests on it are in flight",
+    run: revocation::run,
+    has_coverage: true,
+    reducible: None,
 };
 
 const OBJECTS: SeededWorkload = SeededWorkload {
     name: "objects",
     world: "1 to 3 clients of shared cells, a counter, a latch, a mutex and mailboxes over vQPs on 2 or 3 rails; links and NICs fail, evidence is lost, clients crash",
     run: objects::run,
+    has_coverage: true,
+    reducible: Some(objects::Objects::REDUCIBLE),
 };
 
 /// A workload of `mitra sim`.
@@ -48,6 +140,10 @@ pub struct SeededWorkload {
     /// Runs the world of a seed, and keeps the last records of its trace, as many as the second argument says. The results other than the
     /// trace do not depend on the second argument.
     pub run: fn(u64, usize) -> SeedRun,
+    /// Whether failures of NICs and links meet operations in it, so that its runs have a [`Coverage`].
+    pub has_coverage: bool,
+    /// Its smaller worlds, with which a failure is shrunk, if it has some.
+    pub reducible: Option<Reducible>,
 }
 
 /// The result of the world of one seed.
@@ -59,8 +155,31 @@ pub struct SeedRun {
     pub faults: u64,
     /// The violated rules, the most important first. Empty if the run is correct.
     pub findings: Vec<Finding>,
-    /// What the seed drew, and the last records of the world's trace. Empty if no record was to be kept.
+    /// A hash of all events. It depends on the seed, and on whether records are kept. 0 if the workload has none.
+    pub trace_hash: u64,
+    /// What failures met, if the workload has a world of hosts and NICs.
+    pub coverage: Coverage,
+    /// The faults of the seed, one a line. Empty if no record was to be kept, or the workload does not schedule faults.
+    pub schedule: Vec<String>,
+    /// What the seed drew. Empty if no record was to be kept.
+    pub setup: Vec<String>,
+    /// The last records of the world's trace, and the state at the end. Empty if no record was to be kept.
     pub trace: Vec<String>,
+    /// The last records of the world's trace in a form that can be drawn. Empty if no record was to be kept, or the workload has no world of
+    /// hosts and NICs.
+    pub timeline: Timeline,
+}
+
+impl SeedRun {
+    /// Adds the trace of a world.
+    fn keep_trace(&mut self, world: &World, kept_records: usize) {
+        self.trace_hash = world.trace_hash();
+        self.coverage = world.coverage();
+        if kept_records > 0 {
+            self.trace.extend(world.trace_tail(kept_records));
+            self.timeline = world.timeline();
+        }
+    }
 }
 
 /// A violated rule.

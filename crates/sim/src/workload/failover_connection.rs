@@ -43,10 +43,32 @@ pub fn connect_vqp_in(
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
-pub fn virtual_qps([a, b]: [Arc<Domain>; 2], config: Config, secrets: [Secret; 2]) -> Result<[VirtualQp; 2]> {
-    let [secret_a, secret_b] = secrets;
-    let mut a = VirtualQp::builder(&a).config(config).secret(secret_a).build()?;
-    let mut b = VirtualQp::builder(&b).config(config).secret(secret_b).build()?;
+pub fn virtual_qps(
+    domains: [Arc<Domain>; 2],
+    config: Config,
+    secrets: [Secret; 2],
+) -> Result<[VirtualQp; 2]> {
+    virtual_qps_with(domains, config, secrets, [None; 2])
+}
+
+/// Makes two virtual queue pairs like [`virtual_qps`], which take receives from these queues if there are some.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a virtual queue pair that failed.
+pub(crate) fn virtual_qps_with(
+    [a, b]: [Arc<Domain>; 2],
+    config: Config,
+    [secret_a, secret_b]: [Secret; 2],
+    [queue_a, queue_b]: [Option<&Arc<SharedReceiveQueue>>; 2],
+) -> Result<[VirtualQp; 2]> {
+    let make = |domain: &Arc<Domain>, secret: Secret, queue: Option<&Arc<SharedReceiveQueue>>| {
+        let builder = VirtualQp::builder(domain).config(config).secret(secret);
+        match queue {
+            Some(queue) => builder.shared_receive_queue(queue).build(),
+            None => builder.build(),
+        }
+    };
+    let (mut a, mut b) = (make(&a, secret_a, queue_a)?, make(&b, secret_b, queue_b)?);
     let (info_a, info_b) = (a.local_info()?, b.local_info()?);
     a.connect(&info_b)?;
     b.connect(&info_a)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mitra_failover::{
     BackedQp, CloseReason, Completion, Config, Contradiction, Domain, FailoverReport, Outcome, RemoteRegion,
-    SharedReceiveQueue, UnresolvedError, VirtualQp,
+    SharedReceiveQueue, StateLengths, UnresolvedError, VirtualQp,
 };
 use mitra_verbs::{Error, PostError, Qpn, RecvWr, Result, SendWr, WcStatus};
 
@@ -40,11 +40,19 @@ pub trait FailoverQp: fmt::Debug {
     /// The number of sends that have not completed.
     fn outstanding(&self) -> usize;
 
+    /// The number of messages that have arrived and wait for a receive of the shared receive queue.
+    fn waiting_messages(&self) -> usize;
+
     /// The reason for which the queue pair closed. `None` while it is open.
     fn close_reason(&self) -> Option<CloseReason>;
 
     /// The contradiction, if the queue pair closed with [`CloseReason::Contradiction`].
     fn contradiction(&self) -> Option<Contradiction>;
+
+    /// The lengths of the lists that each virtual queue pair of the end keeps.
+    fn state_lengths(&self) -> Vec<StateLengths> {
+        Vec::new()
+    }
 
     /// The active rail.
     fn active_rail(&self) -> usize;
@@ -102,12 +110,20 @@ impl FailoverQp for VirtualQp {
         VirtualQp::outstanding(self)
     }
 
+    fn waiting_messages(&self) -> usize {
+        VirtualQp::waiting_messages(self)
+    }
+
     fn close_reason(&self) -> Option<CloseReason> {
         VirtualQp::close_reason(self)
     }
 
     fn contradiction(&self) -> Option<Contradiction> {
         VirtualQp::contradiction(self)
+    }
+
+    fn state_lengths(&self) -> Vec<StateLengths> {
+        vec![VirtualQp::state_lengths(self)]
     }
 
     fn active_rail(&self) -> usize {
@@ -172,6 +188,10 @@ impl FailoverQp for BackedQp {
         BackedQp::outstanding(self)
     }
 
+    fn waiting_messages(&self) -> usize {
+        BackedQp::waiting_messages(self)
+    }
+
     fn close_reason(&self) -> Option<CloseReason> {
         BackedQp::close_reason(self)
     }
@@ -213,6 +233,17 @@ impl FailoverQp for BackedQp {
     }
 }
 
+/// A halt of the send queue: the operations from one that failed to the last one that was posted before posting resumed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Halt {
+    /// The sequence number of the operation that failed first.
+    pub failed: u64,
+    /// The number of operations that ended as [`UnresolvedError::Indeterminate`].
+    pub indeterminate: usize,
+    /// The sequence number of the first operation that succeeded although it was behind one that failed.
+    pub succeeded: Option<u64>,
+}
+
 /// One end of a connection over several rails. After an operation has failed, posting resumes as soon as all earlier operations have ended.
 #[derive(Debug)]
 pub struct FailoverEndpoint<Q> {
@@ -220,6 +251,10 @@ pub struct FailoverEndpoint<Q> {
     pub qp: Q,
     /// The completions of operations that did not succeed. Receives are not included.
     pub failures: Vec<Completion>,
+    /// The halts of the send queue, each at an operation that failed.
+    pub halts: Vec<Halt>,
+    /// The sequence number of the first operation that was posted after each halt.
+    resumed: Vec<u64>,
     /// Whether [`Endpoint::poll`] takes completions and runs no maintenance ([`FailoverQp::poll_completions`]).
     pub takes_completions_only: bool,
     /// The queue from which the queue pair takes receives. `None` if it has its own.
@@ -241,24 +276,53 @@ impl<Q: FailoverQp> FailoverEndpoint<Q> {
         FailoverEndpoint {
             qp,
             failures: Vec::new(),
+            halts: Vec::new(),
+            resumed: Vec::new(),
             takes_completions_only: false,
             shared_receives: None,
             is_unpolled: false,
             completions: Vec::new(),
         }
     }
+
+    fn record_send(&mut self, completion: Completion) {
+        let has_resumed = |halt: &Halt| {
+            self.resumed.iter().any(|resumed| (halt.failed + 1..=completion.seq).contains(resumed))
+        };
+        let halt = self.halts.last_mut().filter(|halt| !has_resumed(halt));
+        if completion.is_success() {
+            if let Some(halt) = halt {
+                halt.succeeded.get_or_insert(completion.seq);
+            }
+            return;
+        }
+        let is_indeterminate = completion.outcome == Outcome::Unresolved(UnresolvedError::Indeterminate);
+        match halt {
+            Some(halt) => halt.indeterminate += usize::from(is_indeterminate),
+            None => self.halts.push(Halt {
+                failed: completion.seq,
+                indeterminate: is_indeterminate.into(),
+                ..Halt::default()
+            }),
+        }
+        self.failures.push(completion);
+    }
 }
 
 impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
     fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
+        let mut resumes = false;
         if self.qp.is_halted() && self.qp.close_reason().is_none() {
             if self.qp.outstanding() > 0 {
                 let error = Error::QueueFull { queue: "send queue", qpn: Qpn::new(0), depth: 0 };
                 return Err(PostError { index: 0, error });
             }
             self.qp.resume();
+            resumes = true;
         }
-        self.qp.post_send(wr).map(|_| ()).map_err(|error| PostError { index: 0, error })
+        let seq = self.qp.post_send(wr).map_err(|error| PostError { index: 0, error })?;
+        self.resumed.extend(resumes.then_some(seq));
+        Ok(())
     }
 
     fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
@@ -275,8 +339,8 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
             self.qp.poll(&mut completions);
         }
         for c in completions.drain(..) {
-            if !c.is_success() && c.wr_id & RECV_WR_FLAG == 0 {
-                self.failures.push(c);
+            if c.wr_id & RECV_WR_FLAG == 0 {
+                self.record_send(c);
             }
             out.push(EndpointCompletion {
                 wr_id: c.wr_id,

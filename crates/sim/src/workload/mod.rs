@@ -1,4 +1,5 @@
-//! A workload over an endpoint, and a verdict on the outcomes of its operations.
+//! What Mitra's own tests run in a world, and no test of another program needs: a workload over an endpoint, and a verdict on the outcomes of its
+//! operations.
 //!
 //! A [`WorkloadPeer`] is one end of a connection. It posts the operations of its own [`Plan`]. It also serves
 //! the operations of its peer: it consumes and resets flags, takes messages, and overwrites blocks that it
@@ -15,25 +16,63 @@
 //!                    │ RequesterLog                                      │ ResponderLog
 //!                    └──────────────▶ verify(plan, …) ◀──────────────────┘
 //! ```
+//!
+//! ```rust
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use mitra_sim::workload::{Plan, RcOptions, WorkloadPeer, connect_rc, verify};
+//! use mitra_sim::{Config, Testbed, World};
+//! use mitra_verbs::Provider;
+//!
+//! // Host `a` posts 50 operations over a noisy link, and host `b` serves them.
+//! let mut config = Config::fault_free();
+//! config.link.noise.drop_ppm = 10_000;
+//! let mut testbed = Testbed::with_config(1, config, 1);
+//! let (plan, none) = (Plan::new(1, 50), Plan { tag: 2, ..Plan::new(1, 0) });
+//! let mut peers = [WorkloadPeer::new(&plan, &none), WorkloadPeer::new(&none, &plan)];
+//! let nics = testbed.nics.each_ref().map(|rails| Arc::clone(&rails[0]) as Arc<dyn Provider>);
+//! let [mut a, mut b] = connect_rc(nics, peers.each_mut(), &RcOptions::default()).unwrap();
+//! let [requester, responder] = &mut peers;
+//! let done = |_: &World| {
+//!     responder.step(&mut b);
+//!     requester.step(&mut a);
+//!     requester.is_done()
+//! };
+//! testbed.world.run_until(done, Duration::from_secs(1)).unwrap();
+//! testbed.world.run_for(Duration::from_millis(1));
+//! responder.step(&mut b);
+//!
+//! responder.sweep();
+//! requester.sweep();
+//! let verdict = verify(&plan, requester.requester_log(), responder.responder_log());
+//! assert!(verdict.is_complete(), "{verdict}");
+//! ```
 
 mod failover_connection;
 mod failover_endpoint;
+mod failure_case;
 mod peer;
 mod plan;
 mod rc_endpoint;
 mod requester;
 mod responder;
+pub mod shared_word;
 mod verdict;
 mod xrc_end;
 
 use mitra_verbs::{Key, PostError, RecvWr, SendWr};
 
-pub(crate) use failover_connection::backed_qps_with;
+pub use crate::liveness::check_liveness;
 pub use failover_connection::{
     backed_qps, connect_backed, connect_vqp, connect_vqp_in, shared_backups, virtual_qps,
 };
-pub use failover_endpoint::{BackedEndpoint, FailoverEndpoint, FailoverQp, VqpEndpoint, exchange_memory};
-pub use peer::WorkloadPeer;
+pub(crate) use failover_connection::{backed_qps_with, virtual_qps_with};
+pub use failover_endpoint::{
+    BackedEndpoint, FailoverEndpoint, FailoverQp, Halt, VqpEndpoint, exchange_memory,
+};
+pub use failure_case::{FailureCase, FailureTarget};
+pub use peer::{PeerApp, WorkloadPeer};
 use plan::MemoryLayout;
 pub use plan::{Op, OpKind, Plan};
 pub use rc_endpoint::{RcEndpoint, RcOptions, connect_rc};

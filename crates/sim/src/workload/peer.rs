@@ -1,11 +1,14 @@
+use core::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use mitra_verbs::{Access, Buffer, Mr, RemoteAddr};
 
 use super::requester::Requester;
 use super::responder::Responder;
 use super::{Endpoint, Plan, RECV_WR_FLAG, RequesterLog, ResponderLog};
-use crate::Prng;
+use crate::{App, AppContext, Prng};
 
 /// One end of a connection. It posts the operations of its own plan and serves those of its peer's plan.
 pub struct WorkloadPeer {
@@ -22,11 +25,12 @@ impl WorkloadPeer {
 
     /// Creates an end that posts `own_plan` and serves `peer_plan`. Allocates its memory.
     pub fn new(own_plan: &Plan, peer_plan: &Plan) -> WorkloadPeer {
-        let responder_len = Responder::memory_len(peer_plan);
+        let peer_ops = peer_plan.ops();
+        let responder_len = Responder::memory_len(peer_plan, &peer_ops);
         let memory = Arc::new(Buffer::new(responder_len + Requester::memory_len(own_plan)));
         WorkloadPeer {
             requester: Requester::new(own_plan, Arc::clone(&memory), responder_len),
-            responder: Responder::new(peer_plan, Arc::clone(&memory)),
+            responder: Responder::new(peer_plan, peer_ops, Arc::clone(&memory)),
             memory,
             rng: Prng::stream(own_plan.seed, "party"),
             completions: Vec::new(),
@@ -43,6 +47,12 @@ impl WorkloadPeer {
     pub fn connect(&mut self, local: Mr, remote: RemoteAddr) {
         self.requester.connect(local, remote);
         self.responder.connect(local);
+    }
+
+    /// Sets the counter of the changes that NICs make to the peer's memory, so that turns look at it only after a change. What they find does not
+    /// depend on it.
+    pub(crate) fn watch(&mut self, changes: Arc<AtomicU64>) {
+        self.responder.watch(changes);
     }
 
     /// Runs one turn: posts receives, polls completions, serves the peer, and posts operations. Returns
@@ -100,6 +110,11 @@ impl WorkloadPeer {
         self.requester.posted()
     }
 
+    /// Describes operations of this end, by their positions in posting order: kind, size and outcome.
+    pub(crate) fn describe_operations(&self, positions: core::ops::Range<usize>) -> String {
+        self.requester.describe(positions)
+    }
+
     /// Returns the number of this end's operations that consumed a receive of the peer and were reported as executed.
     pub fn delivered_messages(&self) -> usize {
         self.requester.delivered_messages()
@@ -125,5 +140,21 @@ impl WorkloadPeer {
     /// Returns the log of the effects that this end observed.
     pub fn responder_log(&self) -> &ResponderLog {
         &self.responder.responder_log
+    }
+}
+
+/// An application that runs a workload peer over its endpoint. The test shares both, to inspect them.
+pub struct PeerApp<E> {
+    /// The peer.
+    pub peer: Rc<RefCell<WorkloadPeer>>,
+    /// The endpoint of the peer.
+    pub endpoint: Rc<RefCell<E>>,
+}
+
+impl<E: Endpoint> App for PeerApp<E> {
+    fn step(&mut self, ctx: &mut AppContext<'_>) {
+        if self.peer.borrow_mut().step(&mut *self.endpoint.borrow_mut()) {
+            ctx.mark_active();
+        }
     }
 }

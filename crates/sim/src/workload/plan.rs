@@ -1,7 +1,7 @@
 //! The operations of a workload, drawn from a seed. The requester, the responder and the verdict derive the
 //! same operations from the same plan.
 
-use mitra_verbs::SendFlags;
+use mitra_verbs::{Mr, SendFlags, SgeList};
 
 use crate::Prng;
 
@@ -92,6 +92,15 @@ pub struct Plan {
     /// Whether the responder consumes each word of a block as soon as it sees it, so that a word that is written again is noticed even if
     /// the block is not complete.
     pub by_word: bool,
+    /// Whether the responder also consumes the words of a WRITE with immediate data as soon as it sees them, before it receives the
+    /// notification.
+    pub imm_by_word: bool,
+    /// How many WRITEs of blocks per million have no data, and therefore no effect.
+    pub empty_block_ppm: u32,
+    /// The longest data that WRITEs and SENDs may carry inline. `None`: 32 bytes, and none for blocks and WRITEs with immediate data.
+    pub inline_limit: Option<usize>,
+    /// The maximum number of pieces of local memory that an operation or a receive names, at least 1.
+    pub sges: usize,
     /// Whether the responder consumes what WRITEs have written only in the final check, so that it does not notice a WRITE that is executed
     /// again. Programs that declare their WRITEs repeatable behave like this.
     pub consumes_late: bool,
@@ -115,6 +124,10 @@ impl Plan {
             counted_read_ppm: 0,
             empty_ppm: 0,
             by_word: false,
+            imm_by_word: false,
+            empty_block_ppm: 0,
+            inline_limit: None,
+            sges: 1,
             consumes_late: false,
         }
     }
@@ -202,7 +215,13 @@ impl Plan {
             if overwriter.is_some() || counts_read || rng.chance(self.fence_ppm) {
                 flags |= SendFlags::FENCE;
             }
-            let inline = len <= 32 && matches!(kind, OpKind::Write | OpKind::Send) && rng.below(2) == 0;
+            let may_be_inline = match self.inline_limit {
+                None => len <= 32 && matches!(kind, OpKind::Write | OpKind::Send),
+                Some(limit) => {
+                    len <= limit && !matches!(kind, OpKind::Read | OpKind::FetchAdd | OpKind::CompareSwap)
+                }
+            };
+            let inline = may_be_inline && rng.below(2) == 0;
             let with_imm = kind == OpKind::WriteImm || kind == OpKind::Send && rng.below(3) == 0;
             let can_be_empty = with_imm || kind == OpKind::Read && overwriter_len.is_none() && !is_counted;
             if can_be_empty && rng.chance(self.empty_ppm) {
@@ -211,6 +230,12 @@ impl Plan {
                 }
                 len = 0;
             }
+            if kind == OpKind::Block && overwriter.is_none() && rng.chance(self.empty_block_ppm) {
+                block_end -= len;
+                len = 0;
+            }
+            let is_atomic = matches!(kind, OpKind::FetchAdd | OpKind::CompareSwap);
+            let sges = if self.sges > 1 && !is_atomic { 1 + rng.index(self.sges) } else { 1 };
             Op {
                 id: u64::from(self.tag) << 48 | (seq as u64 + 1),
                 seq,
@@ -219,6 +244,7 @@ impl Plan {
                 len,
                 flags,
                 inline,
+                sges,
                 with_imm,
             }
         });
@@ -248,15 +274,32 @@ pub struct Op {
     pub flags: SendFlags,
     /// Whether the data is inline.
     pub inline: bool,
+    /// The maximum number of pieces of local memory that the work request names.
+    pub sges: usize,
     /// Whether the operation carries `seq` as immediate data.
     pub with_imm: bool,
 }
 
 impl Op {
+    /// Returns whether the operation changes the responder's memory, or is received there.
+    pub(crate) fn has_effect(&self) -> bool {
+        self.kind != OpKind::Read && (self.kind != OpKind::Block || self.len > 0)
+    }
+
     /// Returns whether the operation is a READ of the last counter. `ops` is the number of operations of its plan.
     pub(crate) fn reads_counter(&self, ops: usize) -> bool {
         self.kind == OpKind::Read && self.offset == MemoryLayout::counter(ops, COUNTERS - 1)
     }
+}
+
+/// Cuts `len` bytes of a region that begin at `offset` into at most `pieces` pieces of about the same length.
+pub(crate) fn cut(mr: &Mr, offset: usize, len: usize, pieces: usize) -> SgeList {
+    let piece = len.div_ceil(pieces.max(1)).max(1);
+    let mut sges = SgeList::new();
+    for at in (0..len.max(1)).step_by(piece) {
+        sges.push(mr.sge((offset + at) as u64, piece.min(len - at) as u32));
+    }
+    sges
 }
 
 /// The number of counters. Each fetch-and-add increments one of them.
@@ -333,6 +376,12 @@ pub(crate) fn pattern(id: u64, from: usize, out: &mut [u8]) {
     }
 }
 
+/// Returns whether all bytes have this value.
+pub(crate) fn is_filled_with(value: u8, bytes: &[u8]) -> bool {
+    // A fold over a chunk, unlike a search that ends early, compiles to vector instructions.
+    bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |differences, byte| differences | (byte ^ value)) == 0)
+}
+
 /// Returns the data of an operation. For a SEND, it is the pattern of the id, with the id in the first 8
 /// bytes. For a block or a WRITE with immediate data, it is the pattern with the id in the last 8 bytes. For
 /// other kinds, it is the id, followed by zeros.
@@ -399,6 +448,17 @@ mod tests {
                     used[op.offset..op.offset + op.len].fill(true);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn one_other_byte_is_found() {
+        let mut bytes = [7; 600];
+        assert!(is_filled_with(7, &bytes) && is_filled_with(7, &[]));
+        for i in [0, 255, 256, 599] {
+            bytes[i] = 6;
+            assert!(!is_filled_with(7, &bytes));
+            bytes[i] = 7;
         }
     }
 

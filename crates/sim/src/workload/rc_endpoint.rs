@@ -69,6 +69,12 @@ impl RcOptions {
             ..RcOptions::default()
         }
     }
+
+    /// Draws the numbers of retries. Half of all connections have the largest ones.
+    pub fn with_drawn_retries(self, rng: &mut Prng) -> RcOptions {
+        let [retry_cnt, rnr_retry] = [(); 2].map(|()| if rng.below(2) == 0 { 7 } else { rng.below(7) as u8 });
+        RcOptions { retry_cnt, rnr_retry, ..self }
+    }
 }
 
 impl RcEndpoint {

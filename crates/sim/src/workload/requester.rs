@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mitra_verbs::{Buffer, Data, Error, Mr, RemoteAddr, SendFlags, SendOp, SendWr};
 
-use super::plan::{STABLE_ID, content, pattern};
+use super::plan::{STABLE_ID, content, cut, is_filled_with, pattern};
 use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, ReportedOutcome};
 
 /// The log of one end's operations and of their completions.
@@ -50,6 +50,8 @@ pub(super) struct Requester {
     staging_offset: usize,
     /// The size of a slot, which is one local buffer, in bytes.
     slot_len: usize,
+    /// The number of bytes at the begin of each slot that have been poisoned. An operation poisons its part of the slot when it is posted.
+    poisoned: Vec<usize>,
     /// The free slots, each with the operation that used it last.
     free_slots: VecDeque<(usize, Option<usize>)>,
     /// The operations in flight, oldest first, each with its slot.
@@ -68,7 +70,6 @@ impl Requester {
 
     pub(super) fn new(plan: &Plan, memory: Arc<Buffer>, staging_offset: usize) -> Requester {
         let slots = 2 * plan.depth;
-        memory.write_at(staging_offset, &vec![POISON; Requester::memory_len(plan)]);
         Requester {
             ops: plan.ops(),
             next: 0,
@@ -77,6 +78,7 @@ impl Requester {
             remote: None,
             staging_offset,
             slot_len: plan.buffer_len(),
+            poisoned: vec![0; slots],
             free_slots: (0..slots).map(|p| (p, None)).collect(),
             in_flight: VecDeque::new(),
             depth: plan.depth,
@@ -104,6 +106,16 @@ impl Requester {
         self.next
     }
 
+    pub(super) fn describe(&self, positions: core::ops::Range<usize>) -> String {
+        let operations = self.ops[positions.clone()].iter().zip(&self.requester_log.records[positions]);
+        let words = operations.map(|(op, record)| {
+            let fence = if op.flags.contains(SendFlags::FENCE) { ", fence" } else { "" };
+            let outcome = record.outcome.map(|outcome| format!(": {outcome:?}")).unwrap_or_default();
+            format!("{} {:?} ({} bytes{fence}){outcome}", op.seq, op.kind, op.len)
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
+
     pub(super) fn delivered_messages(&self) -> usize {
         let records = self.ops.iter().zip(&self.requester_log.records);
         let executed = [Some(ReportedOutcome::Success), Some(ReportedOutcome::Executed)];
@@ -126,6 +138,11 @@ impl Requester {
             let op = self.ops[self.next];
             let Some((slot, previous)) = self.free_slots.pop_front() else { break };
             self.check_poison(slot, previous);
+            if let Some(more) = op.len.checked_sub(self.poisoned[slot]) {
+                let end = self.staging_offset + slot * self.slot_len + self.poisoned[slot];
+                self.memory.write_at(end, &vec![POISON; more]);
+                self.poisoned[slot] = op.len;
+            }
             let offset = self.staging_offset + slot * self.slot_len;
             let bytes = content(&op);
             if matches!(op.kind, OpKind::Write | OpKind::Block | OpKind::WriteImm | OpKind::Send) {
@@ -133,7 +150,7 @@ impl Requester {
             }
             let data = match op.inline {
                 true => Data::inline(&bytes),
-                false => Data::sge(local.sge(offset as u64, op.len as u32)),
+                false => Data::Sges(cut(&local, offset, op.len, op.sges)),
             };
             let target = RemoteAddr { addr: remote.addr + op.offset as u64, rkey: remote.rkey };
             let send = match op.kind {
@@ -249,7 +266,7 @@ impl Requester {
         let op = self.ops[previous];
         let mut bytes = vec![0; op.len];
         self.memory.read_at(self.staging_offset + slot * self.slot_len, &mut bytes);
-        if bytes.iter().any(|&b| b != POISON) {
+        if !is_filled_with(POISON, &bytes) {
             self.requester_log.late_changes.push(op.id);
             self.poison(slot, op.len);
         }

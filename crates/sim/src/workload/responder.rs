@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mitra_verbs::{Buffer, Error, Mr, RecvWr};
 
-use super::plan::{COUNTERS, STABLE, STABLE_ID, content, pattern};
+use super::plan::{COUNTERS, STABLE, STABLE_ID, content, cut, is_filled_with, pattern};
 use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, RECV_WR_FLAG, ReportedOutcome};
 
 /// The log of the effects of its peer's operations that one end observed.
@@ -72,25 +73,29 @@ pub(super) struct Responder {
     unposted: Vec<usize>,
     /// Whether posting a receive failed for another reason than a full queue. No more receives are posted then.
     posting_failed: bool,
+    /// The number of changes of the memory by NICs, if the world counts them.
+    changes: Option<Arc<AtomicU64>>,
+    /// The number of changes at the last scan, if that scan found nothing and nothing but the memory may have changed since.
+    scanned: Option<u64>,
     pub(super) responder_log: ResponderLog,
 }
 
 impl Responder {
     /// Returns the size of the memory that the responder needs to serve a plan, in bytes. It begins at offset
     /// 0.
-    pub(super) fn memory_len(plan: &Plan) -> usize {
-        MemoryLayout::of(plan, &plan.ops()).end
+    pub(super) fn memory_len(plan: &Plan, ops: &[Op]) -> usize {
+        MemoryLayout::of(plan, ops).end
     }
 
-    pub(super) fn new(plan: &Plan, memory: Arc<Buffer>) -> Responder {
-        let ops = plan.ops();
+    pub(super) fn new(plan: &Plan, ops: Vec<Op>, memory: Arc<Buffer>) -> Responder {
         let layout = MemoryLayout::of(plan, &ops);
         let mut read_area = vec![0; STABLE];
         pattern(STABLE_ID, 0, &mut read_area);
         memory.write_at(MemoryLayout::stable_at(plan.ops), &read_area);
         Responder {
             plan: plan.clone(),
-            consumed: vec![false; ops.len()],
+            // A block without data has no effect to wait for.
+            consumed: ops.iter().map(|op| op.kind == OpKind::Block && op.len == 0).collect(),
             ops,
             layout,
             memory,
@@ -99,6 +104,8 @@ impl Responder {
             partial_blocks: BTreeMap::new(),
             unposted: (0..plan.receives).rev().collect(),
             posting_failed: false,
+            changes: None,
+            scanned: None,
             responder_log: ResponderLog::default(),
         }
     }
@@ -115,8 +122,8 @@ impl Responder {
             && let Some(&slot) = self.unposted.last()
         {
             let at = self.layout.receives_at + slot * self.layout.receive_len;
-            let sge = local.sge(at as u64, self.layout.receive_len as u32);
-            match endpoint.post_recv(RecvWr::new(RECV_WR_FLAG | slot as u64, sge)) {
+            let sges = cut(&local, at, self.layout.receive_len, 1 + slot % self.plan.sges.max(1));
+            match endpoint.post_recv(RecvWr { wr_id: RECV_WR_FLAG | slot as u64, sges }) {
                 Ok(()) => {
                     self.unposted.pop();
                     n += 1;
@@ -130,8 +137,14 @@ impl Responder {
         n
     }
 
+    /// Sets the counter of the changes of the memory. Without one, each turn scans the memory.
+    pub(super) fn watch(&mut self, changes: Arc<AtomicU64>) {
+        self.changes = Some(changes);
+    }
+
     /// Handles the completion of a receive.
     pub(super) fn handle_completion(&mut self, completion: EndpointCompletion) {
+        self.scanned = None;
         let slot = (completion.wr_id & !RECV_WR_FLAG) as usize;
         // With the outcome `Executed`, the message has arrived but its length is unknown.
         let has_length = completion.outcome == ReportedOutcome::Success;
@@ -170,6 +183,18 @@ impl Responder {
 
     /// Consumes the words and blocks that have arrived, and returns their number.
     pub(super) fn scan(&mut self) -> usize {
+        let changes = self.changes.as_ref().map(|changes| changes.load(Ordering::Relaxed));
+        if self.scanned.is_some() && self.scanned == changes {
+            return 0;
+        }
+        let strays = self.responder_log.strays;
+        let found = self.scan_memory();
+        // A scan that finds nothing changes nothing, unless a block is wrong.
+        self.scanned = changes.filter(|_| found == 0 && self.responder_log.strays == strays);
+        found
+    }
+
+    fn scan_memory(&mut self) -> usize {
         while self.first_unconsumed < self.ops.len()
             && (self.consumed[self.first_unconsumed] || !self.is_polled(self.first_unconsumed))
         {
@@ -180,7 +205,7 @@ impl Responder {
         }
         let end = (self.first_unconsumed + SCAN_WINDOW).min(self.ops.len());
         let mut n = (self.first_unconsumed..end).filter(|&seq| self.try_consume(seq)).count();
-        if self.plan.by_word {
+        if self.plan.by_word || self.plan.imm_by_word {
             let blocks = (self.first_unconsumed..end).filter(|&seq| self.is_incomplete_block(seq));
             for seq in blocks.take(BLOCKS_BY_WORD).collect::<Vec<_>>() {
                 n += self.consume_words(seq);
@@ -194,6 +219,7 @@ impl Responder {
         match self.ops[seq].kind {
             OpKind::Write | OpKind::CompareSwap => true,
             OpKind::Block => self.plan.ordered || self.plan.by_word,
+            OpKind::WriteImm => self.plan.imm_by_word,
             _ => false,
         }
     }
@@ -212,6 +238,7 @@ impl Responder {
             }
             OpKind::Block
                 if self.plan.ordered
+                    && op.len > 0
                     && !self.plan.by_word
                     && self.memory.load(op.offset + op.len - 8) == op.id =>
             {
@@ -223,24 +250,38 @@ impl Responder {
         }
     }
 
-    /// Consumes a block: reads it and overwrites it. Returns whether the content was correct.
+    /// Consumes a block, or the words of it that are not consumed yet: reads it and overwrites it. Returns whether the content was correct.
     fn consume_block(&mut self, seq: usize) -> bool {
         let op = self.ops[seq];
-        let intact = self.bytes(op.offset, op.len) == content(&op);
+        if self.partial_blocks.contains_key(&seq) {
+            self.consume_words(seq);
+        }
+        let intact = match self.partial_blocks.remove(&seq) {
+            Some(progress) => progress.intact && progress.left == 0,
+            None => self.bytes(op.offset, op.len) == content(&op),
+        };
         self.memory.write_at(op.offset, &vec![CONSUMED_FILL; op.len]);
         self.consumed[seq] = true;
         intact
     }
 
+    /// Returns whether the words of an operation are consumed one by one, and some are not consumed yet.
     fn is_incomplete_block(&self, seq: usize) -> bool {
-        self.ops[seq].kind == OpKind::Block && !self.consumed[seq]
+        let is_by_word = match self.ops[seq].kind {
+            OpKind::Block => self.plan.by_word,
+            OpKind::WriteImm => self.plan.imm_by_word,
+            _ => false,
+        };
+        is_by_word
+            && !self.consumed[seq]
+            && self.partial_blocks.get(&seq).is_none_or(|progress| progress.left > 0)
     }
 
     /// Consumes the words of a block that have arrived since the last call, and returns their number.
     fn consume_words(&mut self, seq: usize) -> usize {
         let op = self.ops[seq];
         let bytes = self.bytes(op.offset, op.len);
-        if !self.partial_blocks.contains_key(&seq) && bytes.iter().all(|&b| b == 0) {
+        if !self.partial_blocks.contains_key(&seq) && is_filled_with(0, &bytes) {
             return 0;
         }
         let words = op.len / 8;
@@ -266,6 +307,9 @@ impl Responder {
         }
         let consumed = before - progress.left;
         if progress.left == 0 {
+            if op.kind == OpKind::WriteImm {
+                return consumed; // its notification consumes the block
+            }
             self.responder_log.blocks.push((seq, progress.intact));
             self.consumed[seq] = true;
             self.partial_blocks.remove(&seq);
@@ -304,7 +348,8 @@ impl Responder {
         for seq in 0..self.ops.len() {
             let op = self.ops[seq];
             self.try_consume(seq);
-            if self.plan.by_word && self.is_incomplete_block(seq) {
+            let is_by_word = self.partial_blocks.contains_key(&seq) || self.is_incomplete_block(seq);
+            if is_by_word && !self.consumed[seq] {
                 self.consume_words(seq);
             }
             if !matches!(op.kind, OpKind::Block | OpKind::WriteImm) {
@@ -312,13 +357,13 @@ impl Responder {
             }
             let bytes = self.bytes(op.offset, op.len);
             if self.consumed[seq] {
-                if bytes.iter().any(|&b| b != CONSUMED_FILL) {
+                if !is_filled_with(CONSUMED_FILL, &bytes) {
                     self.responder_log.overwritten.push(seq);
                 }
             } else if op.kind == OpKind::Block && bytes == content(&op) {
                 self.consume_block(seq);
                 self.responder_log.blocks.push((seq, true));
-            } else if bytes.iter().any(|&b| b != 0) {
+            } else if !is_filled_with(0, &bytes) {
                 self.responder_log.partial.push(seq);
             }
         }

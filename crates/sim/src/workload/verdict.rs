@@ -155,7 +155,7 @@ pub fn verify(plan: &Plan, requester_log: &RequesterLog, responder_log: &Respond
             verdict.kinds[op.kind as usize].wrong_value += 1;
             verdict.problem(|| format!("{op:?} returned {:#x}, the word was 0", record.value.unwrap_or(0)));
         }
-        if !matches!(op.kind, OpKind::Read | OpKind::FetchAdd) {
+        if op.has_effect() && op.kind != OpKind::FetchAdd {
             let (min, max) = bounds(record.outcome);
             compare(&mut verdict, op, record.outcome, effects[op.seq], min, max);
         }

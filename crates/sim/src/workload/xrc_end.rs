@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mitra_failover::{
     CloseReason, Completion, Config, Contradiction, Domain, FailoverReport, RemoteRegion, Secret, Service,
-    SharedReceiveQueue, VirtualQp, XrcDomain,
+    SharedReceiveQueue, StateLengths, VirtualQp, XrcDomain,
 };
 use mitra_verbs::{Error, Qpn, RecvWr, Result, SendWr, Srqn};
 
@@ -60,6 +60,14 @@ impl XrcEnd {
     }
 }
 
+impl XrcEnd {
+    /// Begins with this epoch and this sequence number. See [`VirtualQp::begin_at`].
+    pub(crate) fn begin_at(&mut self, epoch: u16, seq: u64) {
+        self.sender.begin_at(epoch, seq);
+        self.receiver.begin_at(epoch, seq);
+    }
+}
+
 fn connect(sender: &mut VirtualQp, receiver: &mut VirtualQp) -> Result<()> {
     let info = sender.local_info()?;
     sender.connect(&receiver.local_info()?)?;
@@ -67,6 +75,10 @@ fn connect(sender: &mut VirtualQp, receiver: &mut VirtualQp) -> Result<()> {
 }
 
 impl FailoverQp for XrcEnd {
+    fn state_lengths(&self) -> Vec<StateLengths> {
+        vec![self.sender.state_lengths(), self.receiver.state_lengths()]
+    }
+
     fn post_send(&mut self, wr: SendWr) -> Result<u64> {
         let number = NUMBERS[wr.wr_id as usize % self.queues.len()];
         self.sender.post_send(wr.to_srq(Srqn::new(number)))
@@ -105,8 +117,15 @@ impl FailoverQp for XrcEnd {
         self.sender.outstanding()
     }
 
+    fn waiting_messages(&self) -> usize {
+        self.receiver.waiting_messages()
+    }
+
     fn close_reason(&self) -> Option<CloseReason> {
-        self.sender.close_reason().or(self.receiver.close_reason())
+        // If one vQP closes for a reason of its own, the other one learns at most that its peer has closed.
+        let reasons = [self.sender.close_reason(), self.receiver.close_reason()];
+        let own = reasons.into_iter().flatten().find(|&reason| reason != CloseReason::PeerClosed);
+        own.or(reasons[0]).or(reasons[1])
     }
 
     fn contradiction(&self) -> Option<Contradiction> {

@@ -8,8 +8,13 @@ use mitra_verbs::Time;
 use mitra_wire::ROCE_PORT;
 
 use super::{HostId, NicId, World};
-use crate::nic::{FailureInjection, StageProbe};
+use crate::coverage::{Operation, RecoveryPoint};
+use crate::host::PointProbe;
+use crate::nic::{FailureInjection, LateCompletions, StageProbe};
+use crate::packet_kind::{PacketFate, PacketKind, PacketProbe};
+use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{WorldState, lock};
+use crate::{DurationRange, Prng};
 
 impl World {
     /// Stops random packet faults and pauses: from now on no packet gets noise or is delayed as a straggler,
@@ -97,10 +102,21 @@ impl World {
         targets: &[(NicId, Failure)],
         hold: Option<Duration>,
     ) {
-        let mut injections: Vec<FailureInjection> = targets
-            .iter()
-            .map(|&(n, f)| FailureInjection { nic: n.0, failure: Some(f), release_placements: false })
-            .collect();
+        self.fail_operation_at_stage(at, stage, None, nth, targets, hold);
+    }
+
+    /// As [`World::fail_at_stage`]. With `operation`, only the packets of operations of this kind count, as far as packets tell the kind: those of
+    /// WRITEs and SENDs have the same acknowledgements.
+    pub(crate) fn fail_operation_at_stage(
+        &mut self,
+        at: NicId,
+        stage: Stage,
+        operation: Option<Operation>,
+        nth: u32,
+        targets: &[(NicId, Failure)],
+        hold: Option<Duration>,
+    ) {
+        let mut injections = injections(targets);
         if stage == Stage::NotPlaced {
             injections.push(FailureInjection { nic: at.0, failure: None, release_placements: true });
         }
@@ -113,8 +129,48 @@ impl World {
             Stage::NotPlaced => false,
             _ => !drops_packet,
         });
-        let probe = StageProbe::new(Trigger { stage, nth, failure }, injections, hold);
+        let probe = StageProbe::new(Trigger { stage, nth, failure }, operation, injections, hold);
         lock(&self.shared).nics[at.0].stage_probes.push(probe);
+    }
+
+    /// Fails `targets` when the `nth` packet of a kind is sent by the NIC `at` or, if `arriving`, arrives there.
+    pub fn fail_at_packet(
+        &mut self,
+        at: NicId,
+        kind: PacketKind,
+        arriving: bool,
+        nth: u32,
+        fate: PacketFate,
+        targets: &[(NicId, Failure)],
+    ) {
+        let (left, targets) = (nth.max(1), injections(targets));
+        let probe = PacketProbe { kind, arriving, left, fragment: 0, fate, targets };
+        lock(&self.shared).nics[at.0].packet_probes.push(probe);
+    }
+
+    /// Fails `targets` at the `nth` call from now on by which programs of a host change or query a NIC, before the NIC executes it. Reading the clock,
+    /// events and completions does not count.
+    pub fn fail_at_call(&mut self, host: HostId, nth: u64, targets: &[(NicId, Failure)]) {
+        lock(&self.shared).hosts[host.0].call_probe = Some((nth.max(1), injections(targets)));
+    }
+
+    /// Fails `targets` when a recovery of a host has taken the step of this point for the `nth` time.
+    pub fn fail_at_point(
+        &mut self,
+        host: HostId,
+        point: RecoveryPoint,
+        nth: u32,
+        targets: &[(NicId, Failure)],
+    ) {
+        let probe = PointProbe { point, left: nth.max(1), targets: injections(targets) };
+        lock(&self.shared).hosts[host.0].point_probe = Some(probe);
+    }
+
+    /// Returns whether the call or the packets of all calls of [`World::fail_at_call`] and [`World::fail_at_packet`] were reached.
+    pub fn placed_faults_happened(&self) -> bool {
+        let world = lock(&self.shared);
+        world.hosts.iter().all(|host| host.call_probe.is_none())
+            && world.nics.iter().all(|nic| nic.packet_probes.is_empty())
     }
 
     /// Returns whether the stages of all calls of [`World::fail_at_stage`] for this NIC were reached.
@@ -122,9 +178,24 @@ impl World {
         lock(&self.shared).nics[nic.0].stage_probes.is_empty()
     }
 
-    /// Withdraws all calls of [`World::fail_at_stage`] whose stages were not reached.
+    /// Withdraws all calls of [`World::fail_at_stage`], [`World::fail_at_packet`], [`World::fail_at_call`] and [`World::fail_at_point`] whose stages, packets,
+    /// calls and points were not reached. Placements that a NIC holds back for [`Stage::NotPlaced`] are made.
     pub fn disarm_stages(&mut self) {
-        lock(&self.shared).nics.iter_mut().for_each(|nic| nic.stage_probes.clear());
+        let mut world = lock(&self.shared);
+        for n in 0..world.nics.len() {
+            let nic = &mut world.nics[n];
+            let holds_back = nic.stage_probes.iter().any(|probe| probe.stage == Stage::NotPlaced);
+            nic.stage_probes.clear();
+            nic.packet_probes.clear();
+            if holds_back {
+                nic.faults.resume_placement();
+                world.update_health(n);
+                world.reschedule(n);
+            }
+        }
+        for host in &mut world.hosts {
+            (host.call_probe, host.point_probe) = (None, None);
+        }
     }
 
     /// Pauses the applications of a host until `until` or [`World::resume`]. The host's NICs continue.
@@ -141,6 +212,14 @@ impl World {
         for n in (0..world.nics.len()).filter(|&n| world.nics[n].host == host.0).collect::<Vec<_>>() {
             world.close_port(n);
         }
+    }
+
+    /// Makes the completions of a NIC late: when a queue pair has been moved to ERR, completions become visible only after a time, and those of receives
+    /// always become visible later than those of sends by another time. Both are drawn. The verbs promise no order between the completions of the two queues of a queue pair.
+    pub fn delay_completions(&mut self, nic: NicId, flushes: DurationRange, receives: DurationRange) {
+        let mut world = lock(&self.shared);
+        let rng = Prng::stream(world.seed, &format!("late completions {}", nic.0));
+        world.nics[nic.0].late_completions = Some(LateCompletions { flushes, receives, rng });
     }
 
     /// Resets a NIC as its process would by [`Provider::reset`](mitra_verbs::Provider::reset), and makes its host refuse packets to it. A NIC that
@@ -160,7 +239,28 @@ impl World {
     }
 }
 
+fn injections(targets: &[(NicId, Failure)]) -> Vec<FailureInjection> {
+    let inject = |&(n, f): &(NicId, Failure)| FailureInjection {
+        nic: n.0,
+        failure: Some(f),
+        release_placements: false,
+    };
+    targets.iter().map(inject).collect()
+}
+
 impl WorldState {
+    /// Counts a call to the NIC `n`, and injects the failures that are placed at it.
+    pub(crate) fn count_call(&mut self, n: usize) {
+        let probe = &mut self.hosts[self.nics[n].host].call_probe;
+        let Some((left, _)) = probe else { return };
+        *left -= 1;
+        if *left == 0
+            && let Some((_, injections)) = probe.take()
+        {
+            self.inject_failures(injections);
+        }
+    }
+
     fn change_address(&mut self, n: usize) {
         if self.nics[n].detached {
             return;
@@ -173,7 +273,7 @@ impl WorldState {
         (nic.gid, nic.address) = (ip.into(), SocketAddr::new(ip, ROCE_PORT));
         nic.nic.change_gid(nic.gid);
         self.routes.insert((rail, self.nics[n].gid), n);
-        self.trace.text(self.now, format!("{:<4} has the address {ip}", self.nics[n].name));
+        self.trace.note(self.now, Subject::Nic(n), NoteKind::Fault, format!("has the address {ip}"));
         self.reschedule(n);
     }
 

@@ -8,8 +8,8 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use mitra_failover::{CloseReason, Contradiction};
-use mitra_sim::workload::{OpKind, Plan, Verdict};
-use mitra_sim::{DurationRange, Failure, FailureCase, Prng, reproduce_command, seeds};
+use mitra_sim::workload::{FailureCase, OpKind, Plan, Verdict};
+use mitra_sim::{DurationRange, Failure, Prng, reproduce_command, seeds};
 
 use random_run::{Endings, Setup, cut_cable, micros, random_time, run};
 

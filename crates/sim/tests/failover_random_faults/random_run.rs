@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mitra_failover::{CloseReason, Config, Contradiction, Domain, FailoverReport};
-use mitra_sim::workload::{Plan, Verdict, VqpEndpoint, WorkloadPeer, connect_vqp_in, verify};
-use mitra_sim::{
-    App, AppContext, DurationRange, PeerApp, Prng, Testbed, World, check_liveness, reproduce_command,
+use mitra_sim::workload::{
+    PeerApp, Plan, Verdict, VqpEndpoint, WorkloadPeer, check_liveness, connect_vqp_in, verify,
 };
+use mitra_sim::{App, AppContext, DurationRange, Prng, Testbed, World, reproduce_command};
 use mitra_verbs::Provider;
 
 pub fn config() -> Config {

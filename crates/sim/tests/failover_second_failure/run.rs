@@ -97,7 +97,7 @@ pub struct Report {
 }
 
 fn kind_of(bytes: &[u8]) -> &'static str {
-    assert_eq!(bytes[0], 3, "the layout of control messages has another version");
+    assert_eq!(bytes[0], 4, "the layout of control messages has another version");
     let kinds =
         ["Heartbeat", "Propose", "Evidence", "Resume", "Refuse", "Closed", "NewQp", "AskPlaced", "Placed"];
     kinds[usize::from(bytes[1]) - 1]

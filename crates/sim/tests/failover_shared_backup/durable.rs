@@ -1,7 +1,8 @@
 //! The mode `durable`, between NICs that acknowledge data before they place it.
 
 use mitra_failover::{BackedQp, Config, Outcome};
-use mitra_sim::{FailureCase, Testbed, seeds};
+use mitra_sim::workload::FailureCase;
+use mitra_sim::{Testbed, seeds};
 use mitra_verbs::{Data, SendOp, SendWr};
 
 use super::pair::BackedPair;

@@ -28,7 +28,9 @@ impl Drop for BackedPair {
             return;
         }
         for (a, b) in self.qps[0].iter().zip(&self.qps[1]) {
-            if let Err(dead) = mitra_sim::check_liveness(&self.testbed.world, self.testbed.hosts, [a, b]) {
+            if let Err(dead) =
+                mitra_sim::workload::check_liveness(&self.testbed.world, self.testbed.hosts, [a, b])
+            {
                 panic!("{dead}");
             }
         }

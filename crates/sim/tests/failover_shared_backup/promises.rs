@@ -1,8 +1,8 @@
 //! The promise table of docs/failover.md, for queue pairs with a shared backup and a completion log.
 
 use mitra_failover::{Config, Outcome, UnresolvedError, WritePolicy};
-use mitra_sim::workload::{OpKind, Verdict};
-use mitra_sim::{Failure, FailureCase, FailureTarget, Testbed, seeds};
+use mitra_sim::workload::{FailureCase, FailureTarget, OpKind, Verdict};
+use mitra_sim::{Failure, Testbed, seeds};
 use mitra_verbs::Access;
 
 use super::run::{Outcome as Run, Setup, config, connect_backups, run};

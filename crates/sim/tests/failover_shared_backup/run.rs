@@ -8,8 +8,10 @@ use std::sync::Arc;
 use mitra_failover::{
     CloseReason, Completion, Config, Contradiction, Domain, Secret, SharedBackup, VirtualQp,
 };
-use mitra_sim::workload::{BackedEndpoint, Plan, Verdict, WorkloadPeer, connect_backed, verify};
-use mitra_sim::{App, AppContext, PeerApp, Prng, Testbed, World, check_liveness, reproduce_command};
+use mitra_sim::workload::{
+    BackedEndpoint, PeerApp, Plan, Verdict, WorkloadPeer, check_liveness, connect_backed, verify,
+};
+use mitra_sim::{App, AppContext, Prng, Testbed, World, reproduce_command};
 use mitra_verbs::Provider;
 
 pub fn config() -> Config {

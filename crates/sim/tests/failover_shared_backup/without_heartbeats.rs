@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{BackedQp, Outcome};
-use mitra_sim::Testbed;
+use mitra_failover::{BackedQp, CloseReason, Config, Outcome, UnresolvedError};
+use mitra_sim::{Failure, Testbed};
 use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr};
 
 use super::pair::BackedPair;
@@ -13,7 +13,10 @@ use super::run::config;
 const SUCCESS: Outcome = Outcome::Success;
 
 fn pair(world: mitra_sim::Config) -> BackedPair {
-    let mut config = config();
+    pair_with(world, config())
+}
+
+fn pair_with(world: mitra_sim::Config, mut config: Config) -> BackedPair {
     config.detector.max_missed_heartbeats = 0;
     let testbed = Testbed::with_config(1, world, 2);
     BackedPair::with(testbed, config, 1, |backup, _| backup.queue_pair(config))
@@ -72,4 +75,23 @@ fn message_that_waits_for_a_failover_does_not_count_as_unanswered() {
     pair.poll(&[0, 1], 4000);
     assert_eq!((pair.backups[0].has_messages(), pair.backups[0].close_reason()), (false, None));
     assert!(pair.qps.iter().flatten().all(BackedQp::has_rail));
+}
+
+/// The peer's NIC has acknowledged a durable WRITE and then dies, so no retry of the own queue pair shows that. The peer's program has stopped, too.
+#[test]
+fn durable_operation_does_not_wait_for_a_dead_peer() {
+    let mut world = mitra_sim::Config::fault_free();
+    world.capabilities.ack_after_placement = false;
+    let mut pair = pair_with(world, Config { completion_log: true, durable: true, ..config() });
+    pair.poll(&[0, 1], 400);
+    pair.write(0, 3, 7);
+    pair.poll(&[0], 4);
+    assert_eq!((pair.outcomes(0, 0), pair.word(3)), (vec![], 7));
+    for rail in 0..2 {
+        let nic = pair.testbed.rail(rail)[1];
+        pair.testbed.world.fail(nic, Failure::NicDead);
+    }
+    pair.poll(&[0], polls(config().peer_timeout * 4));
+    let undecided = Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::PeerUnreachable));
+    assert_eq!(pair.outcomes(0, 0), [(7, undecided)]);
 }

@@ -8,7 +8,8 @@ use mitra_failover::{
     Completion, Config, Domain, Outcome, Secret, Service, SharedReceiveQueue, UnresolvedError, VirtualMr,
     VirtualQp, XrcDomain,
 };
-use mitra_sim::{Prng, Testbed, check_liveness, reproduce_command};
+use mitra_sim::workload::check_liveness;
+use mitra_sim::{Prng, Testbed, reproduce_command};
 use mitra_verbs::{
     Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Srqn, WcOpcode, WcStatus,
 };

@@ -1,6 +1,8 @@
 //! A connected pair of virtual queue pairs that the test polls, so that the test determines the schedule.
 #![allow(dead_code)] // each test binary uses a part of this module
 
+pub mod forger;
+
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -18,6 +20,8 @@ pub struct VqpPair {
     pub memory: [Arc<Buffer>; 2],
     pub mr: [VirtualMr; 2],
     pub completions: [Vec<Completion>; 2],
+    /// Whether an attacker may have cut off an end, so that the liveness rule does not apply.
+    pub is_attacked: bool,
 }
 
 pub fn config() -> Config {
@@ -30,11 +34,13 @@ pub fn config() -> Config {
 impl Drop for VqpPair {
     /// Asserts the liveness rule, unless the test fails anyway.
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() || self.is_attacked {
             return;
         }
         let [a, b] = &self.vqps;
-        if let Err(dead) = mitra_sim::check_liveness(&self.testbed.world, self.testbed.hosts, [a, b]) {
+        if let Err(dead) =
+            mitra_sim::workload::check_liveness(&self.testbed.world, self.testbed.hosts, [a, b])
+        {
             panic!("{dead}");
         }
     }
@@ -71,7 +77,14 @@ impl VqpPair {
         });
         a.import(&mr[1].remote()).expect("the vQP is connected");
         b.import(&mr[0].remote()).expect("the vQP is connected");
-        VqpPair { testbed, vqps: [a, b], memory, mr, completions: [Vec::new(), Vec::new()] }
+        VqpPair {
+            testbed,
+            vqps: [a, b],
+            memory,
+            mr,
+            completions: [Vec::new(), Vec::new()],
+            is_attacked: false,
+        }
     }
 
     /// Polls these ends once and advances the virtual time by 25 µs.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{CqId, Error, Qpn, Result, Wc, WcStatus};
 
 use crate::nic::handle_table::HandleTable;
@@ -174,11 +175,14 @@ impl CompletionQueues {
             cq.overflowed = true;
             return false;
         }
+        let solicited = solicited && !Mutant::SolicitedEventLost.is_on();
         cq.ring.push_back(Wc { solicited, ..wc });
         cq.unreported += 1;
         let raises_event = match cq.armed {
             Armed::No => false,
-            Armed::Solicited => solicited || wc.status != WcStatus::Success,
+            Armed::Solicited => {
+                solicited || wc.status != WcStatus::Success && !Mutant::ErrorRaisesNoEvent.is_on()
+            }
             Armed::Any => true,
         };
         if raises_event {

@@ -17,6 +17,7 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{
     Access, Error, Key, Limits, Mr, MrId, MwId, PdId, Qpn, RegionId, Result, Time, WindowType,
 };
@@ -149,7 +150,11 @@ impl AddressRange {
     fn offset_of(self, addr: u64, len: u64) -> Result<u64, KeyError> {
         let offset = addr.checked_sub(self.addr).ok_or(KeyError::OutOfBounds)?;
         let rest = self.len.checked_sub(offset).ok_or(KeyError::OutOfBounds)?;
-        if len <= rest { Ok(offset) } else { Err(KeyError::OutOfBounds) }
+        if len <= rest + u64::from(Mutant::BoundsOffByOne.is_on()) {
+            Ok(offset)
+        } else {
+            Err(KeyError::OutOfBounds)
+        }
     }
 }
 
@@ -242,7 +247,9 @@ impl KeyTable {
             return Err(Error::Busy { kind: REGION, id: id.0, user: "a memory window" });
         }
         let region = region.region;
-        self.free_slot(now, id.0);
+        if !Mutant::RevokedKeyValid.is_on() {
+            self.free_slot(now, id.0);
+        }
         self.regions.live -= 1;
         Ok(region)
     }
@@ -365,10 +372,10 @@ impl KeyTable {
 
 impl Region {
     fn span(&self, pd: PdId, addr: u64, len: u64, needs: Access) -> Result<RegionSpan, KeyError> {
-        if self.pd != pd {
+        if self.pd != pd && !Mutant::DomainUnchecked.is_on() {
             return Err(KeyError::WrongPd);
         }
-        if !self.access.contains(needs) {
+        if !self.access.contains(needs) && !Mutant::RightsUnchecked.is_on() {
             return Err(KeyError::NoRight);
         }
         Ok(RegionSpan { region: self.region, offset: self.range.offset_of(addr, len)? })

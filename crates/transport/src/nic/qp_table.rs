@@ -8,6 +8,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Error, Qpn, Result, Time};
 use rand_chacha::ChaCha8Rng;
 use rand_core::RngCore;
@@ -91,7 +92,7 @@ impl QpTable {
         }
         let slot = match self.free.front() {
             // A freed slot is used only if every slot has been used.
-            Some(&slot) if self.slots.len() == 1 << self.slot_bits => slot,
+            Some(&slot) if self.slots.len() == 1 << self.slot_bits || Mutant::NumberUsedAgain.is_on() => slot,
             _ if self.slots.len() < 1 << self.slot_bits => {
                 let tag = rng.next_u32() & self.tag_mask();
                 self.slots.push(Slot { tag, first_tag: tag, qp: None });
@@ -141,6 +142,8 @@ impl QpTable {
         self.live -= 1;
         if slot == GSI_SLOT {
             // The number 1 is well known, so a quarantine would not protect the next owner.
+        } else if Mutant::NumberUsedAgain.is_on() {
+            self.free.push_front(slot);
         } else if self.next_tag(slot) {
             self.quarantined.push_back((now + self.quarantine, slot));
         } else {
@@ -186,6 +189,11 @@ impl QpTable {
     /// Returns the queue pair in a slot.
     pub(crate) fn slot_mut(&mut self, slot: u32) -> Option<&mut Qp> {
         self.slots.get_mut(slot as usize)?.qp.as_deref_mut()
+    }
+
+    /// Iterates over all queue pairs.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Qp> {
+        self.slots.iter().filter_map(|slot| slot.qp.as_deref())
     }
 
     /// Iterates over all queue pairs and their slots.

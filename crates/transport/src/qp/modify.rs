@@ -1,5 +1,6 @@
 //! State transitions and attribute changes of a queue pair.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{ModifyError, QpAttr, QpAttribute, QpState, Result, SqDrain, check_modify};
 
 use super::{Qp, QpAttributes, Service};
@@ -38,7 +39,9 @@ impl Qp {
                 self.fail(nic, None, None);
                 // The consumer uses this transition as a fence. After it, the responder sends nothing, not even the
                 // responses to requests that it has executed.
-                self.silence_responder();
+                if !Mutant::ErrorStateAnswers.is_on() {
+                    self.silence_responder();
+                }
             }
             (QpState::Init, QpState::Rtr) => self.start_receiving(attr, nic),
             (QpState::Rtr, QpState::Rts) => self.start_sending(attr),

@@ -1,5 +1,6 @@
 //! Reassembly of SENDs and WRITEs from their packets, at the receiver of a connected service (RC, UC).
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Access, Key, RecvWr, Wc, WcOpcode, WcStatus};
 use mitra_wire::{Message, NakCode, Packet, Reth};
 
@@ -114,7 +115,7 @@ impl Reassembly {
         }
         let Reassembly::Send { receive, room, offset } = self else { return Err(INVALID_REQUEST) };
         let end = *offset + packet.payload.len() as u64;
-        if end > *room {
+        if end > *room && !Mutant::SendBeyondReceive.is_on() {
             return Err(Refusal::Receive(WcStatus::LocalLength));
         }
         let invalidated = invalidated_key(&packet.message);
@@ -150,12 +151,12 @@ impl Reassembly {
         // The payload lengths of all packets add up to the length in the RETH.
         let end = offset
             .checked_add(payload_len)
-            .filter(|&end| if last { end == len } else { end < len })
+            .filter(|&end| if last { end == len || Mutant::WriteLengthUnchecked.is_on() } else { end < len })
             .ok_or(INVALID_REQUEST)?;
         // The consumer may have revoked the rights after the first packet.
         let span = check_write(attrs, nic, va.wrapping_add(offset.into()), key, payload_len)?;
         let imm = immediate(&packet.message);
-        if imm.is_some() && nic.peek_recv(receives).is_none() {
+        if imm.is_some() && nic.peek_recv(receives).is_none() && !Mutant::ImmediateWithoutReceive.is_on() {
             return Err(Refusal::NotReady);
         }
         if let Some(span) = span {
@@ -167,7 +168,7 @@ impl Reassembly {
             && let Some(receive) = nic.take_recv(receives)
         {
             let mut wc = Wc::new(receive.wr_id, WcStatus::Success, WcOpcode::RecvWithImm, attrs.qpn);
-            wc.byte_len = len;
+            wc.byte_len = if Mutant::LengthOfLastPacket.is_on() { payload_len } else { len };
             wc.imm = imm;
             nic.complete(attrs.init.recv_cq, wc, packet.solicited);
         }

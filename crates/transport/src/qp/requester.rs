@@ -12,6 +12,7 @@ mod transmit;
 
 use std::collections::VecDeque;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, SendFlags, SendWr, Time, Wc, WcStatus};
 
 use crate::nic::shared_state::SharedState;
@@ -19,16 +20,16 @@ use crate::qp::attributes::QpAttributes;
 
 /// A posted send. The fields from `packets` on are valid once the request is started.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Request {
-    wr: SendWr,
+pub(super) struct Request {
+    pub(super) wr: SendWr,
     /// The length of the local data in bytes.
     len: u32,
     /// The number of PSNs of the request. A local operation has none.
-    packets: u32,
+    pub(super) packets: u32,
     /// The largest number of response packets that one READ request packet asks for.
     read_chunk: u32,
     /// The first PSN.
-    psn: Psn,
+    pub(super) psn: Psn,
     /// The window cost of all requests that were started before this one, see `send_window`.
     cost_before: u64,
 }
@@ -57,18 +58,18 @@ pub(crate) struct SendFailed(pub(crate) WcStatus);
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Requester {
     /// The requests that are posted and not completed.
-    queue: VecDeque<Request>,
+    pub(super) queue: VecDeque<Request>,
     /// The position of the front request, counted from the first request ever posted.
-    head: u64,
+    pub(super) head: u64,
     /// The number of acknowledged packets of the front request.
     acked_packets: u32,
     /// The position of the first request that is not started.
-    next_start: u64,
+    pub(super) next_start: u64,
     cursor: Cursor,
     /// The first PSN of the next request to start.
     next_psn: Psn,
     /// The first PSN that was never sent.
-    first_unsent_psn: Psn,
+    pub(super) first_unsent_psn: Psn,
     /// The window cost of all requests that were ever started.
     total_cost: u64,
     /// The window cost up to the last packet that asked for an acknowledgement.
@@ -79,6 +80,8 @@ pub(crate) struct Requester {
     retransmit_at: Option<Time>,
     /// The end of the wait that an RNR NAK has asked for. The requester sends nothing until then.
     rnr_until: Option<Time>,
+    /// The PSN of the last RNR NAK that has begun a wait.
+    rnr_psn: Option<Psn>,
     retries_left: u8,
     rnr_retries_left: u8,
     /// The PSN at which the last implied NAK caused a retransmission. A second one at the same PSN has no effect.
@@ -106,6 +109,7 @@ impl Requester {
             fetches: VecDeque::new(),
             retransmit_at: None,
             rnr_until: None,
+            rnr_psn: None,
             retries_left: 0,
             rnr_retries_left: 0,
             implied_nak_psn: None,
@@ -179,8 +183,7 @@ impl Requester {
         if self.retransmit_at.is_some_and(|t| t <= now) {
             self.retransmit_at = None;
             nic.counters.timeouts += 1;
-            self.implied_nak_psn = None;
-            self.sequence_nak_psn = None;
+            self.forget_naks();
             return self.retransmit(attrs);
         }
         Ok(())
@@ -216,7 +219,9 @@ impl Requester {
 
     fn rewind(&mut self, attrs: &QpAttributes) {
         self.cursor = self.oldest_unacked();
-        self.fetches.clear();
+        if !Mutant::FetchesKeptAtRetransmission.is_on() {
+            self.fetches.clear();
+        }
         self.retransmit_at = None;
         self.ack_requested_cost = self.cost_at(self.cursor, attrs.mtu);
     }
@@ -225,6 +230,10 @@ impl Requester {
     fn reset_retries(&mut self, attrs: &QpAttributes) {
         self.retries_left = attrs.retry_cnt();
         self.rnr_retries_left = attrs.rnr_retry();
+        self.forget_naks();
+    }
+
+    fn forget_naks(&mut self) {
         self.implied_nak_psn = None;
         self.sequence_nak_psn = None;
     }

@@ -15,6 +15,7 @@ mod saved_atomics;
 
 use std::collections::VecDeque;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{AsyncEvent, Psn, Qpn, RecvWr, SavedResult, Time, WcStatus};
 use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome};
 
@@ -198,12 +199,16 @@ impl Responder {
         }
         match packet.psn.distance(self.expected_psn) {
             0 => {}
-            ahead if ahead < DUPLICATE_REGION => {
+            1 if Mutant::GapExecuted.is_on() => self.expected_psn = packet.psn,
+            ahead if ahead < DUPLICATE_REGION + u32::from(Mutant::HalfCircleOffByOne.is_on()) => {
                 nic.counters.drop_out_of_sequence += 1;
                 self.handle_gap(packet.psn);
                 return Ok(());
             }
             _ => {
+                if execute::executes_duplicate(&packet.message) {
+                    let _ = self.execute(attrs, receives, nic, now, packet, memory);
+                }
                 self.handle_duplicate(attrs, nic, packet);
                 return Ok(());
             }

@@ -6,17 +6,17 @@ pub mod rc_requests;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use mitra_transport::{AtomicOp, Memory, MemoryFault, Nic, NicConfig, TxBatch};
+use mitra_transport::{AtomicOp, Memory, MemoryFault, Nic, NicConfig, TxBatch, VecMemory};
 use mitra_verbs::*;
 use mitra_wire::{ICRC_LEN, Packet};
 
 /// The latency of the link in one direction.
 pub const LATENCY: Duration = Duration::from_micros(2);
 
-/// Registered memory. Region `i` is vector `i`.
+/// Registered memory.
 #[derive(Clone, Default)]
 pub struct ByteMemory {
-    pub regions: Vec<Vec<u8>>,
+    pub regions: VecMemory,
     /// The regions whose memory is unmapped.
     pub unmapped: Vec<u32>,
     /// The number of accesses, including failed ones.
@@ -24,33 +24,25 @@ pub struct ByteMemory {
 }
 
 impl ByteMemory {
-    fn range(&mut self, region: RegionId, offset: u64, len: usize) -> Result<&mut [u8], MemoryFault> {
+    /// Counts an access. The memory of the region must be mapped.
+    fn mapped(&mut self, region: RegionId) -> Result<&mut VecMemory, MemoryFault> {
         self.accesses += 1;
-        if self.unmapped.contains(&region.0) {
-            return Err(MemoryFault);
-        }
-        let from = offset as usize;
-        Ok(&mut self.regions[region.0 as usize][from..from + len])
+        if self.unmapped.contains(&region.0) { Err(MemoryFault) } else { Ok(&mut self.regions) }
     }
 }
 
 impl Memory for ByteMemory {
     fn place(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        self.range(region, offset, data.len())?.copy_from_slice(data);
-        Ok(())
+        self.mapped(region)?.place(region, offset, data)
     }
 
     fn fetch(&mut self, region: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault> {
-        out.copy_from_slice(self.range(region, offset, out.len())?);
-        Ok(())
+        self.mapped(region)?.fetch(region, offset, out)
     }
 
     fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
         assert!(offset.is_multiple_of(8));
-        let word = self.range(region, offset, 8)?;
-        let old = u64::from_ne_bytes(word.try_into().unwrap());
-        word.copy_from_slice(&op.apply(old).to_ne_bytes());
-        Ok(old)
+        self.mapped(region)?.atomic(region, offset, op)
     }
 }
 
@@ -171,7 +163,7 @@ impl Setup {
         let mut nic = Nic::new(config);
         let pd = nic.alloc_pd().unwrap();
         let mut memory = ByteMemory::default();
-        memory.regions.push(vec![0; SIZE]);
+        memory.regions.0.push(vec![0; SIZE]);
         let mr = nic.reg_mr(Time::ZERO, pd, RegionId(0), BASE, SIZE as u64, ALL_ACCESS).unwrap();
         let send_cq = nic.create_cq(self.cq_depth).unwrap();
         let recv_cq = nic.create_cq(self.cq_depth).unwrap();
@@ -299,11 +291,11 @@ impl NicPair {
     }
 
     pub fn bytes(&mut self, i: usize) -> &mut [u8] {
-        &mut self.nodes[i].memory.regions[0]
+        &mut self.nodes[i].memory.regions.0[0]
     }
 
     pub fn word(&self, i: usize, offset: usize) -> u64 {
-        let bytes = &self.nodes[i].memory.regions[0][offset..offset + 8];
+        let bytes = &self.nodes[i].memory.regions.0[0][offset..offset + 8];
         u64::from_ne_bytes(bytes.try_into().unwrap())
     }
 

@@ -234,7 +234,7 @@ impl Recovery {
         if let Some(old) = dp.recv_mut().switch_rail(rail)
             && old != self.active_rail()
         {
-            match dp.rails().get(old).discard_recvs(dp.config()) {
+            match dp.rails().get(old).reconnect_unused(dp.config()) {
                 Ok(()) => dp.on_qp_connected(old),
                 Err(_) => self.rail_failed(dp, old, Cause::Device),
             }

@@ -5,6 +5,8 @@ use mitra_verbs::WcStatus;
 use super::Recovery;
 use crate::ballot::Ballot;
 use crate::control_message::{Body, Message};
+use crate::domain::{HomeMove, HomeView};
+use crate::home_rail::Home;
 use crate::negotiation::RailNegotiation;
 use crate::vqp::Cause;
 use crate::vqp::datapath::Datapath;
@@ -12,33 +14,66 @@ use crate::vqp::datapath::Datapath;
 impl Recovery {
     /// Moves the vQP to the home rail, if another vQP has moved the home and has fenced this vQP's queue pair.
     pub(in crate::vqp) fn follow_home(&mut self, dp: &mut Datapath) {
-        let active = self.active_rail();
-        let Some(view) = dp.view_home(active) else { return };
-        let Some(control) = &mut self.control else { return };
-        control.negotiation_mut().set_home(view.home);
+        let Some(view) = self.read_home(dp) else { return };
         if self.is_active() && !self.is_stranded() && !view.is_bound {
-            self.rail_failed(dp, active, Cause::Completion(WcStatus::Flushed));
+            self.rail_failed(dp, self.active_rail(), Cause::Completion(WcStatus::Flushed));
         }
+    }
+
+    /// Tells the negotiation where the home is. `None` if the vQPs do not share atomics.
+    pub(in crate::vqp) fn read_home(&mut self, dp: &Datapath) -> Option<HomeView> {
+        let view = dp.view_home(self.active_rail())?;
+        self.control.as_mut()?.negotiation_mut().set_home(view.home, view.is_bound);
+        Some(view)
     }
 
     /// Returns the message to send instead of `message`, or `None` if the home cannot move. Evidence allows the peer to post on the new
     /// rail, so the home moves there before. It does not move for a rail that the peer has not accepted: this end proposes the rail first.
     pub(super) fn with_home_moved(&mut self, dp: &mut Datapath, message: Message) -> Option<Message> {
-        let Body::Evidence { rail, .. } = message.body else { return Some(message) };
+        let Body::Evidence { rail, home, .. } = message.body else { return Some(message) };
         let has_accepted = self.negotiation().is_some_and(RailNegotiation::has_peer_accepted);
         if !has_accepted && !dp.is_at_home(message.ballot, usize::from(rail)) {
-            return Some(Message { body: Body::Propose { rail }, ..message });
+            return Some(Message { body: Body::Propose { rail, home }, ..message });
         }
-        self.move_home(dp, message.ballot, usize::from(rail)).then_some(message)
+        let to = home.map_or(Home { rail, ..Home::default() }, |home| home.moved_to(rail));
+        self.move_home(dp, message.ballot, to).then_some(message)
     }
 
-    /// Moves the home to the new rail of a ballot. If the NIC of the old home can be neither fenced nor reset, closes the vQP and returns
-    /// false.
-    pub(super) fn move_home(&mut self, dp: &mut Datapath, ballot: Ballot, rail: usize) -> bool {
-        let has_moved = dp.bind_home(ballot, rail);
-        if !has_moved && let Some(control) = &mut self.control {
-            control.negotiation_mut().fence_failed();
+    /// Moves the home to the new rail of a ballot. Returns false if the home is newer, so that another rail is proposed, or if the NIC of the old home can
+    /// be neither fenced nor reset, so that the vQP closes.
+    pub(super) fn move_home(&mut self, dp: &mut Datapath, ballot: Ballot, to: Home) -> bool {
+        let (moved, before) = dp.bind_home(ballot, to);
+        if let Some(before) = before {
+            self.reconnect_unused_qp(dp, before, to.rail.into());
         }
-        has_moved
+        let Some(control) = &mut self.control else { return false };
+        match moved {
+            HomeMove::Moved => true,
+            HomeMove::Outdated(home) => {
+                control.negotiation_mut().home_is_newer(dp.now(), home);
+                false
+            }
+            HomeMove::Unfenced => {
+                control.negotiation_mut().fence_failed();
+                false
+            }
+        }
+    }
+
+    /// Connects the queue pair of a standby rail again, if it was bound for a ballot that a higher one has superseded: the home has left the rail, and
+    /// has fenced the queue pair, which has carried nothing.
+    fn reconnect_unused_qp(&mut self, dp: &mut Datapath, rail: usize, new_rail: usize) {
+        let negotiation = self.negotiation();
+        let was_used = negotiation.is_none_or(|n| n.active() == rail || n.is_local_qp_missing(rail));
+        if was_used || rail == new_rail || dp.view_home(rail).is_none() {
+            return;
+        }
+        match dp.rails().get(rail).reconnect_unused(dp.config()) {
+            Ok(()) => {
+                dp.recv_mut().on_flushed(rail);
+                dp.on_qp_connected(rail);
+            }
+            Err(_) => self.rail_failed(dp, rail, Cause::Device),
+        }
     }
 }

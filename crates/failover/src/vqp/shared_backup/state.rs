@@ -94,6 +94,8 @@ struct Entry {
     access: Access,
     /// Set when the owner has something to do.
     attention: Arc<AtomicBool>,
+    /// Whether operations on the own queue pair wait for the peer's confirmation. See [`Config::durable`](crate::Config::durable).
+    awaits_placement: bool,
 }
 
 /// A request in flight on the backup.
@@ -213,6 +215,7 @@ impl State {
             owner,
             access,
             attention: Arc::clone(&attention),
+            awaits_placement: false,
         };
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -276,6 +279,13 @@ impl State {
         self.leaving = self.leaving + usize::from(is_leaving) - usize::from(was_leaving);
         self.flush_member(id);
         Some(result)
+    }
+
+    /// Records whether operations of a member wait for the peer's confirmation.
+    pub(super) fn set_awaits_placement(&mut self, id: MemberId, awaits: bool) {
+        if let Some(entry) = self.entry(id) {
+            entry.awaits_placement = awaits;
+        }
     }
 
     /// Takes what happened to a member.

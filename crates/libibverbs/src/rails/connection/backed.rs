@@ -265,3 +265,6 @@ impl BackedConnection {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -224,3 +224,6 @@ impl Registry {
         backups.iter().for_each(|backup| backup.shared.shutdown());
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

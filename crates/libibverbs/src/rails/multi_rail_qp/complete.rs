@@ -264,6 +264,23 @@ fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
 mod tests {
     use super::*;
 
+    /// A value that is lost is none, and a program that reads the status alone must not take it for one.
+    #[test]
+    fn unresolved_errors_are_no_successes_and_differ() {
+        let undecided = UnresolvedError::Undecided;
+        let cases = [
+            (UnresolvedError::Indeterminate, (WcStatus::RetryExceeded, 1)),
+            (undecided(CloseReason::PeerUnreachable), (WcStatus::RetryExceeded, 2)),
+            (undecided(CloseReason::RequestError), (WcStatus::Flushed, 2)),
+            (undecided(CloseReason::Closed), (WcStatus::Flushed, 0)),
+            (UnresolvedError::ValueLost, (WcStatus::RemoteOperation, 3)),
+            (UnresolvedError::ExecutedBehindError, (WcStatus::RemoteOperation, 4)),
+        ];
+        for (error, expected) in cases {
+            assert_eq!(wc_status(Outcome::Unresolved(error)), expected, "{error}");
+        }
+    }
+
     #[test]
     fn explanations_name_no_call_of_the_rust_interface() {
         let unresolved = [

@@ -5,6 +5,7 @@ mod first_contact;
 mod reset_in_turn;
 mod shared_receives;
 mod states;
+mod xrc;
 
 use std::collections::VecDeque;
 use std::task::Poll;

@@ -2,8 +2,9 @@
 
 use core::time::Duration;
 
+use super::placed;
 use super::setup::Setup;
-use crate::{Failure, Prng, Stage};
+use crate::{Failure, Operation, PacketFate, PacketKind, Prng, RecoveryPoint, Stage};
 
 /// What fails. `end` is the index of a host.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -12,20 +13,38 @@ pub(super) enum Fault {
     Link { rail: Rail, end: usize, down: Option<Duration> },
     /// The NIC of one end dies or hangs.
     Nic { rail: Rail, end: usize, failure: Failure },
-    /// Packets in one direction are lost for this time: those that the end sends, or those that arrive at it.
-    OneWay { rail: Rail, end: usize, sends: bool, time: Duration },
+    /// This many packets per million in one direction are lost for this time: of those that the end sends, or of those that arrive at it.
+    OneWay { rail: Rail, end: usize, sends: bool, time: Duration, drop_ppm: u32 },
+    /// The NIC of one end gets another address.
+    Address { rail: Rail, end: usize },
     /// The program of an end does not run for this time. Shortly before it wakes, its NIC may fail.
     Nap { end: usize, time: Duration, then: Option<(Rail, Failure)> },
-    /// Something fails when the `nth` packet reaches a stage.
+    /// Something fails when the `nth` packet, or the `nth` packet of operations of a kind, reaches a stage.
     AtStage {
         rail: Rail,
         observer: usize,
         stage: Stage,
+        operation: Option<Operation>,
         nth: u32,
         target: usize,
         failure: Failure,
         hold: Option<Duration>,
     },
+    /// Something happens at the `nth` packet of a kind that the end sends or that arrives there. `then` is what fails.
+    AtPacket {
+        rail: Rail,
+        end: usize,
+        kind: PacketKind,
+        arriving: bool,
+        nth: u32,
+        fate: PacketFate,
+        then: Option<(usize, Failure)>,
+    },
+    /// A link goes down. At the `nth` call by which the program of `end` then changes or queries one of its NICs, the NIC of `target` on another rail
+    /// fails: a second failure at this point of the recovery.
+    InRecovery { first: Rail, end: usize, nth: u64, second: Rail, target: usize, failure: Failure },
+    /// Something fails when an end in a recovery has taken the step of this point for the `nth` time.
+    AtPoint { point: RecoveryPoint, nth: u32, rail: Rail, target: usize, failure: Failure },
     /// An end shuts its vQP or its shared backup down, or closes the first connection abruptly.
     Leave { end: usize, abruptly: bool },
 }
@@ -52,6 +71,9 @@ pub(super) struct FaultSchedule {
 /// The longest time for which the spared rail's link is down at once. It is far below `peer_timeout`.
 pub(super) const LONGEST_BLINK: Duration = Duration::from_millis(30);
 
+/// The rate of a loss of all packets.
+const ALL_PACKETS: u32 = 1_000_000;
+
 /// The longest time for which a packet is held back.
 pub(super) const LONGEST_HOLD: Duration = Duration::from_millis(60);
 
@@ -70,13 +92,18 @@ impl FaultSchedule {
         let special = rng.below(12);
         if let Some(focus) = setup.focus {
             spared_rail = spared_rail.filter(|&rail| rail != 0);
-            faults.push(focus.fault(rng));
+            faults.extend(focus.faults(rng));
             count /= 4;
         }
+        if let Some(cell) = setup.placed {
+            spared_rail = spared_rail.filter(|&rail| rail > 1);
+            faults.extend(placed::faults(seed, cell));
+            count = 0;
+        }
         match special {
-            _ if setup.focus.is_some() => {}
+            _ if setup.focus.is_some() || setup.placed.is_some() => {}
             0 => {
-                faults.push(sleep_through_completions(rng));
+                faults.push(sleep_through_completions(rng, None));
                 count /= 4;
             }
             1 => {
@@ -103,7 +130,13 @@ impl FaultSchedule {
                 }
                 Kind::OneWay if rail.is_some() => {
                     let (sends, time) = (rng.below(2) == 0, short_or_long(rng, 100_000_000));
-                    Fault::OneWay { rail: rail.unwrap_or(Rail::Active), end, sends, time }
+                    Fault::OneWay {
+                        rail: rail.unwrap_or(Rail::Active),
+                        end,
+                        sends,
+                        time,
+                        drop_ppm: ALL_PACKETS,
+                    }
                 }
                 Kind::AtStage if rail.is_some() => draw_stage(rng, rail.unwrap_or(Rail::Active)),
                 Kind::Nap => {
@@ -121,9 +154,12 @@ impl FaultSchedule {
             };
             faults.push((at, fault));
         }
-        if rng.below(24) == 0 {
+        if rng.below(24) == 0 && setup.placed.is_none() {
             let leave = Fault::Leave { end: rng.index(2), abruptly: rng.below(2) == 0 };
             faults.push((short_or_long(rng, 100_000 * span), leave));
+        }
+        if !setup.is_first_generation && setup.placed.is_none() {
+            draw_more(seed, setup, spared_rail, span, &mut faults);
         }
         let last = faults.iter().map(|&(at, _)| at).max().unwrap_or_default();
         let end = last + short_or_long(rng, 100_000_000);
@@ -143,21 +179,35 @@ impl FaultSchedule {
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::OneWay { .. }))
     }
 
+    /// Returns whether the address of a NIC may change.
+    pub(super) fn has_address_change(&self) -> bool {
+        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Address { .. }))
+    }
+
     /// Returns whether a NIC may die or hang.
     pub(super) fn has_nic_failure(&self) -> bool {
-        self.failures().any(|failure| failure != Failure::LinkDown)
+        self.failures().any(|(_, failure)| failure != Failure::LinkDown)
+    }
+
+    /// Returns whether each NIC that may die or hang is one of this end.
+    pub(super) fn has_nic_failures_only_at(&self, end: usize) -> bool {
+        self.failures().all(|(at, failure)| failure == Failure::LinkDown || at == end)
     }
 
     /// Returns whether a NIC may hang.
     pub(super) fn has_hang(&self) -> bool {
-        self.failures().any(|failure| failure == Failure::NicHung)
+        self.failures().any(|(_, failure)| failure == Failure::NicHung)
     }
 
-    fn failures(&self) -> impl Iterator<Item = Failure> {
+    /// Returns the failures of NICs and links, each with its end.
+    fn failures(&self) -> impl Iterator<Item = (usize, Failure)> {
         self.faults.iter().filter_map(|(_, fault)| match *fault {
-            Fault::Nic { failure, .. }
-            | Fault::Nap { then: Some((_, failure)), .. }
-            | Fault::AtStage { failure, .. } => Some(failure),
+            Fault::Nic { failure, end, .. }
+            | Fault::Nap { end, then: Some((_, failure)), .. }
+            | Fault::AtPacket { then: Some((end, failure)), .. }
+            | Fault::InRecovery { failure, target: end, .. }
+            | Fault::AtPoint { failure, target: end, .. }
+            | Fault::AtStage { failure, target: end, .. } => Some((end, failure)),
             _ => None,
         })
     }
@@ -173,12 +223,65 @@ enum Kind {
     Blink,
 }
 
+/// Draws the faults that the first generation of worlds does not have.
+fn draw_more(
+    seed: u64,
+    setup: &Setup,
+    spared: Option<usize>,
+    span: u64,
+    faults: &mut Vec<(Duration, Fault)>,
+) {
+    let rng = &mut Prng::stream(seed, "failover more faults");
+    for (_, fault) in faults.iter_mut() {
+        if let Fault::OneWay { drop_ppm, .. } = fault {
+            *drop_ppm = *rng.pick(&[ALL_PACKETS, ALL_PACKETS, 500_000, 100_000]);
+        }
+    }
+    if rng.below(3) == 0 {
+        for _ in 0..rng.between(1, 3) {
+            faults.push((short_or_long(rng, 20_000 * span), draw_at_packet(rng, setup.rails.len(), spared)));
+        }
+    }
+    let failures = [Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung];
+    if rng.below(4) == 0
+        && let Some(second) = draw_rail(rng, setup.rails.len(), spared)
+    {
+        let nth = 1 + (rng.below(256) >> rng.below(6));
+        let (end, target, failure) = (rng.index(2), rng.index(2), *rng.pick(&failures));
+        let fault = Fault::InRecovery { first: Rail::Active, end, nth, second, target, failure };
+        faults.push((short_or_long(rng, 400_000), fault));
+    }
+    let changes = if rng.below(6) == 0 { rng.between(1, 3) } else { 0 };
+    for _ in 0..changes {
+        if let Some(rail) = draw_rail(rng, setup.rails.len(), spared) {
+            faults.push((short_or_long(rng, 100_000 * span), Fault::Address { rail, end: rng.index(2) }));
+        }
+    }
+}
+
+/// Draws a fault at a packet. On the spared rail only the packet is lost or late.
+fn draw_at_packet(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Fault {
+    let rail = draw_rail(rng, rails, spared);
+    let fate = match rng.below(3) {
+        0 => PacketFate::Passes,
+        1 => PacketFate::Lost,
+        _ => PacketFate::Held(short_or_long(rng, LONGEST_HOLD.as_nanos() as u64)),
+    };
+    let failure = *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung]);
+    let then = (rail.is_some() && rng.below(3) > 0).then(|| (rng.index(2), failure));
+    let kind = *rng.pick(&PacketKind::DRAWN);
+    let nth = 1 + (rng.below(32) >> rng.below(6)) as u32;
+    let rail = rail.unwrap_or(Rail::Number(spared.unwrap_or(0)));
+    Fault::AtPacket { rail, end: rng.index(2), kind, arriving: rng.below(2) == 0, nth, fate, then }
+}
+
 /// Draws a nap in which operations complete and their completions are lost, because the NIC fails before the program wakes. Only evidence then
-/// tells that they were executed.
-fn sleep_through_completions(rng: &mut Prng) -> (Duration, Fault) {
+/// tells that they were executed. The end is drawn, unless it is given.
+pub(super) fn sleep_through_completions(rng: &mut Prng, end: Option<usize>) -> (Duration, Fault) {
     let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
     let time = Duration::from_micros(rng.between(100, 3_000));
-    let nap = Fault::Nap { end: rng.index(2), time, then: Some((Rail::Active, failure)) };
+    let end = end.unwrap_or_else(|| rng.index(2));
+    let nap = Fault::Nap { end, time, then: Some((Rail::Active, failure)) };
     (short_or_long(rng, 200_000), nap)
 }
 
@@ -226,6 +329,7 @@ fn draw_stage(rng: &mut Prng, rail: Rail) -> Fault {
         rail,
         observer: rng.index(2),
         stage: *rng.pick(&stages),
+        operation: None,
         nth: rng.between(1, 40) as u32,
         target: rng.index(2),
         failure: *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead, Failure::NicHung]),

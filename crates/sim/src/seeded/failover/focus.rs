@@ -2,13 +2,21 @@
 
 use core::time::Duration;
 
-use super::fault_schedule::{Fault, Rail};
-use super::setup::RailSetup;
+use mitra_failover::Config as VqpConfig;
+use mitra_failover::rail_negotiation::MessageKind;
+use mitra_verbs::Mtu;
+
+use super::fault_schedule::{Fault, Rail, short_or_long, sleep_through_completions};
+use super::options::ConnectionOptions;
+use super::setup::{Polling, RailSetup, Setup};
 use crate::workload::{OpKind, Plan};
-use crate::{Config, DurationRange, Failure, Prng, Stage};
+use crate::world_state::LONGEST_INLINE;
+use crate::{Config, DurationRange, Failure, PacketFate, PacketKind, Prng, Stage};
 
 /// One of this many seeds has a focus.
 const SEEDS_PER_FOCUS: u64 = 12;
+/// One of this many seeds of the workload in which every world has a focus has one that is not drawn with the others.
+const SEEDS_PER_LATE_FOCUS: u64 = 8;
 
 /// The case on which a world concentrates. End 0 is the requester, and rail 0 fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,26 +27,135 @@ pub(super) enum Focus {
     /// Atomics whose results are not saved, and WRITEs with immediate of several packets. The link fails when such a WRITE is partly
     /// executed. It then follows an atomic whose value is lost, so it must not be reported as not executed.
     TornBehindError,
+    /// The operations of `FencedReads`, at a responder whose PSN cannot be read: nothing tells whether the atomic was executed. A repeated
+    /// READ would return the changed counter.
+    UndecidedFence,
+    /// READs of memory that a fenced WRITE of several packets overwrites. The requester's NIC fails when such a WRITE is partly executed, while its program
+    /// sleeps. A repeated READ would return a part of the new memory.
+    TornFence,
+    /// Atomics, of which as many are in flight as the responder saves results. The requester's NIC fails when one is executed, before the program can see the
+    /// completions of those before it, or while the program sleeps. Each value must come from a saved result.
+    SavedResults,
+    /// READs and WRITEs of several packets over one rail. A packet of a WRITE is lost, and there are no retries, so that the queue pairs are replaced. Before the rest of
+    /// the WRITE is sent, the requester may close the connection: the WRITE must not be reported as not executed.
+    TornThenClosed,
+    /// SENDs and WRITEs of a durable connection. A message about what the peer has seen is held back on one rail while the other one fails. It arrives after
+    /// the move, while the programs often sleep, and must not confirm the operations of the new epoch.
+    LatePlaced,
+    /// WRITEs with immediate of several packets over three rails. The link fails when one is partly executed, and each Resume of the requester is lost, until the next rail
+    /// fails too. Only the evidence then tells the length of the part that was executed first.
+    LostResume,
+    /// Messages in mode `durable`, to a NIC that acknowledges one, and dies before it is in memory.
+    UnplacedMessages,
+    /// WRITEs with log entries. The link of rail 0 fails, whose NICs place before they acknowledge, and then a NIC of rail 1 dies that has acknowledged a WRITE before it was in memory.
+    UnplacedOnLaterRail,
+    /// Two rails whose links fail in turn, and messages about the new queue pairs of a rail that arrive when the vQP has left that rail once more.
+    LateNewQps,
 }
 
+/// The number of Resumes that are lost on each rail.
+const LOST_RESUMES: u32 = 8;
+
 impl Focus {
+    /// The cases of the workload `failover-limits`.
+    pub(super) const OF_LIMITS: [Focus; 4] =
+        [Focus::LostResume, Focus::UnplacedMessages, Focus::UnplacedOnLaterRail, Focus::LateNewQps];
+
+    /// The cases of the workload in which each world has one, without the one that is drawn before these. Worlds of the workload in which few have one draw from the first four, those of the first generation from
+    /// the first two.
+    const ALL: [Focus; 6] = [
+        Focus::FencedReads,
+        Focus::TornBehindError,
+        Focus::UndecidedFence,
+        Focus::TornFence,
+        Focus::SavedResults,
+        Focus::TornThenClosed,
+    ];
+
     /// Draws the focus of a seed, if it has one.
-    pub(super) fn draw(seed: u64) -> Option<Focus> {
+    pub(super) fn draw(seed: u64, is_first_generation: bool) -> Option<Focus> {
         let rng = &mut Prng::stream(seed, "failover focus");
-        (rng.below(SEEDS_PER_FOCUS) == 0).then(|| *rng.pick(&[Focus::FencedReads, Focus::TornBehindError]))
+        let drawn = &Focus::ALL[..if is_first_generation { 2 } else { 4 }];
+        (rng.below(SEEDS_PER_FOCUS) == 0).then(|| *rng.pick(drawn))
+    }
+
+    /// Draws the focus of a seed of the workload in which every world has one.
+    pub(super) fn draw_always(seed: u64) -> Focus {
+        if Prng::stream(seed, "failover late focus").below(SEEDS_PER_LATE_FOCUS) == 0 {
+            return Focus::LatePlaced;
+        }
+        *Prng::stream(seed, "failover focus of every seed").pick(&Focus::ALL)
     }
 
     /// Adapts what the seed drew: the fabric, the NICs, and the requester's operations.
-    pub(super) fn shape(self, world: &mut Config, rails: &mut [RailSetup], plan: &mut Plan) {
+    pub(super) fn shape(self, world: &mut Config, rails: &mut Vec<RailSetup>, plan: &mut Plan) {
         let mut only = |kinds: &[OpKind]| *plan = plan.clone().only(kinds);
         let capabilities = rails.iter_mut().flat_map(|rail| &mut rail.capabilities);
         match self {
-            Focus::FencedReads => {
+            Focus::FencedReads | Focus::UndecidedFence => {
                 only(&[OpKind::Read]);
                 (plan.counted_read_ppm, plan.overwritten_read_ppm) = (1_000_000, 0);
                 // The NIC still places the data of a READ when the responder executes the atomic behind it.
                 world.memory.chunk_delay = DurationRange::nanos(1, 1_600);
+                capabilities.for_each(|nic| nic.psn_query = self == Focus::FencedReads);
+            }
+            Focus::TornFence => {
+                only(&[OpKind::Read]);
+                (plan.counted_read_ppm, plan.overwritten_read_ppm) = (0, 1_000_000);
+                // The NIC still places the data of a READ when the responder executes the WRITE behind it.
+                world.memory.chunk_delay = DurationRange::nanos(1, 10_000);
                 capabilities.for_each(|nic| nic.psn_query = true);
+            }
+            Focus::UnplacedMessages => {
+                only(&[OpKind::Send, OpKind::WriteImm]);
+                capabilities.for_each(|nic| (nic.ack_after_placement, nic.write_order) = (false, true));
+                world.memory.chunk_delay = DurationRange::nanos(1, 20_000);
+            }
+            Focus::LateNewQps => {
+                only(&[OpKind::Write, OpKind::Send, OpKind::FetchAdd]);
+                rails.truncate(2);
+                if let [rail] = &rails[..] {
+                    rails.push(rail.clone());
+                }
+            }
+            Focus::UnplacedOnLaterRail => {
+                only(&[OpKind::Write, OpKind::Block, OpKind::FetchAdd]);
+                capabilities.for_each(|nic| nic.write_order = true);
+                world.memory.chunk_delay = DurationRange::nanos(1, 20_000);
+                while rails.len() < 3 {
+                    rails.push(rails[0].clone());
+                }
+                for (number, rail) in rails.iter_mut().enumerate() {
+                    rail.capabilities.iter_mut().for_each(|nic| nic.ack_after_placement = number == 0);
+                }
+            }
+            Focus::LostResume => {
+                only(&[OpKind::WriteImm]);
+                capabilities.for_each(|nic| nic.psn_query = true);
+                while rails.len() < 3 {
+                    rails.push(rails[0].clone());
+                }
+            }
+            Focus::SavedResults => {
+                only(&[OpKind::FetchAdd, OpKind::CompareSwap]);
+                plan.depth = plan.depth.max(16);
+                // The NIC has an answer and sends the next atomic before the program can see the completion.
+                world.memory.chunk_delay = DurationRange::nanos(1, 20_000);
+                capabilities.for_each(|nic| {
+                    (nic.psn_query, nic.saved_results, nic.reset) = (true, true, true);
+                    nic.ack_after_placement = true;
+                });
+            }
+            Focus::LatePlaced => {
+                only(&[OpKind::Send, OpKind::Write]);
+                (plan.ops, plan.depth) = (plan.ops.max(60), plan.depth.max(16));
+                capabilities.for_each(|nic| (nic.ack_after_placement, nic.write_order) = (false, true));
+                rails.resize(rails.len().clamp(2, 3), rails[0].clone());
+            }
+            Focus::TornThenClosed => {
+                only(&[OpKind::Write, OpKind::WriteImm, OpKind::Read]);
+                capabilities.for_each(|nic| nic.psn_query = true);
+                rails.truncate(1);
             }
             Focus::TornBehindError => {
                 only(&[OpKind::WriteImm, OpKind::FetchAdd, OpKind::CompareSwap]);
@@ -48,16 +165,188 @@ impl Focus {
         plan.max_len = plan.max_len.max(8 << 10);
     }
 
-    /// Draws the failure.
-    pub(super) fn fault(self, rng: &mut Prng) -> (Duration, Fault) {
-        let (stage, failure, target) = match self {
-            Focus::FencedReads => (Stage::Executed, *rng.pick(&[Failure::NicDead, Failure::NicHung]), 0),
-            Focus::TornBehindError => (Stage::PartlyExecuted, Failure::LinkDown, rng.index(2)),
-        };
-        let nth = rng.between(1, 12) as u32;
-        (
-            Duration::ZERO,
-            Fault::AtStage { rail: Rail::Number(0), observer: 1, stage, nth, target, failure, hold: None },
-        )
+    /// Adapts the configuration of the vQPs.
+    pub(super) fn shape_vqp(self, vqp: &mut VqpConfig) {
+        match self {
+            // The requester has more atomics to post than results are saved.
+            Focus::SavedResults => vqp.rd_atomic = 1 + vqp.rd_atomic % 4,
+            Focus::TornThenClosed => vqp.detector.retry_cnt = 0,
+            Focus::LateNewQps => {
+                (vqp.detector.retry_cnt, vqp.detector.heartbeat_interval) = (0, Duration::from_millis(1));
+            }
+            _ => {}
+        }
     }
+
+    /// Adapts a world of the workload in which each world has a focus.
+    pub(super) fn shape_setup(self, setup: &mut Setup) {
+        if self == Focus::TornFence {
+            // A NIC that fetches data completes what it has begun to place. Inline data needs no fetch, and the peer reads nothing.
+            setup.rails.iter_mut().for_each(|rail| rail.mtu = [Mtu::M256; 2]);
+            setup.vqp.inline = LONGEST_INLINE;
+            setup.plans.truncate(1);
+            setup.held_back.truncate(1);
+            setup.plans[0][1].ops = 0;
+            let plan = &mut setup.plans[0][0];
+            (plan.max_len, plan.inline_limit) = (LONGEST_INLINE as usize, Some(LONGEST_INLINE as usize));
+        }
+        if self != Focus::LatePlaced {
+            return;
+        }
+        setup.world.host.pause_ppm = 50_000;
+        setup.world.host.pause_length = DurationRange::micros(20, 400);
+        (setup.has_shared_backup, setup.xrc_queues) = (false, None);
+        setup.plans.truncate(1);
+        setup.held_back.truncate(1);
+        setup.polling = [Polling::Always; 2];
+        let options = ConnectionOptions {
+            completion_log: true,
+            durable: true,
+            shared_receives: [false; 2],
+            windows: None,
+        };
+        options.shape(&mut setup.vqp);
+        setup.options = Some(options);
+    }
+
+    /// Draws the faults.
+    pub(super) fn faults(self, rng: &mut Prng) -> Vec<(Duration, Fault)> {
+        match self {
+            Focus::SavedResults if rng.below(3) == 0 => return vec![sleep_through_completions(rng, Some(0))],
+            Focus::LatePlaced => return hold_placed_back(rng),
+            Focus::TornThenClosed => return tear_and_close(rng),
+            Focus::LostResume => return tear_and_lose_resumes(rng),
+            Focus::UnplacedOnLaterRail => return lose_placements_on_rail_1(rng),
+            Focus::LateNewQps => return flap_and_hold_new_qps(rng),
+            _ => {}
+        }
+        let (stage, failure, target) = match self {
+            Focus::FencedReads | Focus::UndecidedFence | Focus::SavedResults => {
+                (Stage::Executed, *rng.pick(&[Failure::NicDead, Failure::NicHung]), 0)
+            }
+            Focus::TornBehindError => (Stage::PartlyExecuted, Failure::LinkDown, rng.index(2)),
+            Focus::UnplacedMessages => (Stage::NotPlaced, Failure::NicDead, 1),
+            _ => (Stage::PartlyExecuted, *rng.pick(&[Failure::NicDead, Failure::NicHung]), 0),
+        };
+        let nth = rng.between(1, if self == Focus::SavedResults { 40 } else { 12 }) as u32;
+        let fault = Fault::AtStage {
+            rail: Rail::Number(0),
+            observer: 1,
+            stage,
+            operation: None,
+            nth,
+            target,
+            failure,
+            hold: None,
+        };
+        let mut faults = vec![(Duration::ZERO, fault)];
+        if matches!(self, Focus::UndecidedFence | Focus::TornFence) {
+            // The completions of the READs are lost with the NIC.
+            let time = Duration::from_micros(rng.between(100, 3_000));
+            faults.push((short_or_long(rng, 100_000), Fault::Nap { end: 0, time, then: None }));
+        }
+        faults
+    }
+}
+
+/// Draws the loss of a message about what end 1 has seen, with the link of rail 0. The copy on rail 1 arrives later.
+fn hold_placed_back(rng: &mut Prng) -> Vec<(Duration, Fault)> {
+    let nth = rng.between(2, 30) as u32;
+    let at_message = |rail, fate, then| Fault::AtPacket {
+        rail: Rail::Number(rail),
+        end: 1,
+        kind: PacketKind::Control(MessageKind::Placed),
+        arriving: false,
+        nth,
+        fate,
+        then,
+    };
+    let held = PacketFate::Held(short_or_long(rng, 10_000_000));
+    let lost = at_message(0, PacketFate::Lost, Some((rng.index(2), Failure::LinkDown)));
+    vec![(Duration::ZERO, lost), (Duration::ZERO, at_message(1, held, None))]
+}
+
+/// Draws short failures of whichever rail is active, and the delay of messages about new queue pairs.
+fn flap_and_hold_new_qps(rng: &mut Prng) -> Vec<(Duration, Fault)> {
+    let (mut at, mut faults) = (Duration::ZERO, Vec::new());
+    for _ in 0..8 {
+        at += Duration::from_nanos(rng.between(1_000_000, 12_000_000));
+        let down = Some(Duration::from_nanos(rng.between(100_000, 3_000_000)));
+        faults.push((at, Fault::Link { rail: Rail::Active, end: rng.index(2), down }));
+    }
+    for nth in 1..=12 {
+        let (rail, end) = (Rail::Number(rng.index(2)), rng.index(2));
+        let fate = PacketFate::Held(Duration::from_nanos(rng.between(1_000_000, 60_000_000)));
+        let kind = PacketKind::Control(MessageKind::NewQp);
+        let fault = Fault::AtPacket { rail, end, kind, arriving: false, nth, fate, then: None };
+        faults.push((Duration::ZERO, fault));
+    }
+    faults
+}
+
+/// Draws the failure of rail 0, and the death of the responder's NIC of rail 1 when it has acknowledged what is not in memory.
+fn lose_placements_on_rail_1(rng: &mut Prng) -> Vec<(Duration, Fault)> {
+    let mut at_stage = |number, stage, failure, most| {
+        let fault = Fault::AtStage {
+            rail: Rail::Number(number),
+            observer: 1,
+            stage,
+            operation: None,
+            nth: rng.between(1, most) as u32,
+            target: 1,
+            failure,
+            hold: None,
+        };
+        (Duration::ZERO, fault)
+    };
+    vec![
+        at_stage(0, Stage::Executed, Failure::LinkDown, 8),
+        at_stage(1, Stage::NotPlaced, Failure::NicDead, 12),
+    ]
+}
+
+/// Draws the failure of rail 0 in a WRITE of the requester, the loss of its Resumes, and the failure of the next rail when that has acknowledged the rest of the WRITE.
+fn tear_and_lose_resumes(rng: &mut Prng) -> Vec<(Duration, Fault)> {
+    let torn = Fault::AtStage {
+        rail: Rail::Number(0),
+        observer: 1,
+        stage: Stage::PartlyExecuted,
+        operation: None,
+        nth: rng.between(1, 12) as u32,
+        target: rng.index(2),
+        failure: Failure::LinkDown,
+        hold: None,
+    };
+    let at_packet = |rail, kind, arriving, nth, fate, then| {
+        let fault = Fault::AtPacket { rail: Rail::Number(rail), end: 0, kind, arriving, nth, fate, then };
+        (Duration::ZERO, fault)
+    };
+    let mut faults = vec![(Duration::ZERO, torn)];
+    for (rail, nth) in [1, 2].into_iter().flat_map(|rail| (1..=LOST_RESUMES).map(move |nth| (rail, nth))) {
+        let resume = PacketKind::Control(MessageKind::Resume);
+        faults.push(at_packet(rail, resume, false, nth, PacketFate::Lost, None));
+    }
+    let next = Some((rng.index(2), Failure::LinkDown));
+    faults.push(at_packet(1, PacketKind::Ack, true, rng.between(1, 2) as u32, PacketFate::Passes, next));
+    faults
+}
+
+/// Draws the loss of a packet of a WRITE of the requester, and the end of the connection shortly after.
+fn tear_and_close(rng: &mut Prng) -> Vec<(Duration, Fault)> {
+    let (kind, nth) = (PacketKind::WriteFragment(rng.between(1, 2) as u32), rng.between(1, 4) as u32);
+    let lost = Fault::AtPacket {
+        rail: Rail::Number(0),
+        end: 0,
+        kind,
+        arriving: false,
+        nth,
+        fate: PacketFate::Lost,
+        then: None,
+    };
+    let mut faults = vec![(Duration::ZERO, lost)];
+    if rng.below(4) > 0 {
+        let leave = Fault::Leave { end: rng.index(2), abruptly: rng.below(2) == 0 };
+        faults.push((short_or_long(rng, 10_000_000), leave));
+    }
+    faults
 }

@@ -75,7 +75,7 @@ impl<Q: FailoverQp + 'static> Target<Q> {
                 true
             }
             Fault::Nic { rail, end, failure } => self.fail(world, rail, end, failure),
-            Fault::OneWay { rail, end, sends, time } => {
+            Fault::OneWay { rail, end, sends, time, drop_ppm } => {
                 let Some(nic) = self.unspared(rail, end) else { return false };
                 let set = move |world: &mut World, drop_ppm| {
                     let noise = Noise { drop_ppm, ..Noise::default() };
@@ -84,9 +84,12 @@ impl<Q: FailoverQp + 'static> Target<Q> {
                         false => faults.set_noise_rx(noise),
                     });
                 };
-                set(world, 1_000_000);
+                set(world, drop_ppm);
                 world.after(time, move |world| set(world, 0));
                 true
+            }
+            Fault::Address { rail, end } => {
+                self.unspared(rail, end).inspect(|&nic| world.change_address(nic)).is_some()
             }
             Fault::Nap { end, time, then } => {
                 let until = world.now() + time;
@@ -99,10 +102,33 @@ impl<Q: FailoverQp + 'static> Target<Q> {
                 }
                 true
             }
-            Fault::AtStage { rail, observer, stage, nth, target, failure, hold } => {
+            Fault::AtStage { rail, observer, stage, operation, nth, target, failure, hold } => {
                 let Some(observer) = self.unspared(rail, observer) else { return false };
                 let Some(nic) = self.unspared(rail, target) else { return false };
-                world.fail_at_stage(observer, stage, nth, &[(nic, failure)], hold);
+                world.fail_operation_at_stage(observer, stage, operation, nth, &[(nic, failure)], hold);
+                true
+            }
+            Fault::AtPacket { rail, end, kind, arriving, nth, fate, then } => {
+                let number = self.number(rail, end);
+                // A rail that became the spared one since the draw loses the packet only.
+                let then = then.filter(|_| Some(number) != self.spared_rail);
+                let targets: Vec<_> =
+                    then.iter().map(|&(end, failure)| (self.nics[end][number], failure)).collect();
+                world.fail_at_packet(self.nics[end][number], kind, arriving, nth, fate, &targets);
+                true
+            }
+            Fault::InRecovery { first, end, nth, second, target, failure } => {
+                let Some(nic) = self.unspared(second, target) else { return false };
+                let down = Some(LONGEST_BLINK);
+                self.inject(world, Fault::Link { rail: first, end, down });
+                world.fail_at_call(self.hosts[end], nth, &[(nic, failure)]);
+                true
+            }
+            Fault::AtPoint { point, nth, rail, target, failure } => {
+                let Some(nic) = self.unspared(rail, target) else { return false };
+                for host in self.hosts {
+                    world.fail_at_point(host, point, nth, &[(nic, failure)]);
+                }
                 true
             }
             Fault::Leave { end, abruptly } => {

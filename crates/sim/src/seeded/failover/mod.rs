@@ -3,11 +3,15 @@
 //! Two processes post operations to each other over one to eight rails: over one vQP, over two XRC connections, or over one to eight queue pairs with a shared backup. In the safety phase, links, NICs and hosts fail. Then all
 //! links come up, noise stops, the programs run, and they post the operations that they held back.
 
-mod backed_options;
-mod checks;
+mod checkers;
 mod fault_schedule;
 mod focus;
 mod injection;
+mod limits;
+mod more_knobs;
+mod options;
+mod placed;
+mod reduce;
 mod setup;
 
 use core::time::Duration;
@@ -15,15 +19,16 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Domain, Secret, VirtualQp};
+use mitra_failover::{Domain, Secret};
 use mitra_verbs::{Error, Provider};
 
-use super::{Finding, SeedRun};
-use crate::workload::{FailoverEndpoint, FailoverQp, WorkloadPeer, XrcEnd, exchange_memory, virtual_qps};
+use super::{FIRST_GENERATION, Finding, Reducible, Reduction, ReductionError, SeedRun};
+use crate::timeline::NoteKind;
+use crate::workload::{FailoverEndpoint, FailoverQp, OpKind, WorkloadPeer, XrcEnd, exchange_memory};
 use crate::{AppContext, HostId, SimNic, World};
 
-use backed_options::{EndQp, connect_backed, exchange_windows};
 use fault_schedule::{FaultSchedule, LONGEST_HOLD};
+use options::{EndQp, connect_backed, connect_vqps, exchange_windows};
 use setup::{Polling, Setup};
 
 /// The time after the last fault within which everything must have ended. It exceeds `peer_timeout` and all retries of a queue pair many times.
@@ -37,6 +42,8 @@ struct End<Q> {
     checked: usize,
     /// Operations whose success was reported before their effect was in memory.
     early: Vec<String>,
+    /// The first list of a vQP that was longer than its configuration allows.
+    too_long: Option<String>,
 }
 
 /// The ends of a connection.
@@ -57,29 +64,76 @@ struct FailoverWorld<Q> {
     faults: Rc<Cell<u64>>,
 }
 
+/// The smaller worlds.
+pub(super) const REDUCIBLE: Reducible = Reducible {
+    run: run_reduced,
+    smaller: |seed, reduction, step| reduce::smaller(Setup::draw, seed, reduction, step),
+};
+
+/// The smaller worlds of those with a [focus](focus::Focus).
+pub(super) const REDUCIBLE_FOCUSED: Reducible = Reducible {
+    run: run_reduced_focused,
+    smaller: |seed, reduction, step| reduce::smaller(Setup::draw_focused, seed, reduction, step),
+};
+
 /// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    let setup = Setup::draw(seed);
+    run_reduced(seed, &Reduction::default(), kept_records).expect("the whole world exists")
+}
+
+/// Runs the world of a seed with a [focus](focus::Focus).
+pub(super) fn run_focused(seed: u64, kept_records: usize) -> SeedRun {
+    run_reduced_focused(seed, &Reduction::default(), kept_records).expect("the whole world exists")
+}
+
+fn run_reduced_focused(
+    seed: u64,
+    reduction: &Reduction,
+    kept_records: usize,
+) -> Result<SeedRun, ReductionError> {
+    let (setup, schedule) = reduce::draw(Setup::draw_focused, seed, reduction)?;
+    Ok(run_setup(seed, setup, schedule, kept_records))
+}
+
+/// Runs the world of a seed with [limits](limits::Limits).
+pub(super) fn run_with_limits(seed: u64, kept_records: usize) -> SeedRun {
+    let setup = Setup::draw_with_limits(seed);
+    let schedule = FaultSchedule::draw(seed, &setup);
+    run_setup(seed, setup, schedule, kept_records)
+}
+
+fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> Result<SeedRun, ReductionError> {
+    let (setup, schedule) = reduce::draw(Setup::draw, seed, reduction)?;
+    Ok(run_setup(seed & !FIRST_GENERATION, setup, schedule, kept_records))
+}
+
+fn run_setup(seed: u64, setup: Setup, schedule: FaultSchedule, kept_records: usize) -> SeedRun {
     match setup.xrc_queues {
-        _ if setup.has_shared_backup => run_world(seed, setup, kept_records, connect_backed),
-        Some(_) => run_world(seed, setup, kept_records, connect_xrc),
-        None => run_world(seed, setup, kept_records, connect_vqps),
+        _ if setup.has_shared_backup => run_world(seed, setup, schedule, kept_records, connect_backed),
+        Some(_) => run_world(seed, setup, schedule, kept_records, connect_xrc),
+        None => run_world(seed, setup, schedule, kept_records, connect_vqps),
     }
 }
 
 fn run_world<Q: FailoverQp + 'static>(
     seed: u64,
     setup: Setup,
+    schedule: FaultSchedule,
     kept_records: usize,
     connect: Connect<Q>,
 ) -> SeedRun {
-    let schedule = FaultSchedule::draw(seed, &setup);
     let mut result = SeedRun::default();
     match FailoverWorld::new(seed, setup, schedule, kept_records, connect) {
         Ok(mut world) => {
             world.run(&mut result);
             if kept_records > 0 {
-                result.trace = world.describe(kept_records);
+                let faults = world.schedule.faults.iter();
+                result.schedule = faults.map(|(at, fault)| format!("{at:?} {fault:?}")).collect();
+                result.setup = world.describe_setup();
+            }
+            result.keep_trace(&world.world, kept_records);
+            if kept_records > 0 {
+                result.trace.extend(world.describe_ends());
             }
         }
         Err(e) => result.findings.push(Finding::violation("connect", e.to_string())),
@@ -87,16 +141,13 @@ fn run_world<Q: FailoverQp + 'static>(
     result
 }
 
-fn connect_vqps(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[EndQp<VirtualQp>; 2]>, Error> {
-    let qps = virtual_qps(domains, setup.vqp, setup.secrets.map(Secret::fixed))?;
-    Ok(vec![qps.map(|qp| (qp, None))])
-}
-
 fn connect_xrc(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[EndQp<XrcEnd>; 2]>, Error> {
     let other_way = |[first, second]: [u64; 2]| [first ^ 1 << 63, second];
     let secrets = [setup.secrets, setup.secrets.map(other_way)].map(|ends| ends.map(Secret::fixed));
     let queues = setup.xrc_queues.unwrap_or(1);
-    Ok(vec![XrcEnd::pair(domains, setup.vqp, secrets, queues)?.map(|qp| (qp, None))])
+    let mut ends = XrcEnd::pair(domains, setup.vqp, secrets, queues)?;
+    ends.iter_mut().for_each(|end| end.begin_at(setup.limits.first_epoch, setup.limits.first_seq));
+    Ok(vec![ends.map(|qp| (qp, None))])
 }
 
 impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
@@ -116,6 +167,11 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 nics[h].push(world.add_nic_with_mtu(host, number as u8, rail.capabilities[h], rail.mtu[h]));
             }
         }
+        if let Some([flushes, receives]) = setup.limits.late_completions {
+            for nic in nics.iter().flatten() {
+                world.delay_completions(nic.id(), flushes, receives);
+            }
+        }
         let domain = |nics: &Vec<Arc<SimNic>>| {
             Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
         };
@@ -126,11 +182,15 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
             let mut peers =
                 [WorkloadPeer::new(&plans[0], &plans[1]), WorkloadPeer::new(&plans[1], &plans[0])];
             let ends = [&mut a, &mut b];
-            match setup.backed_options.and_then(|options| options.windows) {
+            match setup.options.and_then(|options| options.windows) {
                 Some(windows) => exchange_windows(&mut world, ends, peers.each_mut(), windows)?,
                 None => exchange_memory(ends, peers.each_mut())?,
             }
             let mut held_back = setup.held_back[i].into_iter();
+            for (peer, host) in peers.iter_mut().zip(hosts) {
+                let changes = world.memory_changes(host, peer.memory());
+                peer.watch(changes);
+            }
             let mut end = |mut peer: WorkloadPeer, (qp, shared_receives): EndQp<Q>| {
                 let mut endpoint = FailoverEndpoint::new(qp);
                 endpoint.shared_receives = shared_receives;
@@ -138,7 +198,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 if setup.receives_posted_ahead {
                     peer.post_receives(&mut endpoint);
                 }
-                Rc::new(RefCell::new(End { peer, endpoint, checked: 0, early: Vec::new() }))
+                Rc::new(RefCell::new(End { peer, endpoint, checked: 0, early: Vec::new(), too_long: None }))
             };
             let [first, second] = peers;
             connections.push([end(first, (a, queue_a)), end(second, (b, queue_b))]);
@@ -167,8 +227,10 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         let [own, other] = [Rc::clone(&ends[h]), Rc::clone(&ends[1 - h])];
         let stop = Rc::clone(&self.stop);
         let polling = self.setup.polling[h];
+        let rails = self.setup.rails.len();
         // Elsewhere, the responder may acknowledge data that is not in memory yet.
         let checks_effects = self.setup.vqp.durable || self.setup.nics().all(|nic| nic.ack_after_placement);
+        let confirms_receives = self.confirms_receives(h);
         let mut last_poll = mitra_verbs::Time::ZERO;
         self.world.add_app(host, move |ctx: &mut AppContext<'_>| {
             if stop.get() {
@@ -184,51 +246,68 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
             if is_poll_due {
                 last_poll = now;
             }
+            let before = ctx.keeps_trace().then(|| own.progress());
             if own.peer.step(&mut own.endpoint) {
                 ctx.mark_active();
             }
+            if let Some(before) = before {
+                own.note_progress(before, ctx);
+            }
+            own.check_lengths(rails);
+            let qp = &own.endpoint.qp;
+            let completed = qp.last_failover().filter(|failover| failover.completed_at.is_some());
+            let epoch = completed.map_or(0, |failover| failover.epoch.into());
+            ctx.observe_recovery(qp.active_rail(), epoch, qp.close_reason().is_some());
             if checks_effects {
                 own.check_effects(&other.borrow().peer, h);
+            }
+            if confirms_receives {
+                own.check_receives(&other.borrow(), h);
             }
         });
     }
 
+    /// Returns whether the messages of an end succeed only when the program of the other end has received them: the connection is durable on
+    /// every rail, and what a queue pair receives, its program receives at once.
+    fn confirms_receives(&self, h: usize) -> bool {
+        let setup = &self.setup;
+        let is_plain = setup.options.is_none_or(|o| o.shared_receives == [false; 2] && o.windows.is_none());
+        let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
+        setup.vqp.durable
+            && setup.nics().all(|nic| !nic.ack_after_placement)
+            && (is_plain && is_vqp)
+            && matches!(setup.polling[1 - h], Polling::Always)
+            && setup.plans[0][h].mix[OpKind::WriteImm as usize] == 0 // its length may have to wait for the peer
+    }
+
     fn run(&mut self, result: &mut SeedRun) {
         let ends: Vec<_> = self.connections.iter().flatten().map(Rc::clone).collect();
-        let done = {
-            let ends = ends.clone();
-            move |_: &World| ends.iter().all(|end| end.borrow().peer.is_done())
-        };
+        let done = || World::programs_are(|| ends.iter().all(|end| end.borrow().peer.is_done()));
         // The safety phase. It ends when the faults have happened and all operations that are not held back have ended, or at its limit.
         let limit = self.schedule.end + Duration::from_millis(50);
         let faults_end = self.schedule.end;
+        let mut programs_are_done = done();
         let all_done = |world: &World| {
-            world.now().saturating_since(mitra_verbs::Time::ZERO) >= faults_end && done(world)
+            programs_are_done(world) && world.now().saturating_since(mitra_verbs::Time::ZERO) >= faults_end
         };
         let _ = self.world.run_until(all_done, limit); // unfinished operations end in the liveness phase
         self.stop_faults();
         for end in &ends {
             end.borrow_mut().peer.hold_back(0);
         }
-        if let Err(stalled) = self.world.run_until(&done, LIVENESS_LIMIT) {
+        let ended = self.world.run_until(done(), LIVENESS_LIMIT);
+        let left = ended.is_err() && self.leave_closed_peers();
+        let ended = if left { self.world.run_until(done(), LIVENESS_LIMIT) } else { ended };
+        if let Err(stalled) = ended {
             let stuck = ends.iter().filter(|end| !end.borrow().peer.is_done());
             let qps: Vec<_> = stuck.map(|end| format!("{:?}", end.borrow().endpoint.qp)).collect();
             result.findings.push(Finding::stuck("stuck", format!("{}\n{}", qps.join(" "), stalled.state)));
         }
-        // A message that was reported as executed is received, if the receiver does not close.
-        let connections = self.connections.clone();
-        let received = move |_: &World| {
-            connections.iter().all(|ends| {
-                let [a, b] = ends.each_ref().map(|end| end.borrow());
-                a.has_received_from(&b) && b.has_received_from(&a)
-            })
-        };
-        if let Err(stalled) = self.world.run_until(received, LIVENESS_LIMIT) {
-            result.findings.push(Finding::stuck("not-received", stalled.state));
-        }
+        self.check_that_messages_are_received(result);
         for ends in self.connections.clone() {
             self.check_that_both_ends_close(ends, result);
         }
+        self.check_that_waiting_messages_are_received(result);
         // Both programs consume what has arrived.
         self.world.run_for(Duration::from_millis(2));
         self.stop.set(true);
@@ -244,25 +323,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         (0..self.connections.len()).for_each(|connection| self.check(connection, result));
     }
 
-    /// Checks that the other end of a connection that has closed closes too.
-    fn check_that_both_ends_close(&mut self, ends: Ends<Q>, result: &mut SeedRun) {
-        let reasons = |ends: &Ends<Q>| ends.each_ref().map(|end| end.borrow().endpoint.qp.close_reason());
-        if reasons(&ends) == [None; 2] {
-            return;
-        }
-        // An end without heartbeats and requests has no reason to ask whether its peer is alive.
-        let detects = self.setup.vqp.detector.max_missed_heartbeats > 0;
-        let both = |_: &World| !reasons(&ends).contains(&None);
-        let closed = self.world.run_until(both, LIVENESS_LIMIT);
-        if let (Err(stalled), true) = (closed, detects) {
-            let [a, b] = reasons(&ends);
-            let detail = format!("one end closed, the other does not notice: {a:?} {b:?}\n{}", stalled.state);
-            result.findings.push(Finding::stuck("half-open", detail));
-        }
-    }
-
-    /// Describes what the seed drew and what happened, with the last records of the trace.
-    fn describe(&self, kept_records: usize) -> Vec<String> {
+    /// Describes what the seed drew.
+    fn describe_setup(&self) -> Vec<String> {
         let Setup { rails, vqp, plans, polling, held_back, focus, .. } = &self.setup;
         let mut lines = vec![format!("{:?}", self.world.config())];
         lines.extend(rails.iter().enumerate().map(|(i, rail)| format!("rail {i}: {rail:?}")));
@@ -270,14 +332,19 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         lines.extend(plans.iter().flatten().map(|plan| format!("{plan:?}")));
         lines.push(format!(
             "{polling:?}, held back {held_back:?}, focus {focus:?}, receives posted ahead {}, shared backup {}, {:?}, XRC queues {:?}",
-            self.setup.receives_posted_ahead, self.setup.has_shared_backup, self.setup.backed_options, self.setup.xrc_queues
+            self.setup.receives_posted_ahead, self.setup.has_shared_backup, self.setup.options, self.setup.xrc_queues
         ));
+        lines.push(format!("{:?}", self.setup.limits));
         lines.push(format!(
             "spared rail {:?}, faults until {:?}:",
             self.schedule.spared_rail, self.schedule.end
         ));
-        lines.extend(self.schedule.faults.iter().map(|(at, fault)| format!("  {at:?} {fault:?}")));
-        lines.extend(self.world.trace_tail(kept_records));
+        lines
+    }
+
+    /// Describes the ends of the connections.
+    fn describe_ends(&self) -> Vec<String> {
+        let mut lines = Vec::new();
         for end in self.connections.iter().flatten() {
             let end = end.borrow();
             lines.push(format!("{:?} {:?}", end.endpoint.qp, end.endpoint.qp.last_failover()));
@@ -296,11 +363,56 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
     }
 }
 
+/// How far an end is, for the time line.
+#[derive(Clone, Copy)]
+struct Progress {
+    posted: usize,
+    ended: usize,
+    rail: usize,
+    is_closed: bool,
+}
+
 impl<Q: FailoverQp> End<Q> {
-    /// Returns whether this end has received all messages that were reported as executed at the other end, or has closed.
-    fn has_received_from(&self, other: &End<Q>) -> bool {
-        let log = self.peer.responder_log();
-        self.endpoint.qp.close_reason().is_some() || log.received.len() >= other.peer.delivered_messages()
+    fn progress(&self) -> Progress {
+        Progress {
+            posted: self.peer.posted(),
+            ended: self.peer.ended(),
+            rail: self.endpoint.qp.active_rail(),
+            is_closed: self.endpoint.qp.close_reason().is_some(),
+        }
+    }
+
+    /// Writes what changed in a turn into the trace.
+    fn note_progress(&self, before: Progress, ctx: &mut AppContext<'_>) {
+        let now = self.progress();
+        if now.posted > before.posted {
+            let range = before.posted..now.posted;
+            ctx.note(NoteKind::Operation, || format!("posts {}", self.peer.describe_operations(range)));
+        }
+        if now.rail != before.rail {
+            ctx.note(NoteKind::Move, || format!("moves from rail {} to rail {}", before.rail, now.rail));
+        }
+        if now.ended > before.ended {
+            let range = before.ended..now.ended;
+            ctx.note(NoteKind::Operation, || format!("ends {}", self.peer.describe_operations(range)));
+        }
+        if now.is_closed && !before.is_closed {
+            ctx.note(NoteKind::Move, || format!("closes: {:?}", self.endpoint.qp.close_reason()));
+        }
+    }
+
+    /// Checks that the other end has received all messages that were reported as executed. An end that has closed may have received more than its
+    /// program has taken.
+    fn check_receives(&mut self, other: &End<Q>, h: usize) {
+        let is_closed = |end: &End<Q>| end.endpoint.qp.close_reason().is_some();
+        let (executed, received) =
+            (self.peer.delivered_messages(), other.peer.responder_log().received.len());
+        if executed > received && !is_closed(self) && !is_closed(other) {
+            self.early.push(format!(
+                "{executed} messages of end {} are executed, of which {received} are received",
+                ["a", "b"][h]
+            ));
+        }
     }
 
     /// Checks that the operations that were reported as successful since the last call have their effect in the memory of the other end.

@@ -5,10 +5,14 @@ use core::time::Duration;
 use mitra_failover::{Config as VqpConfig, WritePolicy};
 use mitra_verbs::{Capabilities, LocalAckTimeout, Mtu, RnrTimer};
 
-use super::backed_options::BackedOptions;
 use super::focus::Focus;
+use super::limits::Limits;
+use super::more_knobs;
+use super::options::ConnectionOptions;
+use super::placed;
+use crate::seeded::FIRST_GENERATION;
 use crate::workload::{OpKind, Plan};
-use crate::{Config, DurationRange, LinkConfig, Prng};
+use crate::{Config, CoverageCell, DurationRange, LinkConfig, Prng};
 
 /// One of this many seeds connects its processes by queue pairs with a shared backup.
 const SEEDS_PER_BACKUP: u64 = 4;
@@ -17,10 +21,10 @@ const SEEDS_PER_OPTIONS: u64 = 6;
 /// One of this many other seeds connects its processes by XRC, in both directions.
 const SEEDS_PER_XRC: u64 = 6;
 /// The bound on the size of operations in the worlds with few large ones, in bytes.
-const LARGE: usize = 1 << 20;
+pub(super) const LARGE: usize = 1 << 20;
 
 /// The two NICs of a rail and the cables between them.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct RailSetup {
     pub(super) link: LinkConfig,
     pub(super) capabilities: [Capabilities; 2],
@@ -37,7 +41,7 @@ pub(super) enum Polling {
 }
 
 /// What a seed draws.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Setup {
     pub(super) world: Config,
     pub(super) rails: Vec<RailSetup>,
@@ -46,8 +50,8 @@ pub(super) struct Setup {
     pub(super) secrets: [[u64; 2]; 2],
     /// Whether the connections are queue pairs with a shared backup. If not, there is one connection, a vQP.
     pub(super) has_shared_backup: bool,
-    /// The options of queue pairs with a shared backup, if they have some.
-    pub(super) backed_options: Option<BackedOptions>,
+    /// The options of the connections, if they have some.
+    pub(super) options: Option<ConnectionOptions>,
     /// The number of shared receive queues of each end, if the connection consists of two XRC connections.
     pub(super) xrc_queues: Option<usize>,
     /// The plans of the ends of each connection.
@@ -59,11 +63,79 @@ pub(super) struct Setup {
     pub(super) receives_posted_ahead: bool,
     /// The case on which the world concentrates, if there is one.
     pub(super) focus: Option<Focus>,
+    /// The cell of the table of failures at which the faults of the world are placed, if they are.
+    pub(super) placed: Option<CoverageCell>,
+    /// The numbers with which connections begin, and the lateness of completions.
+    pub(super) limits: Limits,
+    /// Whether the world is one of the [`FIRST_GENERATION`].
+    pub(super) is_first_generation: bool,
 }
 
 impl Setup {
     /// Draws a setup.
     pub(super) fn draw(seed: u64) -> Setup {
+        let (is_first_generation, seed) = (seed & FIRST_GENERATION != 0, seed & !FIRST_GENERATION);
+        let placed = if is_first_generation { None } else { placed::cell(seed) };
+        let focus = Focus::draw(seed, is_first_generation).filter(|_| placed.is_none());
+        let mut setup = Setup::draw_first(seed, is_first_generation, focus, placed);
+        if !is_first_generation {
+            more_knobs::draw(seed, &mut setup);
+        }
+        if let Some(cell) = placed {
+            placed::shape(cell, &mut setup);
+        }
+        setup
+    }
+
+    /// Draws a setup with a focus.
+    pub(super) fn draw_focused(seed: u64) -> Setup {
+        Setup::draw_with_focus(seed, Focus::draw_always(seed))
+    }
+
+    fn draw_with_focus(seed: u64, focus: Focus) -> Setup {
+        let mut setup = Setup::draw_first(seed, false, Some(focus), None);
+        more_knobs::draw(seed, &mut setup);
+        if let Some(focus) = setup.focus {
+            focus.shape_setup(&mut setup);
+        }
+        setup
+    }
+
+    /// Draws a setup with numbers close to their limits. There are no shared backups, whose numbers begin with 1.
+    pub(super) fn draw_with_limits(seed: u64) -> Setup {
+        let seed = seed & !FIRST_GENERATION;
+        let mut setup = match Limits::draw_focus(seed) {
+            Some(focus) => Setup::draw_with_focus(seed, focus),
+            None => Setup::draw(seed),
+        };
+        let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
+        match setup.focus.filter(|_| is_vqp) {
+            Some(Focus::UnplacedMessages) => {
+                (setup.vqp.completion_log, setup.vqp.durable) = (true, true);
+            }
+            Some(Focus::UnplacedOnLaterRail) => {
+                (setup.vqp.completion_log, setup.vqp.durable) = (true, false);
+            }
+            _ => {}
+        }
+        setup.limits = Limits::draw(seed, &setup);
+        if setup.limits.first_seq > 0 {
+            // Nothing ends an operation without a completion if the ones behind it are refused.
+            setup.plans.iter_mut().flatten().for_each(|plan| plan.unsignalled_ppm = 0);
+        }
+        if setup.has_shared_backup {
+            (setup.limits.first_epoch, setup.limits.first_seq) = (1, 0);
+        }
+        setup
+    }
+
+    /// Draws what a seed of the first generation draws. A world of repeatable WRITEs has no focus and no placed faults.
+    fn draw_first(
+        seed: u64,
+        is_first_generation: bool,
+        focus: Option<Focus>,
+        placed: Option<CoverageCell>,
+    ) -> Setup {
         let rng = &mut Prng::stream(seed, "failover setup");
         let mut world = Config::swarm(seed);
         // Faults of hosts are part of the schedule, which bounds the time that an end is absent.
@@ -74,22 +146,23 @@ impl Setup {
         let any_device = rng.below(3) == 0;
         let mut rails: Vec<_> =
             (0..rails).map(|_| draw_rail(rng, &world, any_device, completion_log)).collect();
-        let write_policy = if rng.below(8) == 0 { WritePolicy::Repeatable } else { WritePolicy::Strict };
+        let is_repeatable = rng.below(8) == 0 && placed.is_none();
+        let write_policy = if is_repeatable { WritePolicy::Repeatable } else { WritePolicy::Strict };
         let mut plans = vec![draw_plans(rng, write_policy)];
-        let focus = Focus::draw(seed).filter(|_| write_policy == WritePolicy::Strict);
+        let focus = focus.filter(|_| write_policy == WritePolicy::Strict);
         if let Some(focus) = focus {
             focus.shape(&mut world, &mut rails, &mut plans[0][0]);
         }
         // Streams of their own, so that the other worlds do not depend on what is drawn here.
         let mut of_backup = Prng::stream(seed, "failover shared backup");
         let mut has_shared_backup = of_backup.below(SEEDS_PER_BACKUP) == 0;
-        let mut backed_options = None;
+        let mut options = None;
         if !has_shared_backup {
             of_backup = Prng::stream(seed, "failover shared backup with options");
             has_shared_backup = of_backup.below(SEEDS_PER_OPTIONS) == 0;
-            backed_options = has_shared_backup.then(|| BackedOptions::draw(&mut of_backup));
+            options = has_shared_backup.then(|| ConnectionOptions::draw(&mut of_backup));
         }
-        if backed_options.is_some_and(|options| options.completion_log) {
+        if options.is_some_and(|options| options.completion_log) {
             rails.iter_mut().flat_map(|rail| &mut rail.capabilities).for_each(|nic| nic.write_order = true);
         }
         if has_shared_backup {
@@ -109,8 +182,11 @@ impl Setup {
             plans.iter_mut().flatten().for_each(|plan| plan.receives = plan.ops);
         }
         let mut vqp = draw_vqp(rng, &world, &rails, &plans, receives_posted_ahead);
+        if let Some(focus) = focus {
+            focus.shape_vqp(&mut vqp);
+        }
         (vqp.completion_log, vqp.write_policy) = (completion_log && !has_shared_backup, write_policy);
-        if let Some(options) = backed_options {
+        if let Some(options) = options {
             options.shape(&mut vqp);
         }
         // Each queue has a receive, so a message does not wait for one that another queue has.
@@ -133,13 +209,16 @@ impl Setup {
             vqp,
             secrets,
             has_shared_backup,
-            backed_options,
+            options,
             xrc_queues,
             plans,
             polling,
             held_back,
             receives_posted_ahead,
             focus,
+            placed,
+            limits: Limits::default(),
+            is_first_generation,
         }
     }
 
@@ -259,7 +338,7 @@ fn draw_secrets(rng: &mut Prng) -> [[u64; 2]; 2] {
 }
 
 /// Returns the secret of which a vQP derives this word for rail 0: the inverse of the step of SplitMix64 (Steele, Lea, Flood, 2014).
-fn seed_of_first_word(word: u64) -> u64 {
+pub(super) fn seed_of_first_word(word: u64) -> u64 {
     let mut z = word;
     z ^= z >> 31 ^ z >> 62;
     z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
@@ -302,7 +381,18 @@ mod tests {
         assert!(single.iter().all(|s| s.plans.len() == 1));
         assert!((1..=4).all(|members| backed.iter().any(|s| s.plans.len() == members)));
         assert!(backed.len() > 50, "{} of 300", backed.len());
-        let options: Vec<_> = backed.iter().filter_map(|s| s.backed_options).collect();
+        assert!(distinct(|s| s.vqp.completion_log_interval.into()) >= 5);
+        assert!(distinct(|s| s.vqp.preferred_rail.map_or(9, u64::from)) >= 5);
+        assert!(distinct(|s| s.plans[0][0].inline_limit.unwrap_or(0) as u64) == 4);
+        assert_eq!(distinct(|s| s.plans[0][0].sges as u64), 3);
+        assert_eq!(distinct(|s| u64::from(s.plans[0][0].empty_block_ppm)), 2);
+        assert!(setups.iter().any(|s| s.plans[0][0].imm_by_word));
+        let of_vqps: Vec<_> = single.iter().filter_map(|s| s.options).collect();
+        assert!(of_vqps.iter().any(|o| o.durable) && of_vqps.iter().any(|o| o.windows.is_some()));
+        assert!([0, 1].iter().all(|&h| of_vqps.iter().any(|o| o.shared_receives[h])));
+        let mut first = (0..300).map(|seed| Setup::draw(FIRST_GENERATION | seed));
+        assert!(first.all(|s| s.has_shared_backup || s.options.is_none()));
+        let options: Vec<_> = backed.iter().filter_map(|s| s.options).collect();
         assert!(options.len() < backed.len());
         assert!(options.iter().any(|o| o.completion_log && !o.durable) && options.iter().any(|o| o.durable));
         assert!([0, 1].iter().all(|&h| options.iter().any(|o| o.shared_receives[h])));

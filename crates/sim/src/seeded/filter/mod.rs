@@ -6,7 +6,8 @@ mod programs;
 mod ud_world;
 mod vqp_world;
 
-use super::{Finding, SeedRun};
+use super::parts::{FaultNumbers, Parts, Reduced, leave_out_noise};
+use super::{Finding, Reduction, SeedRun};
 use crate::{Config, Prng, Testbed, World};
 
 /// The number of calls of each client.
@@ -14,9 +15,35 @@ const CALLS: u32 = 24;
 /// The Q_Key of the service.
 const QKEY: u32 = 0x1_1111;
 
+/// The workload.
+pub(super) struct Filter;
+
+impl Reduced for Filter {
+    fn run(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts) {
+        let (run, _, parts) = run_counted(seed, reduction, kept_records);
+        (run, parts)
+    }
+}
+
 /// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
-    run_counted(seed, kept_records).0
+    run_counted(seed, &Reduction::default(), kept_records).0
+}
+
+/// What is left of a world.
+struct Left<'a> {
+    reduction: &'a Reduction,
+    faults: FaultNumbers<'a>,
+    /// The number of clients that were drawn.
+    clients: usize,
+}
+
+impl Left<'_> {
+    /// Returns the number of calls that a client makes.
+    fn calls_of(&self, client: u8) -> u32 {
+        let has_calls = self.reduction.connections.is_none_or(|left| usize::from(client) < left);
+        if has_calls { self.reduction.operations_of(0, CALLS as usize) as u32 } else { 0 }
+    }
 }
 
 /// What the filter of a world met, besides the result of the world.
@@ -32,21 +59,25 @@ pub(super) struct Encounters {
     pub(super) unknown: u64,
 }
 
-fn run_counted(seed: u64, kept_records: usize) -> (SeedRun, Encounters) {
+fn run_counted(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Encounters, Parts) {
     let rng = &mut Prng::stream(seed, "seeded filter");
-    let config = Config::swarm(seed);
+    let mut config = Config::swarm(seed);
+    let extras = leave_out_noise(&mut config, reduction);
+    let mut left = Left { reduction, faults: FaultNumbers::new(reduction), clients: 0 };
     let rails = if rng.below(2) == 0 { 1 } else { 2 };
     let mut testbed = Testbed::from_world(World::with_trace_len(seed, config, kept_records), rails);
     let run = if rails == 1 { ud_world::run } else { vqp_world::run };
-    let (mut result, encounters) = run(&mut testbed, rng).unwrap_or_else(|error| {
+    let (mut result, encounters) = run(&mut testbed, rng, &mut left).unwrap_or_else(|error| {
         let findings = vec![Finding::violation("connect", error.to_string())];
         (SeedRun { findings, ..SeedRun::default() }, Encounters::default())
     });
     if kept_records > 0 {
-        result.trace.push(format!("{encounters:?}\n{:?}", testbed.world.config()));
-        result.trace.extend(testbed.world.trace_tail(kept_records));
+        result.setup.push(format!("{encounters:?}\n{:?}", testbed.world.config()));
     }
-    (result, encounters)
+    result.keep_trace(&testbed.world, kept_records);
+    result.faults = left.faults.kept();
+    let (faults, operations) = (left.faults.drawn(), [CALLS as usize, 0]);
+    (result, encounters, Parts { faults, connections: left.clients, operations, extras })
 }
 
 #[cfg(test)]
@@ -57,7 +88,7 @@ mod tests {
     fn calls_are_executed_exactly_once_over_every_carrier() {
         let mut total = [Encounters::default(); 2];
         for seed in crate::seeds(160) {
-            let (result, met) = run_counted(seed, 0);
+            let (result, met, _) = run_counted(seed, &Reduction::default(), 0);
             assert!(result.findings.is_empty(), "seed {seed}: {:#?}", result.findings);
             let rails = if Prng::stream(seed, "seeded filter").below(2) == 0 { 0 } else { 1 };
             let sum = &mut total[rails];

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use mitra_filter::rpc::{Carrier, RpcClient, RpcError, RpcServer, ServerStats};
 use mitra_filter::{FilterCore, SenderCore, TableConfig};
 
+use super::Encounters;
 use super::call_record::{CallRecord, body};
-use super::{CALLS, Encounters};
 use crate::seeded::{Finding, SeedRun};
 use crate::{AppContext, Prng, Testbed, World};
 
@@ -22,6 +22,8 @@ pub(super) struct Caller<C: Carrier, S> {
     client: Option<RpcClient<C, S>>,
     number: u8,
     depth: usize,
+    /// The number of calls that it makes.
+    calls: u32,
     made: u32,
     outstanding: BTreeMap<u64, u32>,
     /// The messages that earlier clients found corrupted.
@@ -30,11 +32,18 @@ pub(super) struct Caller<C: Carrier, S> {
 }
 
 impl<C: Carrier, S: SenderCore<Vec<u8>>> Caller<C, S> {
-    pub(super) fn new(client: RpcClient<C, S>, number: u8, depth: usize, record: &SharedRecord) -> Self {
+    pub(super) fn new(
+        client: RpcClient<C, S>,
+        number: u8,
+        depth: usize,
+        calls: u32,
+        record: &SharedRecord,
+    ) -> Self {
         Caller {
             client: Some(client),
             number,
             depth,
+            calls,
             made: 0,
             outstanding: BTreeMap::new(),
             corrupted_before: 0,
@@ -45,7 +54,7 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> Caller<C, S> {
     /// Takes a turn.
     pub(super) fn step(&mut self, ctx: &mut AppContext<'_>) {
         let Some(client) = &mut self.client else { return };
-        while self.made < CALLS && self.outstanding.len() < self.depth {
+        while self.made < self.calls && self.outstanding.len() < self.depth {
             if make_call(client, ctx.rng(), (self.number, self.made), &mut self.outstanding).is_err() {
                 break;
             }
@@ -69,7 +78,7 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> Caller<C, S> {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.made == CALLS && self.outstanding.is_empty()
+        self.made == self.calls && self.outstanding.is_empty()
     }
 
     pub(super) fn corrupted(&self) -> u64 {
@@ -189,10 +198,10 @@ where
     D: Carrier,
     F: FilterCore<D::Node, Vec<u8>>,
 {
-    let done = |_: &World| callers.iter().all(|caller| caller.borrow().is_done());
-    let ended = world.run_until(done, noisy).or_else(|_| {
+    let done = || World::programs_are(|| callers.iter().all(|caller| caller.borrow().is_done()));
+    let ended = world.run_until(done(), noisy).or_else(|_| {
         calm(world);
-        world.run_until(done, Duration::from_secs(120))
+        world.run_until(done(), Duration::from_secs(120))
     });
     // Late copies arrive, which must have no effect.
     calm(world);

@@ -11,17 +11,23 @@ use mitra_verbs::{Provider, Result};
 
 use super::corrupting_carrier::CorruptingCarrier;
 use super::programs::{Caller, Server, SharedRecord, add_app, finish, table_config};
-use super::{Encounters, QKEY};
+use super::{Encounters, Left, QKEY};
 use crate::seeded::SeedRun;
+use crate::seeded::parts::FaultNumbers;
 use crate::{Prng, Testbed, World};
 
 type Client = Caller<CorruptingCarrier<UdCarrier>, Sender<Vec<u8>>>;
 type TableServer = Server<UdCarrier, FilterTable<mitra_filter::rpc::UdNode, Vec<u8>>>;
 
 /// Runs a world.
-pub(super) fn run(testbed: &mut Testbed, rng: &mut Prng) -> Result<(SeedRun, Encounters)> {
+pub(super) fn run(
+    testbed: &mut Testbed,
+    rng: &mut Prng,
+    left: &mut Left<'_>,
+) -> Result<(SeedRun, Encounters)> {
     let record = SharedRecord::default();
     let clients = rng.between(1, 4);
+    left.clients = clients as usize;
     let short_lease = rng.below(4) == 0;
     let mut table = table_config(rng, clients);
     if short_lease {
@@ -42,38 +48,38 @@ pub(super) fn run(testbed: &mut Testbed, rng: &mut Prng) -> Result<(SeedRun, Enc
         let (own_rng, ppm) = (Prng::new(rng.bits()), *rng.pick(&[0, 0, 20_000]));
         let carrier = CorruptingCarrier::new(carrier, own_rng, ppm, &record.borrow().closed);
         let client = RpcClient::new(carrier, address.node, 1_000, config);
-        let caller = Caller::new(client, number, rng.between(1, 8) as usize, &record);
+        let caller = Caller::new(client, number, rng.between(1, 8) as usize, left.calls_of(number), &record);
         let caller: Rc<RefCell<Client>> = Rc::new(RefCell::new(caller));
         add_app(testbed, 0, &stop, Rc::clone(&caller), Caller::step);
         callers.push(caller);
     }
-    let faults = schedule_faults(testbed, rng, &callers, &server, table, config);
+    schedule_faults(testbed, rng, &mut left.faults, &callers, &server, (table, config));
 
     let noisy = Duration::from_millis(60);
-    let (run, encounters) = finish(&mut testbed.world, &callers, &server, &record, &stop, noisy, World::heal);
-    Ok((SeedRun { faults, ..run }, encounters))
+    Ok(finish(&mut testbed.world, &callers, &server, &record, &stop, noisy, World::heal))
 }
 
-/// Schedules restarts of both ends and failures of the link. Returns their number.
+/// Schedules restarts of both ends and failures of the link.
 fn schedule_faults(
     testbed: &mut Testbed,
     rng: &mut Prng,
+    faults: &mut FaultNumbers<'_>,
     callers: &[Rc<RefCell<Client>>],
     server: &Rc<RefCell<TableServer>>,
-    table: TableConfig,
-    config: ClientConfig,
-) -> u64 {
+    (table, config): (TableConfig, ClientConfig),
+) {
     let time = |rng: &mut Prng| {
         let limit = 100_000 << rng.below(8);
         Duration::from_nanos(rng.between(1, limit))
     };
-    let mut faults = 0;
     for restart in 0..rng.below(4) {
         let caller = Rc::clone(rng.pick(callers));
         // Most incarnations grow. Some clocks are set back, so the incarnation is lower than an earlier one, but another.
         let incarnation = if rng.below(3) == 0 { 900 - restart } else { 1_001 + restart };
-        faults += 1;
         let after = time(rng);
+        if !faults.keeps_next() {
+            continue;
+        }
         testbed.world.after(after, move |world| {
             world.trace_text(format_args!("client restarts as {incarnation}"));
             caller.borrow_mut().restart(|client| {
@@ -84,20 +90,23 @@ fn schedule_faults(
     }
     if rng.below(3) == 0 {
         let (server, incarnation) = (Rc::clone(server), rng.bits());
-        faults += 1;
         let after = time(rng);
-        testbed.world.after(after, move |world| {
-            world.trace_text("server restarts");
-            server.borrow_mut().restart(|server| RpcServer::new(server.into_carrier(), incarnation, table));
-        });
+        if faults.keeps_next() {
+            testbed.world.after(after, move |world| {
+                world.trace_text("server restarts");
+                server
+                    .borrow_mut()
+                    .restart(|server| RpcServer::new(server.into_carrier(), incarnation, table));
+            });
+        }
     }
     for _ in 0..rng.below(3) {
         let nic = *rng.pick(&testbed.rail(0));
         let down = time(rng);
         let up = down + time(rng);
-        faults += 1;
-        testbed.world.after(down, move |w| w.set_link(nic, false));
-        testbed.world.after(up, move |w| w.set_link(nic, true));
+        if faults.keeps_next() {
+            testbed.world.after(down, move |w| w.set_link(nic, false));
+            testbed.world.after(up, move |w| w.set_link(nic, true));
+        }
     }
-    faults
 }

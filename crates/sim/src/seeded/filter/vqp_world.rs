@@ -11,9 +11,9 @@ use mitra_filter::{BitFilter, BitSender, FilterCore, FilterTable, Sender, Sender
 use mitra_transport::fault::Failure;
 use mitra_verbs::{Error, LocalAckTimeout, Provider, Result};
 
-use super::Encounters;
 use super::corrupting_carrier::CorruptingCarrier;
 use super::programs::{Caller, Server, SharedRecord, add_app, finish, table_config};
+use super::{Encounters, Left};
 use crate::seeded::{Finding, SeedRun};
 use crate::{Prng, Testbed, World};
 
@@ -30,16 +30,21 @@ type SharedCaller<S> = Rc<RefCell<Caller<ClientCarrier, S>>>;
 type NewClient = RpcClient<ClientCarrier, BitSender<Vec<u8>>>;
 
 /// Runs a world, in half of the seeds with one bit for each node.
-pub(super) fn run(testbed: &mut Testbed, rng: &mut Prng) -> Result<(SeedRun, Encounters)> {
+pub(super) fn run(
+    testbed: &mut Testbed,
+    rng: &mut Prng,
+    left: &mut Left<'_>,
+) -> Result<(SeedRun, Encounters)> {
     let domains = [0, 1]
         .map(|h| Domain::new(testbed.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect()));
     let [a, b] = domains;
     let domains = [a?, b?];
     let clients = rng.between(1, 3);
+    left.clients = clients as usize;
     if rng.below(2) == 0 {
-        run_one_bit(testbed, rng, &domains, clients)
+        run_one_bit(testbed, rng, left, &domains)
     } else {
-        run_table(testbed, rng, &domains, clients)
+        run_table(testbed, rng, left, &domains)
     }
 }
 
@@ -76,8 +81,8 @@ fn client_carrier(vqp: VirtualQp, rng: &mut Prng, closed: &Rc<Cell<u32>>) -> Res
 fn run_one_bit(
     testbed: &mut Testbed,
     rng: &mut Prng,
+    left: &mut Left<'_>,
     domains: &[Arc<Domain>; 2],
-    clients: u64,
 ) -> Result<(SeedRun, Encounters)> {
     let record = SharedRecord::default();
     let config = client_config(rng);
@@ -102,62 +107,62 @@ fn run_one_bit(
         }
     };
     let (mut callers, mut places) = (Vec::new(), Vec::new());
-    for number in 0..clients as u8 {
+    for number in 0..left.clients as u8 {
         let (client, place) = new_client(rng, None)?;
-        let caller = Caller::new(client, number, rng.between(1, 6) as usize, &record);
+        let caller = Caller::new(client, number, rng.between(1, 6) as usize, left.calls_of(number), &record);
         callers.push(Rc::new(RefCell::new(caller)));
         places.push(place);
     }
-    let mut faults = 0;
     if rng.below(2) == 0 {
         // A client restarts with another connection, before the rail fails.
         let index = rng.index(callers.len());
         let (caller, place) = (Rc::clone(&callers[index]), places[index]);
         let (after, mut rng) = (Duration::from_micros(rng.between(1, 300)), Prng::new(rng.bits()));
-        faults += 1;
-        testbed.world.after(after, move |world| {
-            world.trace_text("client restarts");
-            // The NICs have room for one more vQP of each client.
-            if let Ok((client, _)) = new_client(&mut rng, Some(place)) {
-                caller.borrow_mut().restart(|_| client);
-            }
-        });
+        if left.faults.keeps_next() {
+            testbed.world.after(after, move |world| {
+                world.trace_text("client restarts");
+                // The NICs have room for one more vQP of each client.
+                if let Ok((client, _)) = new_client(&mut rng, Some(place)) {
+                    caller.borrow_mut().restart(|_| client);
+                }
+            });
+        }
     }
-    run_with_failure(testbed, rng, &record, &server, &callers, faults)
+    run_with_failure(testbed, rng, left, &record, &server, &callers)
 }
 
 fn run_table(
     testbed: &mut Testbed,
     rng: &mut Prng,
+    left: &mut Left<'_>,
     domains: &[Arc<Domain>; 2],
-    clients: u64,
 ) -> Result<(SeedRun, Encounters)> {
     let record = SharedRecord::default();
     let config = client_config(rng);
-    let table = table_config(rng, clients);
+    let table = table_config(rng, left.clients as u64);
     let mut carrier = VqpCarrier::new(PLACES, MAX_MESSAGE);
     let mut callers: Vec<SharedCaller<Sender<Vec<u8>>>> = Vec::new();
-    for number in 0..clients as u8 {
+    for number in 0..left.clients as u8 {
         let [a, b] = connect(domains, rng)?;
         carrier.connect(b).map_err(|_| Error::Invalid("the server refused a vQP"))?;
         let (client, node) = client_carrier(a, rng, &record.borrow().closed)?;
         let client = RpcClient::new(client, node, 1_000, config);
-        let caller = Caller::new(client, number, rng.between(1, 6) as usize, &record);
+        let caller = Caller::new(client, number, rng.between(1, 6) as usize, left.calls_of(number), &record);
         callers.push(Rc::new(RefCell::new(caller)));
     }
     let server: Server<VqpCarrier, FilterTable<usize, Vec<u8>>> =
         Server::new(RpcServer::new(carrier, rng.bits(), table), &record);
-    run_with_failure(testbed, rng, &record, &Rc::new(RefCell::new(server)), &callers, 0)
+    run_with_failure(testbed, rng, left, &record, &Rc::new(RefCell::new(server)), &callers)
 }
 
 /// Runs the programs while a rail fails, and checks the record.
 fn run_with_failure<S, F>(
     testbed: &mut Testbed,
     rng: &mut Prng,
+    left: &mut Left<'_>,
     record: &SharedRecord,
     server: &Rc<RefCell<Server<VqpCarrier, F>>>,
     callers: &[SharedCaller<S>],
-    mut faults: u64,
 ) -> Result<(SeedRun, Encounters)>
 where
     S: SenderCore<Vec<u8>> + 'static,
@@ -175,8 +180,9 @@ where
         let failure = *rng.pick(&[Failure::LinkDown, Failure::LinkDown, Failure::NicDead]);
         let limit = 50_000 << rng.below(6);
         let after = Duration::from_micros(300) + Duration::from_nanos(rng.between(1, limit));
-        faults += 1;
-        testbed.world.after(after, move |w| w.fail(nic, failure));
+        if left.faults.keeps_next() {
+            testbed.world.after(after, move |w| w.fail(nic, failure));
+        }
     }
     let noisy = Duration::from_millis(200);
     let closed = Rc::clone(&record.borrow().closed);
@@ -187,5 +193,5 @@ where
         let detail = format!("{} connections although both ends had a usable rail", closed.get());
         run.findings.push(Finding::stuck("ended-with-a-good-rail", detail));
     }
-    Ok((SeedRun { faults, ..run }, encounters))
+    Ok((run, encounters))
 }

@@ -31,7 +31,8 @@ use self::latches::SharedLatch;
 use self::mailboxes::Mailboxes;
 use self::mutexes::SharedMutex;
 use self::shared_object::SharedObject;
-use super::{Finding, SeedRun};
+use super::parts::{FaultNumbers, Parts, Reduced, leave_out_noise};
+use super::{Extra, Finding, Reduction, SeedRun};
 use crate::liveness::check_close_reasons;
 use crate::{AppContext, Config, DurationRange, Failure, NicId, Prng, Stage, Testbed, World};
 
@@ -55,32 +56,55 @@ impl ObjectMemory {
     }
 }
 
+/// The workload.
+pub(super) struct Objects;
+
+impl Reduced for Objects {
+    fn run(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts) {
+        run_reduced(seed, reduction, kept_records)
+    }
+}
+
 /// Runs the world of a seed.
 pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
+    run_reduced(seed, &Reduction::default(), kept_records).0
+}
+
+fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts) {
     let rng = &mut Prng::stream(seed, "seeded objects");
     let clients = rng.between(1, 3) as usize;
     let rails = rng.between(2, 3) as u8;
-    let config = world_config(seed, rng);
-    let vqp_config = vqp_config(rng);
+    let mut config = world_config(seed, rng);
+    let mut vqp_config = vqp_config(rng);
+    let mut parts = Parts { extras: leave_out_noise(&mut config, reduction), ..Parts::default() };
+    parts.extras.extend(vqp_config.completion_log.then_some(Extra::Log));
+    vqp_config.completion_log &= !reduction.lacks(Extra::Log);
     let mut testbed = Testbed::from_world(World::with_trace_len(seed, config.clone(), kept_records), rails);
     let mut result = SeedRun::default();
     let (connector, mut memory) = match set_up(&testbed, vqp_config, seed) {
         Ok(set_up) => set_up,
         Err(error) => {
             result.findings.push(Finding::violation("connect", error.to_string()));
-            return result;
+            return (result, parts);
         }
     };
-    let objects = draw_objects(&mut memory, clients, config.capabilities.atomic_scope, rng);
+    let drawn = draw_objects(&mut memory, clients, config.capabilities.atomic_scope, rng);
+    if drawn.len() > 1 {
+        parts.extras.extend(drawn.iter().map(|(kind, _)| *kind));
+    }
     let stop = Rc::new(Cell::new(false));
     let mut states = Vec::new();
     for number in 0..clients {
-        let scripts = objects.iter().flat_map(|object| object.scripts(number, rng)).collect();
+        let mut scripts = Vec::new();
+        for (kind, object) in &drawn {
+            let drawn = object.scripts(number, rng);
+            scripts.extend(Some(drawn).filter(|_| !reduction.lacks(*kind)).into_iter().flatten());
+        }
         let [client, server] = match connector.connect() {
             Ok(vqps) => vqps,
             Err(error) => {
                 result.findings.push(Finding::violation("connect", error.to_string()));
-                return result;
+                return (result, parts);
             }
         };
         let server = Rc::new(RefCell::new(server));
@@ -97,6 +121,8 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
             if ended.get() { ctx.exit() } else { server.borrow_mut().progress() }
         });
     }
+    let left = drawn.into_iter().filter(|(kind, _)| !reduction.lacks(*kind));
+    let objects: Rc<[_]> = left.map(|(_, object)| object).collect();
     let (ended, served, buffer) = (Rc::clone(&stop), Rc::clone(&objects), Arc::clone(&memory.buffer));
     testbed.world.add_app(testbed.hosts[1], move |ctx: &mut AppContext<'_>| {
         if ended.get() {
@@ -108,14 +134,17 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
             }
         }
     });
-    let (faults, mut loses_nic) = schedule_faults(&mut testbed, rails);
-    let executing_nic = schedule_death_after_execution(&mut testbed);
-    result.faults = faults + schedule_crashes(&mut testbed, &states);
-    let done = |_: &World| states.iter().all(|client| client.borrow().is_done());
+    let mut faults = FaultNumbers::new(reduction);
+    let mut loses_nic = schedule_faults(&mut testbed, rails, &mut faults);
+    schedule_crashes(&mut testbed, &states, &mut faults);
+    result.faults = faults.kept();
+    let executing_nic = schedule_death_after_execution(&mut testbed, &mut faults);
+    parts.faults = faults.drawn();
+    let done = || World::programs_are(|| states.iter().all(|client| client.borrow().is_done()));
     let world = &mut testbed.world;
-    let ended = world.run_until(done, Duration::from_millis(400)).or_else(|_| {
+    let ended = world.run_until(done(), Duration::from_millis(400)).or_else(|_| {
         world.heal();
-        world.run_until(done, Duration::from_secs(60))
+        world.run_until(done(), Duration::from_secs(60))
     });
     if let Err(stalled) = ended {
         result.findings.push(Finding::stuck("stuck", stalled.state));
@@ -156,11 +185,13 @@ pub(super) fn run(seed: u64, kept_records: usize) -> SeedRun {
     }
     result.findings.extend(objects.iter().flat_map(|object| object.findings(&memory.buffer, all_finished)));
     if kept_records > 0 {
-        result.trace.push(format!("{clients} clients, {rails} rails, {vqp_config:?}\n{config:?}"));
-        result.trace.extend(states.iter().map(|client| format!("{:?}", client.borrow())));
-        result.trace.extend(testbed.world.trace_tail(kept_records));
+        result.setup.push(format!("{clients} clients, {rails} rails, {vqp_config:?}\n{config:?}"));
     }
-    result
+    result.keep_trace(&testbed.world, kept_records);
+    if kept_records > 0 {
+        result.trace.extend(states.iter().map(|client| format!("{:?}", client.borrow())));
+    }
+    (result, parts)
 }
 
 /// Allocates the objects of a world: each kind for one seed in two, and at least one.
@@ -169,26 +200,26 @@ fn draw_objects(
     clients: usize,
     atomics: AtomicScope,
     rng: &mut Prng,
-) -> Rc<[Box<dyn SharedObject>]> {
+) -> Vec<(Extra, Box<dyn SharedObject>)> {
     let kinds = rng.between(1, 31);
-    let mut objects: Vec<Box<dyn SharedObject>> = Vec::new();
+    let mut objects: Vec<(Extra, Box<dyn SharedObject>)> = Vec::new();
     let is_drawn = |kind: u32| kinds & 1 << kind != 0;
     if is_drawn(0) {
-        objects.push(Box::new(Cells::new(memory, clients, atomics, rng)));
+        objects.push((Extra::Cells, Box::new(Cells::new(memory, clients, atomics, rng))));
     }
     if is_drawn(1) {
-        objects.push(Box::new(Counter::new(memory, clients, rng)));
+        objects.push((Extra::Counter, Box::new(Counter::new(memory, clients, rng))));
     }
     if is_drawn(2) {
-        objects.push(Box::new(SharedLatch::new(memory, clients, rng)));
+        objects.push((Extra::Latch, Box::new(SharedLatch::new(memory, clients, rng))));
     }
     if is_drawn(3) {
-        objects.push(Box::new(SharedMutex::new(memory)));
+        objects.push((Extra::Mutex, Box::new(SharedMutex::new(memory))));
     }
     if is_drawn(4) {
-        objects.push(Box::new(Mailboxes::new(memory, clients)));
+        objects.push((Extra::Mailboxes, Box::new(Mailboxes::new(memory, clients))));
     }
-    objects.into()
+    objects
 }
 
 /// Draws the configuration of a world. The NICs keep the promises on which the objects depend: memory has what was acknowledged, in posting order,
@@ -231,51 +262,56 @@ fn set_up(testbed: &Testbed, config: VqpConfig, seed: u64) -> Result<(Rc<Connect
     Ok((Rc::new(connector), ObjectMemory { buffer, remote: remote_region, used: 0 }))
 }
 
-/// Schedules failures of links and NICs. Returns their number, and whether a NIC stays failed.
-fn schedule_faults(testbed: &mut Testbed, rails: u8) -> (u64, bool) {
+/// Schedules failures of links and NICs. Returns whether a NIC stays failed.
+fn schedule_faults(testbed: &mut Testbed, rails: u8, faults: &mut FaultNumbers<'_>) -> bool {
     let rng = &mut testbed.world.test_rng("object faults");
-    let faults = rng.between(0, 6);
     let mut at = Duration::ZERO;
     let mut loses_nic = false;
-    for _ in 0..faults {
+    for _ in 0..rng.between(0, 6) {
+        let happens = faults.keeps_next();
         let nic = testbed.nics[rng.index(2)][rng.index(rails.into())].id();
         at += random_time(rng, 9);
         if rng.below(3) == 0 {
             let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
-            testbed.world.after(at, move |world| world.fail(nic, failure));
-            loses_nic = true;
+            if happens {
+                testbed.world.after(at, move |world| world.fail(nic, failure));
+                loses_nic = true;
+            }
         } else {
             let up = at + random_time(rng, 11);
-            testbed.world.after(at, move |world| world.set_link(nic, false));
-            testbed.world.after(up, move |world| world.set_link(nic, true));
+            if happens {
+                testbed.world.after(at, move |world| world.set_link(nic, false));
+                testbed.world.after(up, move |world| world.set_link(nic, true));
+            }
         }
     }
-    (faults, loses_nic)
+    loses_nic
 }
 
 /// Schedules, for one seed in two, the death of the NIC on which the objects begin: when it has executed a random number of requests, before it
 /// answers the last one. So the outcome of an executed operation is unknown. Returns the NIC.
-fn schedule_death_after_execution(testbed: &mut Testbed) -> Option<NicId> {
+fn schedule_death_after_execution(testbed: &mut Testbed, faults: &mut FaultNumbers<'_>) -> Option<NicId> {
     let rng = &mut testbed.world.test_rng("object executions");
     let nth = rng.between(1, 150) as u32;
     let nic = testbed.nics[1][0].id();
-    let is_armed = rng.below(2) == 0;
+    let is_armed = rng.below(2) == 0 && faults.keeps_next();
     if is_armed {
         testbed.world.fail_at_stage(nic, Stage::Executed, nth, &[(nic, Failure::NicDead)], None);
     }
     is_armed.then_some(nic)
 }
 
-/// Schedules crashes of clients, for one seed in two. Returns their number.
-fn schedule_crashes(testbed: &mut Testbed, clients: &[Rc<RefCell<Client>>]) -> u64 {
+/// Schedules crashes of clients, for one seed in two.
+fn schedule_crashes(testbed: &mut Testbed, clients: &[Rc<RefCell<Client>>], faults: &mut FaultNumbers<'_>) {
     let rng = &mut testbed.world.test_rng("object crashes");
     let crashes = rng.between(0, 3).saturating_sub(1);
     for _ in 0..crashes {
         let client = Rc::clone(rng.pick(clients));
         let at = random_time(rng, 11);
-        testbed.world.after(at, move |_| client.borrow_mut().crash());
+        if faults.keeps_next() {
+            testbed.world.after(at, move |_| client.borrow_mut().crash());
+        }
     }
-    crashes
 }
 
 /// Returns a time below 40 µs · 2^`doublings`; short times are as frequent as long ones.

@@ -266,8 +266,11 @@ fn limits_count_live_objects() {
         (0..2).map(|n| keys.reg_mr(NOW, &mut rng, PD, RegionId(n), 0, 8, ALL).unwrap().id).collect();
     let full = keys.reg_mr(NOW, &mut rng, PD, RegionId(9), 0, 8, ALL).unwrap_err();
     assert_eq!(full.to_string(), "memory regions: 3 exceeds this device's limit; use at most 2");
-    keys.alloc_mw(NOW, PD, WindowType::Type2).unwrap();
-    assert!(matches!(keys.alloc_mw(NOW, PD, WindowType::Type2), Err(Error::Limit { limit: 1, .. })));
+    for _ in 0..2 {
+        let window = keys.alloc_mw(NOW, PD, WindowType::Type2).unwrap();
+        assert!(matches!(keys.alloc_mw(NOW, PD, WindowType::Type2), Err(Error::Limit { limit: 1, .. })));
+        keys.dealloc_mw(NOW, window.id).unwrap();
+    }
     keys.dereg_mr(NOW, ids[0]).unwrap();
     assert!(keys.reg_mr(NOW, &mut rng, PD, RegionId(9), 0, 8, ALL).is_ok());
 }
@@ -303,7 +306,7 @@ fn fully_quarantined_table_refuses_until_quarantine_ends() {
     let mr = keys.reg_mr(NOW, &mut rng, PD, RegionId(1), 0, 8, ALL).unwrap();
     keys.dereg_mr(NOW, mr.id).unwrap();
     let full = keys.reg_mr(NOW, &mut rng, PD, RegionId(1), 0, 8, ALL);
-    assert!(matches!(full, Err(Error::Limit { limit: 16, .. })), "{full:?}");
+    assert!(matches!(full, Err(Error::Limit { requested: 17, limit: 16, .. })), "{full:?}");
     assert!(keys.reg_mr(NOW + QUARANTINE, &mut rng, PD, RegionId(1), 0, 8, ALL).is_ok());
 }
 

@@ -1,5 +1,6 @@
 //! Processing of responses: ACKs, NAKs, and the data of READs and atomics.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, RnrTimer, Time, WcStatus};
 use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome};
 
@@ -58,7 +59,8 @@ impl Requester {
         syndrome: Syndrome,
     ) -> Result<(), SendFailed> {
         // A NAK acknowledges all PSNs before its own (IBTA volume 1, 9.7.5).
-        let end = if matches!(syndrome, Syndrome::Ack { .. }) { psn.next() } else { psn };
+        let includes_psn = matches!(syndrome, Syndrome::Ack { .. }) || Mutant::NakAcknowledgesItself.is_on();
+        let end = if includes_psn { psn.next() } else { psn };
         if matches!(syndrome, Syndrome::Reserved(_) | Syndrome::Nak(NakCode::InvalidRdRequest)) {
             nic.counters.drop_stale_response += 1;
             return Ok(());
@@ -69,13 +71,14 @@ impl Requester {
         let status = match syndrome {
             Syndrome::RnrNak { timer } => {
                 nic.counters.rnr_naks_received += 1;
-                // The requester sends nothing during an RNR wait. An RNR NAK that arrives then is a copy, or answers a
-                // copy of the request.
-                return if self.rnr_until.is_some() {
-                    Ok(())
-                } else {
-                    self.handle_rnr_nak(attrs, now, timer)
-                };
+                // The requester sends nothing during an RNR wait. An RNR NAK of the same PSN that arrives then is a copy, or
+                // answers a copy of the request.
+                let is_copy = self.rnr_until.is_some() && self.rnr_psn == Some(psn);
+                if is_copy && !Mutant::RnrNakCopyCounts.is_on() {
+                    return Ok(());
+                }
+                self.rnr_psn = Some(psn);
+                return self.handle_rnr_nak(attrs, now, timer);
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 nic.counters.sequence_naks_received += 1;
@@ -117,7 +120,7 @@ impl Requester {
             return Ok(());
         }
         self.acknowledge(attrs, nic, now, packet.psn);
-        if self.oldest_unacked_psn() != packet.psn {
+        if self.oldest_unacked_psn() != packet.psn && !Mutant::ReadDataOutOfOrder.is_on() {
             return self.handle_implied_nak(attrs, nic);
         }
         // `is_outstanding` has checked that the front request is started.
@@ -156,7 +159,7 @@ impl Requester {
         while self.oldest_unacked_psn() != end {
             let unacked = self.oldest_unacked_psn();
             let Some(front) = self.queue.front().filter(|_| self.head < self.next_start) else { break };
-            if front.wr.op.is_read_or_atomic() {
+            if front.wr.op.is_read_or_atomic() && !Mutant::AckCompletesFetch.is_on() {
                 reached_end = false;
                 break;
             }
@@ -174,7 +177,13 @@ impl Requester {
 
     /// Updates retries, outstanding fetches, cursor and timer after the oldest unacknowledged PSN has advanced.
     fn after_progress(&mut self, attrs: &QpAttributes, now: Time) {
-        self.reset_retries(attrs);
+        if Mutant::RetriesNotRestored.is_on() {
+            self.rnr_retries_left = attrs.rnr_retry();
+        } else if Mutant::RnrRetriesNotRestored.is_on() {
+            self.retries_left = attrs.retry_cnt();
+        } else {
+            self.reset_retries(attrs);
+        }
         let unacked = self.oldest_unacked_psn();
         while self.fetches.front().is_some_and(|fetch| !fetch.end.is_after(unacked)) {
             self.fetches.pop_front();
@@ -184,7 +193,7 @@ impl Requester {
         if self.cursor < oldest {
             self.cursor = oldest;
         }
-        let in_flight = self.cursor > oldest;
+        let in_flight = self.cursor > oldest && !Mutant::TimerStoppedByProgress.is_on();
         let timeout = attrs.local_ack_timeout().filter(|_| in_flight);
         self.retransmit_at = timeout.map(|timeout| now + timeout);
     }
@@ -193,7 +202,9 @@ impl Requester {
     /// The requester retransmits once per PSN.
     fn handle_implied_nak(&mut self, attrs: &QpAttributes, nic: &mut SharedState) -> Result<(), SendFailed> {
         let unacked = self.oldest_unacked_psn();
-        if self.implied_nak_psn == Some(unacked) {
+        // The response is old if the requester has sent nothing since its last retransmission. Such a response must not take
+        // another retry.
+        if self.implied_nak_psn == Some(unacked) || self.cursor == self.oldest_unacked() {
             return Ok(());
         }
         nic.counters.implied_naks += 1;

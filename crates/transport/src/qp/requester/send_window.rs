@@ -4,6 +4,7 @@
 //! bounds the cost of the unacknowledged packets. READs have a second window of the same size, which counts the bytes
 //! of the requested responses.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::Psn;
 
 use super::{Cursor, OutstandingFetch, Request, Requester};
@@ -69,7 +70,8 @@ impl Requester {
         let chunk = if is_new { max_read_chunk(attrs, nic) } else { request.read_chunk };
         let packet = self.cursor.packet;
         let left = request.len.div_ceil(attrs.mtu as u32).max(1) - packet;
-        left.min(chunk - packet % chunk)
+        let done = if Mutant::ReadChunkMoved.is_on() { 0 } else { packet % chunk };
+        left.min(chunk - done)
     }
 }
 

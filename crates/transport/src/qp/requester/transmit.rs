@@ -1,5 +1,6 @@
 //! Sending request packets.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{QpState, QpType, SendFlags, SendOp, Time, WcStatus};
 use mitra_wire::{AtomicEth, Message, Packet, Reth, Transport};
 
@@ -39,21 +40,17 @@ impl Requester {
             _ => return false,
         }
         // A fenced request waits for earlier READs and atomics (IBTA volume 1, 10.8.3).
-        if request.wr.flags.contains(SendFlags::FENCE) && self.cursor.packet == 0 && !self.fetches.is_empty()
-        {
+        let is_fenced = request.wr.flags.contains(SendFlags::FENCE) && !Mutant::FenceIgnored.is_on();
+        if is_fenced && self.cursor.packet == 0 && !self.fetches.is_empty() {
             return false;
         }
+        let max_fetches = usize::from(attrs.max_rd_atomic()) + usize::from(Mutant::FetchesOffByOne.is_on());
         match request.wr.op {
             SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => self.cursor.request == self.head,
             // The request fails as soon as the NIC begins to execute it.
             _ if attrs.max_rd_atomic() == 0 && request.wr.op.is_read_or_atomic() => true,
-            SendOp::Read(_) => {
-                self.fetches.len() < usize::from(attrs.max_rd_atomic())
-                    && self.has_read_room(attrs, nic, request)
-            }
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
-                self.fetches.len() < usize::from(attrs.max_rd_atomic())
-            }
+            SendOp::Read(_) => self.fetches.len() < max_fetches && self.has_read_room(attrs, nic, request),
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => self.fetches.len() < max_fetches,
             _ => self.has_send_room(attrs, nic),
         }
     }
@@ -105,7 +102,8 @@ impl Requester {
                 ack_req = true;
                 let offset = index * attrs.mtu as u32;
                 let len = (len - offset).min(psn_count.saturating_mul(attrs.mtu as u32));
-                let va = remote.addr.wrapping_add(offset.into());
+                let resumed_at = if Mutant::ReadResumedAtStart.is_on() { 0 } else { offset };
+                let va = remote.addr.wrapping_add(resumed_at.into());
                 Message::ReadRequest(Reth { va, rkey: remote.rkey.0, len })
             }
             SendOp::CompareSwap { remote, compare, swap } => Message::CompareSwap(AtomicEth {

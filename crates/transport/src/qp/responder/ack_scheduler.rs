@@ -105,3 +105,43 @@ impl AckScheduler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    /// A packet that asks for an acknowledgement and ends a message.
+    fn on_packet(acks: &mut AckScheduler, tuning: &Tuning, micros: u64, bytes: usize) {
+        acks.on_packet(tuning, Time::ZERO + Duration::from_micros(micros), true, bytes, true);
+    }
+
+    #[test]
+    fn nothing_is_acknowledged_without_a_packet() {
+        let mut acks = AckScheduler::new();
+        acks.flush();
+        assert!(!acks.is_due());
+    }
+
+    #[test]
+    fn later_packets_do_not_delay_the_acknowledgement() {
+        let (tuning, mut acks) = (Tuning::default(), AckScheduler::new());
+        on_packet(&mut acks, &tuning, 0, 8);
+        let deadline = acks.deadline();
+        assert_eq!(deadline, Some(Time::ZERO + tuning.ack_delay));
+        on_packet(&mut acks, &tuning, 10, 8);
+        assert_eq!((acks.deadline(), acks.is_due()), (deadline, false));
+    }
+
+    /// The requester may be waiting for room in its send window.
+    #[test]
+    fn quarter_of_the_window_is_acknowledged_at_once() {
+        let (tuning, mut acks) = (Tuning::default(), AckScheduler::new());
+        let quarter = tuning.send_window as usize / 4;
+        on_packet(&mut acks, &tuning, 0, quarter - 1);
+        assert!(!acks.is_due());
+        on_packet(&mut acks, &tuning, 0, 1);
+        assert!(acks.is_due());
+    }
+}

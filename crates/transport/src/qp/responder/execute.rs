@@ -1,5 +1,6 @@
 //! Execution of requests, and the answers to duplicate requests.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Access, AtomicScope, Key, PdId, Psn, SavedResult, Time};
 use mitra_wire::{AtomicEth, Message, NakCode, Packet, Reth};
 
@@ -78,11 +79,13 @@ impl Responder {
     ) -> Result<u32, Refusal> {
         let packets = self.check_read(attrs, nic, reth)?;
         let max_fetches = attrs.max_dest_rd_atomic();
-        if !self.responses.has_room(max_fetches) {
+        if !self.responses.has_room(max_fetches) && !Mutant::ReadWithoutRoom.is_on() {
             // The requester has more READs and atomics outstanding than agreed (IBTA volume 1, 9.7.4).
             return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
-        self.count_message(nic);
+        if !Mutant::ReadNotCounted.is_on() {
+            self.count_message(nic);
+        }
         self.responses.push(
             read_response(attrs.init.pd, self.expected_psn, packets, self.msn, reth, false),
             max_fetches,
@@ -120,7 +123,7 @@ impl Responder {
             .check_remote(attrs.qpn, attrs.init.pd, Key(eth.rkey), eth.va, 8, Access::REMOTE_ATOMIC)
             .map_err(|_| Refusal::Nak(NakCode::RemoteAccess))?;
         let max_fetches = attrs.max_dest_rd_atomic();
-        if !self.responses.has_room(max_fetches) {
+        if !self.responses.has_room(max_fetches) && !Mutant::AtomicWithoutRoom.is_on() {
             return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
         let value = memory
@@ -130,7 +133,8 @@ impl Responder {
         self.count_message(nic);
         self.responses.push(atomic_response(psn, self.msn, value, false), max_fetches);
         self.record_fetch(max_fetches);
-        self.saved_atomics.save(self.executed_psns, SavedResult { psn, value }, max_fetches);
+        let saved = if Mutant::OneResultSaved.is_on() { 1 } else { max_fetches };
+        self.saved_atomics.save(self.executed_psns, SavedResult { psn, value }, saved);
         self.acks.clear();
         Ok(1)
     }
@@ -155,11 +159,18 @@ impl Responder {
                 let fetch_position = self.executed_psns.checked_sub(psns_since.into());
                 let may_lack_response =
                     self.recent_fetches.front().is_some_and(|&first| fetch_position >= Some(first));
-                if packets > psns_since || (!may_lack_response && self.check_read(attrs, nic, reth).is_err())
+                let is_last = packets == psns_since && Mutant::LastReadUnanswered.is_on();
+                if packets > psns_since
+                    || is_last
+                    || (!may_lack_response && self.check_read(attrs, nic, reth).is_err())
                 {
                     nic.counters.drop_duplicate += 1;
                     return;
                 }
+                let (reth, packets) = match Mutant::ReadCopyShortened.is_on() {
+                    true => (Reth { len: reth.len.min(attrs.mtu as u32), ..reth }, 1),
+                    false => (reth, packets),
+                };
                 read_response(attrs.init.pd, psn, packets, self.msn, reth, true)
             }
             Message::CompareSwap(_) | Message::FetchAdd(_) => {
@@ -177,13 +188,25 @@ impl Responder {
             }
             _ => {
                 // The acknowledgement covers all executed SENDs and WRITEs.
-                self.acks.request_now();
+                if !Mutant::CopyUnanswered.is_on() {
+                    self.acks.request_now();
+                }
                 return;
             }
         };
         if !self.responses.push_duplicate(response, max_fetches) {
             nic.counters.drop_duplicate += 1;
         }
+    }
+}
+
+/// Returns whether a mutant executes a duplicate again before it is answered.
+pub(super) fn executes_duplicate(message: &Message) -> bool {
+    match message {
+        Message::CompareSwap(_) | Message::FetchAdd(_) => Mutant::DuplicateAtomicExecuted.is_on(),
+        Message::WriteOnly(_) => Mutant::DuplicateWritePlaced.is_on(),
+        Message::SendOnly | Message::SendOnlyImm(_) => Mutant::DuplicateSendDelivered.is_on(),
+        _ => false,
     }
 }
 

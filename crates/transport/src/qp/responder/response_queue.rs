@@ -175,3 +175,39 @@ impl Response {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(psn: u32, packets: u32, duplicate: bool) -> Response {
+        let psn = Psn::new(psn);
+        Response { psn, end: psn.add(packets), msn: 0, duplicate, data: ResponseData::Atomic { value: 0 } }
+    }
+
+    fn psns(queue: &ResponseQueue) -> Vec<u32> {
+        queue.queue.iter().map(|r| r.psn.value()).collect()
+    }
+
+    #[test]
+    fn response_to_a_copy_replaces_only_what_it_overlaps() {
+        let mut queue = ResponseQueue::default();
+        for psn in [10, 20, 30] {
+            queue.push(response(psn, 10, false), 4);
+        }
+        assert!(queue.push_duplicate(response(5, 5, true), 4), "it ends where the first one begins");
+        assert_eq!(psns(&queue), [5, 10, 20, 30]);
+        assert!(queue.push_duplicate(response(25, 10, true), 4));
+        assert_eq!(psns(&queue), [5, 10, 25]);
+    }
+
+    #[test]
+    fn new_response_removes_one_to_a_copy_only_if_the_queue_is_full() {
+        let mut queue = ResponseQueue::default();
+        queue.push_duplicate(response(10, 1, true), 2);
+        queue.push(response(20, 1, false), 2);
+        assert_eq!(psns(&queue), [10, 20]);
+        queue.push(response(21, 1, false), 2);
+        assert_eq!(psns(&queue), [20, 21]);
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, SavedResult};
 
 /// The number of PSNs before the expected one that are duplicates: half of the PSN space (IBTA volume 1, 9.7).
@@ -33,7 +34,10 @@ impl SavedAtomics {
 
     /// Returns the old value that the atomic with this PSN read.
     pub(super) fn find(&self, executed_psns: u64, psn: Psn) -> Option<u64> {
-        self.list(executed_psns).rev().find(|result| result.psn == psn).map(|result| result.value)
+        self.list(executed_psns)
+            .rev()
+            .find(|result| result.psn == psn || Mutant::ResultOfAnotherAtomic.is_on())
+            .map(|result| result.value)
     }
 }
 

@@ -26,6 +26,11 @@ impl BackedQp {
         }
     }
 
+    /// Tells the backup whether operations wait for the peer's confirmation.
+    pub(super) fn note_waiting(&self, state: &mut State) {
+        state.set_awaits_placement(self.id, self.send.ledger().awaits_placement());
+    }
+
     /// Completes the operations that the peer has confirmed. Those of an earlier queue pair are decided by the evidence.
     pub(super) fn on_placed(&mut self, epoch: u16, placed: Placed) {
         if self.own.as_ref().is_some_and(|own| own.epoch == epoch) {

@@ -22,6 +22,7 @@ impl BackedQp {
         let backup = Arc::clone(&self.backup);
         let mut state = backup.lock();
         self.tell_placed(&mut state);
+        self.note_waiting(&mut state);
         let has_news = self.attention.swap(false, Ordering::AcqRel);
         state.drive_for_member(has_news);
         let events = state.take_events(self.id);
@@ -73,18 +74,21 @@ impl BackedQp {
     /// Handles the outcome of an operation that was posted on the backup. `is_passed` says whether a later one was executed.
     fn on_backup_done(&mut self, seq: u64, outcome: Outcome, byte_len: u32, is_passed: bool) {
         self.on_backup -= 1;
-        let is_halted = self.send.ledger().is_halted();
+        let is_behind_error = self.send.ledger().is_behind_error(seq);
         match outcome {
+            Outcome::Success if is_behind_error => {
+                self.send.end(seq, Outcome::Unresolved(UnresolvedError::ExecutedBehindError));
+            }
             Outcome::Success => {
                 self.send.on_success(seq, byte_len);
             }
             // An operation of another queue pair failed, and the backup did not execute those behind it, apart from READs. A READ that a later
             // operation has passed must not be repeated if that one was posted with FENCE.
-            Outcome::Failed(WcStatus::Flushed) if !is_halted && is_passed => {
+            Outcome::Failed(WcStatus::Flushed) if !is_behind_error && is_passed => {
                 self.send.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
             }
-            Outcome::Failed(WcStatus::Flushed) if !is_halted => self.send.unpost(seq),
-            Outcome::Unresolved(UnresolvedError::ExecutedBehindError) if !is_halted => {
+            Outcome::Failed(WcStatus::Flushed) if !is_behind_error => self.send.unpost(seq),
+            Outcome::Unresolved(UnresolvedError::ExecutedBehindError) if !is_behind_error => {
                 self.send.on_success(seq, byte_len);
             }
             _ => self.send.end(seq, outcome),

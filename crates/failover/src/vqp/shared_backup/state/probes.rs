@@ -22,7 +22,7 @@ impl State {
             return;
         }
         self.next_probe = now + detector.heartbeat_interval;
-        if self.entries().any(|entry| entry.core.awaits_peer()) {
+        if self.entries().any(|entry| entry.core.awaits_peer() || entry.awaits_placement) {
             self.send_empty_message();
         }
     }

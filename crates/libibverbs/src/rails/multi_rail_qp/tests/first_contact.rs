@@ -76,6 +76,41 @@ fn messages_to_a_peer_that_is_not_connected_are_lost_at_once() {
     assert_eq!(b.memory.load(0), 0, "no WRITE was executed");
 }
 
+/// Returns what makes binds of a window in the memory of an end, by `wr_id` and key, and the window's first key.
+fn binds(end: &End) -> (impl Fn(u64, u32) -> SendWr, Key) {
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::WINDOW_BIND;
+    let mr = end.pd.register(&end.memory, access).expect("memory can be registered");
+    let mw = end.pd.failover().alloc_mw(WindowType::Type2).expect("the NICs have room");
+    let (mr, mw) = (mr.primary(), mw.primary());
+    let bind = move |wr_id, key| {
+        let (rkey, access) = (Key(key), Access::REMOTE_WRITE);
+        let bind =
+            WindowBind { mw: mw.id, rkey, mr: mr.id, addr: mr.addr, len: 8, access, zero_based: false };
+        SendWr::new(wr_id, SendOp::BindWindow(bind), Data::empty())
+    };
+    (bind, mw.rkey)
+}
+
+/// Has the device of `b` answer the first question of `a`: the peer is not connected. Returns the next completions of `a`.
+fn answer_first_question(a: &End, b: &End) -> Vec<(u64, WcStatus)> {
+    let rendezvous = &b.device.domain().rendezvous;
+    let started = Instant::now();
+    let mut queries = rendezvous.take_received();
+    while queries.is_empty() {
+        a.qp.drive();
+        queries = rendezvous.take_received();
+        assert!(started.elapsed() < Duration::from_secs(20), "no question has arrived");
+    }
+    queries.iter().for_each(|query| rendezvous.answer(query, None));
+    let mut found = Vec::new();
+    while found.is_empty() {
+        found = a.poll();
+        assert!(started.elapsed() < Duration::from_secs(20), "the first message does not complete");
+    }
+    (0..50).for_each(|_| found.extend(a.poll()));
+    found
+}
+
 /// The peer has connected and was not driven since, so nothing of it was heard. What is posted now is not lost.
 #[test]
 fn messages_to_a_connected_peer_wait_until_it_is_heard() {
@@ -99,25 +134,25 @@ fn messages_after_the_question_are_not_lost_by_its_answer() {
     a.qp.post_send(&[a.send(1)]).expect("the queue has room");
     a.qp.drive();
     a.qp.post_send(&[a.send(2)]).expect("the queue has room");
-    // The answer to the first question says that the peer is not connected.
-    let rendezvous = &b.device.domain().rendezvous;
-    let started = Instant::now();
-    let mut queries = rendezvous.take_received();
-    while queries.is_empty() {
-        a.qp.drive();
-        queries = rendezvous.take_received();
-        assert!(started.elapsed() < Duration::from_secs(20), "no question has arrived");
-    }
-    queries.iter().for_each(|query| rendezvous.answer(query, None));
-    let mut found = Vec::new();
-    while found.is_empty() {
-        found = a.poll();
-        assert!(started.elapsed() < Duration::from_secs(20), "the first message does not complete");
-    }
-    (0..50).for_each(|_| found.extend(a.poll()));
+    let found = answer_first_question(&a, &b);
     assert_eq!(found, successes([1]), "the second message waits for the answer to the next question");
     enter_rts(&b, &a);
     assert_eq!(completions(&a, &b, 1, || b.answer_peers()), successes([2]));
+    assert_eq!(completions(&b, &a, 1, || {}), successes([50]));
+}
+
+/// A bind before the message is executed before the answer, so it is none of the requests that the answer concerns.
+#[test]
+fn messages_after_the_question_are_not_lost_for_a_bind_before_it() {
+    let (a, b) = unheard();
+    b.post_recv(50);
+    let (bind, key) = binds(&a);
+    a.qp.post_send(&[bind(1, key.with_consumer_bits(1).0), a.send(2)]).expect("the queue has room");
+    assert_eq!(completions(&a, &b, 1, || {}), successes([1]));
+    a.qp.post_send(&[a.send(3)]).expect("the queue has room");
+    assert_eq!(answer_first_question(&a, &b), successes([2]));
+    enter_rts(&b, &a);
+    assert_eq!(completions(&a, &b, 1, || b.answer_peers()), successes([3]));
     assert_eq!(completions(&b, &a, 1, || {}), successes([50]));
 }
 
@@ -176,17 +211,7 @@ fn peer_that_is_being_connected_is_waited_for() {
 #[test]
 fn binds_do_not_wait_for_the_peer() {
     let (a, b) = unheard();
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::WINDOW_BIND;
-    let mr = a.pd.register(&a.memory, access).expect("memory can be registered");
-    let mw = a.pd.failover().alloc_mw(WindowType::Type2).expect("the NICs have room");
-    let bind = |wr_id, tag| {
-        let (mw, mr, addr) = (mw.primary().id, mr.primary().id, mr.primary().addr);
-        let rkey = Key(tag);
-        let access = Access::REMOTE_WRITE;
-        let bind = WindowBind { mw, rkey, mr, addr, len: 8, access, zero_based: false };
-        SendWr::new(wr_id, SendOp::BindWindow(bind), Data::empty())
-    };
-    let key = mw.primary().rkey;
+    let (bind, key) = binds(&a);
     a.qp.post_send(&[bind(1, key.with_consumer_bits(1).0)]).expect("the queue has room");
     let started = Instant::now();
     let mut found = Vec::new();

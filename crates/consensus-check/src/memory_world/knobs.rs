@@ -1,0 +1,31 @@
+//! The region and the faults to which a seed is limited. A fault that needs a short sequence of the same few steps is rare if a seed has
+//! all of them.
+
+use mitra_prng::Prng;
+
+use super::step::FAULT_KINDS;
+
+/// The draws of a seed that hold for its whole adversarial period.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Knobs {
+    /// The region whose first register all operations access, if the seed concentrates on one.
+    pub(super) region: Option<u8>,
+    /// Whether faults of each kind happen.
+    faults: [bool; FAULT_KINDS],
+}
+
+impl Knobs {
+    pub(super) fn new(regions: usize, rng: &mut Prng) -> Knobs {
+        let region = (rng.below(2) == 0).then(|| rng.index(regions) as u8);
+        let mut faults = [true; FAULT_KINDS];
+        if rng.below(2) == 0 {
+            faults = [false; FAULT_KINDS];
+            (0..2).for_each(|_| faults[rng.index(FAULT_KINDS)] = true);
+        }
+        Knobs { region, faults }
+    }
+
+    pub(super) fn allows(&self, kind: usize) -> bool {
+        self.faults[kind]
+    }
+}

@@ -1,0 +1,236 @@
+//! Theorems about failover, each with the smallest world that shows it. `docs/proofs.md` has their proofs.
+
+use std::net::SocketAddr;
+
+use mitra_prng::Prng;
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use crate::exhaustive::explore;
+use crate::resend_world::{Atomic, Recovery, ResendSetup, ResendStep, ResendWorld};
+use crate::{Exploration, SeedResult, Violation};
+
+/// A theorem that a run of a small world shows.
+pub struct Theorem {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// The theorem.
+    pub shows: &'static str,
+    /// A description of the explored world.
+    pub explored_world: &'static str,
+    /// The world of each history.
+    pub setup: ResendSetup,
+    /// The property that the requester would need, which does not hold.
+    property: ImpossibleProperty,
+}
+
+/// A property that some run of a theorem's world violates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ImpossibleProperty {
+    /// In two histories with the same view, the operation was executed equally often.
+    ViewTells,
+    AtMostOnce,
+    ChangedAtMostOnce,
+}
+
+/// The result of the exploration of a theorem's world.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shown {
+    /// The number of distinct worlds.
+    pub states: usize,
+    /// One run, or two runs after which the requester knows the same. Empty if the theorem does not hold.
+    pub histories: Vec<Vec<ResendStep>>,
+}
+
+const ONE_FETCH_ADD: ResendSetup = ResendSetup {
+    operation: Atomic::FetchAdd,
+    operations: 1,
+    recovery: Recovery::Resend,
+    failures: 1,
+    resets: 0,
+};
+const ONE_COMPARE_SWAP: ResendSetup =
+    ResendSetup { operation: Atomic::CompareSwap, resets: 1, ..ONE_FETCH_ADD };
+
+/// The theorems.
+pub static THEOREMS: &[Theorem] = &[
+    Theorem {
+        name: "two-histories",
+        shows: "the requester and the word do not tell whether an operation was executed before its rail failed",
+        explored_world: "two runs of 1 FETCH_ADD, whose rail fails; another client sets the word to 0 once",
+        setup: ResendSetup { recovery: Recovery::Observe, resets: 1, ..ONE_FETCH_ADD },
+        property: ImpossibleProperty::ViewTells,
+    },
+    Theorem {
+        name: "repeated-fetch-add",
+        shows: "a FETCH_ADD that is posted again after a failure may be executed twice",
+        explored_world: "1 FETCH_ADD, whose rail fails; the requester posts it again",
+        setup: ONE_FETCH_ADD,
+        property: ImpossibleProperty::AtMostOnce,
+    },
+    Theorem {
+        name: "repeated-compare-swap",
+        shows: "a CMP_SWAP that is posted again after a failure may change the word twice",
+        explored_world: "1 CMP_SWAP, whose rail fails; the requester posts it again; another client sets the word to 0 once",
+        setup: ONE_COMPARE_SWAP,
+        property: ImpossibleProperty::ChangedAtMostOnce,
+    },
+    Theorem {
+        name: "unchanged-word",
+        shows: "a word that is as before does not prove that a CMP_SWAP was not executed (ABA)",
+        explored_world: "1 CMP_SWAP, whose rail fails; the requester posts it again if the word is 0; another client sets the word to 0 once",
+        setup: ResendSetup { recovery: Recovery::ResendIfUnchanged, ..ONE_COMPARE_SWAP },
+        property: ImpossibleProperty::ChangedAtMostOnce,
+    },
+    Theorem {
+        name: "late-request",
+        shows: "evidence without a fence is not final: a late request is executed after it was read",
+        explored_world: "1 FETCH_ADD, whose rail fails; the requester reads what was executed, and posts the rest again",
+        setup: ResendSetup { recovery: Recovery::Evidence { fence: false }, ..ONE_FETCH_ADD },
+        property: ImpossibleProperty::AtMostOnce,
+    },
+];
+
+impl Theorem {
+    /// Explores all runs of the world, or stops at the first one that shows the theorem.
+    pub fn explore(&self) -> Shown {
+        let worlds = [ResendWorld::new(self.setup); 2];
+        let checker = Histories { worlds, property: self.property }.checker();
+        let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+        let steps = checker.discovery(PROPERTY).map(|path| path.into_actions()).unwrap_or_default();
+        let of = |number: usize| {
+            let steps = steps.iter().filter(|step| step.history == number).map(|step| step.step);
+            steps.collect::<Vec<_>>()
+        };
+        let histories = [of(0), of(1)].into_iter().filter(|history| !history.is_empty()).collect();
+        Shown { states: checker.unique_state_count(), histories }
+    }
+
+    /// Serves the runs to a web browser at an address, until the program ends.
+    pub fn serve(&self, address: SocketAddr) {
+        let worlds = [ResendWorld::new(self.setup); 2];
+        Histories { worlds, property: self.property }.checker().serve(address);
+    }
+}
+
+const PROPERTY: &str = "the requester can be right";
+
+/// Two runs of a world. The second one takes steps only if the property compares them.
+struct Histories {
+    worlds: [ResendWorld; 2],
+    property: ImpossibleProperty,
+}
+
+/// A step of one of two histories.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct HistoryStep {
+    history: usize,
+    step: ResendStep,
+}
+
+impl Model for Histories {
+    type State = [ResendWorld; 2];
+    type Action = HistoryStep;
+
+    fn init_states(&self) -> Vec<Self::State> {
+        vec![self.worlds]
+    }
+
+    fn actions(&self, worlds: &Self::State, actions: &mut Vec<HistoryStep>) {
+        let compared = if self.property == ImpossibleProperty::ViewTells { 2 } else { 1 };
+        for (history, world) in worlds.iter().enumerate().take(compared) {
+            // Later steps do not change the view that the requester has when it reads the word.
+            if world.view().is_none() {
+                actions.extend(world.steps().into_iter().map(|step| HistoryStep { history, step }));
+            }
+        }
+    }
+
+    fn next_state(&self, worlds: &Self::State, step: HistoryStep) -> Option<Self::State> {
+        let mut next = *worlds;
+        next[step.history].apply(step.step);
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![Property::always(PROPERTY, |model: &Self, worlds: &[ResendWorld; 2]| match model.property {
+            ImpossibleProperty::ViewTells => {
+                let [first, second] = worlds;
+                first.view().is_none()
+                    || first.view() != second.view()
+                    || first.executions() == second.executions()
+            }
+            ImpossibleProperty::AtMostOnce => worlds[0].is_at_most_once(),
+            ImpossibleProperty::ChangedAtMostOnce => worlds[0].is_changed_at_most_once(),
+        })]
+    }
+}
+
+/// The properties of fence, evidence and replay.
+pub(crate) const REPLAY_PROPERTIES: &[&str] = &["exactly once, with its value", "every operation ends"];
+
+/// All runs of a world.
+struct ExhaustiveResend(ResendWorld);
+
+impl Model for ExhaustiveResend {
+    type State = ResendWorld;
+    type Action = ResendStep;
+
+    fn init_states(&self) -> Vec<ResendWorld> {
+        vec![self.0]
+    }
+
+    fn actions(&self, world: &ResendWorld, actions: &mut Vec<ResendStep>) {
+        actions.extend(world.steps());
+    }
+
+    fn next_state(&self, world: &ResendWorld, step: ResendStep) -> Option<ResendWorld> {
+        let mut next = *world;
+        next.apply(step);
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(REPLAY_PROPERTIES[0], |_, world: &ResendWorld| world.is_exactly_once()),
+            Property::always(REPLAY_PROPERTIES[1], |_, world: &ResendWorld| world.can_end()),
+        ]
+    }
+}
+
+fn replay_world(operation: Atomic, operations: u8, resets: u8) -> ResendWorld {
+    let recovery = Recovery::Evidence { fence: true };
+    ResendWorld::new(ResendSetup { operation, operations, recovery, failures: 2, resets })
+}
+
+/// Explores 3 operations whose rail fails twice, of each kind.
+pub(crate) fn explore_replay() -> Exploration {
+    let explore_kind = |operation| explore(ExhaustiveResend(replay_world(operation, 3, 2)).checker());
+    explore_kind(Atomic::FetchAdd).and_then(|| explore_kind(Atomic::CompareSwap))
+}
+
+/// Serves the runs of 3 FETCH_ADDs to a web browser.
+pub(crate) fn serve_replay(address: SocketAddr) {
+    ExhaustiveResend(replay_world(Atomic::FetchAdd, 3, 2)).checker().serve(address);
+}
+
+/// Runs 4 operations whose rail fails twice, with random steps, until they have ended.
+pub(crate) fn run_replay_from_seed(seed: u64) -> SeedResult {
+    let mut prng = Prng::new(seed);
+    let operation = [Atomic::FetchAdd, Atomic::CompareSwap][prng.index(2)];
+    let mut world = replay_world(operation, 4, prng.below(5) as u8);
+    let (mut steps, mut faults) = (0, 0);
+    let mut violation = None;
+    while violation.is_none() {
+        let possible = world.steps();
+        if possible.is_empty() {
+            break;
+        }
+        let step = possible[prng.index(possible.len())];
+        faults += u32::from(matches!(step, ResendStep::Fail { .. }));
+        steps += 1;
+        world.apply(step);
+        let holds = [world.is_exactly_once(), world.can_end()];
+        violation = holds.iter().position(|holds| !holds).map(|which| REPLAY_PROPERTIES[which]);
+    }
+    SeedResult { steps, faults, violation: violation.map(Violation::Property) }
+}

@@ -1,0 +1,52 @@
+//! The mutant that a thread runs.
+
+use core::cell::Cell;
+
+use crate::Mutant;
+
+thread_local! {
+    static RUNNING: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+impl Mutant {
+    /// Returns whether the calling thread runs this mutant.
+    pub fn is_on(self) -> bool {
+        RUNNING.get() == Some(self)
+    }
+
+    /// Calls a function with this mutant switched on for the calling thread.
+    pub fn run<T>(self, f: impl FnOnce() -> T) -> T {
+        let _restored = Restored(RUNNING.replace(Some(self)));
+        f()
+    }
+}
+
+/// Restores the mutant that ran before, also when a panic unwinds.
+struct Restored(Option<Mutant>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        RUNNING.set(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mutant_is_on_in_its_thread_and_until_its_run_ends() {
+        let [first, second, ..] = Mutant::ALL else { panic!("two mutants") };
+        first.run(|| {
+            assert!(first.is_on() && !second.is_on());
+            second.run(|| assert!(second.is_on() && !first.is_on()));
+            assert!(first.is_on());
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert!(!first.is_on()));
+            });
+            assert!(std::panic::catch_unwind(|| second.run(|| panic!("a mutant"))).is_err());
+            assert!(first.is_on() && !second.is_on());
+        });
+        assert!(!first.is_on());
+    }
+}

@@ -1,0 +1,53 @@
+//! An event queue in one thread.
+
+use std::os::fd::AsFd;
+
+use mitra_os_util::event_queue::EventQueue;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+fn is_readable<T>(queue: &EventQueue<T>) -> bool {
+    poll(&mut [PollFd::new(queue.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
+}
+
+#[test]
+fn full_queue_drops_new_events() {
+    let queue = EventQueue::new(100).unwrap();
+    for i in 0..200 {
+        queue.push(i);
+    }
+    assert_eq!(queue.len(), 100);
+    assert!(std::iter::from_fn(|| queue.pop()).eq(0..100));
+}
+
+#[test]
+fn descriptor_is_readable_while_queue_holds_event() {
+    for queue in [EventQueue::new(8).unwrap(), EventQueue::with_blocking_fd(8).unwrap()] {
+        assert!(!is_readable(&queue) && queue.is_empty());
+        queue.push(1);
+        queue.push(2);
+        assert!(is_readable(&queue));
+        assert_eq!(queue.pop(), Some(1));
+        assert!(is_readable(&queue));
+        assert_eq!((queue.pop(), queue.pop()), (Some(2), None));
+        assert!(!is_readable(&queue));
+        queue.push(3);
+        queue.retain(|&event| event != 3);
+        assert!(!is_readable(&queue));
+        queue.retain(|_| false);
+        queue.push_once(4);
+        queue.push_once(4);
+        assert_eq!((is_readable(&queue), queue.len()), (true, 1));
+    }
+}
+
+#[test]
+fn enqueued_event_does_not_change_descriptor_before_signal() {
+    let queue = EventQueue::new(8).unwrap();
+    queue.enqueue_once(1);
+    assert!(!is_readable(&queue));
+    queue.signal();
+    assert!(is_readable(&queue));
+    assert_eq!(queue.pop(), Some(1));
+    queue.signal();
+    assert!(!is_readable(&queue), "an empty queue was signalled");
+}

@@ -1,0 +1,316 @@
+//! Rules of retransmission, checked from the packets of a reliable connection as an analyser on the wire sees them.
+//!
+//! A requester retransmits from its oldest unacknowledged packet (go-back-N). A *burst* is what it sends from there on until it goes back
+//! again. *Progress* is a response that acknowledges the oldest packet. IBTA volume 1, 9.7.5 and 9.7.6 say what is allowed in between.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use mitra_transport::Tuning;
+use mitra_verbs::{Mtu, Psn, QpState, Qpn, RnrTimer, Time, WcStatus};
+use mitra_wire::{Aeth, ICRC_LEN, Message, NakCode, Packet, Syndrome};
+
+use crate::World;
+use crate::world_state::{WorldState, lock};
+
+/// The value of `rnr_retry` that means an unlimited number of RNR retries (IBTA volume 1, 9.7.5).
+const UNLIMITED: u8 = 7;
+/// The time that a NIC may take to send a response that is due, besides [`Tuning::ack_delay`].
+const RESPONSE_TIME: Duration = Duration::from_micros(100);
+
+/// A queue pair, by the number of its NIC and its own.
+pub(crate) type QpAddress = (usize, Qpn);
+
+/// The attributes of a requester that bound its retries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetryRules {
+    pub(crate) mtu: Mtu,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    /// The local ACK timeout.
+    pub(crate) timeout: Duration,
+    pub(crate) tuning: Tuning,
+}
+
+/// A violated rule: the name of its checker, and what happened.
+pub(crate) type RetryFinding = (&'static str, String);
+
+/// The requests of one queue pair and the responses to them.
+pub(crate) struct RcFlow {
+    requester: QpAddress,
+    responder: QpAddress,
+    rules: RetryRules,
+    /// The end of each request that is not acknowledged as a whole, and whether it is a READ or an atomic. A READ counts as one request.
+    unacked: VecDeque<(Psn, bool)>,
+    oldest: Psn,
+    /// The PSN after all that were sent.
+    next: Psn,
+    /// The last PSN of the last request packet.
+    last_sent: Option<Psn>,
+    since_progress: SinceProgress,
+    /// The time since which the requester's link is down.
+    down_since: Option<Time>,
+    /// The rule that was violated first.
+    finding: Option<RetryFinding>,
+}
+
+/// Retries and time-outs since the last progress.
+#[derive(Default)]
+struct SinceProgress {
+    /// The bursts that no RNR NAK caused.
+    retransmissions: u32,
+    /// The timeouts for which there was time while the requester's link was down, so that the retransmissions did not reach the wire.
+    silent_timeouts: u32,
+    /// Those of them since the last RNR NAK, which shows that the peer is alive.
+    retransmissions_since_rnr: u32,
+    rnr_naks: u32,
+    /// The end of the wait for which the last RNR NAK has asked, until the next burst begins.
+    rnr_until: Option<Time>,
+    /// How often the oldest packet has reached the responder.
+    arrivals: u32,
+    /// The arrival of a copy of the oldest packet after which the responder has sent nothing.
+    unanswered_since: Option<Time>,
+}
+
+impl RcFlow {
+    /// Observes the requests from one queue pair to another, of which the first has the PSN `first`.
+    pub(crate) fn new(requester: QpAddress, responder: QpAddress, first: Psn, rules: RetryRules) -> RcFlow {
+        RcFlow {
+            requester,
+            responder,
+            rules,
+            unacked: VecDeque::new(),
+            oldest: first,
+            next: first,
+            last_sent: None,
+            since_progress: SinceProgress::default(),
+            down_since: None,
+            finding: None,
+        }
+    }
+
+    /// Observes that the responder's queue pair is not ready to receive. An error of its own requests may have ended it before an answer left.
+    pub(crate) fn on_responder_not_ready(&mut self) {
+        self.since_progress.unanswered_since = None;
+    }
+
+    /// Observes a packet that a NIC sends.
+    pub(crate) fn on_sent(&mut self, now: Time, nic: usize, packet: &Packet<'_>) {
+        let is_request = packet.message.is_request();
+        if is_request && (nic, packet.dest_qp) == (self.requester.0, self.responder.1) {
+            self.on_request(now, packet);
+        } else if !is_request && (nic, packet.dest_qp) == (self.responder.0, self.requester.1) {
+            self.since_progress.unanswered_since = None;
+            if let Message::Ack(Aeth { syndrome: Syndrome::RnrNak { .. }, .. }) = packet.message {
+                self.since_progress.arrivals = 0;
+            }
+        }
+    }
+
+    /// Observes a packet that a NIC has received. Its queue pair is ready to receive.
+    pub(crate) fn on_received(&mut self, now: Time, nic: usize, packet: &Packet<'_>) {
+        let is_request = packet.message.is_request();
+        if is_request && (nic, packet.dest_qp) == self.responder {
+            self.on_arrival(now, packet.psn);
+        } else if !is_request && (nic, packet.dest_qp) == self.requester {
+            self.on_response(now, packet);
+        }
+    }
+
+    /// Observes a change of a NIC's link.
+    pub(crate) fn on_link(&mut self, now: Time, nic: usize, is_up: bool) {
+        if nic == self.responder.0 {
+            self.since_progress.unanswered_since = None;
+        }
+        if nic != self.requester.0 {
+            return;
+        }
+        if !is_up {
+            self.down_since.get_or_insert(now);
+        } else if let Some(since) = self.down_since.take() {
+            let timeouts = now.saturating_since(since).as_nanos() / self.rules.timeout.as_nanos().max(1);
+            self.since_progress.silent_timeouts += timeouts as u32 + 1;
+        }
+    }
+
+    /// Returns the violated rules, if the first failed request of the queue pair ended with this status.
+    pub(crate) fn findings(&self, failure: Option<WcStatus>) -> Vec<RetryFinding> {
+        let (rules, since) = (&self.rules, &self.since_progress);
+        let is_allowed = match failure {
+            Some(WcStatus::RetryExceeded) => {
+                self.down_since.is_some()
+                    || since.retransmissions + since.silent_timeouts >= rules.retry_cnt.into()
+            }
+            Some(WcStatus::RnrRetryExceeded) => {
+                rules.rnr_retry != UNLIMITED && since.rnr_naks > rules.rnr_retry.into()
+            }
+            _ => true,
+        };
+        let early = (!is_allowed).then(|| {
+            let text = format!(
+                "{failure:?} after {} retransmissions of {} and {} RNR NAKs (retry_cnt {}, rnr_retry {})",
+                since.retransmissions, self.oldest, since.rnr_naks, rules.retry_cnt, rules.rnr_retry
+            );
+            ("gave-up-early", text)
+        });
+        self.finding.clone().into_iter().chain(early).collect()
+    }
+
+    fn on_request(&mut self, now: Time, packet: &Packet<'_>) {
+        let (count, is_fetch) = match packet.message {
+            Message::ReadRequest(reth) => (reth.len.div_ceil(self.rules.mtu.bytes() as u32).max(1), true),
+            Message::CompareSwap(_) | Message::FetchAdd(_) => (1, true),
+            _ => (1, false),
+        };
+        let last = self.last_sent.replace(packet.psn.add(count - 1));
+        if last.is_some_and(|last| !packet.psn.is_after(last)) {
+            self.on_burst(now);
+        }
+        if packet.psn == self.next {
+            self.next = packet.psn.add(count);
+            self.unacked.push_back((self.next, is_fetch));
+        }
+    }
+
+    fn on_burst(&mut self, now: Time) {
+        let since = &mut self.since_progress;
+        if let Some(until) = since.rnr_until.take() {
+            if now < until {
+                self.report("rnr-wait-ignored", format!("{} is sent again before {until:?}", self.oldest));
+            }
+            return;
+        }
+        since.retransmissions += 1;
+        since.retransmissions_since_rnr += 1;
+        // A burst that began before the progress and was sent after it may add one.
+        let is_too_often = since.retransmissions_since_rnr > u32::from(self.rules.retry_cnt) + 1;
+        let answer_time = self.rules.tuning.ack_delay + RESPONSE_TIME;
+        let unanswered = since.unanswered_since.filter(|&at| at + answer_time < now);
+        if let Some(at) = unanswered {
+            self.report("unanswered", format!("a copy of {} that arrived at {at:?}", self.oldest));
+        }
+        if is_too_often {
+            self.report(
+                "retried-too-often",
+                format!("{} is sent again more often than retry_cnt", self.oldest),
+            );
+        }
+    }
+
+    fn on_arrival(&mut self, now: Time, psn: Psn) {
+        if psn != self.oldest {
+            return;
+        }
+        // All earlier packets are acknowledged, so the responder has executed or refused the first one that arrived; the others are copies.
+        self.since_progress.arrivals += 1;
+        if self.since_progress.arrivals > 1 {
+            self.since_progress.unanswered_since.get_or_insert(now);
+        }
+    }
+
+    fn on_response(&mut self, now: Time, packet: &Packet<'_>) {
+        if packet.psn.distance(self.oldest) >= self.next.distance(self.oldest) {
+            return;
+        }
+        match packet.message {
+            Message::Ack(aeth) => match aeth.syndrome {
+                Syndrome::Ack { .. } => {
+                    self.acknowledge(packet.psn.next());
+                }
+                Syndrome::RnrNak { timer } => {
+                    if self.acknowledge(packet.psn) && self.since_progress.rnr_until.is_none() {
+                        let wait = RnrTimer::from_code(timer).as_duration();
+                        self.since_progress.rnr_naks += 1;
+                        self.since_progress.retransmissions_since_rnr = 0;
+                        self.since_progress.rnr_until = Some(now + wait);
+                        self.check_rnr_limit();
+                    }
+                }
+                Syndrome::Nak(NakCode::InvalidRdRequest) | Syndrome::Reserved(_) => {}
+                Syndrome::Nak(_) => {
+                    self.acknowledge(packet.psn);
+                }
+            },
+            _ => {
+                self.acknowledge(packet.psn);
+                if self.oldest == packet.psn && self.unacked.front().is_some_and(|&(_, is_fetch)| is_fetch) {
+                    self.advance(packet.psn.next());
+                }
+            }
+        }
+    }
+
+    fn check_rnr_limit(&mut self) {
+        let (naks, limit) = (self.since_progress.rnr_naks, self.rules.rnr_retry);
+        if limit != UNLIMITED && naks > u32::from(limit) + 1 {
+            self.report("retried-too-often", format!("{naks} RNR NAKs of {}", self.oldest));
+        }
+    }
+
+    /// Acknowledges the SENDs and WRITEs before `end`. Returns whether no READ or atomic without a response is among them.
+    fn acknowledge(&mut self, end: Psn) -> bool {
+        while self.oldest != end {
+            match self.unacked.front() {
+                Some((_, true)) => return false,
+                Some(_) => self.advance(self.oldest.next()),
+                None => break,
+            }
+        }
+        true
+    }
+
+    fn advance(&mut self, oldest: Psn) {
+        self.oldest = oldest;
+        self.since_progress = SinceProgress::default();
+        self.unacked.pop_front_if(|(end, _)| *end == oldest);
+    }
+
+    fn report(&mut self, checker: &'static str, detail: String) {
+        self.finding.get_or_insert((checker, detail));
+    }
+}
+
+impl World {
+    /// Checks the retransmissions of a queue pair.
+    pub(crate) fn analyse_rc(&mut self, flow: RcFlow) {
+        lock(&self.shared).rc_flows.push(flow);
+    }
+
+    /// Returns the rules that the retransmissions of a queue pair have violated, if its first failed request ended with this status.
+    pub(crate) fn rc_findings(&self, requester: QpAddress, failure: Option<WcStatus>) -> Vec<RetryFinding> {
+        let world = lock(&self.shared);
+        let flows = world.rc_flows.iter().filter(|flow| flow.requester == requester);
+        flows.flat_map(|flow| flow.findings(failure)).collect()
+    }
+}
+
+impl WorldState {
+    /// Shows a datagram that a NIC sends to the analysers. It ends with space for the ICRC.
+    pub(crate) fn analyse_sent(&mut self, nic: usize, datagram: &[u8]) {
+        if self.rc_flows.is_empty() {
+            return;
+        }
+        let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else { return };
+        let mut flows = core::mem::take(&mut self.rc_flows);
+        for flow in &mut flows {
+            if !self.is_ready_to_receive(flow.responder) {
+                flow.on_responder_not_ready();
+            }
+            flow.on_sent(self.now, nic, &packet);
+        }
+        self.rc_flows = flows;
+    }
+
+    /// Shows a packet that has arrived at a NIC to the analysers.
+    pub(crate) fn analyse_received(&mut self, nic: usize, packet: &Packet<'_>) {
+        if self.rc_flows.is_empty() || !self.is_ready_to_receive((nic, packet.dest_qp)) {
+            return;
+        }
+        self.rc_flows.iter_mut().for_each(|flow| flow.on_received(self.now, nic, packet));
+    }
+
+    fn is_ready_to_receive(&self, (nic, qpn): QpAddress) -> bool {
+        let status = self.nics[nic].nic.query_qp(qpn);
+        status.is_ok_and(|status| matches!(status.state, QpState::Rtr | QpState::Rts))
+    }
+}

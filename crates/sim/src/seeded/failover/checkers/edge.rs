@@ -1,0 +1,17 @@
+//! `edge`: with a log entry for each WRITE and atomic, a recovery leaves at most one operation undecided.
+
+use mitra_failover::WritePolicy;
+
+use super::{Connection, Finding};
+use crate::workload::FailoverQp;
+
+pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> Vec<Finding> {
+    let vqp = &connection.world.setup.vqp;
+    if !vqp.completion_log || vqp.completion_log_interval > 1 || vqp.write_policy != WritePolicy::Strict {
+        return Vec::new();
+    }
+    let halts = connection.ends.iter().flat_map(|end| &end.endpoint.halts);
+    let wide = halts.filter(|halt| halt.indeterminate > 1);
+    wide.map(|halt| Finding::violation("edge", format!("{halt:?} leaves more than one operation open")))
+        .collect()
+}

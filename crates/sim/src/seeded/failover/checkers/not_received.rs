@@ -1,0 +1,43 @@
+//! `not-received`: a message that was reported as executed is received, if the receiver does not close. A message that waits for a receive
+//! is received also after the receiver has closed.
+
+use std::rc::Rc;
+
+use super::super::{End, FailoverWorld, Finding, LIVENESS_LIMIT, SeedRun};
+use crate::World;
+use crate::workload::FailoverQp;
+
+impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
+    /// Runs the world until all messages that were reported as executed are received.
+    pub(in super::super) fn check_that_messages_are_received(&mut self, result: &mut SeedRun) {
+        let connections = self.connections.clone();
+        let received = World::programs_are(move || {
+            connections.iter().all(|ends| {
+                let [a, b] = ends.each_ref().map(|end| end.borrow());
+                a.has_received_from(&b) && b.has_received_from(&a)
+            })
+        });
+        if let Err(stalled) = self.world.run_until(received, LIVENESS_LIMIT) {
+            result.findings.push(Finding::stuck("not-received", stalled.state));
+        }
+    }
+
+    /// Runs the world until no message waits for a receive.
+    pub(in super::super) fn check_that_waiting_messages_are_received(&mut self, result: &mut SeedRun) {
+        let ends: Vec<_> = self.connections.iter().flatten().map(Rc::clone).collect();
+        let received = World::programs_are(move || {
+            ends.iter().all(|end| end.borrow().endpoint.qp.waiting_messages() == 0)
+        });
+        if let Err(stalled) = self.world.run_until(received, LIVENESS_LIMIT) {
+            result.findings.push(Finding::stuck("not-received", stalled.state));
+        }
+    }
+}
+
+impl<Q: FailoverQp> End<Q> {
+    /// Returns whether this end has received all messages that were reported as executed at the other end, or has closed.
+    fn has_received_from(&self, other: &End<Q>) -> bool {
+        let log = self.peer.responder_log();
+        self.endpoint.qp.close_reason().is_some() || log.received.len() >= other.peer.delivered_messages()
+    }
+}

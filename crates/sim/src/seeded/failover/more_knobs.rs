@@ -1,0 +1,60 @@
+//! The options that a seed draws in addition to those of the first generation of worlds: evidence options, failback, shared receive queues and windows of vQPs, PSNs next to
+//! their wrap on any rail, and how programs name their memory and read that of their peer.
+
+use core::time::Duration;
+
+use super::options::ConnectionOptions;
+use super::setup::{LARGE, Setup, seed_of_first_word};
+use crate::Prng;
+
+/// Draws these knobs.
+pub(super) fn draw(seed: u64, setup: &mut Setup) {
+    let rng = &mut Prng::stream(seed, "failover more knobs");
+    draw_connection(rng, setup);
+    draw_failback(rng, setup);
+    draw_plans(rng, setup);
+    draw_psn(rng, setup);
+}
+
+fn draw_connection(rng: &mut Prng, setup: &mut Setup) {
+    setup.vqp.completion_log_interval = *rng.pick(&[1, 1, 2, 3, 8, 64]);
+    let is_vqp = !setup.has_shared_backup && setup.xrc_queues.is_none();
+    if is_vqp && rng.below(3) == 0 {
+        let options = ConnectionOptions::draw_with_log(rng, setup.vqp.completion_log);
+        options.shape(&mut setup.vqp);
+        setup.options = Some(options);
+    }
+}
+
+fn draw_failback(rng: &mut Prng, setup: &mut Setup) {
+    if rng.below(4) == 0 {
+        setup.vqp.preferred_rail = Some(rng.index(setup.rails.len()) as u8);
+        setup.vqp.failback_delay = Duration::from_micros(100 << rng.below(10));
+    }
+}
+
+fn draw_plans(rng: &mut Prng, setup: &mut Setup) {
+    let inline = setup.vqp.inline as usize;
+    for plan in setup.plans.iter_mut().flatten() {
+        // Each turn compares all words of the first incomplete areas, which would take most of the time of a run with large ones.
+        plan.imm_by_word = rng.below(3) == 0 && plan.max_len < LARGE && !plan.consumes_late;
+        plan.empty_block_ppm = *rng.pick(&[0, 0, 100_000]);
+        plan.inline_limit = (rng.below(2) == 0).then_some(inline);
+        plan.sges = *rng.pick(&[1, 1, 2, 5]);
+    }
+}
+
+/// For a third of the seeds, makes the first PSN of each end be close to the wrap to 0, on a rail other than rail 0 or on the queue pair that replaces one.
+fn draw_psn(rng: &mut Prng, setup: &mut Setup) {
+    if rng.below(3) != 0 {
+        return;
+    }
+    let rail = rng.index(setup.rails.len()) as u64;
+    // The secrets of replacements are numbered by the epoch that leaves the rail.
+    let number = rail | if rng.below(2) == 0 { 0 } else { rng.between(2, 4) << 8 };
+    for secret in &mut setup.secrets {
+        let psn = 0x100_0000 - rng.between(1, 64);
+        let word = rng.bits() & !0xff_ffff | psn;
+        secret[1] = seed_of_first_word(word).wrapping_sub(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    }
+}

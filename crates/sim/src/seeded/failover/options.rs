@@ -1,0 +1,151 @@
+//! The options of connections: the completion log, mode `durable`, shared receive queues and memory windows.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use mitra_failover::{
+    BackedQp, Config as VqpConfig, Domain, Secret, SharedReceiveQueue, VirtualMr, VirtualQp,
+};
+use mitra_verbs::{Access, Data, Error, Key, RemoteAddr, SendFlags, SendOp, SendWr, WindowBind, WindowType};
+
+use super::setup::Setup;
+use crate::workload::{FailoverQp, WorkloadPeer, backed_qps_with, shared_backups, virtual_qps_with};
+use crate::{Prng, World};
+
+/// The time within which the windows are bound when a world begins.
+const BIND_LIMIT: Duration = Duration::from_secs(20);
+
+/// The options that a seed draws for vQPs, or for queue pairs with a shared backup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ConnectionOptions {
+    pub(super) completion_log: bool,
+    pub(super) durable: bool,
+    /// Whether each end takes receives from a shared receive queue.
+    pub(super) shared_receives: [bool; 2],
+    /// The type of the windows through which the ends access each other's memory, if they do.
+    pub(super) windows: Option<WindowType>,
+}
+
+impl ConnectionOptions {
+    pub(super) fn draw(rng: &mut Prng) -> ConnectionOptions {
+        let completion_log = rng.below(2) == 0;
+        ConnectionOptions::draw_with_log(rng, completion_log)
+    }
+
+    /// Draws the options other than the completion log.
+    pub(super) fn draw_with_log(rng: &mut Prng, completion_log: bool) -> ConnectionOptions {
+        ConnectionOptions {
+            completion_log,
+            durable: completion_log && rng.below(2) == 0,
+            shared_receives: [0, 1].map(|_| rng.below(3) == 0),
+            windows: *rng.pick(&[None, None, Some(WindowType::Type1), Some(WindowType::Type2)]),
+        }
+    }
+
+    /// Adapts the configuration of the queue pairs.
+    pub(super) fn shape(self, vqp: &mut VqpConfig) {
+        (vqp.completion_log, vqp.durable) = (self.completion_log, self.durable);
+        if self.shared_receives != [false; 2] {
+            vqp.rnr_retry = 7; // messages wait for their slots
+        }
+    }
+}
+
+/// An end of a connection, with its shared receive queue if it has one.
+pub(super) type EndQp<Q> = (Q, Option<Arc<SharedReceiveQueue>>);
+
+/// Makes the connection of a world whose ends have a vQP.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a queue pair that failed.
+pub(super) fn connect_vqps(
+    setup: &Setup,
+    domains: [Arc<Domain>; 2],
+) -> Result<Vec<[EndQp<VirtualQp>; 2]>, Error> {
+    let queues = make_queues(setup, &domains);
+    let mut qps = virtual_qps_with(
+        domains,
+        setup.vqp,
+        setup.secrets.map(Secret::fixed),
+        queues.each_ref().map(Option::as_ref),
+    )?;
+    qps.iter_mut().for_each(|qp| qp.begin_at(setup.limits.first_epoch, setup.limits.first_seq));
+    let ([qp_a, qp_b], [queue_a, queue_b]) = (qps, queues);
+    Ok(vec![[(qp_a, queue_a), (qp_b, queue_b)]])
+}
+
+/// Makes the shared receive queues of the ends of one connection, for those that have one.
+fn make_queues(setup: &Setup, domains: &[Arc<Domain>; 2]) -> [Option<Arc<SharedReceiveQueue>>; 2] {
+    let has_queue = setup.options.map_or([false; 2], |options| options.shared_receives);
+    [0, 1].map(|h: usize| has_queue[h].then(|| SharedReceiveQueue::new(&domains[h], setup.vqp.recv_wrs)))
+}
+
+/// Makes the connections of a world whose ends have a shared backup.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a queue pair that failed.
+pub(super) fn connect_backed(
+    setup: &Setup,
+    domains: [Arc<Domain>; 2],
+) -> Result<Vec<[EndQp<BackedQp>; 2]>, Error> {
+    let queues: Vec<_> = setup.plans.iter().map(|_| make_queues(setup, &domains)).collect();
+    let backups = shared_backups(domains, setup.vqp, setup.secrets.map(Secret::fixed))?;
+    let connect = |[a, b]: [Option<Arc<SharedReceiveQueue>>; 2]| {
+        let [qp_a, qp_b] = backed_qps_with(&backups, setup.vqp, [a.as_ref(), b.as_ref()])?;
+        Ok([(qp_a, a), (qp_b, b)])
+    };
+    queues.into_iter().map(connect).collect()
+}
+
+/// Registers the memory of two peers on all rails, and gives each end access to that of the other through a window.
+///
+/// # Errors
+/// Returns the error of the first call to a NIC or a queue pair that failed; [`Error::Invalid`] if a window is not bound in time.
+pub(super) fn exchange_windows<Q: FailoverQp>(
+    world: &mut World,
+    mut ends: [&mut Q; 2],
+    peers: [&mut WorkloadPeer; 2],
+    window_type: WindowType,
+) -> Result<(), Error> {
+    let mut regions: Vec<(VirtualMr, RemoteAddr)> = Vec::new();
+    for h in 0..2 {
+        let memory = peers[h].memory();
+        let domain = Arc::clone(ends[h].domain());
+        let mr = domain.register(memory, WorkloadPeer::ACCESS | Access::WINDOW_BIND)?;
+        let mw = domain.alloc_mw(window_type)?;
+        let key: Key = mw.primary().rkey.with_consumer_bits(7);
+        let bind = WindowBind {
+            mw: mw.primary().id,
+            rkey: key,
+            mr: mr.primary().id,
+            addr: mr.primary().addr,
+            len: mr.len(),
+            access: Access::REMOTE,
+            zero_based: false,
+        };
+        let mut wr = SendWr::new(0, SendOp::BindWindow(bind), Data::empty());
+        wr.flags.set(SendFlags::SIGNALED, true);
+        ends[h].post_send(wr)?;
+        ends[1 - h].import(&mw.remote(key))?;
+        let addr = mr.primary().addr;
+        regions.push((mr, RemoteAddr { addr, rkey: key }));
+    }
+    let mut ended = [Vec::new(), Vec::new()];
+    let limit = world.now() + BIND_LIMIT;
+    // With much noise, no queue pair may live for as long as it takes to make one.
+    world.without_noise(|world| {
+        while ended.iter().any(Vec::is_empty) && world.now() < limit {
+            for (end, ended) in ends.iter_mut().zip(&mut ended) {
+                end.poll(ended);
+            }
+            world.run_for(Duration::from_micros(20));
+        }
+    });
+    if !ended.iter().all(|ended| matches!(&ended[..], [bind] if bind.is_success())) {
+        return Err(Error::Invalid("a window was not bound when the world began"));
+    }
+    let [first, second] = peers;
+    first.connect(regions[0].0.primary(), regions[1].1);
+    second.connect(regions[1].0.primary(), regions[0].1);
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! Smaller worlds of the workloads whose worlds consist of parts of a few kinds.
+
+use std::panic;
+
+use super::{Extra, Reducible, Reduction, ReductionError, ReductionStep, SeedRun};
+use crate::Config;
+
+/// A workload that runs what a [`Reduction`] leaves of its worlds.
+pub(super) trait Reduced {
+    /// Runs what the reduction leaves of the world of a seed. Also returns the parts of the whole world.
+    fn run(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts);
+
+    /// The smaller worlds.
+    const REDUCIBLE: Reducible = Reducible { run: run::<Self>, smaller: smaller::<Self> };
+}
+
+/// How many parts of each kind a world has as the seed draws it.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Parts {
+    pub(super) faults: usize,
+    /// Connections, or clients. At least one stays.
+    pub(super) connections: usize,
+    /// The operations of each end, in each connection. A workload whose clients have operations only counts them as those of the first end.
+    pub(super) operations: [usize; 2],
+    /// What can be left out and would change the world.
+    pub(super) extras: Vec<Extra>,
+}
+
+impl Parts {
+    /// Returns an error if the reduction names parts that the world does not have.
+    pub(super) fn check(&self, seed: u64, reduction: &Reduction) -> Result<(), ReductionError> {
+        let number = self.faults;
+        if reduction.faults.iter().flatten().any(|&fault| fault >= number) {
+            return Err(ReductionError::new(format!("seed {seed} has {number} faults, numbered from 0")));
+        }
+        let missing = [
+            ("rails", reduction.rails.is_some()),
+            ("connections", reduction.connections.is_some() && self.connections == 0),
+            ("operations", reduction.operations.is_some() && self.operations == [0; 2]),
+        ];
+        match missing.into_iter().find(|(_, is_missing)| *is_missing) {
+            Some((part, _)) => Err(ReductionError::new(format!(
+                "the {part} of seed {seed} cannot be reduced in this workload"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns reductions that take a little more away by a step, the boldest first.
+    pub(super) fn smaller(&self, reduction: &Reduction, step: ReductionStep) -> Vec<Reduction> {
+        match step {
+            ReductionStep::Faults => {
+                let kept = reduction.faults.clone().unwrap_or_else(|| (0..self.faults).collect());
+                let without = |i: usize| kept.iter().copied().filter(|&fault| fault != i).collect::<Vec<_>>();
+                let fewer = kept.iter().map(|&i| reduction.with(|r| r.faults = Some(without(i))));
+                let none = (kept.len() > 1).then(|| reduction.with(|r| r.faults = Some(Vec::new())));
+                none.into_iter().chain(fewer).collect()
+            }
+            ReductionStep::Connections => {
+                let kept = reduction.connections.unwrap_or(usize::MAX).min(self.connections);
+                less(kept, 1).map(|n| reduction.with(|r| r.connections = Some(n))).collect()
+            }
+            ReductionStep::Operations => {
+                let kept = [0, 1].map(|end| reduction.operations_of(end, self.operations[end]));
+                let of_end = |end: usize| {
+                    less(kept[end], 0).map(move |n| {
+                        let mut operations = kept;
+                        operations[end] = n;
+                        operations
+                    })
+                };
+                let fewer = of_end(0).chain(of_end(1));
+                fewer.map(|operations| reduction.with(|r| r.operations = Some(operations))).collect()
+            }
+            ReductionStep::Rails => Vec::new(),
+            ReductionStep::Extras => {
+                let left = self.extras.iter().filter(|&&extra| !reduction.lacks(extra));
+                left.map(|&extra| reduction.and_without(extra)).collect()
+            }
+        }
+    }
+}
+
+/// Numbers the faults of a world as they are drawn, and counts those that are left.
+pub(super) struct FaultNumbers<'a> {
+    reduction: &'a Reduction,
+    drawn: usize,
+    kept: u64,
+}
+
+impl<'a> FaultNumbers<'a> {
+    pub(super) fn new(reduction: &'a Reduction) -> FaultNumbers<'a> {
+        FaultNumbers { reduction, drawn: 0, kept: 0 }
+    }
+
+    /// Numbers the next fault. Returns whether it is left, so that it happens.
+    pub(super) fn keeps_next(&mut self) -> bool {
+        let number = self.drawn;
+        self.drawn += 1;
+        let is_kept = self.reduction.faults.as_ref().is_none_or(|kept| kept.contains(&number));
+        self.kept += u64::from(is_kept);
+        is_kept
+    }
+
+    /// The number of faults that were drawn.
+    pub(super) fn drawn(&self) -> usize {
+        self.drawn
+    }
+
+    /// The number of faults that are left.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept
+    }
+}
+
+/// Leaves noise and pauses out of a configuration if the reduction does. Returns which of both the configuration had.
+pub(super) fn leave_out_noise(config: &mut Config, reduction: &Reduction) -> Vec<Extra> {
+    let (link, pauses) = (config.link, config.host.pause_ppm);
+    let silent = link.without_noise();
+    if reduction.lacks(Extra::Noise) {
+        config.link = silent;
+    }
+    if reduction.lacks(Extra::Pauses) {
+        config.host.pause_ppm = 0;
+    }
+    let present = [(Extra::Noise, link != silent), (Extra::Pauses, pauses > 0)];
+    present.into_iter().filter_map(|(extra, is_present)| is_present.then_some(extra)).collect()
+}
+
+/// Returns numbers below `n` from `least` on: first `least`, then those that are nearer and nearer to `n`.
+pub(super) fn less(n: usize, least: usize) -> impl Iterator<Item = usize> {
+    let most = n.saturating_sub(least);
+    let steps = (0..usize::BITS).map(move |halvings| most >> halvings).take_while(|&step| step > 0);
+    steps.map(move |step| n - step)
+}
+
+fn run<W: Reduced + ?Sized>(
+    seed: u64,
+    reduction: &Reduction,
+    kept_records: usize,
+) -> Result<SeedRun, ReductionError> {
+    let (run, parts) = W::run(seed, reduction, kept_records);
+    parts.check(seed, reduction).map(|()| run)
+}
+
+fn smaller<W: Reduced + ?Sized>(seed: u64, reduction: &Reduction, step: ReductionStep) -> Vec<Reduction> {
+    // A world that panics does not tell its parts, so its failure is not shrunk.
+    let parts = panic::catch_unwind(|| W::run(seed, &Reduction::default(), 0).1).unwrap_or_default();
+    parts.smaller(reduction, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seeded::WORKLOADS;
+
+    #[test]
+    fn less_approaches_a_number_from_below() {
+        assert_eq!(less(60, 0).collect::<Vec<_>>(), [0, 30, 45, 53, 57, 59]);
+        assert_eq!(less(3, 1).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(less(2, 2).count(), 0);
+    }
+
+    /// In each workload, each step of a search can be run and repeated from its text, takes something away, and finds nothing in a correct
+    /// implementation.
+    #[test]
+    fn smaller_worlds_of_each_workload_run_and_find_nothing() {
+        for workload in WORKLOADS {
+            let Some(reducible) = workload.reducible else { continue };
+            for seed in 0..4 {
+                let mut reduction = Reduction::default();
+                for step in ReductionStep::ALL {
+                    let candidates = (reducible.smaller)(seed, &reduction, step);
+                    for candidate in candidates.iter().take(2) {
+                        assert_ne!(*candidate, reduction);
+                        assert_eq!(candidate.to_string().parse().as_ref(), Ok(candidate));
+                        let run = (reducible.run)(seed, candidate, 0).expect("the world has the parts");
+                        assert_eq!(run.findings, [], "{}, seed {seed}, {candidate}", workload.name);
+                    }
+                    reduction = candidates.into_iter().next_back().unwrap_or(reduction);
+                }
+            }
+        }
+    }
+
+    /// What is taken away is not in the world.
+    #[test]
+    fn reductions_take_faults_and_operations_away() {
+        for (name, text) in [
+            ("rc", "faults=none,operations=3+2"),
+            ("filter", "faults=none,connections=1,operations=5+0"),
+            ("objects", "faults=none"),
+            ("failover-cases", "faults=none,connections=1,operations=3+2"),
+        ] {
+            let workload = WORKLOADS.iter().find(|workload| workload.name == name).expect("a workload");
+            let run = workload.reducible.expect("smaller worlds").run;
+            for seed in 0..5 {
+                let whole = (workload.run)(seed, 0);
+                assert_eq!(run(seed, &Reduction::default(), 0).as_ref(), Ok(&whole), "{name} {seed}");
+                let small =
+                    run(seed, &text.parse().expect("a reduction"), 0).expect("the world has the parts");
+                assert_eq!((small.faults, &small.findings), (0, &Vec::new()), "{name} {seed}");
+                let most = if name == "objects" { u64::MAX } else { 5 };
+                assert!(small.operations <= most, "{name} {seed}: {}", small.operations);
+            }
+        }
+    }
+
+    #[test]
+    fn reduction_that_a_world_cannot_have_is_refused() {
+        let (rc, seed) = (WORKLOADS.iter().find(|workload| workload.name == "rc").expect("rc"), 6);
+        for text in ["faults=99", "rails=1", "connections=1"] {
+            let run = rc.reducible.expect("smaller worlds").run;
+            let error = run(seed, &text.parse().expect("a reduction"), 0).expect_err(text).to_string();
+            assert!(error.contains("seed 6"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "mutants")]
+mod mutants;
+mod repeat;
+mod shrink;
+mod workload;
+
+#[cfg(feature = "mutants")]
+pub use mutants::{MutantSearch, SearchError, find_mutant, mutant_by_name};
+pub use shrink::Shrunk;
+pub use workload::Workload;

@@ -1,0 +1,142 @@
+//! Every mutant is found within its number of seeds, and the table in `docs/simulator.md` is that of the mutants.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{env, fs, thread};
+
+use mitra_mutants::Mutant;
+use mitra_sweep::{SearchError, Workload, find_mutant, mutant_by_name};
+
+/// `MITRA_SEEDS=n` searches n seeds for each mutant instead of its own number, and `MITRA_MUTANT=text` only for those whose layer or name contains the text.
+#[test]
+fn every_mutant_is_found_within_its_seeds() {
+    let seeds = env::var("MITRA_SEEDS").ok().map(|text| text.parse().expect("a number of seeds"));
+    let wanted = env::var("MITRA_MUTANT").unwrap_or_default();
+    let is_wanted = |mutant: &&Mutant| {
+        let row = mutant.row();
+        row.name.contains(&wanted) || format!("{:?}", row.layer).eq_ignore_ascii_case(&wanted)
+    };
+    let mutants: Vec<&Mutant> = Mutant::ALL.iter().filter(is_wanted).collect();
+    assert!(!mutants.is_empty(), "no mutant is {wanted:?}");
+    let next = AtomicUsize::new(0);
+    let survivors = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, |n| n.get()) {
+            scope.spawn(|| {
+                while let Some(&&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let row = mutant.row();
+                    let survives = match find_mutant(mutant, seeds.unwrap_or(row.seeds)) {
+                        Ok(search) => {
+                            let checker = search.found.as_ref().map_or("survives", |(checker, _)| *checker);
+                            println!(
+                                "{:<32} {:>4} of {:>4} seeds  {checker}",
+                                row.name, search.seeds, row.seeds
+                            );
+                            search
+                                .found
+                                .is_none()
+                                .then(|| format!("{}: survives {} seeds", row.name, row.seeds))
+                        }
+                        Err(error) => Some(format!("{}: {error}", row.name)),
+                    };
+                    survivors.lock().unwrap().extend(survives);
+                }
+            });
+        }
+    });
+    let survivors = survivors.into_inner().unwrap();
+    assert!(survivors.is_empty(), "{}", survivors.join("\n"));
+}
+
+/// What the search leaves of a failing world shows the same failure. In each kind of world, some of the first failures need at most half of the
+/// operations. (Others have their cause in the last operation.)
+#[test]
+fn failures_of_mutants_are_shrunk_in_each_kind_of_world() {
+    for (mutant, name) in [
+        (Mutant::FenceIgnored, "rc"),
+        (Mutant::BitIgnored, "filter"),
+        (Mutant::AmbiguousWriteRepeated, "failover-cases"),
+        (Mutant::AmbiguousAtomicRepeated, "objects"),
+    ] {
+        let workload = Workload::find(name).expect("a workload");
+        let shrinks = |seed| {
+            let whole = workload.run(seed, 0);
+            let Some(finding) = whole.findings.first() else { return false };
+            let tried = Cell::new(0);
+            let has_time = || {
+                tried.set(tried.get() + 1);
+                tried.get() < 400
+            };
+            let shrunk = workload.shrink(seed, finding.checker, has_time).expect("smaller worlds");
+            let run = workload.run_reduced(seed, &shrunk.reduction, 0).expect("the world has the parts");
+            let what = format!("{name} {seed} {}: {}", finding.checker, shrunk.reduction);
+            println!("{what}: {} of {} operations", run.operations, whole.operations);
+            assert!(run.findings.iter().any(|found| found.checker == finding.checker), "{what}");
+            run.operations * 2 <= whole.operations
+        };
+        assert!(mutant.run(|| (0..400).any(shrinks)), "{name}: no failure shrinks");
+    }
+}
+
+#[test]
+fn names_are_unique_and_an_unknown_one_is_an_error() {
+    let names: BTreeSet<&str> = Mutant::ALL.iter().map(|mutant| mutant.row().name).collect();
+    assert_eq!(names.len(), Mutant::ALL.len());
+    assert_eq!(mutant_by_name("fence-ignored"), Ok(Mutant::FenceIgnored));
+    assert_eq!(mutant_by_name("none"), Err(SearchError::NoSuchMutant("none".to_owned())));
+}
+
+const BEGIN: &str = "<!-- The table of mutants, written by `MITRA_WRITE_DOCS=1 cargo test -p mitra-sweep --features mutants`. -->\n";
+const END: &str = "<!-- The end of the table of mutants. -->\n";
+
+/// Returns the table of all mutants, with the seeds that each needs and the checker that finds it.
+fn table() -> String {
+    let mut text = "| mutant | layer | instead of the rule | workload | bound | seeds | checker |\n|---|---|---|---|---|---|---|\n".to_owned();
+    for mutant in Mutant::ALL {
+        let row = mutant.row();
+        let search = find_mutant(*mutant, row.seeds).expect("a seed that fails with the mutant only");
+        let checker = search.found.map_or("survives", |(checker, _)| checker);
+        let layer = format!("{:?}", row.layer).to_lowercase();
+        let _ = writeln!(
+            text,
+            "| `{}` | {layer} | {} | `{}` | {} | {} | `{checker}` |",
+            row.name, row.bug, row.workload, row.seeds, search.seeds
+        );
+    }
+    text
+}
+
+/// Returns the rows of a table without the last two columns. These are figures of the day on which the table was written, because each change of a
+/// workload changes them.
+fn rules(table: &str) -> Vec<String> {
+    let cut = |line: &str| line.rsplitn(4, " | ").nth(3).unwrap_or(line).to_owned();
+    table.lines().filter(|line| line.starts_with("| `")).map(|line| cut(&format!("{line} "))).collect()
+}
+
+#[test]
+fn documentation_has_every_mutant() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/simulator.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("the begin of the table");
+    let (written, after) = rest.split_once(END).expect("the end of the table");
+    if env::var_os("MITRA_WRITE_DOCS").is_some() {
+        return fs::write(&path, format!("{before}{BEGIN}{}{END}{after}", table())).unwrap();
+    }
+    let expected: Vec<String> = Mutant::ALL
+        .iter()
+        .map(|mutant| {
+            let row = mutant.row();
+            let layer = format!("{:?}", row.layer).to_lowercase();
+            format!("| `{}` | {layer} | {} | `{}` | {}", row.name, row.bug, row.workload, row.seeds)
+        })
+        .collect();
+    assert_eq!(
+        rules(written),
+        expected,
+        "run MITRA_WRITE_DOCS=1 cargo test -p mitra-sweep --features mutants --test mutants documentation"
+    );
+}

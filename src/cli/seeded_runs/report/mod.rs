@@ -1,0 +1,116 @@
+//! `--report FILE.html`: a page with the time line of one world. It shows each packet, fault, move and completion, with the findings above.
+
+mod drawing;
+mod lanes;
+mod time_axis;
+
+use anyhow::Context;
+use askama::Template;
+use mitra_sim::seeded::{Finding, Reduction};
+use mitra_sweep::Workload;
+
+use drawing::Drawing;
+use time_axis::format_time;
+
+#[derive(Template)]
+#[template(path = "seeded_runs/report/report.html")]
+struct ReportPage<'a> {
+    workload: &'a str,
+    world: &'a str,
+    seed: u64,
+    findings: Vec<FindingLines<'a>>,
+    cards: Vec<(String, &'static str)>,
+    shrunk: Option<String>,
+    schedule: &'a [String],
+    drawing: Option<Drawing>,
+    setup: &'a [String],
+    command: String,
+    version: &'static str,
+}
+
+/// A finding: its first line, and the others.
+struct FindingLines<'a> {
+    checker: &'a str,
+    summary: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> FindingLines<'a> {
+    fn new(finding: &'a Finding) -> FindingLines<'a> {
+        let (summary, rest) = finding.detail.split_once('\n').unwrap_or((&finding.detail, ""));
+        FindingLines { checker: finding.checker, summary, rest }
+    }
+}
+
+/// The number of records that are kept for a page.
+const KEPT_RECORDS: usize = 100_000;
+
+/// Runs what a reduction leaves of the world of a seed, and returns the page that shows it.
+pub(super) fn page(workload: &Workload, seed: u64, reduction: &Reduction) -> anyhow::Result<String> {
+    let run = workload.run_reduced(seed, reduction, KEPT_RECORDS).map_err(anyhow::Error::msg)?;
+    let events = &run.timeline.events;
+    let end = events.last().map_or(0, |event| event.at.as_nanos());
+    let page = ReportPage {
+        workload: workload.name,
+        world: workload.world,
+        seed,
+        findings: run.findings.iter().map(FindingLines::new).collect(),
+        cards: vec![
+            (run.operations.to_string(), "operations"),
+            (run.faults.to_string(), "faults happened"),
+            (
+                (events.len() as u64 + run.timeline.earlier).to_string(),
+                "records of packets, completions and faults",
+            ),
+            (format_time(end), "of virtual time"),
+        ],
+        shrunk: (!reduction.is_empty()).then(|| reduction.to_string()),
+        schedule: &run.schedule,
+        drawing: Drawing::new(&run.timeline),
+        setup: &run.setup,
+        command: workload.command(seed, reduction),
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    page.render().context("cannot render the report")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each part of a world has its lane, and the page shows packets, losses, faults, operations and completions.
+    #[test]
+    fn page_draws_a_world() {
+        let workload = Workload::find("failover").unwrap();
+        let page = page(&workload, 11, &Reduction::default()).unwrap();
+        for part in [
+            "No checker finds anything",
+            ">host a</text>",
+            ">host b</text>",
+            ">rail 0</text>",
+            ">a0</text>",
+            "class=\"packet request\"",
+            "class=\"packet response\"",
+            "class=\"packet control\"",
+            "class=\"cross\"",
+            "class=\"mark completion\"",
+            "class=\"mark posts\"",
+            "class=\"mark ends\"",
+            "class=\"outage\"",
+            "a0 link down</text>",
+            "moves from rail",
+            "href=\"#moment-0\"",
+            "class=\"schedule\"",
+            "mitra sim --workload failover --seeds 1 --from 11</code>",
+        ] {
+            assert!(page.contains(part), "no {part:?}");
+        }
+        assert!(page.len() < 2_000_000, "{} bytes", page.len());
+    }
+
+    #[test]
+    fn workload_without_a_world_of_nics_has_no_time_line() {
+        let page = page(&Workload::find("paxos").unwrap(), 1, &Reduction::default()).unwrap();
+        assert!(page.contains("This workload has no time line") && !page.contains("<svg"));
+    }
+}

@@ -1,0 +1,63 @@
+//! What a sweep counts.
+
+use std::collections::BTreeMap;
+
+use mitra_sim::seeded::SeedRun;
+use serde::Serialize;
+
+use super::coverage_table::CoverageTable;
+
+/// The counts of a sweep. They do not depend on the number of threads.
+#[derive(Serialize)]
+pub(super) struct Summary {
+    pub(super) workload: &'static str,
+    pub(super) seeds: u64,
+    pub(super) from: u64,
+    pub(super) operations: u64,
+    pub(super) faults: u64,
+    pub(super) violations: u64,
+    pub(super) stuck: u64,
+    pub(super) by_checker: BTreeMap<&'static str, u64>,
+    pub(super) first: Option<u64>,
+    /// What is left of the world of the first failing seed, if it was shrunk.
+    pub(super) shrunk: Option<String>,
+    /// What failures met, with --coverage.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(super) coverage: Option<CoverageTable>,
+}
+
+impl Summary {
+    pub(super) fn new(workload: &'static str, from: u64) -> Summary {
+        Summary {
+            workload,
+            seeds: 0,
+            from,
+            operations: 0,
+            faults: 0,
+            violations: 0,
+            stuck: 0,
+            by_checker: BTreeMap::new(),
+            first: None,
+            shrunk: None,
+            coverage: None,
+        }
+    }
+
+    pub(super) fn add(&mut self, seed: u64, result: &SeedRun) {
+        self.seeds += 1;
+        self.operations += result.operations;
+        self.faults += result.faults;
+        if let Some(table) = &mut self.coverage {
+            table.add(&result.coverage);
+        }
+        let Some(worst) = result.findings.iter().min_by_key(|finding| finding.is_stuck) else { return };
+        *if worst.is_stuck { &mut self.stuck } else { &mut self.violations } += 1;
+        let mut checkers: Vec<_> = result.findings.iter().map(|finding| finding.checker).collect();
+        checkers.sort_unstable();
+        checkers.dedup();
+        for checker in checkers {
+            *self.by_checker.entry(checker).or_default() += 1;
+        }
+        self.first = Some(self.first.map_or(seed, |first| first.min(seed)));
+    }
+}
