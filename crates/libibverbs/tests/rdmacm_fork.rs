@@ -2,7 +2,6 @@
 //! functions.
 #![allow(unsafe_code)]
 
-#[path = "rdmacm/cm_wrapper.rs"]
 mod cm_wrapper;
 
 use std::thread;

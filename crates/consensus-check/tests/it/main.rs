@@ -1,0 +1,28 @@
+//! The tests of the public interface, one program with a module for each subject.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod aligned_paxos;
+mod broadcast;
+mod byte_registers;
+mod cheap_quorum;
+mod endpoint_filter;
+mod fast_and_robust;
+mod fast_paxos;
+mod hbo;
+mod heartbeat;
+mod kv_store;
+mod memory_nodes;
+mod memory_only_omega;
+mod omega;
+mod paxos_and_disk_paxos;
+mod protected_memory_paxos;
+mod rail_negotiation;
+mod recoverable_cells;
+mod replicated_log;
+mod replicated_registers;
+mod robust_backup;
+mod shared_backup;
+mod shared_objects;
+mod theorems;

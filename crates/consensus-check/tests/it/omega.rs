@@ -1,0 +1,54 @@
+//! Ω, with all its rules, and mutants without one of them.
+
+use mitra_consensus::AllRules;
+use mitra_consensus::omega::{Omega, Rules};
+use mitra_consensus_check::{
+    Exhaustive, FaultLimits, RunLimits, Violation, World, protocol_worlds, run_election,
+};
+
+fn world_of<R: Rules>(n: u8, process_crashes: u8) -> World<Omega<R>> {
+    protocol_worlds::omega(n, FaultLimits { process_crashes, disconnects: 1, ..FaultLimits::default() })
+}
+
+const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 400, stable_steps: 10_000 };
+
+#[test]
+fn live_processes_elect_one_leader_and_stop_sending_from_every_seed() {
+    for n in 1..=5 {
+        for seed in 0..400 {
+            let report = run_election(seed, world_of::<AllRules>(n, n - 1), RUN_LIMITS, Omega::leader);
+            assert_eq!(report.violation, None, "n={n} seed {seed}: {:?}", report.steps);
+        }
+    }
+}
+
+#[test]
+fn two_processes_elect_leader_in_every_order_of_steps() {
+    let exploration = Exhaustive::election(world_of::<AllRules>(2, 1), 2, Omega::leader).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 10_000, "only {} states were explored", exploration.states);
+}
+
+/// Checks that some seed violates a property without a rule, and that the same seed violates none with all rules.
+fn mutant_violates<R: Rules>(world: impl Fn() -> World<Omega<R>>) {
+    let violation = |seed| run_election(seed, world(), RUN_LIMITS, Omega::leader).violation;
+    let violation_seed = (0..20_000).find_map(|seed| Some((seed, violation(seed)?)));
+    println!("{violation_seed:?}");
+    let Some((seed, Violation::NoStableLeader | Violation::NotQuiescent)) = violation_seed else {
+        panic!("{violation_seed:?}")
+    };
+    assert_eq!(run_election(seed, self::world::<AllRules>(), RUN_LIMITS, Omega::leader).violation, None);
+}
+
+fn world<R: Rules>() -> World<Omega<R>> {
+    world_of(3, 2)
+}
+
+mutants! { Rules, world:
+    mutant_without_accusations_fails: ACCUSES;
+    mutant_without_accusation_counts_fails: COUNTS_ACCUSATIONS;
+    mutant_without_growing_timeouts_fails: RAISES_TIMEOUT;
+    mutant_without_turns_fails: TAKES_TURNS;
+    mutant_that_announces_before_write_fails: ANNOUNCES_AFTER_WRITE;
+    mutant_that_uses_earlier_reads_fails: IGNORES_EARLIER_READS;
+}

@@ -1,0 +1,7 @@
+//! The tests of the public interface, one program with a module for each subject.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod background;
+mod pollable;

@@ -1,0 +1,215 @@
+//! C programs that use the verbs through the preloaded library, on one or several rails.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use crate::c_program::{build, command};
+use crate::rdma_core::output_of;
+
+static REFUSED_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("refused_calls"));
+static TWO_PROCESSES: LazyLock<PathBuf> = LazyLock::new(|| build("two_processes"));
+static ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("addresses"));
+static PERMISSIONS: LazyLock<PathBuf> = LazyLock::new(|| build("permissions"));
+static WINDOWS: LazyLock<PathBuf> = LazyLock::new(|| build("windows"));
+static LIMITS: LazyLock<PathBuf> = LazyLock::new(|| build("limits"));
+static MEMORY_REGIONS: LazyLock<PathBuf> = LazyLock::new(|| build("memory_regions"));
+static DEVICE_AND_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("device_and_rails"));
+static CONNECT_WITHOUT_RAIL_0: LazyLock<PathBuf> = LazyLock::new(|| build("connect_without_rail_0"));
+static CHANGED_ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("changed_addresses"));
+static DEVICE_MEMORY: LazyLock<PathBuf> = LazyLock::new(|| build("device_memory"));
+static NIC_EVENTS: LazyLock<PathBuf> = LazyLock::new(|| build("nic_events"));
+static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
+static XRC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("xrc_rails"));
+static FORKS: LazyLock<PathBuf> = LazyLock::new(|| build("forks"));
+static COMPLETIONS: LazyLock<PathBuf> = LazyLock::new(|| build("completions"));
+static MULTICAST: LazyLock<PathBuf> = LazyLock::new(|| build("multicast"));
+static OBJECTS: LazyLock<PathBuf> = LazyLock::new(|| build("objects"));
+static CALLS_WITHOUT_POLLS: LazyLock<PathBuf> = LazyLock::new(|| build("calls_without_polls"));
+static DATAGRAM_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_calls"));
+static DATAGRAM_STATES: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_states"));
+static DATAGRAM_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_rails"));
+static UC_QUEUE_PAIRS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_queue_pairs"));
+static UC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_rails"));
+static SHARED_BACKUPS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_backups"));
+static SHARED_ATOMICS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_atomics"));
+static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
+static ARBITRARY_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("arbitrary_calls"));
+
+/// Runs a program, which ends by an alarm if it hangs.
+fn run(program: &Path, arguments: &[&str], rails: &str, variables: &[(&str, &str)]) {
+    output_of(command(program, rails).args(arguments).envs(variables.iter().copied()));
+}
+
+const LOG: (&str, &str) = ("MITRA_LOG", "1");
+
+fn on_one_rail(program: &Path, scenario: &str) {
+    run(program, &[scenario], "1", &[]);
+}
+
+fn on_two_rails(program: &Path, scenario: &str) {
+    run(program, &[scenario], "2", &[]);
+}
+
+fn on_two_rails_with_log(program: &Path, scenario: &str) {
+    run(program, &[scenario], "2", &[LOG]);
+}
+
+const SHARED: (&str, &str) = ("MITRA_SHARED_BACKUPS", "1");
+
+fn with_shared_backups(program: &Path, scenario: &str) {
+    run(program, &[scenario], "2", &[SHARED]);
+}
+
+fn with_shared_backups_and_log(program: &Path, scenario: &str) {
+    run(program, &[scenario], "2", &[SHARED, LOG]);
+}
+
+fn with_shared_backups_on_three_rails(program: &Path, scenario: &str) {
+    run(program, &[scenario], "3", &[SHARED]);
+}
+
+fn on_three_rails(program: &Path, scenario: &str) {
+    run(program, &[scenario], "3", &[]);
+}
+
+/// Defines a module for each scenario of a program, with a test for each of the functions above that the list in parentheses names.
+macro_rules! scenarios {
+    ($program:ident $devices:tt: $($name:ident)*) => {
+        $(mod $name { scenarios! { @tests $program $name $devices } })*
+    };
+    (@tests $program:ident $name:ident ($($device:ident)*)) => {$(
+        #[test]
+        fn $device() {
+            super::$device(&super::$program, stringify!($name));
+        }
+    )*};
+}
+
+scenarios! { TWO_PROCESSES (on_one_rail on_two_rails): unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives }
+
+mod shared_backups {
+    use super::*;
+
+    // Without a failure, and when the peer ends, a program sees what it sees with backups of its own.
+    scenarios! { TWO_PROCESSES (with_shared_backups): unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives }
+
+    scenarios! { DEVICE_AND_RAILS (with_shared_backups): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn rnr_retries_are_limited solicited events_of_destroyed_objects limit_events }
+
+    scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups with_shared_backups_and_log with_shared_backups_on_three_rails): link_down nic_dead nic_hung link_down_at_peer nic_dead_at_peer nic_hung_at_peer down_from_start in_turn renewed new_addresses }
+
+    scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups): peer_killed two_domains same_process }
+
+    scenarios! { SHARED_BACKUPS (with_shared_backups): mixed }
+
+    scenarios! { SHARED_ATOMICS (with_shared_backups): link_of_one_client nic_of_one_client region_registered_later right_given_later }
+}
+
+scenarios! { MULTICAST (on_one_rail on_two_rails): multicast }
+
+scenarios! { DEVICE_AND_RAILS (on_one_rail on_two_rails): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn connected_to_itself rnr_retries_are_limited solicited events_of_destroyed_objects limit_events }
+
+scenarios! { DEVICE_AND_RAILS (on_two_rails on_two_rails_with_log): completion_log }
+
+scenarios! { CALLS_WITHOUT_POLLS (on_one_rail on_two_rails): query_port query_qp register_and_deregister create_and_destroy }
+
+scenarios! { XRC (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused xrc_queue_pair_first xrc_two_queues xrc_two_contexts }
+
+scenarios! { XRC_RAILS (on_one_rail): xrc_without_failure }
+
+scenarios! { XRC_RAILS (on_two_rails on_two_rails_with_log on_three_rails): xrc_link_fails xrc_rails_fail_in_turn xrc_nic_dies xrc_nic_hangs xrc_addresses_change }
+
+scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number shared_by_queue_pairs busy inherited domains resized }
+
+scenarios! { COMPLETIONS (on_one_rail on_two_rails): windows_of_type_1 keys_of_windows refused_by_completion }
+
+scenarios! { FORKS (on_one_rail on_two_rails): while_opening while_explaining }
+
+scenarios! { DEVICE_MEMORY (on_one_rail on_two_rails): allocation copies inherited_device }
+
+scenarios! { DEVICE_MEMORY (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): operations }
+
+scenarios! { NIC_EVENTS (on_one_rail on_two_rails): established drained overflowed reported_once }
+
+scenarios! { ADDRESSES (on_one_rail on_two_rails): gid_table network_device gid_indices traffic_class }
+
+mod changed_addresses {
+    use super::*;
+
+    scenarios! { CHANGED_ADDRESSES (on_one_rail on_two_rails): table_and_event }
+
+    scenarios! { CHANGED_ADDRESSES (on_one_rail): connection_of_one_rail }
+
+    scenarios! { CHANGED_ADDRESSES (on_two_rails on_two_rails_with_log on_three_rails): connection later_connections own_connections }
+}
+
+scenarios! { MEMORY_REGIONS (on_one_rail on_two_rails): unregisterable reregistration null_regions on_demand }
+
+scenarios! { PERMISSIONS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): queue_pair_flags changed_flags region_flags foreign_regions unknown_keys messages shared_messages shared_short_receives shared_immediates failovers datagrams unreliable_writes }
+
+scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): window_rights invalidations refused_invalidations window_bound_for_all binds_wake_sleepers refused_binds }
+
+scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions shared_receive_queues }
+
+scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flags receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
+
+scenarios! { DATAGRAM_CALLS (on_one_rail on_two_rails on_three_rails): many_datagrams unsignalled full_while_drained flushed established_once short_receives all_signalled refused }
+
+mod datagram_states {
+    use super::*;
+
+    scenarios! { DATAGRAM_STATES (on_one_rail on_two_rails on_three_rails): receives_refused sends_refused error_state reset_state drained_once overflowed invalid_receive shared_receives }
+}
+
+scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer shared_queue sends_to_itself group group_without_rail_0 }
+
+mod uc_rails {
+    use super::*;
+
+    scenarios! { UC_RAILS (on_one_rail on_two_rails): peer_destroyed send_queue_error resets connected_to_itself shared_send_queue_error }
+
+    scenarios! { UC_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_from_the_start rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer link_fails_at_sender link_fails_at_receiver nic_dies_at_sender nic_dies_at_receiver }
+
+    scenarios! { UC_RAILS (on_two_rails on_three_rails): shared_link_fails_at_asker shared_link_fails_at_answerer shared_nic_dies_at_answerer shared_nic_hangs shared_rails_fail_in_turn shared_link_fails_at_receiver shared_nic_dies_at_receiver }
+}
+
+scenarios! { UC_QUEUE_PAIRS (on_one_rail on_two_rails on_three_rails): window_of_type_2 window_of_type_1 window_before_connection refused_operations unconnected_peer message_after_connection short_shared_receives shared_receives_of_two }
+
+scenarios! { SHARED_ATOMICS (on_two_rails on_two_rails_with_log): link_of_one_client nic_of_one_client region_registered_later right_given_later }
+
+// All rails but the last are lost.
+scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting }
+
+/// The program's messages say that the peer's process has ended, not only that no rail reaches it.
+#[test]
+fn messages_name_the_killed_peer() {
+    let output = command(&TWO_PROCESSES, "2").arg("killed").output().expect("the program can be started");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("the peer's process has ended or closed its NICs"), "{stderr}");
+    assert!(!stderr.contains("peer_timeout"), "{stderr}");
+}
+
+mod refused_calls {
+    #[test]
+    fn on_one_rail() {
+        super::run(&super::REFUSED_CALLS, &[], "1", &[]);
+    }
+
+    #[test]
+    fn on_two_rails() {
+        super::run(&super::REFUSED_CALLS, &[], "2", &[]);
+    }
+}
+
+/// Calls with arbitrary arguments, from seeds. To repeat one: the program's name, the seed, 1.
+mod arbitrary_calls {
+    #[test]
+    fn on_one_rail() {
+        super::run(&super::ARBITRARY_CALLS, &["0", "200"], "1", &[]);
+    }
+
+    #[test]
+    fn on_two_rails() {
+        super::run(&super::ARBITRARY_CALLS, &["0", "40"], "2", &[]);
+    }
+}

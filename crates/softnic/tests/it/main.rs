@@ -1,0 +1,14 @@
+//! The tests of the public interface, one program with a module for each subject.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod address_changes;
+mod fault_injection;
+mod malformed_packets;
+mod multicast;
+mod pcap_capture;
+mod port_refusals;
+mod progress_and_events;
+mod traffic_class;
+mod verbs_operations;

@@ -1,0 +1,67 @@
+//! The command `mitra devices`.
+
+use std::net::UdpSocket;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn devices(flags: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mitra")).arg("devices").args(flags).output().unwrap()
+}
+
+#[test]
+fn json_has_documented_fields() {
+    let output = devices(&["--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let limit = |name: &str| {
+        let limits = report["soft"]["limits"].as_array().unwrap();
+        limits.iter().find(|limit| limit["name"] == name).and_then(|limit| limit["value"].as_u64())
+    };
+    assert!(limit("qps").is_some_and(|qps| qps >= 1000));
+    assert!(limit("rd_atomic").is_some());
+    assert!(report["soft"]["mtu"].as_u64().is_some_and(|mtu| mtu >= 256));
+    assert!(report["soft"]["send_window"].as_u64().is_some_and(|bytes| bytes > 0));
+    let addresses = report["addresses"].as_array().unwrap();
+    assert!(
+        addresses.iter().any(|address| address["address"] == "127.0.0.0/8" && address["refused"].is_null())
+    );
+    assert!(report["offload"]["gso"].is_boolean() && report["offload"]["gro"].is_boolean());
+    assert!(report["hardware"].is_array());
+    assert!(report["hints"].as_array().is_some_and(|hints| !hints.is_empty()));
+}
+
+#[test]
+fn text_lists_devices_and_missing_features() {
+    let output = devices(&[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("Software NICs: yes"), "{text}");
+    assert!(text.contains("Limitations"), "{text}");
+}
+
+#[test]
+fn holder_of_roce_port_is_named() {
+    let socket = UdpSocket::bind("127.79.1.1:4791").unwrap();
+    let text = String::from_utf8(devices(&[]).stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("127.79.1.1")).expect("the address");
+    assert!(line.contains(&format!("process {}", std::process::id())), "{line}");
+    drop(socket);
+}
+
+#[test]
+fn loopback_interface_that_is_down_is_named() {
+    let output = crate::network_namespace::command_in_new_namespace()
+        .args([env!("CARGO_BIN_EXE_mitra"), "devices"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("bring the loopback interface up (`ip link set lo up`)"), "{said}");
+}
+
+#[test]
+fn bad_flag_is_named() {
+    let output = devices(&["--jsn"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--jsn"));
+}

@@ -1,0 +1,291 @@
+//! A cluster of memory nodes and `mitra kv` processes, each a child process of the test.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use mitra_kv::Client;
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use super::child_process::{ChildProcess, info};
+use super::network_hosts::{self, NetworkHosts};
+
+pub const TIMEOUT: Duration = Duration::from_secs(30);
+
+pub struct Cluster {
+    memories: Vec<Option<ChildProcess>>,
+    processes: Vec<Option<ChildProcess>>,
+    memory_addresses: Vec<SocketAddr>,
+    /// The addresses at which processes connect to each other.
+    process_addresses: Vec<SocketAddr>,
+    /// The addresses at which processes serve clients.
+    client_addresses: Vec<SocketAddr>,
+    /// The directory of the fault sockets, the shared secret and the files of memories.
+    run_dir: TempDir,
+    /// Additional options of `mitra memory`.
+    options: &'static [&'static str],
+    /// The hosts, if each program has its own host: first those of the processes, then those of the memories.
+    hosts: Option<NetworkHosts>,
+}
+
+/// Returns an address of this test process only, since other tests run at the same time.
+fn address(number: u8, port: u16) -> SocketAddr {
+    let [high, low] = (std::process::id() as u16).to_be_bytes();
+    (Ipv4Addr::new(127, 100 + high % 100, low, number), port).into()
+}
+
+fn comma_separated(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+}
+
+impl Cluster {
+    /// Starts a cluster on this host and waits for a leader.
+    pub fn start(processes: usize, memories: usize) -> Cluster {
+        Cluster::on_loopback(processes, memories, &[])
+    }
+
+    /// Starts a cluster whose memories are files, and waits for a leader. With `sync`, acknowledged writes are on the disk.
+    pub fn on_disk(processes: usize, memories: usize, sync: bool) -> Cluster {
+        Cluster::on_loopback(processes, memories, if sync { &["--data", "--sync"] } else { &["--data"] })
+    }
+
+    fn on_loopback(processes: usize, memories: usize, options: &'static [&'static str]) -> Cluster {
+        static CLUSTERS: AtomicU8 = AtomicU8::new(1);
+        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let at = |first: u16, count: usize| (first..).take(count).map(|port| address(number, port)).collect();
+        Cluster::with_addresses(at(7001, memories), at(7101, processes), at(6401, processes), None, options)
+    }
+
+    /// Starts a cluster with a host for each program, and waits for a leader.
+    pub fn on_hosts(processes: usize, memories: usize) -> Cluster {
+        let at = |first: usize, count: usize, port: u16| {
+            (first..first + count).map(|host| (network_hosts::address(host), port).into()).collect::<Vec<_>>()
+        };
+        let hosts = NetworkHosts::new(processes + memories);
+        let (process_addresses, client_addresses) = (at(0, processes, 7101), at(0, processes, 6401));
+        Cluster::with_addresses(
+            at(processes, memories, 7001),
+            process_addresses,
+            client_addresses,
+            Some(hosts),
+            &[],
+        )
+    }
+
+    fn with_addresses(
+        memory_addresses: Vec<SocketAddr>,
+        process_addresses: Vec<SocketAddr>,
+        client_addresses: Vec<SocketAddr>,
+        hosts: Option<NetworkHosts>,
+        options: &'static [&'static str],
+    ) -> Cluster {
+        let run_dir = TempDir::new().expect("a directory");
+        std::fs::write(run_dir.path().join("secret"), "the test's secret").expect("written");
+        let none = |addresses: &[SocketAddr]| addresses.iter().map(|_| None).collect();
+        let (memories, processes) = (none(&memory_addresses), none(&process_addresses));
+        let mut cluster = Cluster {
+            memories,
+            processes,
+            memory_addresses,
+            process_addresses,
+            client_addresses,
+            run_dir,
+            options,
+            hosts,
+        };
+        cluster.start_all();
+        cluster
+    }
+
+    /// Starts all programs that do not run, and waits for a leader.
+    pub fn start_all(&mut self) {
+        let missing = |programs: &[Option<ChildProcess>]| {
+            (0..programs.len()).filter(|&at| programs[at].is_none()).collect::<Vec<_>>()
+        };
+        missing(&self.memories).into_iter().for_each(|m| self.start_memory(m));
+        missing(&self.processes).into_iter().for_each(|p| self.start_process(p));
+        self.leader();
+    }
+
+    fn mitra(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
+        command.args(arguments).env("MITRA_RUN_DIR", self.run_dir.path().join("run"));
+        command
+    }
+
+    fn spawn(&self, host: usize, mut command: Command) -> ChildProcess {
+        command.stdout(Stdio::piped());
+        let program = match &self.hosts {
+            None => command.spawn(),
+            Some(hosts) => {
+                command.args(["--rails", &network_hosts::address(host).to_string()]);
+                command.arg("--secret").arg(self.run_dir.path().join("secret"));
+                hosts.spawn(host, command)
+            }
+        };
+        ChildProcess(program.expect("mitra starts"))
+    }
+
+    /// Starts a memory node. Only one with files may be started again.
+    pub fn start_memory(&mut self, m: usize) {
+        let (n, m_all) = (self.process_addresses.len().to_string(), self.memory_addresses.len().to_string());
+        let (listen, directory) =
+            (self.memory_addresses[m].to_string(), self.run_dir.path().join(format!("memory-{m}")));
+        let mut command =
+            self.mitra(&["memory", "kv", "--listen", &listen, "--processes", &n, "--memories", &m_all]);
+        for option in self.options {
+            command.arg(option);
+            if *option == "--data" {
+                command.arg(&directory);
+            }
+        }
+        let mut program = self.spawn(self.host_of_memory(m), command);
+        let mut line = String::new();
+        let out = program.0.stdout.take().expect("piped");
+        BufReader::new(out).read_line(&mut line).expect("a line");
+        assert!(line.starts_with("memory at "), "{line}");
+        self.memories[m] = Some(program);
+    }
+
+    /// Starts a process, for the first time or again.
+    pub fn start_process(&mut self, p: usize) {
+        let (id, process_addresses, clients) = (
+            p.to_string(),
+            comma_separated(&self.process_addresses),
+            comma_separated(&self.client_addresses),
+        );
+        let memories = comma_separated(&self.memory_addresses);
+        let serve = ["kv", "serve", "--id", &id, "--processes", &process_addresses];
+        let mut command = self.mitra(&serve);
+        command.args(["--clients", &clients, "--memories", &memories]);
+        self.processes[p] = Some(self.spawn(p, command));
+    }
+
+    /// Returns a client that knows all processes.
+    pub fn client(&self) -> Client {
+        Client::new(self.client_addresses.clone(), TIMEOUT)
+    }
+
+    /// The address at which a process serves clients.
+    pub fn client_address(&self, p: usize) -> SocketAddr {
+        self.client_addresses[p]
+    }
+
+    /// The number of a memory's host. Processes have the first numbers.
+    pub fn host_of_memory(&self, m: usize) -> usize {
+        self.process_addresses.len() + m
+    }
+
+    /// The hosts.
+    pub fn hosts(&mut self) -> &mut NetworkHosts {
+        self.hosts.as_mut().expect("the cluster was started on hosts")
+    }
+
+    /// Waits until a process reports that it leads, and returns it.
+    pub fn leader(&self) -> usize {
+        self.leader_among(0..self.processes.len())
+    }
+
+    /// Waits until one of `some` reports that it leads, and returns it.
+    pub fn leader_among(&self, some: impl Iterator<Item = usize> + Clone) -> usize {
+        let leads = |p: &usize| {
+            self.processes[*p].is_some()
+                && info(self.client_addresses[*p]).is_some_and(|i| i.contains("leads:1"))
+        };
+        wait_until("a process leads", || some.clone().find(leads))
+    }
+
+    /// Returns the INFO replies of all processes that run.
+    pub fn infos(&self) -> Vec<Option<String>> {
+        let living = (0..self.processes.len()).filter(|&p| self.processes[p].is_some());
+        living.map(|p| info(self.client_addresses[p])).collect()
+    }
+
+    /// Returns all programs that were not killed, with their names.
+    pub fn programs(&mut self) -> impl Iterator<Item = (String, &mut ChildProcess)> {
+        let processes = self
+            .processes
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(p, at)| Some((format!("process {p}"), at.as_mut()?)));
+        let memories = self
+            .memories
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(m, at)| Some((format!("memory {m}"), at.as_mut()?)));
+        processes.chain(memories)
+    }
+
+    pub fn kill_process(&mut self, p: usize) {
+        self.processes[p] = None;
+    }
+
+    pub fn kill_memory(&mut self, m: usize) {
+        self.memories[m] = None;
+    }
+
+    /// Kills all programs.
+    pub fn kill_all(&mut self) {
+        self.memories.fill_with(|| None);
+        self.processes.fill_with(|| None);
+    }
+
+    /// Injects a fault script into a process.
+    pub fn fault_process(&self, p: usize, script: &str) {
+        self.fault(self.processes[p].as_ref().expect("the program runs"), script);
+    }
+
+    /// Injects a fault script into a memory node.
+    pub fn fault_memory(&self, m: usize, script: &str) {
+        self.fault(self.memories[m].as_ref().expect("the program runs"), script);
+    }
+
+    /// Runs a client command of `mitra kv` with `--json`. Returns its exit code and the object that it prints.
+    pub fn kv_json(&self, words: &[&str]) -> (Option<i32>, serde_json::Value) {
+        let servers = comma_separated(&self.client_addresses);
+        let arguments = [&["kv", words[0], "--json", "--servers", &servers][..], &words[1..]].concat();
+        let output = self.mitra(&arguments).output().expect("mitra runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let object = serde_json::from_slice(&output.stdout);
+        (output.status.code(), object.unwrap_or_else(|error| panic!("{words:?}: {error}: {said}")))
+    }
+
+    /// Returns what `mitra fault --list --json` says about each process.
+    pub fn listed(&self) -> Vec<serde_json::Value> {
+        let output = self.mitra(&["fault", "--list", "--json"]).output().expect("mitra runs");
+        let mut report: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("the report is JSON");
+        match report["processes"].take() {
+            serde_json::Value::Array(processes) => processes,
+            other => panic!("no list: {other}"),
+        }
+    }
+
+    fn fault(&self, program: &ChildProcess, script: &str) {
+        let mut command = self.mitra(&["fault", "--pid", &program.0.id().to_string(), script]);
+        assert!(command.status().expect("mitra starts").success(), "{script}");
+    }
+
+    pub fn pause_process(&self, p: usize) {
+        self.processes[p].as_ref().expect("the program runs").signal(Signal::SIGSTOP);
+    }
+
+    pub fn resume_process(&self, p: usize) {
+        self.processes[p].as_ref().expect("the program runs").signal(Signal::SIGCONT);
+    }
+}
+
+/// Calls `check` every 5 ms until it returns a value, for [`TIMEOUT`] at most.
+pub fn wait_until<T>(what: &str, check: impl Fn() -> Option<T>) -> T {
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(found) = check() {
+            return found;
+        }
+        assert!(Instant::now() < end, "timed out after {TIMEOUT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,105 @@
+//! Hosts, each a network namespace with a link to a router. The test runs at the router, so it reaches all hosts. The router drops
+//! packets from one host to another on request.
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::process::{Child, Command};
+
+use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::network_namespace;
+
+/// Tells the test program that it runs inside the router's namespace.
+const INSIDE: &str = "MITRA_TEST_ROUTER";
+
+/// Runs `body`, the body of the test `test`, in a new network namespace, which is the router's.
+pub fn run_at_router(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    let mut inside = crate::network_namespace::command_in_new_namespace();
+    inside.arg(std::env::current_exe().expect("this program")).args([test, "--exact", "--nocapture"]);
+    let output = inside.env(INSIDE, "yes").output().expect("timeout(1) runs");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    // The count is checked because a run without a matching test succeeds too.
+    let passed = output.status.success() && stdout.contains("1 passed");
+    assert!(passed, "{}\n{stdout}\n{stderr}", output.status);
+}
+
+/// Hosts around a router, numbered from 0.
+pub struct NetworkHosts {
+    namespaces: Vec<File>,
+    /// Pairs (from, to) whose packets the router drops.
+    cuts: Vec<(usize, usize)>,
+}
+
+/// The address of a host.
+pub fn address(host: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, host as u8, 2)
+}
+
+/// Runs ip(8).
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status().expect("ip(8) runs");
+    assert!(status.success(), "ip {arguments}: {status}");
+}
+
+/// Runs `f` in a new thread. A thread has a network namespace of its own.
+fn in_new_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(f).join().expect("the thread does not panic"))
+}
+
+impl NetworkHosts {
+    /// Creates `count` hosts.
+    pub fn new(count: usize) -> NetworkHosts {
+        ip("link set lo up");
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("the namespace is this test's");
+        let mut hosts = NetworkHosts { namespaces: Vec::new(), cuts: Vec::new() };
+        for host in 0..count {
+            // The open file keeps the namespace alive after its thread has ended.
+            let namespace = in_new_thread(|| {
+                unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
+                File::open("/proc/thread-self/ns/net").expect("the namespace's file")
+            });
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&namespace);
+            let file = format!("/proc/{}/fd/{fd}", std::process::id());
+            hosts.namespaces.push(namespace);
+            ip(&format!("link add host{host} type veth peer name cable netns {file}"));
+            ip(&format!("address add 10.0.{host}.1/24 dev host{host}"));
+            ip(&format!("link set host{host} up"));
+            hosts.run_on(host, || {
+                ip(&format!("address add {}/24 dev cable", address(host)));
+                ip("link set lo up");
+                ip("link set cable up");
+                ip(&format!("route add default via 10.0.{host}.1"));
+            });
+        }
+        hosts
+    }
+
+    fn run_on<T: Send>(&self, host: usize, f: impl FnOnce() -> T + Send) -> T {
+        in_new_thread(|| {
+            setns(&self.namespaces[host], CloneFlags::CLONE_NEWNET).expect("the host's namespace");
+            f()
+        })
+    }
+
+    /// Starts a program on a host.
+    pub fn spawn(&self, host: usize, mut command: Command) -> std::io::Result<Child> {
+        self.run_on(host, || command.spawn())
+    }
+
+    /// Makes the router drop all packets from one host to another.
+    pub fn cut(&mut self, from: usize, to: usize) {
+        ip(&format!("rule add from {} to {} blackhole", address(from), address(to)));
+        self.cuts.push((from, to));
+    }
+
+    /// Makes the router forward all packets again.
+    pub fn heal(&mut self) {
+        for (from, to) in self.cuts.drain(..) {
+            ip(&format!("rule del from {} to {} blackhole", address(from), address(to)));
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The tests of the `mitra` program, one program with a module for each command.
+
+#[path = "../network_namespace/mod.rs"]
+mod network_namespace;
+#[path = "../sample_packets/mod.rs"]
+mod sample_packets;
+
+mod bench;
+mod check;
+mod command_line;
+mod consensus;
+mod decode;
+mod demo;
+mod devices;
+mod interop_scapy;
+mod interop_tshark;
+mod kv;
+mod refused_input;
+mod run;
+mod topology;
+mod two_hosts;
