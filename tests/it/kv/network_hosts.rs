@@ -7,8 +7,6 @@ use std::process::{Child, Command};
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-use crate::network_namespace;
-
 /// Tells the test program that it runs inside the router's namespace.
 const INSIDE: &str = "MITRA_TEST_ROUTER";
 

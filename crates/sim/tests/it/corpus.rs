@@ -1,5 +1,7 @@
 //! Replays the committed fuzz corpora of what runs in the simulator.
 
+use crate::vqp_pair;
+
 #[path = "../../../../fuzz/properties/control_messages.rs"]
 mod control_messages;
 #[path = "../../../../fuzz/replay.rs"]

@@ -1,5 +1,7 @@
 //! Replays the committed fuzz corpora of the transport.
 
+use crate::common;
+
 #[path = "../../../../fuzz/properties/rc_operations.rs"]
 mod rc_operations;
 #[path = "../../../../fuzz/replay.rs"]
