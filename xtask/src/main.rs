@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod lint;
+mod nextest;
 mod rust_programs;
 mod rxe_vm;
 mod setup;
+mod stress;
 mod test;
-mod test_summary;
+mod test_results;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,12 +28,13 @@ enum Task {
     /// Check for words that docs/glossary.md retires, for broken links in documents and for unused dependencies
     Lint,
     RxeVm(rxe_vm::Args),
-    /// Install the tools that the tests need besides Rust: Debian packages, and in .cache scapy, Rust programs and a virtual machine with
-    /// soft-RoCE
+    /// Install the tools that the tests need besides Rust: Debian packages, cargo-nextest, and in
+    /// .cache scapy, Rust programs and a virtual machine with soft-RoCE
     Setup,
-    /// Run setup, then all tests. Ends with the slowest test programs and the failed tests
+    Stress(stress::Args),
+    /// Run setup, then all tests. Ends with the slowest, the flaky and the failed tests
     Test {
-        /// Arguments for `cargo test`
+        /// Arguments for `cargo nextest run`, such as a part of the names of tests
         #[arg(last = true)]
         args: Vec<String>,
     },
@@ -42,6 +45,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
         Task::Lint => lint::run()?,
         Task::Setup => setup::run()?,
+        Task::Stress(args) => return stress::run(&args),
         Task::Test { args } => return test::run(&args),
     }
     Ok(ExitCode::SUCCESS)

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::{root, rust_programs, rxe_vm};
+use crate::{nextest, root, rust_programs, rxe_vm};
 
 /// The Debian packages that the tests use: tools, headers, and unmodified verbs programs.
 #[rustfmt::skip]
@@ -27,10 +27,11 @@ fn venv() -> PathBuf {
 pub(crate) fn run() -> anyhow::Result<()> {
     install_debian(DEBIAN_PACKAGES)?;
     install_pypi()?;
+    nextest::install()?;
     rust_programs::install()?;
     rxe_vm::prepare()?;
     println!(
-        "setup: everything is installed ({}, {}, examples of Rust crates, the soft-RoCE machine)",
+        "setup: everything is installed ({}, {}, cargo-nextest, examples of Rust crates, the soft-RoCE machine)",
         DEBIAN_PACKAGES.join(", "),
         PYPI_PACKAGES.join(", ")
     );
