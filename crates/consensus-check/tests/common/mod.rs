@@ -59,7 +59,6 @@ pub fn mutant_violates<P: Process<Value = u8>>(world: impl Fn() -> World<P>) {
 }
 
 /// Creates a test for each mutant of a protocol: `mutant_violates` must find a violation without the rule.
-#[macro_export]
 macro_rules! mutants {
     ($rules:ident, $world:ident: $($name:ident: $rule:ident;)*) => {$(
         #[test]

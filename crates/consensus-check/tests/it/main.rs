@@ -1,5 +1,6 @@
 //! The tests of the public interface, one program with a module for each subject.
 
+#[macro_use]
 #[path = "../common/mod.rs"]
 mod common;
 

@@ -2,7 +2,6 @@
 
 mod paxos {
     use crate::common::{MINORITY, agrees_and_terminates, mutant_violates};
-    use crate::mutants;
     use mitra_consensus::paxos::{Paxos, Rules};
     use mitra_consensus::{AllRules, ProcessId};
     use mitra_consensus_check::{Exhaustive, FaultLimits, World, decision_delays, protocol_worlds};
@@ -47,7 +46,6 @@ mod paxos {
 
 mod disk_paxos {
     use crate::common::{CRASHES, agrees_and_terminates, mutant_violates};
-    use crate::mutants;
     use mitra_consensus::disk_paxos::{DiskPaxos, Rules};
     use mitra_consensus::{AllRules, ProcessId};
     use mitra_consensus_check::{Exhaustive, FaultLimits, World, decision_delays, protocol_worlds};
