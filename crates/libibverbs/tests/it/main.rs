@@ -2,6 +2,7 @@
 
 #[path = "../c_program/mod.rs"]
 mod c_program;
+#[allow(unsafe_code)]
 #[path = "../cm_wrapper/mod.rs"]
 mod cm_wrapper;
 #[path = "../rdma_core/mod.rs"]
