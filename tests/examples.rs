@@ -15,9 +15,10 @@ mod tokio_example;
 mod write;
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use mitra_test_process::{TestProcess, command};
 
 /// The first argument of a process that runs `counter` with the arguments that follow.
 const COUNTER: &str = "--run-counter";
@@ -52,35 +53,25 @@ fn trial(name: &str, example: fn() -> Result<(), Box<dyn std::error::Error>>) ->
 }
 
 /// Starts a process of the example `counter`.
-fn start(args: &[&str]) -> std::io::Result<Process> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let child = command.arg(COUNTER).args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    Ok(Process(child))
-}
-
-/// A process, which ends with the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both calls fail only if the process has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start(args: &[&str]) -> std::io::Result<TestProcess> {
+    let mut command = command(std::env::current_exe()?);
+    command.arg(COUNTER).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(TestProcess::start(&mut command))
 }
 
 /// Returns everything that a process prints, once it has ended with success.
-fn output(mut process: Process) -> Result<String, Failed> {
-    let (mut out, mut errors) = (String::new(), String::new());
-    process.0.stdout.take().ok_or("no output")?.read_to_string(&mut out)?;
-    process.0.stderr.take().ok_or("no output")?.read_to_string(&mut errors)?;
-    let status = process.0.wait()?;
-    if status.success() { Ok(out) } else { Err(format!("{status}: {out}{errors}").into()) }
+fn output(process: TestProcess) -> Result<String, Failed> {
+    let output = process.output()?;
+    let out = String::from_utf8(output.stdout)?;
+    if output.status.success() {
+        return Ok(out);
+    }
+    Err(format!("{}: {out}{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
 }
 
 fn two_processes(fail_rail_0: bool) -> Result<(), Failed> {
     let mut server = start(&["server"])?;
-    let mut server_output = BufReader::new(server.0.stdout.take().ok_or("no output")?);
+    let mut server_output = BufReader::new(server.stdout.take().ok_or("no output")?);
     let mut line = String::new();
     server_output.read_line(&mut line)?;
     let address = line.trim().strip_prefix("listening on ").ok_or("the server prints its address")?;
@@ -92,7 +83,7 @@ fn two_processes(fail_rail_0: bool) -> Result<(), Failed> {
     assert_eq!(client.contains("rail 0 failed"), fail_rail_0, "{client}");
     let expected = "the counter is 1000, and 1000 words were written; the peer closed it";
     assert!(rest.contains(expected), "{rest}");
-    assert!(server.0.wait()?.success());
+    assert!(server.wait().success());
     Ok(())
 }
 

@@ -13,14 +13,20 @@ mod mitra;
 mod rxe_peer_protocol;
 
 use std::path::Path;
-use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use mitra_test_process::{build_once, command, output, output_within};
 
 /// The name and the function of a scenario.
 type Scenario = (&'static str, fn() -> anyhow::Result<()>);
 
 /// The environment variable that selects the scenarios whose names begin with its value.
 const ONLY: &str = "MITRA_RXE_ONLY";
+
+/// The time for the scenarios. The task ends the machine after it.
+const MACHINE_SECONDS: &str = "600";
+/// That time, and the time to build the task and to boot.
+const XTASK_DEADLINE: Duration = Duration::from_secs(900);
 
 /// All scenarios, in the order in which they run.
 fn scenarios() -> impl Iterator<Item = &'static Scenario> {
@@ -56,19 +62,20 @@ fn run_scenarios() {
 
 fn boot() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/rxe_peer.c");
-    let peer = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rxe_peer");
-    let compiled = Command::new("cc")
-        .args(["-O1", "-Wall", "-Werror", "-o"])
-        .args([&peer, &source])
-        .arg("-libverbs")
-        .status();
-    assert!(
-        compiled.is_ok_and(|status| status.success()),
-        "cannot compile rxe_peer.c (it needs cc and libibverbs-dev); run `cargo xtask setup`"
-    );
+    let peer = build_once(Path::new(env!("CARGO_TARGET_TMPDIR")).join("rxe_peer"), |peer| {
+        let mut cc = command("cc");
+        let compiled =
+            output(cc.args(["-O1", "-Wall", "-Werror", "-o"]).arg(peer).arg(&source).arg("-libverbs"));
+        assert!(
+            compiled.status.success(),
+            "cannot compile rxe_peer.c (it needs libibverbs-dev; run `cargo xtask setup`): {}",
+            String::from_utf8_lossy(&compiled.stderr)
+        );
+    });
 
     let guest = r#""$0" & exec ip netns exec peer0 "$1" --exact interop_with_rdma_rxe --nocapture"#;
-    let ran = Command::new(env!("CARGO"))
+    let mut xtask = command(env!("CARGO"));
+    xtask
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args([
             "xtask",
@@ -77,7 +84,7 @@ fn boot() {
             "--topo",
             "interop",
             "--timeout",
-            "600",
+            MACHINE_SECONDS,
             "--",
             "sh",
             "-c",
@@ -85,9 +92,8 @@ fn boot() {
         ])
         .arg(&peer)
         .arg(std::env::current_exe().expect("this program has a path"))
-        .env(IN_THE_MACHINE, "1")
-        .output()
-        .expect("cargo runs");
+        .env(IN_THE_MACHINE, "1");
+    let ran = output_within(&mut xtask, XTASK_DEADLINE);
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     println!("{out}{err}");
     assert_ne!(

@@ -7,21 +7,23 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use mitra_test_process::{
+    BUILD_DEADLINE, OwnNetwork, TestProcess, command, once_per_run, output, output_within,
+};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 fn mitra() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_mitra"))
+    command(env!("CARGO_BIN_EXE_mitra"))
 }
 
 fn bench(args: &[&str]) -> Output {
-    mitra().arg("bench").args(args).output().unwrap()
+    output(mitra().arg("bench").args(args))
 }
 
 /// Runs a benchmark that must succeed, and returns its JSON object.
 fn json(args: &[&str]) -> Value {
-    let output = mitra().arg("bench").args(args).arg("--json").output().unwrap();
+    let output = output(mitra().arg("bench").args(args).arg("--json"));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {errors}");
     assert!(errors.is_empty(), "progress is for terminals: {errors}");
@@ -31,16 +33,20 @@ fn json(args: &[&str]) -> Value {
 /// Builds the Raft baseline of `mitra kv` next to the `mitra` program, unless `cargo test --workspace` has built it.
 fn build_raft() {
     let dir = Path::new(env!("CARGO_BIN_EXE_mitra")).parent().unwrap();
-    if dir.join("mitra-raft-baseline").exists() {
-        return;
-    }
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "mitra-raft-baseline", "--target-dir"]);
-    cargo.arg(dir.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success(), "cannot build mitra-raft-baseline");
+    once_per_run(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("mitra-raft-baseline.built"), || {
+        if dir.join("mitra-raft-baseline").exists() {
+            return;
+        }
+        let mut cargo = command(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "mitra-raft-baseline", "--target-dir"]);
+        cargo.arg(dir.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        let output = output_within(&mut cargo, BUILD_DEADLINE);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "cannot build mitra-raft-baseline: {errors}");
+    });
 }
 
 fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
@@ -97,9 +103,9 @@ fn missing_stores_are_noted_with_how_to_install_them() {
     let mitra = alone.path().join("mitra");
     fs::copy(env!("CARGO_BIN_EXE_mitra"), &mitra).unwrap();
     let report = |path: &str| -> Value {
-        let mut command = Command::new(&mitra);
+        let mut command = command(&mitra);
         command.args(["bench", "consensus", "--iters", "10", "--blocks", "1", "--requests", "100", "--json"]);
-        let output = command.env("PATH", path).output().unwrap();
+        let output = output(command.env("PATH", path));
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     };
@@ -127,7 +133,7 @@ fn error_of_the_load_generator_fails_the_benchmark() {
     fs::write(&stand_in, script).unwrap();
     fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o700)).unwrap();
     let path = format!("{}:{}", scene.path().display(), std::env::var("PATH").unwrap());
-    let output = mitra().args(["bench", "consensus", "--blocks", "1"]).env("PATH", path).output().unwrap();
+    let output = output(mitra().args(["bench", "consensus", "--blocks", "1"]).env("PATH", path));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(errors.contains("redis-benchmark: Error from server: MOVED"), "{errors}");
@@ -157,7 +163,8 @@ fn latency_has_a_row_per_variant_with_its_baseline() {
 
 #[test]
 fn mtu_and_addresses_are_used() {
-    let addresses = "127.77.1.1,127.77.1.2,127.77.1.3,127.77.1.4";
+    let network = OwnNetwork::new();
+    let addresses = [1, 2, 3, 4].map(|host| network.address(host).to_string()).join(",");
     let report = json(&[
         "latency",
         "--op",
@@ -167,7 +174,7 @@ fn mtu_and_addresses_are_used() {
         "--mtu",
         "256",
         "--addresses",
-        addresses,
+        &addresses,
         "--iters",
         "50",
         "--blocks",
@@ -379,20 +386,16 @@ fn bad_input_is_refused_with_a_remedy() {
 
 #[test]
 fn peer_command_refuses_to_run_alone() {
-    let output = mitra().args(["peer", "bench", "1"]).stdin(Stdio::null()).output().unwrap();
+    let output = output(mitra().args(["peer", "bench", "1"]));
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("started by other mitra commands"));
 }
 
 #[test]
 fn ctrl_c_ends_both_processes() {
-    // A shell starts commands in the background with SIGINT ignored, and they pass that on to their own commands.
-    let mut first = Command::new("env")
-        .args(["--default-signal=INT", env!("CARGO_BIN_EXE_mitra")])
-        .args(["bench", "latency", "--op", "write", "--size", "8", "--iters", "1000000"])
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut bench = mitra();
+    bench.args(["bench", "latency", "--op", "write", "--size", "8", "--iters", "1000000"]);
+    let mut first = TestProcess::start(bench.stdout(Stdio::null()));
     let begin = Instant::now();
     let children = format!("/proc/{0}/task/{0}/children", first.id());
     let second = loop {
@@ -405,8 +408,8 @@ fn ctrl_c_ends_both_processes() {
     };
     // Lets the benchmark enter its measuring loop.
     std::thread::sleep(Duration::from_millis(300));
-    kill(Pid::from_raw(first.id() as i32), Signal::SIGINT).unwrap();
-    assert!(!first.wait().unwrap().success());
+    first.signal(Signal::SIGINT);
+    assert!(!first.wait().success());
     while fs::read_to_string(format!("/proc/{second}/cmdline")).is_ok_and(|line| line.contains("peer")) {
         assert!(begin.elapsed() < Duration::from_secs(20), "the second process {second} goes on");
         std::thread::sleep(Duration::from_millis(5));

@@ -1,9 +1,11 @@
 //! The commands `mitra check` and `mitra sim`: JSON fields and exit codes.
 
-use std::process::{Command, Output};
+use std::process::Output;
+
+use mitra_test_process::{command, output};
 
 fn mitra(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mitra")).args(words).output().expect("the program runs")
+    output(command(env!("CARGO_BIN_EXE_mitra")).args(words))
 }
 
 fn json(words: &[&str]) -> serde_json::Value {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use mitra_test_process::{command, output};
 use serde_json::{Value, json};
 
 fn mitra(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mitra")).args(words).output().expect("mitra starts")
+    output(command(env!("CARGO_BIN_EXE_mitra")).args(words))
 }
 
 /// Returns the standard output of a command that succeeds.
@@ -111,8 +112,7 @@ fn bash_completes_with_the_script() {
     fs::write(&script, text(&["completions", "bash"])).expect("written");
     let complete =
         "source \"$1\"; COMP_WORDS=(mitra kv g); COMP_CWORD=2; _mitra mitra g kv; echo \"${COMPREPLY[@]}\"";
-    let output = Command::new("bash").args(["-c", complete, "bash"]).arg(&script).output();
-    let output = output.expect("bash starts; `cargo xtask setup` installs what the tests need");
+    let output = output(command("bash").args(["-c", complete, "bash"]).arg(&script));
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
         "get\n",
@@ -130,8 +130,7 @@ fn manual_pages_are_complete_and_valid() {
         let page = pages.join(format!("mitra-{}.1", path.join("-")));
         // All warnings but those about lines that cannot be adjusted to the width.
         let flags = ["-Kutf8", "-man", "-Tutf8", "-ww", "-Wbreak", "-P-cbou"];
-        let output = Command::new("groff").args(flags).arg(&page).output();
-        let output = output.expect("groff starts; `cargo xtask setup` installs it");
+        let output = output(command("groff").args(flags).arg(&page));
         let complaints = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && complaints.is_empty(), "{}: {complaints}", page.display());
         let formatted = String::from_utf8_lossy(&output.stdout);

@@ -1,18 +1,17 @@
 //! The commands `mitra memory`, `mitra propose` and `mitra elect`: each memory node and process is a child process.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use mitra_test_process::{OwnNetwork, TestProcess, command, output};
 use serde_json::Value;
 use tempfile::TempDir;
 
 fn mitra(arguments: &[String]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
+    let mut command = command(env!("CARGO_BIN_EXE_mitra"));
     command.args(arguments).stdout(Stdio::piped());
     command
 }
@@ -21,43 +20,28 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// A child process. Dropping the value kills the process.
-struct Program(Child);
-
-/// Starts a memory node.
+/// A memory node.
 struct Memory {
-    _program: Program,
+    _program: TestProcess,
     address: String,
 }
 
 impl Memory {
     fn start(protocol: &str, id: usize) -> Memory {
-        let mut program =
-            mitra(&words(&["memory", protocol, "--id", &id.to_string(), "--rails", "1", "--json"]))
-                .spawn()
-                .expect("mitra starts");
+        let arguments = ["memory", protocol, "--id", &id.to_string(), "--rails", "1", "--json"];
+        let mut program = TestProcess::start(&mut mitra(&words(&arguments)));
         let mut line = String::new();
         let out = program.stdout.take().expect("piped");
         BufReader::new(out).read_line(&mut line).expect("a line");
         let told: Value = serde_json::from_str(&line).expect("an object");
         let address = told["address"].as_str().expect("where it listens").to_owned();
-        Memory { _program: Program(program), address }
+        Memory { _program: program, address }
     }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Returns addresses for the three processes of this test.
-fn doors() -> Vec<SocketAddr> {
-    static TESTS: AtomicU8 = AtomicU8::new(1);
-    let number = TESTS.fetch_add(1, Ordering::Relaxed);
-    let [high, low] = (std::process::id() as u16).to_be_bytes();
-    (7101..7104).map(|port| (Ipv4Addr::new(127, 200 + high % 50, low, number), port).into()).collect()
+/// Returns the addresses of the three processes in a network.
+fn doors(network: &OwnNetwork) -> String {
+    [7101, 7102, 7103].map(|port| format!("{}:{port}", network.address(1))).join(",")
 }
 
 /// Runs three processes that propose their values, some of them as leaders, and returns their outputs.
@@ -74,7 +58,8 @@ fn decide_signed(
     keys: Option<&Path>,
 ) -> Vec<Output> {
     let memories: Vec<_> = (0..memories).map(|id| Memory::start(protocol, id)).collect();
-    let doors = doors().iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+    let network = OwnNetwork::new();
+    let doors = doors(&network);
     let at = memories.iter().map(|memory| memory.address.clone()).collect::<Vec<_>>().join(",");
     let start = |(id, value): (usize, &Option<&str>)| {
         let mut arguments = words(&["propose", protocol]);
@@ -90,10 +75,10 @@ fn decide_signed(
         if leads.contains(&id) {
             arguments.push("--lead".into());
         }
-        mitra(&arguments).stderr(Stdio::piped()).spawn().expect("mitra starts")
+        TestProcess::start(mitra(&arguments).stderr(Stdio::piped()))
     };
     let started: Vec<_> = values.iter().enumerate().map(start).collect();
-    started.into_iter().map(|program| program.wait_with_output().expect("it ends")).collect()
+    started.into_iter().map(|program| program.output().expect("it ends")).collect()
 }
 
 /// Checks that all processes decided the same value, one of these.
@@ -139,7 +124,7 @@ fn three_processes_decide_with_byzantine_protocols() {
     let dir = TempDir::new().expect("a directory");
     let make = |id: usize| {
         let file = dir.path().join(format!("key{id}"));
-        let made = mitra(&words(&["key", &file.display().to_string()])).output().expect("mitra starts");
+        let made = output(&mut mitra(&words(&["key", &file.display().to_string()])));
         String::from_utf8(made.stdout).expect("a line")
     };
     let keys: String = (0..3).map(make).collect();
@@ -155,7 +140,8 @@ fn three_processes_decide_with_byzantine_protocols() {
 #[test]
 fn survivors_elect_a_new_leader() {
     let memory = Memory::start("omega", 0);
-    let doors = doors().iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+    let network = OwnNetwork::new();
+    let doors = doors(&network);
     let (tell, told) = mpsc::channel();
     let start = |id: usize| {
         let (name, tell) = (id.to_string(), tell.clone());
@@ -163,8 +149,8 @@ fn survivors_elect_a_new_leader() {
         if id == 2 {
             arguments.push("--json");
         }
-        let mut program =
-            mitra(&words(&[&arguments[..], &["--rails", "1"]].concat())).spawn().expect("mitra starts");
+        let mut mitra = mitra(&words(&[&arguments[..], &["--rails", "1"]].concat()));
+        let mut program = TestProcess::start(&mut mitra);
         let out = BufReader::new(program.stdout.take().expect("piped"));
         std::thread::spawn(move || {
             out.lines().map_while(Result::ok).all(|line| {
@@ -173,7 +159,7 @@ fn survivors_elect_a_new_leader() {
                 tell.send((id, leader)).is_ok()
             });
         });
-        Program(program)
+        program
     };
     let mut started: Vec<_> = (0..3).map(|id| Some(start(id))).collect();
     let mut named = [const { None::<String> }; 3];
@@ -223,7 +209,7 @@ fn bad_arguments_are_reported_in_one_line() {
         (&["propose", "cheap-quorum", "--id", "0", "--processes", "127.0.0.1:1"], "give --key and --keys"),
         (&["memory", "kv", "--fault", "rail7 down"], "--fault"),
     ] {
-        let output = mitra(&words(arguments)).stderr(Stdio::piped()).output().expect("mitra starts");
+        let output = output(&mut mitra(&words(arguments)));
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
         assert!(errors.contains(says) && errors.lines().count() == 1, "{arguments:?}: {errors}");

@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
+use mitra_test_process::{TestProcess, command, output};
 use serde_json::Value;
 
 fn capture(name: &str) -> PathBuf {
@@ -11,7 +12,7 @@ fn capture(name: &str) -> PathBuf {
 }
 
 fn decode(file: &Path, flags: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mitra")).arg("decode").arg(file).args(flags).output().unwrap()
+    output(command(env!("CARGO_BIN_EXE_mitra")).arg("decode").arg(file).args(flags))
 }
 
 fn json_lines(output: &Output) -> Vec<Value> {
@@ -163,18 +164,15 @@ fn unknown_link_type_is_reported() {
 #[test]
 fn standard_input_is_read_in_chunks() {
     let file = std::fs::read(capture("mixed_mtu4096.pcap")).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mitra"))
-        .args(["decode", "-", "--json"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = child.stdin.take().unwrap();
+    let mut mitra = command(env!("CARGO_BIN_EXE_mitra"));
+    mitra.args(["decode", "-", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut mitra = TestProcess::start(&mut mitra);
+    let mut input = mitra.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || {
         // Read sizes that split headers and frames.
         file.chunks(997).for_each(|piece| input.write_all(piece).unwrap());
     });
-    let output = child.wait_with_output().unwrap();
+    let output = mitra.output().unwrap();
     feeder.join().unwrap();
     let totals = json_lines(&output).pop().unwrap();
     assert_eq!(totals, serde_json::json!({"packets": 64, "not_roce": 0, "malformed": 0, "icrc_bad": 0}));
@@ -188,16 +186,12 @@ fn closed_output_pipe_ends_decode_quietly() {
     (0..20).for_each(|_| file.extend_from_slice(&one[24..]));
     for flag in ["--json", "--"] {
         let file = temporary(&file);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mitra"))
-            .args(["decode", flag])
-            .arg(file.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut mitra = command(env!("CARGO_BIN_EXE_mitra"));
+        mitra.args(["decode", flag]).arg(file.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut mitra = TestProcess::start(&mut mitra);
         let mut first = [0; 10];
-        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
-        let output = child.wait_with_output().unwrap();
+        mitra.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = mitra.output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{flag}");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{flag}");
     }

@@ -2,9 +2,10 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use mitra_test_process::{TestProcess, command, output};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -26,11 +27,11 @@ const FIELDS: [&str; 12] = [
 ];
 
 fn mitra() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_mitra"))
+    command(env!("CARGO_BIN_EXE_mitra"))
 }
 
 fn demo(flags: &[&str]) -> Output {
-    mitra().arg("demo").args(flags).output().unwrap()
+    output(mitra().arg("demo").args(flags))
 }
 
 fn json(flags: &[&str]) -> (Option<i32>, Value) {
@@ -188,7 +189,7 @@ fn readme_shows_the_result_and_a_picture() {
 }
 
 fn decode(file: &Path) -> Value {
-    let output = mitra().args(["decode", "--json"]).arg(file).output().unwrap();
+    let output = output(mitra().args(["decode", "--json"]).arg(file));
     serde_json::from_str(String::from_utf8(output.stdout).unwrap().lines().last().unwrap()).unwrap()
 }
 
@@ -217,30 +218,16 @@ fn bad_flags_are_refused_in_one_line_with_a_remedy() {
     }
 }
 
-/// A process that is killed when the value is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both calls fail only if the process has already ended and was waited for.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Starts a long demo and returns it with the ids of its two processes once they run.
-fn long_demo() -> (Running, Vec<i32>) {
-    let command = mitra()
-        .args(["demo", "--rounds", "10000", "--json"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let child = Running(command.unwrap());
+fn long_demo() -> (TestProcess, Vec<i32>) {
+    let mut mitra = mitra();
+    mitra.args(["demo", "--rounds", "10000", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let demo = TestProcess::start(&mut mitra);
     let until = Instant::now() + Duration::from_secs(20);
     loop {
-        let participants = children_of(child.0.id());
+        let participants = children_of(demo.id());
         if participants.len() == 2 {
-            return (child, participants);
+            return (demo, participants);
         }
         assert!(Instant::now() < until, "no two participants: {participants:?}");
         std::thread::sleep(Duration::from_millis(10));
@@ -276,28 +263,28 @@ fn gone(participants: &[i32]) {
 
 #[test]
 fn interrupt_ends_the_demo_with_code_130() {
-    let (mut child, participants) = long_demo();
-    kill(Pid::from_raw(child.0.id() as i32), Signal::SIGINT).unwrap();
-    assert_eq!(child.0.wait().unwrap().code(), Some(130));
-    let mut lines = BufReader::new(child.0.stderr.take().unwrap()).lines();
+    let (mut demo, participants) = long_demo();
+    demo.signal(Signal::SIGINT);
+    assert_eq!(demo.wait().code(), Some(130));
+    let mut lines = BufReader::new(demo.stderr.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "mitra: interrupted");
     gone(&participants);
 }
 
 #[test]
 fn killed_demo_leaves_no_processes() {
-    let (mut child, participants) = long_demo();
-    child.0.kill().unwrap();
-    child.0.wait().unwrap();
+    let (mut demo, participants) = long_demo();
+    demo.signal(Signal::SIGKILL);
+    demo.wait();
     gone(&participants);
 }
 
 #[test]
 fn failure_of_a_participant_ends_the_demo_with_an_error() {
-    let (mut child, participants) = long_demo();
+    let (mut demo, participants) = long_demo();
     kill(Pid::from_raw(participants[1]), Signal::SIGKILL).unwrap();
-    assert_eq!(child.0.wait().unwrap().code(), Some(2));
-    let text = std::io::read_to_string(child.0.stderr.take().unwrap()).unwrap();
+    assert_eq!(demo.wait().code(), Some(2));
+    let text = std::io::read_to_string(demo.stderr.take().unwrap()).unwrap();
     assert!(text.contains("server process"), "{text}");
     gone(&participants);
 }

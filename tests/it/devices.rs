@@ -1,12 +1,13 @@
 //! The command `mitra devices`.
 
 use std::net::UdpSocket;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use mitra_test_process::{OwnNetwork, command, output};
 use serde_json::Value;
 
 fn devices(flags: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mitra")).arg("devices").args(flags).output().unwrap()
+    output(command(env!("CARGO_BIN_EXE_mitra")).arg("devices").args(flags))
 }
 
 #[test]
@@ -41,19 +42,19 @@ fn text_lists_devices_and_missing_features() {
 
 #[test]
 fn holder_of_roce_port_is_named() {
-    let socket = UdpSocket::bind("127.79.1.1:4791").unwrap();
+    let network = OwnNetwork::new();
+    let address = network.address(1);
+    let socket = UdpSocket::bind((address, 4791)).unwrap();
     let text = String::from_utf8(devices(&[]).stdout).unwrap();
-    let line = text.lines().find(|line| line.contains("127.79.1.1")).expect("the address");
+    let line = text.lines().find(|line| line.contains(&address.to_string())).expect("the address");
     assert!(line.contains(&format!("process {}", std::process::id())), "{line}");
     drop(socket);
 }
 
 #[test]
 fn loopback_interface_that_is_down_is_named() {
-    let output = crate::network_namespace::command_in_new_namespace()
-        .args([env!("CARGO_BIN_EXE_mitra"), "devices"])
-        .output()
-        .unwrap();
+    let mut command = crate::network_namespace::command_in_new_namespace();
+    let output = output(command.args([env!("CARGO_BIN_EXE_mitra"), "devices"]));
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("bring the loopback interface up (`ip link set lo up`)"), "{said}");

@@ -1,8 +1,8 @@
 //! Compares Mitra's ICRC and packet fields with those of scapy, for every opcode over IPv4 and IPv6.
 
 use std::path::Path;
-use std::process::Command;
 
+use mitra_test_process::command;
 use mitra_wire::{BTH_LEN, ICRC_LEN, Message, Packet, opcode};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn scapy_agrees_on_fields_and_icrc() {
     let capture = crate::sample_packets::write_pcap(&samples);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = crate::sample_packets::run(
-        Command::new(root.join(".cache/venv/bin/python3"))
+        command(root.join(".cache/venv/bin/python3"))
             .arg(root.join("tests/interop/scapy_icrc.py"))
             .arg(&capture),
     );

@@ -4,6 +4,7 @@
 
 use std::process::Command;
 
+use mitra_test_process::command;
 use mitra_wire::{ICRC_LEN, Message, Packet, Transport};
 
 /// The fields that tshark prints, in this order.
@@ -87,7 +88,7 @@ fn tshark_uses_the_same_operation_names() {
 /// Returns a tshark command without heuristic dissectors. Two of these dissectors accept even empty payloads and report them as
 /// malformed.
 fn tshark() -> Command {
-    let mut tshark = Command::new("tshark");
+    let mut tshark = command("tshark");
     for guess in ["rpcordma", "infiniband.eoib"] {
         tshark.args(["--disable-protocol", guess]);
     }

@@ -7,14 +7,19 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use mitra_test_process::{TestProcess, command, output};
+
 fn mitra() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
-    command.stdin(Stdio::null());
-    command
+    command(env!("CARGO_BIN_EXE_mitra"))
 }
 
 fn run(words: &[impl AsRef<OsStr>]) -> Output {
-    mitra().args(words).output().expect("mitra starts")
+    output(mitra().args(words))
+}
+
+/// Runs a command whose standard output is this file.
+fn run_into(command: &mut Command, file: impl Into<Stdio>) -> Output {
+    TestProcess::start(command.stdout(file).stderr(Stdio::piped())).output().unwrap()
 }
 
 /// Checks that a command writes one line with these words and nothing else, and exits with this code.
@@ -204,7 +209,7 @@ const PRINTS: [&[&str]; 8] = [
 fn full_disk_is_an_error() {
     for words in PRINTS {
         let full = File::create("/dev/full").expect("the device exists");
-        let output = mitra().args(words).stdout(full).output().expect("mitra starts");
+        let output = run_into(mitra().args(words), full);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
         let last = said.lines().last().unwrap_or_default();
@@ -218,7 +223,7 @@ fn closed_pipe_is_a_success() {
     for words in PRINTS {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
-        let output = mitra().args(words).stdout(writer).output().expect("mitra starts");
+        let output = run_into(mitra().args(words), writer);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{words:?}: {said}");
     }
@@ -230,7 +235,7 @@ fn key_that_cannot_be_printed_leaves_no_file() {
     for json in [&[][..], &["--json"]] {
         let file = dir.path().join("key");
         let full = File::create("/dev/full").expect("the device exists");
-        let output = mitra().arg("key").args(json).arg(&file).stdout(full).output().expect("mitra starts");
+        let output = run_into(mitra().arg("key").args(json).arg(&file), full);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.starts_with("mitra: cannot write the output; "), "{said}");
@@ -250,7 +255,7 @@ fn full_standard_error_does_not_change_the_exit_code() {
     ];
     for (words, code) in cases {
         let full = File::create("/dev/full").expect("the device exists");
-        let status = mitra().args(words).stderr(full).status().expect("mitra starts");
+        let status = TestProcess::start(mitra().args(words).stderr(full)).wait();
         assert_eq!(status.code(), Some(code), "{words:?}");
     }
 }
@@ -259,7 +264,7 @@ fn full_standard_error_does_not_change_the_exit_code() {
 fn fault_without_selection_lists_and_injects_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     for words in [&["fault"][..], &["fault", "rail0 down"]] {
-        let output = mitra().args(words).env("XDG_RUNTIME_DIR", dir.path()).output().expect("mitra starts");
+        let output = output(mitra().args(words).env("XDG_RUNTIME_DIR", dir.path()));
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
         assert!(

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 use mitra_control::{ControlServer, ControlledDevice, DeviceStatus, RailState, RailStatus};
 use mitra_control::{FaultAction, RailsConfig, Settings};
 use mitra_metrics::Snapshot;
+use mitra_test_process::{TestProcess, command, output, preloaded};
 use nix::unistd::Uid;
 use serde_json::Value;
 
@@ -47,13 +48,17 @@ impl Scene {
 
     fn compile(&self, name: &str, source: &str, flags: &[&str]) -> PathBuf {
         let (to, from) = (self.path(name), self.file(&format!("{name}.c"), source.as_bytes(), 0o600));
-        let status = Command::new("cc").args(flags).arg(&from).arg("-o").arg(&to).status();
-        assert!(status.expect("cc; `cargo xtask setup` installs it").success());
+        let output = output(command("cc").args(flags).arg(&from).arg("-o").arg(&to));
+        assert!(output.status.success(), "{}", stderr(&output));
         to
     }
 
     fn mitra(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
+        self.prepare(command(env!("CARGO_BIN_EXE_mitra")), args)
+    }
+
+    /// Adds the arguments and this scene's environment to a command that runs `mitra`.
+    fn prepare(&self, mut command: Command, args: &[&str]) -> Command {
         for name in ["RAILS", "POLICY", "WRITES", "LOG", "VERBOSE", "FAULTS", "RUN_DIR", "PREFER"] {
             command.env_remove(format!("MITRA_{name}"));
         }
@@ -64,10 +69,13 @@ impl Scene {
 
     /// Returns a command `mitra run` with the stub as the preload library.
     fn run(&self, args: &[&str]) -> Command {
+        self.with_stub(self.mitra(&["run"]), args)
+    }
+
+    fn with_stub(&self, mut run: Command, args: &[&str]) -> Command {
         let library = self.compile("stand-in.so", STAND_IN, &["-shared", "-fPIC"]);
-        let mut command = self.mitra(&["run"]);
-        command.args(args).env("MITRA_PRELOAD", library);
-        command
+        run.args(args).env("MITRA_PRELOAD", library);
+        run
     }
 }
 
@@ -77,7 +85,7 @@ fn stderr(output: &Output) -> String {
 
 /// Checks that the command prints this in one line on standard error and runs no program.
 fn refused(command: &mut Command, code: i32, says: &str) {
-    let output = command.output().unwrap();
+    let output = output(command);
     let line = stderr(&output);
     assert_eq!(output.status.code(), Some(code), "{line}");
     assert!(line.starts_with("mitra: ") && line.contains(says), "{line}");
@@ -91,7 +99,7 @@ fn program_gets_library_options_and_exit_code() {
     let mut run =
         scene.run(&["--rails", "2", "--policy", "blanket", "--writes", "repeatable", "--log", "--verbose"]);
     run.args(["--fault", "rail0 down at 2s; rail0 up at 3s", "--fault", "rail1 nic-dead"]);
-    let output = run.args(["--", "sh", "-c", "echo $0 $1; exit 7", "--rails", "x y"]).output().unwrap();
+    let output = output(run.args(["--", "sh", "-c", "echo $0 $1; exit 7", "--rails", "x y"]));
     assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
     assert_eq!(output.stdout, b"--rails x y\n");
     let dir = scene.path("mitra");
@@ -112,7 +120,7 @@ fn environment_variables_apply_without_options() {
         .env("MITRA_VERBOSE", "1")
         .env("MITRA_POLICY", "blanket")
         .env("MITRA_RUN_DIR", &own_dir);
-    let output = run.output().unwrap();
+    let output = output(&mut run);
     let loaded = format!("loaded 127.9.9.9 none strict 01 [] {}\n", own_dir.display());
     assert!(stderr(&output).ends_with(&loaded), "{}", stderr(&output));
 }
@@ -121,7 +129,8 @@ fn environment_variables_apply_without_options() {
 fn earlier_preloaded_libraries_stay() {
     let scene = Scene::new();
     let other = scene.compile("other.so", &STAND_IN.replace("loaded", "other"), &["-shared", "-fPIC"]);
-    let output = scene.run(&["true"]).env("LD_PRELOAD", other).output().unwrap();
+    let mitra = scene.prepare(preloaded(&other, env!("CARGO_BIN_EXE_mitra")), &["run"]);
+    let output = output(&mut scene.with_stub(mitra, &["true"]));
     let said = stderr(&output);
     assert!(said.contains("\nloaded 1 exact") && said.contains("\nother 1 exact"), "{said}");
 }
@@ -184,7 +193,7 @@ fn damaged_or_foreign_program_is_refused() {
 fn program_without_verbs_runs_with_a_note() {
     let scene = Scene::new();
     let note = |command: &[&str]| {
-        let output = scene.run(command).output().unwrap();
+        let output = output(&mut scene.run(command));
         assert!(stderr(&output).contains("loaded"), "{}", stderr(&output));
         let notes: Vec<_> =
             stderr(&output).lines().filter(|line| line.starts_with("mitra: ")).map(str::to_owned).collect();
@@ -215,8 +224,8 @@ fn missing_library_is_named_with_instructions() {
 }
 
 /// Returns the path that `mitra run` gives to the dynamic loader.
-fn preloaded(command: &mut Command) -> PathBuf {
-    let output = command.args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"]).output().unwrap();
+fn library_of(command: &mut Command) -> PathBuf {
+    let output = output(command.args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"]));
     assert!(output.status.success(), "{}", stderr(&output));
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
@@ -224,17 +233,17 @@ fn preloaded(command: &mut Command) -> PathBuf {
 #[test]
 fn library_is_written_where_the_loader_can_use_it() {
     let scene = Scene::new();
-    assert_eq!(preloaded(&mut scene.mitra(&[])).parent(), Some(&*scene.path("mitra")));
+    assert_eq!(library_of(&mut scene.mitra(&[])).parent(), Some(&*scene.path("mitra")));
     // The loader would take a path with a space for two.
     let spaced = scene.path("with space");
     fs::create_dir(&spaced).unwrap();
     let mut mitra = scene.mitra(&[]);
     mitra.env("XDG_RUNTIME_DIR", &spaced).env("HOME", scene.0.path()).env_remove("XDG_CACHE_HOME");
-    assert_eq!(preloaded(&mut mitra).parent(), Some(&*scene.path(".cache/mitra")));
+    assert_eq!(library_of(&mut mitra).parent(), Some(&*scene.path(".cache/mitra")));
     let cache = scene.path("cache");
     mitra = scene.mitra(&[]);
     mitra.env("XDG_RUNTIME_DIR", &spaced).env("XDG_CACHE_HOME", &cache);
-    assert_eq!(preloaded(&mut mitra).parent(), Some(&*cache.join("mitra")));
+    assert_eq!(library_of(&mut mitra).parent(), Some(&*cache.join("mitra")));
     // Another user could replace a library in this directory.
     fs::set_permissions(cache.join("mitra"), Permissions::from_mode(0o777)).unwrap();
     mitra = scene.mitra(&["run", "true"]);
@@ -248,19 +257,19 @@ fn directory_without_programs_is_not_used() {
     let noexec = scene.path("noexec");
     fs::create_dir(&noexec).unwrap();
     // The loader maps no library from a file system that is mounted in this way. The namespaces need no root.
-    let mut unshare = Command::new("unshare");
+    let mut unshare = command("unshare");
     unshare.args(["--map-root-user", "--mount", "sh", "-c"]);
     unshare.arg("mount -t tmpfs -o noexec,mode=700 none \"$0\" && exec \"$@\"").arg(&noexec);
     unshare.arg(env!("CARGO_BIN_EXE_mitra")).env_remove("LD_PRELOAD").env_remove("XDG_CACHE_HOME");
     unshare.env("XDG_RUNTIME_DIR", &noexec).env("HOME", scene.0.path());
-    assert_eq!(preloaded(&mut unshare).parent(), Some(&*scene.path(".cache/mitra")));
+    assert_eq!(library_of(&mut unshare).parent(), Some(&*scene.path(".cache/mitra")));
 }
 
 #[test]
 fn relative_directory_is_made_absolute() {
     let scene = Scene::new();
     let mut mitra = scene.mitra(&[]);
-    let library = preloaded(mitra.env("MITRA_RUN_DIR", "relative").current_dir(scene.0.path()));
+    let library = library_of(mitra.env("MITRA_RUN_DIR", "relative").current_dir(scene.0.path()));
     assert_eq!(library.parent(), Some(&*scene.path("relative").canonicalize().unwrap()));
 }
 
@@ -320,7 +329,7 @@ fn faults_reach_running_programs() {
         Settings { rails: RailsConfig::Count(2), run_dir: Some(scene.path("mitra")), ..Settings::default() };
     let server = ControlServer::start(&settings, Notes(sender)).unwrap();
     let pid = std::process::id();
-    let fault = |args: &[&str]| scene.mitra(&["fault"]).args(args).output().unwrap();
+    let fault = |args: &[&str]| output(scene.mitra(&["fault"]).args(args));
 
     // Without a selection, the command lists the processes and injects nothing.
     let output = fault(&["rail1", "nic-dead"]);
@@ -405,7 +414,7 @@ fn socket_without_a_listener_is_no_process() {
         (&["watch", "--once", "--json"], 1, "{\"processes\":[]}\n"),
     ] {
         leave_socket();
-        let output = scene.mitra(args).output().unwrap();
+        let output = output(&mut scene.mitra(args));
         assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
         assert_eq!(String::from_utf8(output.stdout.clone()).unwrap(), stdout, "{args:?}");
         assert!(stderr(&output).ends_with(none), "{args:?}: {}", stderr(&output));
@@ -419,7 +428,7 @@ fn watch_shows_running_programs_until_the_last_one_has_ended() {
     let settings = Settings { run_dir: Some(scene.path("mitra")), ..Settings::default() };
     let server = ControlServer::start(&settings, Notes(channel().0)).unwrap();
     let pid = std::process::id();
-    let watch = |args: &[&str]| scene.mitra(&["watch"]).args(args).output().unwrap();
+    let watch = |args: &[&str]| output(scene.mitra(&["watch"]).args(args));
 
     let output = watch(&["--once"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -437,7 +446,7 @@ fn watch_shows_running_programs_until_the_last_one_has_ended() {
 
     // One object per look, until the server, and so the process's socket, is gone.
     let mut live = scene.mitra(&["watch", "--json", "--interval", "0.05"]);
-    let mut live = live.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut live = TestProcess::start(live.stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut lines = BufReader::new(live.stdout.take().unwrap()).lines();
     for _ in 0..3 {
         let json: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
@@ -445,7 +454,7 @@ fn watch_shows_running_programs_until_the_last_one_has_ended() {
     }
     drop(server);
     lines.for_each(|line| assert!(line.unwrap().starts_with('{')));
-    let output = live.wait_with_output().unwrap();
+    let output = live.output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(stderr(&output).contains("the last process has ended"), "{}", stderr(&output));
 

@@ -2,25 +2,22 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
+use mitra_test_process::{TestProcess, command, output};
 use serde_json::Value;
 
 fn topology(flags: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mitra")).arg("topology").args(flags).output().unwrap()
+    output(command(env!("CARGO_BIN_EXE_mitra")).arg("topology").args(flags))
 }
 
 fn with_input(flags: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mitra"))
-        .args(["topology", "--edges", "-"])
-        .args(flags)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input).unwrap();
-    child.wait_with_output().unwrap()
+    let mut mitra = command(env!("CARGO_BIN_EXE_mitra"));
+    mitra.args(["topology", "--edges", "-"]).args(flags);
+    mitra.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut mitra = TestProcess::start(&mut mitra);
+    mitra.stdin.take().unwrap().write_all(input).unwrap();
+    mitra.output().unwrap()
 }
 
 fn text(output: &Output) -> String {

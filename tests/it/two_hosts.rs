@@ -24,7 +24,7 @@ fn run_script(script: &str) -> String {
     let script = format!("{HOSTS}\n{script}\ncat server client");
     let mut hosts = crate::network_namespace::command_in_new_namespace();
     hosts.args(["sh", "-c", &script]).env("MITRA", env!("CARGO_BIN_EXE_mitra"));
-    let output = hosts.current_dir(&dir).output().expect("timeout(1) runs");
+    let output = mitra_test_process::output(hosts.current_dir(&dir));
     let file = |name| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
     assert!(
         output.status.success(),

@@ -1,12 +1,15 @@
 //! Runs a program and fails its rail at many points of the run. Each request must be executed exactly once.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::LazyLock;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::row_runner::{MOVED, free_port, is_listening};
+use mitra_test_process::{Expired, OwnPort, TestProcess, command};
+
+use super::build_programs::compile_with;
+use super::row_runner::{MOVED, is_listening};
 
 /// The time after which a run counts as hanging. It is longer than a run takes on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -14,45 +17,18 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const KILLS: (u64, u64) = (50, 6);
 /// Rounds of a run. A round is a fetch-and-add, a WRITE and a SEND; 48 rounds are in flight.
 const ROUNDS: u64 = 4_000;
-static CHECKER: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("exactly-once");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/exactly_once.c");
-    let mut cc = Command::new("cc");
-    cc.args(["-O2", "-Wall", "-Wno-unused-result", "-o"]).arg(&program).arg(source).arg("-libverbs");
-    let built = cc.output().map_err(|error| format!("cc: {error}; `cargo xtask setup` installs it"))?;
-    match built.status.success() {
-        true => Ok(program),
-        false => Err(format!("cc: {}", String::from_utf8_lossy(&built.stderr))),
-    }
+static CHECKER: LazyLock<PathBuf> = LazyLock::new(|| {
+    let mut cc = command("cc");
+    cc.args(["-O2", "-Wall", "-Wno-unused-result"]);
+    compile_with(&mut cc, "exactly_once.c", "exactly-once", &["-libverbs"])
 });
 
 /// Starts a program under `mitra run --rails 2`.
-fn under_mitra(options: &[&str], words: &[&str]) -> Result<Child, String> {
-    Command::new(env!("CARGO_BIN_EXE_mitra"))
-        .args(["run", "--rails", "2"])
-        .args(options)
-        .arg("--")
-        .args(words)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("cannot start mitra: {error}"))
-}
-
-/// Waits for a process to end, and kills it at `until`.
-fn end(mut child: Child, until: Instant) -> Result<Output, String> {
-    let in_time = loop {
-        match child.try_wait() {
-            Ok(Some(_)) | Err(_) => break true,
-            Ok(None) if Instant::now() > until => break false,
-            Ok(None) => sleep(Duration::from_millis(5)),
-        }
-    };
-    if !in_time {
-        let _ = child.kill(); // it may just have ended
-    }
-    let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    if in_time { Ok(output) } else { Err(format!("hangs\n{}", text(&output))) }
+fn under_mitra(options: &[&str], words: &[&str], dir: &Path) -> TestProcess {
+    let mut mitra = command(env!("CARGO_BIN_EXE_mitra"));
+    mitra.args(["run", "--rails", "2"]).args(options).arg("--").args(words);
+    mitra.env("XDG_RUNTIME_DIR", dir).stdout(Stdio::piped()).stderr(Stdio::piped());
+    TestProcess::start_within(&mut mitra, TIMEOUT)
 }
 
 fn text(output: &Output) -> String {
@@ -62,18 +38,17 @@ fn text(output: &Output) -> String {
 
 /// Runs a server, and a client once the server listens.
 fn pair(server: (&[&str], &[&str]), client: (&[&str], &[&str]), port: u16) -> Result<[Output; 2], String> {
-    let until = Instant::now() + TIMEOUT;
-    let mut serving = under_mitra(server.0, server.1)?;
-    while !is_listening(port) && matches!(serving.try_wait(), Ok(None)) && Instant::now() < until {
+    let dir = tempfile::tempdir().map_err(|error| format!("cannot make a directory: {error}"))?;
+    let mut serving = under_mitra(server.0, server.1, dir.path());
+    while !is_listening(port) && serving.try_wait().is_none() {
         sleep(Duration::from_millis(5));
     }
-    let calling = under_mitra(client.0, client.1)?;
-    let called = end(calling, until);
-    let served = end(serving, until.max(Instant::now() + Duration::from_secs(10)));
-    match (served, called) {
+    let calling = under_mitra(client.0, client.1, dir.path());
+    let called = calling.output();
+    match (serving.output(), called) {
         (Ok(served), Ok(called)) => Ok([served, called]),
         (served, called) => {
-            let outputs = |end: Result<Output, String>| end.map_or_else(|e| e, |output| text(&output));
+            let outputs = |end: Result<Output, Expired>| end.map_or_else(|e| e.to_string(), |o| text(&o));
             Err(format!("--- server: {}\n--- client: {}", outputs(served), outputs(called)))
         }
     }
@@ -109,9 +84,9 @@ fn kill(seed: u64, policy: &str) -> Result<(Violations, String), String> {
 
 /// Runs the checking program once with a fault script at the client or at the server.
 fn check(fault: &str, policy: &str, at_client: bool, rounds: u64) -> Result<(Violations, String), String> {
-    let program = CHECKER.clone()?;
-    let program = program.to_str().ok_or("the target directory's name is not UTF-8")?;
-    let port = free_port()?;
+    let program = CHECKER.to_str().ok_or("the target directory's name is not UTF-8")?;
+    let own_port = OwnPort::new();
+    let port = own_port.number();
     let (number, rounds) = (port.to_string(), rounds.to_string());
     let policy = ["--policy", policy];
     let with_fault = [policy[0], policy[1], "--fault", fault];

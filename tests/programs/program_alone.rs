@@ -7,8 +7,10 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use mitra_test_process::{OwnPort, TestProcess, command};
+
 use super::build_programs::output_of;
-use super::row_runner::{free_port, is_listening};
+use super::row_runner::is_listening;
 
 /// Copies `mitra` alone into a directory.
 fn copy(dir: &Path) -> Result<PathBuf, String> {
@@ -19,8 +21,8 @@ fn copy(dir: &Path) -> Result<PathBuf, String> {
 }
 
 fn run(mitra: &Path, dir: &Path, program: &[&str]) -> Command {
-    let mut command = Command::new("timeout");
-    command.arg("60").arg(mitra).args(["run", "--"]).args(program);
+    let mut command = command(mitra);
+    command.args(["run", "--"]).args(program);
     command.env("XDG_RUNTIME_DIR", dir).env_remove("MITRA_PRELOAD").env_remove("MITRA_RUN_DIR");
     command
 }
@@ -28,16 +30,16 @@ fn run(mitra: &Path, dir: &Path, program: &[&str]) -> Command {
 pub(crate) fn runs_pingpong() -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mitra = copy(dir.path())?;
-    let port = free_port()?;
+    let own_port = OwnPort::new();
+    let port = own_port.number();
     let line = ["ibv_rc_pingpong", "-g", "0", "-p", &port.to_string()];
-    let mut server = run(&mitra, dir.path(), &line);
-    let mut server = server.stdout(Stdio::null()).spawn().map_err(|error| format!("timeout: {error}"))?;
-    while !is_listening(port) && matches!(server.try_wait(), Ok(None)) {
+    let mut server = TestProcess::start(run(&mitra, dir.path(), &line).stdout(Stdio::null()));
+    while !is_listening(port) && server.try_wait().is_none() {
         sleep(Duration::from_millis(10));
     }
     let client = output_of(run(&mitra, dir.path(), &line).arg("127.0.0.1"));
-    // The server ends with its client, or by `timeout`.
-    let status = server.wait().map_err(|error| error.to_string())?;
+    // The server ends with its client.
+    let status = server.wait();
     let text = client?;
     if status.success() && text.contains("1000 iters") {
         Ok(())

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use mitra_test_process::{TestProcess, command, lock};
 
 /// Where Debian's python3-pyverbs installs the suite.
 const SUITE: &str = "/usr/share/doc/rdma-core/tests";
 /// The file with the expected outcomes, for messages.
 const LIST: &str = "tests/programs/rdma_core_suite.txt";
-/// The seconds after which the whole suite counts as hanging. The script ends a single test that hangs.
-const TIMEOUT: &str = "300";
+/// The time after which the whole suite counts as hanging. The script ends a single test that hangs.
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// The number of names of tests that the page shows for one reason.
 const SHOWN: usize = 14;
 
@@ -73,8 +74,7 @@ pub(crate) fn on_two_rails() -> Result<(), String> {
 /// Runs the suite on `rails` rails, and compares the outcomes with the list.
 fn run(rails: usize) -> Result<(), String> {
     // The suite's tests of librdmacm use fixed ports.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = lock(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("rdma-core-suite.lock"));
 
     let expected = expectations()?;
     if !Path::new(SUITE).is_dir() {
@@ -84,25 +84,26 @@ fn run(rails: usize) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(text)?;
     let (outcomes, log) = (dir.path().join("outcomes"), dir.path().join("log"));
     let file = File::create(&log).map_err(text)?;
-    let mut suite = Command::new("timeout");
-    suite.args(["--kill-after=5", TIMEOUT, env!("CARGO_BIN_EXE_mitra"), "run", "--rails"]);
-    suite.arg(rails.to_string()).args(["--", "/usr/bin/python3"]);
+    let mut suite = command(env!("CARGO_BIN_EXE_mitra"));
+    suite.args(["run", "--rails", &rails.to_string()]).args(["--", "/usr/bin/python3"]);
     suite.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/rdma_core_suite.py"));
     suite.arg(SUITE).arg(dir.path()).arg(&outcomes);
     suite.env("XDG_RUNTIME_DIR", dir.path()).current_dir(dir.path());
     suite.stdout(file.try_clone().map_err(text)?).stderr(file);
-    let status = suite.status().map_err(text)?;
+    let ended = TestProcess::start_within(&mut suite, TIMEOUT).output();
+    let failure = match ended {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(format!("the suite ended with {}", output.status)),
+        Err(expired) => Some(expired.to_string()),
+    };
 
     let log = String::from_utf8_lossy(&fs::read(&log).map_err(text)?).into_owned();
     let outcomes = parse(&fs::read_to_string(&outcomes).unwrap_or_default());
     let mut differences = compare(&expected, &outcomes, rails);
-    if !status.success() {
+    if let Some(failure) = failure {
         let end = log.lines().rev().take(40).collect::<Vec<_>>();
         let end = end.into_iter().rev().collect::<Vec<_>>().join("\n");
-        let _ = write!(
-            differences,
-            "the suite ended with {status} (124: after {TIMEOUT} s), and printed last\n{end}\n"
-        );
+        let _ = write!(differences, "{failure}, and printed last\n{end}\n");
     }
     if differences.is_empty() {
         return Ok(());

@@ -4,21 +4,21 @@ use std::env::{self, JoinPathsError};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::process::CommandExt;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::ExitStatus;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use mitra_test_process::{OwnPort, TestProcess, command, lock};
 
 use super::build_programs;
 use super::table::{Row, Shape};
 
 /// The time after which a row counts as hanging. It is longer than any row takes on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(90);
+/// The time after which the processes of a row are killed, whatever the test does. A row waits twice at most.
+const DEADLINE: Duration = Duration::from_secs(200);
 /// The time that the other process has to end after one has failed.
 const TIMEOUT_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The port of udaddy.c in rdma-core's librdmacm/examples.
@@ -36,7 +36,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) fn run(row: &Row) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| format!("cannot make a directory: {error}"))?;
     let mut row_processes = RowProcesses { dir: dir.path().to_owned(), processes: Vec::new() };
-    let port = if row.section.shape == Shape::Udaddy { UDADDY_PORT } else { free_port()? };
+    let own_port = (row.section.shape != Shape::Udaddy).then(OwnPort::new);
+    let port = own_port.as_ref().map_or(UDADDY_PORT, OwnPort::number);
+    // Other rows may run in other processes.
+    let _turn = own_port.is_none().then(|| lock(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("udaddy.lock")));
+    if own_port.is_none() && is_listening(port) {
+        return Err(format!(
+            "udaddy needs port {port}, which is in use; `ss -tulpn` shows by whom: end that program"
+        ));
+    }
     for (at, words) in command_lines(row, port)?.into_iter().enumerate() {
         if at > 0 {
             match row.section.shape {
@@ -127,7 +135,7 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
                 .to_vec()
         }
         Shape::Mpi => {
-            let check = build_programs::mpi_check()?;
+            let check = build_programs::mpi_check();
             let words = words.into_iter().flat_map(|word| match word.as_str() {
                 "mpirun" => ["mpirun", "-np", "2", "--allow-run-as-root", "--oversubscribe"]
                     .map(str::to_owned)
@@ -145,12 +153,6 @@ fn search_path() -> Result<OsString, JoinPathsError> {
     let rust_programs = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/rust-programs/bin");
     let path = env::var_os("PATH").unwrap_or_default();
     env::join_paths(env::split_paths(&path).chain([rust_programs]))
-}
-
-/// Returns a free port. Another process might take it before it is used, but the kernel hands out other ports first.
-pub(crate) fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    listener.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
 
 /// Returns a multicast group that only this row uses, derived from its port.
@@ -181,7 +183,7 @@ struct RowProcesses {
 struct Process {
     /// The command line as a user types it.
     line: String,
-    child: Child,
+    process: TestProcess,
     status: Option<ExitStatus>,
     output: PathBuf,
 }
@@ -190,25 +192,24 @@ impl RowProcesses {
     /// Starts a command line, which may begin with assignments of environment variables.
     fn start<'a>(&mut self, words: &[String], options: impl Iterator<Item = &'a str>) -> Result<(), String> {
         let variables = words.iter().take_while(|word| is_variable(word)).count();
-        let (variables, command) = words.split_at(variables);
+        let (variables, program) = words.split_at(variables);
         let output = self.dir.join(format!("output-{}", self.processes.len()));
         let file = File::create(&output).and_then(|file| Ok((file.try_clone()?, file)));
         let (out, err) = file.map_err(|error| format!("{}: {error}", output.display()))?;
         // Line-buffered output shows what a hanging program printed last.
-        let mut run = Command::new("stdbuf");
+        let mut run = command("stdbuf");
         run.args(["-oL", env!("CARGO_BIN_EXE_mitra"), "run"])
             .args(options)
             .arg("--")
-            .args(command)
-            .process_group(0)
+            .args(program)
             .stdout(out)
             .stderr(err);
         run.envs(variables.iter().filter_map(|word| word.split_once('=')));
         run.env("PATH", search_path().map_err(|error| error.to_string())?);
         // Control sockets and files that a program leaves are removed with the directory.
         run.env("XDG_RUNTIME_DIR", &self.dir).current_dir(&self.dir);
-        let child = run.spawn().map_err(|error| format!("cannot start mitra: {error}"))?;
-        self.processes.push(Process { line: words.join(" "), child, status: None, output });
+        let process = TestProcess::start_within(&mut run, DEADLINE);
+        self.processes.push(Process { line: words.join(" "), process, status: None, output });
         Ok(())
     }
 
@@ -261,23 +262,13 @@ impl RowProcesses {
 impl Process {
     fn has_ended(&mut self) -> bool {
         if self.status.is_none() {
-            self.status = self.child.try_wait().ok().flatten();
+            self.status = self.process.try_wait();
         }
         self.status.is_some()
     }
 
     fn has_failed(&self) -> bool {
         self.status.is_some_and(|status| !status.success())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if !self.has_ended() {
-            // The process group holds the process and its children; it exists until all of them have ended.
-            let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
-            let _ = self.child.wait();
-        }
     }
 }
 

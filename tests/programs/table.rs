@@ -553,10 +553,11 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The name of the row's test.
+    /// The name of the row's test. It begins with a word, because a runner passes it as an argument.
     pub(crate) fn name(&self) -> String {
+        let run = self.section.under.first().map(|_| "run");
         let words = self.section.under.iter().chain(&self.section.fault).chain([&self.command]);
-        words.copied().collect::<Vec<_>>().join(" ")
+        run.into_iter().chain(words.copied()).collect::<Vec<_>>().join(" ")
     }
 }
 

@@ -125,11 +125,9 @@ pub(crate) fn write_pcap(samples: &[Sample]) -> tempfile::TempPath {
 /// Runs a program of another implementation.
 ///
 /// # Panics
-/// Panics if the program is not installed, with a hint how to install it, or if the program fails.
+/// Panics if the program fails.
 pub(crate) fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| {
-        panic!("cannot run {:?}: {error}. Install it: run `cargo xtask setup`", command.get_program())
-    });
+    let output = mitra_test_process::output(command);
     assert!(
         output.status.success(),
         "{command:?} failed ({}). If something is missing, run `cargo xtask setup`. It said:\n{}",

@@ -2,32 +2,32 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
+
+use mitra_test_process::{BUILD_DEADLINE, command, output_within};
+use tempfile::TempDir;
 
 fn proofs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../proofs")
 }
 
 fn make(folder: &Path) -> Output {
-    let make = Command::new("make").arg("-C").arg(folder).output();
-    make.expect("cannot run make: install it, and coq, with `cargo xtask setup`")
+    output_within(command("make").arg("-C").arg(folder), BUILD_DEADLINE)
 }
 
-/// Returns a folder with the Makefile, its script, one file of proofs with `text`, and a page that names the theorem `claim`.
-fn development(name: &str, text: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let folder = root.join("proofs");
-    if root.exists() {
-        fs::remove_dir_all(&root).unwrap();
-    }
+/// Returns a temporary directory, and in it a folder with the Makefile, its script, one file of proofs with
+/// `text`, and a page that names the theorem `claim`.
+fn development(text: &str) -> (TempDir, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("proofs");
     fs::create_dir_all(folder.join("part")).unwrap();
-    fs::create_dir(root.join("docs")).unwrap();
-    fs::write(root.join("docs/proofs.md"), "`claim`").unwrap();
+    fs::create_dir(root.path().join("docs")).unwrap();
+    fs::write(root.path().join("docs/proofs.md"), "`claim`").unwrap();
     for file in ["Makefile", "check-axioms.sh"] {
         fs::copy(proofs().join(file), folder.join(file)).unwrap();
     }
     fs::write(folder.join("part/Claim.v"), text).unwrap();
-    folder
+    (root, folder)
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn all_theorems_are_proved_without_axioms() {
 
 #[test]
 fn theorem_without_axioms_passes() {
-    let output = make(&development("proofs-sound", "Theorem claim : True. Proof. exact I. Qed.\n"));
+    let output = make(&development("Theorem claim : True. Proof. exact I. Qed.\n").1);
     assert!(output.status.success(), "{output:?}");
 }
 
@@ -59,7 +59,7 @@ fn theorem_that_rests_on_an_assumption_is_refused() {
         ("none", "Lemma claim : True. Proof. exact I. Qed.\n"),
     ];
     for (name, text) in texts {
-        let output = make(&development(&format!("proofs-{name}"), text));
+        let output = make(&development(text).1);
         assert!(!output.status.success(), "{name}: {output:?}");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(errors.contains("check-axioms:"), "{name}: {errors}");
@@ -68,7 +68,7 @@ fn theorem_that_rests_on_an_assumption_is_refused() {
 
 #[test]
 fn theorem_that_the_page_does_not_name_is_refused() {
-    let output = make(&development("proofs-page", "Theorem another : True. Proof. exact I. Qed.\n"));
+    let output = make(&development("Theorem another : True. Proof. exact I. Qed.\n").1);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && errors.contains("does not name `another`"), "{errors}");
 }

@@ -15,6 +15,7 @@ use mitra_control::{
     RailsConfig, Request, RequestError, Response, Settings, list_processes,
 };
 use mitra_metrics::Snapshot;
+use mitra_test_process::{TestProcess, command};
 use mitra_transport::fault::Failure;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
@@ -244,9 +245,9 @@ fn sockets_of_ended_processes_are_removed() {
     let (_parent, dir) = run_dir();
     assert_eq!(list_processes(&dir).unwrap(), [], "a missing directory holds no processes");
     fs::create_dir(&dir).unwrap();
-    let mut ended = process::Command::new("true").spawn().unwrap();
-    ended.wait().unwrap();
+    let ended = TestProcess::start(&mut command("true"));
     let stale = dir.join(format!("{}.sock", ended.id()));
+    drop(ended);
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     fs::write(dir.join("other.txt"), "").unwrap();
     assert_eq!(list_processes(&dir).unwrap(), []);

@@ -3,13 +3,14 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write, stdin};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mitra_driver::Driver;
 use mitra_failover::{CloseReason, Config, ConnectInfo, Outcome, UnresolvedError, VirtualQp};
 use mitra_softnic::fault::Failure;
+use mitra_test_process::{TestProcess, command};
 use mitra_verbs::{Data, SendOp, SendWr};
 
 use common::Host;
@@ -75,40 +76,37 @@ fn peer() -> Result<()> {
     Ok(())
 }
 
-/// The peer process, which ends with the test.
-struct Peer(Child);
+/// The peer process.
+struct Peer(Option<TestProcess>);
 
 impl Peer {
     fn kill(&mut self) -> Result<()> {
-        self.0.kill()?; // SIGKILL
-        self.0.wait()?;
+        self.0 = None; // SIGKILL
         Ok(())
     }
 
     fn lose_nics(&mut self) -> Result<()> {
-        Ok(self.0.stdin.as_mut().ok_or("a pipe")?.write_all(b"\n")?)
+        self.write(b"\n")
     }
-}
 
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // Both calls fail only if the process has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let input = self.0.as_mut().and_then(|process| process.stdin.as_mut());
+        Ok(input.ok_or("a pipe")?.write_all(bytes)?)
     }
 }
 
 /// Connects to a peer process, lets it fail, and checks the reason for which this end closes.
 fn ends_as(fail: fn(&mut Peer) -> Result<()>, reason: CloseReason) -> Result<()> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let mut peer = Peer(command.arg(PEER).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
-    let mut output = BufReader::new(peer.0.stdout.take().ok_or("a pipe")?).lines();
+    let mut command = command(std::env::current_exe()?);
+    let mut process = TestProcess::start(command.arg(PEER).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut output = BufReader::new(process.stdout.take().ok_or("a pipe")?).lines();
+    let mut peer = Peer(Some(process));
     let host = Host::open();
     let driver = Driver::start()?;
     let end = driver.serve(VirtualQp::builder(&host.domain).config(config()))?;
     let info = unhex(&output.next().ok_or("the peer sends its data")??)?;
     let mine = format!("{}\n", hex(&end.lock().local_info()?));
-    peer.0.stdin.as_mut().ok_or("a pipe")?.write_all(mine.as_bytes())?;
+    peer.write(mine.as_bytes())?;
     assert_eq!(output.next().ok_or("the peer connects")??, "connected");
     end.lock().connect(&info)?;
     // The peer has no receive for this message.

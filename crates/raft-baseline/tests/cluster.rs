@@ -1,36 +1,19 @@
 //! The baseline is a fair comparison only if it keeps Raft's guarantee: an acknowledged write survives the
 //! crash of its leader.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mitra_kv::RespConnection;
 use mitra_kv::resp::Reply;
+use mitra_test_process::{OwnNetwork, TestProcess, command};
 
-/// A store process, killed when this value is dropped.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Returns three loopback addresses. They depend on the process id, so that tests that run at the same time use
-/// different addresses.
-fn addresses(port: u16) -> Vec<SocketAddr> {
-    let [high, low] = (std::process::id() as u16).to_be_bytes();
-    (1..=3).map(|last| (Ipv4Addr::new(127, 200 + high % 50, low, last), port).into()).collect()
-}
-
-fn start(id: usize, processes: &[SocketAddr], clients: &[SocketAddr]) -> Process {
+fn start(id: usize, processes: &[SocketAddr], clients: &[SocketAddr]) -> TestProcess {
     let join = |all: &[SocketAddr]| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mitra-raft-baseline"));
+    let mut command = command(env!("CARGO_BIN_EXE_mitra-raft-baseline"));
     command.args(["--id", &id.to_string()]);
     command.args(["--processes", &join(processes), "--clients", &join(clients)]);
-    Process(command.spawn().expect("the binary exists"))
+    TestProcess::start(&mut command)
 }
 
 /// Sends requests to one process. Returns `None` if it does not answer.
@@ -64,6 +47,8 @@ fn served_by(clients: &[SocketAddr], requests: &[&[&[u8]]]) -> (usize, Vec<Reply
 
 #[test]
 fn acknowledged_write_survives_leader_crash() {
+    let network = OwnNetwork::new();
+    let addresses = |port| (1..=3).map(|host| (network.address(host), port).into()).collect::<Vec<_>>();
     let (processes, clients) = (addresses(7101), addresses(6401));
     let mut running: Vec<_> = (0..3).map(|id| Some(start(id, &processes, &clients))).collect();
     let bulk = |value: &[u8]| Reply::Bulk(Some(value.to_vec()));

@@ -1,44 +1,23 @@
-//! Child processes of the tests, and requests to a server of the store.
+//! What the tests ask of child processes, and requests to a server of the store.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::Child;
 use std::time::Duration;
 
 use mitra_kv::resp::{Reply, encode_request};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, SysconfVar, sysconf};
+use mitra_test_process::TestProcess;
+use nix::unistd::{SysconfVar, sysconf};
 
-/// A child process, which is killed when this is dropped.
-pub struct ChildProcess(pub Child);
-
-impl ChildProcess {
-    pub fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.0.id() as i32), signal).expect("a child of this process");
-    }
-
-    /// Returns whether the process still runs.
-    pub fn is_running(&mut self) -> bool {
-        self.0.try_wait().expect("a child of this process").is_none()
-    }
-
-    /// Returns the processor time that the process has used, user and system.
-    pub fn cpu_time(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).expect("the process runs");
-        // proc(5): user and system ticks are fields 14 and 15; field 2 is the name in parentheses, which may contain spaces.
-        let fields = stat.rsplit(')').next().expect("split gives a part").split_whitespace();
-        let ticks: u64 =
-            fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("proc(5) has a number")).sum();
-        let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().expect("Linux has it");
-        Duration::from_secs_f64(ticks as f64 / per_second as f64)
-    }
-}
-
-impl Drop for ChildProcess {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Returns the processor time that a process has used, user and system.
+pub fn cpu_time(process: &TestProcess) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).expect("the process runs");
+    // proc(5): user and system ticks are fields 14 and 15; field 2 is the name in parentheses, which may
+    // contain spaces.
+    let fields = stat.rsplit(')').next().expect("split gives a part").split_whitespace();
+    let ticks: u64 =
+        fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("proc(5) has a number")).sum();
+    let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().expect("Linux has it");
+    Duration::from_secs_f64(ticks as f64 / per_second as f64)
 }
 
 /// Sends a request to a server and returns its reply, or nothing after `timeout`.

@@ -1,23 +1,24 @@
 //! A cluster of memory nodes and `mitra kv` processes, each a child process of the test.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use mitra_kv::Client;
+use mitra_test_process::{OwnNetwork, TestProcess, command, output};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use super::child_process::{ChildProcess, info};
+use super::child_process::info;
 use super::network_hosts::{self, NetworkHosts};
 
 pub const TIMEOUT: Duration = Duration::from_secs(30);
+const MITRA: &str = env!("CARGO_BIN_EXE_mitra");
 
 pub struct Cluster {
-    memories: Vec<Option<ChildProcess>>,
-    processes: Vec<Option<ChildProcess>>,
+    memories: Vec<Option<TestProcess>>,
+    processes: Vec<Option<TestProcess>>,
     memory_addresses: Vec<SocketAddr>,
     /// The addresses at which processes connect to each other.
     process_addresses: Vec<SocketAddr>,
@@ -27,14 +28,15 @@ pub struct Cluster {
     run_dir: TempDir,
     /// Additional options of `mitra memory`.
     options: &'static [&'static str],
-    /// The hosts, if each program has its own host: first those of the processes, then those of the memories.
-    hosts: Option<NetworkHosts>,
+    place: Place,
 }
 
-/// Returns an address of this test process only, since other tests run at the same time.
-fn address(number: u8, port: u16) -> SocketAddr {
-    let [high, low] = (std::process::id() as u16).to_be_bytes();
-    (Ipv4Addr::new(127, 100 + high % 100, low, number), port).into()
+/// Where the programs run.
+enum Place {
+    /// On this host. The addresses are this test's only, since other tests run at the same time.
+    Loopback(#[allow(dead_code, reason = "it is a reservation")] OwnNetwork),
+    /// On a host of its own each: first those of the processes, then those of the memories.
+    Hosts(NetworkHosts),
 }
 
 fn comma_separated(addresses: &[SocketAddr]) -> String {
@@ -53,10 +55,12 @@ impl Cluster {
     }
 
     fn on_loopback(processes: usize, memories: usize, options: &'static [&'static str]) -> Cluster {
-        static CLUSTERS: AtomicU8 = AtomicU8::new(1);
-        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
-        let at = |first: u16, count: usize| (first..).take(count).map(|port| address(number, port)).collect();
-        Cluster::with_addresses(at(7001, memories), at(7101, processes), at(6401, processes), None, options)
+        let network = OwnNetwork::new();
+        let at = |first: u16, count: usize| {
+            (first..).take(count).map(|port| (network.address(1), port).into()).collect()
+        };
+        let (memories, clients) = (at(7001, memories), at(6401, processes));
+        Cluster::with_addresses(memories, at(7101, processes), clients, Place::Loopback(network), options)
     }
 
     /// Starts a cluster with a host for each program, and waits for a leader.
@@ -70,7 +74,7 @@ impl Cluster {
             at(processes, memories, 7001),
             process_addresses,
             client_addresses,
-            Some(hosts),
+            Place::Hosts(hosts),
             &[],
         )
     }
@@ -79,7 +83,7 @@ impl Cluster {
         memory_addresses: Vec<SocketAddr>,
         process_addresses: Vec<SocketAddr>,
         client_addresses: Vec<SocketAddr>,
-        hosts: Option<NetworkHosts>,
+        place: Place,
         options: &'static [&'static str],
     ) -> Cluster {
         let run_dir = TempDir::new().expect("a directory");
@@ -94,7 +98,7 @@ impl Cluster {
             client_addresses,
             run_dir,
             options,
-            hosts,
+            place,
         };
         cluster.start_all();
         cluster
@@ -102,7 +106,7 @@ impl Cluster {
 
     /// Starts all programs that do not run, and waits for a leader.
     pub fn start_all(&mut self) {
-        let missing = |programs: &[Option<ChildProcess>]| {
+        let missing = |programs: &[Option<TestProcess>]| {
             (0..programs.len()).filter(|&at| programs[at].is_none()).collect::<Vec<_>>()
         };
         missing(&self.memories).into_iter().for_each(|m| self.start_memory(m));
@@ -110,23 +114,27 @@ impl Cluster {
         self.leader();
     }
 
+    /// Returns a command that runs `mitra` where the test runs.
     fn mitra(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
-        command.args(arguments).env("MITRA_RUN_DIR", self.run_dir.path().join("run"));
-        command
+        self.prepare(command(MITRA), arguments)
     }
 
-    fn spawn(&self, host: usize, mut command: Command) -> ChildProcess {
-        command.stdout(Stdio::piped());
-        let program = match &self.hosts {
-            None => command.spawn(),
-            Some(hosts) => {
+    /// Returns a command that runs a program of the cluster.
+    fn mitra_on(&self, host: usize, arguments: &[&str]) -> Command {
+        match &self.place {
+            Place::Loopback(_) => self.mitra(arguments),
+            Place::Hosts(hosts) => {
+                let mut command = self.prepare(hosts.command(host, MITRA), arguments);
                 command.args(["--rails", &network_hosts::address(host).to_string()]);
                 command.arg("--secret").arg(self.run_dir.path().join("secret"));
-                hosts.spawn(host, command)
+                command
             }
-        };
-        ChildProcess(program.expect("mitra starts"))
+        }
+    }
+
+    fn prepare(&self, mut command: Command, arguments: &[&str]) -> Command {
+        command.args(arguments).env("MITRA_RUN_DIR", self.run_dir.path().join("run"));
+        command
     }
 
     /// Starts a memory node. Only one with files may be started again.
@@ -134,17 +142,18 @@ impl Cluster {
         let (n, m_all) = (self.process_addresses.len().to_string(), self.memory_addresses.len().to_string());
         let (listen, directory) =
             (self.memory_addresses[m].to_string(), self.run_dir.path().join(format!("memory-{m}")));
-        let mut command =
-            self.mitra(&["memory", "kv", "--listen", &listen, "--processes", &n, "--memories", &m_all]);
+        let host = self.host_of_memory(m);
+        let mut command = self
+            .mitra_on(host, &["memory", "kv", "--listen", &listen, "--processes", &n, "--memories", &m_all]);
         for option in self.options {
             command.arg(option);
             if *option == "--data" {
                 command.arg(&directory);
             }
         }
-        let mut program = self.spawn(self.host_of_memory(m), command);
+        let mut program = TestProcess::start(command.stdout(Stdio::piped()));
         let mut line = String::new();
-        let out = program.0.stdout.take().expect("piped");
+        let out = program.stdout.take().expect("piped");
         BufReader::new(out).read_line(&mut line).expect("a line");
         assert!(line.starts_with("memory at "), "{line}");
         self.memories[m] = Some(program);
@@ -159,9 +168,9 @@ impl Cluster {
         );
         let memories = comma_separated(&self.memory_addresses);
         let serve = ["kv", "serve", "--id", &id, "--processes", &process_addresses];
-        let mut command = self.mitra(&serve);
+        let mut command = self.mitra_on(p, &serve);
         command.args(["--clients", &clients, "--memories", &memories]);
-        self.processes[p] = Some(self.spawn(p, command));
+        self.processes[p] = Some(TestProcess::start(command.stdout(Stdio::piped())));
     }
 
     /// Returns a client that knows all processes.
@@ -181,7 +190,10 @@ impl Cluster {
 
     /// The hosts.
     pub fn hosts(&mut self) -> &mut NetworkHosts {
-        self.hosts.as_mut().expect("the cluster was started on hosts")
+        match &mut self.place {
+            Place::Hosts(hosts) => hosts,
+            Place::Loopback(_) => panic!("the cluster was not started on hosts"),
+        }
     }
 
     /// Waits until a process reports that it leads, and returns it.
@@ -205,7 +217,7 @@ impl Cluster {
     }
 
     /// Returns all programs that were not killed, with their names.
-    pub fn programs(&mut self) -> impl Iterator<Item = (String, &mut ChildProcess)> {
+    pub fn programs(&mut self) -> impl Iterator<Item = (String, &mut TestProcess)> {
         let processes = self
             .processes
             .iter_mut()
@@ -247,7 +259,7 @@ impl Cluster {
     pub fn kv_json(&self, words: &[&str]) -> (Option<i32>, serde_json::Value) {
         let servers = comma_separated(&self.client_addresses);
         let arguments = [&["kv", words[0], "--json", "--servers", &servers][..], &words[1..]].concat();
-        let output = self.mitra(&arguments).output().expect("mitra runs");
+        let output = output(&mut self.mitra(&arguments));
         let said = String::from_utf8_lossy(&output.stderr);
         let object = serde_json::from_slice(&output.stdout);
         (output.status.code(), object.unwrap_or_else(|error| panic!("{words:?}: {error}: {said}")))
@@ -255,7 +267,7 @@ impl Cluster {
 
     /// Returns what `mitra fault --list --json` says about each process.
     pub fn listed(&self) -> Vec<serde_json::Value> {
-        let output = self.mitra(&["fault", "--list", "--json"]).output().expect("mitra runs");
+        let output = output(&mut self.mitra(&["fault", "--list", "--json"]));
         let mut report: serde_json::Value =
             serde_json::from_slice(&output.stdout).expect("the report is JSON");
         match report["processes"].take() {
@@ -264,9 +276,9 @@ impl Cluster {
         }
     }
 
-    fn fault(&self, program: &ChildProcess, script: &str) {
-        let mut command = self.mitra(&["fault", "--pid", &program.0.id().to_string(), script]);
-        assert!(command.status().expect("mitra starts").success(), "{script}");
+    fn fault(&self, program: &TestProcess, script: &str) {
+        let output = output(&mut self.mitra(&["fault", "--pid", &program.id().to_string(), script]));
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     pub fn pause_process(&self, p: usize) {

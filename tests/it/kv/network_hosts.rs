@@ -3,9 +3,12 @@
 
 use std::fs::File;
 use std::net::Ipv4Addr;
-use std::process::{Child, Command};
+use std::process::Command;
 
+use mitra_test_process::{command, output};
 use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::network_namespace::command_in_new_namespace;
 
 /// Tells the test program that it runs inside the router's namespace.
 const INSIDE: &str = "MITRA_TEST_ROUTER";
@@ -15,9 +18,9 @@ pub fn run_at_router(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
     }
-    let mut inside = crate::network_namespace::command_in_new_namespace();
+    let mut inside = command_in_new_namespace();
     inside.arg(std::env::current_exe().expect("this program")).args([test, "--exact", "--nocapture"]);
-    let output = inside.env(INSIDE, "yes").output().expect("timeout(1) runs");
+    let output = output(inside.env(INSIDE, "yes"));
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     // The count is checked because a run without a matching test succeeds too.
@@ -39,8 +42,14 @@ pub fn address(host: usize) -> Ipv4Addr {
 
 /// Runs ip(8).
 fn ip(arguments: &str) {
-    let status = Command::new("ip").args(arguments.split(' ')).status().expect("ip(8) runs");
-    assert!(status.success(), "ip {arguments}: {status}");
+    let output = output(command("ip").args(arguments.split(' ')));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {arguments}: {}: {errors}", output.status);
+}
+
+/// Returns a path at which other processes find the open file.
+fn path(namespace: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(namespace))
 }
 
 /// Runs `f` in a new thread. A thread has a network namespace of its own.
@@ -60,8 +69,7 @@ impl NetworkHosts {
                 unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
                 File::open("/proc/thread-self/ns/net").expect("the namespace's file")
             });
-            let fd = std::os::fd::AsRawFd::as_raw_fd(&namespace);
-            let file = format!("/proc/{}/fd/{fd}", std::process::id());
+            let file = path(&namespace);
             hosts.namespaces.push(namespace);
             ip(&format!("link add host{host} type veth peer name cable netns {file}"));
             ip(&format!("address add 10.0.{host}.1/24 dev host{host}"));
@@ -83,9 +91,12 @@ impl NetworkHosts {
         })
     }
 
-    /// Starts a program on a host.
-    pub fn spawn(&self, host: usize, mut command: Command) -> std::io::Result<Child> {
-        self.run_on(host, || command.spawn())
+    /// Returns a command that runs a program on a host.
+    pub fn command(&self, host: usize, program: &str) -> Command {
+        // A thread in the host's namespace would have to live as long as the program that it starts.
+        let mut command = command("nsenter");
+        command.arg(format!("--net={}", path(&self.namespaces[host]))).args(["--", program]);
+        command
     }
 
     /// Makes the router drop all packets from one host to another.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mitra_kv::resp::Reply;
 
-use super::child_process::request;
+use super::child_process::{cpu_time, request};
 use super::client_histories;
 use super::cluster::{Cluster, TIMEOUT, wait_until};
 use super::network_hosts::run_at_router;
@@ -47,11 +47,11 @@ fn heal(cluster: &mut Cluster) {
 /// Asserts that all programs run, and that none uses more than half a processor without requests.
 fn assert_idle(cluster: &mut Cluster) {
     let interval = Duration::from_secs(2);
-    let before: Vec<_> = cluster.programs().map(|(_, program)| program.cpu_time()).collect();
+    let before: Vec<_> = cluster.programs().map(|(_, program)| cpu_time(program)).collect();
     std::thread::sleep(interval);
     for ((name, program), before) in cluster.programs().zip(before) {
-        assert!(program.is_running(), "{name} has ended");
-        let used = program.cpu_time() - before;
+        assert!(program.try_wait().is_none(), "{name} has ended");
+        let used = cpu_time(program) - before;
         assert!(used < interval / 2, "{name} used the processor for {used:?} of {interval:?} while idle");
     }
 }

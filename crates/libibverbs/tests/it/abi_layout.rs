@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::process::Command;
 
 use mitra_libibverbs::abi::{Structure, all_constants, enumerations, opaque_types, structures};
+use mitra_test_process::command;
 
 /// Returns the C name of the type.
 fn type_in_c(structure: &Structure) -> String {
@@ -131,7 +131,7 @@ fn sizes_offsets_and_values_match_the_headers() {
     let (source, expected) = program();
     let path = directory.path().join("layout");
     crate::rdma_core::compile(&source, &path, &["-std=gnu11"]);
-    let output = crate::rdma_core::output_of(&mut Command::new(&path));
+    let output = crate::rdma_core::output_of(&mut command(&path));
     let output: Vec<&str> = output.lines().collect();
     let differences: Vec<String> = output
         .iter()
@@ -168,8 +168,7 @@ struct Entry {
 
 /// Returns the structures, unions and enumerations in the debug information of an object file. Anonymous types have no name.
 fn debug_entries(object: &std::path::Path) -> Vec<Entry> {
-    let dump =
-        crate::rdma_core::output_of(Command::new("readelf").args(["--debug-dump=info", "-W"]).arg(object));
+    let dump = crate::rdma_core::output_of(command("readelf").args(["--debug-dump=info", "-W"]).arg(object));
     let mut entries: Vec<Entry> = Vec::new();
     let mut depth = 0;
     for line in dump.lines().map(str::trim_start) {

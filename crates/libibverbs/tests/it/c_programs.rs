@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use crate::c_program::{build, command};
-use crate::rdma_core::output_of;
+use crate::c_program::{self, build};
 
 static REFUSED_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("refused_calls"));
 static TWO_PROCESSES: LazyLock<PathBuf> = LazyLock::new(|| build("two_processes"));
@@ -35,9 +34,11 @@ static SHARED_ATOMICS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_atomic
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
 static ARBITRARY_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("arbitrary_calls"));
 
-/// Runs a program, which ends by an alarm if it hangs.
+/// Runs a program, which must succeed. It ends by an alarm if it hangs.
 fn run(program: &Path, arguments: &[&str], rails: &str, variables: &[(&str, &str)]) {
-    output_of(command(program, rails).args(arguments).envs(variables.iter().copied()));
+    let output = c_program::run(program, rails, arguments, variables);
+    let written = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {arguments:?}: {}\n{written}", program.display(), output.status);
 }
 
 const LOG: (&str, &str) = ("MITRA_LOG", "1");
@@ -182,7 +183,7 @@ scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_do
 /// The program's messages say that the peer's process has ended, not only that no rail reaches it.
 #[test]
 fn messages_name_the_killed_peer() {
-    let output = command(&TWO_PROCESSES, "2").arg("killed").output().expect("the program can be started");
+    let output = c_program::run(&TWO_PROCESSES, "2", &["killed"], &[]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert!(stderr.contains("the peer's process has ended or closed its NICs"), "{stderr}");

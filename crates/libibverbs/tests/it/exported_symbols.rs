@@ -1,8 +1,7 @@
 //! Compares the symbol table with the installed library.
 
-use std::process::Command;
-
 use mitra_libibverbs::symbols::{NODES, symbols};
+use mitra_test_process::command;
 
 /// Returns the symbol table in the form of `readelf`.
 fn table() -> Vec<(String, String)> {
@@ -32,7 +31,7 @@ fn assert_exports_the_table(library: &str) {
 
 /// Returns the version nodes of a library with their parents, in order.
 fn nodes(library: &str) -> Vec<(String, Option<String>)> {
-    let output = crate::rdma_core::output_of(Command::new("readelf").args(["-V", "-W"]).arg(library));
+    let output = crate::rdma_core::output_of(command("readelf").args(["-V", "-W"]).arg(library));
     let definitions = output.split("Version needs section").next().unwrap_or_default();
     let mut nodes: Vec<(String, Option<String>)> = Vec::new();
     for line in definitions.lines() {

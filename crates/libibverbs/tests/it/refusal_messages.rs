@@ -9,9 +9,8 @@ static REFUSALS: LazyLock<PathBuf> = LazyLock::new(|| crate::c_program::build("r
 
 /// Runs the program and returns the lines on its standard error.
 fn lines(rails: &str, arguments: &[String], variable: Option<&str>) -> Vec<String> {
-    let mut command = crate::c_program::command(&REFUSALS, rails);
-    let output = command.args(arguments).envs(variable.map(|name| (name, "1"))).output();
-    let output = output.expect("the program can be started");
+    let variables: Vec<_> = variable.map(|name| (name, "1")).into_iter().collect();
+    let output = crate::c_program::run(&REFUSALS, rails, arguments, &variables);
     let written = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{arguments:?}: {}\n{written}", output.status);
     assert!(output.stdout.is_empty(), "the library writes nothing to standard output");

@@ -100,9 +100,7 @@ const OVERRIDES: &[&str] = &[
 
 /// Runs the program. Returns its standard output and its standard error.
 fn run(arguments: &[String], variables: &[(&str, &str)]) -> (String, String) {
-    let mut command = crate::c_program::command(&WALK, "1");
-    let output = command.args(arguments).envs(variables.iter().copied()).output();
-    let output = output.expect("the program can be started");
+    let output = crate::c_program::run(&WALK, "1", arguments, variables);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let written = text(&output.stderr);
     assert!(output.status.success(), "{arguments:?} {variables:?}: {}\n{written}", output.status);
@@ -160,9 +158,7 @@ fn refusals_are_silent_with_quiet_and_successes_always() {
 #[test]
 fn device_that_cannot_be_opened_is_explained_once() {
     for quiet in ["0", "1"] {
-        let mut command = crate::c_program::command(&WALK, "none");
-        let output =
-            command.arg("open").env("MITRA_QUIET", quiet).output().expect("the program can be started");
+        let output = crate::c_program::run(&WALK, "none", &["open"], &[("MITRA_QUIET", quiet)]);
         let written = String::from_utf8_lossy(&output.stderr);
         let lines: Vec<&str> = written.lines().collect();
         let [line] = lines[..] else { panic!("{lines:#?}") };

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use mitra_metrics::{FAMILIES, Kind, Snapshot, encode};
+use mitra_test_process::{TestProcess, command};
 use serde_json::Value;
 
 /// Reads OpenMetrics on standard input and prints the families as JSON. The parser refuses what the standard forbids.
@@ -21,15 +22,13 @@ print(json.dumps(families))
 /// Returns the families that the parser of prometheus_client reads.
 fn parse(text: &str) -> Result<Vec<Value>, String> {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/venv/bin/python3");
-    let mut child = Command::new(&python)
-        .args(["-c", PARSE])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask setup`", python.display()));
-    child.stdin.take().expect("it is piped").write_all(text.as_bytes()).expect("python reads its input");
-    let output = child.wait_with_output().expect("python ends");
+    let mut python = command(&python);
+    python.args(["-c", PARSE]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut python = TestProcess::start(&mut python);
+    let mut input = python.stdin.take().expect("it is piped");
+    input.write_all(text.as_bytes()).expect("python reads its input");
+    drop(input);
+    let output = python.output().expect("python ends");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!errors.contains("ModuleNotFoundError"), "{errors}; run `cargo xtask setup`");
     if !output.status.success() {

@@ -7,26 +7,22 @@ use std::time::Duration;
 
 use mitra_sim::workload::{Plan, RcOptions, WorkloadPeer, connect_rc};
 use mitra_sim::{Config, Testbed};
+use mitra_test_process::{command, output};
 use mitra_verbs::Provider;
 use mitra_wire::frame::{Frame, LinkType};
 use mitra_wire::{Packet, icrc, pcap};
 
 #[test]
 fn run_is_captured_to_pcap() {
-    let path = std::env::temp_dir().join(format!("mitra-sim-{}.pcap", std::process::id()));
-    let mut args = std::env::args();
     if std::env::var_os("MITRA_SIM_PCAP").is_none() {
         // The test runs itself again with the variable set, because it is not safe to set a variable in a
         // running process.
-        let status = std::process::Command::new(args.next().unwrap())
-            .args(["--exact", "packet_capture::run_is_captured_to_pcap"])
-            .env("MITRA_SIM_PCAP", &path)
-            .status()
-            .unwrap();
-        assert!(status.success());
-        let bytes = std::fs::read(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        check(&bytes);
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let mut again = command(std::env::current_exe().unwrap());
+        again.args(["--exact", "packet_capture::run_is_captured_to_pcap"]).env("MITRA_SIM_PCAP", &path);
+        let output = output(&mut again);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        check(&std::fs::read(&path).unwrap());
         return;
     }
     let mut config = Config::fault_free();

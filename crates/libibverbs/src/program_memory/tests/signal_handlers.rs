@@ -3,7 +3,7 @@
 
 use core::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::atomic::AtomicI32;
 
 use libc::{
@@ -22,13 +22,13 @@ const CHECKS_PASSED: &str = "checks passed";
 
 /// Runs the named test of this module again in a child process, where [`is_child`] is true.
 fn run_child(test: &str) -> ExitStatus {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = mitra_test_process::command(std::env::current_exe().unwrap());
     command.args([
         "--exact",
         &format!("{}::{test}", module_path!().split_once("::").unwrap().1),
         "--nocapture",
     ]);
-    let output = command.env(CHILD, "1").output().unwrap();
+    let output = mitra_test_process::output(command.env(CHILD, "1"));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains(CHECKS_PASSED), "{}: {stderr}", output.status);
     output.status

@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod command;
+mod guard;
+mod once;
+mod process;
+mod reserved;
+
+pub use command::{command, preloaded};
+pub use once::{build_once, lock, once_per_run};
+pub use process::{BUILD_DEADLINE, DEADLINE, Expired, TestProcess, output, output_within};
+pub use reserved::{OwnNetwork, OwnPort};
