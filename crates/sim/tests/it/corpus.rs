@@ -1,5 +1,8 @@
 //! Replays the committed fuzz corpora of what runs in the simulator.
 
+// The property finds it beside itself, as in its fuzz target.
+use crate::vqp_pair;
+
 #[path = "../../../../fuzz/properties/control_messages.rs"]
 mod control_messages;
 #[path = "../../../../fuzz/replay.rs"]
