@@ -403,7 +403,7 @@ fn ctrl_c_ends_both_processes() {
         if let Some(pid) = list.split_ascii_whitespace().next() {
             break pid.to_owned();
         }
-        assert!(begin.elapsed() < Duration::from_secs(20), "no second process");
+        assert!(begin.elapsed() < Duration::from_secs(100), "no second process");
         std::thread::sleep(Duration::from_millis(5));
     };
     // Lets the benchmark enter its measuring loop.
@@ -411,7 +411,7 @@ fn ctrl_c_ends_both_processes() {
     first.signal(Signal::SIGINT);
     assert!(!first.wait().success());
     while fs::read_to_string(format!("/proc/{second}/cmdline")).is_ok_and(|line| line.contains("peer")) {
-        assert!(begin.elapsed() < Duration::from_secs(20), "the second process {second} goes on");
+        assert!(begin.elapsed() < Duration::from_secs(100), "the second process {second} goes on");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

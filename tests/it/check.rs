@@ -199,22 +199,6 @@ fn program_without_mutants_says_how_to_get_them() {
     }
 }
 
-/// The program contains no name of a mutant. Each has a hyphen, and the program's strings may follow each other without a gap.
-#[test]
-#[cfg(not(feature = "mutants"))]
-fn program_has_no_trace_of_mutants() {
-    let program = std::fs::read(env!("CARGO_BIN_EXE_mitra")).unwrap();
-    let is_in_name = |byte: &u8| byte.is_ascii_lowercase() || *byte == b'-';
-    let runs = program.split(|byte| !is_in_name(byte)).filter(|run| run.contains(&b'-'));
-    let text: Vec<&str> = runs.map(|run| std::str::from_utf8(run).unwrap()).collect();
-    assert!(text.iter().any(|run| run.contains("disk-paxos")), "the search finds a workload's name");
-    let names = mutants();
-    assert!(names.len() >= 80, "{names:?}");
-    for name in names {
-        assert!(!text.iter().any(|run| run.contains(name)), "the program contains {name}");
-    }
-}
-
 #[test]
 #[cfg(feature = "mutants")]
 fn mutant_is_found_by_its_name() {

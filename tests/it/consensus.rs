@@ -164,7 +164,7 @@ fn survivors_elect_a_new_leader() {
     let mut started: Vec<_> = (0..3).map(|id| Some(start(id))).collect();
     let mut named = [const { None::<String> }; 3];
     let mut agree = |some: &[usize], but: Option<&str>| loop {
-        let (id, leader) = told.recv_timeout(Duration::from_secs(30)).expect("they come to name the same");
+        let (id, leader) = told.recv_timeout(Duration::from_secs(100)).expect("they come to name the same");
         named[id] = Some(leader);
         let first = named[some[0]].clone();
         if some.iter().all(|&p| named[p] == first) && first.as_deref() != but {

@@ -31,10 +31,7 @@ fn main() -> ExitCode {
         Trial::test("names_differ", || table::names_differ().map_err(Failed::from)),
     ];
     for row in table::rows() {
-        // A test runner passes the name as an argument, so it must not begin with a hyphen.
-        trials.push(Trial::test(format!("mitra run {}", row.name()), move || {
-            row_runner::run(&row).map_err(Failed::from)
-        }));
+        trials.push(Trial::test(row.name(), move || row_runner::run(&row).map_err(Failed::from)));
     }
     let tests: [(&str, Test); 11] = [
         ("loaded_by_dlsym", loaded_at_run_time::by_dlsym),

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::test::SUITE;
 use crate::test_results::{Outcome, Summary};
 use crate::{nextest, root, setup};
 
@@ -50,14 +51,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         _ => {}
     }
     let mut build = Command::new(env!("CARGO"));
-    build.args(["nextest", "run", "--workspace", "--no-run"]).current_dir(root());
+    build.args(["nextest", "run", "--no-run"]).args(SUITE).current_dir(root());
     ensure!(build.status().context("cannot run cargo")?.success(), "the tests do not compile; see above");
 
     let loops = args.loops.unwrap_or_else(|| available_parallelism().map_or(1, |cores| cores.get()));
     // Nextest prints a line for each test that fails or is slow; the outputs are in files.
-    let quiet = ["--workspace", "--status-level=slow", "--final-status-level=none", "--failure-output=never"];
-    let nextest_args: Vec<String> =
-        quiet.iter().copied().map(String::from).chain(args.filter.iter().cloned()).collect();
+    let quiet = ["--status-level=slow", "--final-status-level=none", "--failure-output=never"];
+    let options = SUITE.iter().chain(&quiet).copied().map(String::from);
+    let nextest_args: Vec<String> = options.chain(args.filter.iter().cloned()).collect();
     let mut unstable = BTreeMap::new();
     let mut is_success = true;
     for number in 1..=args.runs.get() {

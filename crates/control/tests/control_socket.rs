@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 /// The timeout of each wait. It exceeds the duration of every operation in these tests by far.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A fault that the device applied: when, to which rail, and which fault.
 type AppliedFault = (Instant, usize, FaultAction);

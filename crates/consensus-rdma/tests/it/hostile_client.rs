@@ -4,9 +4,9 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::common::{Cluster, REGISTER_CAPACITY, ServedMemory, keys, nics, tokens};
+use crate::common::{Cluster, REGISTER_CAPACITY, ServedMemory, TIMEOUT, keys, nics, tokens};
 use mitra_consensus::broadcast::Broadcast;
 use mitra_consensus::paxos::Paxos;
 use mitra_consensus::robust_backup::RobustBackup;
@@ -84,9 +84,9 @@ impl RawClient {
         self.memory.write_at(0, bytes);
         let data = Data::sge(self.mr.sge(0, bytes.len() as u32));
         self.vqp.post_send(SendWr::new(1, op, data)).expect("the send queue has room");
-        let (mut done, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
+        let (mut done, end) = (Vec::new(), Instant::now() + TIMEOUT);
         while done.is_empty() {
-            assert!(Instant::now() < end, "the request did not complete within 20 s");
+            assert!(Instant::now() < end, "the request did not complete within {TIMEOUT:?}");
             self.vqp.poll(&mut done);
         }
         done[0].outcome

@@ -4,25 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::LazyLock;
 
-use mitra_test_process::{BUILD_DEADLINE, build_once, command, once_per_run, preloaded};
+use mitra_test_process::{build_once, command, preloaded};
 
-use crate::rdma_core::{output_of, stdout_of};
+use crate::rdma_core::output_of;
 
-/// The preload library, built in the same target directory and profile as this test.
+/// The preload library. Cargo builds it beside this program, because `mitra-preload` is a dependency of the tests.
 static PRELOAD: LazyLock<PathBuf> = LazyLock::new(|| {
     let own = std::env::current_exe().expect("the test binary has a path");
-    let profile = own.ancestors().nth(2).expect("target/PROFILE/deps/test");
-    once_per_run(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("libmitra_preload.built"), || {
-        let mut cargo = command(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "mitra-preload", "--target-dir"]);
-        cargo.arg(profile.parent().expect("the profile directory has a parent"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        let output = mitra_test_process::output_within(&mut cargo, BUILD_DEADLINE);
-        stdout_of(&cargo, output);
-    });
-    profile.join("libmitra_preload.so")
+    own.with_file_name("libmitra_preload.so")
 });
 
 /// Builds the program of this name from `tests/c`, linked with libibverbs.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mitra_metrics::{CONTENT_TYPE, MetricsServer, encode};
 
 /// The timeout of each wait. It exceeds the duration of every exchange in these tests by far.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Starts an endpoint, and returns it with the number of snapshots that it has taken.
 fn start() -> (MetricsServer, Arc<AtomicU64>) {

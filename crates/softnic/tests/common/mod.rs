@@ -9,7 +9,7 @@ use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::*;
 
 /// The timeout of each wait. It exceeds the duration of every operation in these tests by far, even on a busy machine.
-pub const TIMEOUT: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 /// The size of each endpoint's registered memory, in bytes.
 pub const MEMORY_SIZE: usize = 1 << 20;
 
