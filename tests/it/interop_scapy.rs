@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mitra_test_process::command;
+use mitra_test_process::{command, setup_dir};
 use mitra_wire::{BTH_LEN, ICRC_LEN, Message, Packet, opcode};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn scapy_agrees_on_fields_and_icrc() {
     let capture = crate::sample_packets::write_pcap(&samples);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = crate::sample_packets::run(
-        command(root.join(".cache/venv/bin/python3"))
+        command(setup_dir().join("venv/bin/python3"))
             .arg(root.join("tests/interop/scapy_icrc.py"))
             .arg(&capture),
     );

@@ -10,7 +10,7 @@ use std::process::ExitStatus;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use mitra_test_process::{OwnPort, TestProcess, command, lock};
+use mitra_test_process::{OwnPort, TestProcess, command, lock, setup_dir};
 
 use super::build_programs;
 use super::table::{Row, Shape};
@@ -150,7 +150,7 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
 
 /// Returns the directories in which programs are found: the system's, and that of the Rust programs (`cargo xtask setup`).
 fn search_path() -> Result<OsString, JoinPathsError> {
-    let rust_programs = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/rust-programs/bin");
+    let rust_programs = setup_dir().join("rust-programs/bin");
     let path = env::var_os("PATH").unwrap_or_default();
     env::join_paths(env::split_paths(&path).chain([rust_programs]))
 }

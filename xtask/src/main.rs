@@ -29,7 +29,7 @@ enum Task {
     Lint,
     RxeVm(rxe_vm::Args),
     /// Install the tools that the tests need besides Rust: Debian packages, cargo-nextest, and in
-    /// .cache scapy, Rust programs and a virtual machine with soft-RoCE
+    /// ~/.cache/mitra/setup scapy, Rust programs and a virtual machine with soft-RoCE
     Setup,
     Stress(stress::Args),
     /// Run setup, then all tests. Ends with the slowest, the flaky and the failed tests

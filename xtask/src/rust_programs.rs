@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-
-use crate::root;
+use mitra_test_process::setup_dir;
 
 /// A crate on crates.io, its version, and those of its examples that the tests run.
 const CRATES: &[(&str, &str, &[&str])] = &[
@@ -18,7 +17,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
 
 /// Returns the directory in whose `bin` the tests look for the programs.
 fn directory() -> PathBuf {
-    root().join(".cache/rust-programs")
+    setup_dir().join("rust-programs")
 }
 
 /// Builds the programs that are missing, with the dependencies that each crate's own lock file names.

@@ -1,11 +1,13 @@
 //! `cargo xtask setup`: installs the tools that the tests need besides Rust. Returns quickly if nothing is missing.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
+use mitra_test_process::{lock, setup_dir};
 
-use crate::{nextest, root, rust_programs, rxe_vm};
+use crate::{nextest, rust_programs, rxe_vm};
 
 /// The Debian packages that the tests use: tools, headers, and unmodified verbs programs.
 #[rustfmt::skip]
@@ -21,10 +23,13 @@ const PYPI_PACKAGES: &[&str] = &["scapy==2.8.0", "prometheus_client==0.26.0"];
 
 /// Returns the Python environment in which the tests look for these packages.
 fn venv() -> PathBuf {
-    root().join(".cache/venv")
+    setup_dir().join("venv")
 }
 
 pub(crate) fn run() -> anyhow::Result<()> {
+    fs::create_dir_all(setup_dir()).with_context(|| format!("cannot create {}", setup_dir().display()))?;
+    // Another clone may do the same.
+    let _lock = lock(&setup_dir().join("lock"));
     install_debian(DEBIAN_PACKAGES)?;
     install_pypi()?;
     nextest::install()?;

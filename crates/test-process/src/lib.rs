@@ -6,8 +6,10 @@ mod guard;
 mod once;
 mod process;
 mod reserved;
+mod setup_dir;
 
 pub use command::{command, preloaded};
 pub use once::{build_once, lock, once_per_run};
 pub use process::{BUILD_DEADLINE, DEADLINE, Expired, TestProcess, output, output_within};
 pub use reserved::{OwnNetwork, OwnPort};
+pub use setup_dir::setup_dir;

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-
-use crate::root;
+use mitra_test_process::setup_dir;
 
 /// The Debian packages that the machine needs. Those that the host lacks are downloaded with their dependencies.
 const TOOLS: [&str; 7] = [
@@ -49,7 +48,7 @@ impl Cache {
     pub(super) fn locate() -> Result<Self> {
         let dir = match std::env::var_os("MITRA_RXE_CACHE") {
             Some(dir) => std::path::absolute(dir)?,
-            None => root().join(".cache/rxe-vm"),
+            None => setup_dir().join("rxe-vm"),
         };
         // QEMU separates options by commas.
         ensure!(

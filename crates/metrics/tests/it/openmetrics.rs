@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::Path;
 use std::process::Stdio;
 
 use mitra_metrics::{FAMILIES, Kind, Snapshot, encode};
-use mitra_test_process::{TestProcess, command};
+use mitra_test_process::{TestProcess, command, setup_dir};
 use serde_json::Value;
 
 /// Reads OpenMetrics on standard input and prints the families as JSON. The parser refuses what the standard forbids.
@@ -21,7 +20,7 @@ print(json.dumps(families))
 
 /// Returns the families that the parser of prometheus_client reads.
 fn parse(text: &str) -> Result<Vec<Value>, String> {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/venv/bin/python3");
+    let python = setup_dir().join("venv/bin/python3");
     let mut python = command(&python);
     python.args(["-c", PARSE]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut python = TestProcess::start(&mut python);
