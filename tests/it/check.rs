@@ -184,7 +184,8 @@ fn unknown_protocol_is_reported_with_the_known_ones() {
 
 /// Returns the names of the mutants, which the documentation lists.
 fn mutants() -> Vec<&'static str> {
-    let rows = include_str!("../../docs/simulator.md").split_once("| mutant |").expect("a table").1.lines();
+    let (_, table) = include_str!("../../docs/simulator.md").split_once("| mutant |").expect("a table");
+    let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
     rows.filter_map(|row| row.strip_prefix("| `")?.split_once('`').map(|(name, _)| name)).collect()
 }
 
