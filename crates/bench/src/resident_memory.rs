@@ -104,13 +104,15 @@ pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Re
     let nics = setup.placement.open()?.map(|nic| nic as Arc<dyn Provider>);
     let domain = Domain::new(nics.to_vec())?;
     let layout = Layout::new(MAX_INLINE);
-    let config = Config {
+    let mut config = Config {
         send_wrs: QUEUE_DEPTH,
         recv_wrs: QUEUE_DEPTH,
         rd_atomic: RD_ATOMIC,
         completion_log: setup.kind == QpKind::VqpLog,
         ..Config::default()
     };
+    // This thread polls one vQP at a time, so its peer answers no heartbeat.
+    config.detector.max_missed_heartbeats = 0;
     let pairs = setup.count / 2;
     let found = match setup.kind {
         QpKind::Qp => measure(pairs, layout, || {
