@@ -15,7 +15,7 @@ const MAX_LOGGED_ERRORS: u32 = 8;
 
 impl MultiRailQp {
     /// Polls the virtual queue pair, pushes its completions to the program's queues, posts deferred sends, and reports events. Enters ERR if the connection has ended, except while completions are withheld because the peer has closed
-    /// its end. Does nothing for a destroyed queue pair.
+    /// its end. In ERR, no completion is withheld. Does nothing for a destroyed queue pair.
     pub(super) fn collect(&self, locked: &mut LockedState) {
         // A thread that drives several queue pairs may still have a reference to a destroyed one.
         if locked.destroyed {
@@ -59,6 +59,9 @@ impl MultiRailQp {
             tracing::warn!("queue pair {}: a send fails: the peer has closed its end", self.qpn);
             locked.state = QpState::Err;
             self.release_withheld(locked, WcStatus::RetryExceeded);
+        } else if locked.state == QpState::Err {
+            // A queue pair in ERR flushes all requests, for whatever reason it entered the state.
+            self.release_withheld(locked, WcStatus::Flushed);
         }
         self.log_failover(locked);
     }

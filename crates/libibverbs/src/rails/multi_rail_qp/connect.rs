@@ -6,7 +6,7 @@ use std::task::Poll;
 use mitra_failover::ConnectInfo;
 use mitra_verbs::{
     Access, Error, Gid, ModifyError, Psn, QpAttr, QpAttribute, QpState, QpStatus, Qpn, Result, RnrTimer,
-    SqDrain, WcStatus, check_modify,
+    SqDrain, check_modify,
 };
 
 use super::locked_state::LockedState;
@@ -78,7 +78,6 @@ impl MultiRailQp {
         if to == QpState::Err {
             locked.shutdown();
             self.collect(&mut locked);
-            self.release_withheld(&mut locked, WcStatus::Flushed);
             // The program may wait for the event before it destroys the queue pair, and post no more receives. Messages that wait for a
             // receive still take those that it posts.
             self.raise_last_wqe(&mut locked);

@@ -2,6 +2,7 @@
 //! decide when a peer answers.
 
 mod first_contact;
+mod refusals;
 mod reset_in_turn;
 mod shared_receives;
 mod states;
@@ -29,7 +30,14 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 const DEPTH: u32 = 8;
 
 fn device() -> Arc<MultiRail> {
-    let nics = (0..2).map(|_| SoftNic::open(Config::loopback()).expect("loopback NICs can be opened"));
+    device_over((0..2).map(|_| nic()))
+}
+
+fn nic() -> Arc<SoftNic> {
+    SoftNic::open(Config::loopback()).expect("loopback NICs can be opened")
+}
+
+fn device_over(nics: impl Iterator<Item = Arc<SoftNic>>) -> Arc<MultiRail> {
     let providers = nics.map(|nic| nic as Arc<dyn Provider>).collect();
     let failover = Domain::with_completion_channels(providers).expect("two NICs form a domain");
     let rendezvous = Rendezvous::with_timeout(failover.nics(), QUERY_TIMEOUT).expect("queue pair 1 is free");
@@ -104,7 +112,10 @@ impl End {
     }
 
     fn of_type(qp_type: QpType, depth: u32, sq_sig_all: bool) -> End {
-        let device = device();
+        End::on(device(), qp_type, depth, sq_sig_all)
+    }
+
+    fn on(device: Arc<MultiRail>, qp_type: QpType, depth: u32, sq_sig_all: bool) -> End {
         let cq = VirtualCq::new(1 << 10, None, || {});
         let pd = alloc_pd(&device);
         let qp = create_qp_with(&device, qp_type, Arc::clone(&pd), &cq, depth, sq_sig_all);
@@ -448,30 +459,4 @@ fn burst_of_queries_does_not_disable_rendezvous() {
         answer.join().expect("a query does not panic")
     });
     assert!(info.is_ok(), "{:?}", info.err());
-}
-
-#[test]
-fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
-    /// The number of requests before the refused request. It exceeds the number of completions that one poll of the virtual queue pair takes.
-    const BEFORE: u64 = 40;
-    let (a, b) = connect(End::with(64, true), End::new());
-    a.qp.post_send(&[a.write(100, b.remote())]).expect("the request is valid");
-    assert_eq!(completions(&a, &b, 1, || b.answer_peers()), [(100, WcStatus::Success)]);
-    let outside = RemoteAddr { addr: b.remote().addr + 4096, ..b.remote() };
-    let mut wrs: Vec<_> = (0..BEFORE).map(|wr_id| a.write(wr_id, b.remote())).collect();
-    wrs.extend([a.write(BEFORE, outside), a.send(BEFORE + 1)]);
-    // Without polls in between, one post sends at most 16 requests.
-    wrs.chunks(16).for_each(|wrs| a.qp.post_send(wrs).expect("the requests are valid"));
-    // In this time all completions arrive at `a`, and also the peer's message that it has closed its end.
-    while !b.qp.has_ended() {
-        b.qp.make_progress();
-    }
-    for _ in 0..50 {
-        b.qp.make_progress();
-        thread::sleep(Duration::from_millis(1));
-    }
-    let found = completions(&a, &b, wrs.len(), || {});
-    let mut expected: Vec<_> = (0..BEFORE).map(|wr_id| (wr_id, WcStatus::Success)).collect();
-    expected.extend([(BEFORE, WcStatus::RemoteAccess), (BEFORE + 1, WcStatus::Flushed)]);
-    assert_eq!(found, expected);
 }
