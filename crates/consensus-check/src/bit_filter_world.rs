@@ -8,7 +8,7 @@ use stateright::{Model, Property};
 
 use crate::Exploration;
 use crate::call_log::{Body, CallLog};
-use crate::exhaustive::explore;
+use crate::model_checker::explore;
 
 /// The maximum number of messages in one direction of a connection. Further messages are lost.
 const MAX_IN_TRANSIT: usize = 2;
@@ -239,7 +239,7 @@ impl<R: Rules + Send + Sync + 'static> ExhaustiveBitFilter<R> {
 
     /// Explores all worlds, or stops at the first counterexample.
     pub fn explore(self) -> Exploration {
-        explore(self.checker())
+        explore(self)
     }
 }
 

@@ -1,15 +1,12 @@
 //! Exhaustive exploration: every order of steps, at small sizes.
 
-use std::fmt::Debug;
-use std::hash::Hash;
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
-use std::thread;
 
 use mitra_consensus::{Process, ProcessId};
-use stateright::{Checker, CheckerBuilder, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
 
 use crate::election::stable_period_violation;
+use crate::model_checker::{explore, serve};
 use crate::{Step, World};
 
 /// The result of an exhaustive exploration.
@@ -86,33 +83,12 @@ where
 {
     /// Explores all worlds, or stops at the first counterexample.
     pub fn explore(self) -> Exploration {
-        explore(self.checker())
+        explore(self)
     }
 
     /// Serves the worlds to a web browser at an address, until the program ends.
     pub fn serve(self, address: SocketAddr) {
-        self.checker().serve(address);
-    }
-}
-
-/// Explores all states of a model, or stops at the first counterexample.
-pub(crate) fn explore<M>(checker: CheckerBuilder<M>) -> Exploration
-where
-    M: Model + Send + Sync + 'static,
-    M::Action: Clone + PartialEq + Debug + Send + Sync,
-    M::State: Clone + PartialEq + Hash + Send + Sync + 'static,
-{
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    // By default the search ends when every property has a counterexample, which some mutants never give.
-    let checker = checker.threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let discoveries = checker.discoveries();
-    let paths = discoveries.into_iter().map(|(property, path)| (property, path.into_actions()));
-    let text = |steps: Vec<M::Action>| steps.iter().map(|step| format!("{step:?}")).collect();
-    Exploration {
-        states: checker.unique_state_count(),
-        counterexample: paths
-            .min_by_key(|(_, steps)| steps.len())
-            .map(|(property, steps)| (property, text(steps))),
+        serve(self, address);
     }
 }
 

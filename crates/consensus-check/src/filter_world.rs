@@ -12,7 +12,7 @@ use mitra_verbs::Time;
 use stateright::{Model, Property};
 
 use crate::call_log::{Body, CallLog};
-use crate::exhaustive::explore;
+use crate::model_checker::{explore, serve};
 use crate::{Exploration, SeedResult, Violation};
 
 /// The lease of the filter. The clock of the world stands still except for [`FilterStep::LeasePasses`].
@@ -278,12 +278,12 @@ impl<R: Rules + Send + Sync + 'static> ExhaustiveFilter<R> {
 
     /// Explores all worlds, or stops at the first counterexample.
     pub fn explore(self) -> Exploration {
-        explore(self.checker())
+        explore(self)
     }
 
     /// Serves the worlds to a web browser at an address, until the program ends.
     pub fn serve(self, address: SocketAddr) {
-        self.checker().serve(address);
+        serve(self, address);
     }
 }
 

@@ -23,6 +23,7 @@ mod log_world;
 pub mod mailbox_scenario;
 mod memory_world;
 mod message_cost;
+mod model_checker;
 pub mod mutex_scenario;
 pub mod object_world;
 pub mod protocol_worlds;

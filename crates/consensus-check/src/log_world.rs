@@ -8,7 +8,7 @@ use mitra_consensus::log::Rules;
 use mitra_consensus::{AllRules, ProcessId, ProcessSet};
 use stateright::{Model, Property};
 
-use crate::exhaustive::explore;
+use crate::model_checker::{explore, serve};
 use crate::seeded_run::{TestedSystem, run_adversary};
 use crate::{
     Command, Exploration, FaultLimits, Replica, RunLimits, SeedResult, Step, Violation, World,
@@ -154,12 +154,12 @@ impl<R: Rules + Send + Sync + 'static> ExhaustiveLog<R> {
 
     /// Explores all worlds, or stops at the first counterexample.
     pub fn explore(self) -> Exploration {
-        explore(self.checker())
+        explore(self)
     }
 
     /// Serves the worlds to a web browser at an address, until the program ends.
     pub fn serve(self, address: SocketAddr) {
-        self.checker().serve(address);
+        serve(self, address);
     }
 }
 

@@ -12,7 +12,7 @@ use mitra_prng::Prng;
 use mitra_verbs::{Key, RemoteAddr};
 use stateright::{Model, Property};
 
-use crate::exhaustive::explore;
+use crate::model_checker::{explore, serve};
 use crate::{Exploration, RunLimits, SeedResult, Violation};
 
 /// The result of an operation of a scenario.
@@ -133,12 +133,12 @@ impl<S: Scenario> ObjectWorld<S> {
 
     /// Explores every order of steps.
     pub fn explore(self) -> Exploration {
-        explore(ObjectModel(self).checker())
+        explore(ObjectModel(self))
     }
 
     /// Serves the states to a web browser at an address, until the program ends.
     pub fn serve(self, address: std::net::SocketAddr) {
-        ObjectModel(self).checker().serve(address);
+        serve(ObjectModel(self), address);
     }
 
     /// Runs the world with steps that the seed chooses, until every operation has ended. Paths fail only during the first

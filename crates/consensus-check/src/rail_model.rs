@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use mitra_prng::Prng;
 use stateright::{Model, Property};
 
-use crate::exhaustive::explore;
+use crate::model_checker::{explore, serve};
 use crate::rail_settling::stable_period_violation;
 use crate::rail_world::ALL_FAILURES;
 use crate::{Exploration, RailFaultLimits, RailRule, RailStep, RailWorld, SeedResult, Violation};
@@ -28,12 +28,12 @@ impl ExhaustiveRails {
 
     /// Explores all worlds, or stops at the first counterexample.
     pub fn explore(self) -> Exploration {
-        explore(self.checker())
+        explore(self)
     }
 
     /// Serves the worlds to a web browser at an address, until the program ends.
     pub fn serve(self, address: SocketAddr) {
-        self.checker().serve(address);
+        serve(self, address);
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use mitra_prng::Prng;
 use stateright::{Model, Property};
 
-use crate::exhaustive::explore;
+use crate::model_checker::{explore, serve};
 use crate::shared_backup_world::PROPERTIES;
 use crate::{
     CatalogueEntry, Exploration, SeedResult, SharedBackupLimits, SharedBackupRule, SharedBackupStep,
@@ -25,12 +25,12 @@ impl ExhaustiveSharedBackup {
 
     /// Explores all worlds, or stops at the first counterexample.
     pub fn explore(self) -> Exploration {
-        explore(self.checker())
+        explore(self)
     }
 
     /// Serves the worlds to a web browser at an address, until the program ends.
     pub fn serve(self, address: SocketAddr) {
-        self.checker().serve(address);
+        serve(self, address);
     }
 }
 

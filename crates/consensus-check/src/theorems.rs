@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use mitra_prng::Prng;
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
 
-use crate::exhaustive::explore;
+use crate::model_checker::{explore, find_shortest, serve};
 use crate::resend_world::{Atomic, Recovery, ResendSetup, ResendStep, ResendWorld};
 use crate::{Exploration, SeedResult, Violation};
 
@@ -94,21 +94,20 @@ impl Theorem {
     /// Explores all runs of the world, or stops at the first one that shows the theorem.
     pub fn explore(&self) -> Shown {
         let worlds = [ResendWorld::new(self.setup); 2];
-        let checker = Histories { worlds, property: self.property }.checker();
-        let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-        let steps = checker.discovery(PROPERTY).map(|path| path.into_actions()).unwrap_or_default();
+        let (states, steps) = find_shortest(Histories { worlds, property: self.property });
+        let steps = steps.unwrap_or_default();
         let of = |number: usize| {
             let steps = steps.iter().filter(|step| step.history == number).map(|step| step.step);
             steps.collect::<Vec<_>>()
         };
         let histories = [of(0), of(1)].into_iter().filter(|history| !history.is_empty()).collect();
-        Shown { states: checker.unique_state_count(), histories }
+        Shown { states, histories }
     }
 
     /// Serves the runs to a web browser at an address, until the program ends.
     pub fn serve(&self, address: SocketAddr) {
         let worlds = [ResendWorld::new(self.setup); 2];
-        Histories { worlds, property: self.property }.checker().serve(address);
+        serve(Histories { worlds, property: self.property }, address);
     }
 }
 
@@ -204,13 +203,13 @@ fn replay_world(operation: Atomic, operations: u8, resets: u8) -> ResendWorld {
 
 /// Explores 3 operations whose rail fails twice, of each kind.
 pub(crate) fn explore_replay() -> Exploration {
-    let explore_kind = |operation| explore(ExhaustiveResend(replay_world(operation, 3, 2)).checker());
+    let explore_kind = |operation| explore(ExhaustiveResend(replay_world(operation, 3, 2)));
     explore_kind(Atomic::FetchAdd).and_then(|| explore_kind(Atomic::CompareSwap))
 }
 
 /// Serves the runs of 3 FETCH_ADDs to a web browser.
 pub(crate) fn serve_replay(address: SocketAddr) {
-    ExhaustiveResend(replay_world(Atomic::FetchAdd, 3, 2)).checker().serve(address);
+    serve(ExhaustiveResend(replay_world(Atomic::FetchAdd, 3, 2)), address);
 }
 
 /// Runs 4 operations whose rail fails twice, with random steps, until they have ended.

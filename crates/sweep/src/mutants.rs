@@ -1,6 +1,7 @@
 //! The search for a mutant: its workload, seed by seed.
 
 use core::fmt;
+use core::ops::Range;
 
 use mitra_mutants::Mutant;
 
@@ -9,7 +10,7 @@ use crate::Workload;
 /// The result of the search for a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MutantSearch {
-    /// The number of seeds that ran, from seed 0. The last one found the mutant, if any did.
+    /// The seed behind the last one that ran, which found the mutant, if any did. For a search from seed 0, the number of seeds that ran.
     pub seeds: u64,
     /// The checker that found the mutant, and what it said. `None` if the mutant survived.
     pub found: Option<(&'static str, String)>,
@@ -59,14 +60,14 @@ pub fn mutant_by_name(name: &str) -> Result<Mutant, SearchError> {
     found.ok_or_else(|| SearchError::NoSuchMutant(name.to_owned()))
 }
 
-/// Runs the workload of a mutant, from seed 0 to `seeds` - 1, until a checker finds it. The seed that finds it must find nothing without the
-/// mutant.
+/// Runs the workload of a mutant from these seeds until a checker finds it. The seed that finds it must find nothing without the mutant.
 ///
 /// # Errors
 /// [`SearchError::NoSuchWorkload`], [`SearchError::FailsWithoutMutant`].
-pub fn find_mutant(mutant: Mutant, seeds: u64) -> Result<MutantSearch, SearchError> {
+pub fn find_mutant(mutant: Mutant, seeds: Range<u64>) -> Result<MutantSearch, SearchError> {
     let workload = Workload::find(mutant.row().workload).map_err(SearchError::NoSuchWorkload)?;
-    for seed in 0..seeds {
+    let end = seeds.end;
+    for seed in seeds {
         let Some(finding) = mutant.run(|| workload.run(seed, 0)).findings.into_iter().next() else {
             continue;
         };
@@ -75,5 +76,5 @@ pub fn find_mutant(mutant: Mutant, seeds: u64) -> Result<MutantSearch, SearchErr
         }
         return Ok(MutantSearch { seeds: seed + 1, found: Some((finding.checker, finding.detail)) });
     }
-    Ok(MutantSearch { seeds, found: None })
+    Ok(MutantSearch { seeds: end, found: None })
 }

@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let mutant = mutant_by_name(name)?;
     let row = mutant.row();
-    let search = find_mutant(mutant, row.seeds)?;
+    let search = find_mutant(mutant, 0..row.seeds)?;
     let (checker, detail) = search.found.unzip();
     let seeds_needed = checker.map(|_| search.seeds);
     if args.json {
