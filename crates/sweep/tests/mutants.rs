@@ -15,7 +15,8 @@ use mitra_sweep::{SearchError, Workload, find_mutant, mutant_by_name};
 /// n seeds for each mutant instead, and `MITRA_MUTANT=text` only those for mutants whose layer or name contains the text.
 #[test]
 fn every_mutant_is_found_within_its_seeds() {
-    let seeds: Option<u64> = env::var("MITRA_SEEDS").ok().map(|text| text.parse().expect("a number of seeds"));
+    let seeds: Option<u64> =
+        env::var("MITRA_SEEDS").ok().map(|text| text.parse().expect("a number of seeds"));
     let page = fs::read_to_string(page_path()).unwrap();
     let written = seeds_of_table(&page);
     let wanted = env::var("MITRA_MUTANT").unwrap_or_default();
@@ -32,7 +33,9 @@ fn every_mutant_is_found_within_its_seeds() {
             scope.spawn(|| {
                 while let Some(&&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let row = mutant.row();
-                    let known = written.get(row.name).filter(|known| seeds.is_none() && (1..=row.seeds).contains(known));
+                    let known = written
+                        .get(row.name)
+                        .filter(|known| seeds.is_none() && (1..=row.seeds).contains(known));
                     let search = match known.map(|&known| find_mutant(mutant, known - 1..known)) {
                         Some(Ok(search)) if search.found.is_some() => Ok(search),
                         _ => find_mutant(mutant, 0..seeds.unwrap_or(row.seeds)),

@@ -1,6 +1,8 @@
 //! Helpers that the tests of all protocols share.
 #![allow(dead_code, unreachable_pub)] // each test binary uses some of the helpers
 
+use std::iter;
+
 use mitra_consensus::{Process, ProcessId, ProcessSet};
 use mitra_consensus_check::byzantine_worlds::ByzantineSet;
 use mitra_consensus_check::{FaultLimits, RunLimits, Violation, World, run_agreement};
@@ -49,7 +51,12 @@ pub fn agrees_and_terminates<P: Process<Value = u8>>(world: impl Fn() -> World<P
 
 /// Checks that some seed violates agreement or validity.
 pub fn mutant_violates<P: Process<Value = u8>>(world: impl Fn() -> World<P>) {
-    let violation_seed = (0..400_000).find(|&seed| {
+    mutant_violates_at(0, world);
+}
+
+/// Checks that some seed violates agreement or validity. The seed `known`, which did before, runs first.
+pub fn mutant_violates_at<P: Process<Value = u8>>(known: u64, world: impl Fn() -> World<P>) {
+    let violation_seed = iter::once(known).chain(0..400_000).find(|&seed| {
         let report =
             run_agreement(seed, world(), RunLimits { adversary_steps: 300, stable_steps: 0 }, &VALUES);
         matches!(report.violation, Some(Violation::Disagreement | Violation::Invalid))
@@ -58,9 +65,11 @@ pub fn mutant_violates<P: Process<Value = u8>>(world: impl Fn() -> World<P>) {
     assert!(violation_seed.is_some());
 }
 
-/// Creates a test for each mutant of a protocol: `mutant_violates` must find a violation without the rule.
+/// Creates a test for each mutant of a protocol: `mutant_violates` must find a violation without the rule, or `mutant_violates_at` with a known seed.
 macro_rules! mutants {
-    ($rules:ident, $world:ident: $($name:ident: $rule:ident;)*) => {$(
+    (@violates $world:expr) => { mutant_violates($world) };
+    (@violates $world:expr, $known:literal) => { mutant_violates_at($known, $world) };
+    ($rules:ident, $world:ident: $($name:ident: $rule:ident $(at $known:literal)?;)*) => {$(
         #[test]
         fn $name() {
             #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -68,7 +77,7 @@ macro_rules! mutants {
             impl $rules for Mutant {
                 const $rule: bool = false;
             }
-            mutant_violates($world::<Mutant>);
+            mutants!(@violates $world::<Mutant> $(, $known)?);
         }
     )*};
 }

@@ -1,6 +1,6 @@
 //! Aligned Paxos, with all its rules, and mutants without one of them.
 
-use crate::common::{VALUES, agrees_and_terminates, mutant_violates};
+use crate::common::{VALUES, agrees_and_terminates, mutant_violates, mutant_violates_at};
 use mitra_consensus::aligned_paxos::{AlignedPaxos, Rules};
 use mitra_consensus::protected_memory_paxos::Rules as MemoryRules;
 use mitra_consensus::{AllRules, MemoryId, ProcessId};
@@ -114,8 +114,8 @@ mutants! { Rules, world:
 }
 
 mutants! { MemoryRules, memory_majority:
-    mutant_without_check_of_min_violates_safety: CHECKS_MIN;
-    mutant_with_stale_writes_violates_safety: ONE_AT_A_TIME;
+    mutant_without_check_of_min_violates_safety: CHECKS_MIN at 19569;
+    mutant_with_stale_writes_violates_safety: ONE_AT_A_TIME at 122683;
     mutant_with_late_adoption_violates_safety: ABORTS_ON_LATE_VALUE;
     mutant_that_adopts_highest_begun_ballot_violates_safety: ADOPTS_HIGHEST_ACCEPTED;
     mutant_that_clears_accepted_value_violates_safety: KEEPS_ACCEPTED;

@@ -1,6 +1,6 @@
 //! Protected Memory Paxos, with all its rules, and mutants without one of them.
 
-use crate::common::{CRASHES, agrees_and_terminates, mutant_violates};
+use crate::common::{CRASHES, agrees_and_terminates, mutant_violates, mutant_violates_at};
 use mitra_consensus::protected_memory_paxos::{ProtectedMemoryPaxos, Rules};
 use mitra_consensus::{AllRules, ProcessId};
 use mitra_consensus_check::{Exhaustive, FaultLimits, World, decision_delays, protocol_worlds};
@@ -48,7 +48,7 @@ fn agrees_and_terminates_from_every_seed() {
 
 mutants! { Rules, world:
     mutant_without_check_of_min_violates_safety: CHECKS_MIN;
-    mutant_with_stale_writes_violates_safety: ONE_AT_A_TIME;
+    mutant_with_stale_writes_violates_safety: ONE_AT_A_TIME at 33521;
     mutant_with_late_adoption_violates_safety: ABORTS_ON_LATE_VALUE;
     mutant_that_adopts_highest_begun_ballot_violates_safety: ADOPTS_HIGHEST_ACCEPTED;
     mutant_that_clears_accepted_value_violates_safety: KEEPS_ACCEPTED;

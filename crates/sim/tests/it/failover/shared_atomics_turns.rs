@@ -59,7 +59,7 @@ fn take_turns(seed: u64, rails: usize, heartbeats: bool, links_fail_apart: bool)
 /// A home that a peer refuses stays long enough for the vQPs whose peers can use it. Before, the home left a rail 0.2 ms after it had come, and the client there
 /// never executed its operation (seeds 3, 4, 5 and 8 with links that fail apart).
 fn take_turns_in_all_worlds(heartbeats: bool) {
-    for (seed, rails) in (1..9).flat_map(|seed| [2, 3, 4].map(|rails| (seed, rails))) {
+    for (seed, rails) in [3, 4, 5, 8].into_iter().flat_map(|seed| [2, 3, 4].map(|rails| (seed, rails))) {
         [false, true].into_iter().for_each(|apart| take_turns(seed, rails, heartbeats, apart));
     }
 }

@@ -111,5 +111,5 @@ fn check_homes(
 
 #[test]
 fn homes_of_two_processes_agree() {
-    check_homes(seeds(7), 3, run);
+    check_homes(seeds(3), 3, run);
 }
