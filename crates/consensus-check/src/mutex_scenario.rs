@@ -17,6 +17,8 @@ pub enum BrokenMutexRule {
     UnlockKnownLocks,
     /// A lock whose outcome is unknown counts as refused.
     RepeatUnknownLocks,
+    /// The next life of a client assumes that the mutex was never locked.
+    ReadWordFirst,
 }
 
 /// The configuration of a world with one mutex.
@@ -26,6 +28,8 @@ pub struct MutexWorldConfig {
     pub locks: u8,
     /// The number of times that the path of each client may fail.
     pub failures: Vec<u8>,
+    /// The number of times that each client may crash. Its next life locks the mutex as any other client.
+    pub crashes: u8,
     /// The rules of NICs and paths.
     pub rules: PathRules,
     /// The rule that is broken, for a mutant.
@@ -37,6 +41,11 @@ enum Stage {
     Idle(MutexClient),
     /// The mutex was held by another client.
     Refused(MutexClient),
+    /// The next life of a client that has crashed.
+    Restarted(MutexClient),
+    /// The same as `Refused` for a client of which an earlier life may have requests on their way, with the holder that it has seen. Such a request
+    /// may lock or unlock the mutex.
+    Waiting(MutexClient, MutexState),
     Locking,
     Holding(Held),
     Unlocking,
@@ -49,6 +58,7 @@ pub struct MutexScenario {
     config: MutexWorldConfig,
     stages: Vec<Stage>,
     locks_left: Vec<u8>,
+    crashes_left: Vec<u8>,
     content: u64,
     /// The request of each client before the mutant altered it.
     original: Vec<Option<Request>>,
@@ -99,6 +109,7 @@ impl MutexWorldConfig {
                 .map(|client| Stage::Idle(MutexClient::new(word(0), owner(client))))
                 .collect(),
             locks_left: vec![self.locks; clients],
+            crashes_left: vec![self.crashes; clients],
             content: 0,
             original: vec![None; clients],
             config: self,
@@ -121,14 +132,20 @@ impl Scenario for MutexScenario {
         match self.stages[client] {
             Stage::Idle(_) => self.locks_left[client] > 0,
             Stage::Refused(_) => MutexState::from_word(self.content).owner.is_none(),
-            Stage::Holding(_) => true,
+            Stage::Waiting(_, seen) => {
+                let now = MutexState::from_word(self.content);
+                now != seen && now.owner.is_none_or(|holder| holder == owner(client))
+            }
+            Stage::Holding(_) | Stage::Restarted(_) => true,
             Stage::Locking | Stage::Unlocking | Stage::Failed => false,
         }
     }
 
     fn begin(&mut self, client: usize, _memory: &[u64]) -> MutexOperation {
         match std::mem::replace(&mut self.stages[client], Stage::Locking) {
-            Stage::Idle(idle) | Stage::Refused(idle) => MutexOperation::Lock(idle.lock()),
+            Stage::Idle(free) | Stage::Refused(free) | Stage::Restarted(free) | Stage::Waiting(free, _) => {
+                MutexOperation::Lock(free.lock())
+            }
             Stage::Holding(held) => {
                 self.stages[client] = Stage::Unlocking;
                 MutexOperation::Unlock(held.unlock())
@@ -144,10 +161,19 @@ impl Scenario for MutexScenario {
     fn on_end(&mut self, client: usize, output: MutexOutput, _memory: &[u64]) {
         self.stages[client] = match output {
             MutexOutput::Lock(Ok(LockResult::Locked(held))) => {
-                self.locks_left[client] -= 1;
+                self.locks_left[client] = self.locks_left[client].saturating_sub(1);
                 Stage::Holding(held)
             }
-            MutexOutput::Lock(Ok(LockResult::Busy { client, .. })) => Stage::Refused(client),
+            MutexOutput::Lock(Ok(LockResult::Busy { client: free, holder })) => {
+                let has_crashed = self.crashes_left[client] < self.config.crashes;
+                if has_crashed && !self.config.rules.fence {
+                    Stage::Waiting(free, holder)
+                } else if has_crashed && holder.owner == Some(owner(client)) {
+                    free.resume(holder).map_or(Stage::Failed, Stage::Holding)
+                } else {
+                    Stage::Refused(free)
+                }
+            }
             MutexOutput::Unlock(Ok(client)) => Stage::Idle(client),
             MutexOutput::Lock(Err(_)) | MutexOutput::Unlock(Err(_)) => Stage::Failed,
         };
@@ -158,10 +184,21 @@ impl Scenario for MutexScenario {
         let is_right = |(client, stage): (usize, &Stage)| match stage {
             Stage::Idle(_) | Stage::Refused(_) => named != Some(owner(client)),
             Stage::Holding(_) => named == Some(owner(client)),
-            Stage::Locking | Stage::Unlocking => true,
+            Stage::Restarted(_) | Stage::Waiting(..) | Stage::Locking | Stage::Unlocking => true,
             Stage::Failed => false,
         };
         self.stages.iter().enumerate().all(is_right)
+    }
+
+    fn may_crash(&self, client: usize) -> bool {
+        let is_under_way =
+            matches!(self.stages[client], Stage::Locking | Stage::Holding(_) | Stage::Unlocking);
+        is_under_way && self.crashes_left[client] > 0
+    }
+
+    fn on_crash(&mut self, client: usize) {
+        self.crashes_left[client] -= 1;
+        self.stages[client] = Stage::Restarted(MutexClient::new(word(0), owner(client)));
     }
 
     fn alter_requests(&mut self, client: usize, requests: &mut Requests) {
@@ -176,6 +213,11 @@ impl Scenario for MutexScenario {
 
     fn alter_outcomes(&mut self, client: usize, _posted: &[Request], outcomes: &mut Vec<Outcome>) {
         let Some(original) = self.original[client].take() else { return };
+        if let (Some(BrokenMutexRule::ReadWordFirst), WordOp::Read, Some(Outcome::Executed { value })) =
+            (self.config.broken, original.op, outcomes.first_mut())
+        {
+            *value = 0;
+        }
         let WordOp::CompareSwap { compare, swap } = original.op else { return };
         let is_unknown_lock =
             self.stages[client] == Stage::Locking && outcomes.first() == Some(&Outcome::Unknown);
@@ -200,7 +242,7 @@ impl Scenario for MutexScenario {
 /// needs no fence.
 pub fn unfenced(clients: usize, locks: u8) -> MutexWorldConfig {
     let rules = PathRules { fence: false, ..PathRules::IBTA };
-    MutexWorldConfig { locks, failures: vec![1; clients], rules, broken: None }
+    MutexWorldConfig { locks, failures: vec![1; clients], crashes: 0, rules, broken: None }
 }
 
 /// Returns the same world with a fence, and evidence.
@@ -208,17 +250,24 @@ pub fn fenced(clients: usize, locks: u8) -> MutexWorldConfig {
     MutexWorldConfig { rules: PathRules::IBTA, ..unfenced(clients, locks) }
 }
 
+/// Returns a world in which each client crashes once, and its next life locks the mutex without knowing what the earlier one did.
+pub fn crashing(config: MutexWorldConfig) -> MutexWorldConfig {
+    MutexWorldConfig { failures: vec![0; config.failures.len()], crashes: 1, ..config }
+}
+
 /// Explores the small worlds.
 pub(crate) fn explore() -> Exploration {
     (unfenced(2, 2).world().explore())
         .and_then(|| fenced(3, 1).world().explore())
         .and_then(|| fenced(2, 3).world().explore())
+        .and_then(|| crashing(unfenced(2, 1)).world().explore())
+        .and_then(|| crashing(fenced(2, 2)).world().explore())
 }
 
 /// Runs a large world from a seed.
 pub(crate) fn run(seed: u64) -> SeedResult {
     let clients = 2 + (seed / 2 % 4) as usize;
     let config = if seed.is_multiple_of(2) { fenced(clients, 5) } else { unfenced(clients, 5) };
-    let config = MutexWorldConfig { failures: vec![4; clients], ..config };
+    let config = MutexWorldConfig { failures: vec![4; clients], crashes: (seed / 8 % 3) as u8, ..config };
     config.world().run(seed, RunLimits { adversary_steps: 300, stable_steps: 4_000 })
 }

@@ -37,6 +37,13 @@ pub trait Scenario: Clone + Eq + Hash + Debug + Send + Sync + 'static {
     /// Whether the property holds.
     fn holds(&self) -> bool;
 
+    /// Whether the client may crash now. Its next life has a new path.
+    fn may_crash(&self, _client: usize) -> bool {
+        false
+    }
+    /// The client crashes, with its operation if one is under way.
+    fn on_crash(&mut self, _client: usize) {}
+
     /// Changes the requests of a mutant.
     fn alter_requests(&mut self, _client: usize, _requests: &mut Requests) {}
     /// Changes the outcomes of a mutant, for the requests that were posted.
@@ -79,8 +86,16 @@ pub enum ObjectStep {
     Respond(u8),
     /// The path fails and is fenced. The responses to this number of requests had reached the client.
     Fail(u8, u8, LostResponses),
+    /// The client crashes, and its path is fenced.
+    Crash(u8),
     /// The peer's NIC executes a request that was delayed on an old path. This is impossible if paths are fenced.
     ExecuteLate(u8),
+}
+
+impl ObjectStep {
+    fn is_fault(&self) -> bool {
+        matches!(self, ObjectStep::Fail(..) | ObjectStep::Crash(_))
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -149,11 +164,10 @@ impl<S: Scenario> ObjectWorld<S> {
         loop {
             let mut steps = self.steps();
             if result.steps >= u64::from(limits.adversary_steps) {
-                steps.retain(|step| !matches!(step, ObjectStep::Fail(..)));
+                steps.retain(|step| !step.is_fault());
             }
-            // Failures are one step of many kinds: without this, most steps would be failures.
-            let calm: Vec<ObjectStep> =
-                steps.iter().copied().filter(|step| !matches!(step, ObjectStep::Fail(..))).collect();
+            // Failures are steps of many kinds: without this, most steps would be failures.
+            let calm: Vec<ObjectStep> = steps.iter().copied().filter(|step| !step.is_fault()).collect();
             let choice = if rng.below(8) == 0 || calm.is_empty() { &steps } else { &calm };
             if choice.is_empty() {
                 result.violation = (!self.all_ended()).then_some(Violation::Stuck);
@@ -166,7 +180,7 @@ impl<S: Scenario> ObjectWorld<S> {
             let step = *rng.pick(choice);
             self.apply(step);
             result.steps += 1;
-            result.faults += u32::from(matches!(step, ObjectStep::Fail(..)));
+            result.faults += u32::from(step.is_fault());
             if !self.scenario.holds() {
                 result.violation = Some(Violation::Property(S::PROPERTY));
                 return result;
@@ -210,6 +224,9 @@ impl<S: Scenario> ObjectWorld<S> {
                     }
                 }
             }
+            if self.scenario.may_crash(n) && client.loaded.is_none() {
+                steps.push(ObjectStep::Crash(id));
+            }
             if !client.late.is_empty() {
                 steps.push(ObjectStep::ExecuteLate(id));
             }
@@ -234,6 +251,14 @@ impl<S: Scenario> ObjectWorld<S> {
                 self.deliver(id, outcomes);
             }
             ObjectStep::Fail(id, delivered, lost) => self.fail(id, delivered.into(), lost),
+            ObjectStep::Crash(id) => {
+                self.leave_path(id);
+                let client = &mut self.clients[usize::from(id)];
+                client.executed.clear();
+                client.posted.clear();
+                client.operation = None;
+                self.scenario.on_crash(id.into());
+            }
             ObjectStep::ExecuteLate(id) => {
                 let client = &mut self.clients[usize::from(id)];
                 let (operation, request) = client.late.remove(0);
@@ -289,11 +314,17 @@ impl<S: Scenario> ObjectWorld<S> {
             },
         };
         let outcomes = (0..client.posted.len()).map(outcome).collect();
+        self.leave_path(id);
+        self.deliver(id, outcomes);
+    }
+
+    /// Leaves the path of a client. Without a fence, the requests that were not executed may be executed later.
+    fn leave_path(&mut self, id: u8) {
         if !self.rules.fence {
+            let client = &mut self.clients[usize::from(id)];
             let operation = client.begun;
             client.late.extend(client.posted[client.executed.len()..].iter().map(|&r| (operation, r)));
         }
-        self.deliver(id, outcomes);
     }
 
     /// Passes the outcomes of all requests to the client's operation.

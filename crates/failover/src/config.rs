@@ -160,12 +160,13 @@ pub enum Fencing {
     Off,
 }
 
-/// The parameters of the failure detectors.
+/// The parameters of the failure detectors. The heartbeats of a connection are those of the slower end; the other parameters are each end's own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DetectorConfig {
     /// The time between two heartbeats on each rail, and between two probes of a rail that the vQP left.
     pub heartbeat_interval: Duration,
-    /// The number of heartbeat intervals without a message on the active rail after which the rail has failed. 0 switches heartbeats off. After polls in
+    /// The number of heartbeat intervals without a message on the active rail after which the rail has failed. 0 switches heartbeats off at both ends.
+    /// After polls in
     /// close succession a vQP reads the clock at every fourth poll only, so a program that polls fewer than eight times in this time may look silent to
     /// its peer, which then moves the vQP to another rail.
     pub max_missed_heartbeats: u32,
@@ -187,6 +188,24 @@ impl Default for DetectorConfig {
             local_ack_timeout: LocalAckTimeout::from_duration(Duration::from_millis(67)),
             retry_cnt: 7,
         }
+    }
+}
+
+impl DetectorConfig {
+    /// Returns these parameters with the heartbeats of the slower end, which both ends use: the longer interval, and the longer time without a message.
+    /// If either end has no heartbeats, they are off. A faster end would take its peer for silent, and move without a failure.
+    pub(crate) fn agreed(self, peer_interval: Duration, peer_max_missed: u32) -> DetectorConfig {
+        let silence = |interval: Duration, missed| interval.saturating_mul(missed).as_nanos();
+        let longest = silence(self.heartbeat_interval, self.max_missed_heartbeats)
+            .max(silence(peer_interval, peer_max_missed));
+        let heartbeat_interval = self.heartbeat_interval.max(peer_interval);
+        let max_missed_heartbeats = if self.max_missed_heartbeats == 0 || peer_max_missed == 0 {
+            0
+        } else {
+            let missed = longest.div_ceil(heartbeat_interval.as_nanos().max(1));
+            u32::try_from(missed).unwrap_or(u32::MAX).max(1)
+        };
+        DetectorConfig { heartbeat_interval, max_missed_heartbeats, ..self }
     }
 }
 
@@ -218,7 +237,7 @@ pub struct Config {
     pub durable: bool,
     /// Whether to fence the old rail. [`Fencing::Off`] is for demonstrations.
     pub fencing: Fencing,
-    /// The parameters of the failure detectors.
+    /// The parameters of the failure detectors. The heartbeats of a connection are those of the slower end; the other parameters are each end's own.
     pub detector: DetectorConfig,
     /// The maximum number of outstanding requests in the send queue.
     pub send_wrs: u32,
@@ -333,6 +352,31 @@ mod tests {
         assert_eq!(error, "\"exactly\" is none of the choices; say exact, transparent, blanket or none");
         let error = "".parse::<WritePolicy>().unwrap_err().to_string();
         assert_eq!(error, "\"\" is none of the choices; say strict or repeatable");
+    }
+
+    /// Both ends compute the same heartbeats, the slower ones.
+    #[test]
+    fn ends_agree_on_the_slower_heartbeats() {
+        let detector = |ms, max_missed_heartbeats| DetectorConfig {
+            heartbeat_interval: Duration::from_millis(ms),
+            max_missed_heartbeats,
+            ..DetectorConfig::default()
+        };
+        let cases = [
+            ([(20, 5), (20, 5)], (20, 5)),
+            ([(20, 5), (200, 5)], (200, 5)),
+            ([(20, 5), (10, 200)], (20, 100)),
+            ([(20, 5), (30, 2)], (30, 4)),
+            ([(20, 5), (20, 0)], (20, 0)),
+            ([(20, 0), (200, 5)], (200, 0)),
+        ];
+        for ([one, other], agreed) in cases {
+            for (own, peer) in [(one, other), (other, one)] {
+                let (own, peer) = (detector(own.0, own.1), detector(peer.0, peer.1));
+                let found = own.agreed(peer.heartbeat_interval, peer.max_missed_heartbeats);
+                assert_eq!(found, detector(agreed.0, agreed.1), "{own:?} {peer:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The connection parameters that the two ends of a vQP exchange through the application before they connect.
 
 use core::fmt;
+use core::time::Duration;
 
 use mitra_verbs::{Error, Gid, Mtu, Psn, Qpn, Result};
 
@@ -25,6 +26,10 @@ pub struct ConnectInfo {
     /// [`Config::preferred_rail`](crate::Config::preferred_rail).
     pub(crate) preferred_rail: Option<u8>,
     pub(crate) rd_atomic: u8,
+    /// [`DetectorConfig::heartbeat_interval`](crate::DetectorConfig::heartbeat_interval).
+    pub(crate) heartbeat_interval: Duration,
+    /// [`DetectorConfig::max_missed_heartbeats`](crate::DetectorConfig::max_missed_heartbeats).
+    pub(crate) max_missed_heartbeats: u32,
     pub(crate) rails: Vec<RailInfo>,
     /// The completion log at this end, for the operations of the other end.
     pub(crate) log_region: Option<RemoteRegion>,
@@ -43,7 +48,7 @@ pub(crate) struct RailInfo {
     pub(crate) acks_after_placement: bool,
 }
 
-const MAGIC: [u8; 4] = *b"MVQ2";
+const MAGIC: [u8; 4] = *b"MVQ3";
 
 impl ConnectInfo {
     /// Returns the addresses of the end's NICs, in the order of rails.
@@ -68,6 +73,9 @@ impl ConnectInfo {
             self.rd_atomic,
             self.rails.len() as u8,
         ]);
+        let interval = u64::try_from(self.heartbeat_interval.as_nanos()).unwrap_or(u64::MAX);
+        out.extend_from_slice(&interval.to_le_bytes());
+        out.extend_from_slice(&self.max_missed_heartbeats.to_le_bytes());
         for r in &self.rails {
             out.extend_from_slice(&r.gid.0);
             out.extend_from_slice(&(r.mtu.bytes() as u16).to_le_bytes());
@@ -119,6 +127,8 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
     if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags >> 4 > rails {
         return Err(Rejected::Malformed);
     }
+    let heartbeat_interval = Duration::from_nanos(u64::from_le_bytes(r.array()?));
+    let max_missed_heartbeats = parse_u32(r)?;
     let mut list = Vec::new();
     for _ in 0..rails {
         let gid = Gid(r.array()?);
@@ -151,6 +161,8 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
         durable,
         preferred_rail,
         rd_atomic,
+        heartbeat_interval,
+        max_missed_heartbeats,
         rails: list,
         log_region,
     })
@@ -185,6 +197,8 @@ mod tests {
             durable: true,
             preferred_rail: Some(1),
             rd_atomic: 16,
+            heartbeat_interval: Duration::from_millis(20),
+            max_missed_heartbeats: 5,
             rails: vec![rail; 2],
             log_region: Some(region),
         }

@@ -168,6 +168,7 @@ mutants! {
         FieldCarries "field-carries" in "recoverable-counter" within 200: "A requester's field carries into the next one.";
         LateArrivalCounted "late-arrival-counted" in "latch" within 200: "An arrival at an earlier identity of the latch counts for the present one.";
         OwnLockUnrecognized "own-lock-unrecognized" in "mutex" within 200: "A client does not recognize the lock that an earlier copy of its request took.";
+        WordAssumedFresh "word-assumed-fresh" in "mutex" within 500: "A client that has not seen the word takes it for one that was never locked.";
         UnlockNotRepeated "unlock-not-repeated" in "mutex" within 200: "An unlock whose outcome is unknown is taken for done.";
         FlagWrittenFirst "flag-written-first" in "mailbox" within 200: "The flag of a message is written before its words.";
         UnreadMessageOverwritten "unread-message-overwritten" in "mailbox" within 200: "A message is written although the reader has not consumed the last one.";

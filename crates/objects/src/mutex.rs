@@ -13,6 +13,9 @@
 //! that the copy returns tells whether the lock is held by this owner with this number (Eslick, DeHon and Knight, 1994, test-and-set). A lock never ends while its
 //! outcome is unknown, and only its result [`Held`] can be unlocked.
 //!
+//! A client that has not seen the word reads it first, so its lock has a higher number than those of its earlier lives, and an unlock of an earlier
+//! life that is delayed changes nothing.
+//!
 //! # Limits
 //! 65,535 owners; 2⁴⁸ − 1 locks, then [`MutexError::NumbersUsedUp`]. Lock-free, not fair. The mutex of an owner that crashes stays locked
 //! until that owner resumes it ([`MutexClient::resume`]).
@@ -80,26 +83,28 @@ impl MutexState {
 pub struct MutexClient {
     word: Word,
     owner: NonZeroU16,
-    /// The highest number that this client has seen.
-    number: u64,
+    /// The highest number that this client has seen. `None` before it has seen the word.
+    number: Option<u64>,
 }
 
 impl MutexClient {
     /// Creates a client. No two clients of a mutex have the same owner number. The word is 0 before its first use.
+    ///
+    /// The next life of a client that crashed begins here too. An earlier life may hold the mutex, or have a request on its way.
     pub fn new(word: Word, owner: NonZeroU16) -> MutexClient {
-        MutexClient { word, owner, number: 0 }
+        MutexClient { word, owner, number: None }
     }
 
     /// Locks the mutex, if it is free.
     ///
     /// Cost: one CAS, one round trip, if no other client has locked it since this client last saw the word; one CAS more for each other lock
-    /// and for each failure in between.
+    /// and for each failure in between. The first lock reads the word before: one READ more.
     pub fn lock(self) -> Lock {
         Lock(self)
     }
 
     /// Takes over a lock that an earlier life of this owner took. `holder` was read from the word, after everything that the
-    /// earlier life had posted was fenced.
+    /// earlier life had posted was fenced. A lock that ended as [`LockResult::Busy`] after the fence has read it, too.
     ///
     /// # Errors
     /// [`MutexError::NotHeld`] if the holder is not this owner.
@@ -107,34 +112,42 @@ impl MutexClient {
         if holder.owner != Some(self.owner) {
             return Err(MutexError::NotHeld { found: holder });
         }
-        Ok(Held(MutexClient { number: holder.number, ..self }))
+        Ok(self.holds(holder.number))
     }
 
-    fn free(&self) -> MutexState {
-        MutexState { owner: None, number: self.number }
-    }
-
-    fn locked(&self) -> MutexState {
-        MutexState { owner: Some(self.owner), number: self.number + 1 }
+    fn holds(&self, number: u64) -> Held {
+        Held { word: self.word, owner: self.owner, number }
     }
 }
 
 /// A client that holds the mutex. The outcome of its lock is known.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Held(MutexClient);
+pub struct Held {
+    word: Word,
+    owner: NonZeroU16,
+    number: u64,
+}
 
 impl Held {
     /// Returns the number of the lock. It is higher than that of every earlier lock of the mutex, so it can order what the owner does
     /// elsewhere (a fencing token).
     pub fn number(&self) -> u64 {
-        self.0.number
+        self.number
     }
 
     /// Unlocks the mutex. First complete everything that the mutex protects: a WRITE that is executed after the unlock is not protected.
     ///
     /// Cost: one CAS, one round trip; one CAS more for each failure in between.
     pub fn unlock(self) -> Unlock {
-        Unlock { client: self.0, is_retry: false }
+        Unlock { held: self, is_retry: false }
+    }
+
+    fn state(&self) -> MutexState {
+        MutexState { owner: Some(self.owner), number: self.number }
+    }
+
+    fn free(&self) -> MutexClient {
+        MutexClient { word: self.word, owner: self.owner, number: Some(self.number) }
     }
 }
 
@@ -156,31 +169,15 @@ pub enum LockResult {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lock(MutexClient);
 
-impl Operation for Lock {
-    type Output = Result<LockResult, MutexError>;
-
-    fn start(&mut self) -> Progress<Self::Output> {
-        if self.0.number == MAX_NUMBER {
-            return Progress::Done(Err(MutexError::NumbersUsedUp));
-        }
-        let (free, locked) = (self.0.free().word(), self.0.locked().word());
-        Progress::Post(smallvec![Request::compare_swap(self.0.word, free, locked)])
+impl Lock {
+    /// Reads the word, without which the client could not tell its own lock from one of an earlier life.
+    fn read_word(&self) -> Progress<<Lock as Operation>::Output> {
+        Progress::Post(smallvec![Request::read(self.0.word)])
     }
 
-    fn on_outcomes(&mut self, outcomes: &[Outcome]) -> Progress<Self::Output> {
-        let Some(value) = outcomes.first().and_then(|outcome| outcome.value()) else {
-            return self.start();
-        };
-        let (free, locked) = (self.0.free(), self.0.locked());
-        let found = MutexState::from_word(value);
-        if found == free || found == locked && !Mutant::OwnLockUnrecognized.is_on() {
-            let client = MutexClient { number: locked.number, ..self.0.clone() };
-            return Progress::Done(Ok(LockResult::Locked(Held(client))));
-        }
-        if found.number < self.0.number {
-            return Progress::Done(Err(MutexError::WentBack { found }));
-        }
-        self.0.number = found.number;
+    /// Goes on with a word that this operation has not locked.
+    fn on_word(&mut self, found: MutexState) -> Progress<<Lock as Operation>::Output> {
+        self.0.number = Some(found.number);
         if found.owner.is_none() {
             return self.start();
         }
@@ -188,10 +185,44 @@ impl Operation for Lock {
     }
 }
 
+impl Operation for Lock {
+    type Output = Result<LockResult, MutexError>;
+
+    fn start(&mut self) -> Progress<Self::Output> {
+        if Mutant::WordAssumedFresh.is_on() {
+            self.0.number.get_or_insert(0);
+        }
+        let Some(number) = self.0.number else { return self.read_word() };
+        if number == MAX_NUMBER {
+            return Progress::Done(Err(MutexError::NumbersUsedUp));
+        }
+        let free = MutexState { owner: None, number };
+        let locked = self.0.holds(number + 1).state();
+        Progress::Post(smallvec![Request::compare_swap(self.0.word, free.word(), locked.word())])
+    }
+
+    fn on_outcomes(&mut self, outcomes: &[Outcome]) -> Progress<Self::Output> {
+        let Some(value) = outcomes.first().and_then(|outcome| outcome.value()) else {
+            return self.start();
+        };
+        let found = MutexState::from_word(value);
+        let Some(number) = self.0.number else { return self.on_word(found) };
+        let held = self.0.holds(number + 1);
+        let is_free = found == MutexState { owner: None, number };
+        if is_free || found == held.state() && !Mutant::OwnLockUnrecognized.is_on() {
+            return Progress::Done(Ok(LockResult::Locked(held)));
+        }
+        if found.number < number {
+            return Progress::Done(Err(MutexError::WentBack { found }));
+        }
+        self.on_word(found)
+    }
+}
+
 /// An unlock under way. Its result is the client, which may lock again.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Unlock {
-    client: MutexClient,
+    held: Held,
     /// An earlier copy may have been executed.
     is_retry: bool,
 }
@@ -200,24 +231,24 @@ impl Operation for Unlock {
     type Output = Result<MutexClient, MutexError>;
 
     fn start(&mut self) -> Progress<Self::Output> {
-        let free = self.client.free();
-        let held = MutexState { owner: Some(self.client.owner), ..free };
-        Progress::Post(smallvec![Request::compare_swap(self.client.word, held.word(), free.word())])
+        let held = self.held.state();
+        let free = MutexState { owner: None, ..held };
+        Progress::Post(smallvec![Request::compare_swap(self.held.word, held.word(), free.word())])
     }
 
     fn on_outcomes(&mut self, outcomes: &[Outcome]) -> Progress<Self::Output> {
         let Some(value) = outcomes.first().and_then(|outcome| outcome.value()) else {
             if Mutant::UnlockNotRepeated.is_on() {
-                return Progress::Done(Ok(self.client.clone()));
+                return Progress::Done(Ok(self.held.free()));
             }
             self.is_retry |= outcomes.first() != Some(&Outcome::NotExecuted);
             return self.start();
         };
         let found = MutexState::from_word(value);
-        let held = MutexState { owner: Some(self.client.owner), number: self.client.number };
+        let held = self.held.state();
         // An earlier copy may have unlocked, and others may have locked since.
         if found == held || self.is_retry && found.number >= held.number {
-            Progress::Done(Ok(self.client.clone()))
+            Progress::Done(Ok(self.held.free()))
         } else {
             Progress::Done(Err(MutexError::NotHeld { found }))
         }

@@ -10,7 +10,10 @@ use crate::eventfd;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A bounded queue of events with an eventfd that is readable while the queue holds an event, except for events added by
-/// [`EventQueue::enqueue_once`]. A full queue drops new events.
+/// [`EventQueue::enqueue`]. A full queue drops new events.
+///
+/// Each new event is a new edge of the descriptor, also while older events are in the queue: an edge-triggered epoll(7) wakes for each, as it does for
+/// the events of the kernel's verbs. So does one that a full queue drops: a program that never reads its events still wakes.
 ///
 /// The application may wait on the descriptor and may change its `O_NONBLOCK` flag. It must not read the
 /// descriptor.
@@ -28,6 +31,8 @@ struct State<T> {
     /// Whether the eventfd is readable. `pop` and `retain` read the eventfd only then: a read of an unreadable eventfd would block
     /// if the application has cleared `O_NONBLOCK`.
     signalled: bool,
+    /// Whether an event was added by `enqueue` since the last signal.
+    has_silent: bool,
 }
 
 impl<T> EventQueue<T> {
@@ -49,20 +54,26 @@ impl<T> EventQueue<T> {
     }
 
     fn with_flags(capacity: usize, flags: EfdFlags) -> io::Result<EventQueue<T>> {
-        let state = Mutex::new(State { events: VecDeque::new(), signalled: false });
+        let state = Mutex::new(State { events: VecDeque::new(), signalled: false, has_silent: false });
         Ok(EventQueue { state, eventfd: EventFd::from_flags(flags)?, capacity })
     }
 
     /// Adds an event, unless the queue is full, and makes the descriptor readable.
     pub fn push(&self, event: T) {
         let mut state = self.lock();
-        self.enqueue(&mut state, event);
-        self.signal_locked(&mut state);
+        self.add(&mut state, event);
+        signal(&self.eventfd, &mut state);
+    }
+
+    /// Adds an event, unless the queue is full. If the descriptor is unreadable, it stays so until the next call of [`EventQueue::signal`] or of a
+    /// push function.
+    pub fn enqueue(&self, event: T) {
+        self.add(&mut self.lock(), event);
     }
 
     /// Makes the descriptor readable if the queue holds an event.
     pub fn signal(&self) {
-        self.signal_locked(&mut self.lock());
+        signal(&self.eventfd, &mut self.lock());
     }
 
     /// Removes and returns the oldest event. If it was the last event, the descriptor becomes unreadable.
@@ -90,16 +101,11 @@ impl<T> EventQueue<T> {
         self.lock().events.is_empty()
     }
 
-    fn enqueue(&self, state: &mut State<T>, event: T) {
+    fn add(&self, state: &mut State<T>, event: T) {
         if state.events.len() < self.capacity {
             state.events.push_back(event);
         }
-    }
-
-    fn signal_locked(&self, state: &mut State<T>) {
-        if !state.events.is_empty() && !std::mem::replace(&mut state.signalled, true) {
-            eventfd::signal(&self.eventfd);
-        }
+        state.has_silent = true;
     }
 
     fn clear_if_empty(&self, state: &mut State<T>) {
@@ -119,18 +125,17 @@ impl<T: PartialEq> EventQueue<T> {
     pub fn push_once(&self, event: T) {
         let mut state = self.lock();
         if !state.events.contains(&event) {
-            self.enqueue(&mut state, event);
+            self.add(&mut state, event);
         }
-        self.signal_locked(&mut state);
+        signal(&self.eventfd, &mut state);
     }
+}
 
-    /// Adds an event, unless the queue is full or holds an equal event. If the descriptor is unreadable, it stays so until the next call
-    /// of [`EventQueue::signal`] or of a push function.
-    pub fn enqueue_once(&self, event: T) {
-        let mut state = self.lock();
-        if !state.events.contains(&event) {
-            self.enqueue(&mut state, event);
-        }
+/// Makes the descriptor readable if there is an event. An edge is reported for events that none was reported for.
+fn signal<T>(fd: &EventFd, state: &mut State<T>) {
+    let is_new = std::mem::take(&mut state.has_silent);
+    if !state.events.is_empty() && (!std::mem::replace(&mut state.signalled, true) || is_new) {
+        eventfd::signal(fd);
     }
 }
 

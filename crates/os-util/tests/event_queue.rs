@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use mitra_os_util::event_queue::EventQueue;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 fn is_readable<T>(queue: &EventQueue<T>) -> bool {
     poll(&mut [PollFd::new(queue.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
@@ -40,10 +41,39 @@ fn descriptor_is_readable_while_queue_holds_event() {
     }
 }
 
+/// An edge-triggered epoll wakes for each new event, whether or not older ones are unread, and for none twice.
+#[test]
+fn each_new_event_is_an_edge() {
+    for queue in [EventQueue::new(3).unwrap(), EventQueue::with_blocking_fd(3).unwrap()] {
+        let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
+        epoll.add(&queue, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0)).unwrap();
+        let wakes = || epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO).unwrap() == 1;
+        assert!(!wakes());
+        queue.push(1);
+        assert_eq!([wakes(), wakes()], [true, false]);
+        queue.push(2);
+        assert_eq!([wakes(), wakes()], [true, false]);
+        queue.push_once(2);
+        assert!(!wakes(), "there is no new event");
+        queue.enqueue(3);
+        assert!(!wakes());
+        queue.signal();
+        assert_eq!([wakes(), wakes()], [true, false]);
+        queue.signal();
+        assert!(!wakes());
+        queue.push(4);
+        assert_eq!([wakes(), wakes()], [true, false], "the event was dropped, but there are others");
+        assert_eq!((queue.pop(), queue.pop(), queue.pop(), queue.pop()), (Some(1), Some(2), Some(3), None));
+        assert!(!is_readable(&queue) && !wakes());
+        queue.push(5);
+        assert_eq!([wakes(), wakes()], [true, false]);
+    }
+}
+
 #[test]
 fn enqueued_event_does_not_change_descriptor_before_signal() {
     let queue = EventQueue::new(8).unwrap();
-    queue.enqueue_once(1);
+    queue.enqueue(1);
     assert!(!is_readable(&queue));
     queue.signal();
     assert!(is_readable(&queue));

@@ -94,7 +94,7 @@ fn signal_shows_a_silent_event_unless_it_was_taken() {
         let queue = queue();
         let consumer = Arc::clone(&queue);
         let pop = thread::spawn(move || consumer.pop());
-        queue.enqueue_once(7);
+        queue.enqueue(7);
         queue.signal();
         let taken = pop.join().expect("the consumer does not panic");
         assert_eq!(is_readable(&queue), taken.is_none());

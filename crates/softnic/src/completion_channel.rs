@@ -11,8 +11,8 @@ use mitra_verbs::{CompletionChannel, CqId, Result};
 /// The largest number of events that a channel or an asynchronous event queue holds.
 pub(crate) const MAX_EVENTS: usize = 1 << 16;
 
-/// The completion channel of a software NIC. It holds at most one event of each completion queue. One event suffices, because the
-/// application takes the event, then polls the completion queue and finds all completions.
+/// The completion channel of a software NIC. It holds one event for each time that a completion queue was armed and then completed something, as the
+/// kernel's channels do.
 ///
 /// The NIC adds events while its lock is held. [`PendingWakeups`] makes the descriptor readable after the lock is released,
 /// because the application calls the NIC as soon as it wakes.
@@ -43,7 +43,7 @@ impl SoftCompletionChannel {
 
     /// Adds an event. The descriptor does not become readable before a [`PendingWakeups`] with this channel is dropped.
     pub(crate) fn push(&self, cq: CqId) {
-        self.0.enqueue_once(cq);
+        self.0.enqueue(cq);
     }
 }
 
@@ -81,7 +81,6 @@ mod tests {
         let wake = || drop(PendingWakeups(vec![Arc::clone(&channel)]));
         channel.push(CqId(1));
         channel.push(CqId(2));
-        channel.push(CqId(1));
         assert!(!is_readable(&*channel), "readable before the wake-up");
         wake();
         assert!(is_readable(&*channel));

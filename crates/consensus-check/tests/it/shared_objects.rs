@@ -116,6 +116,12 @@ fn mutex_whose_lock_with_unknown_outcome_counts_as_refused_is_found() {
     is_found(mutex(BrokenMutexRule::RepeatUnknownLocks, mutex_scenario::fenced(2, 1)).world());
 }
 
+#[test]
+fn mutex_whose_next_life_assumes_a_fresh_word_is_found() {
+    let world = mutex_scenario::crashing(mutex_scenario::unfenced(2, 1));
+    is_found(mutex(BrokenMutexRule::ReadWordFirst, world).world());
+}
+
 fn mailbox(broken: BrokenMailboxRule, messages: u64, failures: u8) -> MailboxWorldConfig {
     MailboxWorldConfig { broken: Some(broken), ..mailbox_scenario::world_of(messages, failures) }
 }

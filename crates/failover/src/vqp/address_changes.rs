@@ -70,7 +70,7 @@ impl AddressChanges {
         if self.timeout().is_none_or(|at| at > now) {
             return;
         }
-        self.next_send = now + dp.config().detector.heartbeat_interval;
+        self.next_send = now + dp.detector().heartbeat_interval;
         for (rail, addresses) in self.rails.iter().enumerate() {
             if let Some(gid) = addresses.unknown {
                 let change = addresses.changes;

@@ -7,7 +7,7 @@ use mitra_verbs::{Error, Mtu, Psn, QpState, Qpn, RecvWr, Result, RnrTimer, SendW
 use crate::ballot::Ballot;
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
-use crate::config::Config;
+use crate::config::{Config, DetectorConfig};
 use crate::connect_info::ConnectInfo;
 use crate::domain::{Domain, HomeMove, HomeView, LocalNic};
 use crate::evidence::{Contradiction, Evidence, Placed};
@@ -113,6 +113,11 @@ impl Datapath {
         self.rails.config()
     }
 
+    /// The failure detectors on which both ends have agreed. Before the vQP is connected, those of the configuration.
+    pub(super) fn detector(&self) -> &DetectorConfig {
+        self.rails.detector()
+    }
+
     #[inline]
     pub(super) fn now(&self) -> Time {
         self.rails.now()
@@ -129,6 +134,8 @@ impl Datapath {
             durable: config.durable,
             preferred_rail: config.preferred_rail,
             rd_atomic: config.rd_atomic,
+            heartbeat_interval: config.detector.heartbeat_interval,
+            max_missed_heartbeats: config.detector.max_missed_heartbeats,
             rails: self.rails.iter().map(|rail| rail.info()).collect(),
             log_region: self.log.as_ref().and_then(|log| log.offer(config.access)),
         }
@@ -174,6 +181,7 @@ impl Datapath {
         }
         let mtu = local.rails.iter().chain(&peer.rails).map(|r| r.mtu).min().unwrap_or(Mtu::M256);
         self.rails.connect(&peer.rails, mtu, min_rnr_timer)?;
+        self.rails.agree_on_heartbeats(peer.heartbeat_interval, peer.max_missed_heartbeats);
         let log_region = peer.log_region.clone().filter(|_| peer.log);
         let first_psn = self.rails.get(0).first_psn();
         let mut config = *self.rails.config();

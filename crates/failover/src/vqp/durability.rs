@@ -69,7 +69,7 @@ impl Durability {
         if self.ask_at.is_none() || !recovery.is_active() {
             self.unanswered = None;
         }
-        let has_heartbeats = config.detector.max_missed_heartbeats > 0;
+        let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
         let is_overdue = |(since, questions)| {
             questions >= MIN_QUESTIONS && now.saturating_since(since) >= config.peer_timeout
         };

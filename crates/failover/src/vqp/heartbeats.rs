@@ -37,7 +37,7 @@ impl Heartbeats {
 
     /// The time of the next heartbeats. `None` if heartbeats are off or the vQP is not active.
     pub(super) fn next(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
-        (dp.config().detector.max_missed_heartbeats > 0 && recovery.is_active()).then_some(self.next)
+        (dp.detector().max_missed_heartbeats > 0 && recovery.is_active()).then_some(self.next)
     }
 
     /// Sends the heartbeats that are due, and reports the active rail as failed if the peer is silent on it. `since_last_run` is the time
@@ -50,7 +50,7 @@ impl Heartbeats {
         recovery: &mut Recovery,
         dp: &mut Datapath,
     ) {
-        let detector = dp.config().detector;
+        let detector = *dp.detector();
         if detector.max_missed_heartbeats == 0 {
             return;
         }

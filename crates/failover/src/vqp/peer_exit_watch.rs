@@ -37,7 +37,7 @@ impl PeerExitWatch {
             return false;
         }
         let alive = (0..dp.rails().len()).filter(|&rail| dp.rails().nic_answers(rail));
-        let DetectorConfig { heartbeat_interval, max_missed_heartbeats, .. } = dp.config().detector;
+        let DetectorConfig { heartbeat_interval, max_missed_heartbeats, .. } = *dp.detector();
         let silence: Duration = heartbeat_interval.saturating_mul(max_missed_heartbeats);
         let confirm_after = silence.max(dp.config().peer_timeout / CONFIRMATIONS_PER_TIMEOUT);
         self.detector.has_exited(alive.fold(0, |set, rail| set | 1 << rail), confirm_after)

@@ -45,7 +45,7 @@ impl RailRejoin {
         if probed == 0 || waits && now < self.next_probe {
             return;
         }
-        self.next_probe = now + dp.config().detector.heartbeat_interval;
+        self.next_probe = now + dp.detector().heartbeat_interval;
         for rail in (0..dp.rails().len()).filter(|rail| probed & (1 << rail) != 0) {
             if let Some(left_by) = self.replace_qp(rail, recovery, dp) {
                 send_new_qp(rail, left_by, true, recovery, dp);

@@ -4,7 +4,7 @@ use mitra_verbs::{Access, Error, Gid, Mtu, Psn, Qpn, Result, RnrTimer, Time};
 
 use crate::ballot::Ballot;
 use crate::close_reason::CloseReason;
-use crate::config::Config;
+use crate::config::{Config, DetectorConfig};
 use crate::connect_info::RailInfo;
 use crate::domain::{ControlEndpoint, Domain, LocalNic};
 use crate::rail::{Rail, first_psn};
@@ -17,6 +17,8 @@ pub(super) struct RailSet {
     config: Config,
     /// Bit i: the port of rail i is down at this end, or its NIC is dead.
     down: u8,
+    /// The failure detectors of the connection. See [`DetectorConfig::agreed`].
+    detector: DetectorConfig,
     /// Bit i: a message of the peer has arrived on rail i.
     heard: u8,
     /// Whether messages of an unreliable connection are sent before the peer was heard.
@@ -41,6 +43,7 @@ impl RailSet {
         let mut set = RailSet {
             rails: Vec::new(),
             config,
+            detector: config.detector,
             down: 0,
             heard: 0,
             sends_unheard: false,
@@ -70,6 +73,16 @@ impl RailSet {
     #[inline]
     pub(super) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The failure detectors of the connection.
+    pub(super) fn detector(&self) -> &DetectorConfig {
+        &self.detector
+    }
+
+    /// Takes the peer's heartbeats into account.
+    pub(super) fn agree_on_heartbeats(&mut self, peer_interval: Duration, peer_max_missed: u32) {
+        self.detector = self.config.detector.agreed(peer_interval, peer_max_missed);
     }
 
     /// The queue pair number of the vQP.

@@ -34,6 +34,11 @@ impl Termination {
         self.flush_pending = true;
     }
 
+    /// Records that the vQP has closed before it was connected. Nothing was posted on a rail.
+    pub(super) fn close_unconnected(&mut self, reason: CloseReason) {
+        self.reason = Some(reason);
+    }
+
     #[inline]
     pub(super) fn begin_batch(&mut self) {
         self.in_batch = true;

@@ -128,7 +128,7 @@ impl VirtualQp {
     /// Connects every rail to the peer. Neither end may post a send before both ends have called this.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the vQP is connected already, or if the two ends' configurations do not match; [`Error::Unsupported`] if its policy is
+    /// [`Error::Invalid`] if the vQP is connected already or has closed, or if the two ends' configurations do not match; [`Error::Unsupported`] if its policy is
     /// not exact and its domain shares atomics ([`Domain::share_atomics`]); any error of a NIC.
     pub fn connect(&mut self, peer: &ConnectInfo) -> Result<()> {
         self.modify_to_rtr(peer, self.config().min_rnr_timer)?;
@@ -143,6 +143,7 @@ impl VirtualQp {
         if self.recovery.control().is_some() {
             return Err(Error::Invalid("this virtual queue pair is connected already"));
         }
+        self.check_not_closed()?;
         self.datapath.connect(&self.local_info()?, peer, min_rnr_timer)?;
         self.datapath.join_home()?;
         let rails = self.datapath.rails().len();

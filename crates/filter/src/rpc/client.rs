@@ -76,7 +76,7 @@ impl RpcClient<VqpCarrier, BitSender<Vec<u8>>> {
         config: ClientConfig,
     ) -> Result<Self, RpcError> {
         let mut carrier = VqpCarrier::new(1, max_message);
-        let server = carrier.connect(vqp)?;
+        let server = carrier.connect(vqp)?.node();
         Ok(RpcClient::one_bit(carrier, server, config))
     }
 }

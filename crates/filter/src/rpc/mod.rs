@@ -13,7 +13,7 @@ pub use carrier::{Carrier, Event, OrderedCarrier};
 pub use client::{ClientConfig, RpcClient};
 pub use server::{Reply, Request, RpcServer, ServerStats};
 pub use ud::{UdAddress, UdCarrier, UdNode};
-pub use vqp::VqpCarrier;
+pub use vqp::{VqpCarrier, VqpConnection};
 
 /// Why a call of the RPC was refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
+use mitra_failover::VirtualQp;
+
 use super::RpcError;
 use super::carrier::{Carrier, Event};
-use super::vqp::VqpCarrier;
+use super::vqp::{VqpCarrier, VqpConnection};
 use crate::filter::{FilterAction, FilterCore, Ticket, Verdict};
 use crate::message::{MAX_HEADER, Message};
 use crate::one_bit::BitFilter;
@@ -82,24 +84,25 @@ impl RpcServer<VqpCarrier, BitFilter<Vec<u8>>> {
         RpcServer::with_filter(VqpCarrier::new(nodes, max_message), BitFilter::new(nodes))
     }
 
-    /// Adds the connected vQP of a client that has restarted or lost its connection, and returns its node. The vQP of `earlier`, the client's
-    /// earlier node, is closed first, so nothing that the client sent before is executed after this call.
+    /// Adds the connected vQP of a client that has restarted or lost its connection. The vQP of `earlier`, the client's earlier connection, is closed
+    /// first, so nothing that the client sent before is executed after this call. If it has ended before, another client may have its node, and
+    /// keeps it.
     ///
     /// # Errors
     /// The errors of [`VqpCarrier::connect`].
-    pub fn reconnect(&mut self, earlier: usize, vqp: mitra_failover::VirtualQp) -> Result<usize, RpcError> {
+    pub fn reconnect(&mut self, earlier: VqpConnection, vqp: VirtualQp) -> Result<VqpConnection, RpcError> {
         self.carrier.disconnect(earlier);
         self.connect(vqp)
     }
 
-    /// Adds a connected vQP and returns its node. For a client that connects again, see [`RpcServer::reconnect`].
+    /// Adds a connected vQP and returns its connection. For a client that connects again, see [`RpcServer::reconnect`].
     ///
     /// # Errors
     /// The errors of [`VqpCarrier::connect`].
-    pub fn connect(&mut self, vqp: mitra_failover::VirtualQp) -> Result<usize, RpcError> {
-        let node = self.carrier.connect(vqp)?;
-        self.filter.connect(node);
-        Ok(node)
+    pub fn connect(&mut self, vqp: VirtualQp) -> Result<VqpConnection, RpcError> {
+        let connection = self.carrier.connect(vqp)?;
+        self.filter.connect(connection.node());
+        Ok(connection)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Virtual queue pairs as a carrier.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use mitra_failover::{CloseReason, Completion, VirtualMr, VirtualQp};
 use mitra_verbs::{Access, Data, RecvWr, Result, SendOp, SendWr, Time, WcOpcode};
@@ -22,10 +23,34 @@ const SEND_SLOT: usize = RECVS as usize;
 pub struct VqpCarrier {
     max_message: usize,
     links: Vec<Option<Link>>,
+    /// The number of connections so far.
+    connections: u64,
+}
+
+/// A connection of a [`VqpCarrier`]. The next connection to the same node is another one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct VqpConnection {
+    node: usize,
+    number: u64,
+}
+
+impl VqpConnection {
+    /// Returns the node. After the connection has ended, another one may have it.
+    pub fn node(self) -> usize {
+        self.node
+    }
+}
+
+impl fmt::Display for VqpConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection {} of node {}", self.number, self.node)
+    }
 }
 
 #[derive(Debug)]
 struct Link {
+    /// The number of the connection.
+    number: u64,
     vqp: VirtualQp,
     slots: Slots,
     mr: VirtualMr,
@@ -37,15 +62,15 @@ struct Link {
 impl VqpCarrier {
     /// Creates a carrier for connections to `nodes` nodes, with messages of at most `max_message` bytes.
     pub fn new(nodes: usize, max_message: usize) -> VqpCarrier {
-        VqpCarrier { max_message, links: (0..nodes).map(|_| None).collect() }
+        VqpCarrier { max_message, links: (0..nodes).map(|_| None).collect(), connections: 0 }
     }
 
-    /// Adds a connected vQP, which no one else uses, and returns its node. Its queues must have room for 32 receives.
+    /// Adds a connected vQP, which no one else uses, and returns its connection. Its queues must have room for 32 receives.
     ///
     /// # Errors
     /// `NoPlace` if every node has a connection; the errors of [`Domain::register`](mitra_failover::Domain::register) and
     /// [`VirtualQp::post_recv`].
-    pub fn connect(&mut self, mut vqp: VirtualQp) -> Result<usize, RpcError> {
+    pub fn connect(&mut self, mut vqp: VirtualQp) -> Result<VqpConnection, RpcError> {
         let Some(node) = self.links.iter().position(Option::is_none) else {
             return Err(RpcError::NoPlace(self.links.len()));
         };
@@ -55,12 +80,19 @@ impl VqpCarrier {
             vqp.post_recv(RecvWr::new(slot as u64, mr.sge(slots.offset(slot), slots.len())))?;
         }
         let (waiting, completions) = (VecDeque::new(), Vec::new());
-        self.links[node] = Some(Link { vqp, slots, mr, waiting, is_sending: false, completions });
-        Ok(node)
+        let number = self.connections;
+        self.connections += 1;
+        self.links[node] = Some(Link { number, vqp, slots, mr, waiting, is_sending: false, completions });
+        Ok(VqpConnection { node, number })
     }
 
-    /// Ends the connection to a node and returns its vQP, closed. Another node may get the number.
-    pub fn disconnect(&mut self, node: usize) -> Option<VirtualQp> {
+    /// Ends a connection and returns its vQP, closed. Returns `None` if it has ended before, also if another client has got its node since.
+    pub fn disconnect(&mut self, connection: VqpConnection) -> Option<VirtualQp> {
+        let link = self.links.get(connection.node)?.as_ref()?;
+        if link.number == connection.number { self.end(connection.node) } else { None }
+    }
+
+    fn end(&mut self, node: usize) -> Option<VirtualQp> {
         let mut link = self.links.get_mut(node)?.take()?;
         // The memory is released if the NICs work. A NIC that does not answer is reset by `close`, or the vQP ends as `Unfenced`.
         if link.vqp.close().is_ok() {
@@ -138,7 +170,7 @@ impl Carrier for VqpCarrier {
         for node in 0..self.links.len() {
             let Some(link) = &mut self.links[node] else { continue };
             if link.poll(&mut |event| handle(node, event))?.is_some() {
-                self.disconnect(node);
+                self.end(node);
                 handle(node, Event::Closed);
             }
         }

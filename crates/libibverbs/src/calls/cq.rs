@@ -15,6 +15,7 @@ use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status, unless_dead};
 use crate::common::grh::GRH_LEN;
 use crate::common::lock::lock;
+use crate::common::poller_lock::PollerLock;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::CqEntry;
 use crate::rails::virtual_cq::VirtualCq;
@@ -30,6 +31,8 @@ pub(crate) struct Cq {
     pub(crate) comp_events: UnacknowledgedEvents,
     pub(crate) async_events: UnacknowledgedEvents,
     pub(crate) polled: Mutex<Polled>,
+    /// Held from `ibv_start_poll` to `ibv_end_poll`, and by `ibv_poll_cq`.
+    pub(crate) poller: PollerLock,
     /// The queue in which virtual queue pairs complete. Present on a device with several rails.
     pub(crate) virtual_cq: Option<Arc<VirtualCq>>,
     /// The parent domain of a queue that was created with one.
@@ -96,7 +99,7 @@ impl Cq {
     }
 }
 
-/// Creates a completion queue with empty slots. `ibv_create_cq_ex` fills the slots afterwards.
+/// Creates a completion queue with empty slots. `ibv_create_cq_ex` fills the slots afterwards. `is_shared` says whether several threads poll it.
 ///
 /// # Errors
 /// `Invalid` without entries or for a completion vector other than 0, `DeviceFatal` if the NIC of rail 0 is dead, or another error of the
@@ -111,6 +114,7 @@ pub(crate) unsafe fn create(
     channel: *mut ibv_comp_channel,
     comp_vector: u32,
     parent: Option<PdMember>,
+    is_shared: bool,
 ) -> Result<*mut ibv_cq_ex> {
     // SAFETY: the caller passes an open device, and null or a channel of this device.
     let (ctx, channel_object) = unsafe {
@@ -157,6 +161,7 @@ pub(crate) unsafe fn create(
         comp_events: UnacknowledgedEvents::default(),
         async_events: UnacknowledgedEvents::default(),
         polled: Mutex::default(),
+        poller: PollerLock::new(is_shared),
         virtual_cq: virtual_cq.clone(),
         _parent: parent,
     }
@@ -182,7 +187,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 ) -> *mut ibv_cq {
     let entries = u32::try_from(cqe).unwrap_or(0);
     // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
-    let made = unsafe { create(context, entries, cq_context, channel, comp_vector as u32, None) };
+    let made = unsafe { create(context, entries, cq_context, channel, comp_vector as u32, None, true) };
     pointer("ibv_create_cq", made).cast()
 }
 
@@ -243,11 +248,12 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     let filled = found.and_then(|cq| {
         let max = usize::try_from(num_entries)
             .map_err(|_| Error::Invalid("num_entries is negative; pass the number of entries in `wc`"))?;
+        let poller = cq.poller.guard();
         let mut polled = lock(&cq.polled);
         cq.refill(&mut polled, max)?;
-        Ok((cq, polled, max))
+        Ok((cq, polled, poller, max))
     });
-    let (cq, mut polled, max) = match filled {
+    let (cq, mut polled, _poller, max) = match filled {
         Ok(filled) => filled,
         Err(error) => {
             log_failure("ibv_poll_cq", &error);

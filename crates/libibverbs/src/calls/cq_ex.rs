@@ -36,7 +36,6 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
     }
     let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
-    // Every queue may be used by several threads, so `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` has no effect.
     if attr.comp_mask & !known != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
         return Err(Unsupported(
             "completion queues that ignore overruns, or an unknown attribute of one; leave both out",
@@ -55,8 +54,10 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
         Some(PdMember::clone(&parent.member))
     };
     let (entries, vector) = (attr.cqe, attr.comp_vector);
+    let is_shared = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED == 0;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let cq = unsafe { cq::create(context, entries, attr.cq_context, attr.channel, vector, parent)? };
+    let cq =
+        unsafe { cq::create(context, entries, attr.cq_context, attr.channel, vector, parent, is_shared)? };
     // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
     let header = unsafe { &mut *cq };
     header.start_poll = Some(start_poll);
@@ -79,7 +80,7 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
 ///
 /// # Safety
 /// `cq` is a completion queue of the program that is not destroyed during the call. No other thread polls it or reads its fields at the same
-/// time, as `ibv_start_poll(3)` demands.
+/// time: this thread holds the lock of its poller, or is the only one, which `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` says.
 unsafe fn advance(call: &str, cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
     let filled = unsafe { Cq::find(cq.cast()) }.and_then(|object| {
@@ -108,8 +109,19 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if unsafe { (*attr).comp_mask } != 0 {
         return refuse("ibv_start_poll", libc::EINVAL, "ibv_poll_cq_attr has no options; set comp_mask to 0");
     }
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
-    unsafe { advance("ibv_start_poll", cq) }
+    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
+    let poller = match unsafe { Cq::find(cq.cast()) } {
+        Ok(object) => &object.poller,
+        Err(error) => return status("ibv_start_poll", Err(error)),
+    };
+    poller.lock();
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands. This thread holds the
+    // lock of the poller.
+    let found = unsafe { advance("ibv_start_poll", cq) };
+    if found != 0 {
+        poller.unlock(); // `ibv_end_poll` is not called
+    }
+    found
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
@@ -117,7 +129,12 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     unsafe { advance("ibv_next_poll", cq) }
 }
 
-unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
+    if let Ok(object) = unsafe { Cq::find(cq.cast()) } {
+        object.poller.unlock();
+    }
+}
 
 /// Returns the completion that the last poll advanced to.
 ///

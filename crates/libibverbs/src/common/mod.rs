@@ -8,6 +8,7 @@ pub(crate) mod limit;
 pub(crate) mod lock;
 pub(crate) mod logging;
 pub(crate) mod per_process;
+pub(crate) mod poller_lock;
 pub(crate) mod random;
 pub(crate) mod refusal;
 pub(crate) mod unacknowledged_events;

@@ -31,6 +31,10 @@ static UC_QUEUE_PAIRS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_queue_pair
 static UC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_rails"));
 static SHARED_BACKUPS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_backups"));
 static SHARED_ATOMICS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_atomics"));
+static CQEX_THREADS: LazyLock<PathBuf> = LazyLock::new(|| build("cqex_threads"));
+static EDGE_ASYNC: LazyLock<PathBuf> = LazyLock::new(|| build("edge_async"));
+static EDGE_COMP_UNREAD: LazyLock<PathBuf> = LazyLock::new(|| build("edge_comp_unread"));
+static FLUSH_INIT: LazyLock<PathBuf> = LazyLock::new(|| build("flush_init"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
 static ARBITRARY_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("arbitrary_calls"));
 
@@ -152,6 +156,42 @@ scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_ra
 scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions shared_receive_queues }
 
 scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flags receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
+
+/// Programs made from reports of users. Each prints what it expects and exits with 1 if that does not hold.
+mod reports {
+    use super::*;
+
+    const RAILS: [&str; 3] = ["1", "2", "3"];
+
+    fn on_all_rails(program: &Path, arguments: &[&str]) {
+        for rails in RAILS {
+            let output = c_program::run(program, rails, arguments, &[]);
+            let written = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{rails} rails: {}\n{written}", output.status);
+        }
+    }
+
+    #[test]
+    fn cqex_threads() {
+        on_all_rails(&CQEX_THREADS, &["3", "4000"]);
+        on_all_rails(&CQEX_THREADS, &["3", "4000", "with_poll_cq"]);
+    }
+
+    #[test]
+    fn edge_async() {
+        on_all_rails(&EDGE_ASYNC, &[]);
+    }
+
+    #[test]
+    fn edge_comp_unread() {
+        on_all_rails(&EDGE_COMP_UNREAD, &[]);
+    }
+
+    #[test]
+    fn flush_init() {
+        on_all_rails(&FLUSH_INIT, &[]);
+    }
+}
 
 scenarios! { DATAGRAM_CALLS (on_one_rail on_two_rails on_three_rails): many_datagrams unsignalled full_while_drained flushed established_once short_receives all_signalled refused }
 

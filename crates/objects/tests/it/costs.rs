@@ -99,15 +99,23 @@ fn mutex_rows() -> Vec<String> {
         Ok(LockResult::Locked(held)) => held,
         other => panic!("not locked: {other:?}"),
     };
-    let (lock, locked) = row((object, "lock, seen free"), &mut memory, client(1).lock(), None);
-    let refused = row((object, "lock, held by another owner"), &mut memory, client(2).lock(), None).0;
-    let (unlock, _) = row((object, "unlock"), &mut memory, held(locked).unlock(), None);
+    let (first, locked) = row((object, "lock, first of a client"), &mut memory, client(1).lock(), None);
+    let unlocked = memory.run(held(locked).unlock()).unwrap();
+    let (lock, locked) = row((object, "lock, seen free"), &mut memory, unlocked.lock(), None);
+    let other = match memory.run(client(2).lock()) {
+        Ok(LockResult::Busy { client, .. }) => client,
+        result => panic!("the mutex is held: {result:?}"),
+    };
+    let refused = row((object, "lock, held by another owner"), &mut memory, other.clone().lock(), None).0;
+    let (unlock, unlocked) = row((object, "unlock"), &mut memory, held(locked).unlock(), None);
+    let relocked = held(memory.run(unlocked.unwrap().lock()));
+    memory.run(relocked.unlock()).unwrap();
     let (since, locked) =
-        row((object, "lock, locked by another owner since"), &mut memory, client(2).lock(), None);
+        row((object, "lock, locked by another owner since"), &mut memory, other.lock(), None);
     let unlocked = memory.run(held(locked).unlock()).unwrap();
     let undecided =
         row((object, "lock, executed with unknown outcome"), &mut memory, unlocked.lock(), unknown()).0;
-    vec![lock, since, refused, unlock, undecided]
+    vec![first, lock, since, refused, unlock, undecided]
 }
 
 fn mailbox_rows() -> Vec<String> {

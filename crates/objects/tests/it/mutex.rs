@@ -5,6 +5,7 @@ use std::num::NonZeroU16;
 use crate::memory::{Fate, Memory, word};
 use mitra_objects::Outcome::{NotExecuted, Unknown, ValueLost};
 use mitra_objects::mutex::{Held, LockResult, MAX_NUMBER, MutexClient, MutexError, MutexState};
+use mitra_objects::{Operation, Progress};
 
 fn client(owner: u16) -> MutexClient {
     MutexClient::new(word(0), NonZeroU16::new(owner).unwrap())
@@ -97,6 +98,40 @@ fn owner_resumes_its_lock_after_a_restart() {
     assert_eq!(client(2).resume(holder), Err(MutexError::NotHeld { found: holder }));
     memory.run(restarted.resume(holder).unwrap().unlock()).unwrap();
     assert_eq!(MutexState::from_word(memory.words[0]), state(0, 2));
+}
+
+/// The next life of an owner begins without knowing what the earlier one did. Whatever lock that holds, it is not the next life's.
+#[test]
+fn lock_of_an_earlier_life_is_busy_for_the_next_life() {
+    for number in [1, 2, 3] {
+        for outcome in [None, Some(Unknown), Some(NotExecuted), Some(ValueLost)] {
+            let mut memory = Memory::default();
+            memory.words[0] = 7 << 48 | number;
+            let fate = outcome.map(|outcome| Fate::Failed { executed: 0, outcomes: vec![Some(outcome)] });
+            let Ok(LockResult::Busy { client: restarted, holder }) = memory.run_with(client(7).lock(), fate)
+            else {
+                panic!("lock {number} is that of the earlier life");
+            };
+            assert_eq!(holder, state(7, number));
+            let held = restarted.resume(holder).unwrap();
+            assert_eq!(held.number(), number);
+        }
+    }
+}
+
+#[test]
+fn delayed_unlock_of_an_earlier_life_frees_no_lock_of_another() {
+    let mut memory = Memory::default();
+    let held = locked(memory.run(client(7).lock()));
+    let Progress::Post(delayed) = held.unlock().start() else { panic!("an unlock posts a request") };
+    // The client crashes, and its unlock is on its way. The next life does not read the word itself.
+    let second_life = memory.run(client(7).lock());
+    assert!(matches!(second_life, Ok(LockResult::Busy { .. })), "{second_life:?}");
+    memory.execute(delayed[0]);
+    let other = locked(memory.run(client(8).lock()));
+    assert_eq!((other.number(), memory.words[0]), (2, 8 << 48 | 2));
+    memory.execute(delayed[0]);
+    assert_eq!(memory.words[0], 8 << 48 | 2);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod failover_shared_backup;
 mod failover_spans;
 mod failover_telemetry;
 mod failover_xrc;
+mod filter_connections;
 mod link_faults;
 mod memory_visibility;
 mod objects_paths;

@@ -14,12 +14,15 @@ const DRAIN_BATCH: usize = 64;
 const MAX_EMPTY_POLLS: u32 = 100;
 
 impl Recovery {
-    /// Closes the vQP and sends the peer a Closed message. Does nothing before the vQP is connected.
+    /// Closes the vQP and sends the peer a Closed message. A vQP that is not connected has no peer; its receives are flushed.
     pub(in crate::vqp) fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
         if let Some(control) = &mut self.control {
             control.negotiation_mut().close(reason);
+            self.run_actions(dp);
+        } else if !self.is_closed() {
+            self.termination.close_unconnected(reason);
+            dp.flush_recvs();
         }
-        self.run_actions(dp);
     }
 
     pub(super) fn on_close(

@@ -260,7 +260,7 @@ impl Recovery {
 /// [`VirtualQp::send_to_unheard_peer`]: crate::VirtualQp::send_to_unheard_peer
 fn carries_messages(dp: &Datapath, rail: usize) -> bool {
     let rails = dp.rails();
-    let has_heartbeats = dp.config().detector.max_missed_heartbeats > 0;
+    let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
     let needs_no_hearing = !has_heartbeats || rails.sends_unheard() && !rails.is_peer_heard();
     !rails.is_down(rail) && (rails.was_heard(rail) || needs_no_hearing)
 }

@@ -93,7 +93,7 @@ impl VirtualQp {
     }
 
     #[inline]
-    fn check_not_closed(&self) -> Result<()> {
+    pub(in crate::vqp) fn check_not_closed(&self) -> Result<()> {
         self.recovery.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
     }
 

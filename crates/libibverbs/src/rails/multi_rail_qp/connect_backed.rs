@@ -158,6 +158,6 @@ impl MultiRailQp {
         };
         let member = locked.vqp.backed()?.join(&backup).map_err(log).ok()?;
         let offer = backup.offer().map_err(log).ok()?;
-        Some(MemberAnswer::Member { offer, member }.encode())
+        Some(MemberAnswer::Member { offer: Box::new(offer), member }.encode())
     }
 }

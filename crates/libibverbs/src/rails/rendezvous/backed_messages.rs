@@ -82,7 +82,7 @@ impl Offer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::rails) enum MemberAnswer {
     /// The other end of the backup, and the queue pair.
-    Member { offer: Offer, member: BackedQpInfo },
+    Member { offer: Box<Offer>, member: BackedQpInfo },
     /// The other end of the backup has closed. The asking end takes another one.
     Gone,
 }
@@ -109,7 +109,8 @@ impl MemberAnswer {
         let (len, rest) = bytes.split_first_chunk::<2>().ok_or_else(malformed)?;
         let (member, offer) = rest.split_at_checked(u16::from_le_bytes(*len).into()).ok_or_else(malformed)?;
         let member = BackedQpInfo::decode(member)?;
-        Ok(MemberAnswer::Member { offer: Offer::decode(offer).ok_or_else(malformed)?, member })
+        let offer = Box::new(Offer::decode(offer).ok_or_else(malformed)?);
+        Ok(MemberAnswer::Member { offer, member })
     }
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mitra_failover::{Config, Domain, Policy, Secret, VirtualQp};
-use mitra_filter::rpc::{ClientConfig, RpcClient, RpcServer, VqpCarrier};
+use mitra_filter::rpc::{ClientConfig, RpcClient, RpcServer, VqpCarrier, VqpConnection};
 use mitra_filter::{BitFilter, BitSender, FilterCore, FilterTable, Sender, SenderCore};
 use mitra_transport::fault::Failure;
 use mitra_verbs::{Error, LocalAckTimeout, Provider, Result};
@@ -73,7 +73,8 @@ fn connect(domains: &[Arc<Domain>; 2], rng: &mut Prng) -> Result<[VirtualQp; 2]>
 /// Returns a carrier of one vQP that corrupts some messages, and the server's node.
 fn client_carrier(vqp: VirtualQp, rng: &mut Prng, closed: &Rc<Cell<u32>>) -> Result<(ClientCarrier, usize)> {
     let mut carrier = VqpCarrier::new(1, MAX_MESSAGE);
-    let node = carrier.connect(vqp).map_err(|_| Error::Invalid("the carrier refused a vQP"))?;
+    let connected = carrier.connect(vqp).map_err(|_| Error::Invalid("the carrier refused a vQP"))?;
+    let node = connected.node();
     let ppm = *rng.pick(&[0, 0, 20_000]);
     Ok((CorruptingCarrier::new(carrier, Prng::new(rng.bits()), ppm, closed), node))
 }
@@ -92,7 +93,7 @@ fn run_one_bit(
     let new_client = {
         let (server, domains) = (Rc::clone(&server), domains.clone());
         let closed = Rc::clone(&record.borrow().closed);
-        move |rng: &mut Prng, earlier: Option<usize>| -> Result<(NewClient, usize)> {
+        move |rng: &mut Prng, earlier: Option<VqpConnection>| -> Result<(NewClient, VqpConnection)> {
             let [a, b] = connect(&domains, rng)?;
             let refused = Error::Invalid("the server refused a vQP");
             let mut server = server.borrow_mut();

@@ -83,6 +83,7 @@ impl SharedObject for SharedMutex {
             violations: self.violations.clone(),
             state: State::Free(MutexClient::new(self.word, owner)),
             sections_left: rng.between(2, 12),
+            reads_after_crash: rng.bits(),
             begun: 0,
         })]
     }
@@ -125,6 +126,8 @@ struct MutexScript {
     violations: Violations,
     state: State,
     sections_left: u64,
+    /// One bit for each crash: whether the next life reads the word before it locks. If not, it locks as any other client does.
+    reads_after_crash: u64,
     begun: u64,
 }
 
@@ -152,6 +155,10 @@ impl MutexScript {
     fn on_lock_result(&mut self, result: Result<LockResult, MutexError>) -> (State, Turn) {
         let held = match result {
             Ok(LockResult::Locked(held)) => held,
+            // The path was fenced before this life began.
+            Ok(LockResult::Busy { client, holder }) if holder.owner == Some(self.owner) => {
+                return (self.restart(client, holder), Turn::Between);
+            }
             Ok(LockResult::Busy { client, .. }) => return (State::Free(client), Turn::Waiting),
             Err(error) => return (self.broken(error.to_string()), Turn::Between),
         };
@@ -163,10 +170,12 @@ impl MutexScript {
         }
     }
 
-    /// Goes on after a crash, with the word's content.
-    fn restart(&mut self, content: u64) -> State {
-        let state = MutexState::from_word(content);
-        let client = MutexClient::new(self.word, self.owner);
+    fn client(&self) -> MutexClient {
+        MutexClient::new(self.word, self.owner)
+    }
+
+    /// Goes on after a crash, with the word's state.
+    fn restart(&mut self, client: MutexClient, state: MutexState) -> State {
         let restarted = self.record.borrow_mut().on_restart(self.owner, state);
         match restarted {
             Ok(false) => State::Free(client),
@@ -196,7 +205,16 @@ impl Script for MutexScript {
     fn on_new_path(&mut self, has_crashed: bool) {
         match &mut self.state {
             State::Broken => {}
-            state if has_crashed => *state = State::Restarting(Execution::new(ReadWord(self.word))),
+            _ if has_crashed => {
+                // A client that would lock no more must free what its earlier life holds.
+                let reads = self.reads_after_crash & 1 == 1 || self.sections_left == 0;
+                self.reads_after_crash = self.reads_after_crash.rotate_right(1);
+                self.state = if reads {
+                    State::Restarting(Execution::new(ReadWord(self.word)))
+                } else {
+                    State::Free(self.client())
+                };
+            }
             State::Locking(execution) => execution.fenced(),
             State::Reading(execution, ..) | State::Restarting(execution) => execution.fenced(),
             State::Writing(execution, _) => execution.fenced(),
@@ -247,7 +265,7 @@ impl Script for MutexScript {
             },
             State::Restarting(execution) => match execution.poll(path)? {
                 None => return Ok(Turn::Running),
-                Some(content) => self.restart(content),
+                Some(content) => self.restart(self.client(), MutexState::from_word(content)),
             },
         };
         self.state = next;

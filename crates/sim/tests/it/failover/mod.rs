@@ -5,6 +5,7 @@ mod address_changes;
 mod batch_posts;
 mod builder;
 mod control_endpoint;
+mod different_detectors;
 mod domain;
 mod domains;
 mod dropped_vqp;

@@ -10,7 +10,7 @@ impl State {
     /// Without heartbeats, sends an empty message from time to time while a member waits for its peer. If the peer's NIC is gone, retries show it;
     /// if its process is gone or has lost its NIC, no receive is left for a message in the end.
     pub(super) fn probe(&mut self) {
-        let detector = self.backup.config().detector;
+        let detector = *self.backup.datapath.detector();
         if detector.max_missed_heartbeats > 0 {
             return;
         }

@@ -98,3 +98,19 @@ fn first_packet_in_rtr_is_reported_once() {
     b.qp.make_progress();
     assert_eq!(*lock(&events), [AsyncEvent::CommunicationEstablished(b.qp.qpn())]);
 }
+
+/// Receives that wait for the connection are flushed without one (IBTA volume 1, 10.3.1.5).
+#[test]
+fn receives_of_an_unconnected_queue_pair_are_flushed_in_err() {
+    let end = End::new();
+    let access = Some(Access::empty());
+    let init = QpAttr { pkey_index: Some(0), port: Some(1), access, ..QpAttr::to(QpState::Init) };
+    end.qp.modify(&init).expect("RESET leads to INIT");
+    (1..4).for_each(|wr_id| end.post_recv(wr_id));
+    assert_eq!(end.poll(), []);
+    end.qp.modify(&QpAttr::to(QpState::Err)).expect("every state leads to ERR");
+    let flushed = |wr_id| (wr_id, WcStatus::Flushed);
+    assert_eq!(end.poll(), [1, 2, 3].map(flushed));
+    end.post_recv(4);
+    assert_eq!(end.poll(), [flushed(4)]);
+}
