@@ -73,9 +73,6 @@ impl ConnectInfo {
             self.rd_atomic,
             self.rails.len() as u8,
         ]);
-        let interval = u64::try_from(self.heartbeat_interval.as_nanos()).unwrap_or(u64::MAX);
-        out.extend_from_slice(&interval.to_le_bytes());
-        out.extend_from_slice(&self.max_missed_heartbeats.to_le_bytes());
         for r in &self.rails {
             out.extend_from_slice(&r.gid.0);
             out.extend_from_slice(&(r.mtu.bytes() as u16).to_le_bytes());
@@ -88,6 +85,9 @@ impl ConnectInfo {
         if let Some(region) = &self.log_region {
             out.extend_from_slice(&region.encode());
         }
+        let interval = u64::try_from(self.heartbeat_interval.as_nanos()).unwrap_or(u64::MAX);
+        out.extend_from_slice(&interval.to_le_bytes());
+        out.extend_from_slice(&self.max_missed_heartbeats.to_le_bytes());
         out
     }
 
@@ -127,8 +127,6 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
     if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags >> 4 > rails {
         return Err(Rejected::Malformed);
     }
-    let heartbeat_interval = Duration::from_nanos(u64::from_le_bytes(r.array()?));
-    let max_missed_heartbeats = parse_u32(r)?;
     let mut list = Vec::new();
     for _ in 0..rails {
         let gid = Gid(r.array()?);
@@ -145,6 +143,8 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
         });
     }
     let log_region = if r.byte()? == 1 { Some(RemoteRegion::parse(r)?) } else { None };
+    let heartbeat_interval = Duration::from_nanos(u64::from_le_bytes(r.array()?));
+    let max_missed_heartbeats = parse_u32(r)?;
     let (log, durable) = (flags & 1 != 0, flags & 2 != 0);
     let service = match flags >> 2 & 3 {
         0 => Service::Reliable,
