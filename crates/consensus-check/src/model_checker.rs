@@ -1,5 +1,5 @@
 //! Exhaustive search of a model, with stateright. The types of the model are hidden from the checker, so that the compiler generates one
-//! checker for all models: one for each would take minutes to compile.
+//! checker for all models: with one for each, this crate takes twice as long to compile.
 
 use std::any::Any;
 use std::fmt::{self, Debug};
@@ -55,7 +55,7 @@ fn search(model: AnyModel, threads: usize) -> (usize, Option<(&'static str, Vec<
     (checker.unique_state_count(), paths.min_by_key(|(_, steps)| steps.len()))
 }
 
-/// What a state and a step can do without their type.
+/// The methods of a state or a step whose type is hidden.
 pub(crate) trait Value: Any + Debug + Send + Sync {
     fn equals(&self, other: &AnyValue) -> bool;
 }

@@ -166,9 +166,8 @@ pub struct DetectorConfig {
     /// The time between two heartbeats on each rail, and between two probes of a rail that the vQP left.
     pub heartbeat_interval: Duration,
     /// The number of heartbeat intervals without a message on the active rail after which the rail has failed. 0 switches heartbeats off at both ends.
-    /// After polls in
-    /// close succession a vQP reads the clock at every fourth poll only, so a program that polls fewer than eight times in this time may look silent to
-    /// its peer, which then moves the vQP to another rail.
+    /// After polls in close succession a vQP reads the clock at every fourth poll only, so a program that polls fewer than eight times in this time may
+    /// look silent to its peer, which then moves the vQP to another rail.
     pub max_missed_heartbeats: u32,
     /// The minimum time to wait for the peer's first message. The peer may not have connected yet.
     pub first_contact_timeout: Duration,
@@ -237,7 +236,7 @@ pub struct Config {
     pub durable: bool,
     /// Whether to fence the old rail. [`Fencing::Off`] is for demonstrations.
     pub fencing: Fencing,
-    /// The parameters of the failure detectors. The heartbeats of a connection are those of the slower end; the other parameters are each end's own.
+    /// The parameters of the failure detectors.
     pub detector: DetectorConfig,
     /// The maximum number of outstanding requests in the send queue.
     pub send_wrs: u32,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs, thread};
 
 use mitra_mutants::Mutant;
-use mitra_sweep::{SearchError, Workload, find_mutant, mutant_by_name};
+use mitra_sweep::{MutantSearch, SearchError, Workload, find_mutant, mutant_by_name};
 
 /// Runs the seed of the table first, which still finds most mutants after a change of a workload, and only then the others. `MITRA_SEEDS=n` runs the first
 /// n seeds for each mutant instead, and `MITRA_MUTANT=text` only those for mutants whose layer or name contains the text.
@@ -37,8 +37,10 @@ fn every_mutant_is_found_within_its_seeds() {
                         .get(row.name)
                         .filter(|known| seeds.is_none() && (1..=row.seeds).contains(known));
                     let search = match known.map(|&known| find_mutant(mutant, known - 1..known)) {
-                        Some(Ok(search)) if search.found.is_some() => Ok(search),
-                        _ => find_mutant(mutant, 0..seeds.unwrap_or(row.seeds)),
+                        None | Some(Ok(MutantSearch { found: None, .. })) => {
+                            find_mutant(mutant, 0..seeds.unwrap_or(row.seeds))
+                        }
+                        Some(search) => search,
                     };
                     let survives = match search {
                         Ok(search) => {

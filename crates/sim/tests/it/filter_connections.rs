@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{Config, Domain, Secret, VirtualQp};
-use mitra_filter::rpc::{ClientConfig, RpcClient, RpcServer, VqpCarrier};
+use mitra_filter::rpc::{ClientConfig, RpcClient, RpcError, RpcServer, VqpCarrier, VqpConnection};
 use mitra_filter::{BitFilter, BitSender, Outcome};
 use mitra_sim::Testbed;
 use mitra_verbs::Provider;
@@ -12,11 +12,12 @@ use mitra_verbs::Provider;
 const MAX_MESSAGE: usize = 512;
 
 type Client = RpcClient<VqpCarrier, BitSender<Vec<u8>>>;
+type Server = RpcServer<VqpCarrier, BitFilter<Vec<u8>>>;
 
 struct Net {
     testbed: Testbed,
     domains: [Arc<Domain>; 2],
-    server: RpcServer<VqpCarrier, BitFilter<Vec<u8>>>,
+    server: Server,
     connections: u64,
 }
 
@@ -27,7 +28,7 @@ impl Net {
             let nics = testbed.nics[host].iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
             Domain::new(nics.collect()).expect("the NICs have the resources of a domain")
         });
-        Net { testbed, domains, server: RpcServer::over_vqps(4, MAX_MESSAGE), connections: 0 }
+        Net { testbed, domains, server: Server::over_vqps(4, MAX_MESSAGE), connections: 0 }
     }
 
     /// Returns a connected pair of vQPs: those of the client and of the server.
@@ -51,9 +52,15 @@ impl Net {
         [a, b]
     }
 
-    fn client(vqp: VirtualQp) -> Client {
+    /// Connects a client to the server by `connect`, and returns it with its connection there.
+    fn client(
+        &mut self,
+        connect: impl FnOnce(&mut Server, VirtualQp) -> Result<VqpConnection, RpcError>,
+    ) -> (Client, VqpConnection) {
+        let [a, b] = self.vqps();
+        let connection = connect(&mut self.server, b).expect("the server has a free node");
         let config = ClientConfig { max_calls: 4, retry_interval: Duration::from_millis(2) };
-        RpcClient::over_vqp(vqp, MAX_MESSAGE, config).expect("the vQP has room")
+        (RpcClient::over_vqp(a, MAX_MESSAGE, config).expect("the vQP has room"), connection)
     }
 
     /// Drives the server and a client for this time, and returns the outcomes of the client's calls.
@@ -79,21 +86,16 @@ fn answered(bytes: &[u8]) -> Vec<Outcome<Vec<u8>>> {
 #[test]
 fn client_that_connects_again_does_not_close_the_connection_of_another() {
     let mut net = Net::new();
-    let [a, b] = net.vqps();
-    let connection = net.server.connect(b).expect("it has a free node");
-    let mut first = Net::client(a);
+    let (mut first, connection) = net.client(Server::connect);
     first.call(b"x").expect("the client has room");
     assert_eq!(net.run(Some(&mut first), Duration::from_millis(10)), answered(b"x"));
     drop(first);
     net.run(None, Duration::from_secs(1));
 
-    let [a, b] = net.vqps();
-    let others = net.server.connect(b).expect("it has a free node");
+    let (mut other, others) = net.client(Server::connect);
     assert_eq!((others.node(), others == connection), (connection.node(), false));
-    let mut other = Net::client(a);
     other.call(b"y").expect("the client has room");
-    let [_returned, b] = net.vqps();
-    let again = net.server.reconnect(connection, b).expect("it has a free node");
+    let (_returned, again) = net.client(|server, vqp| server.reconnect(connection, vqp));
     assert_ne!(again.node(), others.node());
     assert_eq!(net.run(Some(&mut other), Duration::from_millis(100)), answered(b"y"));
 }
@@ -102,14 +104,10 @@ fn client_that_connects_again_does_not_close_the_connection_of_another() {
 #[test]
 fn client_that_connects_again_closes_its_earlier_connection() {
     let mut net = Net::new();
-    let [a, b] = net.vqps();
-    let connection = net.server.connect(b).expect("it has a free node");
-    let mut stopped = Net::client(a);
+    let (mut stopped, connection) = net.client(Server::connect);
     stopped.call(b"x").expect("the client has room");
-    let [a, b] = net.vqps();
-    let again = net.server.reconnect(connection, b).expect("it has a free node");
+    let (mut client, again) = net.client(|server, vqp| server.reconnect(connection, vqp));
     assert_eq!((again.node(), again == connection), (connection.node(), false));
-    let mut client = Net::client(a);
     client.call(b"y").expect("the client has room");
     assert_eq!(net.run(Some(&mut client), Duration::from_millis(10)), answered(b"y"));
     assert_eq!(net.server.stats().executed, 1, "the earlier connection executes nothing any more");

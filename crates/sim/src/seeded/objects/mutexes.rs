@@ -126,7 +126,7 @@ struct MutexScript {
     violations: Violations,
     state: State,
     sections_left: u64,
-    /// One bit for each crash: whether the next life reads the word before it locks. If not, it locks as any other client does.
+    /// Whether the next life reads the word before it locks, one bit for each crash. A life that does not read it locks as any other client does.
     reads_after_crash: u64,
     begun: u64,
 }
