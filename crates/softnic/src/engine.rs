@@ -39,6 +39,9 @@ const MAX_RECEIVES_THREAD: u32 = 4;
 /// empty delays what the others received.
 const MAX_RECEIVES_POLLER: u32 = 16;
 
+/// The largest number of receive calls of [`Engine::settle`].
+const MAX_RECEIVES_SETTLE: u32 = 256;
+
 /// A verbs call drives the NIC if no thread has for this long ([`crate::progress_thread`]). Then the delay of a peer's request is at most that
 /// of waking the progress thread, and the additional receive calls take 1% of the program's time.
 const MAX_TIME_BETWEEN_DRIVES: Duration = Duration::from_micros(100);
@@ -168,6 +171,9 @@ impl Engine {
         if due.is_some() {
             self.nic.handle_timeout(now);
         }
+        if received > 0 {
+            self.nic.handle_delivery();
+        }
         if received == 0 {
             match driver {
                 // The application waits for data in memory. The pending ACKs are sent with its next post, or when their timer expires. An
@@ -287,10 +293,15 @@ impl Engine {
         }
     }
 
-    /// Sends pending ACKs, unless the NIC has failed. Called before a queue pair or the NIC closes, because an application may close
-    /// right after it has received a message, and the sender needs the ACK.
-    pub(crate) fn flush_acks(&mut self, now: Time) {
+    /// Executes the datagrams that wait in the socket, and sends pending ACKs, unless the NIC has failed. A NIC of hardware has done both
+    /// before the call of the host that this precedes: the end of a queue pair or of the process.
+    pub(crate) fn settle(&mut self, now: Time) {
         if self.dma_ok() {
+            for _ in 0..MAX_RECEIVES_SETTLE {
+                if !self.receive(now) {
+                    break;
+                }
+            }
             self.nic.flush_acks();
             self.transmit(now);
         }

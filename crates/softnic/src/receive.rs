@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use mitra_transport::IpPath;
 use mitra_transport::fault::Verdict;
 use mitra_verbs::{Gid, Psn, Time};
-use mitra_wire::{ICRC_LEN, Packet};
+use mitra_wire::{ICRC_LEN, Packet, opcode};
 use nix::errno::Errno;
 
 use crate::Offload;
@@ -13,7 +13,7 @@ use crate::delay_queue::Direction;
 use crate::engine::Engine;
 use crate::gro_policy::GroPolicy;
 use crate::path_cache::IcrcCheck;
-use crate::udp_socket::Received;
+use crate::udp_socket::{ACK_LEN, Received};
 
 /// The destination of a received datagram.
 #[derive(Clone, Copy)]
@@ -23,16 +23,21 @@ struct Destination {
     group: Option<Gid>,
 }
 
+/// The length of the receive buffer, in bytes.
+const MAX_RECEIVE: usize = 1 << 16;
+
 /// The receive buffer.
 pub(crate) struct RxBuffer {
     /// Holds the longest UDP payload, which may be several datagrams under `UDP_GRO`.
     bytes: Box<[u8]>,
+    /// Holds the datagram before the one in `bytes`, if [`Engine::receive`] handles that one first. Empty until then.
+    earlier: Box<[u8]>,
     gro: GroPolicy,
 }
 
 impl RxBuffer {
     pub(crate) fn new(offload: Offload) -> RxBuffer {
-        RxBuffer { bytes: vec![0; 1 << 16].into(), gro: GroPolicy::new(offload) }
+        RxBuffer { bytes: vec![0; MAX_RECEIVE].into(), earlier: Box::default(), gro: GroPolicy::new(offload) }
     }
 
     /// Observes the senders anew, because a new socket does not use `UDP_GRO`.
@@ -48,13 +53,53 @@ impl RxBuffer {
     }
 }
 
+/// Returns whether the last datagram of a run is an acknowledgement, and all others are requests.
+fn is_ack_behind_requests(run: &[u8], segment_len: usize) -> bool {
+    let mut opcodes = run.chunks(segment_len).map(|datagram| datagram[0]);
+    opcodes.len() > 1 && opcodes.next_back().is_some_and(opcode::is_response) && !opcodes.any(opcode::is_response)
+}
+
 impl Engine {
-    /// Makes one receive call on the NIC's own socket and processes its data. Returns false if the socket was empty.
+    /// Receives from the NIC's own socket and processes the data. Returns false if the socket was empty.
+    ///
+    /// This is one receive call, or two if an acknowledgement that waits in the socket is to be handled before the first datagram.
     pub(crate) fn receive(&mut self, now: Time) -> bool {
         let Some(socket) = &self.socket else { return false };
-        let received = socket.receive(&mut self.rx_buffer.bytes, &mut self.rx_buffer.gro);
         let local = socket.address();
-        self.process_received(now, local, None, received)
+        let received = socket.receive(&mut self.rx_buffer.bytes, &mut self.rx_buffer.gro);
+        if !received.as_ref().is_ok_and(|received| self.may_overtake_ack(received)) {
+            return self.process_received(now, local, None, received);
+        }
+        let buffer = &mut self.rx_buffer;
+        std::mem::swap(&mut buffer.bytes, &mut buffer.earlier);
+        if buffer.bytes.is_empty() {
+            buffer.bytes = vec![0; MAX_RECEIVE].into();
+        }
+        let mut next = Some(socket.receive(&mut buffer.bytes, &mut buffer.gro));
+        let is_ack = |next: &mut Result<Received, Errno>| next.as_ref().is_ok_and(|next| next.len == ACK_LEN);
+        if let Some(ack) = next.take_if(is_ack) {
+            self.process_received(now, local, None, ack);
+        }
+        self.swap_buffers();
+        self.process_received(now, local, None, received);
+        if let Some(next) = next {
+            self.swap_buffers();
+            self.process_received(now, local, None, next);
+        }
+        true
+    }
+
+    fn swap_buffers(&mut self) {
+        std::mem::swap(&mut self.rx_buffer.bytes, &mut self.rx_buffer.earlier);
+    }
+
+    /// Returns whether an acknowledgement in the socket is to be handled before a received datagram. In a run, it is the last datagram.
+    fn may_overtake_ack(&self, received: &Received) -> bool {
+        let datagram = &self.rx_buffer.bytes[..received.len];
+        received.segment_len.is_none_or(|len| len >= received.len)
+            && datagram.len() > ICRC_LEN
+            && Packet::parse(&datagram[..datagram.len() - ICRC_LEN])
+                .is_ok_and(|packet| self.nic.may_overtake_ack(&packet))
     }
 
     /// Processes the result of a receive call on the socket that is bound to `local`. Returns false if the socket was empty.
@@ -79,7 +124,14 @@ impl Engine {
         let bytes = &buffer[..received.len];
         let segment_len = received.segment_len.unwrap_or(received.len).max(1);
         self.driver_counters.rx_runs += u64::from(segment_len < received.len);
-        for (index, datagram) in bytes.chunks(segment_len).enumerate() {
+        let mut datagrams = bytes.chunks(segment_len).enumerate();
+        // An acknowledgement that follows requests is handled before them: what it completes was posted before their answers.
+        if is_ack_behind_requests(bytes, segment_len)
+            && let Some((index, ack)) = datagrams.next_back()
+        {
+            self.process_datagram(now, &received, destination, ack, index as u16);
+        }
+        for (index, datagram) in datagrams {
             self.process_datagram(now, &received, destination, datagram, index as u16);
         }
         if bytes.is_empty() {

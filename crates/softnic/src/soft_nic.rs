@@ -177,11 +177,11 @@ impl SoftNic {
         self.receive_buffer_size
     }
 
-    /// Sends pending ACKs. A process that ends without dropping its NIC calls this, so that senders see their messages acknowledged. Does
-    /// nothing if the NIC's lock is taken, because an exit handler or signal handler may run on the thread that holds the lock.
-    pub fn flush_acks(&self) {
+    /// Executes the datagrams that have arrived, and sends pending ACKs. A process that ends without dropping its NIC calls this, so that
+    /// senders see their messages acknowledged. Does nothing if the NIC's lock is taken, because an exit handler or signal handler may run on the thread that holds the lock.
+    pub fn settle(&self) {
         if let Some(mut engine) = self.shared.try_lock() {
-            engine.flush_acks(clock::now());
+            engine.settle(clock::now());
         }
     }
 
@@ -214,14 +214,14 @@ impl SoftNic {
 
     /// Closes the NIC permanently. On return the NIC has released the registered memory, and its thread has ended. Returns the NIC's socket, if
     /// the NIC was not closed before.
-    fn close(&self, flush_acks: bool) -> Option<Arc<RoceSocket>> {
+    fn close(&self, settles: bool) -> Option<Arc<RoceSocket>> {
         if self.shared.is_forked_child() {
             // The parent owns the thread, and the lock may be in any state.
             return None;
         }
         let (mut engine, is_consistent) = self.shared.lock_to_close();
-        if flush_acks && is_consistent {
-            engine.flush_acks(clock::now());
+        if settles && is_consistent {
+            engine.settle(clock::now());
         }
         let socket = engine.close();
         drop(engine);

@@ -372,19 +372,34 @@ impl Qp {
         matches!(&self.service, Service::Rc { responder, .. } if responder.has_pending_ack())
     }
 
+    /// Returns whether a request is unacknowledged whose completion the program may expect before that of the answer.
+    pub(crate) fn is_ordered_ack_awaited(&self) -> bool {
+        let Service::Rc { requester, .. } = &self.service else { return false };
+        !requester.is_drained() && requester.is_ordered_with_receives(&self.attrs)
+    }
+
     /// Handles an idle poll. Returns whether an acknowledgement is held back.
     pub(crate) fn handle_idle(&mut self, nic: &SharedState, now: Time) -> bool {
         match &mut self.service {
-            Service::Rc { responder, .. } => responder.handle_idle(nic, now),
+            Service::Rc { requester, responder, .. } => {
+                responder.handle_idle(nic, now, requester.is_ordered_with_receives(&self.attrs))
+            }
             _ => false,
         }
+    }
+
+    /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement has become due.
+    pub(crate) fn handle_delivery(&mut self) -> bool {
+        let Service::Rc { responder, .. } = &mut self.service else { return false };
+        responder.handle_delivery()
     }
 
     /// Prepares to send. If a request can be sent, a pending acknowledgement becomes due after that request, or is held
     /// back. One system call can then send both packets. Returns whether an acknowledgement is held back.
     pub(crate) fn piggyback_ack(&mut self, nic: &SharedState, now: Time) -> bool {
         let Service::Rc { requester, responder, responder_first } = &mut self.service else { return false };
-        let held = requester.can_send(&self.attrs, nic) && responder.handle_idle(nic, now);
+        let held = requester.can_send(&self.attrs, nic)
+            && responder.handle_answer(nic, now, requester.is_ordered_with_receives(&self.attrs));
         // The acknowledgement is shorter than the request. With UDP_SEGMENT, only the last datagram of a run may be
         // shorter than the others.
         *responder_first &= !responder.only_ack_due();

@@ -37,6 +37,11 @@ pub(crate) const FETCH_ADD: u8 = 0x14;
 pub(crate) const SEND_LAST_INV: u8 = 0x16;
 pub(crate) const SEND_ONLY_INV: u8 = 0x17;
 
+/// Returns whether the opcode in the first byte of a BTH is that of a response: data of a READ or an atomic, or an ACK or NAK.
+pub const fn is_response(code: u8) -> bool {
+    matches!(code & 0x1f, READ_FIRST..=ATOMIC_ACK)
+}
+
 impl Message {
     /// Returns the low five bits of the opcode, which select the operation.
     pub const fn operation(&self) -> u8 {

@@ -343,6 +343,8 @@ impl Datapath {
     /// Completes the oldest receive, successfully or not. The completion is one of `rail`.
     #[inline]
     pub(super) fn complete_recv(&mut self, rail: usize, wc: &Wc) {
+        // A program may expect the completion of a request before that of its answer, and the NIC has this order.
+        self.take_send_completions();
         if wc.status == WcStatus::Success {
             let Some(key) = wc.invalidated else { return self.recv.on_success(wc, &mut self.ready) };
             let invalidated = Some(self.windows.on_invalidated(rail, key, &self.domain));

@@ -157,7 +157,7 @@ extern "C" fn at_exit() {
         if let Some(multi_rail) = &rails.multi_rail {
             multi_rail.shut_down_at_exit();
         }
-        rails.nics().iter().for_each(|nic| nic.flush_acks());
+        rails.nics().iter().for_each(|nic| nic.settle());
     }
 }
 

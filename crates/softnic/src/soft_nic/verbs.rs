@@ -256,7 +256,7 @@ impl Provider for SoftNic {
     fn modify_qp(&self, qp: Qpn, attr: &QpAttr) -> Result<()> {
         self.host_call(|engine, now| {
             if matches!(attr.state, Some(QpState::Err | QpState::Reset)) {
-                engine.flush_acks(now);
+                engine.settle(now);
             }
             engine.nic.modify_qp(now, qp, attr)?;
             if attr.state == Some(QpState::Err) {
@@ -286,7 +286,7 @@ impl Provider for SoftNic {
 
     fn destroy_qp(&self, qp: Qpn) -> Result<()> {
         self.host_call(|engine, now| {
-            engine.flush_acks(now);
+            engine.settle(now);
             engine.nic.destroy_qp(now, qp)
         })
     }

@@ -6,6 +6,8 @@ use mitra_wire::Packet;
 
 use crate::batch_writer::BatchWriter;
 use crate::nic::shared_state::Route;
+use crate::opcode;
+use crate::qp::Qp;
 use crate::{IpPath, Memory, Nic, TxBatch};
 
 /// The default partition key without its membership bit. It is the only entry of the P_Key table.
@@ -27,6 +29,16 @@ impl Nic {
             let route = Route { source: source.into(), destination: self.shared.config.gid };
             self.dispatch(now, packet.dest_qp, route, packet, memory);
         }
+    }
+
+    /// Returns whether a received packet completes a receive of a queue pair that waits for an acknowledgement, and whose program may rely
+    /// on the completion of its request before that of the answer.
+    ///
+    /// The driver then handles an acknowledgement that has arrived together with the packet first. The two directions of a connection have no
+    /// common order on the wire.
+    pub fn may_overtake_ack(&self, packet: &Packet<'_>) -> bool {
+        opcode::completes_receive(&packet.message)
+            && self.qps.get(packet.dest_qp).is_ok_and(Qp::is_ordered_ack_awaited)
     }
 
     /// Counts a packet. Returns false if the NIC drops it because of the link state or the partition key.
@@ -87,6 +99,25 @@ impl Nic {
                 }
                 self.reschedule(slot);
             }
+        }
+    }
+
+    /// Handles a delivery of completions to the program, before the program sees them.
+    ///
+    /// The acknowledgements of messages that completed receives become due, and [`Nic::poll_transmit`] sends them, so that they
+    /// do not depend on what the program does next. Those that are expected to leave with the program's answer wait.
+    pub fn handle_delivery(&mut self) {
+        let mut index = 0;
+        while let Some(&slot) = self.ack_pending.get(index) {
+            if let Some(qp) = self.qps.slot_mut(slot) {
+                if !qp.handle_delivery() {
+                    index += 1;
+                    continue;
+                }
+                qp.in_ack_pending = false;
+            }
+            self.ack_pending.swap_remove(index);
+            self.reschedule(slot);
         }
     }
 

@@ -89,6 +89,8 @@ pub(crate) struct Requester {
     /// The PSN at which the last sequence NAK caused a retransmission. A second one at the same PSN is a copy, because
     /// a responder reports a gap only once.
     sequence_nak_psn: Option<Psn>,
+    /// Whether the last posted request asks for a completion.
+    is_last_signaled: bool,
     /// The position of a request that cannot be sent for a local reason, and the status with which the request fails
     /// when it is at the front.
     local_error: Option<(u64, WcStatus)>,
@@ -114,6 +116,7 @@ impl Requester {
             rnr_retries_left: 0,
             implied_nak_psn: None,
             sequence_nak_psn: None,
+            is_last_signaled: false,
             local_error: None,
         }
     }
@@ -138,7 +141,16 @@ impl Requester {
     pub(crate) fn push(&mut self, wr: SendWr) {
         let len = if wr.op.is_atomic() { 8 } else { wr.data.len() as u32 };
         let psn = Psn::new(0);
+        self.is_last_signaled = wr.flags.contains(SendFlags::SIGNALED);
         self.queue.push_back(Request { wr, len, packets: 0, read_chunk: 0, psn, cost_before: 0 });
+    }
+
+    /// Returns whether the program may rely on the completion of a request before the completion of its answer, because both
+    /// are in one completion queue. The specification does not order them.
+    ///
+    /// The peer is taken to be such a program if this end's is, because most programs run at both ends.
+    pub(crate) fn is_ordered_with_receives(&self, attrs: &QpAttributes) -> bool {
+        attrs.init.send_cq == attrs.init.recv_cq && (attrs.init.sq_sig_all || self.is_last_signaled)
     }
 
     /// Returns the first PSN that was never sent.

@@ -8,6 +8,7 @@
 //! duplicates.
 
 mod ack_scheduler;
+mod answer_policy;
 mod execute;
 mod idle_ack_policy;
 mod response_queue;
@@ -27,6 +28,7 @@ use crate::opcode;
 use crate::qp::attributes::QpAttributes;
 use crate::qp::reassembly::{Reassembly, Refusal};
 use ack_scheduler::AckScheduler;
+use answer_policy::AnswerPolicy;
 use response_queue::ResponseQueue;
 use saved_atomics::{DUPLICATE_REGION, SavedAtomics};
 
@@ -66,6 +68,7 @@ pub(crate) struct Responder {
     /// response.
     ackable_psns: u64,
     acks: AckScheduler,
+    answers: AnswerPolicy,
     /// The number of payload bytes of READ responses that may be sent before the next request arrives or
     /// `responses_paused_until` has passed. RC has no other flow control for responses.
     response_credit: u32,
@@ -89,6 +92,7 @@ impl Responder {
             highest_dropped_psn: psn,
             ackable_psns: 0,
             acks: AckScheduler::new(),
+            answers: AnswerPolicy::default(),
             response_credit: 0,
             responses_paused_until: None,
         }
@@ -122,10 +126,26 @@ impl Responder {
         self.acks.is_due() && self.pending_nak.is_none() && self.responses.is_empty()
     }
 
-    /// Handles an idle poll, or a request that is about to be sent: a pending acknowledgement becomes due or is held
-    /// back. Returns whether an acknowledgement is held back.
-    pub(crate) fn handle_idle(&mut self, nic: &SharedState, now: Time) -> bool {
-        self.acks.handle_idle(&nic.config.tuning, now)
+    /// Handles an idle poll: a pending acknowledgement becomes due or is held back. With `is_ordered`, the acknowledgement of a
+    /// message that completed a receive is not held back. Returns whether an acknowledgement is held back.
+    pub(crate) fn handle_idle(&mut self, nic: &SharedState, now: Time, is_ordered: bool) -> bool {
+        let may_hold = !(self.answers.on_idle() && is_ordered);
+        self.acks.handle_idle(&nic.config.tuning, now, may_hold)
+    }
+
+    /// Handles a request that is about to be sent, as [`Responder::handle_idle`] does.
+    pub(crate) fn handle_answer(&mut self, nic: &SharedState, now: Time, is_ordered: bool) -> bool {
+        let may_hold = !(self.answers.on_answer() && is_ordered);
+        self.acks.handle_idle(&nic.config.tuning, now, may_hold)
+    }
+
+    /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement has become due.
+    pub(crate) fn handle_delivery(&mut self) -> bool {
+        let is_due = self.answers.on_delivery();
+        if is_due {
+            self.acks.flush();
+        }
+        is_due
     }
 
     /// Makes pending acknowledgements due, including one that is held back.

@@ -56,13 +56,13 @@ impl AckScheduler {
         }
     }
 
-    /// Handles an idle poll: a pending acknowledgement becomes due or is held back. Returns whether an acknowledgement
-    /// is held back.
-    pub(super) fn handle_idle(&mut self, tuning: &Tuning, now: Time) -> bool {
+    /// Handles an idle poll: a pending acknowledgement becomes due, or is held back if `may_hold` is set. Returns whether an
+    /// acknowledgement is held back.
+    pub(super) fn handle_idle(&mut self, tuning: &Tuning, now: Time, may_hold: bool) -> bool {
         if !self.is_pending() {
             return self.hold.is_holding();
         }
-        let holds = self.hold.on_idle();
+        let holds = may_hold && self.hold.on_idle();
         if holds {
             self.deadline = Some(now + tuning.ack_delay);
         } else {

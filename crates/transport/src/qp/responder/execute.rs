@@ -48,6 +48,9 @@ impl Responder {
         if last {
             self.count_message(nic);
         }
+        if opcode::completes_receive(&packet.message) {
+            self.answers.on_message();
+        }
         self.acks.on_packet(&nic.config.tuning, now, last, packet.payload.len(), packet.ack_req);
         Ok(1)
     }

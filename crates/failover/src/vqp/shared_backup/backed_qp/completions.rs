@@ -54,6 +54,9 @@ impl BackedQp {
         let is_recv = wc.wr_id & wr_id_flags::RECV != 0;
         let Some(own) = &mut self.own else { return };
         let rail = own.rail;
+        if is_recv {
+            self.send.take_completions(&mut self.ready); // before the completion of an answer, as on a NIC
+        }
         match wc.status {
             _ if wc.wr_id & wr_id_flags::MARKER != 0 => own.fence.on_marker(is_recv),
             WcStatus::Success if is_recv && wc.invalidated.is_some() => {
