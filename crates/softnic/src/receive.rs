@@ -56,7 +56,9 @@ impl RxBuffer {
 /// Returns whether the last datagram of a run is an acknowledgement, and all others are requests.
 fn is_ack_behind_requests(run: &[u8], segment_len: usize) -> bool {
     let mut opcodes = run.chunks(segment_len).map(|datagram| datagram[0]);
-    opcodes.len() > 1 && opcodes.next_back().is_some_and(opcode::is_response) && !opcodes.any(opcode::is_response)
+    opcodes.len() > 1
+        && opcodes.next_back().is_some_and(opcode::is_response)
+        && !opcodes.any(opcode::is_response)
 }
 
 impl Engine {

@@ -40,12 +40,9 @@ pub(crate) unsafe extern "C" fn advise_mr(
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
     let found = unsafe { find_with_context::<Pd>(pd) };
-    let sges = if num_sges == 0 || sg_list.is_null() {
-        &[][..]
-    } else {
-        // SAFETY: rule *structures* (module `calls`): `sg_list` points to `num_sges` entries.
-        unsafe { std::slice::from_raw_parts(sg_list, num_sges as usize) }
-    };
+    let count = if sg_list.is_null() { 0 } else { num_sges as usize };
+    // SAFETY: rule *structures* (module `calls`): `sg_list` points to `num_sges` entries.
+    let sges = (0..count).map(|index| unsafe { sg_list.add(index).read_unaligned() });
     let advised = found.and_then(|(object, context)| {
         advise(&lock(&context.rails.on_demand), object.id, advice, flags, sges)
     });
@@ -57,7 +54,7 @@ fn advise(
     pd: PdId,
     advice: ibv_advise_mr_advice,
     flags: u32,
-    sges: &[ibv_sge],
+    sges: impl ExactSizeIterator<Item = ibv_sge>,
 ) -> Result<()> {
     let known = [
         IBV_ADVISE_MR_ADVICE_PREFETCH,
@@ -67,7 +64,7 @@ fn advise(
     if !known.contains(&advice) {
         return Err(Error::Unsupported("this advice; only prefetching is supported"));
     }
-    if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || sges.is_empty() {
+    if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || sges.len() == 0 {
         return Err(Error::Invalid(
             "advice needs at least one entry, and no flag but IBV_ADVISE_MR_FLAG_FLUSH",
         ));

@@ -25,7 +25,7 @@ use crate::common::lock::lock;
 const BATCH: usize = 16;
 
 /// A request in C, which is an element of a linked list.
-trait LinkedRequest: Sized {
+trait LinkedRequest: Copy {
     /// Returns the next element of the list, or null at its end.
     fn next(&self) -> *mut Self;
 }
@@ -60,9 +60,10 @@ unsafe fn post<C: LinkedRequest, R>(
     let (mut batch_start, mut next) = (first, first);
     loop {
         let mut refused = None;
-        // SAFETY: the caller passes a list that ends in null, and `next` is one of its elements or null.
-        if let Some(wr) = unsafe { next.as_ref() } {
-            match translate(wr) {
+        if !next.is_null() {
+            // SAFETY: the caller passes a list that ends in null, and `next` is one of its elements, perhaps in a packed structure.
+            let wr = unsafe { next.read_unaligned() };
+            match translate(&wr) {
                 Ok(wr) => batch.push(wr),
                 Err(error) => refused = Some(error),
             }
@@ -78,7 +79,7 @@ unsafe fn post<C: LinkedRequest, R>(
         {
             for _ in 0..error.index {
                 // SAFETY: `error.index` is less than the length of the batch, so `batch_start` is an element of the list here.
-                batch_start = unsafe { (*batch_start).next() };
+                batch_start = unsafe { batch_start.read_unaligned() }.next();
             }
             next = batch_start;
             refused = Some(error.error);
@@ -166,51 +167,58 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {
     // SAFETY: rule *structures* (module `calls`): the list of the request has `num_sge` entries.
     let sges = unsafe { sge_list(wr.sg_list, wr.num_sge) }?;
-    Ok(RecvWr { wr_id: wr.wr_id, sges: sges.iter().map(sge_from_c).collect() })
+    Ok(RecvWr { wr_id: wr.wr_id, sges: sges.map(sge_from_c).collect() })
 }
 
 /// The maximum length of a list of scatter/gather entries or buffers. Longer lists are refused before they are read. The device's own limits
 /// are lower.
 const MAX_LIST_LEN: usize = 1 << 8;
 
-/// Returns a list of the program as a slice.
+/// Returns the elements of a list of the program. The list may have any alignment, because libiscsi has its lists in packed structures.
 ///
 /// # Errors
 /// `Limit` if the list is longer than [`MAX_LIST_LEN`], or `Invalid` if it is null and not empty.
 ///
 /// # Safety
-/// `first` is valid for reading `n` elements for the lifetime `'a`, or null.
-pub(crate) unsafe fn slice_from_c<'a, T>(first: *const T, n: usize) -> Result<&'a [T]> {
-    match n {
-        0 => Ok(&[]),
-        n if n > MAX_LIST_LEN => Err(Error::Limit {
+/// `first` is valid for reading `n` elements while the result is used, or null.
+pub(crate) unsafe fn list_from_c<T: Copy>(
+    first: *const T,
+    n: usize,
+) -> Result<impl ExactSizeIterator<Item = T> + Clone> {
+    if n > MAX_LIST_LEN {
+        return Err(Error::Limit {
             attribute: "scatter/gather entries",
             requested: n as u64,
             limit: MAX_LIST_LEN as u64,
-        }),
-        _ if first.is_null() => {
-            Err(Error::Invalid("the scatter/gather list is null and num_sge is not 0; pass a list, or 0"))
-        }
-        // SAFETY: the caller upholds the same requirement (`# Safety` above).
-        n => Ok(unsafe { slice::from_raw_parts(first, n) }),
+        });
     }
+    if n > 0 && first.is_null() {
+        return Err(Error::Invalid(
+            "the scatter/gather list is null and num_sge is not 0; pass a list, or 0",
+        ));
+    }
+    // SAFETY: the index is less than `n`, and the caller guarantees that `n` elements are readable.
+    Ok((0..n).map(move |index| unsafe { first.add(index).read_unaligned() }))
 }
 
 /// Returns the scatter/gather list of a request.
 ///
 /// # Errors
-/// The errors of [`slice_from_c`], or `Invalid` if the length is negative.
+/// The errors of [`list_from_c`], or `Invalid` if the length is negative.
 ///
 /// # Safety
-/// `first` is valid for reading `n` elements for the lifetime `'a`, or null.
-unsafe fn sge_list<'a>(first: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge]> {
+/// `first` is valid for reading `n` elements while the result is used, or null.
+unsafe fn sge_list(
+    first: *const ibv_sge,
+    n: c_int,
+) -> Result<impl ExactSizeIterator<Item = ibv_sge> + Clone> {
     let n = usize::try_from(n)
         .map_err(|_| Error::Invalid("num_sge is negative; pass the number of entries in the list"))?;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    unsafe { slice_from_c(first, n) }
+    unsafe { list_from_c(first, n) }
 }
 
-pub(crate) fn sge_from_c(sge: &ibv_sge) -> Sge {
+pub(crate) fn sge_from_c(sge: ibv_sge) -> Sge {
     Sge { addr: sge.addr, len: sge.length, key: Key(sge.lkey) }
 }
 
@@ -239,11 +247,11 @@ pub(crate) fn check_inline_len(bytes: usize) -> Result<()> {
 ///
 /// # Safety
 /// The memory that the entries name is valid for reading.
-unsafe fn inline(list: &[ibv_sge]) -> Result<InlineData> {
-    let total = list.iter().map(|sge| sge.length as usize).sum();
+unsafe fn inline(list: impl Iterator<Item = ibv_sge> + Clone) -> Result<InlineData> {
+    let total = list.clone().map(|sge| sge.length as usize).sum();
     check_inline_len(total)?;
     let mut bytes = InlineData::with_capacity(total);
-    for sge in list.iter().filter(|sge| sge.length > 0) {
+    for sge in list.filter(|sge| sge.length > 0) {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         bytes.extend_from_slice(unsafe {
             slice::from_raw_parts(ptr::with_exposed_provenance(sge.addr as usize), sge.length as usize)
@@ -284,11 +292,11 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     let op = unsafe { operation(wr, qp_type)? };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let sges = unsafe { sge_list(wr.sg_list, wr.num_sge)? };
-    let data = if wr.send_flags & IBV_SEND_INLINE != 0 && !sges.is_empty() {
+    let data = if wr.send_flags & IBV_SEND_INLINE != 0 && sges.len() > 0 {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         Data::Inline(unsafe { inline(sges)? })
     } else {
-        Data::Sges(sges.iter().map(sge_from_c).collect())
+        Data::Sges(sges.map(sge_from_c).collect())
     };
     // The other operations, which UD does not have, use the union for other members.
     let ud = if qp_type == QpType::Ud && matches!(op, SendOp::Send | SendOp::SendWithImm(_)) {

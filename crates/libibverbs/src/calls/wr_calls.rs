@@ -250,7 +250,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
     // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe {
         modify_last(qp, |wr| {
-            wr.data = Data::sge(post::sge_from_c(&ibv_sge { addr, length, lkey }));
+            wr.data = Data::sge(post::sge_from_c(ibv_sge { addr, length, lkey }));
             Ok(())
         });
     }
@@ -260,7 +260,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *
     // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe {
         modify_last(qp, |wr| {
-            wr.data = Data::Sges(post::slice_from_c(list, num_sge)?.iter().map(post::sge_from_c).collect());
+            wr.data = Data::Sges(post::list_from_c(list, num_sge)?.map(post::sge_from_c).collect());
             Ok(())
         });
     }
@@ -275,7 +275,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize,
     // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe {
         modify_last(qp, |wr| {
-            wr.data = Data::Inline(inline(post::slice_from_c(list, num_buf)?)?);
+            wr.data = Data::Inline(inline(post::list_from_c(list, num_buf)?)?);
             Ok(())
         });
     }
@@ -288,11 +288,11 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize,
 ///
 /// # Safety
 /// The memory of the buffers is valid for reading.
-unsafe fn inline(list: &[ibv_data_buf]) -> Result<InlineData> {
-    let total = list.iter().fold(0, |sum: usize, buf| sum.saturating_add(buf.length));
+unsafe fn inline(list: impl Iterator<Item = ibv_data_buf> + Clone) -> Result<InlineData> {
+    let total = list.clone().fold(0, |sum: usize, buf| sum.saturating_add(buf.length));
     post::check_inline_len(total)?;
     let mut bytes = InlineData::with_capacity(total);
-    for buf in list.iter().filter(|buf| buf.length > 0) {
+    for buf in list.filter(|buf| buf.length > 0) {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         bytes.extend_from_slice(unsafe { slice::from_raw_parts(buf.addr.cast(), buf.length) });
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use crate::c_program::{self, build};
+use crate::c_program::{self, build, build_with};
 
 static REFUSED_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("refused_calls"));
 static TWO_PROCESSES: LazyLock<PathBuf> = LazyLock::new(|| build("two_processes"));
@@ -31,6 +31,7 @@ static UC_QUEUE_PAIRS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_queue_pair
 static UC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_rails"));
 static SHARED_BACKUPS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_backups"));
 static SHARED_ATOMICS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_atomics"));
+static ACKNOWLEDGEMENTS: LazyLock<PathBuf> = LazyLock::new(|| build_with("acknowledgements", &["-lrdmacm"]));
 static CQEX_THREADS: LazyLock<PathBuf> = LazyLock::new(|| build("cqex_threads"));
 static EDGE_ASYNC: LazyLock<PathBuf> = LazyLock::new(|| build("edge_async"));
 static EDGE_COMP_UNREAD: LazyLock<PathBuf> = LazyLock::new(|| build("edge_comp_unread"));
@@ -156,6 +157,8 @@ scenarios! { WINDOWS (on_one_rail on_two_rails on_two_rails_with_log on_three_ra
 scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): capacities requests objects completions shared_receive_queues }
 
 scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flags receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
+
+scenarios! { ACKNOWLEDGEMENTS (on_one_rail on_two_rails on_three_rails): ack_lost_at_exit_exit ack_lost_at_exit_kill ack_lost_at_exit_exec ack_lost_at_exit_return ack_lost_after_answers last_send_flushed_told last_send_flushed_disconnected cq_order_polling cq_order_events }
 
 /// Programs made from reports of users. Each prints what it expects and exits with 1 if that does not hold.
 mod reports {

@@ -222,3 +222,44 @@ fn closing_nic_acknowledges_last_received_send() {
         a.wait_success();
     }
 }
+
+#[test]
+fn received_message_is_acknowledged_when_sender_enters_error_state() {
+    for _ in 0..50 {
+        let (a, b) = connected_pair();
+        b.post_recv(2, 0, 64);
+        a.post(1, SendOp::Send, 0, 64);
+        b.wait_success();
+        // No thread has polled a, whose progress thread may not have seen the acknowledgement.
+        a.nic.modify_qp(a.qp, &QpAttr::to(QpState::Err)).unwrap();
+        assert_eq!(a.wait_completion().status, WcStatus::Success);
+    }
+}
+
+#[test]
+fn request_completes_before_the_receive_of_its_answer() {
+    const MESSAGES: u64 = 3000;
+    let (a, b) = connected_pair();
+    let answerer = std::thread::spawn(move || {
+        (0..16).for_each(|i| b.post_recv(i, 0, 8));
+        let mut received = 0;
+        while received < MESSAGES {
+            let wc = b.wait_success();
+            if wc.opcode == WcOpcode::Recv {
+                received += 1;
+                b.post_recv(wc.wr_id, 0, 8);
+                b.post(100, SendOp::Send, 8, 8);
+            }
+        }
+        b // stays open until the last answer has arrived
+    });
+    (0..16).for_each(|i| a.post_recv(i, 0, 8));
+    for message in 0..MESSAGES {
+        a.post(100, SendOp::Send, 8, 8);
+        assert_eq!(a.wait_success().opcode, WcOpcode::Send, "of message {message}");
+        let wc = a.wait_success();
+        assert_eq!(wc.opcode, WcOpcode::Recv, "of message {message}");
+        a.post_recv(wc.wr_id, 0, 8);
+    }
+    answerer.join().unwrap();
+}

@@ -211,3 +211,51 @@ fn held_ack_is_not_sent_after_next_request() {
         "no acknowledgement stays pending while the driver sleeps"
     );
 }
+
+/// Sends a message from node 0, which node 1 receives.
+fn send_message(p: &mut NicPair, wr_id: u64) {
+    p.post_recv(RecvWr::new(wr_id, p.sge(1, 4096, 8)));
+    p.post(SendWr::new(wr_id, SendOp::Send, Data::sge(p.sge(0, 0, 8))));
+    deliver(p, 1);
+}
+
+fn answer(p: &mut NicPair, wr_id: u64) {
+    let answer = SendWr::new(wr_id, SendOp::Write(p.nodes[0].mr.remote(0)), Data::sge(p.sge(1, 0, 8)));
+    p.post_on(1, &[answer]).unwrap();
+}
+
+#[test]
+fn ack_of_message_is_sent_before_program_gets_it() {
+    let mut p = pair();
+    for i in 0..100 {
+        send_message(&mut p, i);
+        p.nodes[1].nic.handle_delivery();
+        assert_eq!(deliver(&mut p, 0), 1);
+        assert_eq!(p.send_completions(0).len(), 1);
+    }
+    // No receive completes.
+    p.post(write(&p, 100, 0, 8));
+    deliver(&mut p, 1);
+    p.nodes[1].nic.handle_delivery();
+    assert_eq!(deliver(&mut p, 0), 0);
+}
+
+#[test]
+fn ack_of_message_waits_for_answer_of_program_that_answers() {
+    let mut p = pair();
+    for i in 0..64 {
+        send_message(&mut p, i);
+        p.nodes[1].nic.handle_delivery();
+        assert_eq!(deliver(&mut p, 0), 1);
+        answer(&mut p, i);
+        p.run();
+    }
+    send_message(&mut p, 64);
+    p.nodes[1].nic.handle_delivery();
+    assert_eq!(deliver(&mut p, 0), 0);
+    // The program does not answer.
+    p.run();
+    send_message(&mut p, 65);
+    p.nodes[1].nic.handle_delivery();
+    assert_eq!(deliver(&mut p, 0), 1);
+}

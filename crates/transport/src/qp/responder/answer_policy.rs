@@ -2,7 +2,7 @@
 
 /// The number of messages in a row that the program must have answered before an acknowledgement waits for the next
 /// answer.
-const MIN_ANSWERS: u8 = 16;
+const MIN_ANSWERS: u8 = 64;
 
 /// Decides whether an acknowledgement leaves before the program learns of the message.
 ///
