@@ -132,7 +132,7 @@ impl ManagerState {
         Ok(self.channels.get(&channel).is_some_and(|channel| channel.count(handle) > 0))
     }
 
-    /// Moves an identifier, with its events that the program has not read, to another channel.
+    /// Moves an identifier, with its events and requests that the program has not read, to another channel.
     pub fn migrate(
         &mut self,
         handle: IdHandle,
@@ -140,8 +140,11 @@ impl ManagerState {
         is_synchronous: bool,
     ) {
         let events = self.take_events(handle);
-        if let Some(identifier) = self.identifiers.get_mut(&handle) {
-            (identifier.channel, identifier.is_synchronous) = (channel, is_synchronous);
+        for (own, identifier) in &mut self.identifiers {
+            let is_unread_request = identifier.listener == Some(handle) && identifier.memory.is_none();
+            if *own == handle || is_unread_request {
+                (identifier.channel, identifier.is_synchronous) = (channel, is_synchronous);
+            }
         }
         for event in events {
             self.push_event(handle, event);

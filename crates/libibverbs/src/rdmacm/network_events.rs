@@ -82,9 +82,8 @@ impl ManagerState {
         let Ok(identifier) = self.get(handle) else { return };
         let NetworkState::Connected(stream) = &mut identifier.network else { return };
         stream.write();
-        let listener = stream.listener;
         let events: Vec<ConnectionEvent> = std::iter::from_fn(|| stream.connection.next_event()).collect();
-        let is_closed = stream.connection.is_closed();
+        let (is_closed, listener) = (stream.connection.is_closed(), identifier.listener);
         if is_closed {
             identifier.network = NetworkState::Closed;
         }
@@ -135,7 +134,7 @@ impl ManagerState {
                 // The program has no `rdma_cm_id` for a request that it has not read, so it cannot destroy the request.
                 let unread: Vec<IdHandle> = self
                     .identifiers()
-                    .filter(|(_, other)| other.memory.is_none() && other.listener() == Some(handle))
+                    .filter(|(_, other)| other.memory.is_none() && other.listener == Some(handle))
                     .map(|(handle, _)| handle)
                     .collect();
                 for request in unread {
@@ -143,8 +142,8 @@ impl ManagerState {
                     self.remove(request);
                 }
             }
-            NetworkState::ServiceRequested { listener, key } => {
-                let reply = SidrReply::rejection(key.1, Vec::new());
+            NetworkState::ServiceRequested(key) => {
+                let (listener, reply) = (identifier.listener, SidrReply::rejection(key.1, Vec::new()));
                 self.reply_to_service_request(listener, key, reply, Instant::now());
             }
             NetworkState::Unbound
@@ -200,7 +199,7 @@ impl ManagerState {
                 // No stream waits, or the stream was reset before it was accepted.
                 Err(_) => return,
             };
-            let child = identifier.child();
+            let child = identifier.child(listener);
             // A failure is ignored: it closes the stream, so the peer learns of it.
             let _ = self.add_stream(child, listener, socket, now);
         }
@@ -225,12 +224,7 @@ impl ManagerState {
         child.addresses = (Some(port.address()?), Some(port.peer()?));
         port.keep_alive();
         let connection = Connection::passive(now);
-        child.network = NetworkState::Connected(ConnectionStream {
-            port,
-            is_open: true,
-            connection,
-            listener: Some(listener),
-        });
+        child.network = NetworkState::Connected(ConnectionStream { port, is_open: true, connection });
         let child = self.insert(child);
         self.watch(child).inspect_err(|_| drop(self.remove(child)))
     }
@@ -238,7 +232,7 @@ impl ManagerState {
     fn receive_service_requests(&mut self, listener: IdHandle, now: Instant) {
         for _ in 0..MAX_PER_RUN {
             let Ok(identifier) = self.get(listener) else { return };
-            let mut child = identifier.child();
+            let mut child = identifier.child(listener);
             let NetworkState::Listening(Listener { port, requests, .. }) = &mut identifier.network else {
                 return;
             };
@@ -269,7 +263,7 @@ impl ManagerState {
         request: SidrRequest,
     ) {
         if self.backlog_has_room(listener) {
-            child.network = NetworkState::ServiceRequested { listener, key };
+            child.network = NetworkState::ServiceRequested(key);
             child.service_request = Some(request);
             let child = self.insert(child);
             self.push_event(listener, CmEvent::Requested { child });
@@ -284,13 +278,13 @@ impl ManagerState {
     /// nothing if the listener is closed.
     pub fn reply_to_service_request(
         &mut self,
-        listener: IdHandle,
+        listener: Option<IdHandle>,
         key: RequestKey,
         reply: SidrReply,
         now: Instant,
     ) {
-        if let Ok(Identifier { network: NetworkState::Listening(Listener { port, requests, .. }), .. }) =
-            self.get(listener)
+        if let Some(Ok(Identifier { network: NetworkState::Listening(Listener { port, requests, .. }), .. })) =
+            listener.map(|listener| self.get(listener))
         {
             let datagram = requests.reply(key, reply, now);
             // A failure is ignored: the requester repeats its request and gets the stored reply.

@@ -158,12 +158,12 @@ scenarios! { LIMITS (on_one_rail on_two_rails on_two_rails_with_log on_three_rai
 scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flags receives_in_reset receives_beyond_region objects_of_another_context address_handle_of_another_domain zero_based_windows }
 
 /// Programs made from reports of users. Each prints what it expects and exits with 1 if that does not hold.
-mod reports {
+pub mod reports {
     use super::*;
 
     const RAILS: [&str; 3] = ["1", "2", "3"];
 
-    fn on_all_rails(program: &Path, arguments: &[&str]) {
+    pub fn on_all_rails(program: &Path, arguments: &[&str]) {
         for rails in RAILS {
             let output = c_program::run(program, rails, arguments, &[]);
             let written = String::from_utf8_lossy(&output.stdout);

@@ -6,7 +6,9 @@
 //! passive  AwaitingReq ◀─ REQ ─ ReqReceived ── REP ──▶ RepSent ◀─ RTU ─ Established
 //! ```
 //!
-//! A REJ, a timeout or the end of the stream leads from every state to `Closed`. From `Established`, a DREQ leads there too;
+//! A REJ, a timeout or the end of the stream leads from every state to `Closed`, from `ReqReceived` without an event: the
+//! identifier still has the listener's context, so the program would take an event for one of the listener. As with the kernel
+//! (`ucma_event_handler`), its `rdma_accept` fails later. From `Established`, a DREQ leads there too;
 //! the receiver of a DREQ answers with a DREP. The stream stays open while the connection is established, so that its end
 //! reports a peer that was killed.
 
@@ -159,6 +161,7 @@ impl Connection {
                 self.enter(State::RepReceived, None);
                 self.events.push_back(ConnectionEvent::Replied(params));
             }
+            (State::ReqReceived, Message::Rej(_)) => self.enter(State::Closed, None),
             (State::RepSent, Message::Rtu) => {
                 self.enter(State::Established, None);
                 self.events.push_back(ConnectionEvent::Established);
@@ -167,11 +170,7 @@ impl Connection {
                 self.rtu_outstanding = false;
             }
             (
-                State::ReqSent
-                | State::RepReceived
-                | State::ReqReceived
-                | State::RepSent
-                | State::Established,
+                State::ReqSent | State::RepReceived | State::RepSent | State::Established,
                 Message::Rej(rejection),
             ) => self.close(ConnectionEvent::Rejected(rejection)),
             (State::Established | State::DreqSent, Message::Dreq) => {
@@ -187,9 +186,9 @@ impl Connection {
     pub fn on_stream_end(&mut self, errno: Errno) {
         self.outbox.clear();
         match self.state {
-            State::AwaitingReq => self.enter(State::Closed, None),
+            State::AwaitingReq | State::ReqReceived => self.enter(State::Closed, None),
             State::ReqSent | State::RepReceived => self.close(ConnectionEvent::Unreachable(errno)),
-            State::ReqReceived | State::RepSent => self.close(rejected(reject_reason::TIMEOUT)),
+            State::RepSent => self.close(rejected(reject_reason::TIMEOUT)),
             State::Established | State::DreqSent => self.close(ConnectionEvent::Disconnected),
             State::Closed => {}
         }
@@ -223,6 +222,11 @@ impl Connection {
                 self.close(ConnectionEvent::Unreachable(Errno::ETIMEDOUT));
             }
         }
+    }
+
+    /// Whether a request waits for the program's answer.
+    pub fn awaits_answer(&self) -> bool {
+        self.state == State::ReqReceived
     }
 
     /// Accepts the request, for the passive program.

@@ -2,6 +2,7 @@
 
 mod hostile_peers;
 mod multicast;
+mod reports;
 mod synchronous;
 
 use std::ptr;

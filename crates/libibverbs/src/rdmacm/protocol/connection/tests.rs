@@ -135,13 +135,10 @@ fn notify_establishes_before_rtu() {
 fn end_of_stream_is_reported_in_every_state() {
     let broken = Errno::ECONNRESET;
     type Step = (fn() -> ConnectionPair, ConnectionEvent, Option<ConnectionEvent>);
+    // The program has not accepted the request, so it gets no event.
     let steps: [Step; 4] = [
         (ConnectionPair::new, ConnectionEvent::Unreachable(Errno::ECONNRESET), None),
-        (
-            ConnectionPair::requested,
-            ConnectionEvent::Unreachable(Errno::ECONNRESET),
-            Some(rejected(reject_reason::TIMEOUT)),
-        ),
+        (ConnectionPair::requested, ConnectionEvent::Unreachable(Errno::ECONNRESET), None),
         (
             ConnectionPair::replied,
             ConnectionEvent::Unreachable(Errno::ECONNRESET),
@@ -217,26 +214,39 @@ fn every_waiting_state_times_out() {
 #[test]
 fn abandoned_connection_informs_its_peer() {
     let consumer = || rejected(reject_reason::CONSUMER_DEFINED);
-    let steps: [(fn() -> ConnectionPair, ConnectionEvent); 3] = [
-        (ConnectionPair::requested, consumer()),
-        (ConnectionPair::replied, consumer()),
-        (ConnectionPair::established, ConnectionEvent::Disconnected),
+    // The events of the active and of the passive end. The program of a passive end that has not accepted gets none.
+    type Step = (fn() -> ConnectionPair, ConnectionEvent, Option<ConnectionEvent>);
+    let steps: [Step; 3] = [
+        (ConnectionPair::requested, consumer(), None),
+        (ConnectionPair::replied, consumer(), Some(consumer())),
+        (ConnectionPair::established, ConnectionEvent::Disconnected, Some(ConnectionEvent::Disconnected)),
     ];
-    for (make, event) in steps {
+    for (make, to_active, to_passive) in steps {
         for active_abandons in [true, false] {
             let mut pair = make();
-            let (abandoning, peer) = if active_abandons {
-                (&mut pair.active, &mut pair.passive)
+            let (abandoning, peer, expected) = if active_abandons {
+                (&mut pair.active, &mut pair.passive, to_passive.clone())
             } else {
-                (&mut pair.passive, &mut pair.active)
+                (&mut pair.passive, &mut pair.active, Some(to_active.clone()))
             };
             abandoning.abandon();
             peer.receive(&std::mem::take(abandoning.outbox()));
-            assert_eq!(events(peer), std::slice::from_ref(&event));
+            assert_eq!(events(peer), expected.as_slice());
             assert_eq!(events(abandoning), []);
             assert!(abandoning.is_closed());
         }
     }
+}
+
+#[test]
+fn request_of_a_peer_that_gave_up_cannot_be_accepted() {
+    let mut pair = ConnectionPair::requested();
+    assert!(pair.passive.awaits_answer());
+    pair.active.abandon();
+    pair.exchange();
+    assert!(!pair.passive.awaits_answer());
+    assert_eq!(pair.passive.accept(params(2, b""), pair.now), Err(Errno::EINVAL));
+    assert_eq!(events(&mut pair.passive), []);
 }
 
 #[test]
