@@ -28,7 +28,7 @@ pub enum NetworkState {
     Bound(Port),
     /// Listening for requests.
     Listening(Listener),
-    /// A connection, established or in progress.
+    /// A connection, established, in progress, or ended while its `RDMA_CM_EVENT_TIMEWAIT_EXIT` is to come.
     Connected(ConnectionStream),
     /// Looking up a datagram service.
     LookingUp(Port, ServiceLookup),
@@ -52,8 +52,8 @@ pub struct Listener {
 /// A TCP stream and the connection whose messages it carries.
 #[derive(Debug)]
 pub struct ConnectionStream {
-    /// The stream's socket.
-    pub port: Port,
+    /// The stream's socket, until the connection needs none.
+    pub port: Option<Port>,
     /// Whether the TCP connection is established.
     pub is_open: bool,
     /// The connection's state machine.

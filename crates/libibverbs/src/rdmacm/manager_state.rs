@@ -167,7 +167,7 @@ impl ManagerState {
     pub fn watch(&self, handle: IdHandle) -> Result<(), Errno> {
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
         let (port, flags) = match self.identifiers.get(&handle).map(|identifier| &identifier.network) {
-            Some(NetworkState::Connected(stream)) => (&stream.port, edges),
+            Some(NetworkState::Connected(stream)) => (stream.port.as_ref().ok_or(Errno::EINVAL)?, edges),
             Some(NetworkState::Listening(listener)) => (&listener.port, EpollFlags::EPOLLIN),
             Some(NetworkState::LookingUp(port, _)) => (port, EpollFlags::EPOLLIN),
             _ => return Err(Errno::EINVAL),

@@ -67,7 +67,7 @@ impl ManagerState {
                     LookupAction::Send => drop(port.send(lookup.request())),
                     LookupAction::Wait => {}
                     LookupAction::TimedOut => {
-                        self.end_lookup(handle, CmEvent::ServiceNotFound(-(Errno::ETIMEDOUT as i32)));
+                        self.end_lookup(handle, CmEvent::LookupFailed(Errno::ETIMEDOUT));
                     }
                 },
                 _ => {}
@@ -84,8 +84,10 @@ impl ManagerState {
         stream.write();
         let events: Vec<ConnectionEvent> = std::iter::from_fn(|| stream.connection.next_event()).collect();
         let (is_closed, listener) = (stream.connection.is_closed(), identifier.listener);
-        if is_closed {
+        if stream.connection.is_over() {
             identifier.network = NetworkState::Closed;
+        } else if is_closed {
+            stream.port = None;
         }
         for event in events {
             match (event, listener) {
@@ -153,10 +155,16 @@ impl ManagerState {
         }
     }
 
-    /// Queues the event of a REQ on a stream of `listener`, or rejects the REQ if the backlog is full.
+    /// Queues the event of a REQ on a stream of `listener`, or drops the REQ if the backlog is full.
     fn on_connection_request(&mut self, child: IdHandle, listener: IdHandle, params: ConnectionParams) {
-        let starting_psn = random_psn();
+        let (starting_psn, has_room) = (random_psn(), self.backlog_has_room(listener));
         let Ok(identifier) = self.get(child) else { return };
+        if !has_room {
+            if let NetworkState::Connected(stream) = &mut identifier.network {
+                stream.connection.drop_request(Instant::now());
+            }
+            return;
+        }
         identifier.params = NegotiatedParams {
             starting_psn,
             // One side's initiator depth is the other side's responder resources.
@@ -166,14 +174,7 @@ impl ManagerState {
             rnr_retry_count: params.rnr_retry_count,
             peer: Some(params),
         };
-        if self.backlog_has_room(listener) {
-            self.push_event(listener, CmEvent::Requested { child });
-        } else if let Some(Identifier { network: NetworkState::Connected(mut stream), .. }) =
-            self.remove(child)
-        {
-            stream.connection.reject_for_backlog();
-            stream.write();
-        }
+        self.push_event(listener, CmEvent::Requested { child });
     }
 
     /// Whether the listener's queue may take another request.
@@ -224,7 +225,8 @@ impl ManagerState {
         child.addresses = (Some(port.address()?), Some(port.peer()?));
         port.keep_alive();
         let connection = Connection::passive(now);
-        child.network = NetworkState::Connected(ConnectionStream { port, is_open: true, connection });
+        child.network =
+            NetworkState::Connected(ConnectionStream { port: Some(port), is_open: true, connection });
         let child = self.insert(child);
         self.watch(child).inspect_err(|_| drop(self.remove(child)))
     }
@@ -283,8 +285,10 @@ impl ManagerState {
         reply: SidrReply,
         now: Instant,
     ) {
-        if let Some(Ok(Identifier { network: NetworkState::Listening(Listener { port, requests, .. }), .. })) =
-            listener.map(|listener| self.get(listener))
+        if let Some(Ok(Identifier {
+            network: NetworkState::Listening(Listener { port, requests, .. }),
+            ..
+        })) = listener.map(|listener| self.get(listener))
         {
             let datagram = requests.reply(key, reply, now);
             // A failure is ignored: the requester repeats its request and gets the stored reply.
@@ -301,14 +305,16 @@ impl ManagerState {
             let mut datagram = [0; MAX_MESSAGE + 1];
             let event = match receive_datagram(port, &mut datagram) {
                 Ok((length, _)) => match lookup.receive(&datagram[..length]) {
-                    Some(reply) if reply.status == sidr_status::VALID => CmEvent::ServiceFound(reply),
-                    Some(reply) => CmEvent::ServiceNotFound(reply.status.into()),
+                    Some(reply) => CmEvent::ServiceReplied(reply),
                     None => continue,
                 },
                 Err(Errno::EAGAIN) => return,
                 Err(Errno::ECONNREFUSED) if !lookup.is_refusal_final(now) => continue,
-                Err(Errno::ECONNREFUSED) => CmEvent::ServiceNotFound(sidr_status::UNSUPPORTED.into()),
-                Err(errno) => CmEvent::ServiceNotFound(-(errno as i32)),
+                Err(Errno::ECONNREFUSED) => {
+                    let rejection = SidrReply::rejection(0, Vec::new());
+                    CmEvent::ServiceReplied(SidrReply { status: sidr_status::UNSUPPORTED, ..rejection })
+                }
+                Err(errno) => CmEvent::LookupFailed(errno),
             };
             return self.end_lookup(handle, event);
         }
@@ -325,7 +331,8 @@ impl ManagerState {
 impl ConnectionStream {
     /// Starts to connect the stream. If the attempt fails at once, the connection fails.
     pub fn open(&mut self, peer: SocketAddr, now: Instant) {
-        let connect = || self.port.connect(peer);
+        let Some(port) = &self.port else { return };
+        let connect = || port.connect(peer);
         // After a refused attempt, the next `connect` on the socket only returns ECONNABORTED, and the call after it starts a new
         // attempt (Linux, `inet_stream_connect`).
         let result = match connect() {
@@ -340,9 +347,10 @@ impl ConnectionStream {
 
     /// Reads until the socket has no more data and passes the data to the connection.
     fn read(&mut self, now: Instant) {
+        let Some(port) = &self.port else { return };
         if !self.is_open {
-            match self.port.take_error().map_err(errno_of) {
-                Ok(None) if self.port.peer().is_ok() => self.is_open = true,
+            match port.take_error().map_err(errno_of) {
+                Ok(None) if port.peer().is_ok() => self.is_open = true,
                 // The TCP connection is still being established.
                 Ok(None) => return,
                 Ok(Some(error)) => return self.fail(errno_of(error), now),
@@ -351,12 +359,12 @@ impl ConnectionStream {
         }
         let mut bytes = [0; 4096];
         while !self.connection.is_closed() {
-            match (&*self.port).read(&mut bytes) {
-                Ok(0) => self.connection.on_stream_end(Errno::ECONNRESET),
-                Ok(length) => self.connection.receive(&bytes[..length]),
+            match (&**port).read(&mut bytes) {
+                Ok(0) => self.connection.on_stream_end(Errno::ECONNRESET, now),
+                Ok(length) => self.connection.receive(&bytes[..length], now),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => self.connection.on_stream_end(errno_of(error)),
+                Err(error) => self.connection.on_stream_end(errno_of(error), now),
             }
         }
     }
@@ -365,14 +373,15 @@ impl ConnectionStream {
     fn fail(&mut self, errno: Errno, now: Instant) {
         match errno {
             Errno::ECONNREFUSED => self.connection.on_connection_refused(now),
-            errno => self.connection.on_stream_end(errno),
+            errno => self.connection.on_stream_end(errno, now),
         }
     }
 
     /// Sends the connection's outgoing messages, as far as the socket's buffer has space.
     pub fn write(&mut self) {
+        let Some(port) = &self.port else { return };
         while self.is_open && !self.connection.outbox().is_empty() {
-            match (&*self.port).write(self.connection.outbox()) {
+            match (&**port).write(self.connection.outbox()) {
                 Ok(length) => drop(self.connection.outbox().drain(..length)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // If the buffer is full, epoll reports the socket when it is writable again. For any other error, epoll reports the

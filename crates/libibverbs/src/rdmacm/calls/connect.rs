@@ -94,7 +94,7 @@ unsafe fn connect(
             port.share();
             port.keep_alive();
             let connection = Connection::active(request, now);
-            let mut stream = ConnectionStream { port, is_open: false, connection };
+            let mut stream = ConnectionStream { port: Some(port), is_open: false, connection };
             stream.open(peer, now);
             identifier.network = NetworkState::Connected(stream);
         }
@@ -162,16 +162,14 @@ unsafe fn accept(
     let reply = param.to_connection_params(identifier, &device, private_data)?;
     drop(state);
     // SAFETY: `find` found the memory, and a queue pair that is not null is live.
-    let connected = unsafe {
-        if (*id).qp.is_null() { Ok(()) } else { queue_pair::connect(manager, handle, id) }
-    };
+    let connected =
+        unsafe { if (*id).qp.is_null() { Ok(()) } else { queue_pair::connect(manager, handle, id) } };
     let mut state = manager.lock();
     // The peer may have given up meanwhile. Its queue pair cannot be reached then, which is no error of its own.
     if state.get(handle)?.awaits_answer() {
         connected?;
     }
-    let accepted =
-        state.update_connection(handle, |connection| connection.accept(reply, Instant::now()));
+    let accepted = state.update_connection(handle, |connection| connection.accept(reply, Instant::now()));
     drop(state);
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe {

@@ -17,3 +17,28 @@ fn event_before_accept() {
 fn event_before_accept_migrated() {
     run("event_before_accept", &["migrate"]);
 }
+
+#[test]
+fn nobody_listens() {
+    run("nobody_listens", &[]);
+}
+
+#[test]
+fn private_data() {
+    run("private_data", &[]);
+}
+
+#[test]
+fn reject_flush() {
+    run("reject_flush", &[]);
+}
+
+#[test]
+fn timewait_exit() {
+    run("timewait_exit", &[]);
+}
+
+#[test]
+fn server_at_limit() {
+    run("server_at_limit", &[]);
+}
