@@ -23,7 +23,8 @@ pub enum CmEvent {
     },
     /// The state of a connection changed.
     Connection(ConnectionEvent),
-    /// The lookup of a datagram service was answered, with [`VALID`](super::protocol::message::sidr_status::VALID) if it succeeded.
+    /// The lookup of a datagram service was answered, with
+    /// [`VALID`](super::protocol::message::sidr_status::VALID) if it succeeded.
     ServiceReplied(SidrReply),
     /// The lookup of a datagram service failed without an answer.
     LookupFailed(Errno),

@@ -30,8 +30,8 @@ impl CmEventQueue {
         self.readable.as_raw_fd()
     }
 
-    /// Returns the descriptor for [`wait`]. It stays open if another thread destroys the channel. It is not a duplicate, which a process
-    /// that has reached its limit of descriptors could not make.
+    /// Returns the descriptor for [`wait`]. It stays open if another thread destroys the channel. It is not a
+    /// duplicate, which a process that has reached its limit of descriptors could not make.
     pub fn waiter(&self) -> Arc<EventFd> {
         self.readable.clone()
     }

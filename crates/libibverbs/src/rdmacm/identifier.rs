@@ -32,7 +32,8 @@ pub enum NetworkState {
     Connected(ConnectionStream),
     /// Looking up a datagram service.
     LookingUp(Port, ServiceLookup),
-    /// A service request, received by a listener, that waits for the program's answer. The value is its key at the listener.
+    /// A service request, received by a listener, that waits for the program's answer. The value is its key
+    /// at the listener.
     ServiceRequested(RequestKey),
     /// The connection or lookup ended, or the request was answered.
     Closed,
@@ -47,6 +48,8 @@ pub struct Listener {
     pub backlog: usize,
     /// The requests for the datagram service at the port.
     pub requests: ServiceRequests,
+    /// When it accepts streams again, if it pauses.
+    pub paused_until: Option<Instant>,
 }
 
 /// A TCP stream and the connection whose messages it carries.
@@ -206,6 +209,7 @@ impl Identifier {
         match &self.network {
             NetworkState::Connected(stream) => stream.connection.deadline(),
             NetworkState::LookingUp(_, lookup) => Some(lookup.deadline()),
+            NetworkState::Listening(listener) => listener.paused_until,
             _ => None,
         }
     }

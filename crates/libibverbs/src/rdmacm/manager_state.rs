@@ -13,7 +13,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use super::caller_ptr::CallerPtr;
 use super::cm_event::{CmEvent, IdHandle};
 use super::cm_event_queue::CmEventQueue;
-use super::identifier::{Identifier, NetworkState};
+use super::identifier::{Identifier, Listener, NetworkState};
 use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
 
 /// An event that the program has read and not acknowledged.
@@ -28,8 +28,6 @@ pub struct DeliveredEvent {
 pub struct ManagerState {
     /// Whether the manager's thread runs.
     pub has_thread: bool,
-    /// Whether a listener could not accept a stream because the process has no descriptors or memory left.
-    pub accept_failed: bool,
     epoll: Arc<Epoll>,
     last_handle: IdHandle,
     identifiers: HashMap<IdHandle, Identifier>,
@@ -48,7 +46,6 @@ impl ManagerState {
         let (identifiers, handles, channels, destroyed_channels, delivered) = Default::default();
         Self {
             has_thread: false,
-            accept_failed: false,
             epoll,
             last_handle: 0,
             identifiers,
@@ -173,5 +170,15 @@ impl ManagerState {
             _ => return Err(Errno::EINVAL),
         };
         self.epoll.add(&**port, EpollEvent::new(flags, handle))
+    }
+
+    /// Removes a listener's socket from epoll.
+    pub fn unwatch(&self, listener: IdHandle) {
+        if let Some(Identifier { network: NetworkState::Listening(Listener { port, .. }), .. }) =
+            self.identifiers.get(&listener)
+        {
+            // Fails only for a socket that is not registered.
+            let _ = self.epoll.delete(&**port);
+        }
     }
 }

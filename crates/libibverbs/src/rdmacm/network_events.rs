@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{SockaddrStorage, recvfrom};
@@ -22,8 +22,12 @@ use super::rdma_port::{Port, PortSpace, errno_of, source_towards, translate_addr
 /// The maximum number of streams or datagrams that one run of a listener's handler takes, so that one busy port does not delay
 /// the others.
 const MAX_PER_RUN: usize = 64;
-/// The number of streams of one listener that may wait for a REQ. Further streams are closed.
+/// The number of streams of one listener that may wait for a REQ. Further streams wait in the kernel's queue
+/// of the socket.
 const MAX_PENDING_STREAMS: usize = 256;
+/// How long a listener pauses that cannot accept a stream: too many wait for a REQ, or the process has no
+/// descriptors or memory left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl ManagerState {
     /// Handles the ready socket of an identifier.
@@ -61,6 +65,12 @@ impl ManagerState {
                         stream.open(peer, now);
                     }
                     self.flush(handle);
+                }
+                NetworkState::Listening(listener) => {
+                    listener.paused_until = None;
+                    if self.watch(handle).is_err() {
+                        self.pause_listener(handle, now);
+                    }
                 }
                 NetworkState::LookingUp(port, lookup) => match lookup.on_timer(now) {
                     // A failure is ignored because the request is repeated, and a lasting error is also returned by the next `recv`.
@@ -190,37 +200,41 @@ impl ManagerState {
 
     fn accept_streams(&mut self, listener: IdHandle, now: Instant) {
         for _ in 0..MAX_PER_RUN {
+            let pending =
+                self.identifiers().filter(|(_, other)| other.is_pending_stream_of(listener)).count();
+            if pending >= MAX_PENDING_STREAMS {
+                return self.pause_listener(listener, now);
+            }
             let Ok(identifier) = self.get(listener) else { return };
             let NetworkState::Listening(Listener { port, .. }) = &identifier.network else { return };
             let socket = match port.accept().map_err(errno_of) {
                 Ok((socket, _)) => socket,
                 Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
-                    return self.accept_failed = true;
+                    return self.pause_listener(listener, now);
                 }
                 // No stream waits, or the stream was reset before it was accepted.
                 Err(_) => return,
             };
             let child = identifier.child(listener);
             // A failure is ignored: it closes the stream, so the peer learns of it.
-            let _ = self.add_stream(child, listener, socket, now);
+            let _ = self.add_stream(child, socket, now);
         }
     }
 
-    /// Makes `child` the identifier of a stream that `listener` accepted, and adds it.
+    /// Stops to wait for streams of a listener for a while. Its socket stays readable, so the thread would
+    /// spin otherwise.
+    fn pause_listener(&mut self, listener: IdHandle, now: Instant) {
+        self.unwatch(listener);
+        if let Ok(Identifier { network: NetworkState::Listening(listener), .. }) = self.get(listener) {
+            listener.paused_until = Some(now + ACCEPT_PAUSE);
+        }
+    }
+
+    /// Makes `child` the identifier of a stream that its listener accepted, and adds it.
     ///
     /// # Errors
-    /// `EAGAIN` if too many streams of the listener wait for a REQ, or the error of a system call. The stream is then closed.
-    fn add_stream(
-        &mut self,
-        mut child: Identifier,
-        listener: IdHandle,
-        socket: Socket,
-        now: Instant,
-    ) -> Result<(), Errno> {
-        let pending = self.identifiers().filter(|(_, other)| other.is_pending_stream_of(listener)).count();
-        if pending >= MAX_PENDING_STREAMS {
-            return Err(Errno::EAGAIN);
-        }
+    /// The error of a system call. The stream is then closed.
+    fn add_stream(&mut self, mut child: Identifier, socket: Socket, now: Instant) -> Result<(), Errno> {
         let port = Port::new(socket)?;
         child.addresses = (Some(port.address()?), Some(port.peer()?));
         port.keep_alive();

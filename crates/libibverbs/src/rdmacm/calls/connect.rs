@@ -49,7 +49,7 @@ fn listen(id: *mut rdma_cm_id, backlog: c_int) -> Result<(), Errno> {
         }
     }
     let (backlog, requests) = (backlog.unwrap_or(MAX_BACKLOG), ServiceRequests::default());
-    identifier.network = NetworkState::Listening(Listener { port, backlog, requests });
+    identifier.network = NetworkState::Listening(Listener { port, backlog, requests, paused_until: None });
     state.watch(handle)?;
     drop(state);
     manager.wake_thread()
@@ -165,7 +165,8 @@ unsafe fn accept(
     let connected =
         unsafe { if (*id).qp.is_null() { Ok(()) } else { queue_pair::connect(manager, handle, id) } };
     let mut state = manager.lock();
-    // The peer may have given up meanwhile. Its queue pair cannot be reached then, which is no error of its own.
+    // The peer may have given up meanwhile. Its queue pair cannot be reached then, which is no error of its
+    // own.
     if state.get(handle)?.awaits_answer() {
         connected?;
     }

@@ -221,8 +221,8 @@ impl EventBuilder {
         Self { event: rdma_cm_event { id, event, status, ..zeroed }, private_data: Vec::new() }
     }
 
-    /// Adds private data of a message. Its length is the message's limit, as with the kernel's connection manager: what the
-    /// peer's program sent, then zeros.
+    /// Adds private data of a message. Its length is the message's limit, as with the kernel's connection
+    /// manager: what the peer's program sent, then zeros.
     fn with_private_data(mut self, private_data: Vec<u8>, limit: usize) -> Self {
         self.private_data = private_data;
         self.private_data.resize(limit, 0);

@@ -6,13 +6,14 @@
 //! passive  AwaitingReq ◀─ REQ ─ ReqReceived ── REP ──▶ RepSent ◀─ RTU ─ Established
 //! ```
 //!
-//! A REJ, a timeout or the end of the stream leads from every state to `Closed`, from `ReqReceived` without an event: the
-//! identifier still has the listener's context, so a program would take the event for one of the listener. As with the kernel
-//! (`ucma_event_handler`), its `rdma_accept` fails later.
+//! A REJ, a timeout or the end of the stream leads from every state to `Closed`, from `ReqReceived` without
+//! an event: the identifier still has the listener's context, so a program would take the event for one of
+//! the listener. As with the kernel (`ucma_event_handler`), its `rdma_accept` fails later.
 //!
-//! From `Established`, a DREQ or the end of the stream leads to `PeerEnded`, and the program's disconnect from there to `TimeWait`. The
-//! receiver of a DREQ answers with a DREP, which leads the sender to `TimeWait`. `TimeWait` ends with an event. The stream stays
-//! open while the connection is established, so that its end reports a peer that was killed.
+//! From `Established`, a DREQ or the end of the stream leads to `PeerEnded`, and the program's disconnect
+//! from there to `TimeWait`. The receiver of a DREQ answers with a DREP, which leads the sender to
+//! `TimeWait`. `TimeWait` ends with an event. The stream stays open while the connection is established, so
+//! that its end reports a peer that was killed.
 
 #[cfg(test)]
 mod tests;
@@ -29,12 +30,13 @@ use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT};
 const REQ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between attempts to connect to a port at which no program listens.
 const REFUSED_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// The interval between repetitions of a REQ that the listener may have dropped, because its backlog was full.
+/// The interval between repetitions of a REQ that the listener may have dropped, because its backlog was
+/// full.
 const REQ_REPEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the sender of a DREQ waits for the DREP.
 const DREP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long packets of a connection that has ended may be on their way: about twice the lifetime of a packet, as with the kernel
-/// (`CMA_IBOE_PACKET_LIFETIME`).
+/// How long packets of a connection that has ended may be on their way: about twice the lifetime of a packet,
+/// as with the kernel (`CMA_IBOE_PACKET_LIFETIME`).
 const TIME_WAIT: Duration = Duration::from_millis(540);
 
 /// A change of the connection that is reported to the program.
@@ -152,7 +154,8 @@ impl Connection {
         self.deadline.into_iter().chain(self.connect_retry.next).chain(repetition).min()
     }
 
-    /// Whether the connection accepts no more messages and sends none beyond those in the outbox, so that it needs no stream.
+    /// Whether the connection accepts no more messages and sends none beyond those in the outbox, so that it
+    /// needs no stream.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::PeerEnded | State::TimeWait | State::Closed)
     }
@@ -329,7 +332,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, for the program, also if the peer has ended it first. Does nothing if the program has ended it before.
+    /// Ends the connection, for the program, also if the peer has ended it first. Does nothing if the program
+    /// has ended it before.
     ///
     /// # Errors
     /// `EINVAL` before the connection was accepted.

@@ -263,7 +263,8 @@ fn service_lookup_without_listener_fails() {
 #[test]
 fn connect_reaches_listener_that_starts_late() {
     let channel = Channel::new();
-    // On a busy machine, more time than the retry period may pass between the two calls, but hardly twenty times.
+    // On a busy machine, more time than the retry period may pass between the two calls, but hardly twenty
+    // times.
     let reached = (0..20).any(|_| {
         let listener = Id::new(Some(&channel), RDMA_PS_TCP);
         assert_eq!(listener.bind(0), None);
@@ -388,7 +389,8 @@ fn requests_beyond_the_backlog_are_dropped_and_repeated() {
     for _ in 0..3 {
         assert_eq!(Id::routed(&active_channel, RDMA_PS_TCP, port).connect(1, b""), None);
     }
-    // Time for the requests to arrive and for the third one to be repeated. A slow machine does not make the test fail.
+    // Time for the requests to arrive and for the third one to be repeated. A slow machine does not make the
+    // test fail.
     thread::sleep(Duration::from_millis(700));
     for qpn in 2..5 {
         let request = listener_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id;
