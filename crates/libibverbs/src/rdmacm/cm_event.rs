@@ -23,10 +23,11 @@ pub enum CmEvent {
     },
     /// The state of a connection changed.
     Connection(ConnectionEvent),
-    /// The lookup of a datagram service succeeded.
-    ServiceFound(SidrReply),
-    /// The lookup of a datagram service failed with this `rdma_cm_event.status`.
-    ServiceNotFound(i32),
+    /// The lookup of a datagram service was answered, with
+    /// [`VALID`](super::protocol::message::sidr_status::VALID) if it succeeded.
+    ServiceReplied(SidrReply),
+    /// The lookup of a datagram service failed without an answer.
+    LookupFailed(Errno),
     /// The identifier joined a multicast group. The value is the [number](super::membership::Membership::number) of the membership.
     Joined(u64),
 }

@@ -4,25 +4,25 @@
 //! `O_NONBLOCK` and interruption by signals therefore work as on the descriptor of a kernel channel.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::cm_event::{CmEvent, IdHandle};
-use super::rdma_port::errno_of;
 
 /// The events of the identifiers on one event channel, oldest first.
 pub struct CmEventQueue {
-    readable: EventFd,
+    readable: Arc<EventFd>,
     events: VecDeque<(IdHandle, CmEvent)>,
 }
 
 impl CmEventQueue {
     /// Creates an empty queue with a blocking descriptor.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { readable: EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?, events: VecDeque::new() })
+        Ok(Self { readable: Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?), events: VecDeque::new() })
     }
 
     /// Returns the descriptor that the program sees as `rdma_event_channel.fd`.
@@ -30,9 +30,10 @@ impl CmEventQueue {
         self.readable.as_raw_fd()
     }
 
-    /// Duplicates the descriptor for [`wait`]. The duplicate stays open if another thread destroys the channel.
-    pub fn waiter(&self) -> Result<OwnedFd, Errno> {
-        self.readable.as_fd().try_clone_to_owned().map_err(errno_of)
+    /// Returns the descriptor for [`wait`]. It stays open if another thread destroys the channel. It is not a
+    /// duplicate, which a process that has reached its limit of descriptors could not make.
+    pub fn waiter(&self) -> Arc<EventFd> {
+        self.readable.clone()
     }
 
     /// Whether a read of the descriptor blocks while the queue is empty. The program may change the mode with `fcntl`.
@@ -99,8 +100,11 @@ pub fn wait(waiter: BorrowedFd) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::fd::AsFd;
+
     use nix::fcntl::OFlag;
+
+    use super::*;
 
     fn is_readable(queue: &CmEventQueue) -> bool {
         let fd = queue.readable.as_fd();
@@ -116,7 +120,7 @@ mod tests {
         queue.push(2, CmEvent::RouteResolved);
         for handle in [1, 2] {
             assert!(is_readable(&queue));
-            wait(queue.waiter().unwrap().as_fd()).unwrap();
+            wait(queue.waiter().as_fd()).unwrap();
             assert_eq!(queue.pop().unwrap().0, handle);
         }
         assert!(!is_readable(&queue));
@@ -127,7 +131,7 @@ mod tests {
         let queue = CmEventQueue::new().unwrap();
         fcntl(&queue.readable, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
         assert!(!queue.is_blocking());
-        assert_eq!(wait(queue.waiter().unwrap().as_fd()), Err(Errno::EAGAIN));
+        assert_eq!(wait(queue.waiter().as_fd()), Err(Errno::EAGAIN));
     }
 
     #[test]

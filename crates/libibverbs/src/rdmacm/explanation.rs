@@ -62,8 +62,8 @@ fn rule_of_invalid_call(call: &str) -> Option<&'static str> {
              180 for RDMA_PS_UDP); wait for the event of rdma_resolve_route, and shorten the data"
         }
         "rdma_accept" | "rdma_reject" | "rdma_reject_ece" => {
-            "the identifier has no open request, or the private data is too long; use the identifier of a \
-             RDMA_CM_EVENT_CONNECT_REQUEST event, once"
+            "the identifier has no open request, its peer has given up, or the private data is too long; use the \
+             identifier of a RDMA_CM_EVENT_CONNECT_REQUEST event, once"
         }
         "rdma_establish" => "the identifier has no response; wait for RDMA_CM_EVENT_CONNECT_RESPONSE first",
         "rdma_create_qp" | "rdma_create_qp_ex" => {

@@ -28,17 +28,13 @@ pub enum NetworkState {
     Bound(Port),
     /// Listening for requests.
     Listening(Listener),
-    /// A connection, established or in progress.
+    /// A connection, established, in progress, or ended while its `RDMA_CM_EVENT_TIMEWAIT_EXIT` is to come.
     Connected(ConnectionStream),
     /// Looking up a datagram service.
     LookingUp(Port, ServiceLookup),
-    /// A service request, received by a listener, that waits for the program's answer.
-    ServiceRequested {
-        /// The listening identifier.
-        listener: IdHandle,
-        /// The key of the request at the listener.
-        key: RequestKey,
-    },
+    /// A service request, received by a listener, that waits for the program's answer. The value is its key
+    /// at the listener.
+    ServiceRequested(RequestKey),
     /// The connection or lookup ended, or the request was answered.
     Closed,
 }
@@ -52,19 +48,19 @@ pub struct Listener {
     pub backlog: usize,
     /// The requests for the datagram service at the port.
     pub requests: ServiceRequests,
+    /// When it accepts streams again, if it pauses.
+    pub paused_until: Option<Instant>,
 }
 
 /// A TCP stream and the connection whose messages it carries.
 #[derive(Debug)]
 pub struct ConnectionStream {
-    /// The stream's socket.
-    pub port: Port,
+    /// The stream's socket, until the connection needs none.
+    pub port: Option<Port>,
     /// Whether the TCP connection is established.
     pub is_open: bool,
     /// The connection's state machine.
     pub connection: Connection,
-    /// The listening identifier, of a passive connection.
-    pub listener: Option<IdHandle>,
 }
 
 /// The connection parameters of this side, from which the attributes for `ibv_modify_qp` are taken.
@@ -133,6 +129,8 @@ pub struct Identifier {
     pub qp_type: ibv_qp_type,
     /// The state on the network.
     pub network: NetworkState,
+    /// The listening identifier, of the identifier of a request.
+    pub listener: Option<IdHandle>,
     /// The identifier's own address and the peer's address.
     pub addresses: Addresses,
     /// Whether `rdma_resolve_route` succeeded.
@@ -172,6 +170,7 @@ impl Identifier {
             space,
             qp_type,
             network: NetworkState::Unbound,
+            listener: None,
             addresses: (None, None),
             is_route_resolved: false,
             service_request: None,
@@ -186,24 +185,23 @@ impl Identifier {
     }
 
     /// Creates the identifier of a request to this listener, with the channel, the context, the port space, the queue pair type and the
-    /// options of the listener.
-    pub fn child(&self) -> Self {
-        let Self { channel, is_synchronous, context, space, qp_type, .. } = *self;
-        Self { options: self.options, ..Self::new(channel, is_synchronous, context, space, qp_type) }
-    }
-
-    /// Returns the listening identifier, of a request or a passive connection.
-    pub fn listener(&self) -> Option<IdHandle> {
-        match &self.network {
-            NetworkState::Connected(stream) => stream.listener,
-            NetworkState::ServiceRequested { listener, .. } => Some(*listener),
-            _ => None,
-        }
+    /// options of the listener, whose handle is `listener`.
+    pub fn child(&self, listener: IdHandle) -> Self {
+        let Self { channel, is_synchronous, context, space, qp_type, options, .. } = *self;
+        let listener = Some(listener);
+        Self { options, listener, ..Self::new(channel, is_synchronous, context, space, qp_type) }
     }
 
     /// Whether this is a stream of `listener` on which no REQ has arrived.
     pub fn is_pending_stream_of(&self, listener: IdHandle) -> bool {
-        self.listener() == Some(listener) && self.params.peer.is_none()
+        self.listener == Some(listener)
+            && self.params.peer.is_none()
+            && matches!(self.network, NetworkState::Connected(_))
+    }
+
+    /// Whether this is a request for a connection that waits for the program's answer.
+    pub fn awaits_answer(&self) -> bool {
+        matches!(&self.network, NetworkState::Connected(stream) if stream.connection.awaits_answer())
     }
 
     /// Returns when the next timer of the identifier's state machine expires, or `None` if no timer runs.
@@ -211,6 +209,7 @@ impl Identifier {
         match &self.network {
             NetworkState::Connected(stream) => stream.connection.deadline(),
             NetworkState::LookingUp(_, lookup) => Some(lookup.deadline()),
+            NetworkState::Listening(listener) => listener.paused_until,
             _ => None,
         }
     }

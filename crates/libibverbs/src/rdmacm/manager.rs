@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mitra_os_util::thread;
 use nix::errno::Errno;
@@ -21,9 +21,6 @@ static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
 
 /// The epoll data of the waker. The epoll data of a socket is the handle of its identifier, which is never 0.
 const WAKER: u64 = 0;
-
-/// How long the thread pauses when a stream cannot be accepted because the process has no descriptors or memory left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A process' connection manager. It is never freed.
 pub struct Manager {
@@ -164,11 +161,6 @@ impl Manager {
                 }
             }
             deadline = state.on_timer(now);
-            if std::mem::take(&mut state.accept_failed) {
-                drop(state);
-                // The listening socket stays readable. Without a pause the thread would spin.
-                std::thread::sleep(ACCEPT_PAUSE);
-            }
         }
     }
 }

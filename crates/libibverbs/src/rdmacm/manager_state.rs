@@ -13,7 +13,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use super::caller_ptr::CallerPtr;
 use super::cm_event::{CmEvent, IdHandle};
 use super::cm_event_queue::CmEventQueue;
-use super::identifier::{Identifier, NetworkState};
+use super::identifier::{Identifier, Listener, NetworkState};
 use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
 
 /// An event that the program has read and not acknowledged.
@@ -28,8 +28,6 @@ pub struct DeliveredEvent {
 pub struct ManagerState {
     /// Whether the manager's thread runs.
     pub has_thread: bool,
-    /// Whether a listener could not accept a stream because the process has no descriptors or memory left.
-    pub accept_failed: bool,
     epoll: Arc<Epoll>,
     last_handle: IdHandle,
     identifiers: HashMap<IdHandle, Identifier>,
@@ -48,7 +46,6 @@ impl ManagerState {
         let (identifiers, handles, channels, destroyed_channels, delivered) = Default::default();
         Self {
             has_thread: false,
-            accept_failed: false,
             epoll,
             last_handle: 0,
             identifiers,
@@ -132,7 +129,7 @@ impl ManagerState {
         Ok(self.channels.get(&channel).is_some_and(|channel| channel.count(handle) > 0))
     }
 
-    /// Moves an identifier, with its events that the program has not read, to another channel.
+    /// Moves an identifier, with its events and requests that the program has not read, to another channel.
     pub fn migrate(
         &mut self,
         handle: IdHandle,
@@ -140,8 +137,11 @@ impl ManagerState {
         is_synchronous: bool,
     ) {
         let events = self.take_events(handle);
-        if let Some(identifier) = self.identifiers.get_mut(&handle) {
-            (identifier.channel, identifier.is_synchronous) = (channel, is_synchronous);
+        for (own, identifier) in &mut self.identifiers {
+            let is_unread_request = identifier.listener == Some(handle) && identifier.memory.is_none();
+            if *own == handle || is_unread_request {
+                (identifier.channel, identifier.is_synchronous) = (channel, is_synchronous);
+            }
         }
         for event in events {
             self.push_event(handle, event);
@@ -164,11 +164,21 @@ impl ManagerState {
     pub fn watch(&self, handle: IdHandle) -> Result<(), Errno> {
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
         let (port, flags) = match self.identifiers.get(&handle).map(|identifier| &identifier.network) {
-            Some(NetworkState::Connected(stream)) => (&stream.port, edges),
+            Some(NetworkState::Connected(stream)) => (stream.port.as_ref().ok_or(Errno::EINVAL)?, edges),
             Some(NetworkState::Listening(listener)) => (&listener.port, EpollFlags::EPOLLIN),
             Some(NetworkState::LookingUp(port, _)) => (port, EpollFlags::EPOLLIN),
             _ => return Err(Errno::EINVAL),
         };
         self.epoll.add(&**port, EpollEvent::new(flags, handle))
+    }
+
+    /// Removes a listener's socket from epoll.
+    pub fn unwatch(&self, listener: IdHandle) {
+        if let Some(Identifier { network: NetworkState::Listening(Listener { port, .. }), .. }) =
+            self.identifiers.get(&listener)
+        {
+            // Fails only for a socket that is not registered.
+            let _ = self.epoll.delete(&**port);
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{SockaddrStorage, recvfrom};
@@ -22,8 +22,12 @@ use super::rdma_port::{Port, PortSpace, errno_of, source_towards, translate_addr
 /// The maximum number of streams or datagrams that one run of a listener's handler takes, so that one busy port does not delay
 /// the others.
 const MAX_PER_RUN: usize = 64;
-/// The number of streams of one listener that may wait for a REQ. Further streams are closed.
+/// The number of streams of one listener that may wait for a REQ. Further streams wait in the kernel's queue
+/// of the socket.
 const MAX_PENDING_STREAMS: usize = 256;
+/// How long a listener pauses that cannot accept a stream: too many wait for a REQ, or the process has no
+/// descriptors or memory left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl ManagerState {
     /// Handles the ready socket of an identifier.
@@ -62,12 +66,18 @@ impl ManagerState {
                     }
                     self.flush(handle);
                 }
+                NetworkState::Listening(listener) => {
+                    listener.paused_until = None;
+                    if self.watch(handle).is_err() {
+                        self.pause_listener(handle, now);
+                    }
+                }
                 NetworkState::LookingUp(port, lookup) => match lookup.on_timer(now) {
                     // A failure is ignored because the request is repeated, and a lasting error is also returned by the next `recv`.
                     LookupAction::Send => drop(port.send(lookup.request())),
                     LookupAction::Wait => {}
                     LookupAction::TimedOut => {
-                        self.end_lookup(handle, CmEvent::ServiceNotFound(-(Errno::ETIMEDOUT as i32)));
+                        self.end_lookup(handle, CmEvent::LookupFailed(Errno::ETIMEDOUT));
                     }
                 },
                 _ => {}
@@ -82,11 +92,12 @@ impl ManagerState {
         let Ok(identifier) = self.get(handle) else { return };
         let NetworkState::Connected(stream) = &mut identifier.network else { return };
         stream.write();
-        let listener = stream.listener;
         let events: Vec<ConnectionEvent> = std::iter::from_fn(|| stream.connection.next_event()).collect();
-        let is_closed = stream.connection.is_closed();
-        if is_closed {
+        let (is_closed, listener) = (stream.connection.is_closed(), identifier.listener);
+        if stream.connection.is_over() {
             identifier.network = NetworkState::Closed;
+        } else if is_closed {
+            stream.port = None;
         }
         for event in events {
             match (event, listener) {
@@ -135,7 +146,7 @@ impl ManagerState {
                 // The program has no `rdma_cm_id` for a request that it has not read, so it cannot destroy the request.
                 let unread: Vec<IdHandle> = self
                     .identifiers()
-                    .filter(|(_, other)| other.memory.is_none() && other.listener() == Some(handle))
+                    .filter(|(_, other)| other.memory.is_none() && other.listener == Some(handle))
                     .map(|(handle, _)| handle)
                     .collect();
                 for request in unread {
@@ -143,8 +154,8 @@ impl ManagerState {
                     self.remove(request);
                 }
             }
-            NetworkState::ServiceRequested { listener, key } => {
-                let reply = SidrReply::rejection(key.1, Vec::new());
+            NetworkState::ServiceRequested(key) => {
+                let (listener, reply) = (identifier.listener, SidrReply::rejection(key.1, Vec::new()));
                 self.reply_to_service_request(listener, key, reply, Instant::now());
             }
             NetworkState::Unbound
@@ -154,10 +165,16 @@ impl ManagerState {
         }
     }
 
-    /// Queues the event of a REQ on a stream of `listener`, or rejects the REQ if the backlog is full.
+    /// Queues the event of a REQ on a stream of `listener`, or drops the REQ if the backlog is full.
     fn on_connection_request(&mut self, child: IdHandle, listener: IdHandle, params: ConnectionParams) {
-        let starting_psn = random_psn();
+        let (starting_psn, has_room) = (random_psn(), self.backlog_has_room(listener));
         let Ok(identifier) = self.get(child) else { return };
+        if !has_room {
+            if let NetworkState::Connected(stream) = &mut identifier.network {
+                stream.connection.drop_request(Instant::now());
+            }
+            return;
+        }
         identifier.params = NegotiatedParams {
             starting_psn,
             // One side's initiator depth is the other side's responder resources.
@@ -167,14 +184,7 @@ impl ManagerState {
             rnr_retry_count: params.rnr_retry_count,
             peer: Some(params),
         };
-        if self.backlog_has_room(listener) {
-            self.push_event(listener, CmEvent::Requested { child });
-        } else if let Some(Identifier { network: NetworkState::Connected(mut stream), .. }) =
-            self.remove(child)
-        {
-            stream.connection.reject_for_backlog();
-            stream.write();
-        }
+        self.push_event(listener, CmEvent::Requested { child });
     }
 
     /// Whether the listener's queue may take another request.
@@ -190,47 +200,47 @@ impl ManagerState {
 
     fn accept_streams(&mut self, listener: IdHandle, now: Instant) {
         for _ in 0..MAX_PER_RUN {
+            let pending =
+                self.identifiers().filter(|(_, other)| other.is_pending_stream_of(listener)).count();
+            if pending >= MAX_PENDING_STREAMS {
+                return self.pause_listener(listener, now);
+            }
             let Ok(identifier) = self.get(listener) else { return };
             let NetworkState::Listening(Listener { port, .. }) = &identifier.network else { return };
             let socket = match port.accept().map_err(errno_of) {
                 Ok((socket, _)) => socket,
                 Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
-                    return self.accept_failed = true;
+                    return self.pause_listener(listener, now);
                 }
                 // No stream waits, or the stream was reset before it was accepted.
                 Err(_) => return,
             };
-            let child = identifier.child();
+            let child = identifier.child(listener);
             // A failure is ignored: it closes the stream, so the peer learns of it.
-            let _ = self.add_stream(child, listener, socket, now);
+            let _ = self.add_stream(child, socket, now);
         }
     }
 
-    /// Makes `child` the identifier of a stream that `listener` accepted, and adds it.
+    /// Stops to wait for streams of a listener for a while. Its socket stays readable, so the thread would
+    /// spin otherwise.
+    fn pause_listener(&mut self, listener: IdHandle, now: Instant) {
+        self.unwatch(listener);
+        if let Ok(Identifier { network: NetworkState::Listening(listener), .. }) = self.get(listener) {
+            listener.paused_until = Some(now + ACCEPT_PAUSE);
+        }
+    }
+
+    /// Makes `child` the identifier of a stream that its listener accepted, and adds it.
     ///
     /// # Errors
-    /// `EAGAIN` if too many streams of the listener wait for a REQ, or the error of a system call. The stream is then closed.
-    fn add_stream(
-        &mut self,
-        mut child: Identifier,
-        listener: IdHandle,
-        socket: Socket,
-        now: Instant,
-    ) -> Result<(), Errno> {
-        let pending = self.identifiers().filter(|(_, other)| other.is_pending_stream_of(listener)).count();
-        if pending >= MAX_PENDING_STREAMS {
-            return Err(Errno::EAGAIN);
-        }
+    /// The error of a system call. The stream is then closed.
+    fn add_stream(&mut self, mut child: Identifier, socket: Socket, now: Instant) -> Result<(), Errno> {
         let port = Port::new(socket)?;
         child.addresses = (Some(port.address()?), Some(port.peer()?));
         port.keep_alive();
         let connection = Connection::passive(now);
-        child.network = NetworkState::Connected(ConnectionStream {
-            port,
-            is_open: true,
-            connection,
-            listener: Some(listener),
-        });
+        child.network =
+            NetworkState::Connected(ConnectionStream { port: Some(port), is_open: true, connection });
         let child = self.insert(child);
         self.watch(child).inspect_err(|_| drop(self.remove(child)))
     }
@@ -238,7 +248,7 @@ impl ManagerState {
     fn receive_service_requests(&mut self, listener: IdHandle, now: Instant) {
         for _ in 0..MAX_PER_RUN {
             let Ok(identifier) = self.get(listener) else { return };
-            let mut child = identifier.child();
+            let mut child = identifier.child(listener);
             let NetworkState::Listening(Listener { port, requests, .. }) = &mut identifier.network else {
                 return;
             };
@@ -269,7 +279,7 @@ impl ManagerState {
         request: SidrRequest,
     ) {
         if self.backlog_has_room(listener) {
-            child.network = NetworkState::ServiceRequested { listener, key };
+            child.network = NetworkState::ServiceRequested(key);
             child.service_request = Some(request);
             let child = self.insert(child);
             self.push_event(listener, CmEvent::Requested { child });
@@ -284,13 +294,15 @@ impl ManagerState {
     /// nothing if the listener is closed.
     pub fn reply_to_service_request(
         &mut self,
-        listener: IdHandle,
+        listener: Option<IdHandle>,
         key: RequestKey,
         reply: SidrReply,
         now: Instant,
     ) {
-        if let Ok(Identifier { network: NetworkState::Listening(Listener { port, requests, .. }), .. }) =
-            self.get(listener)
+        if let Some(Ok(Identifier {
+            network: NetworkState::Listening(Listener { port, requests, .. }),
+            ..
+        })) = listener.map(|listener| self.get(listener))
         {
             let datagram = requests.reply(key, reply, now);
             // A failure is ignored: the requester repeats its request and gets the stored reply.
@@ -307,14 +319,16 @@ impl ManagerState {
             let mut datagram = [0; MAX_MESSAGE + 1];
             let event = match receive_datagram(port, &mut datagram) {
                 Ok((length, _)) => match lookup.receive(&datagram[..length]) {
-                    Some(reply) if reply.status == sidr_status::VALID => CmEvent::ServiceFound(reply),
-                    Some(reply) => CmEvent::ServiceNotFound(reply.status.into()),
+                    Some(reply) => CmEvent::ServiceReplied(reply),
                     None => continue,
                 },
                 Err(Errno::EAGAIN) => return,
                 Err(Errno::ECONNREFUSED) if !lookup.is_refusal_final(now) => continue,
-                Err(Errno::ECONNREFUSED) => CmEvent::ServiceNotFound(sidr_status::UNSUPPORTED.into()),
-                Err(errno) => CmEvent::ServiceNotFound(-(errno as i32)),
+                Err(Errno::ECONNREFUSED) => {
+                    let rejection = SidrReply::rejection(0, Vec::new());
+                    CmEvent::ServiceReplied(SidrReply { status: sidr_status::UNSUPPORTED, ..rejection })
+                }
+                Err(errno) => CmEvent::LookupFailed(errno),
             };
             return self.end_lookup(handle, event);
         }
@@ -331,7 +345,8 @@ impl ManagerState {
 impl ConnectionStream {
     /// Starts to connect the stream. If the attempt fails at once, the connection fails.
     pub fn open(&mut self, peer: SocketAddr, now: Instant) {
-        let connect = || self.port.connect(peer);
+        let Some(port) = &self.port else { return };
+        let connect = || port.connect(peer);
         // After a refused attempt, the next `connect` on the socket only returns ECONNABORTED, and the call after it starts a new
         // attempt (Linux, `inet_stream_connect`).
         let result = match connect() {
@@ -346,9 +361,10 @@ impl ConnectionStream {
 
     /// Reads until the socket has no more data and passes the data to the connection.
     fn read(&mut self, now: Instant) {
+        let Some(port) = &self.port else { return };
         if !self.is_open {
-            match self.port.take_error().map_err(errno_of) {
-                Ok(None) if self.port.peer().is_ok() => self.is_open = true,
+            match port.take_error().map_err(errno_of) {
+                Ok(None) if port.peer().is_ok() => self.is_open = true,
                 // The TCP connection is still being established.
                 Ok(None) => return,
                 Ok(Some(error)) => return self.fail(errno_of(error), now),
@@ -357,12 +373,12 @@ impl ConnectionStream {
         }
         let mut bytes = [0; 4096];
         while !self.connection.is_closed() {
-            match (&*self.port).read(&mut bytes) {
-                Ok(0) => self.connection.on_stream_end(Errno::ECONNRESET),
-                Ok(length) => self.connection.receive(&bytes[..length]),
+            match (&**port).read(&mut bytes) {
+                Ok(0) => self.connection.on_stream_end(Errno::ECONNRESET, now),
+                Ok(length) => self.connection.receive(&bytes[..length], now),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => self.connection.on_stream_end(errno_of(error)),
+                Err(error) => self.connection.on_stream_end(errno_of(error), now),
             }
         }
     }
@@ -371,14 +387,15 @@ impl ConnectionStream {
     fn fail(&mut self, errno: Errno, now: Instant) {
         match errno {
             Errno::ECONNREFUSED => self.connection.on_connection_refused(now),
-            errno => self.connection.on_stream_end(errno),
+            errno => self.connection.on_stream_end(errno, now),
         }
     }
 
     /// Sends the connection's outgoing messages, as far as the socket's buffer has space.
     pub fn write(&mut self) {
+        let Some(port) = &self.port else { return };
         while self.is_open && !self.connection.outbox().is_empty() {
-            match (&*self.port).write(self.connection.outbox()) {
+            match (&**port).write(self.connection.outbox()) {
                 Ok(length) => drop(self.connection.outbox().drain(..length)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // If the buffer is full, epoll reports the socket when it is writable again. For any other error, epoll reports the

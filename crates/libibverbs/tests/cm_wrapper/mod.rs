@@ -54,6 +54,13 @@ pub fn error_of(returned: c_int) -> Option<i32> {
     }
 }
 
+/// Returns the private data that arrives when `data` is sent in a message with room for `length` bytes.
+pub fn padded(data: &[u8], length: usize) -> Vec<u8> {
+    let mut padded = data.to_vec();
+    padded.resize(length, 0);
+    padded
+}
+
 /// Returns the TCP or UDP port that represents an RDMA port.
 pub fn socket_port(port: u16) -> u16 {
     port ^ 1 << 13

@@ -161,12 +161,12 @@ scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flag
 scenarios! { ACKNOWLEDGEMENTS (on_one_rail on_two_rails on_three_rails): ack_lost_at_exit_exit ack_lost_at_exit_kill ack_lost_at_exit_exec ack_lost_at_exit_return ack_lost_after_answers last_send_flushed_told last_send_flushed_disconnected cq_order_polling cq_order_events }
 
 /// Programs made from reports of users. Each prints what it expects and exits with 1 if that does not hold.
-mod reports {
+pub mod reports {
     use super::*;
 
     const RAILS: [&str; 3] = ["1", "2", "3"];
 
-    fn on_all_rails(program: &Path, arguments: &[&str]) {
+    pub fn on_all_rails(program: &Path, arguments: &[&str]) {
         for rails in RAILS {
             let output = c_program::run(program, rails, arguments, &[]);
             let written = String::from_utf8_lossy(&output.stdout);

@@ -49,7 +49,7 @@ fn listen(id: *mut rdma_cm_id, backlog: c_int) -> Result<(), Errno> {
         }
     }
     let (backlog, requests) = (backlog.unwrap_or(MAX_BACKLOG), ServiceRequests::default());
-    identifier.network = NetworkState::Listening(Listener { port, backlog, requests });
+    identifier.network = NetworkState::Listening(Listener { port, backlog, requests, paused_until: None });
     state.watch(handle)?;
     drop(state);
     manager.wake_thread()
@@ -94,7 +94,7 @@ unsafe fn connect(
             port.share();
             port.keep_alive();
             let connection = Connection::active(request, now);
-            let mut stream = ConnectionStream { port, is_open: false, connection, listener: None };
+            let mut stream = ConnectionStream { port: Some(port), is_open: false, connection };
             stream.open(peer, now);
             identifier.network = NetworkState::Connected(stream);
         }
@@ -138,9 +138,10 @@ unsafe fn accept(
     // SAFETY: `find` found the memory under the lock that is still held. The rest is by the contract.
     let param = unsafe { CallerParams::read(id, param, &device)? };
     let private_data = param.private_data.clone();
-    if let NetworkState::ServiceRequested { listener, key } = identifier.network {
+    if let NetworkState::ServiceRequested(key) = identifier.network {
         check_len(&private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
         identifier.network = NetworkState::Closed;
+        let listener = identifier.listener;
         let (status, qpn, qkey) = (sidr_status::VALID, param.qpn, RDMA_UDP_QKEY);
         let reply = SidrReply { request_id: key.1, status, qpn, qkey, gid: device.gid, private_data };
         state.reply_to_service_request(listener, key, reply, Instant::now());
@@ -150,6 +151,9 @@ unsafe fn accept(
         return Ok(());
     }
     check_len(&private_data, REP_PRIVATE_DATA_LEN)?;
+    if !identifier.awaits_answer() {
+        return Err(Errno::EINVAL);
+    }
     let params = &mut identifier.params;
     // The default is the peer's value, limited to the device's.
     let (resources, depth) = (params.responder_resources, params.initiator_depth);
@@ -158,13 +162,16 @@ unsafe fn accept(
     let reply = param.to_connection_params(identifier, &device, private_data)?;
     drop(state);
     // SAFETY: `find` found the memory, and a queue pair that is not null is live.
-    unsafe {
-        if !(*id).qp.is_null() {
-            queue_pair::connect(manager, handle, id)?;
-        }
+    let connected =
+        unsafe { if (*id).qp.is_null() { Ok(()) } else { queue_pair::connect(manager, handle, id) } };
+    let mut state = manager.lock();
+    // The peer may have given up meanwhile. Its queue pair cannot be reached then, which is no error of its
+    // own.
+    if state.get(handle)?.awaits_answer() {
+        connected?;
     }
-    let accepted =
-        manager.lock().update_connection(handle, |connection| connection.accept(reply, Instant::now()));
+    let accepted = state.update_connection(handle, |connection| connection.accept(reply, Instant::now()));
+    drop(state);
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe {
         if let Err(errno) = accepted {
@@ -204,10 +211,10 @@ pub unsafe extern "C" fn rdma_reject_ece(
 fn reject(id: *mut rdma_cm_id, reason: u16, private_data: Vec<u8>) -> Result<(), Errno> {
     let mut state = manager()?.lock();
     let (handle, identifier) = state.find(id)?;
-    if let NetworkState::ServiceRequested { listener, key } = identifier.network {
+    if let NetworkState::ServiceRequested(key) = identifier.network {
         check_len(&private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
         identifier.network = NetworkState::Closed;
-        let reply = SidrReply::rejection(key.1, private_data);
+        let (listener, reply) = (identifier.listener, SidrReply::rejection(key.1, private_data));
         state.reply_to_service_request(listener, key, reply, Instant::now());
         return Ok(());
     }

@@ -17,7 +17,7 @@ use crate::rdmacm::manager::{Manager, manager};
 use crate::rdmacm::manager_state::DeliveredEvent;
 use crate::rdmacm::membership::MULTICAST_QPN;
 use crate::rdmacm::protocol::connection::{Connection, ConnectionEvent};
-use crate::rdmacm::protocol::message::{ConnectionParams, Rejection, SidrReply, SidrRequest};
+use crate::rdmacm::protocol::message::*;
 use crate::rdmacm::qp_attributes::path_to;
 use crate::rdmacm::return_code::return_code;
 
@@ -81,7 +81,7 @@ pub unsafe fn wait_if_synchronous(manager: &Manager, id: *mut rdma_cm_id) -> Res
 ///
 /// # Errors
 /// `EINVAL` for an unknown channel, `EAGAIN` if the descriptor is non-blocking and the queue is empty, `EINTR` if a signal ended
-/// the wait, or the error of duplicating the descriptor.
+/// the wait.
 pub fn next_event(
     manager: &Manager,
     channel: CallerPtr<rdma_event_channel>,
@@ -90,7 +90,7 @@ pub fn next_event(
         let waiter = {
             let state = manager.lock();
             match state.channels.get(&channel) {
-                Some(channel) => channel.waiter()?,
+                Some(channel) => channel.waiter(),
                 None if state.destroyed_channels.contains(&channel) => {
                     drop(state);
                     nix::unistd::pause();
@@ -141,6 +141,12 @@ impl EventBuilder {
         event: CmEvent,
     ) -> Result<Self, Errno> {
         let new = |kind, status| Self::new(memory.0, kind, status);
+        // Flushes the posted work requests, although the queue pair was never connected.
+        let flush = || {
+            // A failure is ignored: the program destroys the queue pair anyway.
+            // SAFETY: `next_event` keeps the identifier from being destroyed.
+            let _ = unsafe { queue_pair::to_error(memory.0) };
+        };
         Ok(match event {
             CmEvent::AddressResolved => new(RDMA_CM_EVENT_ADDR_RESOLVED, 0),
             CmEvent::AddressError(errno) => new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32)),
@@ -154,7 +160,9 @@ impl EventBuilder {
                 let event = Self::new(request, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
                 let event = Self { event: rdma_cm_event { listen_id: memory.0, ..event.event }, ..event };
                 match params {
-                    RequestParams::Connection(params) => event.with_connection_params(params),
+                    RequestParams::Connection(params) => {
+                        event.with_connection_params(params, REQ_PRIVATE_DATA_LEN)
+                    }
                     RequestParams::Service(request) => event.with_sidr_request(request),
                 }
             }
@@ -163,21 +171,31 @@ impl EventBuilder {
                 ConnectionEvent::Requested(_) => return Err(Errno::EINVAL),
                 ConnectionEvent::Replied(reply) => {
                     let (kind, status) = apply_reply(manager, handle, memory.0, &reply);
-                    new(kind, status).with_connection_params(reply)
+                    new(kind, status).with_connection_params(reply, REP_PRIVATE_DATA_LEN)
                 }
                 ConnectionEvent::Established => new(RDMA_CM_EVENT_ESTABLISHED, 0),
                 ConnectionEvent::Rejected(Rejection { reason, private_data }) => {
-                    // Flushes the posted work requests, although the queue pair was never connected. A failure is ignored:
-                    // the program destroys the queue pair anyway.
-                    // SAFETY: `next_event` keeps the identifier from being destroyed.
-                    let _ = unsafe { queue_pair::to_error(memory.0) };
-                    Self { private_data, ..new(RDMA_CM_EVENT_REJECTED, reason.into()) }.with_conn(|_| {})
+                    flush();
+                    new(RDMA_CM_EVENT_REJECTED, reason.into())
+                        .with_private_data(private_data, REJ_PRIVATE_DATA_LEN)
+                        .with_conn(|_| {})
                 }
-                ConnectionEvent::Unreachable(errno) => new(RDMA_CM_EVENT_UNREACHABLE, -(errno as i32)),
+                ConnectionEvent::Unreachable(errno) => {
+                    flush();
+                    new(RDMA_CM_EVENT_UNREACHABLE, -(errno as i32))
+                }
                 ConnectionEvent::Disconnected => new(RDMA_CM_EVENT_DISCONNECTED, 0),
+                ConnectionEvent::TimeWaitExit => new(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
             },
-            CmEvent::ServiceFound(reply) => new(RDMA_CM_EVENT_ESTABLISHED, 0).with_sidr_reply(reply),
-            CmEvent::ServiceNotFound(status) => new(RDMA_CM_EVENT_UNREACHABLE, status),
+            CmEvent::ServiceReplied(reply) if reply.status == sidr_status::VALID => {
+                new(RDMA_CM_EVENT_ESTABLISHED, 0).with_sidr_reply(reply)
+            }
+            CmEvent::ServiceReplied(SidrReply { status, private_data, .. }) => {
+                new(RDMA_CM_EVENT_UNREACHABLE, status.into())
+                    .with_private_data(private_data, SIDR_REP_PRIVATE_DATA_LEN)
+                    .with_ud(|_| {})
+            }
+            CmEvent::LookupFailed(errno) => new(RDMA_CM_EVENT_UNREACHABLE, -(errno as i32)),
             CmEvent::Joined(number) => {
                 let membership = manager.lock().get(handle)?.membership(number).ok_or(Errno::EINVAL)?;
                 // As with librdmacm, the queue pair is attached when the program reads the event.
@@ -201,6 +219,14 @@ impl EventBuilder {
         // SAFETY: `rdma_cm_event` consists of integers and pointers, for which zeros are valid.
         let zeroed: rdma_cm_event = unsafe { std::mem::zeroed() };
         Self { event: rdma_cm_event { id, event, status, ..zeroed }, private_data: Vec::new() }
+    }
+
+    /// Adds private data of a message. Its length is the message's limit, as with the kernel's connection
+    /// manager: what the peer's program sent, then zeros.
+    fn with_private_data(mut self, private_data: Vec<u8>, limit: usize) -> Self {
+        self.private_data = private_data;
+        self.private_data.resize(limit, 0);
+        self
     }
 
     fn with_conn(mut self, fill: impl FnOnce(&mut rdma_conn_param)) -> Self {
@@ -227,9 +253,8 @@ impl EventBuilder {
         self
     }
 
-    fn with_connection_params(mut self, params: ConnectionParams) -> Self {
-        self.private_data = params.private_data;
-        self.with_conn(|conn| {
+    fn with_connection_params(self, params: ConnectionParams, limit: usize) -> Self {
+        self.with_private_data(params.private_data, limit).with_conn(|conn| {
             // One side's initiator depth is the other side's responder resources (`man rdma_get_cm_event`).
             conn.responder_resources = params.initiator_depth;
             conn.initiator_depth = params.responder_resources;
@@ -241,14 +266,13 @@ impl EventBuilder {
         })
     }
 
-    fn with_sidr_request(mut self, request: SidrRequest) -> Self {
-        self.private_data = request.private_data;
-        self.with_ud(|ud| ud.ah_attr = path_to(request.gid, 0))
+    fn with_sidr_request(self, request: SidrRequest) -> Self {
+        self.with_private_data(request.private_data, SIDR_REQ_PRIVATE_DATA_LEN)
+            .with_ud(|ud| ud.ah_attr = path_to(request.gid, 0))
     }
 
-    fn with_sidr_reply(mut self, reply: SidrReply) -> Self {
-        self.private_data = reply.private_data;
-        self.with_ud(|ud| {
+    fn with_sidr_reply(self, reply: SidrReply) -> Self {
+        self.with_private_data(reply.private_data, SIDR_REP_PRIVATE_DATA_LEN).with_ud(|ud| {
             ud.ah_attr = path_to(reply.gid, 0);
             ud.qp_num = reply.qpn;
             ud.qkey = reply.qkey;

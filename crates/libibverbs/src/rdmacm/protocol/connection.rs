@@ -6,9 +6,14 @@
 //! passive  AwaitingReq ◀─ REQ ─ ReqReceived ── REP ──▶ RepSent ◀─ RTU ─ Established
 //! ```
 //!
-//! A REJ, a timeout or the end of the stream leads from every state to `Closed`. From `Established`, a DREQ leads there too;
-//! the receiver of a DREQ answers with a DREP. The stream stays open while the connection is established, so that its end
-//! reports a peer that was killed.
+//! A REJ, a timeout or the end of the stream leads from every state to `Closed`, from `ReqReceived` without
+//! an event: the identifier still has the listener's context, so a program would take the event for one of
+//! the listener. As with the kernel (`ucma_event_handler`), its `rdma_accept` fails later.
+//!
+//! From `Established`, a DREQ or the end of the stream leads to `PeerEnded`, and the program's disconnect
+//! from there to `TimeWait`. The receiver of a DREQ answers with a DREP, which leads the sender to
+//! `TimeWait`. `TimeWait` ends with an event. The stream stays open while the connection is established, so
+//! that its end reports a peer that was killed.
 
 #[cfg(test)]
 mod tests;
@@ -25,8 +30,14 @@ use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT};
 const REQ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between attempts to connect to a port at which no program listens.
 const REFUSED_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// The interval between repetitions of a REQ that the listener may have dropped, because its backlog was
+/// full.
+const REQ_REPEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the sender of a DREQ waits for the DREP.
 const DREP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long packets of a connection that has ended may be on their way: about twice the lifetime of a packet,
+/// as with the kernel (`CMA_IBOE_PACKET_LIFETIME`).
+const TIME_WAIT: Duration = Duration::from_millis(540);
 
 /// A change of the connection that is reported to the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +54,8 @@ pub enum ConnectionEvent {
     Unreachable(Errno),
     /// The connection ended.
     Disconnected,
+    /// The queue pair of a connection that both ends have ended may be used for another one.
+    TimeWaitExit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +74,11 @@ enum State {
     Established,
     /// Either: the DREQ is sent.
     DreqSent,
-    /// Either: no message is sent or accepted any more.
+    /// Either: the peer ended the connection; the program has not disconnected.
+    PeerEnded,
+    /// Either: both ended the connection; packets of it may still be on their way.
+    TimeWait,
+    /// Either: nothing happens any more.
     Closed,
 }
 
@@ -81,6 +98,8 @@ pub struct Connection {
     /// When the current state times out.
     deadline: Option<Instant>,
     connect_retry: ConnectRetry,
+    /// The REQ, and when it is repeated, until the peer answers.
+    repetition: Option<(Message, Instant)>,
     /// [`notify`](Self::notify) established the connection before the RTU, which is still to come.
     rtu_outstanding: bool,
     inbox: Vec<u8>,
@@ -92,7 +111,9 @@ impl Connection {
     /// Creates the active end and puts its REQ into the outbox. The stream need not be connected yet.
     pub fn active(request: ConnectionParams, now: Instant) -> Self {
         let mut connection = Self::new(State::ReqSent, now, RESPONSE_TIMEOUT);
-        connection.send(&Message::Req(request));
+        let request = Message::Req(request);
+        connection.send(&request);
+        connection.repetition = Some((request, now + REQ_REPEAT_INTERVAL));
         connection
     }
 
@@ -105,7 +126,16 @@ impl Connection {
         let (inbox, outbox, events) = Default::default();
         let connect_retry = ConnectRetry { until: now + REFUSED_RETRY_PERIOD, next: None };
         let deadline = Some(now + timeout);
-        Self { state, deadline, connect_retry, rtu_outstanding: false, inbox, outbox, events }
+        Self {
+            state,
+            deadline,
+            connect_retry,
+            repetition: None,
+            rtu_outstanding: false,
+            inbox,
+            outbox,
+            events,
+        }
     }
 
     /// Removes and returns the oldest event.
@@ -120,11 +150,18 @@ impl Connection {
 
     /// Returns when [`on_timeout`](Self::on_timeout) or [`take_connect_retry`](Self::take_connect_retry) is due.
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadline.into_iter().chain(self.connect_retry.next).min()
+        let repetition = self.repetition.as_ref().map(|(_, due)| *due);
+        self.deadline.into_iter().chain(self.connect_retry.next).chain(repetition).min()
     }
 
-    /// Whether the connection accepts no more messages and sends none beyond those in the outbox.
+    /// Whether the connection accepts no more messages and sends none beyond those in the outbox, so that it
+    /// needs no stream.
     pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::PeerEnded | State::TimeWait | State::Closed)
+    }
+
+    /// Whether the connection has no more events either.
+    pub fn is_over(&self) -> bool {
         self.state == State::Closed
     }
 
@@ -134,31 +171,35 @@ impl Connection {
     }
 
     /// Processes bytes from the stream.
-    pub fn receive(&mut self, bytes: &[u8]) {
+    pub fn receive(&mut self, bytes: &[u8], now: Instant) {
         self.inbox.extend(bytes);
-        while self.state != State::Closed {
+        while !self.is_closed() {
             match Message::decode(&self.inbox) {
                 Ok(Some((message, length))) => {
                     self.inbox.drain(..length);
-                    self.handle_message(message);
+                    self.handle_message(message, now);
                 }
                 Ok(None) => return,
-                Err(_) => self.on_stream_end(Errno::EPROTO),
+                Err(_) => self.on_stream_end(Errno::EPROTO, now),
             }
         }
         self.inbox.clear();
     }
 
-    fn handle_message(&mut self, message: Message) {
+    fn handle_message(&mut self, message: Message, now: Instant) {
         match (self.state, message) {
             (State::AwaitingReq, Message::Req(params)) => {
                 self.enter(State::ReqReceived, None);
                 self.events.push_back(ConnectionEvent::Requested(params));
             }
+            // A repetition. The program has not answered yet, or the answer has crossed it.
+            (State::ReqReceived | State::RepSent, Message::Req(_)) => {}
+            (State::Established | State::DreqSent, Message::Req(_)) if self.rtu_outstanding => {}
             (State::ReqSent, Message::Rep(params)) => {
                 self.enter(State::RepReceived, None);
                 self.events.push_back(ConnectionEvent::Replied(params));
             }
+            (State::ReqReceived, Message::Rej(_)) => self.enter(State::Closed, None),
             (State::RepSent, Message::Rtu) => {
                 self.enter(State::Established, None);
                 self.events.push_back(ConnectionEvent::Established);
@@ -167,31 +208,27 @@ impl Connection {
                 self.rtu_outstanding = false;
             }
             (
-                State::ReqSent
-                | State::RepReceived
-                | State::ReqReceived
-                | State::RepSent
-                | State::Established,
+                State::ReqSent | State::RepReceived | State::RepSent | State::Established,
                 Message::Rej(rejection),
             ) => self.close(ConnectionEvent::Rejected(rejection)),
             (State::Established | State::DreqSent, Message::Dreq) => {
                 self.send(&Message::Drep);
-                self.close(ConnectionEvent::Disconnected);
+                self.end(now);
             }
-            (State::DreqSent, Message::Drep) => self.close(ConnectionEvent::Disconnected),
-            _ => self.on_stream_end(Errno::EPROTO),
+            (State::DreqSent, Message::Drep) => self.end(now),
+            _ => self.on_stream_end(Errno::EPROTO, now),
         }
     }
 
     /// Closes the connection after the stream failed with `errno` or the peer closed it (`ECONNRESET`).
-    pub fn on_stream_end(&mut self, errno: Errno) {
+    pub fn on_stream_end(&mut self, errno: Errno, now: Instant) {
         self.outbox.clear();
         match self.state {
-            State::AwaitingReq => self.enter(State::Closed, None),
+            State::AwaitingReq | State::ReqReceived => self.enter(State::Closed, None),
             State::ReqSent | State::RepReceived => self.close(ConnectionEvent::Unreachable(errno)),
-            State::ReqReceived | State::RepSent => self.close(rejected(reject_reason::TIMEOUT)),
-            State::Established | State::DreqSent => self.close(ConnectionEvent::Disconnected),
-            State::Closed => {}
+            State::RepSent => self.close(rejected(reject_reason::TIMEOUT)),
+            State::Established | State::DreqSent => self.end(now),
+            State::PeerEnded | State::TimeWait | State::Closed => {}
         }
     }
 
@@ -209,13 +246,22 @@ impl Connection {
         self.connect_retry.next.take_if(|next| *next <= now).is_some()
     }
 
-    /// Closes the connection if the current state has timed out.
+    /// Repeats the REQ if that is due. Closes the connection if the current state has timed out.
     pub fn on_timeout(&mut self, now: Instant) {
+        if let Some((request, due)) = &mut self.repetition
+            && *due <= now
+        {
+            *due = now + REQ_REPEAT_INTERVAL;
+            if self.outbox.is_empty() {
+                request.encode(&mut self.outbox);
+            }
+        }
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return;
         }
         match self.state {
-            State::DreqSent => self.close(ConnectionEvent::Disconnected),
+            State::DreqSent => self.end(now),
+            State::TimeWait => self.close(ConnectionEvent::TimeWaitExit),
             State::AwaitingReq => self.enter(State::Closed, None),
             _ => {
                 let (reason, private_data) = (reject_reason::TIMEOUT, Vec::new());
@@ -223,6 +269,11 @@ impl Connection {
                 self.close(ConnectionEvent::Unreachable(Errno::ETIMEDOUT));
             }
         }
+    }
+
+    /// Whether a request waits for the program's answer.
+    pub fn awaits_answer(&self) -> bool {
+        self.state == State::ReqReceived
     }
 
     /// Accepts the request, for the passive program.
@@ -281,8 +332,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, for the program. Does nothing if the connection is ending or has ended, since the peer may have
-    /// ended it first.
+    /// Ends the connection, for the program, also if the peer has ended it first. Does nothing if the program
+    /// has ended it before.
     ///
     /// # Errors
     /// `EINVAL` before the connection was accepted.
@@ -295,8 +346,10 @@ impl Connection {
             State::RepSent => {
                 self.abandon();
                 self.events.push_back(ConnectionEvent::Disconnected);
+                self.enter(State::TimeWait, Some(now + TIME_WAIT));
             }
-            State::DreqSent | State::Closed => {}
+            State::PeerEnded => self.enter(State::TimeWait, Some(now + TIME_WAIT)),
+            State::DreqSent | State::TimeWait | State::Closed => {}
             _ => return Err(Errno::EINVAL),
         }
         Ok(())
@@ -310,17 +363,17 @@ impl Connection {
                 self.send(&Message::Rej(Rejection { reason, private_data }));
             }
             State::Established => self.send(&Message::Dreq),
-            State::AwaitingReq | State::DreqSent | State::Closed => {}
+            State::AwaitingReq | State::DreqSent | State::PeerEnded | State::TimeWait | State::Closed => {}
         }
         self.enter(State::Closed, None);
         self.events.clear();
     }
 
-    /// Rejects the request because the listener's backlog is full.
-    pub fn reject_for_backlog(&mut self) {
-        let (reason, private_data) = (reject_reason::NO_RESOURCES, Vec::new());
-        self.send(&Message::Rej(Rejection { reason, private_data }));
-        self.enter(State::Closed, None);
+    /// Drops the request because the listener's backlog is full. The peer repeats it.
+    pub fn drop_request(&mut self, now: Instant) {
+        if self.state == State::ReqReceived {
+            self.enter(State::AwaitingReq, Some(now + REQ_TIMEOUT));
+        }
     }
 
     fn send(&mut self, message: &Message) {
@@ -330,7 +383,16 @@ impl Connection {
     fn enter(&mut self, state: State, deadline: Option<Instant>) {
         self.state = state;
         self.deadline = deadline;
-        self.connect_retry.next = None;
+        (self.connect_retry.next, self.repetition) = (None, None);
+    }
+
+    /// Ends an established connection: the peer has ended it or is gone.
+    fn end(&mut self, now: Instant) {
+        self.events.push_back(ConnectionEvent::Disconnected);
+        match self.state {
+            State::DreqSent => self.enter(State::TimeWait, Some(now + TIME_WAIT)),
+            _ => self.enter(State::PeerEnded, None),
+        }
     }
 
     fn close(&mut self, event: ConnectionEvent) {

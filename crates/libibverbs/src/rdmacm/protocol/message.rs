@@ -31,8 +31,6 @@ pub const SIDR_REP_PRIVATE_DATA_LEN: usize = 136;
 
 /// Reasons of a REJ (IBTA 12.6.7.2).
 pub mod reject_reason {
-    /// The listener has no room for another request.
-    pub const NO_RESOURCES: u16 = 3;
     /// The sender of the REJ waited too long for a message.
     pub const TIMEOUT: u16 = 4;
     /// No program listens at the port.

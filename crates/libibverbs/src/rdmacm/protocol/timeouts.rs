@@ -9,5 +9,6 @@ pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a request is retried while no program listens at the destination.
 ///
 /// On a real network a request takes a while to arrive, and some programs rely on that: the server of perftest listens anew
-/// for each connection. Without retries a request over loopback would arrive before the server listens.
-pub const REFUSED_RETRY_PERIOD: Duration = Duration::from_secs(5);
+/// for each connection. Without retries a request over loopback would arrive before the server listens. A
+/// program that connects until a server has started does not notice the delay.
+pub const REFUSED_RETRY_PERIOD: Duration = Duration::from_millis(200);

@@ -65,8 +65,8 @@ impl ConnectionPair {
             if to_passive.is_empty() && to_active.is_empty() {
                 return;
             }
-            to_passive.iter().for_each(|byte| self.passive.receive(&[*byte]));
-            to_active.iter().for_each(|byte| self.active.receive(&[*byte]));
+            to_passive.iter().for_each(|byte| self.passive.receive(&[*byte], self.now));
+            to_active.iter().for_each(|byte| self.active.receive(&[*byte], self.now));
         }
     }
 }
@@ -83,10 +83,19 @@ fn connection_is_established_and_ended() {
     pair.exchange();
     for end in [&mut pair.active, &mut pair.passive] {
         assert_eq!(events(end), [ConnectionEvent::Disconnected]);
-        assert!(end.is_closed());
-        // A program may call `rdma_disconnect` after the peer has disconnected.
+        assert!(end.is_closed() && !end.is_over());
+    }
+    // The queue pair of the passive end is in use until its program disconnects, too.
+    assert_eq!(pair.passive.deadline(), None);
+    for end in [&mut pair.active, &mut pair.passive] {
         assert_eq!(end.disconnect(pair.now), Ok(()));
+        let exit = end.deadline().expect("TIMEWAIT ends");
+        end.on_timeout(exit - Duration::from_nanos(1));
         assert_eq!(events(end), []);
+        assert_eq!(end.disconnect(exit), Ok(()));
+        end.on_timeout(exit);
+        assert_eq!(events(end), [ConnectionEvent::TimeWaitExit]);
+        assert!(end.is_over() && end.deadline().is_none());
     }
 }
 
@@ -135,13 +144,10 @@ fn notify_establishes_before_rtu() {
 fn end_of_stream_is_reported_in_every_state() {
     let broken = Errno::ECONNRESET;
     type Step = (fn() -> ConnectionPair, ConnectionEvent, Option<ConnectionEvent>);
+    // The program has not accepted the request, so it gets no event.
     let steps: [Step; 4] = [
         (ConnectionPair::new, ConnectionEvent::Unreachable(Errno::ECONNRESET), None),
-        (
-            ConnectionPair::requested,
-            ConnectionEvent::Unreachable(Errno::ECONNRESET),
-            Some(rejected(reject_reason::TIMEOUT)),
-        ),
+        (ConnectionPair::requested, ConnectionEvent::Unreachable(Errno::ECONNRESET), None),
         (
             ConnectionPair::replied,
             ConnectionEvent::Unreachable(Errno::ECONNRESET),
@@ -151,8 +157,8 @@ fn end_of_stream_is_reported_in_every_state() {
     ];
     for (make, active, passive) in steps {
         let mut pair = make();
-        pair.active.on_stream_end(broken);
-        pair.passive.on_stream_end(broken);
+        pair.active.on_stream_end(broken, pair.now);
+        pair.passive.on_stream_end(broken, pair.now);
         assert_eq!(events(&mut pair.active), [active]);
         assert_eq!(events(&mut pair.passive), passive.as_slice());
         assert!(pair.active.is_closed() && pair.passive.is_closed());
@@ -165,6 +171,7 @@ fn refused_connection_is_retried_for_a_limited_period() {
     let (start, mut now, mut retries) = (pair.now, pair.now, 0);
     loop {
         pair.active.on_connection_refused(now);
+        assert!(pair.active.outbox().len() < 100, "a REQ that was not sent is not repeated");
         let received = events(&mut pair.active);
         if !received.is_empty() {
             assert_eq!(received, [rejected(reject_reason::INVALID_SERVICE_ID)]);
@@ -175,7 +182,7 @@ fn refused_connection_is_retried_for_a_limited_period() {
         assert!(pair.active.take_connect_retry(now));
         retries += 1;
     }
-    assert_eq!((now - start, retries), (REFUSED_RETRY_PERIOD, 250));
+    assert_eq!((now - start, retries), (REFUSED_RETRY_PERIOD, 10));
     assert!(pair.active.is_closed() && pair.active.deadline().is_none());
 }
 
@@ -188,12 +195,30 @@ fn retry_reaches_server_that_starts_late() {
     assert_eq!(events(&mut pair.passive), [ConnectionEvent::Requested(params(1, b"hello"))]);
 }
 
+/// A listener with a full backlog drops the request, and reports a repetition when it has room.
+#[test]
+fn dropped_request_is_repeated() {
+    let mut pair = ConnectionPair::requested();
+    pair.passive.drop_request(pair.now);
+    // The second repetition arrives while the program has not answered the first one.
+    for expected in [&[ConnectionEvent::Requested(params(1, b"hello"))][..], &[]] {
+        pair.now = pair.active.deadline().expect("a repetition is due");
+        pair.active.on_timeout(pair.now);
+        pair.exchange();
+        assert_eq!(events(&mut pair.passive), expected);
+    }
+    pair.passive.accept(params(2, b"welcome"), pair.now).unwrap();
+    pair.exchange();
+    assert_eq!(events(&mut pair.active), [ConnectionEvent::Replied(params(2, b"welcome"))]);
+    assert_eq!(pair.active.deadline(), None);
+}
+
 #[test]
 fn every_waiting_state_times_out() {
     fn wait(connection: &mut Connection) -> Vec<ConnectionEvent> {
-        let deadline = connection.deadline().expect("the state has a deadline");
+        let deadline = connection.deadline.expect("the state has a deadline");
         connection.on_timeout(deadline - Duration::from_nanos(1));
-        assert_eq!(connection.deadline(), Some(deadline));
+        assert_eq!(connection.deadline, Some(deadline));
         connection.on_timeout(deadline);
         events(connection)
     }
@@ -217,26 +242,40 @@ fn every_waiting_state_times_out() {
 #[test]
 fn abandoned_connection_informs_its_peer() {
     let consumer = || rejected(reject_reason::CONSUMER_DEFINED);
-    let steps: [(fn() -> ConnectionPair, ConnectionEvent); 3] = [
-        (ConnectionPair::requested, consumer()),
-        (ConnectionPair::replied, consumer()),
-        (ConnectionPair::established, ConnectionEvent::Disconnected),
+    // The events of the active and of the passive end. The program of a passive end that has not accepted
+    // gets none.
+    type Step = (fn() -> ConnectionPair, ConnectionEvent, Option<ConnectionEvent>);
+    let steps: [Step; 3] = [
+        (ConnectionPair::requested, consumer(), None),
+        (ConnectionPair::replied, consumer(), Some(consumer())),
+        (ConnectionPair::established, ConnectionEvent::Disconnected, Some(ConnectionEvent::Disconnected)),
     ];
-    for (make, event) in steps {
+    for (make, to_active, to_passive) in steps {
         for active_abandons in [true, false] {
             let mut pair = make();
-            let (abandoning, peer) = if active_abandons {
-                (&mut pair.active, &mut pair.passive)
+            let (abandoning, peer, expected) = if active_abandons {
+                (&mut pair.active, &mut pair.passive, to_passive.clone())
             } else {
-                (&mut pair.passive, &mut pair.active)
+                (&mut pair.passive, &mut pair.active, Some(to_active.clone()))
             };
             abandoning.abandon();
-            peer.receive(&std::mem::take(abandoning.outbox()));
-            assert_eq!(events(peer), std::slice::from_ref(&event));
+            peer.receive(&std::mem::take(abandoning.outbox()), pair.now);
+            assert_eq!(events(peer), expected.as_slice());
             assert_eq!(events(abandoning), []);
             assert!(abandoning.is_closed());
         }
     }
+}
+
+#[test]
+fn request_of_a_peer_that_gave_up_cannot_be_accepted() {
+    let mut pair = ConnectionPair::requested();
+    assert!(pair.passive.awaits_answer());
+    pair.active.abandon();
+    pair.exchange();
+    assert!(!pair.passive.awaits_answer());
+    assert_eq!(pair.passive.accept(params(2, b""), pair.now), Err(Errno::EINVAL));
+    assert_eq!(events(&mut pair.passive), []);
 }
 
 #[test]
@@ -253,7 +292,7 @@ fn unexpected_calls_fail_and_unexpected_messages_close() {
     let mut pair = ConnectionPair::established();
     let mut bytes = Vec::new();
     Message::Rtu.encode(&mut bytes);
-    pair.passive.receive(&bytes);
+    pair.passive.receive(&bytes, pair.now);
     assert_eq!(events(&mut pair.passive), [ConnectionEvent::Disconnected]);
 
     // A second REQ, and bytes of another protocol.
@@ -261,11 +300,11 @@ fn unexpected_calls_fail_and_unexpected_messages_close() {
     Message::Req(params(3, b"")).encode(&mut bytes);
     for garbage in [&bytes[..], b"GET / HTTP/1.1"] {
         let mut pair = ConnectionPair::established();
-        pair.passive.receive(garbage);
+        pair.passive.receive(garbage, pair.now);
         assert_eq!(events(&mut pair.passive), [ConnectionEvent::Disconnected]);
         assert!(pair.passive.is_closed());
         // A closed connection ignores further bytes.
-        pair.passive.receive(&bytes);
+        pair.passive.receive(&bytes, pair.now);
         assert_eq!(events(&mut pair.passive), []);
         assert!(pair.passive.inbox.is_empty());
     }
