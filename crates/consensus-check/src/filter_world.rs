@@ -15,7 +15,7 @@ use crate::call_log::{Body, CallLog};
 use crate::model_checker::{explore, serve};
 use crate::{Exploration, SeedResult, Violation};
 
-/// The lease of the filter. The clock of the world stands still except for [`FilterStep::LeasePasses`].
+/// The lease of the filter. The clock of the world stands still except for [`FilterStep::HalfLeasePasses`].
 const LEASE: Duration = Duration::from_secs(1);
 
 /// The size of a world, and the bounds on its faults.
@@ -35,8 +35,8 @@ pub struct FilterLimits {
     pub filter_restarts: u8,
     /// The number of restarts of senders.
     pub sender_restarts: u8,
-    /// The number of times that the lease passes.
-    pub leases: u8,
+    /// The number of times that half of the lease passes.
+    pub half_leases: u8,
     /// The number of times that a sender gives up its grant because of its age.
     pub expirations: u8,
     /// Worlds with more grants are not explored.
@@ -65,8 +65,8 @@ pub enum FilterStep {
     Lose(Packet),
     /// A sender's retry interval has passed.
     Timeout(u8),
-    /// The lease passes.
-    LeasePasses,
+    /// Half of the lease passes.
+    HalfLeasePasses,
     /// A sender considers its grant too old.
     ExpireGrant(u8),
     /// The filter restarts without its state.
@@ -81,6 +81,8 @@ struct SenderNode<R: Rules> {
     incarnation: u64,
     /// The number of calls made.
     made: u8,
+    /// The time at which the filter last granted the sender a row, or recognized one of its requests.
+    heard: Option<Time>,
     /// The outstanding calls.
     outstanding: BTreeMap<u64, Body>,
 }
@@ -95,7 +97,7 @@ pub struct FilterWorld<R: Rules> {
     network: BTreeSet<Packet>,
     now: Time,
     log: CallLog,
-    /// Whether the filter restarted, or may have evicted a row after the lease.
+    /// Whether the filter restarted, or may have evicted the row of a sender that was silent for the lease.
     state_was_lost: bool,
 }
 
@@ -106,6 +108,7 @@ impl<R: Rules> FilterWorld<R> {
             sender: Sender::new(n, limits.calls.into()),
             incarnation: n,
             made: 0,
+            heard: None,
             outstanding: BTreeMap::new(),
         };
         FilterWorld {
@@ -142,8 +145,8 @@ impl<R: Rules> FilterWorld<R> {
         if left.filter_restarts > 0 {
             steps.push(FilterStep::RestartFilter);
         }
-        if left.leases > 0 {
-            steps.push(FilterStep::LeasePasses);
+        if left.half_leases > 0 {
+            steps.push(FilterStep::HalfLeasePasses);
         }
         steps
     }
@@ -167,10 +170,11 @@ impl<R: Rules> FilterWorld<R> {
                 self.network.remove(packet);
             }
             FilterStep::Timeout(n) => self.drive(*n, |sender, out| sender.timeout(out)),
-            FilterStep::LeasePasses => {
-                self.left.leases -= 1;
-                self.now += LEASE;
-                self.state_was_lost = true;
+            FilterStep::HalfLeasePasses => {
+                self.left.half_leases -= 1;
+                self.now += LEASE / 2;
+                let mut heard = self.senders.iter().filter_map(|node| node.heard);
+                self.state_was_lost |= heard.any(|heard| self.now.saturating_since(heard) >= LEASE);
             }
             FilterStep::ExpireGrant(n) => {
                 self.left.expirations -= 1;
@@ -231,8 +235,12 @@ impl<R: Rules> FilterWorld<R> {
         if !packet.to_filter {
             return self.drive(packet.node, |sender, out| sender.receive(packet.message, out));
         }
+        let is_request = matches!(packet.message, Message::Request { .. });
         let mut actions = Vec::new();
         let verdict = self.filter.receive(self.now, packet.node, packet.message, &mut actions);
+        if verdict == Verdict::Granted || is_request && matches!(verdict, Verdict::Executed | Verdict::Copy) {
+            self.senders[usize::from(packet.node)].heard = Some(self.now);
+        }
         if verdict == Verdict::Granted {
             self.left.grants = self.left.grants.saturating_sub(1);
         }
@@ -335,7 +343,7 @@ pub fn run_filter<R: Rules>(seed: u64, limits: FilterLimits, steps: u64) -> Seed
         let mut step = rng.pick(&possible).clone();
         let is_rare = matches!(
             step,
-            FilterStep::LeasePasses
+            FilterStep::HalfLeasePasses
                 | FilterStep::ExpireGrant(_)
                 | FilterStep::RestartFilter
                 | FilterStep::RestartSender(_)

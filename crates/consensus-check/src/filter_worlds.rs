@@ -11,7 +11,7 @@ pub const ONE_ROW: FilterLimits = FilterLimits {
     requests_per_grant: 2,
     filter_restarts: 0,
     sender_restarts: 0,
-    leases: 0,
+    half_leases: 0,
     expirations: 1,
     grants: 5,
 };
@@ -21,7 +21,8 @@ pub const WINDOW: FilterLimits =
     FilterLimits { senders: 1, calls: 5, window: 2, requests_per_grant: 3, grants: 5, ..ONE_ROW };
 
 /// Two senders with one call each in a table of one row. The lease passes, so the filter may evict a node with an outstanding call.
-pub const EVICTION: FilterLimits = FilterLimits { calls: 1, leases: 1, expirations: 0, grants: 4, ..ONE_ROW };
+pub const EVICTION: FilterLimits =
+    FilterLimits { calls: 1, half_leases: 2, expirations: 0, grants: 4, ..ONE_ROW };
 
 /// Two senders with one call each in a table of one row, and the filter restarts.
 pub const FILTER_RESTART: FilterLimits =
@@ -43,7 +44,7 @@ pub const LARGE: FilterLimits = FilterLimits {
     requests_per_grant: 4,
     filter_restarts: 1,
     sender_restarts: 2,
-    leases: 2,
+    half_leases: 4,
     expirations: 4,
     grants: u8::MAX,
 };

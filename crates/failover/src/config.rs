@@ -165,7 +165,8 @@ pub enum Fencing {
 pub struct DetectorConfig {
     /// The time between two heartbeats on each rail, and between two probes of a rail that the vQP left.
     pub heartbeat_interval: Duration,
-    /// The number of heartbeat intervals without a message on the active rail after which the rail has failed. 0 switches heartbeats off at both ends.
+    /// The number of heartbeat intervals without a message on the active rail after which the rail has failed. 0 switches heartbeats off at both ends: the
+    /// peer is then asked whether it runs only while an operation waits for its program, for a receive ([`Config::rnr_retry`]) or in mode [`Config::durable`].
     /// After polls in close succession a vQP reads the clock at every fourth poll only, so a program that polls fewer than eight times in this time may
     /// look silent to its peer, which then moves the vQP to another rail.
     pub max_missed_heartbeats: u32,
@@ -253,14 +254,17 @@ pub struct Config {
     pub rd_atomic: u8,
     /// The time after which a control message without an answer is sent again.
     pub control_retry_interval: Duration,
-    /// The time that a failover waits for the peer's answers, or for a usable rail, before the vQP closes.
+    /// The time that a failover waits for the peer's answers, or for a usable rail, before the vQP closes. Also the time, without heartbeats, for which a
+    /// peer whose program an operation waits for may answer nothing.
     pub peer_timeout: Duration,
     /// The rail to which the vQP moves back while another one works. Both ends need the same. `None`: it moves only if the active rail fails.
     /// Only under [`Policy::Exact`].
     pub preferred_rail: Option<u8>,
     /// The time for which both ends must have been able to use the preferred rail before the vQP moves back.
     pub failback_delay: Duration,
-    /// The number of RNR retries of the RC queue pairs; the value 7 means no limit.
+    /// The number of RNR retries of the RC queue pairs; the value 7 means no limit. A message then waits for a receive for as long as the peer's vQP is
+    /// driven. If the peer neither has a receive nor answers for [`Config::peer_timeout`], the vQP closes as
+    /// [`PeerUnreachable`](crate::CloseReason::PeerUnreachable), also without heartbeats: its NIC may hang, and answer with RNR NAKs for ever.
     pub rnr_retry: u8,
     /// The minimum time that the peer waits after an RNR NAK before it retries.
     pub min_rnr_timer: RnrTimer,

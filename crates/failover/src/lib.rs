@@ -55,7 +55,7 @@ pub mod rail_negotiation {
 
 /// The operations of a virtual queue pair: a state machine without I/O that says what is sent again after a failure. For tests with a model.
 pub mod operation_ledger {
-    pub use crate::evidence::Evidence;
+    pub use crate::evidence::{Evidence, Placed};
     pub use crate::ledger::{Entry, Ledger, Posting, RecoveredValue, RecoveryInput};
 }
 

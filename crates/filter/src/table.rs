@@ -275,7 +275,9 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
             out.push(FilterAction::Send(node, Message::NoGrant(grant)));
             return Verdict::Refused;
         };
-        row.heard = now;
+        if !Mutant::LeaseNotRenewed.is_on() {
+            row.heard = now;
+        }
         // The sequence number before that of the first reply in the row.
         let before = row.last - row.replies.len() as u32;
         let confirmed =

@@ -177,6 +177,46 @@ fn offered_grant_outlives_the_release_of_the_row() {
     assert_eq!(table.len(), 1);
 }
 
+/// The `Open` of the first life of a node, with the greater clock, arrives when the second life has its grant and its requests are on their way.
+#[test]
+fn clock_that_was_set_back_makes_no_call_unknown() {
+    let mut table = Table::new(7, TableConfig { rows: 4, ..CONFIG });
+    let mut actions = Vec::new();
+    let mut first: Sender<u32> = Sender::new(2000, 8);
+    let _ = first.submit(1, &mut actions);
+    let [Action::Send(late_open), ..] = &actions[..] else { panic!("no Open: {actions:?}") };
+    let late_open = late_open.clone();
+
+    let mut actions = Vec::new();
+    let mut second: Sender<u32> = Sender::new(1000, 8);
+    let _ = second.submit(2, &mut actions);
+    let mut late_open = Some(late_open);
+    for _ in 0..4 {
+        for action in core::mem::take(&mut actions) {
+            match action {
+                Action::Send(message) => {
+                    if matches!(message, Message::Request { .. })
+                        && let Some(late) = late_open.take()
+                    {
+                        let _ = receive(&mut table, Time::ZERO, 1, late);
+                    }
+                    let (_, mut replies, executed) = receive(&mut table, Time::ZERO, 1, message);
+                    let mut out = Out::new();
+                    executed.into_iter().for_each(|ticket| table.complete(ticket, 3, &mut out));
+                    replies.extend(out.into_iter().filter_map(|action| match action {
+                        FilterAction::Send(to, message) => Some((to, message)),
+                        FilterAction::Execute(..) => None,
+                    }));
+                    replies.into_iter().for_each(|(_, reply)| second.receive(reply, &mut actions));
+                }
+                Action::Done { outcome, .. } => return assert_eq!(outcome, Outcome::Answered(3)),
+                Action::SetTimer { .. } | Action::StopTimer => {}
+            }
+        }
+    }
+    panic!("the call does not end; late Open {late_open:?}");
+}
+
 /// Returns a random message with fields that are often those of other messages.
 fn random_message(rng: &mut Prng) -> Message<u32> {
     let attempt = Attempt { era: rng.below(3), incarnation: rng.below(3), number: rng.below(3) as u32 };

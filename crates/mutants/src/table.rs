@@ -128,7 +128,7 @@ mutants! {
         EarlierBytesNotCounted "earlier-bytes-not-counted" in "failover-cases" within 200: "The length of a WRITE with immediate lacks the bytes that an earlier rail placed.";
         LocalKeysNotTranslated "local-keys-not-translated" in "failover" within 100: "Requests on another rail name local memory by the keys of rail 0.";
         RemoteKeysOfFirstRail "remote-keys-of-first-rail" in "failover" within 100: "Requests on another rail name the peer's memory by the keys of rail 0.";
-        ReceiveNotConfirmed "receive-not-confirmed" in "failover" within 500: "In mode durable, a message completes before the peer has seen it.";
+        ReceiveNotConfirmed "receive-not-confirmed" in "failover-cases" within 500: "In mode durable, a message completes before the peer has seen it.";
         FirstRailDecidesDurability "first-rail-decides-durability" in "failover" within 500: "In mode durable, the NIC of rail 0 decides whether completions on any rail await the peer.";
         LowerBallotAccepted "lower-ballot-accepted" in "rail-negotiation" within 2000: "An end accepts a ballot below the one that it has promised.";
         EarlierResumeTaken "earlier-resume-taken" in "rail-negotiation" within 2000: "The Resume of an earlier ballot confirms the present move.";
@@ -156,6 +156,10 @@ mutants! {
         LastAcknowledgementTrusted "last-acknowledgement-trusted" in "failover" within 5000: "The last acknowledged operation is not compared with the completion log of a NIC that acknowledges before placement.";
         PlacedOfEarlierEpochTaken "placed-of-earlier-epoch-taken" in "failover-cases" within 1500: "In mode durable, what the peer has seen of an earlier epoch confirms operations of the present one.";
         OneFetchTooMany "one-fetch-too-many" in "failover-cases" within 2000: "The vQP posts one READ or atomic more than the peer saves results.";
+        StandbyNotReset "standby-not-reset" in "revocation" within 4000: "A standby NIC that does not answer counts as unable to grant an invalidated key without a reset.";
+        RefusalConfirmsEarlier "refusal-confirms-earlier" in "ledger" within 100: "In mode durable, the refusal of a request confirms the operations before it, which the peer may not have seen.";
+        MemberRefusalConfirmsEarlier "member-refusal-confirms-earlier" in "ledger" within 100: "In mode durable, the refusal of one queue pair's request on a shared backup confirms the operations of the others before it.";
+        EvidenceBindsAgain "evidence-binds-again" in "homes" within 200: "Evidence that is sent again binds the queue pair of its rail at the home again.";
         HealedNicStaysDead "healed-nic-stays-dead" in "rail-negotiation" within 200: "A NIC that has recovered still counts as dead.";
     }
     Objects {
@@ -183,6 +187,7 @@ mutants! {
         UnknownCallRepeated "unknown-call-repeated" in "endpoint-filter" within 200: "A request under a lost grant is sent again under the next one.";
         EarlierOfferTaken "earlier-offer-taken" in "endpoint-filter" within 200: "A sender takes the offer for an earlier attempt.";
         ReplyTakenForAnother "reply-taken-for-another" in "endpoint-filter" within 200: "A reply ends the first outstanding request, whatever its number.";
+        LeaseNotRenewed "lease-not-renewed" in "endpoint-filter" within 4000: "A request does not renew the lease of its node.";
         BitIgnored "bit-ignored" in "filter" within 200: "A one-bit filter executes every request.";
     }
     Consensus {

@@ -5,6 +5,7 @@ use super::{Ledger, State};
 use crate::completion::Outcome;
 use crate::evidence::{Kind, Placed};
 use mitra_mutants::Mutant;
+use mitra_verbs::SendFlags;
 
 /// The durable completions of the current epoch.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -28,6 +29,16 @@ impl Ledger {
     pub fn awaits_placement(&self) -> bool {
         self.durable.acknowledged > self.first_seq
             && self.ops.front().is_some_and(|op| op.state == State::InFlight)
+    }
+
+    /// Returns the sequence number of the oldest operation if a message in flight may wait for a receive of the peer, which the peer's NIC answers with RNR
+    /// NAKs. A message behind which nothing in flight is signalled does not count: no completion would tell that it has ended.
+    pub fn awaited_receive(&self) -> Option<u64> {
+        let in_flight = |op: &super::Op| op.state == State::InFlight;
+        let is_signaled = |op| in_flight(op) && op.wr.flags.contains(SendFlags::SIGNALED);
+        let last = self.ops.iter().rposition(is_signaled)?;
+        let is_awaited = self.ops.iter().take(last + 1).any(|op| in_flight(op) && op.kind.is_two_sided());
+        is_awaited.then_some(self.first_seq)
     }
 
     /// Records what the peer's processor has seen in the current epoch, and completes the operations that waited for it.

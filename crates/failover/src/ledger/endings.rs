@@ -63,7 +63,7 @@ impl Ledger {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
         if self.ops.get(index).is_some_and(|op| op.state == State::InFlight) && self.refused.is_none() {
             self.refused = Some((seq, status));
-            if self.durable.is_on {
+            if self.durable.is_on && !Mutant::MemberRefusalConfirmsEarlier.is_on() {
                 return self.acknowledge_before(seq); // the peer may not have seen them
             }
             for before in self.ops.iter_mut().take(index).filter(|op| op.state == State::InFlight) {
@@ -93,7 +93,9 @@ impl Ledger {
             let op = &mut self.ops[i];
             match op.state {
                 State::Done(_) => {}
-                State::InFlight if i < index && self.durable.is_on => {
+                State::InFlight
+                    if i < index && self.durable.is_on && !Mutant::RefusalConfirmsEarlier.is_on() =>
+                {
                     op.state = State::Done(Outcome::Unresolved(undecided)); // the peer has not confirmed it
                 }
                 // RC responds in order, so the error completion implies success of everything before it.

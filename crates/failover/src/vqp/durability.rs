@@ -1,4 +1,9 @@
-//! Mode `durable`: an end tells its peer which of the peer's operations its processor has seen in memory, and asks the peer for the same.
+//! The questions to the peer whose answer shows that its program runs.
+//!
+//! In mode `durable`, an end tells its peer which of the peer's operations its processor has seen in memory, and asks the peer for the same. Without heartbeats, an
+//! end also asks while a message waits for a receive of the peer.
+
+use core::time::Duration;
 
 use mitra_mutants::Mutant;
 use mitra_verbs::Time;
@@ -16,8 +21,9 @@ const MIN_QUESTIONS: u32 = 8;
 /// The exchange of [`Placed`]. An end sends it when it changes, and when the peer asks. A message may be lost, so an end whose operations
 /// wait asks again.
 ///
-/// The rail has acknowledged these operations, so no retry shows that the peer is gone. Without heartbeats, a peer that answers no question for the peer
-/// timeout is unreachable.
+/// The rail has acknowledged these operations, so no retry shows that the peer is gone. Nor does one while the peer's NIC answers a message with RNR NAKs: a NIC that
+/// hangs goes on to do so. Without heartbeats, a peer that answers no question for the peer timeout is unreachable. A peer that answers may leave a message
+/// without a receive for ever.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     /// The last [`Placed`] that this end sent.
@@ -26,6 +32,8 @@ pub(super) struct Durability {
     is_asked: bool,
     /// The time at which this end asks the peer. `None` if no operation waits.
     ask_at: Option<Time>,
+    /// The oldest operation, if a message waited for a receive at the last run. It tells whether operations have ended since.
+    awaited_receive: Option<u64>,
     /// The questions that the peer has not answered: the time of the first, and their number. `None` if no operation waits, or a move is in progress.
     unanswered: Option<(Time, u32)>,
 }
@@ -49,22 +57,27 @@ impl Durability {
     /// Sends what is due.
     pub(super) fn run(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let config = *dp.config();
-        let Some(ballot) = recovery.ballot().filter(|_| config.durable) else { return };
-        if let Some(placed) = dp.placed(recovery.active_rail(), ballot.epoch) {
+        let Some(ballot) = recovery.ballot() else { return };
+        let placed = dp.placed(recovery.active_rail(), ballot.epoch);
+        let tells = placed.is_some_and(|placed| {
             let is_new = self.sent.replace((ballot, placed)) != Some((ballot, placed));
-            if is_new && placed != Placed::default() || core::mem::take(&mut self.is_asked) {
-                recovery.broadcast(dp, &Message { ballot, body: Body::Placed(placed) });
-            }
+            is_new && placed != Placed::default()
+        });
+        if tells || core::mem::take(&mut self.is_asked) {
+            let body = Body::Placed(placed.unwrap_or_default());
+            recovery.broadcast(dp, &Message { ballot, body });
         }
-        if !dp.send().ledger().awaits_placement() {
-            self.ask_at = None;
-        } else if self.ask_at.is_none_or(|at| at <= now) {
-            if self.ask_at.is_some() {
-                recovery.broadcast(dp, &Message { ballot, body: Body::AskPlaced });
-                let (since, questions) = self.unanswered.unwrap_or((now, 0));
-                self.unanswered = Some((since, questions + 1));
+        match self.question_interval(dp) {
+            None => self.ask_at = None,
+            Some(interval) if self.ask_at.is_none_or(|at| at <= now) => {
+                if self.ask_at.is_some() {
+                    recovery.broadcast(dp, &Message { ballot, body: Body::AskPlaced });
+                    let (since, questions) = self.unanswered.unwrap_or((now, 0));
+                    self.unanswered = Some((since, questions + 1));
+                }
+                self.ask_at = Some(now + interval);
             }
-            self.ask_at = Some(now + config.control_retry_interval);
+            Some(_) => {}
         }
         if self.ask_at.is_none() || !recovery.is_active() {
             self.unanswered = None;
@@ -76,6 +89,18 @@ impl Durability {
         if !has_heartbeats && self.unanswered.is_some_and(is_overdue) {
             recovery.close(dp, CloseReason::PeerUnreachable);
         }
+    }
+
+    /// Returns the time between two questions if operations wait for the peer.
+    fn question_interval(&mut self, dp: &Datapath) -> Option<Duration> {
+        let (ledger, config) = (dp.send().ledger(), dp.config());
+        if ledger.awaits_placement() {
+            return Some(config.control_retry_interval);
+        }
+        let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
+        let awaited = ledger.awaited_receive().filter(|_| !has_heartbeats);
+        let has_waited = core::mem::replace(&mut self.awaited_receive, awaited) == awaited;
+        awaited.filter(|_| has_waited).map(|_| config.peer_timeout / MIN_QUESTIONS)
     }
 
     /// The time at which [`Durability::run`] is due.

@@ -1,5 +1,6 @@
 //! A vQP's part in the home rail of its domain.
 
+use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, Qpn, Result};
 
 use crate::ballot::Ballot;
@@ -58,7 +59,8 @@ impl HomeMembership {
         ballot: Ballot,
         to: Home,
     ) -> (HomeMove, Option<usize>) {
-        if self.is_bound_for(ballot) || !rails.config().requires_fence() {
+        let is_bound = self.is_bound_for(ballot) && !Mutant::EvidenceBindsAgain.is_on();
+        if is_bound || !rails.config().requires_fence() {
             return (HomeMove::Moved, None);
         }
         let moved = domain.move_home(self.id, to, rails.get(to.rail.into()).qpn());

@@ -4,9 +4,9 @@
 
 use std::collections::VecDeque;
 
-use mitra_failover::operation_ledger::{Evidence, Ledger, RecoveryInput};
+use mitra_failover::operation_ledger::{Evidence, Ledger, Placed, RecoveryInput};
 use mitra_failover::{Outcome, Policy, UnresolvedError, WritePolicy};
-use mitra_verbs::{Data, Key, Mtu, Psn, RemoteAddr, SavedResult, SendOp, SendWr, Sge};
+use mitra_verbs::{Data, Key, Mtu, Psn, RemoteAddr, SavedResult, SendOp, SendWr, Sge, WcStatus};
 
 use super::{Finding, SeedRun};
 use crate::Prng;
@@ -80,6 +80,7 @@ pub(super) fn run(seed: u64, _kept_records: usize) -> SeedRun {
             break;
         }
     }
+    model.findings.extend(refuse_durably(&mut Prng::stream(seed, "durable ledger")));
     SeedRun { operations: model.posted, faults: FAILURES, findings: model.findings, ..SeedRun::default() }
 }
 
@@ -232,6 +233,42 @@ impl Model {
             }
         }
     }
+}
+
+/// Has a request refused in mode `durable`, in which the peer has confirmed some of the requests before it, and confirms more of them later. Only these may succeed.
+fn refuse_durably(rng: &mut Prng) -> Option<Finding> {
+    let mut ledger = Ledger::new(64, 1, true, Mtu::M1024, Psn::new(0));
+    ledger.set_durable(true);
+    let at = RemoteAddr { addr: 0, rkey: Key(1) };
+    let messages: Vec<bool> = (0..rng.between(2, 12)).map(|_| rng.below(2) == 0).collect();
+    for &is_message in &messages {
+        let op = if is_message { SendOp::Send } else { SendOp::Write(at) };
+        ledger.push(SendWr::new(9, op, Data::empty()), WritePolicy::Strict);
+    }
+    while ledger.next_posting().is_some() {}
+    let refused = rng.index(messages.len());
+    let first = rng.index(refused + 1);
+    let then = first + rng.index(refused + 1 - first);
+    let ends_queue = rng.below(2) == 0;
+    for (step, confirmed) in [first, first, then].into_iter().enumerate() {
+        let log = (0..confirmed).rev().find(|&seq| !messages[seq]).map(|seq| seq as u64);
+        let received = messages[..confirmed].iter().filter(|&&is_message| is_message).count() as u64;
+        match step {
+            1 if ends_queue => {
+                ledger.fail(refused as u64, WcStatus::RemoteAccess, UnresolvedError::Indeterminate)
+            }
+            1 => ledger.refuse(refused as u64, WcStatus::RemoteAccess),
+            _ => ledger.confirm(Placed { log, received }),
+        }
+        let mut ended = core::iter::from_fn(|| ledger.pop());
+        let early = ended.find(|c| c.outcome == Outcome::Success && c.seq >= confirmed as u64);
+        if let Some(early) = early {
+            let text =
+                format!("operation {} succeeded, and the peer has seen {confirmed}; {messages:?}", early.seq);
+            return Some(Finding::violation("early", text));
+        }
+    }
+    None
 }
 
 fn value_of(seq: u64) -> u64 {

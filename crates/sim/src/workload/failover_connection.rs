@@ -48,45 +48,48 @@ pub fn virtual_qps(
     config: Config,
     secrets: [Secret; 2],
 ) -> Result<[VirtualQp; 2]> {
-    virtual_qps_with(domains, config, secrets, [None; 2])
+    virtual_qps_with(domains, [config; 2], secrets, [None; 2])
 }
 
-/// Makes two virtual queue pairs like [`virtual_qps`], which take receives from these queues if there are some.
+/// Makes two virtual queue pairs like [`virtual_qps`], with these configurations, which take receives from these queues if there are some.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
 pub(crate) fn virtual_qps_with(
-    [a, b]: [Arc<Domain>; 2],
-    config: Config,
-    [secret_a, secret_b]: [Secret; 2],
-    [queue_a, queue_b]: [Option<&Arc<SharedReceiveQueue>>; 2],
+    domains: [Arc<Domain>; 2],
+    configs: [Config; 2],
+    secrets: [Secret; 2],
+    queues: [Option<&Arc<SharedReceiveQueue>>; 2],
 ) -> Result<[VirtualQp; 2]> {
-    let make = |domain: &Arc<Domain>, secret: Secret, queue: Option<&Arc<SharedReceiveQueue>>| {
-        let builder = VirtualQp::builder(domain).config(config).secret(secret);
-        match queue {
+    let make = |h: usize, secret: Secret| {
+        let builder = VirtualQp::builder(&domains[h]).config(configs[h]).secret(secret);
+        match queues[h] {
             Some(queue) => builder.shared_receive_queue(queue).build(),
             None => builder.build(),
         }
     };
-    let (mut a, mut b) = (make(&a, secret_a, queue_a)?, make(&b, secret_b, queue_b)?);
+    let [a, b] = secrets;
+    let (mut a, mut b) = (make(0, a)?, make(1, b)?);
     let (info_a, info_b) = (a.local_info()?, b.local_info()?);
     a.connect(&info_b)?;
     b.connect(&info_a)?;
     Ok([a, b])
 }
 
-/// Makes the two ends of a shared backup and connects them.
+/// Makes the two ends of a shared backup, with these configurations, and connects them.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
 pub fn shared_backups(
-    [a, b]: [Arc<Domain>; 2],
-    config: Config,
+    domains: [Arc<Domain>; 2],
+    configs: [Config; 2],
     secrets: [Secret; 2],
 ) -> Result<[Arc<SharedBackup>; 2]> {
-    let [secret_a, secret_b] = secrets;
-    let a = SharedBackup::new(VirtualQp::builder(&a).config(config).secret(secret_a))?;
-    let b = SharedBackup::new(VirtualQp::builder(&b).config(config).secret(secret_b))?;
+    let make = |h: usize, secret: Secret| {
+        SharedBackup::new(VirtualQp::builder(&domains[h]).config(configs[h]).secret(secret))
+    };
+    let [a, b] = secrets;
+    let (a, b) = (make(0, a)?, make(1, b)?);
     let (info_a, info_b) = (a.local_info()?, b.local_info()?);
     a.connect(&info_b)?;
     b.connect(&info_a)?;

@@ -47,13 +47,13 @@ impl XrcEnd {
     /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
     pub fn pair(
         [a, b]: [Arc<Domain>; 2],
-        config: Config,
+        configs: [Config; 2],
         secrets: [[Secret; 2]; 2],
         queues: usize,
     ) -> Result<[XrcEnd; 2]> {
         let [[a_sends, b_receives], [b_sends, a_receives]] = secrets;
-        let mut a = XrcEnd::new(&a, config, [a_sends, a_receives], queues)?;
-        let mut b = XrcEnd::new(&b, config, [b_sends, b_receives], queues)?;
+        let mut a = XrcEnd::new(&a, configs[0], [a_sends, a_receives], queues)?;
+        let mut b = XrcEnd::new(&b, configs[1], [b_sends, b_receives], queues)?;
         connect(&mut a.sender, &mut b.receiver)?;
         connect(&mut b.sender, &mut a.receiver)?;
         Ok([a, b])

@@ -94,8 +94,8 @@ struct Entry {
     access: Access,
     /// Set when the owner has something to do.
     attention: Arc<AtomicBool>,
-    /// Whether operations on the own queue pair wait for the peer's confirmation. See [`Config::durable`](crate::Config::durable).
-    awaits_placement: bool,
+    /// Whether operations on the own queue pair wait for the peer's confirmation (see [`Config::durable`](crate::Config::durable)), or for a receive.
+    awaits_program: bool,
 }
 
 /// A request in flight on the backup.
@@ -215,7 +215,7 @@ impl State {
             owner,
             access,
             attention: Arc::clone(&attention),
-            awaits_placement: false,
+            awaits_program: false,
         };
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -281,10 +281,10 @@ impl State {
         Some(result)
     }
 
-    /// Records whether operations of a member wait for the peer's confirmation.
-    pub(super) fn set_awaits_placement(&mut self, id: MemberId, awaits: bool) {
+    /// Records whether operations of a member wait for the peer's program.
+    pub(super) fn set_awaits_program(&mut self, id: MemberId, awaits: bool) {
         if let Some(entry) = self.entry(id) {
-            entry.awaits_placement = awaits;
+            entry.awaits_program = awaits;
         }
     }
 

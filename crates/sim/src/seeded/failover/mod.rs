@@ -145,7 +145,7 @@ fn connect_xrc(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[EndQp<Xr
     let other_way = |[first, second]: [u64; 2]| [first ^ 1 << 63, second];
     let secrets = [setup.secrets, setup.secrets.map(other_way)].map(|ends| ends.map(Secret::fixed));
     let queues = setup.xrc_queues.unwrap_or(1);
-    let mut ends = XrcEnd::pair(domains, setup.vqp, secrets, queues)?;
+    let mut ends = XrcEnd::pair(domains, setup.configs(), secrets, queues)?;
     ends.iter_mut().for_each(|end| end.begin_at(setup.limits.first_epoch, setup.limits.first_seq));
     Ok(vec![ends.map(|qp| (qp, None))])
 }
@@ -296,8 +296,6 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
             end.borrow_mut().peer.hold_back(0);
         }
         let ended = self.world.run_until(done(), LIVENESS_LIMIT);
-        let left = ended.is_err() && self.leave_closed_peers();
-        let ended = if left { self.world.run_until(done(), LIVENESS_LIMIT) } else { ended };
         if let Err(stalled) = ended {
             let stuck = ends.iter().filter(|end| !end.borrow().peer.is_done());
             let qps: Vec<_> = stuck.map(|end| format!("{:?}", end.borrow().endpoint.qp)).collect();

@@ -3,6 +3,8 @@
 
 use core::time::Duration;
 
+use mitra_failover::DetectorConfig;
+
 use super::options::ConnectionOptions;
 use super::setup::{LARGE, Setup, seed_of_first_word};
 use crate::Prng;
@@ -14,6 +16,36 @@ pub(super) fn draw(seed: u64, setup: &mut Setup) {
     draw_failback(rng, setup);
     draw_plans(rng, setup);
     draw_psn(rng, setup);
+    if setup.focus.is_none() && setup.placed.is_none() {
+        draw_detectors(&mut Prng::stream(seed, "failover detectors"), setup);
+    }
+}
+
+/// For one of six seeds, draws ends without heartbeats, whose messages wait for receives without limit, in mode `durable` if the connection has one. Their NICs may
+/// acknowledge what is not in memory yet, and may not be reset. For another one, draws other detectors for the second end.
+fn draw_detectors(rng: &mut Prng, setup: &mut Setup) {
+    match rng.below(6) {
+        0 => {
+            (setup.vqp.detector.max_missed_heartbeats, setup.vqp.rnr_retry) = (0, 7);
+            let (acks_early, reset) = (rng.below(2) == 0, rng.below(2) == 0);
+            for nic in setup.rails.iter_mut().flat_map(|rail| &mut rail.capabilities) {
+                (nic.ack_after_placement, nic.reset) = (nic.ack_after_placement && !acks_early, reset);
+            }
+            if let Some(options) = &mut setup.options {
+                options.durable = options.completion_log && rng.below(4) > 0;
+                options.shape(&mut setup.vqp);
+            }
+        }
+        1 => {
+            setup.second_detector = Some(DetectorConfig {
+                heartbeat_interval: Duration::from_micros(1_000 << rng.below(7)),
+                max_missed_heartbeats: *rng.pick(&[0, 3, 8, 40]),
+                retry_cnt: *rng.pick(&[0, 1, 3, 5, 7]),
+                ..setup.vqp.detector
+            });
+        }
+        _ => {}
+    }
 }
 
 fn draw_connection(rng: &mut Prng, setup: &mut Setup) {

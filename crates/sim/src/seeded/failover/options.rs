@@ -65,7 +65,7 @@ pub(super) fn connect_vqps(
     let queues = make_queues(setup, &domains);
     let mut qps = virtual_qps_with(
         domains,
-        setup.vqp,
+        setup.configs(),
         setup.secrets.map(Secret::fixed),
         queues.each_ref().map(Option::as_ref),
     )?;
@@ -89,7 +89,7 @@ pub(super) fn connect_backed(
     domains: [Arc<Domain>; 2],
 ) -> Result<Vec<[EndQp<BackedQp>; 2]>, Error> {
     let queues: Vec<_> = setup.plans.iter().map(|_| make_queues(setup, &domains)).collect();
-    let backups = shared_backups(domains, setup.vqp, setup.secrets.map(Secret::fixed))?;
+    let backups = shared_backups(domains, setup.configs(), setup.secrets.map(Secret::fixed))?;
     let connect = |[a, b]: [Option<Arc<SharedReceiveQueue>>; 2]| {
         let [qp_a, qp_b] = backed_qps_with(&backups, setup.vqp, [a.as_ref(), b.as_ref()])?;
         Ok([(qp_a, a), (qp_b, b)])

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use mitra_failover::{Config as VqpConfig, WritePolicy};
+use mitra_failover::{Config as VqpConfig, DetectorConfig, WritePolicy};
 use mitra_verbs::{Capabilities, LocalAckTimeout, Mtu, RnrTimer};
 
 use super::focus::Focus;
@@ -47,6 +47,8 @@ pub(super) struct Setup {
     pub(super) rails: Vec<RailSetup>,
     /// The configuration of the vQP, or of the shared backup and its queue pairs.
     pub(super) vqp: VqpConfig,
+    /// The detectors of the second end, if they are others.
+    pub(super) second_detector: Option<DetectorConfig>,
     pub(super) secrets: [[u64; 2]; 2],
     /// Whether the connections are queue pairs with a shared backup. If not, there is one connection, a vQP.
     pub(super) has_shared_backup: bool,
@@ -207,6 +209,7 @@ impl Setup {
             world,
             rails,
             vqp,
+            second_detector: None,
             secrets,
             has_shared_backup,
             options,
@@ -220,6 +223,17 @@ impl Setup {
             limits: Limits::default(),
             is_first_generation,
         }
+    }
+
+    /// Returns the configurations of the ends.
+    pub(super) fn configs(&self) -> [VqpConfig; 2] {
+        let detector = self.second_detector.unwrap_or(self.vqp.detector);
+        [self.vqp, VqpConfig { detector, ..self.vqp }]
+    }
+
+    /// Returns whether both ends have heartbeats. Without those of one end, the other one uses none either.
+    pub(super) fn has_heartbeats(&self) -> bool {
+        self.configs().iter().all(|config| config.detector.max_missed_heartbeats > 0)
     }
 
     /// Returns all NICs' capabilities.

@@ -154,6 +154,30 @@ fn peer_that_answers_no_question_is_unreachable() {
     }
 }
 
+/// The peer's NIC executes and acknowledges the WRITE. The process of the peer does not run any more, or has ended.
+#[test]
+fn durable_operation_of_a_peer_that_is_gone_ends_without_heartbeats() {
+    for has_ended in [false, true] {
+        for mut pair in [pair(false), pair_with_heartbeats()] {
+            pair.poll_times(&[0, 1], 100);
+            pair.send_write(0, 8192, 7);
+            pair.poll_times(&[0], 40);
+            assert_eq!((outcomes(&pair), pair.memory[1].load(8192)), (vec![], 7));
+            if has_ended {
+                pair.testbed.world.exit(pair.testbed.hosts[1]);
+            }
+            let mut polls = 0;
+            while pair.vqps[0].close_reason().is_none() && polls < 1_000_000 {
+                pair.poll(&[0]);
+                polls += 1;
+            }
+            assert!(pair.vqps[0].close_reason().is_some(), "the operation never ends");
+            assert_eq!((pair.vqps[0].outstanding(), pair.completions[0].len()), (0, 1));
+            pair.is_attacked = true; // the liveness rule is about rails
+        }
+    }
+}
+
 /// An end that does not run for longer than the peer timeout has not asked its peer.
 #[test]
 fn time_in_which_an_end_does_not_run_is_no_silence_of_its_peer() {

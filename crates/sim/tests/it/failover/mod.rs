@@ -31,6 +31,7 @@ mod shared_atomics;
 mod shared_atomics_storms;
 mod shared_atomics_turns;
 mod shared_receives;
+mod stale_refusal;
 mod superseded_moves;
 mod two_histories;
 mod two_homes;

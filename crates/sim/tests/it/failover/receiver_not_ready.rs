@@ -3,9 +3,9 @@
 
 use core::time::Duration;
 
-use mitra_failover::{CloseReason, Config, Outcome};
-use mitra_sim::Noise;
-use mitra_verbs::{Data, RecvWr, SendOp, WcStatus};
+use mitra_failover::{CloseReason, Config, Outcome, UnresolvedError};
+use mitra_sim::{Failure, Noise};
+use mitra_verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
 
 use crate::vqp_pair::{VqpPair, config};
 
@@ -60,6 +60,94 @@ fn message_waiting_for_receive_survives_failover() {
         assert!((100..104).all(|i| pair.outcome(0, i, false) == Some(Outcome::Success)));
         assert_eq!((pair.outcome(0, 200, false), pair.memory[1].load(8192)), (Some(Outcome::Success), 5));
     }
+}
+
+impl VqpPair {
+    /// Polls these ends until the first one closes, at most for this time. Returns why.
+    fn drive(&mut self, ends: &[usize], time: Duration) -> Option<CloseReason> {
+        for _ in 0..time.as_micros() / 25 {
+            if self.vqps[0].close_reason().is_some() {
+                break;
+            }
+            self.poll(ends);
+        }
+        self.vqps[0].close_reason()
+    }
+}
+
+/// A time after which a peer that does not answer has been unreachable for long.
+const LONG: Duration = Duration::from_secs(2);
+
+/// Returns a configuration without heartbeats and without a limit on RNR retries.
+fn patient(completion_log: bool) -> Config {
+    let config = Config { rnr_retry: 7, peer_timeout: Duration::from_millis(100), ..config() };
+    assert_eq!(config.detector.max_missed_heartbeats, 0);
+    Config { completion_log, durable: completion_log, ..config }
+}
+
+/// Infinite RNR retries mean what they say, as long as the peer's vQP is driven. A signalled WRITE follows the message.
+#[test]
+fn message_waits_for_ever_for_a_receive_of_a_live_peer() {
+    for rails in [1, 2, 3] {
+        for durable in [false, true] {
+            let mut world = mitra_sim::Config::fault_free();
+            world.capabilities.ack_after_placement = !durable;
+            let mut pair = VqpPair::with_world(rails, patient(durable), world);
+            pair.send_message(100, 1000);
+            pair.send_write(200, 8192, 5);
+            assert_eq!(pair.drive(&[0, 1], LONG), None, "{rails} rails, durable {durable}");
+            assert_eq!(pair.vqps[1].close_reason(), None);
+            pair.recv(1, 0, 64);
+            pair.poll_times(&[0, 1], 400);
+            assert_eq!((pair.received_ids(), pair.outcome(0, 200, false)), (vec![0], Some(Outcome::Success)));
+        }
+    }
+}
+
+/// The peer's only NIC hangs and cannot be reset, so it answers the message with RNR NAKs for ever. The peer's program closes, and cannot say so.
+#[test]
+fn message_to_a_hung_nic_ends_without_heartbeats() {
+    for (completion_log, peer_runs) in [(false, true), (false, false), (true, true), (true, false)] {
+        let mut world = mitra_sim::Config::fault_free();
+        (world.capabilities.ack_after_placement, world.capabilities.reset) = (!completion_log, false);
+        let mut pair = VqpPair::with_world(1, patient(completion_log), world);
+        pair.poll_times(&[0, 1], 10);
+        pair.send_message(100, 1000);
+        pair.poll_times(&[0, 1], 10);
+        let nic = pair.testbed.nics[1][0].id();
+        pair.testbed.world.fail(nic, Failure::NicHung);
+        let ends: &[usize] = if peer_runs { &[0, 1] } else { &[0] };
+        assert_eq!(pair.drive(ends, LONG), Some(CloseReason::PeerUnreachable), "the peer runs: {peer_runs}");
+        let undecided = UnresolvedError::Undecided(CloseReason::PeerUnreachable);
+        assert_eq!(pair.outcome(0, 100, false), Some(Outcome::Unresolved(undecided)));
+    }
+}
+
+/// The peer's program has stopped. Its NICs answer with RNR NAKs.
+#[test]
+fn message_to_a_stopped_program_ends_without_heartbeats() {
+    for rails in [1, 2, 3] {
+        let mut pair = VqpPair::new(rails, patient(false));
+        pair.poll_times(&[0, 1], 10);
+        pair.send_message(100, 1000);
+        let host = pair.testbed.hosts[1];
+        pair.testbed.world.pause(host, None);
+        assert_eq!(pair.drive(&[0], LONG), Some(CloseReason::PeerUnreachable), "{rails} rails");
+    }
+}
+
+/// Nothing tells when a message ends whose request and those behind it are not signalled. It may have been received long ago.
+#[test]
+fn unsignaled_message_is_no_reason_to_ask_a_stopped_program() {
+    let mut pair = VqpPair::new(2, patient(false));
+    pair.recv(1, 0, 64);
+    pair.poll_times(&[0, 1], 10);
+    let mut wr = SendWr::new(100, SendOp::Send, Data::inline(&1000_u64.to_ne_bytes()));
+    wr.flags.remove(SendFlags::SIGNALED);
+    pair.vqps[0].post_send(wr).expect("the send queue has room");
+    pair.poll_times(&[0, 1], 40);
+    assert_eq!(pair.received_ids(), [0]);
+    assert_eq!(pair.drive(&[0], LONG), None);
 }
 
 /// With a finite `rnr_retry`, the message fails. The rail stays active, and no operation after the message is

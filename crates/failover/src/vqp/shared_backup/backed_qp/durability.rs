@@ -26,9 +26,11 @@ impl BackedQp {
         }
     }
 
-    /// Tells the backup whether operations wait for the peer's confirmation.
+    /// Tells the backup whether operations wait for the peer's confirmation, or for a receive.
     pub(super) fn note_waiting(&self, state: &mut State) {
-        state.set_awaits_placement(self.id, self.send.ledger().awaits_placement());
+        let ledger = self.send.ledger();
+        let awaits_receive = !state.has_heartbeats() && ledger.awaited_receive().is_some();
+        state.set_awaits_program(self.id, ledger.awaits_placement() || awaits_receive);
     }
 
     /// Completes the operations that the peer has confirmed. Those of an earlier queue pair are decided by the evidence.

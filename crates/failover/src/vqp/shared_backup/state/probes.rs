@@ -7,11 +7,14 @@ use crate::close_reason::CloseReason;
 use crate::vqp::VirtualQp;
 
 impl State {
+    pub(in super::super) fn has_heartbeats(&self) -> bool {
+        self.backup.datapath.detector().max_missed_heartbeats > 0
+    }
+
     /// Without heartbeats, sends an empty message from time to time while a member waits for its peer. If the peer's NIC is gone, retries show it;
     /// if its process is gone or has lost its NIC, no receive is left for a message in the end.
     pub(super) fn probe(&mut self) {
-        let detector = *self.backup.datapath.detector();
-        if detector.max_missed_heartbeats > 0 {
+        if self.has_heartbeats() {
             return;
         }
         let now = self.backup.datapath.now();
@@ -21,8 +24,8 @@ impl State {
         if now < self.next_probe {
             return;
         }
-        self.next_probe = now + detector.heartbeat_interval;
-        if self.entries().any(|entry| entry.core.awaits_peer() || entry.awaits_placement) {
+        self.next_probe = now + self.backup.datapath.detector().heartbeat_interval;
+        if self.entries().any(|entry| entry.core.awaits_peer() || entry.awaits_program) {
             self.send_empty_message();
         }
     }
