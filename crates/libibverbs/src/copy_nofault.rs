@@ -7,7 +7,7 @@
 //! caller. Any other fault is the program's own, and [`signal_actions`] passes it to the program's handler.
 
 use core::arch::global_asm;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{REG_RIP, c_int, c_void, siginfo_t, ucontext_t};
 use mitra_verbs::Unmapped;
@@ -143,8 +143,12 @@ unsafe extern "C" {
 
 /// Installs the handler of SIGSEGV and SIGBUS, unless it is already installed. To be called before the first copy.
 pub(crate) fn install_handler() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| signal_actions::install_library_handler(on_fault));
+    static INSTALLED: AtomicBool = AtomicBool::new(false);
+    // Two threads may install it, the second without an effect. None waits for another one, which would not exist in the child of a fork.
+    if !INSTALLED.load(Ordering::Acquire) {
+        signal_actions::install_library_handler(on_fault);
+        INSTALLED.store(true, Ordering::Release);
+    }
 }
 
 /// Copies foreign memory to `out`.

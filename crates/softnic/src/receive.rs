@@ -73,6 +73,8 @@ impl Engine {
             return self.process_received(now, local, None, received);
         }
         let buffer = &mut self.rx_buffer;
+        // Without GRO, the kernel delivers the datagrams of a run one after the other, and the acknowledgement may come after the next call.
+        socket.enable_gro(&mut buffer.gro);
         std::mem::swap(&mut buffer.bytes, &mut buffer.earlier);
         if buffer.bytes.is_empty() {
             buffer.bytes = vec![0; MAX_RECEIVE].into();

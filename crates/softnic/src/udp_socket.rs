@@ -326,6 +326,13 @@ impl RoceSocket {
     /// Records a datagram that was received without GRO, and enables GRO if the policy asks for it.
     fn record(&self, gro: &mut GroPolicy, len: usize, from: Option<&SockaddrStorage>) {
         if !matches!(gro, GroPolicy::On) && gro.record_datagram(len, from.copied()) {
+            self.enable_gro(gro);
+        }
+    }
+
+    /// Enables GRO if the policy still observes the senders.
+    pub(crate) fn enable_gro(&self, gro: &mut GroPolicy) {
+        if matches!(gro, GroPolicy::Observing { .. }) {
             // The call fails before Linux 5.0, where the kernel delivers each datagram separately.
             let result = sys::setsockopt(&self.inner, sockopt::UdpGroSegment, &true);
             *gro = if result.is_ok() { GroPolicy::On } else { GroPolicy::Off };

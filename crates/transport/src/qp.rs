@@ -398,11 +398,13 @@ impl Qp {
     /// back. One system call can then send both packets. Returns whether an acknowledgement is held back.
     pub(crate) fn piggyback_ack(&mut self, nic: &SharedState, now: Time) -> bool {
         let Service::Rc { requester, responder, responder_first } = &mut self.service else { return false };
-        let held = requester.can_send(&self.attrs, nic)
-            && responder.handle_answer(nic, now, requester.is_ordered_with_receives(&self.attrs));
+        let is_ordered = requester.is_ordered_with_receives(&self.attrs);
+        let held = requester.can_send(&self.attrs, nic) && responder.handle_answer(nic, now, is_ordered);
         // The acknowledgement is shorter than the request. With UDP_SEGMENT, only the last datagram of a run may be
-        // shorter than the others.
-        *responder_first &= !responder.only_ack_due();
+        // shorter than the others. A request of several packets ends with a shorter one, so the acknowledgement would arrive after it.
+        if responder.only_ack_due() && !(is_ordered && requester.is_next_request_long(&self.attrs)) {
+            *responder_first = false;
+        }
         held
     }
 

@@ -1,7 +1,8 @@
 //! The device before it is opened. Every process has exactly one device, `mitra0`, for any number of rails.
 
 use std::ffi::{c_char, c_int};
-use std::sync::OnceLock;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::abi_object::AbiHeader;
 use crate::abi::*;
@@ -21,26 +22,36 @@ struct Device {
     provider_data: [u64; 64],
 }
 
-/// The device's address. It is an integer, because a cell with a pointer would not be `Sync`. The device is never freed.
-static DEVICE: OnceLock<usize> = OnceLock::new();
+/// The device, which is never freed. No thread waits for another one that creates it, because that one would not exist in the child of a fork.
+static DEVICE: AtomicPtr<Device> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the device. All calls in a process return the same address.
 pub(crate) fn device() -> *mut ibv_device {
-    *DEVICE.get_or_init(|| {
-        // SAFETY: the structure consists of integers, arrays of integers and `Option`s of function pointers, for which all
-        // zeros is a valid value.
-        let header: AbiHeader<ibv_device> = unsafe { AbiHeader::zeroed() };
-        // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is
-        // exclusive.
-        let device = unsafe { &mut *header.get() };
-        device.node_type = IBV_NODE_CA;
-        device.transport_type = IBV_TRANSPORT_IB;
-        copy_c_string(&mut device.name, DEVICE_NAME);
-        copy_c_string(&mut device.dev_name, CHAR_DEVICE_NAME);
-        copy_c_string(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
-        copy_c_string(&mut device.ibdev_path, "/sys/class/infiniband/mitra0");
-        Box::into_raw(Box::new(Device { header, provider_data: [0; 64] })) as usize
-    }) as *mut ibv_device
+    let known = DEVICE.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known.cast();
+    }
+    // SAFETY: the structure consists of integers, arrays of integers and `Option`s of function pointers, for which all
+    // zeros is a valid value.
+    let header: AbiHeader<ibv_device> = unsafe { AbiHeader::zeroed() };
+    // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is
+    // exclusive.
+    let device = unsafe { &mut *header.get() };
+    device.node_type = IBV_NODE_CA;
+    device.transport_type = IBV_TRANSPORT_IB;
+    copy_c_string(&mut device.name, DEVICE_NAME);
+    copy_c_string(&mut device.dev_name, CHAR_DEVICE_NAME);
+    copy_c_string(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
+    copy_c_string(&mut device.ibdev_path, "/sys/class/infiniband/mitra0");
+    let new = Box::into_raw(Box::new(Device { header, provider_data: [0; 64] }));
+    match DEVICE.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => new.cast(),
+        Err(first) => {
+            // SAFETY: `new` came from `Box::into_raw` above, and no other thread knows it.
+            drop(unsafe { Box::from_raw(new) });
+            first.cast()
+        }
+    }
 }
 
 /// Copies a text, truncated if necessary, and terminates it with a zero byte.

@@ -8,7 +8,7 @@
 use std::fmt::{self, Write as _};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -20,8 +20,9 @@ use tracing::{Event, Metadata, Subscriber};
 
 /// Installs the subscriber for the process on the first call, unless the process already has another subscriber.
 pub(crate) fn install() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    static INSTALLED: AtomicBool = AtomicBool::new(false);
+    // Only the first of several threads succeeds. None waits for another one, which would not exist in the child of a fork.
+    if !INSTALLED.load(Ordering::Acquire) {
         let is_set = |variable| std::env::var_os(variable).is_some_and(|value| value == "1");
         let max_level = match (is_set("MITRA_QUIET"), is_set("MITRA_VERBOSE")) {
             (true, _) => LevelFilter::ERROR,
@@ -30,7 +31,8 @@ pub(crate) fn install() {
         };
         let subscriber = StderrSubscriber { max_level, traces_failovers: is_set("MITRA_TRACE") };
         let _ = tracing::subscriber::set_global_default(subscriber);
-    });
+        INSTALLED.store(true, Ordering::Release);
+    }
 }
 
 /// A subscriber that writes the events of Mitra's crates to standard error. It ignores spans.

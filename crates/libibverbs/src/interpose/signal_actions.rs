@@ -118,7 +118,7 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighand
     }
 }
 
-/// Installs the library's handler for both signals and keeps the program's actions.
+/// Installs the library's handler for both signals, unless it is installed, and keeps the program's actions.
 ///
 /// # Panics
 /// If the C library has no `sigaction` or the call fails.
@@ -126,6 +126,9 @@ pub(crate) fn install_library_handler(handler: Handler) {
     LIBRARY_HANDLER.store(handler as usize, Ordering::Release);
     for intercepted in &INTERCEPTED {
         let result = intercepted.change(|| {
+            if intercepted.installed.load(Ordering::Relaxed) {
+                return 0;
+            }
             let mut action = MaybeUninit::zeroed();
             // SAFETY: the new action is null, which changes nothing. `action` is a local variable, and zeros are a valid action.
             let (result, action) = unsafe {

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mitra_verbs::{Error, Result};
 
@@ -30,8 +30,16 @@ const ADDRESS_SPACE: u64 = 1 << 48;
 /// # Errors
 /// `TooLarge`.
 pub(crate) fn check_size(len: u64, on_demand: bool) -> Result<()> {
-    static MACHINE: OnceLock<u64> = OnceLock::new();
-    let limit = if on_demand { ADDRESS_SPACE } else { *MACHINE.get_or_init(machine_memory) };
+    /// 0 until it is known. Threads that ask for it first do not wait for each other, because a fork may leave one of them behind.
+    static MACHINE: AtomicU64 = AtomicU64::new(0);
+    let limit = match MACHINE.load(Ordering::Relaxed) {
+        _ if on_demand => ADDRESS_SPACE,
+        0 => machine_memory(),
+        known => known,
+    };
+    if !on_demand {
+        MACHINE.store(limit, Ordering::Relaxed);
+    }
     if len > limit { Err(Error::TooLarge { len, limit }) } else { Ok(()) }
 }
 

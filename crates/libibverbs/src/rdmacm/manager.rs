@@ -2,8 +2,8 @@
 
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use mitra_os_util::thread;
@@ -61,13 +61,15 @@ pub fn manager() -> Result<&'static Manager, Errno> {
 
 /// Registers [`reset_after_fork`] once in a process.
 fn register_fork_handler() {
-    static REGISTERED: Once = Once::new();
-    REGISTERED.call_once(|| {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    // Two threads may register the handler twice, which has no effect. None waits for another one, which would not exist in the child of a fork.
+    if !REGISTERED.load(Ordering::Acquire) {
         // SAFETY: the handler has the required signature and does only what is allowed in the child of a `fork` of a process
         // with threads. A failure, which only a lack of memory causes, is ignored: children then share the parent's sockets, so a
         // peer does not detect the parent's death before the child's.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(reset_after_fork)) };
-    });
+        REGISTERED.store(true, Ordering::Release);
+    }
 }
 
 /// Removes the manager in the child of a `fork` and closes its descriptors, so the child does not know the parent's identifiers. The

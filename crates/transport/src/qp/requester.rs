@@ -153,6 +153,11 @@ impl Requester {
         attrs.init.send_cq == attrs.init.recv_cq && (attrs.init.sq_sig_all || self.is_last_signaled)
     }
 
+    /// Returns whether the next request to send has several packets.
+    pub(crate) fn is_next_request_long(&self, attrs: &QpAttributes) -> bool {
+        self.request(self.cursor.request).is_some_and(|request| request.len as usize > attrs.mtu)
+    }
+
     /// Returns the first PSN that was never sent.
     pub(crate) fn first_unsent_psn(&self) -> Psn {
         self.first_unsent_psn
