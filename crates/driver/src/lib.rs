@@ -15,10 +15,12 @@ pub use background::Driver;
 pub use driven_qp::{DrivenQp, DrivenQpGuard};
 pub use pollable_qp::{PollableQp, PollableQpGuard};
 
+use std::io;
+
 use mitra_verbs::Error;
 use nix::errno::Errno;
 
 /// Returns the error of a failed call of the operating system.
 fn system(operation: &'static str) -> impl FnOnce(Errno) -> Error {
-    move |e| Error::System { operation, message: e.desc().to_owned() }
+    move |e| Error::system(operation, &io::Error::from(e))
 }

@@ -90,14 +90,14 @@ impl SharedReceiveQueue {
     /// Posts receives in order. A message that waits on a vQP takes its receive when that vQP is polled.
     ///
     /// # Errors
-    /// The index of the first receive that is refused: [`Error::Invalid`] if the queue is full, or [`Error::Limit`] if the receive is longer
+    /// The index of the first receive that is refused: [`Error::SrqFull`], or [`Error::Limit`] if the receive is longer
     /// than a message. The receives before it are posted.
     pub fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut state = self.state();
         for (index, wr) in wrs.iter().enumerate() {
             let refused = |error| PostError { index, error };
             if state.receives.len() >= state.depth {
-                return Err(refused(Error::Invalid("the shared receive queue is full; create it larger")));
+                return Err(refused(Error::SrqFull { depth: state.depth as u32 }));
             }
             let bytes = len(wr);
             check_limit("bytes of a receive", bytes, self.max_bytes).map_err(refused)?;

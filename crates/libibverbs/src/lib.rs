@@ -23,3 +23,4 @@ mod rails;
 mod rdmacm;
 pub mod refused_entry_points;
 pub mod symbols;
+mod without_cancellation;

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::eventfd;
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, PoisonError};
+use crate::{eventfd, futex};
 
 /// A bounded queue of events with an eventfd that is readable while the queue holds an event, except for events added by
 /// [`EventQueue::enqueue`]. A full queue drops new events.
@@ -17,9 +17,14 @@ use crate::sync::{Mutex, MutexGuard, PoisonError};
 ///
 /// The application may wait on the descriptor and may change its `O_NONBLOCK` flag. It must not read the
 /// descriptor.
+///
+/// A thread that takes events one by one may sleep on a futex instead of the descriptor ([`EventQueue::begin_wait`]): a wait on it takes nothing from the
+/// queue, so a sleeper that is cancelled or interrupted loses no event, and the kernel restarts it after a signal as it restarts a read(2).
 #[derive(Debug)]
 pub struct EventQueue<T> {
     state: Mutex<State<T>>,
+    /// The futex of the sleeping threads: an odd number while there may be one. It changes with each event that wakes them.
+    futex: AtomicU32,
     eventfd: EventFd,
     /// The maximum number of events in the queue.
     capacity: usize,
@@ -33,7 +38,12 @@ struct State<T> {
     signalled: bool,
     /// Whether an event was added by `enqueue` since the last signal.
     has_silent: bool,
+    is_closed: bool,
 }
+
+/// The queue is closed, and all its events were taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Closed;
 
 impl<T> EventQueue<T> {
     /// Creates a queue with a non-blocking descriptor.
@@ -54,18 +64,19 @@ impl<T> EventQueue<T> {
     }
 
     fn with_flags(capacity: usize, flags: EfdFlags) -> io::Result<EventQueue<T>> {
-        let state = Mutex::new(State { events: VecDeque::new(), signalled: false, has_silent: false });
-        Ok(EventQueue { state, eventfd: EventFd::from_flags(flags)?, capacity })
+        let state = State { events: VecDeque::new(), signalled: false, has_silent: false, is_closed: false };
+        let (state, futex) = (Mutex::new(state), AtomicU32::new(0));
+        Ok(EventQueue { state, futex, eventfd: EventFd::from_flags(flags)?, capacity })
     }
 
-    /// Adds an event, unless the queue is full, and makes the descriptor readable.
+    /// Adds an event, unless the queue is full or closed, and makes the descriptor readable.
     pub fn push(&self, event: T) {
         let mut state = self.lock();
         self.add(&mut state, event);
-        signal(&self.eventfd, &mut state);
+        self.show(&mut state);
     }
 
-    /// Adds an event, unless the queue is full. If the descriptor is unreadable, it stays so until the next call of [`EventQueue::signal`] or of a
+    /// Adds an event, unless the queue is full or closed. If the descriptor is unreadable, it stays so until the next call of [`EventQueue::signal`] or of a
     /// push function.
     pub fn enqueue(&self, event: T) {
         self.add(&mut self.lock(), event);
@@ -73,15 +84,50 @@ impl<T> EventQueue<T> {
 
     /// Makes the descriptor readable if the queue holds an event.
     pub fn signal(&self) {
-        signal(&self.eventfd, &mut self.lock());
+        self.show(&mut self.lock());
+    }
+
+    /// Ends the queue: later events are dropped, the descriptor is readable for good, and no thread waits any more.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        (state.is_closed, state.signalled) = (true, true);
+        self.wake();
     }
 
     /// Removes and returns the oldest event. If it was the last event, the descriptor becomes unreadable.
     pub fn pop(&self) -> Option<T> {
+        self.pop_unless_closed().ok().flatten()
+    }
+
+    /// Does the same as [`EventQueue::pop`], and tells an empty queue from a closed one.
+    ///
+    /// # Errors
+    /// [`Closed`] if the queue is closed and holds no event.
+    pub fn pop_unless_closed(&self) -> Result<Option<T>, Closed> {
         let mut state = self.lock();
-        let event = state.events.pop_front()?;
+        let event = state.events.pop_front();
+        if event.is_none() && state.is_closed {
+            return Err(Closed);
+        }
         self.clear_if_empty(&mut state);
-        Some(event)
+        Ok(event)
+    }
+
+    /// Prepares the caller to sleep until there is an event. Returns the futex (private to the process, `futex(2)`) and the value that it has until the next event
+    /// or the end of the queue, which wake every sleeper; or `None` if the queue holds an event or is closed.
+    pub fn begin_wait(&self) -> Option<(&AtomicU32, u32)> {
+        let state = self.lock();
+        (state.events.is_empty() && !state.is_closed)
+            .then(|| (&self.futex, self.futex.fetch_or(1, Ordering::Relaxed) | 1))
+    }
+
+    /// Removes and returns the events for which `is_wanted` returns true, oldest first.
+    pub fn extract(&self, is_wanted: impl FnMut(&T) -> bool) -> VecDeque<T> {
+        let mut state = self.lock();
+        let (taken, kept) = std::mem::take(&mut state.events).into_iter().partition(is_wanted);
+        state.events = kept;
+        self.clear_if_empty(&mut state);
+        taken
     }
 
     /// Removes the events for which `keep` returns false.
@@ -96,20 +142,42 @@ impl<T> EventQueue<T> {
         self.lock().events.len()
     }
 
+    /// Returns the number of events for which `is_counted` returns true.
+    pub fn count(&self, is_counted: impl Fn(&T) -> bool) -> usize {
+        self.lock().events.iter().filter(|event| is_counted(event)).count()
+    }
+
     /// Returns whether the queue holds no event.
     pub fn is_empty(&self) -> bool {
         self.lock().events.is_empty()
     }
 
     fn add(&self, state: &mut State<T>, event: T) {
-        if state.events.len() < self.capacity {
+        if state.events.len() < self.capacity && !state.is_closed {
             state.events.push_back(event);
         }
         state.has_silent = true;
     }
 
+    /// Makes the descriptor readable and wakes the sleepers if there is an event. An edge is reported for events that none was reported for.
+    fn show(&self, state: &mut State<T>) {
+        let is_new = std::mem::take(&mut state.has_silent);
+        if !state.events.is_empty() && (!std::mem::replace(&mut state.signalled, true) || is_new) {
+            self.wake();
+        }
+    }
+
+    /// Signals the descriptor, and wakes all sleepers: one of them may be about to be cancelled or interrupted. The caller holds the lock.
+    fn wake(&self) {
+        eventfd::signal(&self.eventfd);
+        if self.futex.load(Ordering::Relaxed) & 1 == 1 {
+            self.futex.fetch_add(1, Ordering::Relaxed);
+            futex::wake_all(&self.futex);
+        }
+    }
+
     fn clear_if_empty(&self, state: &mut State<T>) {
-        if state.events.is_empty() && std::mem::take(&mut state.signalled) {
+        if state.events.is_empty() && !state.is_closed && std::mem::take(&mut state.signalled) {
             eventfd::clear(&self.eventfd);
         }
     }
@@ -121,21 +189,13 @@ impl<T> EventQueue<T> {
 }
 
 impl<T: PartialEq> EventQueue<T> {
-    /// Adds an event, unless the queue is full or holds an equal event, and makes the descriptor readable.
+    /// Adds an event, unless the queue is full, closed, or holds an equal event, and makes the descriptor readable.
     pub fn push_once(&self, event: T) {
         let mut state = self.lock();
         if !state.events.contains(&event) {
             self.add(&mut state, event);
         }
-        signal(&self.eventfd, &mut state);
-    }
-}
-
-/// Makes the descriptor readable if there is an event. An edge is reported for events that none was reported for.
-fn signal<T>(fd: &EventFd, state: &mut State<T>) {
-    let is_new = std::mem::take(&mut state.has_silent);
-    if !state.events.is_empty() && (!std::mem::replace(&mut state.signalled, true) || is_new) {
-        eventfd::signal(fd);
+        self.show(&mut state);
     }
 }
 

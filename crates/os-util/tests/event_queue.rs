@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use mitra_os_util::event_queue::EventQueue;
+use mitra_os_util::event_queue::{Closed, EventQueue};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
@@ -80,4 +80,28 @@ fn enqueued_event_does_not_change_descriptor_before_signal() {
     assert_eq!(queue.pop(), Some(1));
     queue.signal();
     assert!(!is_readable(&queue), "an empty queue was signalled");
+}
+
+#[test]
+fn closed_queue_returns_its_events_and_stays_readable() {
+    for queue in [EventQueue::new(8).unwrap(), EventQueue::with_blocking_fd(8).unwrap()] {
+        queue.push(1);
+        queue.close();
+        queue.push(2);
+        assert_eq!(queue.pop_unless_closed(), Ok(Some(1)));
+        assert_eq!([queue.pop_unless_closed(), queue.pop_unless_closed()], [Err(Closed), Err(Closed)]);
+        queue.retain(|_| false);
+        assert!(is_readable(&queue) && queue.begin_wait().is_none());
+    }
+}
+
+#[test]
+fn extracted_events_are_removed_in_order() {
+    let queue = EventQueue::new(8).unwrap();
+    (0..6).for_each(|i| queue.push(i));
+    assert_eq!(queue.count(|i| i % 2 == 0), 3);
+    assert_eq!(queue.extract(|i| i % 2 == 0), [0, 2, 4]);
+    assert!(is_readable(&queue));
+    assert_eq!(queue.extract(|_| true), [1, 3, 5]);
+    assert!(!is_readable(&queue));
 }

@@ -27,10 +27,17 @@ mod eventfd {
         eventfd::clear(fd);
     }
 }
-/// The lock of loom, which explores the orders.
+/// No thread sleeps on the futex: the test compares its value.
+mod futex {
+    use loom::sync::atomic::AtomicU32;
+
+    pub(crate) fn wake_all(_: &AtomicU32) {}
+}
+/// The lock and the atomics of loom, which explores the orders.
 mod sync {
     pub(crate) use std::sync::PoisonError;
 
+    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 }
 
@@ -38,6 +45,7 @@ use std::os::fd::AsFd;
 
 use event_queue::EventQueue;
 use loom::sync::Arc;
+use loom::sync::atomic::Ordering;
 use loom::thread;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -68,6 +76,25 @@ fn no_wake_up_is_lost() {
         assert_eq!(taken, [1, 2]);
         assert!(!is_readable(&queue));
     });
+}
+
+/// The futex of a consumer that prepares to sleep, after it has found no event, changes with the next event and with the end of the queue. So the
+/// consumer does not sleep then.
+#[test]
+fn no_sleeper_misses_an_event() {
+    for closes in [false, true] {
+        loom::model(move || {
+            let queue = queue();
+            let other = Arc::clone(&queue);
+            let pushes = thread::spawn(move || if closes { other.close() } else { other.push(1) });
+            let first = queue.pop();
+            let prepared = queue.begin_wait();
+            pushes.join().expect("the producer does not panic");
+            if let (None, Some((futex, seen))) = (first, prepared) {
+                assert_ne!(futex.load(Ordering::Relaxed), seen);
+            }
+        });
+    }
 }
 
 /// Two consumers beside a producer take the event once, and leave the descriptor unreadable.

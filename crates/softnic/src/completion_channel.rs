@@ -16,7 +16,7 @@ pub(crate) const MAX_EVENTS: usize = 1 << 16;
 ///
 /// The NIC adds events while its lock is held. [`PendingWakeups`] makes the descriptor readable after the lock is released,
 /// because the application calls the NIC as soon as it wakes.
-pub(crate) struct SoftCompletionChannel(EventQueue<CqId>);
+pub struct SoftCompletionChannel(EventQueue<CqId>);
 
 /// Channels whose descriptors become readable when this value is dropped.
 #[derive(Default)]
@@ -39,6 +39,11 @@ impl Drop for PendingWakeups {
 impl SoftCompletionChannel {
     pub(crate) fn new() -> io::Result<SoftCompletionChannel> {
         EventQueue::new(MAX_EVENTS).map(SoftCompletionChannel)
+    }
+
+    /// Returns the queue of the channel's events, for a consumer that sleeps on it or closes it.
+    pub fn events(&self) -> &EventQueue<CqId> {
+        &self.0
     }
 
     /// Adds an event. The descriptor does not become readable before a [`PendingWakeups`] with this channel is dropped.

@@ -31,6 +31,7 @@ mod thread_wakeup;
 mod transmit;
 mod udp_socket;
 
+pub use completion_channel::SoftCompletionChannel;
 pub use config::{Config, Offload};
 pub use error::OpenError;
 pub use fault_injection::RailFaults;

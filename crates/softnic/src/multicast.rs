@@ -27,10 +27,7 @@ impl Engine {
                 Ok(socket) => self.multicast_groups.push(MulticastGroup { gid, socket: Arc::new(socket) }),
                 Err(e) => {
                     self.nic.detach_mcast(qp, gid)?;
-                    return Err(Error::System {
-                        operation: "joining a multicast group",
-                        message: e.to_string(),
-                    });
+                    return Err(Error::system("joining a multicast group", &e));
                 }
             }
         }

@@ -13,7 +13,7 @@ use mitra_transport::NicConfig;
 use mitra_verbs::{AsyncEvent, DeviceAttr, Error, Gid, Mtu, PostError, Result, Time};
 
 use crate::capture::Capture;
-use crate::completion_channel::MAX_EVENTS;
+use crate::completion_channel::{MAX_EVENTS, SoftCompletionChannel};
 use crate::engine::Engine;
 use crate::error::{OpenError, WithOperation};
 use crate::fault_injection::RailFaults;
@@ -101,6 +101,20 @@ impl SoftNic {
         self.host_call(|engine, _| {
             engine.receive_traffic_classes();
             Ok(())
+        })
+    }
+
+    /// Does the same as [`Provider::create_completion_channel`](mitra_verbs::Provider::create_completion_channel), for a consumer that needs more of the channel.
+    ///
+    /// # Errors
+    /// `DeviceFatal` if the NIC is dead, or `System` if the descriptor cannot be created.
+    pub fn create_soft_completion_channel(&self) -> Result<Arc<SoftCompletionChannel>> {
+        self.host_call(|engine, _| {
+            let channel =
+                SoftCompletionChannel::new().map_err(|e| Error::system("creating an eventfd", &e))?;
+            let channel = Arc::new(channel);
+            engine.completion_queues.add_channel(&channel);
+            Ok(channel)
         })
     }
 

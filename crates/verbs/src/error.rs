@@ -49,6 +49,12 @@ pub enum Error {
         /// The number of entries of the queue.
         depth: u32,
     },
+    /// A shared receive queue has no free entry.
+    #[error("the shared receive queue is full ({depth} entries); create it larger")]
+    SrqFull {
+        /// The number of entries of the queue.
+        depth: u32,
+    },
     /// The call is not allowed in the queue pair's state.
     #[error("{call} on {qpn} needs state {needs}, and it is in {state}; modify the queue pair first")]
     WrongState {
@@ -98,7 +104,18 @@ pub enum Error {
         operation: &'static str,
         /// The operating system's error message.
         message: String,
+        /// The operating system's error number, if it gave one.
+        errno: Option<i32>,
     },
+}
+
+impl Error {
+    /// Returns [`Error::System`] for an error of the operating system, or one that has such an error among its sources.
+    pub fn system(operation: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
+        let errno = std::iter::successors(Some(error), |error| error.source())
+            .find_map(|error| error.downcast_ref::<std::io::Error>()?.raw_os_error());
+        Error::System { operation, message: error.to_string(), errno }
+    }
 }
 
 /// The error of posting a list of work requests. The request at `index` was refused, and the requests after it were not posted. The

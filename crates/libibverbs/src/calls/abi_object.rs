@@ -163,7 +163,7 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
         let (slot, is_own) = unsafe { look_up::<Self>(c)? };
         if !is_own {
             let message = "it belongs to the parent process; open the device again after a fork".to_owned();
-            return Err(Error::System { operation: Self::KIND, message });
+            return Err(Error::System { operation: Self::KIND, message, errno: None });
         }
         // SAFETY: the slot holds an object of this process, which the caller does not destroy while the reference lives.
         Ok(unsafe { (*slot.as_ref().object.get()).assume_init_ref() })

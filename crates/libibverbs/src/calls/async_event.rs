@@ -1,7 +1,6 @@
 //! `ibv_get_async_event` and `ibv_ack_async_event`.
 
 use std::ffi::c_int;
-use std::os::fd::AsFd;
 
 use super::abi_object::AbiObject;
 use super::context::Context;
@@ -38,23 +37,26 @@ unsafe fn count_of<'a>(event_type: ibv_event_type, object: usize) -> Option<&'a 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+unsafe extern "C-unwind" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
     let context = match unsafe { Context::find_raw(context) } {
         Ok(context) => context,
         Err(error) => return minus_one(status("ibv_get_async_event", Err(error))),
     };
-    let taken = wait_for_event(context.events.as_fd(), || {
+    let taken = wait_for_event(&context.events, || {
         // While this thread holds the lock, no other thread can destroy the object between the removal of the event from the queue and
         // the increment of the object's event count.
         let _objects = context.rails.objects();
-        let queued = context.events.pop()?;
+        let Some(queued) = context.events.pop_unless_closed()? else { return Ok(None) };
         // SAFETY: a verb that destroys the object removes its events from the queue under the lock that is held here, so the
         // object of an event in the queue exists.
         if let Some(count) = unsafe { count_of(queued.event_type, queued.element) } {
             count.add_one();
         }
-        Some(queued)
+        Ok(Some(queued))
     });
     match taken {
         Ok(PendingEvent { event_type, element: object_or_port }) => {

@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use mitra_softnic::SoftNic;
-use mitra_verbs::{AsyncEvent, CqId, Error, Gid, Provider, Result, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{
+    AsyncEvent, CompletionChannel, CqId, Error, Gid, Provider, Result, Wc, WcOpcode, WcStatus,
+};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
-use super::channel::{Channel, EventSource};
+use super::channel::Channel;
 use super::context::Context;
 use super::pd::PdMember;
 use crate::abi::*;
@@ -17,7 +19,7 @@ use crate::common::grh::GRH_LEN;
 use crate::common::lock::lock;
 use crate::common::poller_lock::PollerLock;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
-use crate::rails::object_table::CqEntry;
+use crate::rails::object_table::{ChannelEvents, CqEntry};
 use crate::rails::virtual_cq::VirtualCq;
 
 /// A completion queue. Programs cast between `ibv_cq` and `ibv_cq_ex`, so every queue begins with the larger structure.
@@ -124,12 +126,12 @@ pub(crate) unsafe fn create(
     if cqe == 0 || comp_vector != 0 {
         return Err(Error::Invalid("a completion queue needs at least one entry, and vector 0"));
     }
-    let source = channel_object.map(|channel| &channel.source);
-    let (id, virtual_cq) = match (&ctx.rails.multi_rail, source) {
-        (Some(multi_rail), source) => {
-            let process_events = source.and_then(|source| match source {
-                EventSource::Process(events) => Some(Arc::clone(events)),
-                EventSource::Nic(_) => None,
+    let events = channel_object.map(|channel| &channel.events);
+    let (id, virtual_cq) = match (&ctx.rails.multi_rail, events) {
+        (Some(multi_rail), events) => {
+            let process_events = events.and_then(|events| match events {
+                ChannelEvents::Process(events) => Some(Arc::clone(events)),
+                ChannelEvents::Nic(_) => None,
             });
             let id = multi_rail.with_room(|| ctx.nic().create_cq(cqe, multi_rail.domain().channel()))?;
             let rails = Arc::downgrade(&ctx.rails);
@@ -140,7 +142,10 @@ pub(crate) unsafe fn create(
             };
             (id, Some(VirtualCq::new(cqe, process_events, on_overflow)))
         }
-        (None, Some(EventSource::Nic(channel))) => (ctx.nic().create_cq(cqe, Some(channel))?, None),
+        (None, Some(ChannelEvents::Nic(channel))) => {
+            let channel: Arc<dyn CompletionChannel> = Arc::clone(channel) as _;
+            (ctx.nic().create_cq(cqe, Some(&channel))?, None)
+        }
         (None, _) => (ctx.nic().create_cq(cqe, None)?, None),
     };
     // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
@@ -208,6 +213,7 @@ unsafe fn end(object: &Cq, context: &Context, cq: *mut ibv_cq, channel: *mut ibv
         return Err(Error::Busy { kind: "completion queue", id: object.id.0, user: "a queue pair" });
     }
     unless_dead(object.nic.destroy_cq(object.id))?;
+    object.virtual_cq.iter().for_each(|virtual_cq| virtual_cq.detach_channel());
     context.remove_object(cq as usize, |objects| {
         objects.cqs.remove(&object.id);
         if !channel.is_null() {

@@ -3,14 +3,15 @@
 use std::ffi::{c_int, c_void};
 
 use super::abi_object::AbiObject;
-use super::channel::{Channel, EventSource};
+use super::channel::Channel;
 use super::cq::Cq;
 use crate::abi::*;
 use crate::common::errno::{minus_one, status};
-use crate::common::event_queue::wait_for_event;
+use crate::common::event_queue::{Closed, EventQueue, wait_for_event};
+use crate::rails::object_table::{ChannelEvents, ObjectTable};
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
@@ -20,26 +21,15 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         Ok(channel) => channel,
         Err(error) => return minus_one(status("ibv_get_cq_event", Err(error))),
     };
-    let taken = wait_for_event(channel.source.fd(), || {
-        // While this thread holds the lock, no other thread can destroy the queue between the removal of the event from the channel and
-        // the increment of the queue's event count.
-        let objects = channel.rails.objects();
-        loop {
-            let signalled = match &channel.source {
-                EventSource::Nic(events) => match objects.cqs.get(&events.next_event().ok()??) {
-                    Some(entry) => entry.object.address,
-                    // The completion queue of the event was destroyed.
-                    None => continue,
-                },
-                EventSource::Process(events) => events.pop()?,
-            };
-            let signalled = signalled as *mut ibv_cq;
-            // SAFETY: `ibv_destroy_cq` removes a queue from the table and its events from the channel before it frees the
-            // queue, under the lock that is held here.
-            unsafe { Cq::borrow_raw(signalled) }.comp_events.add_one();
-            return Some(signalled);
+    let taken = match &channel.events {
+        ChannelEvents::Nic(nic) => {
+            let address = |objects: &ObjectTable, id| objects.cqs.get(&id).map(|entry| entry.object.address);
+            wait_for_event(nic.events(), || take(channel, nic.events(), address))
         }
-    });
+        ChannelEvents::Process(events) => {
+            wait_for_event(events, || take(channel, events, |_, address| Some(address)))
+        }
+    };
     match taken {
         Ok(signalled) => {
             // SAFETY: rule *structures* (module `calls`): `cq` and `cq_context` are valid for writing. The queue exists, because
@@ -52,6 +42,31 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         }
         Err(errno) => minus_one(errno as c_int),
     }
+}
+
+/// Takes the oldest event of a completion queue that exists, and counts it. `address_of` returns the address of the queue of an event.
+///
+/// # Errors
+/// `Closed` if there is no event, and will be none.
+fn take<E>(
+    channel: &Channel,
+    events: &EventQueue<E>,
+    address_of: impl Fn(&ObjectTable, E) -> Option<usize>,
+) -> Result<Option<*mut ibv_cq>, Closed> {
+    // While this thread holds the lock, no other thread can destroy the queue between the removal of the event from the channel and
+    // the increment of the queue's event count.
+    let objects = channel.rails.objects();
+    while let Some(event) = events.pop_unless_closed()? {
+        // Otherwise the completion queue of the event was destroyed.
+        if let Some(address) = address_of(&objects, event) {
+            let signalled = address as *mut ibv_cq;
+            // SAFETY: `ibv_destroy_cq` removes a queue from the table and its events from the channel before it frees the
+            // queue, under the lock that is held here.
+            unsafe { Cq::borrow_raw(signalled) }.comp_events.add_one();
+            return Ok(Some(signalled));
+        }
+    }
+    Ok(None)
 }
 
 #[unsafe(no_mangle)]

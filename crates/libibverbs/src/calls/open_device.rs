@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::{mem, ptr};
 
+use mitra_verbs::Error;
+
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
 use super::{
@@ -13,7 +15,8 @@ use super::{
     srq, wr_calls, xrc_recv_qp, xrcd,
 };
 use crate::abi::*;
-use crate::common::errno::{errno_of, pointer, set_errno, status, system_error};
+use crate::common::cancellation;
+use crate::common::errno::{errno_of, pointer, set_errno, status};
 use crate::common::event_queue::new_event_queue;
 use crate::rails::object_table::ObjectEntry;
 use crate::rails::open;
@@ -34,7 +37,8 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*mut ibv_context> {
     let events = new_event_queue()?;
     // Programs duplicate the descriptor to share a device with another process. The import then fails with `EOPNOTSUPP`.
-    let command_file = File::open("/dev/null").map_err(|e| system_error("opening /dev/null")(&e))?;
+    let command_file = cancellation::held_off(|| File::open("/dev/null"))
+        .map_err(|e| Error::system("opening /dev/null", &e))?;
     // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
     // valid value.
     let mut header: verbs_context = unsafe { mem::zeroed() };
@@ -73,7 +77,11 @@ fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*m
     let context = Context::new(AbiHeader::new(header), Arc::clone(rails), events, command_file.into());
     let events = Arc::clone(&context.events);
     let address = Context::address_in(context.into_raw());
-    rails.objects().contexts.push(ObjectEntry { address: address as usize, events });
+    let mut objects = rails.objects();
+    if objects.is_dead {
+        events.close();
+    }
+    objects.contexts.push(ObjectEntry { address: address as usize, events });
     Ok(address)
 }
 

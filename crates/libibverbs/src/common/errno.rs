@@ -1,7 +1,6 @@
 //! The report of an error to a C program: an `errno` value, and a line on standard error ([`refusal`]).
 
 use std::ffi::c_int;
-use std::fmt::Display;
 use std::ptr;
 
 use mitra_verbs::Error;
@@ -11,10 +10,12 @@ use super::refusal::{self, Refusal};
 /// Returns the `errno` value that the manual pages of the verbs give for an error.
 pub(crate) fn errno_of(error: &Error) -> c_int {
     match error {
+        // The one error of the operating system that a program can act on: it has closed too few descriptors.
+        Error::System { errno: Some(errno @ (libc::EMFILE | libc::ENFILE)), .. } => *errno,
         Error::DeviceFatal | Error::System { .. } => libc::EIO,
         Error::Busy { .. } => libc::EBUSY,
         Error::NoSuchObject { .. } => libc::ENOENT,
-        Error::QueueFull { .. } | Error::TooLarge { .. } => libc::ENOMEM,
+        Error::QueueFull { .. } | Error::SrqFull { .. } | Error::TooLarge { .. } => libc::ENOMEM,
         Error::NotPermitted(_) => libc::EPERM,
         Error::Inaccessible { .. } => libc::EFAULT,
         Error::Unsupported(_) => libc::EOPNOTSUPP,
@@ -83,10 +84,4 @@ pub(crate) fn minus_one(errno: c_int) -> c_int {
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: `__errno_location` returns the calling thread's `errno`, which lives as long as the thread.
     unsafe { *libc::__errno_location() = errno };
-}
-
-/// Returns a function that converts an error of the operating system to [`Error::System`]. `action` names the action that failed,
-/// as in "opening a socket".
-pub(crate) fn system_error(action: &'static str) -> impl Fn(&dyn Display) -> Error {
-    move |error| Error::System { operation: action, message: error.to_string() }
 }

@@ -1,5 +1,6 @@
 //! Modules that `calls`, `rails` and `rdmacm` share. They import none of the three.
 
+pub(crate) mod cancellation;
 pub(crate) mod errno;
 pub(crate) mod event_queue;
 pub(crate) mod fork_generation;

@@ -57,6 +57,7 @@ impl Refusal for Error {
             Error::Busy { kind, user, .. } => ["busy", kind, user],
             Error::Limit { attribute, .. } => ["limit", attribute, ""],
             Error::QueueFull { queue, .. } => ["full", queue, ""],
+            Error::SrqFull { .. } => ["full", "shared receive queue", ""],
             Error::WrongState { needs, .. } => ["state", needs, ""],
             Error::Modify(ModifyError::NoSuchTransition { .. }) => ["transition", "", ""],
             Error::Modify(ModifyError::Missing { missing, .. }) => ["missing", missing, ""],
@@ -76,7 +77,7 @@ impl Refusal for Error {
     /// `vrb_find_max_inline`). A capacity of more than twice what was granted before is a mistake, not a trial.
     fn is_expected(&self) -> bool {
         match self {
-            Error::QueueFull { .. } | Error::Busy { .. } => true,
+            Error::QueueFull { .. } | Error::SrqFull { .. } | Error::Busy { .. } => true,
             Error::Limit { attribute, requested, .. } => {
                 *attribute == INLINE_CAPACITY
                     && *requested <= 2 * u64::from(GRANTED_INLINE.load(Ordering::Relaxed))

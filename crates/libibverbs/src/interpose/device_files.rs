@@ -30,9 +30,9 @@ const DEVICE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 
 type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
 type VersionedStat = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat) -> c_int;
-type Open = unsafe extern "C" fn(*const c_char, c_int, libc::mode_t) -> c_int;
+type Open = unsafe extern "C-unwind" fn(*const c_char, c_int, libc::mode_t) -> c_int;
 type StatX = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
-type OpenFile = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
+type OpenFile = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut FILE;
 type Access = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
 
 // SAFETY, for all twelve: these are the types of stat(2), lstat(2), statx(2), access(2), open(2) and fopen(3), and of the functions
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
 /// # Safety
 /// As for the C library's function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+pub unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: by the contract of this function.
     unsafe { open_result(OPEN.get().map(|next| next(path, flags, mode)), path, flags) }
 }
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mod
 /// # Safety
 /// As for the C library's function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+pub unsafe extern "C-unwind" fn open64(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: by the contract of this function.
     unsafe { open_result(OPEN64.get().map(|next| next(path, flags, mode)), path, flags) }
 }
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: libc::m
 /// # Safety
 /// As for the C library's function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: by the contract of this function.
     unsafe { fopen_result(FOPEN.get().map(|next| next(path, mode)), path, mode) }
 }
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut
 /// # Safety
 /// As for the C library's function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: by the contract of this function.
     unsafe { fopen_result(FOPEN64.get().map(|next| next(path, mode)), path, mode) }
 }

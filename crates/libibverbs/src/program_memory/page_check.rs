@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mitra_verbs::{Error, Result};
 
+use crate::common::cancellation;
+
 #[cfg(target_arch = "x86_64")]
 use crate::copy_nofault as copy;
 #[cfg(not(target_arch = "x86_64"))]
@@ -177,7 +179,7 @@ const COVERING_OR_NEXT_VMA: u64 = 0x10;
 
 impl Mappings {
     fn open() -> Mappings {
-        Mappings { file: File::open("/proc/self/maps").ok(), all: None }
+        Mappings { file: cancellation::held_off(|| File::open("/proc/self/maps")).ok(), all: None }
     }
 
     /// Returns the mapping that covers `addr`, or the next one. Returns `None` if there is none, or if the mappings are unknown.

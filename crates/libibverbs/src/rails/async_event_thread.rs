@@ -11,6 +11,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::rail_set::RailSet;
 use super::rendezvous::OneRail;
 
+/// The time between two checks of whether the NIC answers. A NIC that hangs reports no event, so the drivers of hardware NICs check their health, too.
+const HEALTH_INTERVAL_MS: u16 = 1000;
+
 /// Starts the thread. The thread runs as long as the process, and keeps the device open.
 ///
 /// # Errors
@@ -23,18 +26,25 @@ pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
         .ok();
     thread::spawn("mitra-events", move || {
         let nic = rails.nic();
+        let mut is_alive = true;
         loop {
             let mut ready = [PollFd::new(nic.async_event_fd(), PollFlags::POLLIN)];
-            // If a signal interrupts the wait, the queue is empty, and the loop waits again.
-            let _ = poll(&mut ready, PollTimeout::NONE);
+            // After the last event, nothing is left to check. If a signal interrupts the wait, the queue is empty, and the loop waits again.
+            let interval = if is_alive { PollTimeout::from(HEALTH_INTERVAL_MS) } else { PollTimeout::NONE };
+            let _ = poll(&mut ready, interval);
             while let Some(event) = nic.poll_async_event() {
                 if let (AsyncEvent::GidChange, Some(one_rail)) = (event, &one_rail) {
                     one_rail.set_gid(nic.address().into());
                 }
                 let is_open = |qpn| rails.objects().qps.contains_key(&qpn);
+                is_alive &= event != AsyncEvent::DeviceFatal;
                 if !one_rail.as_ref().is_some_and(|one_rail| one_rail.handle(event, is_open)) {
                     rails.deliver(event);
                 }
+            }
+            if is_alive && nic.query_port().is_err() {
+                is_alive = false;
+                rails.deliver(AsyncEvent::DeviceFatal);
             }
         }
     })?;

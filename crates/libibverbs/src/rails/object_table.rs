@@ -1,8 +1,10 @@
 //! The table of the program's objects by number, and the delivery of asynchronous events to the contexts of these objects.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use mitra_softnic::SoftCompletionChannel;
 use mitra_verbs::{AsyncEvent, CqId, Qpn, SrqId, XrcdId};
 
 use super::virtual_cq::VirtualCq;
@@ -26,6 +28,31 @@ pub(crate) struct ObjectEntry {
     pub(crate) address: usize,
     /// The queue for events about the object. It belongs to the context in which the object was created.
     pub(crate) events: Arc<AsyncEventQueue>,
+}
+
+/// The events of a completion channel of the program.
+#[derive(Clone)]
+pub(crate) enum ChannelEvents {
+    /// The NIC's channel. Its events identify completion queues by the NIC's numbers.
+    Nic(Arc<SoftCompletionChannel>),
+    /// A queue in this process, on a device with several rails. Its events are the addresses of the program's completion queues.
+    Process(Arc<EventQueue<usize>>),
+}
+
+impl ChannelEvents {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            ChannelEvents::Nic(channel) => channel.as_fd(),
+            ChannelEvents::Process(events) => events.as_fd(),
+        }
+    }
+
+    fn close(&self) {
+        match self {
+            ChannelEvents::Nic(channel) => channel.events().close(),
+            ChannelEvents::Process(events) => events.close(),
+        }
+    }
 }
 
 /// A queue pair of the program.
@@ -61,6 +88,10 @@ impl SharedQp {
 #[derive(Default)]
 pub(crate) struct ObjectTable {
     pub(crate) contexts: Vec<ObjectEntry>,
+    /// The completion channels by the addresses of their C structures.
+    pub(crate) channels: HashMap<usize, ChannelEvents>,
+    /// Whether `DEVICE_FATAL` was reported. It is the last event of each context, and the end of each channel.
+    pub(crate) is_dead: bool,
     pub(crate) qps: HashMap<Qpn, QpEntry>,
     /// The XRC receive queue pairs, which are not in `qps`.
     pub(crate) shared_qps: HashMap<Qpn, SharedQp>,
@@ -74,10 +105,17 @@ const PORT: usize = 1;
 impl ObjectTable {
     /// Queues an event at the contexts that it concerns. An event about the device or its port concerns all contexts. Any other event
     /// concerns the context of its object, and is dropped if the object no longer exists.
-    pub(crate) fn deliver(&self, event: AsyncEvent) {
+    ///
+    /// `DeviceFatal` ends all waits for events, once the program has taken those before it: a device that the kernel has removed reports no others.
+    pub(crate) fn deliver(&mut self, event: AsyncEvent) {
         if let Some(event_type) = device_event_type(event) {
             for context in &self.contexts {
                 context.events.push(PendingEvent { event_type, element: PORT });
+            }
+            if event == AsyncEvent::DeviceFatal {
+                self.is_dead = true;
+                self.contexts.iter().for_each(|context| context.events.close());
+                self.channels.values().for_each(ChannelEvents::close);
             }
             return;
         }

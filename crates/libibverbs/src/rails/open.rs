@@ -7,18 +7,17 @@ use std::sync::{Arc, Mutex};
 use mitra_control::{ControlServer, ControlledDevice, MetricsAddress, RailsConfig, Settings};
 use mitra_metrics::MetricsServer;
 use mitra_softnic::{Config, SoftNic};
-use mitra_verbs::{Gid, Result};
+use mitra_verbs::{Error, Gid, Result};
 
 use super::fault_control::FaultControl;
 use super::rail_set::RailSet;
 use super::rendezvous::{limits_of_further_rail, limits_of_nic};
 use super::virtual_qps::MultiRail;
 use super::{async_event_thread, progress_thread};
-use crate::common::errno::system_error;
-use crate::common::fork_generation;
 use crate::common::lock::lock;
 use crate::common::logging;
 use crate::common::per_process::PerProcess;
+use crate::common::{cancellation, fork_generation};
 
 /// The open device, with the id of the process that opened it. The id tells a child that was made without the handlers for fork
 /// (`_Fork(3)`).
@@ -51,7 +50,7 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
     {
         return Ok(Arc::clone(rails));
     }
-    let rails = open_rails().inspect_err(|error| {
+    let rails = cancellation::held_off(open_rails).inspect_err(|error| {
         if FAILURE_EXPLAINED.swap(true, Ordering::Relaxed) {
             tracing::debug!("the device cannot be opened: {error}");
         } else {
@@ -73,7 +72,7 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
 fn open_rails() -> Result<Arc<RailSet>> {
     let settings = Settings::from_env()
         .and_then(Settings::checked)
-        .map_err(|e| system_error("reading the options of `mitra run`")(&e))?;
+        .map_err(|e| Error::system("reading the options of `mitra run`", &e))?;
     let mut configs = match &settings.rails {
         RailsConfig::Count(n) => vec![Config::loopback(); *n],
         RailsConfig::Addresses(list) => list.iter().map(|address| Config::at(*address)).collect(),
@@ -86,7 +85,7 @@ fn open_rails() -> Result<Arc<RailSet>> {
     }
     let nics = configs
         .into_iter()
-        .map(|config| SoftNic::open(config).map_err(|e| system_error("opening a software NIC")(&e)))
+        .map(|config| SoftNic::open(config).map_err(|e| Error::system("opening a software NIC", &e)))
         .collect::<Result<Vec<_>>>()?;
     let multi_rail = if nics.len() > 1 { Some(MultiRail::new(&nics, &settings)?) } else { None };
     let rails = Arc::new(RailSet::new(nics, multi_rail)?);
@@ -100,9 +99,9 @@ fn open_rails() -> Result<Arc<RailSet>> {
         }
         None => async_event_thread::start(&rails),
     };
-    started.map_err(|e| system_error("starting a thread")(&e))?;
+    started.map_err(|e| Error::system("starting a thread", &e))?;
     let server = ControlServer::start(&settings, FaultControl(Arc::downgrade(&rails)))
-        .map_err(|e| system_error("listening for `mitra fault`")(&e))?;
+        .map_err(|e| Error::system("listening for `mitra fault`", &e))?;
     // The cell is empty, because this function created the `RailSet`.
     let _ = rails.fault_control.set(server);
     if let Some(multi_rail) = &rails.multi_rail {

@@ -19,12 +19,16 @@ use super::virtual_qps::MultiRail;
 /// this time.
 const INTERVAL_MS: u16 = 1;
 
+/// The number of rounds from the death of the last NIC to its event, which is the last one. Virtual queue pairs report their ends in these rounds; one with a shared
+/// backup needs more than one round.
+const ROUNDS_UNTIL_FATAL: u32 = 16;
+
 /// Starts the thread. The thread ends when the device is closed.
 ///
 /// # Errors
 /// The error of the operating system if the thread cannot be created.
 pub(super) fn start(rails: &Arc<RailSet>, multi_rail: &Arc<MultiRail>) -> io::Result<()> {
-    let mut port = ReportedPort { up: true, alive: true, gid: rails.first_gid() };
+    let mut port = ReportedPort { up: true, alive: true, gid: rails.first_gid(), rounds_until_fatal: None };
     let (rails, multi_rail) = (Arc::downgrade(rails), Arc::clone(multi_rail));
     thread::spawn("mitra-progress", move || while round(&rails, &multi_rail, &mut port) {})?;
     Ok(())
@@ -38,6 +42,8 @@ struct ReportedPort {
     alive: bool,
     /// The GID of the device.
     gid: Gid,
+    /// The number of rounds until the death of the last NIC is reported.
+    rounds_until_fatal: Option<u32>,
 }
 
 impl ReportedPort {
@@ -47,7 +53,7 @@ impl ReportedPort {
         let up = rails.is_up();
         let alive = up || rails.nics().iter().any(|nic| nic.query_port().is_ok());
         if std::mem::replace(&mut self.alive, alive) && !alive {
-            rails.deliver(AsyncEvent::DeviceFatal);
+            self.rounds_until_fatal = Some(ROUNDS_UNTIL_FATAL);
         } else if self.up != up && alive {
             rails.deliver(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
         }
@@ -55,6 +61,14 @@ impl ReportedPort {
         let gid = rails.gid_of_rail_0();
         if std::mem::replace(&mut self.gid, gid) != gid {
             rails.deliver(AsyncEvent::GidChange);
+        }
+        match &mut self.rounds_until_fatal {
+            Some(0) => {
+                self.rounds_until_fatal = None;
+                rails.deliver(AsyncEvent::DeviceFatal);
+            }
+            Some(rounds) => *rounds -= 1,
+            None => {}
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct RailSet {
     /// The virtual queue pairs. Present if there are at least two NICs.
     pub(crate) multi_rail: Option<Arc<MultiRail>>,
     objects: Mutex<ObjectTable>,
+    /// Tells the connection manager that the last NIC has died.
+    on_death: OnceLock<fn()>,
     /// The memory regions with on-demand paging.
     pub(crate) on_demand: Mutex<OnDemandRegions>,
     xrc_domains: Mutex<XrcDomains>,
@@ -58,6 +60,7 @@ impl RailSet {
             interface_index,
             multi_rail,
             objects,
+            on_death: OnceLock::new(),
             on_demand,
             xrc_domains,
             device_memory,
@@ -106,7 +109,20 @@ impl RailSet {
 
     /// Queues an asynchronous event at the contexts that it concerns.
     pub(crate) fn deliver(&self, event: AsyncEvent) {
-        self.objects().deliver(event);
+        let has_died = {
+            let mut objects = self.objects();
+            let was_dead = objects.is_dead;
+            objects.deliver(event);
+            objects.is_dead && !was_dead
+        };
+        if let (true, Some(on_death)) = (has_died, self.on_death.get()) {
+            on_death();
+        }
+    }
+
+    /// Calls a function when the last NIC dies. Only the first call of this method has an effect.
+    pub(crate) fn set_on_death(&self, on_death: fn()) {
+        let _ = self.on_death.set(on_death);
     }
 
     /// Queues an event of the NIC of rail 0 at the context that it concerns, on a device with several rails. Returns false if the event is about

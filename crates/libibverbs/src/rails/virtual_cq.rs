@@ -44,15 +44,15 @@ pub(crate) struct VirtualCq {
     /// One of the `ARMED_FOR_…` constants.
     armed: AtomicU8,
     sources: Mutex<Vec<Weak<dyn CompletionSource>>>,
-    /// The queue's completion channel, if it has one.
-    channel: Option<ChannelLink>,
+    /// The queue's completion channel, if it has one and the program has not destroyed the queue.
+    channel: Mutex<Option<ChannelLink>>,
 }
 
 /// The connection of a completion queue to its completion channel.
 struct ChannelLink {
     events: Arc<EventQueue<usize>>,
     /// The address of the program's `ibv_cq`, which identifies the completion queue in `events`.
-    cq_address: AtomicUsize,
+    cq_address: usize,
 }
 
 impl VirtualCq {
@@ -70,15 +70,20 @@ impl VirtualCq {
             on_overflow: Box::new(on_overflow),
             armed: AtomicU8::new(ARMED_FOR_NONE),
             sources: Mutex::default(),
-            channel: channel.map(|events| ChannelLink { events, cq_address: AtomicUsize::new(0) }),
+            channel: Mutex::new(channel.map(|events| ChannelLink { events, cq_address: 0 })),
         })
     }
 
     /// Sets the address that identifies the queue in the events of its channel. To be called before a queue pair uses the queue.
     pub(crate) fn set_cq_address(&self, address: usize) {
-        if let Some(channel) = &self.channel {
-            channel.cq_address.store(address, Ordering::Release);
+        if let Some(channel) = &mut *lock(&self.channel) {
+            channel.cq_address = address;
         }
+    }
+
+    /// Ends the use of the channel, which the program may destroy before the queue pairs that completed here have ended. Its descriptor is closed then.
+    pub(crate) fn detach_channel(&self) {
+        *lock(&self.channel) = None;
     }
 
     /// Adds a queue pair that completes here, unless it was added before.
@@ -144,9 +149,9 @@ impl VirtualCq {
     /// Reports an event if the queue is armed, and disarms it.
     pub(crate) fn notify(&self) {
         if self.armed.swap(ARMED_FOR_NONE, Ordering::AcqRel) != ARMED_FOR_NONE
-            && let Some(channel) = &self.channel
+            && let Some(channel) = &*lock(&self.channel)
         {
-            channel.events.push(channel.cq_address.load(Ordering::Acquire));
+            channel.events.push(channel.cq_address);
         }
     }
 
@@ -204,7 +209,7 @@ impl VirtualCq {
     /// # Errors
     /// The error of a NIC that is not dead.
     pub(crate) fn arm(&self, solicited_only: bool) -> Result<()> {
-        if self.channel.is_some() {
+        if lock(&self.channel).is_some() {
             let armed = if solicited_only { ARMED_FOR_SOLICITED } else { ARMED_FOR_ALL };
             self.armed.fetch_max(armed, Ordering::AcqRel);
         }

@@ -4,9 +4,13 @@ use nix::errno::Errno;
 
 use super::protocol::connection::ConnectionEvent;
 use super::protocol::message::SidrReply;
+use crate::common::event_queue::EventQueue;
 
 /// The number of an identifier. The first identifier has number 1. Numbers are never reused.
 pub type IdHandle = u64;
+
+/// The events of the identifiers on one event channel, each with its identifier, oldest first.
+pub type CmEventQueue = EventQueue<(IdHandle, CmEvent)>;
 
 /// An event in the queue of an identifier's channel. `rdma_get_cm_event` creates an `rdma_cm_event` from it.
 pub enum CmEvent {
@@ -30,4 +34,6 @@ pub enum CmEvent {
     LookupFailed(Errno),
     /// The identifier joined a multicast group. The value is the [number](super::membership::Membership::number) of the membership.
     Joined(u64),
+    /// The device of the identifier is gone: its last NIC has died.
+    DeviceRemoved,
 }

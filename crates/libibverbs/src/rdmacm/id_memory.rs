@@ -1,25 +1,27 @@
 //! The memory that the program holds: `struct rdma_cm_id` of an identifier and `struct rdma_event_channel`.
 
+use std::os::fd::{AsFd, AsRawFd};
+
 use nix::errno::Errno;
 
 use super::caller_ptr::CallerPtr;
-use super::cm_event::IdHandle;
-use super::cm_event_queue::CmEventQueue;
+use super::cm_event::{CmEventQueue, IdHandle};
 use super::identifier::{Addresses, Identifier};
 use super::manager::Manager;
 use super::protocol::message::{ConnectionParams, SidrRequest};
 use super::qp_attributes::path_record;
-use super::rdma_port::PortSpace;
+use super::rdma_port::{PortSpace, errno_of};
 use super::sockaddr::to_sockaddr_storage;
 use crate::abi::*;
+use crate::common::event_queue::is_nonblocking;
 
 /// Creates an event channel.
 ///
 /// # Errors
 /// The error of creating its descriptor.
 pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errno> {
-    let channel = CmEventQueue::new()?;
-    let memory = Box::into_raw(Box::new(rdma_event_channel { fd: channel.fd() }));
+    let channel = CmEventQueue::with_blocking_fd(usize::MAX).map_err(errno_of)?;
+    let memory = Box::into_raw(Box::new(rdma_event_channel { fd: channel.as_fd().as_raw_fd() }));
     let mut state = manager.lock();
     // The allocator may reuse the address of a destroyed channel.
     state.destroyed_channels.remove(&CallerPtr(memory));
@@ -34,7 +36,7 @@ pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errn
 pub fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
     let mut state = manager.lock();
     if let Some(destroyed) = state.channels.remove(&CallerPtr(channel)) {
-        if destroyed.is_blocking() {
+        if is_nonblocking(&destroyed) == Ok(false) {
             state.destroyed_channels.insert(CallerPtr(channel));
         }
         drop(state);

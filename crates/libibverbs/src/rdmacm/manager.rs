@@ -15,6 +15,7 @@ use super::close_on_fork::{CloseOnFork, close_registered};
 use super::device::Device;
 use super::manager_state::ManagerState;
 use super::rdma_port::errno_of;
+use crate::calls::context::Context;
 
 /// The manager of this process. Null before the first call of librdmacm, also in the child of a `fork`.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
@@ -80,6 +81,13 @@ unsafe extern "C" fn reset_after_fork() {
     unsafe { close_registered() };
 }
 
+/// Reports the end of the device to the identifiers of this process.
+fn on_device_removed() {
+    if let Ok(manager) = manager() {
+        manager.lock().on_device_removed();
+    }
+}
+
 impl Manager {
     fn new() -> Result<Self, Errno> {
         let waker = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
@@ -110,7 +118,14 @@ impl Manager {
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         match *device {
             Some(device) => Ok(device),
-            None => Ok(*device.insert(Device::open()?)),
+            None => {
+                let opened = Device::open()?;
+                // SAFETY: `Device::open` has opened the context, which stays open.
+                if let Ok(context) = unsafe { Context::find_raw(opened.context) } {
+                    context.rails.set_on_death(on_device_removed);
+                }
+                Ok(*device.insert(opened))
+            }
         }
     }
 

@@ -11,8 +11,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
 use super::caller_ptr::CallerPtr;
-use super::cm_event::{CmEvent, IdHandle};
-use super::cm_event_queue::CmEventQueue;
+use super::cm_event::{CmEvent, CmEventQueue, IdHandle};
 use super::identifier::{Identifier, Listener, NetworkState};
 use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
 
@@ -114,9 +113,22 @@ impl ManagerState {
     /// destroyed.
     pub fn push_event(&mut self, handle: IdHandle, event: CmEvent) {
         if let Some(identifier) = self.identifiers.get(&handle)
-            && let Some(channel) = self.channels.get_mut(&identifier.channel)
+            && let Some(channel) = self.channels.get(&identifier.channel)
         {
-            channel.push(handle, event);
+            channel.push((handle, event));
+        }
+    }
+
+    /// Appends an event to the queue of each identifier that is bound to the device, as the kernel does when it removes a device.
+    pub fn on_device_removed(&mut self) {
+        let bound = |identifier: &Identifier| {
+            identifier.addresses.0.is_some_and(|address| !address.ip().is_unspecified())
+        };
+        let known =
+            self.identifiers().filter(|(_, identifier)| identifier.memory.is_some() && bound(identifier));
+        let handles: Vec<IdHandle> = known.map(|(handle, _)| handle).collect();
+        for handle in handles {
+            self.push_event(handle, CmEvent::DeviceRemoved);
         }
     }
 
@@ -126,7 +138,10 @@ impl ManagerState {
     /// `EINVAL` if the identifier was removed.
     pub fn has_events(&mut self, handle: IdHandle) -> Result<bool, Errno> {
         let channel = self.get(handle)?.channel;
-        Ok(self.channels.get(&channel).is_some_and(|channel| channel.count(handle) > 0))
+        Ok(self
+            .channels
+            .get(&channel)
+            .is_some_and(|channel| channel.count(|(owner, _)| *owner == handle) > 0))
     }
 
     /// Moves an identifier, with its events and requests that the program has not read, to another channel.
@@ -151,8 +166,9 @@ impl ManagerState {
     /// Removes and returns the events of an identifier that the program has not read.
     pub fn take_events(&mut self, handle: IdHandle) -> VecDeque<CmEvent> {
         let channel = self.identifiers.get(&handle).map(|identifier| identifier.channel);
-        let channel = channel.and_then(|channel| self.channels.get_mut(&channel));
-        channel.map_or_else(VecDeque::new, |channel| channel.take(handle))
+        let channel = channel.and_then(|channel| self.channels.get(&channel));
+        let taken = channel.map(|channel| channel.extract(|(owner, _)| *owner == handle));
+        taken.into_iter().flatten().map(|(_, event)| event).collect()
     }
 
     /// Registers an identifier's socket with epoll. A stream is edge-triggered: it is writable most of the time, so a level-triggered

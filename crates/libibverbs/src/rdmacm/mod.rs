@@ -9,7 +9,7 @@
 //!
 //! 1. `protocol`: messages and state machines without I/O. `caller_ptr`, `sockaddr`, `close_on_fork`, `return_code`, `explanation`, `random`: conversions
 //!    at the C boundary and other helpers.
-//! 2. `rdma_port`, `cm_event`, `cm_event_queue`, `membership`, `device`, `identifier`, `qp_attributes`: the parts of the state.
+//! 2. `rdma_port`, `cm_event`, `membership`, `device`, `identifier`, `qp_attributes`: the parts of the state.
 //! 3. `manager_state` (all identifiers), `network_events` (handles ready sockets and timers), `manager` (the lock and the
 //!    thread).
 //! 4. `acknowledgement`, `id_memory`: the memory that the program holds.
@@ -24,7 +24,6 @@ mod caller_ptr;
 mod calls;
 mod close_on_fork;
 mod cm_event;
-mod cm_event_queue;
 mod device;
 mod explanation;
 mod id_memory;

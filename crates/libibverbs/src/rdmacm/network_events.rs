@@ -195,7 +195,9 @@ impl ManagerState {
             return false;
         };
         let (backlog, channel) = (*backlog, *channel);
-        self.channels.get(&channel).is_some_and(|channel| channel.count(listener) < backlog)
+        self.channels
+            .get(&channel)
+            .is_some_and(|channel| channel.count(|(owner, _)| *owner == listener) < backlog)
     }
 
     fn accept_streams(&mut self, listener: IdHandle, now: Instant) {

@@ -3,7 +3,7 @@
 /// Returns an unpredictable number.
 pub fn random_u64() -> u64 {
     // getrandom(2) does not fail for eight bytes once the kernel has booted.
-    getrandom::u64().unwrap_or_default()
+    mitra_os_util::random::random_u64().unwrap_or_default()
 }
 
 /// Returns an unpredictable first PSN, 24 bits.

@@ -36,6 +36,12 @@ static CQEX_THREADS: LazyLock<PathBuf> = LazyLock::new(|| build("cqex_threads"))
 static EDGE_ASYNC: LazyLock<PathBuf> = LazyLock::new(|| build("edge_async"));
 static EDGE_COMP_UNREAD: LazyLock<PathBuf> = LazyLock::new(|| build("edge_comp_unread"));
 static FLUSH_INIT: LazyLock<PathBuf> = LazyLock::new(|| build("flush_init"));
+static CANCEL_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build_with("cancel_calls", &["-lrdmacm"]));
+static CANCEL_WAITER: LazyLock<PathBuf> = LazyLock::new(|| build_with("cancel_waiter", &["-lrdmacm"]));
+static DEAD_WAITERS: LazyLock<PathBuf> = LazyLock::new(|| build_with("dead_waiters", &["-lrdmacm"]));
+static DESCRIPTORS: LazyLock<PathBuf> = LazyLock::new(|| build_with("descriptors", &["-lrdmacm"]));
+static SA_RESTART: LazyLock<PathBuf> = LazyLock::new(|| build_with("sa_restart", &["-lrdmacm"]));
+static SHARED_CHANNEL: LazyLock<PathBuf> = LazyLock::new(|| build("shared_channel"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
 static ARBITRARY_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("arbitrary_calls"));
 
@@ -168,10 +174,14 @@ pub mod reports {
 
     pub fn on_all_rails(program: &Path, arguments: &[&str]) {
         for rails in RAILS {
-            let output = c_program::run(program, rails, arguments, &[]);
-            let written = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success(), "{rails} rails: {}\n{written}", output.status);
+            run_report(program, rails, arguments, &[]);
         }
+    }
+
+    fn run_report(program: &Path, rails: &str, arguments: &[&str], variables: &[(&str, &str)]) {
+        let output = c_program::run(program, rails, arguments, variables);
+        let [written, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        assert!(output.status.success(), "{rails} rails: {}\n{written}\n{errors}", output.status);
     }
 
     #[test]
@@ -193,6 +203,43 @@ pub mod reports {
     #[test]
     fn flush_init() {
         on_all_rails(&FLUSH_INIT, &[]);
+    }
+
+    #[test]
+    fn sa_restart() {
+        on_all_rails(&SA_RESTART, &[]);
+    }
+
+    #[test]
+    fn cancel_waiter() {
+        on_all_rails(&CANCEL_WAITER, &[]);
+    }
+
+    #[test]
+    fn cancel_calls() {
+        on_all_rails(&CANCEL_CALLS, &["20"]);
+    }
+
+    #[test]
+    fn shared_channel() {
+        on_all_rails(&SHARED_CHANNEL, &["100"]);
+    }
+
+    #[test]
+    fn descriptors() {
+        on_all_rails(&DESCRIPTORS, &[]);
+    }
+
+    #[test]
+    fn dead_waiters() {
+        for failure in ["nic-dead", "nic-hung"] {
+            for rails in RAILS {
+                let count = rails.parse().expect("it is a number");
+                let faults: Vec<String> =
+                    (0..count).map(|rail| format!("rail{rail} {failure} at 1s")).collect();
+                run_report(&DEAD_WAITERS, rails, &[], &[("MITRA_FAULTS", &faults.join("; "))]);
+            }
+        }
     }
 }
 

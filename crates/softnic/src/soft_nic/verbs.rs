@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
 
+use mitra_os_util::random::random_u64;
 use mitra_transport::IpPath;
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId, Mw,
@@ -13,7 +14,6 @@ use mitra_verbs::{
 
 use super::SoftNic;
 use crate::clock;
-use crate::completion_channel::SoftCompletionChannel;
 use crate::engine::Driver;
 use crate::held_ports::HeldPort;
 use crate::thread_cpu_clock::ThreadCpuClock;
@@ -48,10 +48,7 @@ impl Provider for SoftNic {
     }
 
     fn random_u64(&self) -> Result<u64> {
-        getrandom::u64().map_err(|e| Error::System {
-            operation: "reading the system's random source",
-            message: e.to_string(),
-        })
+        random_u64().map_err(|e| Error::system("reading the system's random source", &e))
     }
 
     fn query_port(&self) -> Result<PortAttr> {
@@ -137,13 +134,7 @@ impl Provider for SoftNic {
     }
 
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
-        self.host_call(|engine, _| {
-            let channel = SoftCompletionChannel::new()
-                .map_err(|e| Error::System { operation: "creating an eventfd", message: e.to_string() })?;
-            let channel = Arc::new(channel);
-            engine.completion_queues.add_channel(&channel);
-            Ok(channel as Arc<dyn CompletionChannel>)
-        })
+        self.create_soft_completion_channel().map(|channel| channel as Arc<dyn CompletionChannel>)
     }
 
     fn create_cq(&self, depth: u32, channel: Option<&Arc<dyn CompletionChannel>>) -> Result<CqId> {

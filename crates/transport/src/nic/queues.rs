@@ -133,7 +133,7 @@ impl Nic {
     ///
     /// # Errors
     /// A [`PostError`] with the index of the first receive that was not posted. The cause is [`Error::NoSuchObject`],
-    /// [`Error::Limit`] for a receive that is too long or has too many entries, or [`Error::Invalid`] for a full queue.
+    /// [`Error::Limit`] for a receive that is too long or has too many entries, or [`Error::SrqFull`].
     pub fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError> {
         let limits = self.attr.limits;
         let queue = self.shared.srqs.get_mut(srq.0).map_err(|error| PostError { index: 0, error })?;
@@ -142,9 +142,7 @@ impl Nic {
                 index,
                 error: match error {
                     RecvPostError::Error(error) => error,
-                    RecvPostError::Full => {
-                        Error::Invalid("the shared receive queue is full; create it larger")
-                    }
+                    RecvPostError::Full => Error::SrqFull { depth: queue.queue.depth() },
                 },
             })?;
         }

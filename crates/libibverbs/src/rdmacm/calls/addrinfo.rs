@@ -7,6 +7,7 @@ use libc::{addrinfo, sockaddr, socklen_t};
 use nix::errno::Errno;
 
 use crate::abi::*;
+use crate::common::cancellation;
 use crate::rdmacm::return_code::return_code;
 
 /// `rdma_getaddrinfo`. Returns 0, −1 with `errno` set, or an error code of `getaddrinfo`. The list has one element, from the
@@ -28,7 +29,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         if result.is_null() {
             return return_code("rdma_getaddrinfo", || Err(Errno::ENOMEM));
         }
-        let code = fill(&mut *result, node, service, hints.as_ref());
+        let code = cancellation::held_off(|| fill(&mut *result, node, service, hints.as_ref()));
         if code == 0 {
             *res = result;
         } else {

@@ -57,7 +57,7 @@ fn listen(id: *mut rdma_cm_id, backlog: c_int) -> Result<(), Errno> {
 
 /// `rdma_connect`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
+pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
     // SAFETY: `rdma_connect` requires parameters that are null or valid, and that no other thread uses the identifier.
     return_code("rdma_connect", || manager().and_then(|manager| unsafe { connect(manager, id, conn_param) }))
 }
@@ -112,7 +112,7 @@ unsafe fn connect(
     }
     state.watch(handle)?;
     state.flush(handle);
-    drop(state);
+    drop((state, param));
     manager.wake_thread()?;
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe { wait_if_synchronous(manager, id) }
@@ -120,7 +120,7 @@ unsafe fn connect(
 
 /// `rdma_accept`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
+pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
     // SAFETY: `rdma_accept` requires parameters that are null or valid, and that no other thread uses the identifier.
     return_code("rdma_accept", || manager().and_then(|manager| unsafe { accept(manager, id, conn_param) }))
 }
@@ -160,7 +160,7 @@ unsafe fn accept(
     params.responder_resources = param.responder_resources(resources.min(device.max_responder_resources));
     params.initiator_depth = param.initiator_depth(depth.min(device.max_initiator_depth));
     let reply = param.to_connection_params(identifier, &device, private_data)?;
-    drop(state);
+    drop((state, param));
     // SAFETY: `find` found the memory, and a queue pair that is not null is live.
     let connected =
         unsafe { if (*id).qp.is_null() { Ok(()) } else { queue_pair::connect(manager, handle, id) } };
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type)
 
 /// `rdma_disconnect`: flushes the posted work requests and ends the connection.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: `rdma_disconnect` requires that no other thread uses the identifier.
     return_code("rdma_disconnect", || manager().and_then(|manager| unsafe { disconnect(manager, id) }))
 }

@@ -18,7 +18,7 @@ use crate::rdmacm::return_code::return_code;
 
 /// `rdma_create_ep`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_create_ep(
+pub unsafe extern "C-unwind" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
     res: *mut rdma_addrinfo,
     pd: *mut ibv_pd,
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 /// `rdma_get_request`: waits for the next request to a synchronous identifier. The request's identifier holds the event in its
 /// `event` field.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
+pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     // SAFETY: `rdma_get_request` requires a valid pointer for the new identifier, and that no other thread uses `listen`.
     return_code("rdma_get_request", || unsafe { get_request(listen) }.map(|request| unsafe { *id = request }))
 }

@@ -2,16 +2,16 @@
 //! and allocates an `rdma_cm_event` for it. `rdma_ack_cm_event` frees the `rdma_cm_event`.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 
 use super::queue_pair;
 use crate::abi::*;
+use crate::common::cancellation;
+use crate::common::event_queue::is_nonblocking;
 use crate::rdmacm::acknowledgement::{acknowledge, acknowledge_held_event};
 use crate::rdmacm::caller_ptr::CallerPtr;
 use crate::rdmacm::cm_event::{CmEvent, IdHandle};
-use crate::rdmacm::cm_event_queue;
 use crate::rdmacm::id_memory::{RequestParams, allocate_request_id};
 use crate::rdmacm::manager::{Manager, manager};
 use crate::rdmacm::manager_state::DeliveredEvent;
@@ -23,7 +23,7 @@ use crate::rdmacm::return_code::return_code;
 
 /// `rdma_get_cm_event`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_get_cm_event(
+pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
@@ -87,21 +87,9 @@ pub fn next_event(
     channel: CallerPtr<rdma_event_channel>,
 ) -> Result<*mut rdma_cm_event, Errno> {
     loop {
-        let waiter = {
-            let state = manager.lock();
-            match state.channels.get(&channel) {
-                Some(channel) => channel.waiter(),
-                None if state.destroyed_channels.contains(&channel) => {
-                    drop(state);
-                    nix::unistd::pause();
-                    return Err(Errno::EINTR);
-                }
-                None => return Err(Errno::EINVAL),
-            }
-        };
-        cm_event_queue::wait(waiter.as_fd())?;
+        wait(manager, channel)?;
         let mut state = manager.lock();
-        let Some((owner, event)) = state.channels.get_mut(&channel).and_then(|channel| channel.pop()) else {
+        let Some((owner, event)) = state.channels.get(&channel).and_then(|channel| channel.pop()) else {
             continue;
         };
         let Ok(identifier) = state.get(owner) else { continue };
@@ -119,6 +107,31 @@ pub fn next_event(
                 manager.notify_acknowledged();
             }
         }
+    }
+}
+
+/// Waits until a channel has an event, which another thread may take before the caller. A cancellation point.
+///
+/// # Errors
+/// `EINVAL`, `EAGAIN` and `EINTR` as for [`next_event`].
+fn wait(manager: &Manager, channel: CallerPtr<rdma_event_channel>) -> Result<(), Errno> {
+    cancellation::test();
+    loop {
+        let (futex, value) = {
+            let state = manager.lock();
+            match state.channels.get(&channel) {
+                Some(queue) if !queue.is_empty() => return Ok(()),
+                Some(queue) if is_nonblocking(queue)? => return Err(Errno::EAGAIN),
+                Some(queue) => match queue.begin_wait() {
+                    // The futex ends with the queue if another thread destroys the channel. This thread then sleeps on, or comes back here.
+                    Some((futex, value)) => (&raw const *futex, value),
+                    None => return Ok(()),
+                },
+                None if state.destroyed_channels.contains(&channel) => cancellation::NEVER_WOKEN,
+                None => return Err(Errno::EINVAL),
+            }
+        };
+        cancellation::sleep(futex, value)?;
     }
 }
 
@@ -196,6 +209,7 @@ impl EventBuilder {
                     .with_ud(|_| {})
             }
             CmEvent::LookupFailed(errno) => new(RDMA_CM_EVENT_UNREACHABLE, -(errno as i32)),
+            CmEvent::DeviceRemoved => new(RDMA_CM_EVENT_DEVICE_REMOVAL, 0),
             CmEvent::Joined(number) => {
                 let membership = manager.lock().get(handle)?.membership(number).ok_or(Errno::EINVAL)?;
                 // As with librdmacm, the queue pair is attached when the program reads the event.

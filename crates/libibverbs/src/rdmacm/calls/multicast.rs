@@ -20,7 +20,7 @@ use crate::rdmacm::sockaddr::read_sockaddr;
 
 /// `rdma_join_multicast`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_join_multicast(
+pub unsafe extern "C-unwind" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
     addr: *mut sockaddr,
     context: *mut c_void,
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn rdma_join_multicast(
 
 /// `rdma_join_multicast_ex`, which also offers a send-only membership.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_join_multicast_ex(
+pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
     id: *mut rdma_cm_id,
     mc_join_attr: *mut rdma_cm_join_mc_attr_ex,
     context: *mut c_void,

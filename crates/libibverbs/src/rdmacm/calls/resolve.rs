@@ -49,7 +49,7 @@ pub unsafe fn bind(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Err
 
 /// `rdma_resolve_addr`. The resolution sends no packet, so `timeout_ms` has no effect.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_resolve_addr(
+pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src_addr: *mut sockaddr,
     dst_addr: *mut sockaddr,
@@ -126,7 +126,7 @@ fn unspecified_to_loopback(destination: SocketAddr) -> SocketAddr {
 
 /// `rdma_resolve_route`. The routing table provides the route, so `timeout_ms` has no effect.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     // SAFETY: `rdma_resolve_route` requires that the program does not use the identifier in another thread.
     return_code("rdma_resolve_route", || manager().and_then(|manager| unsafe { resolve_route(manager, id) }))
 }

@@ -1,0 +1,109 @@
+//! System calls without cancellation points.
+//!
+//! In C, a verb other than a wait is no cancellation point: a program may cancel a thread that is inside one, and the thread ends later. The C library's read(2) and its like
+//! would unwind the stack at such a place, through frames that hold locks. So within this library their names are those of the functions below, for the
+//! standard library and other crates, too. The assembly makes that binding, and hides it from programs and other libraries. It costs the data path nothing.
+
+use std::arch::global_asm;
+use std::ffi::{c_int, c_long};
+use std::ptr;
+
+/// Makes a system call as the C library does, but for cancellation: returns −1 with `errno` after an error.
+macro_rules! system_calls {
+    ($($name:literal $function:ident($($parameter:ident: $type:ty),*) = $number:ident [$($argument:expr),*];)*) => {$(
+        unsafe extern "C" fn $function($($parameter: $type),*) -> Word {
+            // SAFETY: the caller passes what the C library's function of this name takes.
+            unsafe { libc::syscall(libc::$number, $($argument),*) }
+        }
+        bind!($name, $function);
+    )*};
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp {function}"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b {function}"
+    };
+}
+
+/// Makes a function the one that this library calls by a name.
+macro_rules! bind {
+    ($name:literal, $function:ident) => {
+        global_asm!(
+            concat!(".pushsection .text.mitra_", $name, ",\"ax\",@progbits"),
+            concat!(".hidden ", $name),
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ", %function"),
+            concat!($name, ":"),
+            ".cfi_startproc",
+            jump!(),
+            ".cfi_endproc",
+            concat!(".size ", $name, ", . - ", $name),
+            ".popsection",
+            function = sym $function,
+        );
+    };
+}
+
+/// An argument that is passed to the kernel as it is.
+type Word = c_long;
+
+const NOTHING: Word = 0;
+/// The length of the kernel's signal set, in bytes.
+const SIGNALS_LEN: Word = 8;
+
+system_calls! {
+    "accept4" accept4(fd: c_int, address: Word, len: Word, flags: c_int) = SYS_accept4 [fd, address, len, flags];
+    "close" close(fd: c_int) = SYS_close [fd];
+    "connect" connect(fd: c_int, address: Word, len: u32) = SYS_connect [fd, address, len];
+    "epoll_wait" epoll_wait(fd: c_int, events: Word, count: c_int, timeout: c_int) = SYS_epoll_pwait [fd, events, count, timeout, NOTHING, SIGNALS_LEN];
+    "getrandom" getrandom(bytes: Word, len: Word, flags: u32) = SYS_getrandom [bytes, len, flags];
+    "pwrite" pwrite(fd: c_int, bytes: Word, len: Word, offset: Word) = SYS_pwrite64 [fd, bytes, len, offset];
+    "read" read(fd: c_int, bytes: Word, len: Word) = SYS_read [fd, bytes, len];
+    "recv" recv(fd: c_int, bytes: Word, len: Word, flags: c_int) = SYS_recvfrom [fd, bytes, len, flags, NOTHING, NOTHING];
+    "recvfrom" recvfrom(fd: c_int, bytes: Word, len: Word, flags: c_int, address: Word, address_len: Word) = SYS_recvfrom [fd, bytes, len, flags, address, address_len];
+    "recvmsg" recvmsg(fd: c_int, message: Word, flags: c_int) = SYS_recvmsg [fd, message, flags];
+    "send" send(fd: c_int, bytes: Word, len: Word, flags: c_int) = SYS_sendto [fd, bytes, len, flags, NOTHING, NOTHING];
+    "sendmmsg" sendmmsg(fd: c_int, messages: Word, count: u32, flags: c_int) = SYS_sendmmsg [fd, messages, count, flags];
+    "sendmsg" sendmsg(fd: c_int, message: Word, flags: c_int) = SYS_sendmsg [fd, message, flags];
+    "sendto" sendto(fd: c_int, bytes: Word, len: Word, flags: c_int, address: Word, address_len: u32) = SYS_sendto [fd, bytes, len, flags, address, address_len];
+    "write" write(fd: c_int, bytes: Word, len: Word) = SYS_write [fd, bytes, len];
+    "writev" writev(fd: c_int, parts: Word, count: c_int) = SYS_writev [fd, parts, count];
+}
+
+/// ppoll(2). The kernel writes the time that is left to its argument, the C library does not.
+unsafe extern "C" fn ppoll(fds: Word, count: u64, timeout: *const libc::timespec, mask: Word) -> c_int {
+    // SAFETY: the caller passes null or a valid time. `left` is a local variable.
+    unsafe {
+        let mut left = timeout.as_ref().copied();
+        let left = left.as_mut().map_or(ptr::null_mut(), |left| &raw mut *left);
+        libc::syscall(libc::SYS_ppoll, fds, count, left, mask, SIGNALS_LEN) as c_int
+    }
+}
+
+/// poll(2), which has no system call of its own on aarch64.
+unsafe extern "C" fn poll(fds: Word, count: u64, milliseconds: c_int) -> c_int {
+    let ms = libc::c_long::from(milliseconds);
+    let timeout = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+    // SAFETY: the caller passes valid descriptors, and the time is null or a local variable.
+    unsafe { ppoll(fds, count, if ms < 0 { ptr::null() } else { &raw const timeout }, NOTHING) }
+}
+
+/// clock_nanosleep(2), which returns the number of its error.
+unsafe extern "C" fn clock_nanosleep(clock: c_int, flags: c_int, time: Word, left: Word) -> c_int {
+    // SAFETY: the caller passes a valid time, and null or a valid pointer for the time that is left.
+    match unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, time, left) } {
+        0 => 0,
+        _ => nix::errno::Errno::last_raw(),
+    }
+}
+
+bind!("ppoll", ppoll);
+bind!("poll", poll);
+bind!("clock_nanosleep", clock_nanosleep);
