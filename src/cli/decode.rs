@@ -9,9 +9,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use mitra_wire::frame::{Frame, FrameError, LinkType};
-use mitra_wire::icrc::verify_frame;
+use mitra_wire::icrc::{segment_len, verify_segment};
 use mitra_wire::pcap::{FileError, Reader, Record, Step};
-use mitra_wire::{ICRC_LEN, Packet, ParseError, Qpn, Verdict, opcode};
+use mitra_wire::{BTH_LEN, ICRC_LEN, Packet, ParseError, Psn, Qpn, opcode};
 use serde::Serialize;
 
 use super::complain;
@@ -19,8 +19,9 @@ use super::complain;
 /// Show the RoCEv2 packets of a capture file (pcap or pcapng) and check the ICRC of each
 #[derive(clap::Args)]
 #[command(after_help = "\
-A file that ends in the middle of a record is decoded up to there, with a warning. docs/wire.md describes the fields of
---json; the last object has the totals packets, not_roce, malformed and icrc_bad.
+A file that ends in the middle of a record is decoded up to there, with a warning. The ICRC of a packet that the capture
+cut short (tcpdump -s) is unknown. docs/wire.md describes the fields of --json; the last object has the totals packets,
+not_roce, malformed and icrc_bad.
 Exit codes: 0 the file was read to its end, whatever its contents; 2 the file cannot be read or is not a capture.")]
 pub(crate) struct Args {
     /// Capture file; - reads standard input, as in `tcpdump -w - udp port 4791 | mitra decode -`
@@ -30,18 +31,25 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The totals of a capture. Each frame is counted in exactly one of `packets`, `not_roce` and `malformed`.
+/// The totals of a capture. Each datagram is counted in exactly one of `packets`, `not_roce` and `malformed`.
 #[derive(Default, Serialize)]
 struct Totals {
-    /// Well-formed RoCEv2 packets, with a good or a bad ICRC.
+    /// Well-formed RoCEv2 packets, with a good, a bad or an unknown ICRC.
     packets: u64,
     /// Frames that are not RoCEv2.
     not_roce: u64,
-    /// RoCEv2 packets that do not parse, that the capture truncated, or whose headers are incomplete. An incomplete
-    /// record at the end of the file is counted here too.
+    /// RoCEv2 packets that do not parse, or that the capture truncated before the end of the BTH. An
+    /// incomplete record at the end of the file is counted here too.
     malformed: u64,
     /// The packets among `packets` with a bad ICRC.
     icrc_bad: u64,
+    /// The packets among `packets` that the capture truncated, so that their ICRC is unknown.
+    #[serde(skip_serializing_if = "is_zero")]
+    icrc_unknown: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Totals {
@@ -70,8 +78,19 @@ impl DecodedFrame<'_> {
 }
 
 enum FrameContent<'a> {
-    Packet { packet: Packet<'a>, icrc_ok: bool },
-    Cnp { dest_qp: Qpn, icrc_ok: bool },
+    /// `icrc_ok` is `None` if the packet was truncated.
+    Packet {
+        packet: Packet<'a>,
+        icrc_ok: Option<bool>,
+    },
+    /// The BTH alone: of a congestion notification, which has no PSN, or of a packet that was truncated in
+    /// its extension headers.
+    Bth {
+        opcode: u8,
+        dest_qp: Qpn,
+        psn: Option<Psn>,
+        icrc_ok: Option<bool>,
+    },
     Malformed(String),
 }
 
@@ -89,6 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         json: args.json,
         totals: Totals::default(),
         unsupported_link: None,
+        undecoded: Vec::new(),
     };
     let read = read_records(input, &mut out);
     match &read {
@@ -108,6 +128,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "{name}: frames of link type {link} are not supported (Ethernet, raw IP, Linux cooked and \
              BSD loopback are) and count as not RoCEv2"
         ));
+    }
+    for (kind, frames) in &out.undecoded {
+        complain(format_args!("{name}: {frames} frames are not decoded, and count as not RoCEv2: {kind}"));
     }
     match read {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -183,85 +206,144 @@ struct Output<W> {
     totals: Totals,
     /// The first unsupported link type of the file.
     unsupported_link: Option<u16>,
+    /// The kinds of frames that may concern RoCE and are not decoded, with their numbers.
+    undecoded: Vec<(FrameError, u64)>,
 }
 
 impl<W: Write> Output<W> {
     fn record(&mut self, number: u64, record: &Record<'_>) -> io::Result<()> {
-        let link = LinkType::from_number(record.link);
-        if link.is_none() {
+        let ts_ns = record.ts_ns;
+        let Some(link) = LinkType::from_number(record.link) else {
             self.unsupported_link.get_or_insert(record.link);
-        }
-        let Some(frame_info) = link.and_then(|link| decode_frame(number, record.ts_ns, link, record.bytes))
-        else {
             self.totals.not_roce += 1;
             return Ok(());
         };
-        match frame_info.content {
-            FrameContent::Packet { icrc_ok, .. } | FrameContent::Cnp { icrc_ok, .. } => {
+        match Frame::parse(link, record.bytes) {
+            Ok(frame) if frame.datagram.is_empty() || frame.datagram.len() < frame.datagram_len => {
+                let mut datagram = frame.datagram.to_vec();
+                datagram.resize(frame.datagram_len, 0);
+                let content = truncated(&datagram, frame.datagram.len());
+                self.line(&DecodedFrame { number, ts_ns, frame: Some(frame), content })
+            }
+            Ok(frame) => (0..).zip(frame.datagram.chunks(segment_len(&frame).max(1))).try_for_each(
+                |(index, datagram)| {
+                    let icrc_ok = verify_segment(&frame, datagram, index).is_good();
+                    let content = decode_datagram(datagram, Some(icrc_ok));
+                    self.line(&DecodedFrame { number, ts_ns, frame: Some(frame), content })
+                },
+            ),
+            Err(kind @ (FrameError::NotRoce | FrameError::RoceV1 | FrameError::Tunnel(_))) => {
+                self.totals.not_roce += 1;
+                match self.undecoded.iter_mut().find(|(other, _)| *other == kind) {
+                    Some((_, frames)) => *frames += 1,
+                    None if kind != FrameError::NotRoce => self.undecoded.push((kind, 1)),
+                    None => {}
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let content = FrameContent::Malformed(error.to_string());
+                self.line(&DecodedFrame { number, ts_ns, frame: None, content })
+            }
+        }
+    }
+
+    fn line(&mut self, decoded: &DecodedFrame<'_>) -> io::Result<()> {
+        match decoded.content {
+            FrameContent::Packet { icrc_ok, .. } | FrameContent::Bth { icrc_ok, .. } => {
                 self.totals.packets += 1;
-                self.totals.icrc_bad += u64::from(!icrc_ok);
+                self.totals.icrc_bad += u64::from(icrc_ok == Some(false));
+                self.totals.icrc_unknown += u64::from(icrc_ok.is_none());
             }
             FrameContent::Malformed(_) => self.totals.malformed += 1,
         }
         if self.json {
-            serde_json::to_writer(&mut self.to, &json::Line::new(&frame_info))?;
+            serde_json::to_writer(&mut self.to, &json::Line::new(decoded))?;
             self.to.write_all(b"\n")
         } else {
-            text(&mut self.to, &frame_info)
+            text(&mut self.to, decoded)
         }
     }
 
     fn finish(&mut self) -> anyhow::Result<()> {
-        let Totals { packets, not_roce, malformed, icrc_bad } = self.totals;
+        let Totals { packets, not_roce, malformed, icrc_bad, icrc_unknown } = self.totals;
         if self.json {
             serde_json::to_writer(&mut self.to, &self.totals).map_err(io::Error::from)?;
             writeln!(self.to)?;
         } else {
+            let unknown = match icrc_unknown {
+                0 => String::new(),
+                _ => format!(", {icrc_unknown} cut short"),
+            };
             writeln!(
                 self.to,
-                "{packets} packets ({icrc_bad} with a bad ICRC), {malformed} malformed, {not_roce} not RoCEv2"
+                "{packets} packets ({icrc_bad} with a bad ICRC{unknown}), {malformed} malformed, {not_roce} not RoCEv2"
             )?;
         }
         Ok(self.to.flush()?)
     }
 }
 
-/// Parses a frame. Returns `None` if it is not RoCEv2.
-fn decode_frame(number: u64, ts_ns: u64, link: LinkType, bytes: &[u8]) -> Option<DecodedFrame<'_>> {
-    let frame_info = |frame, content| Some(DecodedFrame { number, ts_ns, frame, content });
-    let frame = match Frame::parse(link, bytes) {
-        Ok(frame) => frame,
-        Err(FrameError::NotRoce) => return None,
-        Err(error) => return frame_info(None, FrameContent::Malformed(error.to_string())),
+/// Parses a complete datagram.
+fn decode_datagram(datagram: &[u8], icrc_ok: Option<bool>) -> FrameContent<'_> {
+    let Some(bytes) = datagram.len().checked_sub(ICRC_LEN).filter(|&len| len >= BTH_LEN) else {
+        return FrameContent::Malformed(format!("{} bytes, too few for a BTH and an ICRC", datagram.len()));
     };
-    let icrc_ok = match verify_frame(&frame) {
-        Verdict::Good { .. } => true,
-        Verdict::Bad => false,
-        Verdict::TooShort => {
-            let reason = format!("{} bytes, too few for a BTH and an ICRC", frame.datagram.len());
-            return frame_info(Some(frame), FrameContent::Malformed(reason));
+    match Packet::parse(&datagram[..bytes]) {
+        Ok(packet) => FrameContent::Packet { packet, icrc_ok },
+        Err(ParseError::UnknownOpcode(opcode @ opcode::CNP)) => {
+            FrameContent::Bth { opcode, dest_qp: dest_qp(datagram), psn: None, icrc_ok }
         }
-    };
-    let bytes = &frame.datagram[..frame.datagram.len() - ICRC_LEN];
-    let content = match (Packet::parse(bytes), bytes) {
-        (Ok(packet), _) => FrameContent::Packet { packet, icrc_ok },
-        (Err(ParseError::UnknownOpcode(opcode::CNP)), [_, _, _, _, _, q0, q1, q2, ..]) => {
-            FrameContent::Cnp { dest_qp: Qpn::new(u32::from_be_bytes([0, *q0, *q1, *q2])), icrc_ok }
-        }
-        (Err(error), _) => FrameContent::Malformed(error.to_string()),
-    };
-    frame_info(Some(frame), content)
+        Err(error) => FrameContent::Malformed(error.to_string()),
+    }
 }
 
-fn text(to: &mut impl Write, frame_info: &DecodedFrame<'_>) -> io::Result<()> {
-    to.write_all(frame_info.time().as_bytes())?;
-    if let Some(frame) = &frame_info.frame {
+/// Parses a datagram of which the capture has the first `captured` bytes. The others are zeros in `datagram`.
+fn truncated(datagram: &[u8], captured: usize) -> FrameContent<'_> {
+    if captured < BTH_LEN {
+        return FrameContent::Malformed("truncated BTH".to_owned());
+    }
+    match decode_datagram(datagram, None) {
+        FrameContent::Packet { packet, .. } if captured < packet.headers_len() => FrameContent::Bth {
+            opcode: packet.opcode(),
+            dest_qp: packet.dest_qp,
+            psn: Some(packet.psn),
+            icrc_ok: None,
+        },
+        content => content,
+    }
+}
+
+/// The destination queue pair in the BTH of a datagram.
+fn dest_qp(datagram: &[u8]) -> Qpn {
+    Qpn::new(u32::from_be_bytes([0, datagram[5], datagram[6], datagram[7]]))
+}
+
+fn text(to: &mut impl Write, decoded: &DecodedFrame<'_>) -> io::Result<()> {
+    to.write_all(decoded.time().as_bytes())?;
+    if let Some(frame) = &decoded.frame {
         write!(to, " {} > {}", frame.src, frame.dst)?;
     }
-    let verdict = |ok| if ok { "icrc ok" } else { "icrc BAD" };
-    match &frame_info.content {
-        FrameContent::Packet { packet, icrc_ok } => writeln!(to, " {packet} {}", verdict(*icrc_ok)),
-        FrameContent::Cnp { dest_qp, icrc_ok } => writeln!(to, " CNP qp {dest_qp} {}", verdict(*icrc_ok)),
-        FrameContent::Malformed(reason) => writeln!(to, " malformed (frame {}): {reason}", frame_info.number),
-    }
+    let icrc_ok = match &decoded.content {
+        FrameContent::Packet { packet, icrc_ok } => {
+            write!(to, " {packet}")?;
+            icrc_ok
+        }
+        FrameContent::Bth { opcode, dest_qp, psn, icrc_ok } => {
+            write!(to, " {} qp {dest_qp}", opcode::name(*opcode).unwrap_or_default())?;
+            if let Some(psn) = psn {
+                write!(to, " psn {psn}, other headers cut,")?;
+            }
+            icrc_ok
+        }
+        FrameContent::Malformed(reason) => {
+            return writeln!(to, " malformed (frame {}): {reason}", decoded.number);
+        }
+    };
+    let verdict = match icrc_ok {
+        Some(true) => "ok",
+        Some(false) => "BAD",
+        None => "unknown",
+    };
+    writeln!(to, " icrc {verdict}")
 }

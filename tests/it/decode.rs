@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use mitra_test_process::{TestProcess, command, output};
+use mitra_wire::{IcrcPath, Message, Packet, Psn, Qpn, Reth, Transport};
 use serde_json::Value;
 
 fn capture(name: &str) -> PathBuf {
@@ -69,7 +70,7 @@ fn json_has_every_field() {
 }
 
 #[test]
-fn corrupted_packet_is_bad_and_truncated_one_malformed() {
+fn corrupted_packet_is_bad() {
     let original = std::fs::read(capture("cas.pcap")).unwrap();
     // The file and record headers take 24 + 16 bytes; the last byte of the first frame belongs to its ICRC.
     let first_len = u32::from_le_bytes(original[32..36].try_into().unwrap()) as usize;
@@ -80,18 +81,115 @@ fn corrupted_packet_is_bad_and_truncated_one_malformed() {
     let lines = json_lines(&output);
     assert_eq!((&lines[0]["icrc_ok"], &lines[1]["icrc_ok"]), (&Value::Bool(false), &Value::Bool(true)));
     assert_eq!(lines[40], serde_json::json!({"packets": 40, "not_roce": 0, "malformed": 0, "icrc_bad": 1}));
+}
 
-    // The first frame, cut by a snap length of 60.
-    let mut snapped = original[..24 + 16 + 60].to_vec();
-    snapped[32..36].copy_from_slice(&60u32.to_le_bytes());
-    snapped.extend_from_slice(&original[24 + 16 + first_len..]);
-    let output = decode(temporary(&snapped).path(), &["--json"]);
-    let lines = json_lines(&output);
-    assert_eq!(lines[0]["malformed"], "truncated UDP payload");
-    assert!(lines[0]["opcode"].is_null() && lines[0]["icrc_ok"].is_null());
-    assert_eq!(lines[40], serde_json::json!({"packets": 39, "not_roce": 0, "malformed": 1, "icrc_bad": 0}));
-    let text = decode(temporary(&snapped).path(), &[]).stdout;
-    assert!(String::from_utf8(text).unwrap().contains("malformed (frame 1): truncated UDP payload"));
+/// Returns a capture of one Ethernet frame, of which `tcpdump -s` has kept `snaplen` bytes.
+fn capture_of(frame: &[u8], snaplen: usize) -> tempfile::NamedTempFile {
+    let mut file = mitra_wire::pcap::file_header().to_vec();
+    let captured = frame.len().min(snaplen);
+    let mut header = mitra_wire::pcap::record_header(1_000_000_000, frame.len());
+    header[8..12].copy_from_slice(&(captured as u32).to_le_bytes());
+    file.extend_from_slice(&header);
+    file.extend_from_slice(&frame[..captured]);
+    temporary(&file)
+}
+
+/// Returns a frame that contains these datagrams one behind the other, each sealed for its own length and
+/// identification.
+fn gso_frame(src: &str, dst: &str, payload_lens: &[usize]) -> Vec<u8> {
+    let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+    let mut run = Vec::new();
+    for (index, &len) in payload_lens.iter().enumerate() {
+        let payload = vec![0x11; len];
+        let (qp, psn) = (Qpn::new(0x12_3456), Psn::new(77 + index as u32));
+        let reth = Reth { va: 0x1000, rkey: 7, len: len as u32 };
+        let packet = Packet::new(Transport::Rc, qp, psn, Message::WriteOnly(reth), &payload);
+        let mut datagram = Vec::new();
+        packet.emit_to(&mut datagram);
+        datagram.extend_from_slice(&[0; 4]);
+        IcrcPath::new(src, dst).seal(&mut datagram, 9 + index as u16);
+        run.extend_from_slice(&datagram);
+    }
+    let mut frame = Vec::new();
+    mitra_wire::frame::encode(src, dst, 9, &run, &mut frame);
+    frame
+}
+
+#[test]
+fn decode_snaplen() {
+    let frame = gso_frame("10.0.0.1:50000", "10.0.0.2:4791", &[1000]);
+    let packet = "10.0.0.1:50000 > 10.0.0.2:4791 RC_RDMA_WRITE_ONLY qp 0x123456 psn 77";
+    let all_headers = format!("{packet} va 0x1000 rkey 0x00000007 dmalen 1000 len 1000 icrc unknown\n");
+    let bth = format!("{packet}, other headers cut, icrc unknown\n");
+    // The headers end after 42 bytes of Ethernet, IPv4 and UDP, 12 of the BTH and 16 of the RETH.
+    for (snaplen, line) in [(128, &all_headers), (70, &all_headers), (69, &bth), (64, &bth), (54, &bth)] {
+        let output = decode(capture_of(&frame, snaplen).path(), &[]);
+        let summary = "1 packets (0 with a bad ICRC, 1 cut short), 0 malformed, 0 not RoCEv2\n";
+        assert_eq!(
+            String::from_utf8(output.stdout).unwrap(),
+            format!("1.000000000 {line}{summary}"),
+            "{snaplen}"
+        );
+    }
+    let lines = json_lines(&decode(capture_of(&frame, 69).path(), &["--json"]));
+    assert_eq!((&lines[0]["psn"], &lines[0]["dest_qp"]), (&77.into(), &0x12_3456.into()));
+    assert_eq!((&lines[0]["icrc_ok"], &lines[0]["opcode"]), (&Value::Null, &"RC_RDMA_WRITE_ONLY".into()));
+    assert_eq!((&lines[1]["packets"], &lines[1]["icrc_unknown"]), (&1.into(), &1.into()));
+    let lines = json_lines(&decode(capture_of(&frame, 53).path(), &["--json"]));
+    assert_eq!(lines[0]["malformed"], "truncated BTH");
+}
+
+#[test]
+fn gso_run_is_split_into_its_packets() {
+    for (src, dst) in [("10.0.0.1:50000", "10.0.0.2:4791"), ("[fd00::1]:50000", "[fd00::2]:4791")] {
+        for lens in [&[1024; 3][..], &[1024, 1024, 8], &[8, 8, 8, 8, 8], &[0, 0], &[64; 64]] {
+            let output = decode(capture_of(&gso_frame(src, dst, lens), 1 << 16).path(), &["--json"]);
+            let lines = json_lines(&output);
+            let (totals, packets) = lines.split_last().unwrap();
+            assert_eq!(
+                (&totals["packets"], &totals["icrc_bad"]),
+                (&lens.len().into(), &0.into()),
+                "{lens:?}"
+            );
+            for (packet, (psn, len)) in packets.iter().zip((77..).zip(lens)) {
+                assert_eq!(
+                    (&packet["number"], &packet["psn"], &packet["payload_len"], &packet["icrc_ok"]),
+                    (&1.into(), &psn.into(), &(*len).into(), &true.into()),
+                    "{lens:?}"
+                );
+            }
+        }
+    }
+    // A damaged packet in a run is bad, and the others are good.
+    let mut frame = gso_frame("10.0.0.1:50000", "10.0.0.2:4791", &[512; 4]);
+    frame[42 + 100] ^= 1;
+    let lines = json_lines(&decode(capture_of(&frame, 1 << 16).path(), &["--json"]));
+    let icrc_ok: Vec<_> = lines[..4].iter().map(|line| line["icrc_ok"] == true).collect();
+    assert_eq!(icrc_ok, [false, true, true, true]);
+}
+
+#[test]
+fn roce_v1_and_tunnels_are_named() {
+    let ip = gso_frame("10.0.0.1:50000", "10.0.0.2:4791", &[8]);
+    let edited = |at: usize, bytes: &[u8]| {
+        let mut frame = ip.clone();
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    for (frame, name) in [
+        (edited(12, &[0x89, 0x15]), "RoCE v1"),
+        (edited(36, &4789u16.to_be_bytes()), "VXLAN tunnel"),
+        (edited(36, &8472u16.to_be_bytes()), "VXLAN tunnel"),
+        (edited(36, &6081u16.to_be_bytes()), "Geneve tunnel"),
+        (edited(23, &[47]), "GRE tunnel"),
+        (edited(23, &[4]), "IP-in-IP tunnel"),
+    ] {
+        let output = decode(capture_of(&frame, 1 << 16).path(), &["--json"]);
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(line.contains("1 frames are not decoded") && line.contains(name), "{line}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+        assert_eq!(json_lines(&output)[0]["not_roce"], 1);
+    }
 }
 
 #[test]

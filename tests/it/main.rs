@@ -16,6 +16,7 @@ mod interop_scapy;
 mod interop_tshark;
 mod kv;
 mod refused_input;
+mod reports;
 mod run;
 mod topology;
 mod two_hosts;

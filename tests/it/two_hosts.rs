@@ -38,6 +38,46 @@ fn run_script(script: &str) -> String {
     String::from_utf8(output.stdout).expect("the output is ASCII")
 }
 
+/// The first attempt on two machines, without `--rails ADDRESS`: the NICs are on loopback addresses, and a
+/// line says so.
+#[test]
+fn two_hosts_hint() {
+    run_script(
+        r#"
+        ip link set lo up; there ip link set lo up
+        mkdir -m 700 a b
+        here="env XDG_RUNTIME_DIR=$PWD/a $MITRA"
+        there="nsenter --target $other --net env XDG_RUNTIME_DIR=$PWD/b $MITRA"
+        says() { grep -aq "mitra:.*loopback" server client || { echo "$* says nothing"; cat server client; exit 1; }; }
+        for rails in 1 2 3; do
+            $here run --rails $rails -- ib_write_bw -n 100 >server 2>&1 & server=$!
+            listens 18515
+            $there run --rails $rails -- ib_write_bw -n 100 10.0.0.1 >client 2>&1 && exit 1
+            kill $server || :; wait $server || :
+            says ib_write_bw with $rails rails
+        done
+        $here run -- rping -s -a 10.0.0.1 -C 3 >server 2>&1 & server=$!
+        listens 15366 # the TCP port that stands for rping's port 7174
+        $there run -- rping -c -a 10.0.0.1 -C 3 >client 2>&1 || :
+        kill $server || :; wait $server || :
+        says rping
+
+        : >server; echo secret >secret
+        remote="--id 0 --processes 10.0.0.2:7101 --secret secret"
+        $there kv serve $remote --clients 10.0.0.2:6401 --memories 10.0.0.1:7001 >client 2>&1 && exit 1
+        says mitra kv
+        $there elect $remote --memory 10.0.0.1:7001 >client 2>&1 && exit 1
+        says mitra elect
+        : >client
+        $here memory kv --listen 10.0.0.1:7001 --secret secret >server 2>&1 & server=$!
+        listens 7001
+        until [ -s server ]; do sleep 0.05; done
+        kill $server || :; wait $server || :
+        says mitra memory
+        "#,
+    );
+}
+
 #[test]
 fn rc_pingpong_runs_between_two_hosts() {
     let output = run_script(
@@ -64,6 +104,10 @@ fn program_on_two_hosts_survives_link_failure() {
         ip link set here0 down
         ends
         "#,
+    );
+    assert!(
+        output.contains("(device event)"),
+        "the state of the interface says at once that the link is down: {output}"
     );
     assert_eq!(output.matches("moved from rail 0 to rail 1").count(), 2, "{output}");
 }

@@ -114,7 +114,7 @@ struct Move {
     named_home: Option<Home>,
     /// Whether this end proposed the ballot.
     proposed: bool,
-    /// Whether this end proposed the preferred rail although the active one works.
+    /// Whether the move leads to the preferred rail although the active one works, as far as this end knows.
     is_failback: bool,
     /// Whether the driver was asked to fence the old rail.
     is_fence_requested: bool,
@@ -474,6 +474,7 @@ impl RailNegotiation {
         let known = if proposed { self.homes.newest() } else { self.homes.newest_of_own_and(home) };
         let home = known.map(|known| known.moved_to(rail));
         let named_home = if proposed { known } else { home };
+        let is_failback = !proposed && self.is_failback_due(now, rail);
         match &mut self.phase {
             Phase::Moving(m) => {
                 // This end's evidence is valid for the new ballot too. The peer must send its evidence again with the new ballot. Evidence for the old one
@@ -484,7 +485,9 @@ impl RailNegotiation {
                         Action::Decide { .. } | Action::Send(Message { body: Body::Evidence { .. }, .. })
                     )
                 });
-                (m.ballot, m.rail, m.proposed, m.is_failback) = (ballot, rail, proposed, false);
+                // Both ends may propose the preferred rail at the same time.
+                let is_failback = is_failback || !proposed && m.is_failback && m.rail == rail;
+                (m.ballot, m.rail, m.proposed, m.is_failback) = (ballot, rail, proposed, is_failback);
                 (m.ballot_adopted_at, m.peer_evidence) = (now, None);
                 (m.home, m.named_home) = (home, named_home);
             }
@@ -496,7 +499,7 @@ impl RailNegotiation {
                     home,
                     named_home,
                     proposed,
-                    is_failback: false,
+                    is_failback,
                     is_fence_requested: false,
                     ballot_adopted_at: now,
                     local_evidence: None,

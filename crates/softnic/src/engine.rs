@@ -1,6 +1,7 @@
 //! The state that a NIC's lock protects, and one round of progress.
 
 use core::time::Duration;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use mitra_os_util::event_queue::EventQueue;
@@ -52,6 +53,8 @@ pub(crate) struct Engine {
     pub(crate) memory: MemoryRegions,
     pub(crate) completion_queues: CompletionQueues,
     pub(crate) faults: Faults,
+    /// Whether the interface that has the NIC's address is up.
+    is_interface_up: bool,
     pub(crate) lease: PollLease,
     pub(crate) thread_wakeup: ThreadWakeup,
     /// When the NIC last received a datagram or a call.
@@ -108,6 +111,7 @@ impl Engine {
             memory: MemoryRegions::new(global_atomics),
             completion_queues: CompletionQueues::default(),
             faults: Faults::new(config.seed),
+            is_interface_up: true,
             lease: PollLease::default(),
             thread_wakeup: ThreadWakeup::default(),
             last_active: Time::ZERO,
@@ -267,11 +271,32 @@ impl Engine {
     /// Updates the link state, the events and the placement of data after `failure`.
     pub(crate) fn handle_failure(&mut self, failure: Option<Failure>) {
         match failure {
-            Some(Failure::LinkDown) => self.nic.handle_link(false),
+            Some(Failure::LinkDown) => self.update_link(),
             Some(Failure::NicDead) => self.async_events.push(AsyncEvent::DeviceFatal),
             Some(Failure::NicHung | Failure::NotPlaced) | None => {}
         }
         self.update_placement();
+    }
+
+    /// The address of the NIC. `None` after a reset.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.socket.as_ref().map(|socket| socket.address().ip())
+    }
+
+    /// Updates the link state after a change of the interface that has `address`, unless the NIC has another
+    /// address by now.
+    pub(crate) fn set_interface_up(&mut self, address: IpAddr, is_up: bool) {
+        if self.address() == Some(address) {
+            self.is_interface_up = is_up;
+            self.update_link();
+        }
+    }
+
+    /// Updates the link state: the link is up if the interface is up and no injected fault keeps it down.
+    pub(crate) fn update_link(&mut self) {
+        if self.dma_ok() {
+            self.nic.handle_link(self.is_interface_up && self.faults.link_up());
+        }
     }
 
     /// Defers, places or discards writes and completions as the injected faults require.

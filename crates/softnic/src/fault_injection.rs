@@ -28,7 +28,7 @@ impl RailFaults {
         self.update(|engine| {
             engine.faults.heal_link();
             engine.faults.resume_placement();
-            engine.nic.handle_link(true);
+            engine.update_link();
             engine.update_placement();
         });
     }

@@ -67,10 +67,27 @@ fn mtu_of(interface: &str) -> io::Result<usize> {
 /// # Errors
 /// The errors of [`interfaces`].
 pub fn interface_of(address: IpAddr) -> io::Result<Option<Interface>> {
-    Ok(interfaces()?.into_iter().find(|interface| {
-        let listed = interface.address;
-        let has_network = interface.loopback && listed.is_loopback();
-        listed == address || has_network && address.is_loopback() && address.is_ipv4() == listed.is_ipv4()
+    let mut interfaces = interfaces()?.into_iter();
+    Ok(interfaces.find(|interface| covers(interface.address, interface.loopback, address)))
+}
+
+/// Returns whether an interface with the address `listed` has `address`.
+fn covers(listed: IpAddr, is_loopback: bool, address: IpAddr) -> bool {
+    let has_network = is_loopback && listed.is_loopback();
+    listed == address || has_network && address.is_loopback() && address.is_ipv4() == listed.is_ipv4()
+}
+
+/// Returns whether an interface has the address, is up, and has a carrier: what soft-RoCE takes for the state
+/// of its port (`rxe_set_port_state`). `IFF_RUNNING` follows the carrier only after up to a second.
+///
+/// # Errors
+/// `getifaddrs(3)` fails.
+pub(crate) fn is_link_up(address: IpAddr) -> io::Result<bool> {
+    let needed = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_LOWER_UP;
+    Ok(getifaddrs()?.any(|entry| {
+        let is_loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK);
+        let listed = entry.address.as_ref().and_then(ip_of);
+        entry.flags.contains(needed) && listed.is_some_and(|listed| covers(listed, is_loopback, address))
     }))
 }
 

@@ -16,6 +16,7 @@ mod held_ports;
 mod interfaces;
 #[cfg(test)]
 mod internal_tests;
+mod link_watch;
 mod memory_regions;
 mod multicast;
 mod path_cache;

@@ -28,6 +28,8 @@ use nix::sys::time::TimeSpec;
 use crate::clock;
 use crate::completion_channel::PendingWakeups;
 use crate::engine::{Driver, Engine};
+use crate::interfaces::is_link_up;
+use crate::link_watch::LinkWatch;
 use crate::poll_lease::{ABSENT_AFTER, CHECK_INTERVAL};
 use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::thread_wakeup;
@@ -59,6 +61,9 @@ pub(crate) struct SharedNic {
     lock_waiters: AtomicU32,
     /// Wakes and ends the progress thread.
     signal: WakeSignal,
+    /// Wakes the progress thread when an interface changes. `None` if the system has no netlink: the link
+    /// then stays as it was when the NIC was opened.
+    link_watch: Option<LinkWatch>,
     async_events: Arc<EventQueue<AsyncEvent>>,
 }
 
@@ -118,6 +123,16 @@ pub(crate) struct WakeConditions {
     until: Option<Time>,
 }
 
+/// What has woken the progress thread from a sleep.
+struct Woken {
+    /// [`SharedNic::signal`].
+    is_signalled: bool,
+    /// The error queue of the NIC's socket has an entry.
+    has_socket_error: bool,
+    /// An interface has changed.
+    has_link_change: bool,
+}
+
 impl SharedNic {
     pub(crate) fn new(engine: Engine, async_events: Arc<EventQueue<AsyncEvent>>) -> io::Result<SharedNic> {
         Ok(SharedNic {
@@ -126,6 +141,7 @@ impl SharedNic {
             engine: Mutex::new(engine),
             lock_waiters: AtomicU32::new(0),
             signal: WakeSignal::new()?,
+            link_watch: LinkWatch::open().ok(),
         })
     }
 
@@ -220,7 +236,10 @@ impl SharedNic {
             }
             return Step::Worked;
         };
-        let (is_signalled, has_socket_error) = self.sleep(&conditions);
+        let Woken { is_signalled, has_socket_error, has_link_change } = self.sleep(&conditions);
+        if has_link_change {
+            self.read_interface();
+        }
         // The errors of send calls stay in the queue, and would end every further sleep.
         if has_socket_error && let Ok(mut engine) = self.lock() {
             engine.read_socket_errors();
@@ -272,8 +291,21 @@ impl SharedNic {
         })
     }
 
-    /// Sleeps. Returns whether the thread was woken by a signal, and whether the error queue of the NIC's socket has an entry.
-    fn sleep(&self, conditions: &WakeConditions) -> (bool, bool) {
+    /// Reads the state of the interface that has the NIC's address, and reports a change. A state that cannot
+    /// be read counts as unchanged.
+    pub(crate) fn read_interface(&self) {
+        self.link_watch.iter().for_each(LinkWatch::clear);
+        let Some(address) = self.lock().ok().and_then(|engine| engine.address()) else { return };
+        if let Ok(is_up) = is_link_up(address)
+            && let Ok(mut engine) = self.lock()
+        {
+            engine.set_interface_up(address, is_up);
+            engine.flush(clock::now());
+        }
+    }
+
+    /// Sleeps. Returns what has woken the thread.
+    fn sleep(&self, conditions: &WakeConditions) -> Woken {
         let timeout = conditions.until.map(|until| TimeSpec::from(until.saturating_since(clock::now())));
         let mut fds = vec![PollFd::new(self.signal.as_fd(), PollFlags::POLLIN)];
         let writable = if conditions.tx_blocked { PollFlags::POLLOUT } else { PollFlags::empty() };
@@ -281,10 +313,16 @@ impl SharedNic {
         fds.extend(sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN | writable)));
         let multicast = conditions.multicast_sockets.iter();
         fds.extend(multicast.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
+        fds.extend(self.link_watch.as_ref().map(|watch| PollFd::new(watch.as_fd(), PollFlags::POLLIN)));
         // An error only ends the sleep early.
         let _ = ppoll(&mut fds, timeout, None);
         let socket = conditions.socket.is_some().then(|| &fds[1]);
         let has_error = |events: PollFlags| events.contains(PollFlags::POLLERR);
-        (fds[0].any().unwrap_or(false), socket.and_then(PollFd::revents).is_some_and(has_error))
+        let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
+        Woken {
+            is_signalled: is_ready(&fds[0]),
+            has_socket_error: socket.and_then(PollFd::revents).is_some_and(has_error),
+            has_link_change: self.link_watch.is_some() && fds.last().is_some_and(is_ready),
+        }
     }
 }

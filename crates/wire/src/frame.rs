@@ -9,6 +9,8 @@ use crate::ip::{AddressPair, DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PRO
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// RoCE v1 (annex A16): InfiniBand's network header and the packet directly in the Ethernet frame.
+const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 /// The Ethertypes of VLAN tags: 802.1Q, 802.1ad, and the one for double tags before 802.1ad.
 const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 
@@ -53,8 +55,15 @@ pub enum FrameError {
     /// that it does not read.
     #[error("not RoCEv2")]
     NotRoce,
-    /// The frame ends within a header or the payload, for example because the capture was taken with a small snap length. The value
-    /// names the part that is incomplete.
+    /// The frame is one of RoCE v1, which has no IP header.
+    #[error("RoCE v1, not RoCEv2")]
+    RoceV1,
+    /// The frame carries packets in a tunnel, which the parser does not open. The value names the kind of
+    /// tunnel.
+    #[error("{0} tunnel")]
+    Tunnel(&'static str),
+    /// The frame ends within a header, for example because the capture was taken with a small snap length.
+    /// The value names the header.
     #[error("truncated {0}")]
     Truncated(&'static str),
     /// The fields of the headers contradict each other, or the frame is an IP fragment. The value describes the case.
@@ -73,8 +82,11 @@ pub struct Frame<'a> {
     pub ip: &'a [u8],
     /// The UDP header.
     pub udp: &'a [u8; UDP_LEN],
-    /// The UDP payload: packet and ICRC.
+    /// The UDP payload: packet and ICRC. It is shorter than `datagram_len` if the capture was taken with a
+    /// small snap length.
     pub datagram: &'a [u8],
+    /// The length of the UDP payload when it was sent, in bytes.
+    pub datagram_len: usize,
 }
 
 impl<'a> Frame<'a> {
@@ -83,7 +95,7 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// See [`FrameError`]. The first fragment of an IPv4 datagram is [`Malformed`](FrameError::Malformed), because RoCEv2 forbids
     /// fragmentation (annex A17). The method does not read later fragments, which have no UDP header, and packets with IPv6 extension
-    /// headers or in tunnels. They are [`NotRoce`](FrameError::NotRoce).
+    /// headers. They are [`NotRoce`](FrameError::NotRoce).
     pub fn parse(link: LinkType, bytes: &'a [u8]) -> Result<Self, FrameError> {
         match link {
             LinkType::Loopback => Self::parse_ip(skip(bytes, 4)?),
@@ -120,6 +132,7 @@ impl<'a> Frame<'a> {
     fn parse_ethertype(ethertype: u16, ip: &'a [u8]) -> Result<Self, FrameError> {
         match ethertype {
             ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Self::parse_ip(ip),
+            ETHERTYPE_ROCE_V1 => Err(FrameError::RoceV1),
             _ => Err(FrameError::NotRoce),
         }
     }
@@ -136,9 +149,10 @@ impl<'a> Frame<'a> {
         let fixed: &[u8; IPV4_LEN] = ip.first_chunk().ok_or(FrameError::Truncated("IPv4 header"))?;
         let fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff;
         let (more_fragments, offset) = (fragment & 0x2000 != 0, fragment & 0x1fff);
-        if fixed[9] != UDP_PROTOCOL || offset != 0 {
+        if offset != 0 {
             return Err(FrameError::NotRoce);
         }
+        expect_udp(fixed[9])?;
         let header_len = usize::from(fixed[0] & 0x0f) * 4;
         if header_len < IPV4_LEN {
             return Err(FrameError::Malformed("IPv4 header length below 20"));
@@ -154,9 +168,7 @@ impl<'a> Frame<'a> {
     fn parse_ipv6(ip: &'a [u8]) -> Result<Self, FrameError> {
         let (header, rest) =
             ip.split_first_chunk::<IPV6_LEN>().ok_or(FrameError::Truncated("IPv6 header"))?;
-        if header[6] != UDP_PROTOCOL {
-            return Err(FrameError::NotRoce);
-        }
+        expect_udp(header[6])?;
         let address = |at: usize| Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| header[at + i]));
         let payload_len = usize::from(u16::from_be_bytes([header[4], header[5]]));
         Self::parse_udp(address(8).into(), address(24).into(), header, rest, Some(payload_len))
@@ -173,22 +185,36 @@ impl<'a> Frame<'a> {
     ) -> Result<Self, FrameError> {
         let (udp, rest) = rest.split_first_chunk::<UDP_LEN>().ok_or(FrameError::Truncated("UDP header"))?;
         let field = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
-        if field(2) != ROCE_PORT {
-            return Err(FrameError::NotRoce);
+        match field(2) {
+            ROCE_PORT => {}
+            // The port that IANA has assigned, and the one that Linux has used since before.
+            4789 | 8472 => return Err(FrameError::Tunnel("VXLAN")),
+            6081 => return Err(FrameError::Tunnel("Geneve")),
+            _ => return Err(FrameError::NotRoce),
         }
         let len =
             usize::from(field(4)).checked_sub(UDP_LEN).ok_or(FrameError::Malformed("UDP length below 8"))?;
         if ip_payload_len.is_none_or(|ip| ip != len + UDP_LEN) {
             return Err(FrameError::Malformed("IP and UDP lengths disagree"));
         }
-        let datagram = rest.get(..len).ok_or(FrameError::Truncated("UDP payload"))?;
         Ok(Frame {
             src: SocketAddr::new(src, field(0)),
             dst: SocketAddr::new(dst, field(2)),
             ip,
             udp,
-            datagram,
+            datagram: rest.get(..len).unwrap_or(rest),
+            datagram_len: len,
         })
+    }
+}
+
+/// Checks the protocol number of an IP header.
+const fn expect_udp(protocol: u8) -> Result<(), FrameError> {
+    match protocol {
+        UDP_PROTOCOL => Ok(()),
+        4 | 41 => Err(FrameError::Tunnel("IP-in-IP")),
+        47 => Err(FrameError::Tunnel("GRE")),
+        _ => Err(FrameError::NotRoce),
     }
 }
 

@@ -29,7 +29,7 @@ use crc32fast::Hasher;
 
 use crate::frame::Frame;
 use crate::ip::{AddressPair, DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PROTOCOL};
-use crate::{BTH_LEN, crc_rewind};
+use crate::{BTH_LEN, crc_rewind, opcode};
 
 /// The length of the ICRC at the end of every datagram, in bytes.
 pub const ICRC_LEN: usize = 4;
@@ -175,33 +175,71 @@ fn if_long_enough<T>(len: usize, parts: Option<T>) -> Option<T> {
     parts.filter(|_| len >= BTH_LEN + ICRC_LEN)
 }
 
-/// Verifies the ICRC of a captured frame. The frame contains the identification, so the function does not solve for it. The ICRC covers
-/// IPv4 options without a mask.
+/// Verifies the ICRC of a frame that was captured completely. The frame contains the identification, so the
+/// function does not solve for it. The ICRC covers IPv4 options without a mask.
 pub fn verify_frame(frame: &Frame<'_>) -> Verdict {
-    let Some((covered, icrc)) = if_long_enough(frame.datagram.len(), frame.datagram.split_last_chunk())
-    else {
+    verify_segment(frame, frame.datagram, 0)
+}
+
+/// Returns the length of the datagrams in a frame, of which the last may be shorter. A capture at the sender,
+/// on loopback or behind GRO shows a GSO run as one long frame, before the kernel has split it. It contains
+/// the headers of the run's first datagram, and no field that gives the length. The function returns the
+/// shortest length at which packets begin everywhere and an ICRC is correct, or the length of the UDP payload
+/// if there is none.
+pub fn segment_len(frame: &Frame<'_>) -> usize {
+    /// `UDP_MAX_SEGMENTS` of Linux.
+    const MAX_SEGMENTS: usize = 128;
+    let all = frame.datagram;
+    if verify_frame(frame).is_good() {
+        return all.len();
+    }
+    let is_packet = |datagram: &[u8]| match datagram {
+        [code, flags, pkey @ ..] if datagram.len() >= BTH_LEN + ICRC_LEN => {
+            opcode::name(*code).is_some() && flags & 0x0f == 0 && pkey[..2] == all[2..4]
+        }
+        _ => false,
+    };
+    let shortest = all.len().div_ceil(MAX_SEGMENTS).next_multiple_of(4).max(BTH_LEN + ICRC_LEN);
+    let mut lengths = (shortest..all.len()).step_by(4).filter(|&len| all.chunks(len).all(is_packet));
+    let is_sealed = |&len: &usize| {
+        all.chunks(len).zip(0..).any(|(datagram, index)| verify_segment(frame, datagram, index).is_good())
+    };
+    lengths.find(is_sealed).unwrap_or(all.len())
+}
+
+/// Verifies the ICRC of the datagram with this index in a GSO run, which the kernel sends with the headers of
+/// the frame, its own length, and over IPv4 with the frame's identification plus the index.
+pub fn verify_segment(frame: &Frame<'_>, datagram: &[u8], index: u16) -> Verdict {
+    let Some((covered, icrc)) = if_long_enough(datagram.len(), datagram.split_last_chunk()) else {
         return Verdict::TooShort;
     };
     // An IPv4 header with options has at most 60 bytes.
     let mut head = [0; 60 + UDP_LEN + BTH_LEN];
     let udp = frame.ip.len().min(60);
+    let udp_len = (UDP_LEN + datagram.len()) as u16;
+    let ident = frame.ident().wrapping_add(index);
     head[..udp].copy_from_slice(&frame.ip[..udp]);
-    if frame.dst.is_ipv4() {
+    let v4 = frame.dst.is_ipv4();
+    if v4 {
+        head[2..4].copy_from_slice(&udp_len.wrapping_add(udp as u16).to_be_bytes());
+        head[4..6].copy_from_slice(&ident.to_be_bytes());
         for at in [1, 8, 10, 11] {
             head[at] = 0xff;
         }
     } else {
         head[0] |= 0x0f;
+        head[4..6].copy_from_slice(&udp_len.to_be_bytes());
         for at in [1, 2, 3, 7] {
             head[at] = 0xff;
         }
     }
     let bth = udp + UDP_LEN;
     head[udp..bth].copy_from_slice(frame.udp);
+    head[udp + 4..udp + 6].copy_from_slice(&udp_len.to_be_bytes());
     head[udp + 6..bth].fill(0xff);
     let crc = masked_crc(&mut head[..bth + BTH_LEN], covered);
     if crc == u32::from_le_bytes(*icrc) {
-        Verdict::Good { ident: frame.ident(), solved: false }
+        Verdict::Good { ident: if v4 { ident } else { 0 }, solved: false }
     } else {
         Verdict::Bad
     }

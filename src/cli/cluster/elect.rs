@@ -52,6 +52,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let n = args.processes.len();
     ensure!(n <= 64, "at most 64 processes");
     ensure!(usize::from(args.id) < n, "--id {} is not one of the {n} processes", args.id);
+    args.cluster.check_reach(&[args.memory])?;
+    args.cluster.check_reach(&args.processes)?;
     let (me, n) = (ProcessId(args.id), n as u8);
     let config = ProcessConfig {
         id: me,

@@ -227,6 +227,8 @@ fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
         args.clients.len()
     );
     ensure!(usize::from(args.id) < n, "--id {} is not one of the {n} processes", args.id);
+    args.cluster.check_reach(&args.memories)?;
+    args.cluster.check_reach(&args.processes)?;
     let sizes = StoreConfig { processes: n as u8, memories: m as u8, capacity_mib: args.megabytes };
     let config = ServerConfig {
         store: sizes,

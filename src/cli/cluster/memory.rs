@@ -95,6 +95,7 @@ struct Listening {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let listener = args.cluster.listen(args.listen)?;
+    args.cluster.note_loopback(args.listen);
     let (regions, register_capacity) = match args.purpose {
         Purpose::Decide(protocol) => {
             (protocol.regions(args.processes, args.id), args.register_bytes as usize)

@@ -8,7 +8,7 @@ pub(crate) mod memory;
 pub(crate) mod propose;
 mod protocol;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -80,6 +80,38 @@ impl ClusterArgs {
             .context("cannot open the control socket for `mitra fault` and `mitra watch`")?;
         let metrics = self.metrics.map(|address| serve_metrics(address, device)).transpose()?;
         Ok((domain, Visibility { _control: control, _metrics: metrics }))
+    }
+
+    /// Checks that the rails can reach the memory nodes and processes at these addresses.
+    pub(crate) fn check_reach(&self, others: &[SocketAddr]) -> anyhow::Result<()> {
+        if self.is_on_loopback() {
+            for other in others {
+                ensure!(
+                    mitra_softnic::interface_of(other.ip())?.is_some(),
+                    "{other} is on another machine, and the rails are on loopback addresses, which reach no other machine; \
+                     give --rails ADDRESS,... (`mitra devices` lists the addresses)"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether only processes of this machine reach the rails.
+    fn is_on_loopback(&self) -> bool {
+        match &self.rails {
+            RailsConfig::Count(_) => true,
+            RailsConfig::Addresses(addresses) => addresses.iter().all(IpAddr::is_loopback),
+        }
+    }
+
+    /// Says that other machines reach the memory node's TCP address and not its rails, if that is so.
+    pub(crate) fn note_loopback(&self, listen: SocketAddr) {
+        if self.is_on_loopback() && !listen.ip().is_loopback() {
+            complain(
+                "note: the rails are on loopback addresses, so only processes of this machine can use the memory; for others, \
+                 give --rails ADDRESS,... (`mitra devices` lists the addresses)",
+            );
+        }
     }
 
     /// Listens on a TCP address. Addresses other than loopback require a shared secret.

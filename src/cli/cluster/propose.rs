@@ -114,6 +114,8 @@ impl Task for &Args {
         P::Message: Serialize + DeserializeOwned,
         P::Value: std::fmt::Display,
     {
+        self.cluster.check_reach(&self.memories)?;
+        self.cluster.check_reach(&self.processes)?;
         let n = self.processes.len() as u8;
         let regions = |memory: usize| self.protocol.regions(n, memory as u8);
         let config = ProcessConfig {

@@ -1,6 +1,6 @@
 //! The fields of `mitra decode --json`; docs/wire.md documents them.
 
-use mitra_wire::{AtomicEth, ExtensionHeader, Message, Reth, Transport, opcode};
+use mitra_wire::{AtomicEth, ExtensionHeader, Message, Psn, Reth, Transport, opcode};
 use serde::{Serialize, Serializer};
 
 use super::{DecodedFrame, FrameContent};
@@ -94,7 +94,7 @@ impl Line {
                 opcode: opcode::name(packet.opcode()),
                 psn: Some(packet.psn.value()),
                 dest_qp: Some(packet.dest_qp.value()),
-                icrc_ok: Some(*icrc_ok),
+                icrc_ok: *icrc_ok,
                 bth: Some(Bth {
                     opcode_raw: packet.opcode(),
                     pkey: packet.pkey,
@@ -108,10 +108,11 @@ impl Line {
                 extension: Extension::new(&packet.transport, &packet.message),
                 ..line
             },
-            FrameContent::Cnp { dest_qp, icrc_ok } => Line {
-                opcode: opcode::name(opcode::CNP),
+            FrameContent::Bth { opcode, dest_qp, psn, icrc_ok } => Line {
+                opcode: opcode::name(*opcode),
+                psn: psn.map(Psn::value),
                 dest_qp: Some(dest_qp.value()),
-                icrc_ok: Some(*icrc_ok),
+                icrc_ok: *icrc_ok,
                 ..line
             },
             FrameContent::Malformed(reason) => Line { malformed: Some(reason.clone()), ..line },

@@ -24,7 +24,8 @@ use program::{Program, RunError};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  mitra run -- ibv_rc_pingpong -g 0 &  mitra run -- ibv_rc_pingpong -g 0 localhost
+  mitra run -- ibv_rc_pingpong -g 0 &
+  sleep 1; mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
   mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
 Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_SHARED_BACKUPS,

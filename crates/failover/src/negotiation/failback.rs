@@ -85,6 +85,23 @@ impl RailNegotiation {
         self.preference = Some(preference);
     }
 
+    /// Whether the move in progress leads to the preferred rail although the active one works, as far as this
+    /// end knows.
+    pub fn is_failback(&self) -> bool {
+        matches!(&self.phase, Phase::Moving(m) if m.is_failback)
+    }
+
+    /// Whether this end takes a proposal of `rail` for a failback: the active rail works here, and both ends
+    /// have been able to use `rail` for half of the delay. A proposal does not say why the peer makes it.
+    pub(super) fn is_failback_due(&self, now: Time, rail: u8) -> bool {
+        let Some(preference) = self.preference.filter(|preference| preference.rail == rail) else {
+            return false;
+        };
+        let works = (self.down | self.qp_failed) & (1 << self.active) == 0;
+        let half = preference.pause(self.peer_timeout) / 2;
+        works && preference.usable_since.is_some_and(|since| now.saturating_since(since) >= half)
+    }
+
     /// The time at which [`RailNegotiation::drive_failback`] proposes the preferred rail. `None` if both ends cannot use it, or if it is active.
     pub fn failback_at(&self) -> Option<Time> {
         let preference = self.preference?;

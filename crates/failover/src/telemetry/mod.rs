@@ -165,11 +165,13 @@ impl VqpTelemetry {
         }
     }
 
-    /// Records that this end detected the failure of its active rail, or learned of it from the peer.
+    /// Records that this end detected the failure of its active rail, or learned of it from the peer. A
+    /// failback is no failure.
     pub(crate) fn on_detected(&self, report: &FailoverReport) {
         let (rail, cause, at) = (report.from, report.cause, report.detected_at);
+        let Some(detector) = cause.detector() else { return };
         let mut state = self.shared.lock();
-        state.count(self.id, rail, |counts| counts.detected[cause.detector()] += 1);
+        state.count(self.id, rail, |counts| counts.detected[detector] += 1);
         state.push_event(at, &self.live, EventKind::Detected { rail, cause });
     }
 

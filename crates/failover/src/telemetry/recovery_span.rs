@@ -3,7 +3,7 @@ use tracing::field::Empty;
 use tracing::{Span, info, info_span};
 
 use crate::ballot::Ballot;
-use crate::vqp::FailoverReport;
+use crate::vqp::{Cause, FailoverReport};
 
 /// The `tracing` spans of one failover: `recovery`, and in it one of `negotiate`, `fence`, `decide` and `replay` at a time. A span ends when it is dropped.
 /// Without a subscriber for the target `mitra_failover::recovery`, they are disabled and cost a comparison.
@@ -65,7 +65,12 @@ impl RecoverySpan {
         );
         let phase = phase!(recovery, "negotiate");
         let span = RecoverySpan { recovery, phase, qpn, detected_at: report.detected_at };
-        step!(span, report.detected_at, "rail {} failed: {}", report.from, report.cause);
+        match report.cause {
+            Cause::Failback => {
+                step!(span, report.detected_at, "leaves rail {}: {}", report.from, report.cause)
+            }
+            cause => step!(span, report.detected_at, "rail {} failed: {cause}", report.from),
+        }
         span
     }
 

@@ -66,7 +66,7 @@ fn each_step_is_counted_once_at_its_rail_and_is_one_event() {
     let untouched = expected;
     let report = report(0, 1);
 
-    expected.detected[Cause::Device.detector()] = 1;
+    expected.detected[1] = 1;
     vqp.on_detected(&FailoverReport { to: 0, ..report });
     assert_eq!(of(&telemetry.snapshot(1)), (expected, expected, untouched));
     expected.fenced = 1;

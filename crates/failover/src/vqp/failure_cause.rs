@@ -2,7 +2,7 @@ use core::fmt;
 
 use mitra_verbs::WcStatus;
 
-/// The detector that reported a rail's failure.
+/// Why a vQP leaves a rail: the detector that reported the failure of the rail, or a preference.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
     /// An operation on the rail completed with this status.
@@ -15,19 +15,22 @@ pub enum Cause {
     Heartbeat,
     /// The peer proposed to move.
     Peer,
+    /// The rail works, and the vQP moves back to the preferred one.
+    Failback,
 }
 
 impl Cause {
     /// The names of the detectors, in the order of [`FailoverCounts::detected`](crate::telemetry::FailoverCounts::detected).
     pub const DETECTORS: [&str; 4] = ["completion", "device", "heartbeat", "peer"];
 
-    /// Returns the index of the detector in [`Cause::DETECTORS`].
-    pub fn detector(self) -> usize {
+    /// Returns the index of the detector in [`Cause::DETECTORS`]. `None` if the rail has not failed.
+    pub fn detector(self) -> Option<usize> {
         match self {
-            Cause::Completion(_) => 0,
-            Cause::Device | Cause::Address => 1,
-            Cause::Heartbeat => 2,
-            Cause::Peer => 3,
+            Cause::Completion(_) => Some(0),
+            Cause::Device | Cause::Address => Some(1),
+            Cause::Heartbeat => Some(2),
+            Cause::Peer => Some(3),
+            Cause::Failback => None,
         }
     }
 }
@@ -40,6 +43,7 @@ impl fmt::Display for Cause {
             Cause::Address => f.write_str("change of address"),
             Cause::Heartbeat => f.write_str("heartbeats missed"),
             Cause::Peer => f.write_str("told by the peer"),
+            Cause::Failback => f.write_str("back to the preferred rail"),
         }
     }
 }

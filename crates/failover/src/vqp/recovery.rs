@@ -183,7 +183,7 @@ impl Recovery {
             _ if !dp.rails().nic_answers(rail) => RailFailure::NicDead,
             Cause::Device => RailFailure::LinkDown,
             Cause::Heartbeat => RailFailure::Silent,
-            Cause::Completion(_) | Cause::Peer | Cause::Address => RailFailure::QpFailed,
+            Cause::Completion(_) | Cause::Peer | Cause::Address | Cause::Failback => RailFailure::QpFailed,
         };
         self.read_home(dp);
         let Some(control) = &mut self.control else { return };
@@ -327,7 +327,9 @@ impl Recovery {
 
     /// Starts the fence of the old rail, or skips it under the policies that do not fence.
     fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
-        self.report.on_detected(rail, Cause::Peer, dp.now(), dp.send().ledger().next_seq());
+        let is_failback = self.negotiation().is_some_and(RailNegotiation::is_failback);
+        let cause = if is_failback { Cause::Failback } else { Cause::Peer };
+        self.report.on_detected(rail, cause, dp.now(), dp.send().ledger().next_seq());
         self.report.on_fence_began(dp.now());
         dp.windows_mut().cut_off(rail);
         if !dp.rails().is_down(rail) {

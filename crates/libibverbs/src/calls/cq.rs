@@ -13,6 +13,7 @@ use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::channel::Channel;
 use super::context::Context;
 use super::pd::PdMember;
+use super::unanswered;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status, unless_dead};
 use crate::common::grh::GRH_LEN;
@@ -83,7 +84,12 @@ impl Cq {
         let left = max - polled.batch.len();
         match self.nic.poll_cq(self.id, left, &mut polled.batch) {
             // An asynchronous event reports a dead NIC, so the poll does not fail.
-            Ok(_) | Err(Error::DeviceFatal) => Ok(!polled.batch.is_empty()),
+            Ok(_) | Err(Error::DeviceFatal) => {
+                if self.virtual_cq.is_none() {
+                    unanswered::explain(&self.nic, &polled.batch);
+                }
+                Ok(!polled.batch.is_empty())
+            }
             Err(error) => Err(error),
         }
     }

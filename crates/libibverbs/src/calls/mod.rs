@@ -51,6 +51,7 @@ pub(crate) mod query_port;
 pub(crate) mod rates;
 pub mod refused;
 pub(crate) mod srq;
+mod unanswered;
 pub(crate) mod wr_calls;
 pub(crate) mod wr_list;
 pub(crate) mod xrc_recv_qp;

@@ -77,7 +77,7 @@ fn failover_is_counted_and_its_steps_are_events_in_order() {
     assert_eq!(vqp.qpn, pair.vqps[0].qpn());
     let counts = vqp.counts;
     assert_eq!(counts.detected.iter().sum::<u64>(), 1);
-    assert_eq!(counts.detected[report.cause.detector()], 1);
+    assert_eq!(counts.detected[report.cause.detector().expect("a failure")], 1);
     assert_eq!((counts.fenced, counts.failovers, counts.recovered), (1, 1, 1));
     assert_eq!((counts.failbacks, counts.stayed), (0, 0));
     assert_eq!(counts.in_flight, u64::from(report.stats.in_flight));

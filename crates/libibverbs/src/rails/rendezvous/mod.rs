@@ -412,7 +412,9 @@ impl Query {
         }
         if self.ended().unwrap_or(self.started).elapsed() > self.rendezvous.timeout {
             return Poll::Ready(Err(Error::Invalid(
-                "this end has several rails and the peer does not answer for its own; run both ends under `mitra run` with the same number of --rails",
+                "this end has several rails and the peer does not answer for its own; run both ends under `mitra run` with the same number of --rails. \
+                 Without addresses, the rails are on loopback addresses, which reach no other machine: on two machines, give both ends \
+                 --rails ADDRESS,ADDRESS",
             )));
         }
         self.transmit_if_due();

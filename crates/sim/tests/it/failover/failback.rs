@@ -5,7 +5,9 @@ use core::time::Duration;
 
 use std::sync::Arc;
 
-use mitra_failover::{BuildError, CloseReason, Config, Domain, Outcome, Policy, UnresolvedError, VirtualQp};
+use mitra_failover::{
+    BuildError, Cause, CloseReason, Config, Domain, Outcome, Policy, UnresolvedError, VirtualQp,
+};
 use mitra_sim::Failure;
 use mitra_verbs::{Data, Provider, SendOp};
 
@@ -422,6 +424,8 @@ fn vqp_moves_back_to_the_preferred_rail() {
                 rounds += 1;
                 assert!(rounds < 1000, "the vQP does not move back");
             }
+            let causes = [0, 1].map(|host| pair.vqps[host].last_failover().map(|report| report.cause));
+            assert_eq!(causes, [Some(Cause::Failback); 2], "no rail has failed");
         }
         pair.poll_times(&[0, 1], SETTLE_POLLS);
         pair.assert_done(rounds);

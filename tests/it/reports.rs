@@ -1,0 +1,169 @@
+//! What users met: scripts of shell commands with stock programs, each in a network namespace of its own. A
+//! script ends with 0 if all is right, and otherwise says what is wrong.
+
+/// What every script begins with. A wait has no limit of its own, because a test has one.
+const BEGIN: &str = r#"
+set -u
+ip link set lo up
+until_true() { until "$@" >/dev/null 2>&1; do sleep 0.05; done; }
+listens() { until_true sh -c "ss --listening --tcp --numeric | grep -q ':$1 '"; }
+wrong() { echo "WRONG: $*"; tail -n 5 ./*.log; exit 1; }
+"#;
+
+/// Runs a script, with `$MITRA` and `mitra` as the program, in an empty directory.
+fn run_script(script: &str) {
+    let dir = tempfile::tempdir().expect("a directory for the outputs");
+    let mitra = std::path::Path::new(env!("CARGO_BIN_EXE_mitra"));
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut namespace = crate::network_namespace::command_in_new_namespace();
+    namespace.args(["bash", "-c", &format!("{BEGIN}\n{script}")]).current_dir(&dir);
+    namespace.env("MITRA", mitra).env("XDG_RUNTIME_DIR", dir.path());
+    namespace.env("PATH", format!("{}:{path}", mitra.parent().unwrap().display()));
+    let output = mitra_test_process::output(&mut namespace);
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr));
+}
+
+/// Three memories: 0 is down while `colour` is written and acknowledged by 1 and 2; everything stops; a file
+/// of memory 1 is lost; 0 and 1 start again. Memory 1 refuses to start, so there is no majority, and no
+/// answer.
+#[test]
+fn memory_region_missing() {
+    for loss in ["rm", "truncate -s 0"] {
+        run_script(&format!(
+            r#"
+            memories=127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002
+            memory() {{ mitra memory kv --processes 1 --listen 127.0.0.1:700$1 --data data/$1 >>memory$1.log 2>&1 & pids="$pids $!"; }}
+            store() {{
+                mitra kv serve --id 0 --processes 127.0.0.1:7101 --clients 127.0.0.1:6401 --memories $memories >>store.log 2>&1 &
+                pids="$pids $!"
+            }}
+            stop() {{ kill $pids; wait $pids; pids=; }}
+            put() {{ mitra kv put --timeout 100 --servers 127.0.0.1:6401 "$@" || wrong "no change"; }}
+            pids=; mkdir data
+            memory 0; memory 1; memory 2; store; put first 1; stop
+            memory 1; memory 2; store; put colour blue; stop
+            {loss} data/1/region-0
+            memory 1; wait $!; [ $? = 2 ] || wrong "memory 1 starts without its region"
+            grep -q "region-0: missing, shorter" memory1.log || wrong "memory 1 does not say why"
+            pids=; memory 0; store
+            mitra kv get --timeout 2 --servers 127.0.0.1:6401 colour; [ $? = 3 ] || wrong "one memory of three answers"
+            stop
+            "#
+        ));
+    }
+}
+
+/// The lines of a block of commands on a page that contain `part`, or begin with `sleep`, without prompts and
+/// comments.
+fn example(page: &str, part: &str) -> String {
+    let commands = page.lines().map(|line| line.trim_start_matches("$ ").trim());
+    let lines: Vec<_> = commands.filter(|line| line.contains(part) && !line.contains('`')).collect();
+    lines.iter().map(|line| line.split("  # ").next().unwrap_or(line).trim()).collect::<Vec<_>>().join("\n")
+}
+
+/// The first example of the pages, pasted as it is. `sleep 1` stands for the time in which the server begins
+/// to listen, and the test waits until it does, because a busy machine may need longer.
+#[test]
+fn docs_pingpong() {
+    let help = mitra_test_process::output(
+        mitra_test_process::command(env!("CARGO_BIN_EXE_mitra")).args(["run", "--help"]),
+    );
+    let help = String::from_utf8(help.stdout).expect("the help is UTF-8");
+    for (page, text) in [
+        ("README.md", include_str!("../../README.md")),
+        ("docs/run.md", include_str!("../../docs/run.md")),
+        ("mitra run --help", &help),
+    ] {
+        let pasted = example(text, "ibv_rc_pingpong");
+        assert_eq!(pasted.lines().count(), 2, "the example of {page}: {pasted}");
+        run_script(&format!(
+            r#"
+            sleep() {{ listens 18515; }}
+            for i in 1 2 3; do
+            {pasted}
+            [ $? = 0 ] || wrong "the example of {page} fails"
+            wait $! || wrong "the server in the example of {page} fails"
+            done
+            "#
+        ));
+    }
+}
+
+/// A planned move back to the preferred rail is no failure of the rail that it leaves, at neither end.
+#[test]
+fn failback_cause() {
+    for rails in ["--rails 2", "--rails 3", "--rails 2 --shared-backups"] {
+        run_script(&format!(
+            r#"
+            cat >failback.py <<'END'
+import json, sys
+ends = [end["rails"] for end in json.load(sys.stdin)["processes"] if "rails" in end]
+if len(ends) < 2 or any(rails[0]["failover"]["failbacks"] == 0 for rails in ends):
+    sys.exit(1)
+for rails in ends:
+    print("failures of rail 1:", rails[1]["failover"]["detected"])
+    if sum(rails[1]["failover"]["detected"].values()) > 0 or sum(rails[0]["failover"]["detected"].values()) != 1:
+        sys.exit(2)
+END
+            mitra run --prefer 0 {rails} -- ib_write_bw -s 4096 -D 200 >server.log 2>&1 & server=$!
+            listens 18515
+            mitra run --prefer 0 {rails} --fault "rail0 down at 1s; rail0 up at 2s" -- \
+                ib_write_bw -s 4096 -D 200 localhost >client.log 2>&1 & client=$!
+            while :; do
+                mitra watch --once --json >watch.log; python3 failback.py <watch.log
+                case $? in 0) break;; 2) wrong "a failure of rail 1 is counted, or that of rail 0 is not";; esac
+                kill -0 $server $client || wrong "a program has ended"
+                sleep 0.1
+            done
+            for end in server client; do
+                grep -q "from rail 1 to rail 0 (back to the preferred rail)" $end.log || wrong "$end does not say why it moved"
+            done
+            "#
+        ));
+    }
+}
+
+/// The port of a NIC is down while its interface is, as that of soft-RoCE.
+#[test]
+fn netif_down() {
+    run_script(
+        r#"
+        ip link add r0 type veth peer name p0; ip link set p0 up; ip link set r0 up
+        for address in 10.9.0.1 10.9.0.2; do ip address add $address/24 dev r0; done
+        until_true sh -c "ip link show r0 | grep -q LOWER_UP"
+        mitra run --rails 10.9.0.1 -- ibv_asyncwatch >events.log 2>&1 & watch=$!
+        rail() { until_true sh -c "mitra watch --once | grep -q '^ *rail0 .* $1 '"; }
+        port() { mitra run --rails 10.9.0.2 -- ibv_devinfo >port.log 2>&1; grep -q "state:[[:space:]]*$1 " port.log || wrong "the port is not $1"; }
+        event() { until_true grep -q "$1" events.log; }
+        rail up; port PORT_ACTIVE
+        ip link set r0 down; event IBV_EVENT_PORT_ERR; rail down; port PORT_DOWN
+        ip link set r0 up; event IBV_EVENT_PORT_ACTIVE; rail up; port PORT_ACTIVE
+        # The cable is pulled: the interface at the other end is down.
+        ip link set p0 down; rail down; port PORT_DOWN
+        ip link set p0 up; rail up; port PORT_ACTIVE
+        # The address is gone. The second one replaces it as the primary address.
+        sysctl -qw net.ipv4.conf.r0.promote_secondaries=1
+        ip address del 10.9.0.1/24 dev r0; rail down
+        ip address add 10.9.0.1/24 dev r0; rail up
+        kill $watch
+        "#,
+    );
+}
+
+/// A peer whose program is stopped answers nothing, and a line says so.
+#[test]
+fn stopped_target() {
+    run_script(
+        r#"
+        mitra run -- ib_write_bw -D 200 >server.log 2>&1 & server=$!
+        listens 18515
+        mitra run -- ib_write_bw -D 200 localhost >client.log 2>&1 & client=$!
+        until [ "$(awk '/lo:/ { print $2 }' /proc/net/dev)" -gt 50000000 ]; do sleep 0.02; done
+        kill -STOP $server
+        wait $client && wrong "the client does not notice"
+        grep -q "mitra: queue pair .* answered none of .*: the peer's program is stopped" client.log || wrong "no line says why"
+        kill -KILL $server
+        "#,
+    );
+}
