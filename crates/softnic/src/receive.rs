@@ -33,11 +33,22 @@ pub(crate) struct RxBuffer {
     /// Holds the datagram before the one in `bytes`, if [`Engine::receive`] handles that one first. Empty until then.
     earlier: Box<[u8]>,
     gro: GroPolicy,
+    /// The number of receive calls in a row after which the NIC looked for an acknowledgement, except for calls that found the socket empty.
+    overtakers: u32,
 }
+
+/// The NIC looks for the acknowledgement this many times in a row before it enables `UDP_GRO`. Without it, the kernel delivers the
+/// datagrams of a run one after the other, and the acknowledgement may arrive after the second receive call.
+const MAX_OVERTAKERS_WITHOUT_GRO: u32 = 3;
 
 impl RxBuffer {
     pub(crate) fn new(offload: Offload) -> RxBuffer {
-        RxBuffer { bytes: vec![0; MAX_RECEIVE].into(), earlier: Box::default(), gro: GroPolicy::new(offload) }
+        RxBuffer {
+            bytes: vec![0; MAX_RECEIVE].into(),
+            earlier: Box::default(),
+            gro: GroPolicy::new(offload),
+            overtakers: 0,
+        }
     }
 
     /// Observes the senders anew, because a new socket does not use `UDP_GRO`.
@@ -70,11 +81,16 @@ impl Engine {
         let local = socket.address();
         let received = socket.receive(&mut self.rx_buffer.bytes, &mut self.rx_buffer.gro);
         if !received.as_ref().is_ok_and(|received| self.may_overtake_ack(received)) {
+            if received.is_ok() {
+                self.rx_buffer.overtakers = 0;
+            }
             return self.process_received(now, local, None, received);
         }
         let buffer = &mut self.rx_buffer;
-        // Without GRO, the kernel delivers the datagrams of a run one after the other, and the acknowledgement may come after the next call.
-        socket.enable_gro(&mut buffer.gro);
+        buffer.overtakers += 1;
+        if buffer.overtakers >= MAX_OVERTAKERS_WITHOUT_GRO {
+            socket.enable_gro(&mut buffer.gro);
+        }
         std::mem::swap(&mut buffer.bytes, &mut buffer.earlier);
         if buffer.bytes.is_empty() {
             buffer.bytes = vec![0; MAX_RECEIVE].into();
@@ -102,6 +118,7 @@ impl Engine {
         let datagram = &self.rx_buffer.bytes[..received.len];
         received.segment_len.is_none_or(|len| len >= received.len)
             && datagram.len() > ICRC_LEN
+            && opcode::completes_receive(datagram[0])
             && Packet::parse(&datagram[..datagram.len() - ICRC_LEN])
                 .is_ok_and(|packet| self.nic.may_overtake_ack(&packet))
     }

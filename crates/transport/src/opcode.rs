@@ -39,12 +39,6 @@ pub(crate) fn invalidated_key(message: &Message) -> Option<Key> {
     }
 }
 
-/// Returns whether a request packet ends a message that consumes a receive.
-pub(crate) fn completes_receive(message: &Message) -> bool {
-    use Message::*;
-    matches!(message, SendLast | SendLastInv(_) | SendOnly | SendOnlyInv(_)) || immediate(message).is_some()
-}
-
 /// Returns whether a request is a READ or an atomic. The response to such a request carries data.
 pub(crate) fn is_fetch(message: &Message) -> bool {
     matches!(message, Message::ReadRequest(_) | Message::CompareSwap(_) | Message::FetchAdd(_))

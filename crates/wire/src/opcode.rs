@@ -42,6 +42,21 @@ pub const fn is_response(code: u8) -> bool {
     matches!(code & 0x1f, READ_FIRST..=ATOMIC_ACK)
 }
 
+/// Returns whether the opcode in the first byte of a BTH is that of a request packet that ends a message which consumes a receive.
+pub const fn completes_receive(code: u8) -> bool {
+    matches!(
+        code & 0x1f,
+        SEND_LAST
+            | SEND_LAST_IMM
+            | SEND_LAST_INV
+            | SEND_ONLY
+            | SEND_ONLY_IMM
+            | SEND_ONLY_INV
+            | WRITE_LAST_IMM
+            | WRITE_ONLY_IMM
+    )
+}
+
 impl Message {
     /// Returns the low five bits of the opcode, which select the operation.
     pub const fn operation(&self) -> u8 {

@@ -2,11 +2,10 @@
 //! packets to send.
 
 use mitra_verbs::{AsyncEvent, QpState, Qpn, Time};
-use mitra_wire::Packet;
+use mitra_wire::{Packet, opcode};
 
 use crate::batch_writer::BatchWriter;
 use crate::nic::shared_state::Route;
-use crate::opcode;
 use crate::qp::Qp;
 use crate::{IpPath, Memory, Nic, TxBatch};
 
@@ -37,7 +36,7 @@ impl Nic {
     /// The driver then handles an acknowledgement that has arrived together with the packet first. The two directions of a connection have no
     /// common order on the wire.
     pub fn may_overtake_ack(&self, packet: &Packet<'_>) -> bool {
-        opcode::completes_receive(&packet.message)
+        opcode::completes_receive(packet.message.operation())
             && self.qps.get(packet.dest_qp).is_ok_and(Qp::is_ordered_ack_awaited)
     }
 

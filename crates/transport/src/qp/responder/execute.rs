@@ -48,7 +48,7 @@ impl Responder {
         if last {
             self.count_message(nic);
         }
-        if opcode::completes_receive(&packet.message) {
+        if mitra_wire::opcode::completes_receive(packet.message.operation()) {
             self.answers.on_message();
         }
         self.acks.on_packet(&nic.config.tuning, now, last, packet.payload.len(), packet.ack_req);
