@@ -292,9 +292,10 @@ impl SharedNic {
     }
 
     /// Reads the state of the interface that has the NIC's address, and reports a change. A state that cannot
-    /// be read counts as unchanged.
+    /// be read counts as unchanged, and so does one whose changes cannot be watched: nothing would end it.
     pub(crate) fn read_interface(&self) {
-        self.link_watch.iter().for_each(LinkWatch::clear);
+        let Some(watch) = &self.link_watch else { return };
+        watch.clear();
         let Some(address) = self.lock().ok().and_then(|engine| engine.address()) else { return };
         if let Ok(is_up) = is_link_up(address)
             && let Ok(mut engine) = self.lock()

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use mitra_transport::IpPath;
 use mitra_transport::fault::Verdict;
 use mitra_verbs::{Gid, Psn, Time};
-use mitra_wire::{ICRC_LEN, Packet, opcode};
+use mitra_wire::{Aeth, ICRC_LEN, Message, Packet, Syndrome, opcode};
 use nix::errno::Errno;
 
 use crate::Offload;
@@ -64,12 +64,21 @@ impl RxBuffer {
     }
 }
 
-/// Returns whether the last datagram of a run is an acknowledgement, and all others are requests.
+/// Returns whether a datagram is a positive acknowledgement. A NAK is none: it may end the queue pair, and the requests that have arrived
+/// before it would be dropped.
+fn is_ack(datagram: &[u8]) -> bool {
+    datagram.len() == ACK_LEN
+        && Packet::parse(&datagram[..ACK_LEN - ICRC_LEN]).is_ok_and(|packet| {
+            matches!(packet.message, Message::Ack(Aeth { syndrome: Syndrome::Ack { .. }, .. }))
+        })
+}
+
+/// Returns whether the last datagram of a run is a positive acknowledgement, and all others are requests.
 fn is_ack_behind_requests(run: &[u8], segment_len: usize) -> bool {
-    let mut opcodes = run.chunks(segment_len).map(|datagram| datagram[0]);
-    opcodes.len() > 1
-        && opcodes.next_back().is_some_and(opcode::is_response)
-        && !opcodes.any(opcode::is_response)
+    let mut datagrams = run.chunks(segment_len);
+    datagrams.len() > 1
+        && datagrams.next_back().is_some_and(is_ack)
+        && !datagrams.any(|datagram| opcode::is_response(datagram[0]))
 }
 
 impl Engine {
@@ -96,8 +105,10 @@ impl Engine {
             buffer.bytes = vec![0; MAX_RECEIVE].into();
         }
         let mut next = Some(socket.receive(&mut buffer.bytes, &mut buffer.gro));
-        let is_ack = |next: &mut Result<Received, Errno>| next.as_ref().is_ok_and(|next| next.len == ACK_LEN);
-        if let Some(ack) = next.take_if(is_ack) {
+        let is_next_ack = |next: &mut Result<Received, Errno>| {
+            next.as_ref().is_ok_and(|next| is_ack(&buffer.bytes[..next.len]))
+        };
+        if let Some(ack) = next.take_if(is_next_ack) {
             self.process_received(now, local, None, ack);
         }
         self.swap_buffers();

@@ -263,3 +263,34 @@ fn request_completes_before_the_receive_of_its_answer() {
     }
     answerer.join().unwrap();
 }
+
+/// A SEND of four bytes is as long as an acknowledgement.
+#[test]
+fn short_messages_in_both_directions_stay_in_order() {
+    const ROUNDS: u32 = 1000;
+    let (a, b) = connected_pair();
+    let exchange = |end: Endpoint| {
+        let (mut received, mut sent) = (0, 0);
+        (0..16).for_each(|i| end.post_recv(i, 0, 4));
+        end.post(100, SendOp::Send, 8, 4);
+        end.post(100, SendOp::Send, 8, 4);
+        while received < 2 * ROUNDS || sent < 2 * ROUNDS {
+            let wc = end.wait_success();
+            if wc.opcode == WcOpcode::Send {
+                sent += 1;
+                continue;
+            }
+            received += 1;
+            end.post_recv(wc.wr_id, 0, 4);
+            if received % 2 == 0 && received < 2 * ROUNDS {
+                end.post(100, SendOp::Send, 8, 4);
+                end.post(100, SendOp::Send, 8, 4);
+            }
+        }
+        end
+    };
+    let other = std::thread::spawn(move || exchange(b));
+    let a = exchange(a);
+    let b = other.join().unwrap();
+    assert_eq!([&a, &b].map(|end| end.counter("sequence_naks_sent")), [0, 0]);
+}
