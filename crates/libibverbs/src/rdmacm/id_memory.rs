@@ -25,7 +25,7 @@ pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errn
     let mut state = manager.lock();
     // The allocator may reuse the address of a destroyed channel.
     state.destroyed_channels.remove(&CallerPtr(memory));
-    state.channels.insert(CallerPtr(memory), channel);
+    state.channels.insert(CallerPtr(memory), Box::new(channel));
     Ok(memory)
 }
 

@@ -31,8 +31,9 @@ pub struct ManagerState {
     last_handle: IdHandle,
     identifiers: HashMap<IdHandle, Identifier>,
     handles: HashMap<CallerPtr<rdma_cm_id>, IdHandle>,
-    /// The queues of the channels' events that the program has not read.
-    pub channels: HashMap<CallerPtr<rdma_event_channel>, CmEventQueue>,
+    /// The queues of the channels' events that the program has not read. Each is boxed, because threads sleep on a futex in it, which must not
+    /// move when the map grows.
+    pub channels: HashMap<CallerPtr<rdma_event_channel>, Box<CmEventQueue>>,
     /// Destroyed channels that a thread of the program may still wait on (see `id_memory::destroy_channel`).
     pub destroyed_channels: HashSet<CallerPtr<rdma_event_channel>>,
     /// The events that the program has read and not acknowledged.

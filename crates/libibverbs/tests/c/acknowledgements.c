@@ -197,8 +197,8 @@ static void cq_order(bool uses_events)
 	int wrong = 0, sends = 0, receives = 0;
 	fork_peer();
 	end = open_end();
+	CHECK(ibv_req_notify_cq(end.cq, 0) == 0); /* before the other end can send */
 	connect_ends(DEPTH);
-	CHECK(ibv_req_notify_cq(end.cq, 0) == 0);
 	if (child)
 		post_message();
 	while (receives < ROUNDS || sends < ROUNDS) {

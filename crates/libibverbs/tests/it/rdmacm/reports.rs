@@ -42,3 +42,8 @@ fn timewait_exit() {
 fn server_at_limit() {
     run("server_at_limit", &[]);
 }
+
+#[test]
+fn many_channels() {
+    run("many_channels", &[]);
+}
