@@ -29,12 +29,6 @@ impl SimNic {
         crate::NicId(self.number)
     }
 
-    /// Returns whether the NIC hangs: it goes on to process packets, and answers no call of its host.
-    pub(crate) fn hangs(&self) -> bool {
-        let nic = &lock(&self.shared).nics[self.number];
-        nic.is_running() && nic.check_access().is_err()
-    }
-
     /// Returns the next completion queue that reports its requested event (`req_notify_cq`). Tests use this
     /// function because the simulator has no completion channels.
     pub fn poll_cq_event(&self) -> Option<CqId> {
