@@ -388,11 +388,10 @@ impl Qp {
         }
     }
 
-    /// Handles a delivery of completions to the program. Returns whether an acknowledgement still waits for the next idle poll.
+    /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement has become due.
     pub(crate) fn handle_delivery(&mut self) -> bool {
         let Service::Rc { responder, .. } = &mut self.service else { return false };
-        responder.handle_delivery();
-        responder.has_pending_ack()
+        responder.handle_delivery()
     }
 
     /// Prepares to send. If a request can be sent, a pending acknowledgement becomes due after that request, or is held
@@ -403,8 +402,8 @@ impl Qp {
         let held = requester.can_send(&self.attrs, nic) && responder.handle_answer(nic, now, is_ordered);
         // The acknowledgement is shorter than the request. With UDP_SEGMENT, only the last datagram of a run may be
         // shorter than the others. A request of several packets ends with a shorter one, so the acknowledgement would arrive after it.
-        if responder.only_ack_due() {
-            *responder_first = is_ordered && requester.is_next_request_long(&self.attrs);
+        if responder.only_ack_due() && !(is_ordered && requester.is_next_request_long(&self.attrs)) {
+            *responder_first = false;
         }
         held
     }

@@ -109,7 +109,7 @@ impl Nic {
         let mut index = 0;
         while let Some(&slot) = self.ack_pending.get(index) {
             if let Some(qp) = self.qps.slot_mut(slot) {
-                if qp.handle_delivery() {
+                if !qp.handle_delivery() {
                     index += 1;
                     continue;
                 }

@@ -139,11 +139,13 @@ impl Responder {
         self.acks.handle_idle(&nic.config.tuning, now, may_hold)
     }
 
-    /// Handles a delivery of completions to the program: a pending acknowledgement of a message may become due.
-    pub(crate) fn handle_delivery(&mut self) {
-        if self.answers.on_delivery() {
+    /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement has become due.
+    pub(crate) fn handle_delivery(&mut self) -> bool {
+        let is_due = self.answers.on_delivery();
+        if is_due {
             self.acks.flush();
         }
+        is_due
     }
 
     /// Makes pending acknowledgements due, including one that is held back.
