@@ -1,7 +1,7 @@
-//! What users met: scripts of shell commands with stock programs, each in a network namespace of its own. A
+//! Reports of users as scripts of shell commands with stock programs, each in a network namespace of its own. A
 //! script ends with 0 if all is right, and otherwise says what is wrong.
 
-/// What every script begins with. A wait has no limit of its own, because a test has one.
+/// The first lines of every script. A wait has no limit of its own, because a test has one.
 const BEGIN: &str = r#"
 set -u
 ip link set lo up

@@ -123,7 +123,7 @@ pub(crate) struct WakeConditions {
     until: Option<Time>,
 }
 
-/// What has woken the progress thread from a sleep.
+/// The causes that have ended a sleep of the progress thread.
 struct Woken {
     /// [`SharedNic::signal`].
     is_signalled: bool,

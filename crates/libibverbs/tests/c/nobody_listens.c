@@ -1,4 +1,4 @@
-/* Scenario 12: rdma_connect and the datagram lookup while nobody listens at the port; a listener whose backlog is full; a bound id that does not listen.
+/* rdma_connect and the datagram lookup while nobody listens at the port; a listener whose backlog is full; a bound id that does not listen.
  * Expected (kernel cm_match_req: no listen request matches, cm_issue_rej(IB_CM_REJ_INVALID_SERVICE_ID) at once): RDMA_CM_EVENT_REJECTED, status 8,
  * in well under a second; RDMA_PS_UDP: UNREACHABLE with status 1 (IB_SIDR_UNSUPPORTED) in well under a second (cm_sidr_req_handler).
  * A request that finds the backlog full is dropped and repeated by the peer, which gets no answer meanwhile.

@@ -1,19 +1,10 @@
-/* Lower-value list: the length of private data that the other end sees.
+/* The length of private data that the other end sees.
  * Expected on RoCE (rdma_get_cm_event(3): "the length ... may be larger than what was sent"; kernel cma.c: the REQ's private data is
  * IB_CM_REQ_PRIVATE_DATA_SIZE 92 less the header of 36 = 56, REP 196, REJ 148, padded with zeros): the receiver sees 56, 196 and 148 bytes, sent
  * bytes first, zeros behind, whatever was sent (also if nothing was sent). UDP: 180 (216 less 36), 136.
  * Prints a line per message; exit code 1 if a length differs from Linux's.
  */
-#include "report.h"
-#include <arpa/inet.h>
-#include <rdma/rdma_cma.h>
-static struct rdma_event_channel *ch;
-static struct rdma_cm_event *next(void) {
-    struct pollfd p = { ch->fd, POLLIN, 0 };
-    struct rdma_cm_event *e;
-    NEED(poll(&p, 1, 10000) == 1 && !rdma_get_cm_event(ch, &e));
-    return e;
-}
+#include "report_cm.h"
 static void show(const char *what, const void *data, int len, int sent, int expected, uint8_t fill) {
     int prefix = 0, zeros = 1;
     const uint8_t *d = data;

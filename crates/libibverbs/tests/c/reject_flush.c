@@ -1,17 +1,8 @@
-/* Found with the bad_wr scenario, as programs meet it: rdma_cm, the connection is rejected after receives were posted.
+/* A connection by rdma_cm is rejected after receives were posted.
  * Expected (librdmacm moves the queue pair of a rejected identifier to ERR, kernel: all receives are flushed): four WR_FLUSH_ERR completions and an
  * event of the completion channel. Then the same for rdma_disconnect before the connection, and for a peer that cannot be reached.
  */
-#include "report.h"
-#include <arpa/inet.h>
-#include <rdma/rdma_cma.h>
-static struct rdma_event_channel *ch;
-static struct rdma_cm_event *next(void) {
-    struct pollfd p = { ch->fd, POLLIN, 0 };
-    struct rdma_cm_event *e;
-    NEED(poll(&p, 1, 10000) == 1 && !rdma_get_cm_event(ch, &e));
-    return e;
-}
+#include "report_cm.h"
 int main(void) {
     struct rdma_cm_id *lis, *cli;
     struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };

@@ -1,4 +1,4 @@
-/* Scenario 13, the server's side: a server whose descriptor limit is reached must still read its events, and serve the other clients when some leave.
+/* A server whose descriptor limit is reached must still read its events, and serve the other clients when some leave.
  * The program forks a server with RLIMIT_NOFILE 64 before it uses verbs.
  * Expected: rdma_get_cm_event never fails, the server does not use a processor while it waits, and each of the 100 clients is established as soon as
  * others have left. (With the kernel's connection manager, identifiers need no descriptors, and all are established at once.) Exit code 0.

@@ -1,4 +1,4 @@
-/* Scenario 6: RDMA_CM_EVENT_TIMEWAIT_EXIT after a disconnect.
+/* RDMA_CM_EVENT_TIMEWAIT_EXIT after a disconnect.
  * Expected (rdma_get_cm_event(3): "The QP associated with a connection has exited its timewait state and is now ready to be re-used"; kernel
  * cma_ib_handler: IB_CM_TIMEWAIT_EXIT in state DISCONNECT): each of the two identifiers, which are not destroyed, gets DISCONNECTED and then, a few
  * seconds later at most, TIMEWAIT_EXIT with status 0. Exit code 0. Exit code 1: no TIMEWAIT_EXIT within 10 s.

@@ -10,7 +10,7 @@ use mitra_verbs::Time;
 const RETRY: Duration = Duration::from_millis(5);
 const TIMEOUT: Duration = Duration::from_millis(600);
 
-/// One end, with the messages that it has sent.
+/// An end of the negotiation, and the messages that it has sent.
 struct End {
     negotiation: RailNegotiation,
     outbox: Vec<Message>,
