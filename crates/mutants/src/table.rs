@@ -156,6 +156,7 @@ mutants! {
         LastAcknowledgementTrusted "last-acknowledgement-trusted" in "failover" within 5000: "The last acknowledged operation is not compared with the completion log of a NIC that acknowledges before placement.";
         PlacedOfEarlierEpochTaken "placed-of-earlier-epoch-taken" in "failover-cases" within 1500: "In mode durable, what the peer has seen of an earlier epoch confirms operations of the present one.";
         OneFetchTooMany "one-fetch-too-many" in "failover-cases" within 2000: "The vQP posts one READ or atomic more than the peer saves results.";
+        StandbyNotReset "standby-not-reset" in "revocation" within 4000: "A standby NIC that does not answer counts as unable to grant an invalidated key without a reset.";
         RefusalConfirmsEarlier "refusal-confirms-earlier" in "ledger" within 100: "In mode durable, the refusal of a request confirms the operations before it, which the peer may not have seen.";
         MemberRefusalConfirmsEarlier "member-refusal-confirms-earlier" in "ledger" within 100: "In mode durable, the refusal of one queue pair's request on a shared backup confirms the operations of the others before it.";
         EvidenceBindsAgain "evidence-binds-again" in "homes" within 200: "Evidence that is sent again binds the queue pair of its rail at the home again.";

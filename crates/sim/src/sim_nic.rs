@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId, Mw,
-    MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus, Qpn, RecvWr, Result,
-    SavedResult, SendWr, SrqId, Time, Wc, WindowType,
+    MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr,
+    Result, SavedResult, SendWr, SrqId, Time, Wc, WindowType,
 };
 
 use crate::dma_pipeline::HostBuffer;
@@ -27,6 +27,15 @@ impl SimNic {
     /// Returns the id of the NIC in its world.
     pub fn id(&self) -> crate::NicId {
         crate::NicId(self.number)
+    }
+
+    /// Returns whether the NIC answers no call of its host, and still executes requests of a connected peer.
+    pub(crate) fn hangs_and_executes(&self) -> bool {
+        let nic = &lock(&self.shared).nics[self.number];
+        let executes = |qp: QpStatus| {
+            qp.init.qp_type == QpType::Rc && matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        };
+        nic.is_running() && nic.check_access().is_err() && nic.nic.queue_pairs().any(executes)
     }
 
     /// Returns the next completion queue that reports its requested event (`req_notify_cq`). Tests use this

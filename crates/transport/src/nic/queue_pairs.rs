@@ -96,6 +96,11 @@ impl Nic {
         self.qps.get(qp).map(Qp::status)
     }
 
+    /// Returns the state and the attributes of each queue pair, in no particular order.
+    pub fn queue_pairs(&self) -> impl Iterator<Item = QpStatus> {
+        self.qps.iter().map(Qp::status)
+    }
+
     /// Removes a queue pair. Its outstanding requests do not complete.
     ///
     /// # Errors

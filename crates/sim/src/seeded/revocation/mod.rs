@@ -127,7 +127,7 @@ impl RevocationWorld {
         let secrets = [1, 2].map(|end| Secret::fixed([rng.bits() & !3 | end, rng.bits()]));
         let [vqp_a, vqp_b] = virtual_qps([a?, b?], draw_vqp(rng), secrets)?;
         let revocation = *rng.pick(&Revocation::ALL);
-        let mut responder = Responder::new(vqp_b, revocation, When::draw(rng))?;
+        let mut responder = Responder::new(vqp_b, &testbed.nics[1], revocation, When::draw(rng))?;
         let pause = *Prng::stream(seed, "pause after revocation").pick(&[0, 0, 500, 2_000, 8_000]);
         let mut requester = Requester::new(vqp_a, revocation, Duration::from_micros(pause), rng)?;
         responder.offer(&mut testbed.world, &mut requester)?;
@@ -217,6 +217,10 @@ impl RevocationWorld {
                     format!("revoked memory of the {name} changed at offset {offset}; {reasons:?}"),
                 );
             }
+        }
+        if responder.still_grants {
+            let text = "a NIC that hung before the invalidation was not reset when this was complete";
+            found("granted", text.to_owned());
         }
         let allowed = [CloseReason::RequestError, CloseReason::PeerClosed];
         if let Some(reason) = reasons.iter().flatten().find(|reason| !allowed.contains(reason)) {

@@ -10,7 +10,7 @@ use mitra_verbs::{
 };
 
 use super::Revocation;
-use crate::{Prng, World};
+use crate::{Prng, SimNic, World};
 
 /// The number of requests that are posted at most.
 const REQUESTS: usize = 400;
@@ -234,11 +234,21 @@ pub(super) struct Responder {
     pub(super) revoked: Option<Vec<u8>>,
     revokes: When,
     has_begun: bool,
+    nics: Vec<Arc<SimNic>>,
+    /// The NICs that hung and executed requests when the invalidation was posted. They cannot execute it.
+    hung: Vec<Arc<SimNic>>,
+    /// Whether one of them still executed requests when the invalidation was complete.
+    pub(super) still_grants: bool,
     completions: Vec<Completion>,
 }
 
 impl Responder {
-    pub(super) fn new(vqp: VirtualQp, revocation: Revocation, revokes: When) -> Result<Responder, Error> {
+    pub(super) fn new(
+        vqp: VirtualQp,
+        nics: &[Arc<SimNic>],
+        revocation: Revocation,
+        revokes: When,
+    ) -> Result<Responder, Error> {
         let [kept, lent] = [(); 2].map(|()| Arc::new(Buffer::new(REGION_BYTES)));
         let access = Access::LOCAL_WRITE | Access::REMOTE | Access::WINDOW_BIND;
         let lent_mr = vqp.domain().register(&lent, access)?;
@@ -260,6 +270,9 @@ impl Responder {
             revoked: None,
             revokes,
             has_begun: false,
+            nics: nics.to_vec(),
+            hung: Vec::new(),
+            still_grants: false,
             completions: Vec::new(),
         })
     }
@@ -320,6 +333,7 @@ impl Responder {
                 _ => completion.is_success(),
             };
             if is_invalidated {
+                self.still_grants |= self.hung.iter().any(|nic| nic.hangs_and_executes());
                 self.revoked.get_or_insert_with(|| bytes(&self.lent));
             } else if completion.wr_id == INVALIDATION && self.vqp.close_reason().is_none() {
                 self.vqp.resume();
@@ -341,6 +355,7 @@ impl Responder {
             (Revocation::Deregister, _) => domain.deregister(&self.lent_mr),
             (Revocation::Free(_), Some((mw, _))) => domain.dealloc_mw(mw),
             (Revocation::Invalidate, Some((_, key))) => {
+                self.hung = self.nics.iter().filter(|nic| nic.hangs_and_executes()).map(Arc::clone).collect();
                 let wr = SendWr::new(INVALIDATION, SendOp::LocalInvalidate(*key), Data::empty());
                 let _ = self.vqp.post_send(wr.with_flags(SendFlags::SIGNALED)); // the vQP may be closed
                 return;
