@@ -69,7 +69,10 @@ impl Durability {
         }
         match self.question_interval(dp) {
             None => self.ask_at = None,
-            Some(interval) if self.ask_at.is_none_or(|at| at <= now) => {
+            Some((interval, true)) => {
+                (self.ask_at, self.unanswered) = (Some(now + interval), None);
+            }
+            Some((interval, false)) if self.ask_at.is_none_or(|at| at <= now) => {
                 if self.ask_at.is_some() {
                     recovery.broadcast(dp, &Message { ballot, body: Body::AskPlaced });
                     let (since, questions) = self.unanswered.unwrap_or((now, 0));
@@ -91,16 +94,16 @@ impl Durability {
         }
     }
 
-    /// Returns the time between two questions if operations wait for the peer.
-    fn question_interval(&mut self, dp: &Datapath) -> Option<Duration> {
+    /// Returns the time between two questions if operations wait for the peer, and whether they have waited since this run only.
+    fn question_interval(&mut self, dp: &Datapath) -> Option<(Duration, bool)> {
         let (ledger, config) = (dp.send().ledger(), dp.config());
         if ledger.awaits_placement() {
-            return Some(config.control_retry_interval);
+            return Some((config.control_retry_interval, false));
         }
         let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
         let awaited = ledger.awaited_receive().filter(|_| !has_heartbeats);
-        let has_waited = core::mem::replace(&mut self.awaited_receive, awaited) == awaited;
-        awaited.filter(|_| has_waited).map(|_| config.peer_timeout / MIN_QUESTIONS)
+        let is_new = core::mem::replace(&mut self.awaited_receive, awaited) != awaited;
+        awaited.map(|_| (config.peer_timeout / MIN_QUESTIONS, is_new))
     }
 
     /// The time at which [`Durability::run`] is due.

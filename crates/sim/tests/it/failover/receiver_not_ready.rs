@@ -136,6 +136,26 @@ fn message_to_a_stopped_program_ends_without_heartbeats() {
     }
 }
 
+/// The end sleeps until `poll_timeout` each time, and nothing wakes it.
+#[test]
+fn sleeping_end_asks_a_stopped_program_without_heartbeats() {
+    for rails in [1, 2, 3] {
+        let mut pair = VqpPair::new(rails, patient(false));
+        pair.poll_times(&[0, 1], 10);
+        pair.send_message(100, 1000);
+        let host = pair.testbed.hosts[1];
+        pair.testbed.world.pause(host, None);
+        pair.vqps[0].progress();
+        while pair.vqps[0].close_reason().is_none() {
+            let now = pair.testbed.world.now();
+            let due = pair.vqps[0].poll_timeout().expect("an end that waits has a timer");
+            pair.testbed.world.run_for(due.saturating_since(now));
+            pair.poll(&[0]);
+        }
+        assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::PeerUnreachable), "{rails} rails");
+    }
+}
+
 /// Nothing tells when a message ends whose request and those behind it are not signalled. It may have been received long ago.
 #[test]
 fn unsignaled_message_is_no_reason_to_ask_a_stopped_program() {
