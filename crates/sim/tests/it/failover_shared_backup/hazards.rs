@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{BackedQp, CloseReason, Outcome, UnresolvedError};
-use mitra_sim::{Failure, Testbed};
+use mitra_sim::{DurationRange, Failure, Stage, Testbed};
 use mitra_verbs::{Access, Buffer, Capabilities, Data, SendFlags, SendOp, SendWr, WcStatus};
 
 use super::pair::BackedPair;
@@ -334,4 +334,33 @@ fn fenced_write_overtakes_no_read() {
             }
         }
     }
+}
+
+/// The NIC of the requester dies before the data of a member's READ is in memory, and after another member's fenced WRITE was executed. The READ ends
+/// in an error. The WRITE is behind the error of another queue pair: it succeeds, and is not repeated.
+#[test]
+fn operation_behind_the_error_of_another_member_is_not_repeated() {
+    let mut world = mitra_sim::Config::fault_free();
+    world.memory.chunk_delay = DurationRange::micros(50, 50); // longer than the WRITE takes
+    let testbed = Testbed::with_config(1, world, 2);
+    let mut pair = BackedPair::with(testbed, config(), 2, |backup, _| backup.queue_pair(config()));
+    pair.poll(&[0], 400);
+    assert!(!pair.qps[0][0].has_rail() && !pair.qps[0][1].has_rail());
+    let [requester, responder] = pair.testbed.rail(0);
+    let dies = [(requester, Failure::NicDead)];
+    pair.testbed.world.fail_at_stage(responder, Stage::Executed, 2, &dies, None);
+    let [read_from, written] = [8, 16].map(|at| pair.mr[1].remote().at(at));
+    let read = SendWr::new(1, SendOp::Read(read_from), Data::sge(pair.mr[0].sge(24, 8)));
+    let write = SendWr::new(2, SendOp::Write(written), Data::inline(&6_u64.to_ne_bytes()));
+    pair.qps[0][0].post_send(read).expect("room");
+    pair.qps[0][1].post_send(write.with_flags(SendFlags::SIGNALED | SendFlags::FENCE)).expect("room");
+    pair.backups[0].progress();
+    while pair.word(2) == 0 {
+        pair.testbed.world.run_for(Duration::from_nanos(500));
+    }
+    assert!(pair.testbed.world.stage_reached(responder));
+    pair.memory[1].store(16, 9); // a repeated WRITE would overwrite this
+    pair.poll(&[0], 4000);
+    assert_eq!(pair.outcomes(0, 0), [(1, Outcome::Unresolved(UnresolvedError::ValueLost))]);
+    assert_eq!((pair.outcomes(0, 1), pair.word(2)), (vec![(2, SUCCESS)], 9));
 }
