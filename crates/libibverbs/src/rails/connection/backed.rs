@@ -8,7 +8,9 @@ use mitra_failover::{
     BackedQp, BackedQpInfo, CloseReason, Completion, Config, Outcome, RemoteRegion, SharedReceiveQueue,
     UnresolvedError,
 };
-use mitra_verbs::{Access, AsyncEvent, Error, Gid, PostError, RecvWr, Result, RnrTimer, SendWr, WcStatus};
+use mitra_verbs::{
+    Access, AsyncEvent, Error, Gid, PostError, Qpn, RecvWr, Result, RnrTimer, SendWr, WcStatus,
+};
 
 use super::registry::Backup;
 use crate::rails::protection_domain::MultiRailPd;
@@ -254,8 +256,8 @@ impl BackedConnection {
         }
         let (depth, sges) = (self.config.recv_wrs, wr.sges.len() as u64);
         if self.recvs.len() >= depth as usize {
-            let error = "the receive queue is full; poll completions first, or create the queue pair with a larger max_recv_wr";
-            return Err(Error::Invalid(error));
+            let qpn = Qpn::new(0); // the caller knows the number
+            return Err(Error::QueueFull { queue: "receive queue", qpn, depth });
         }
         let limit = u64::from(self.config.recv_sges);
         if sges > limit {
