@@ -58,10 +58,11 @@ Lemma doubts_step s e s' : step true s e = Some s' ->
   doubts (outcomes s') <= doubts (outcomes s) + if is_unreadable e then 1 else 0.
 Proof.
   destruct s as [m ops outs rs a run past]. intro H.
-  destruct e as [o| |k|k|o|v| | |e]; simpl in H.
+  destruct e as [o| |k p|k|o|v| | |e]; simpl in H.
   - injection H as <-. simpl. lia.
   - take_guard H G. injection H as <-. simpl. lia.
-  - destruct (nth_error _ _) as [o|]; [|discriminate]. take_guard H G. destruct (execute o m). injection H as <-. simpl. lia.
+  - destruct (nth_error _ _) as [o|]; [|discriminate]. take_guard H G. destruct (is_expected _ _); [destruct (execute o m)|];
+      injection H as <-; simpl; lia.
   - take_guard H G. injection H as <-. simpl. lia.
   - injection H as <-. simpl. lia.
   - destruct (nth_error _ _); [|discriminate]. take_guard H G. injection H as <-. simpl. rewrite doubts_app. change (doubts [Executed (Some v)]) with 0. simpl. lia.
@@ -91,10 +92,11 @@ Proof.
     (forall i o, nth_error outs i = Some o -> exists v, o = Executed (Some v)) ->
     (forall i o, nth_error (outs ++ new) i = Some o -> exists v, o = Executed (Some v))).
   { intros new N I i o E. apply nth_error_In, in_app_or in E as [E|E]; auto. apply In_nth_error in E as [j E]. eauto. }
-  destruct e as [o| |k|k|o|v| | |e]; simpl in H.
+  destruct e as [o| |k p|k|o|v| | |e]; simpl in H.
   - now injection H as <-.
   - take_guard H G. now injection H as <-.
-  - destruct (nth_error _ _) as [o|]; [|discriminate]. take_guard H G. destruct (execute o m). now injection H as <-.
+  - destruct (nth_error _ _) as [o|]; [|discriminate]. take_guard H G.
+    destruct (is_expected _ _); [destruct (execute o m)|]; now injection H as <-.
   - take_guard H G. now injection H as <-.
   - now injection H as <-.
   - destruct (nth_error _ _); [|discriminate]. take_guard H G. injection H as <-. apply more. intros o [<-|[]]. eauto.
@@ -134,12 +136,12 @@ Theorem evidence_of_a_fenced_rail_is_final h t s e s' r : reaches true h t s -> 
 Proof.
   intros H E L F. apply reached_is_sound in H. pose proof (rail_in_use_is_not_fenced h s H) as open.
   destruct s as [m ops outs rs a run past]. unfold current in open. simpl in *.
-  destruct e as [o| |k|k|o|v| | |e]; simpl in E.
+  destruct e as [o| |k p|k|o|v| | |e]; simpl in E.
   - now injection E as <-.
   - take_guard E G. split_guard G. injection E as <-. simpl. apply update_other. intros ->.
     rewrite open in F by assumption. discriminate.
-  - destruct (nth_error _ _) as [o|]; [|discriminate]. take_guard E G. destruct (execute o m). split_guard G.
-    injection E as <-. simpl. apply update_other. intros ->. rewrite F in G. discriminate.
+  - destruct (nth_error _ _) as [o|]; [|discriminate]. take_guard E G. destruct (is_expected _ _); [|now injection E as <-].
+    destruct (execute o m). split_guard G. injection E as <-. simpl. apply update_other. intros ->. rewrite F in G. discriminate.
   - take_guard E G. split_guard G. injection E as <-. simpl. apply update_other. intros ->. rewrite F in G. discriminate.
   - now injection E as <-.
   - destruct (nth_error _ _); [|discriminate]. take_guard E G. now injection E as <-.

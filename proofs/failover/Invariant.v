@@ -114,6 +114,9 @@ Proof.
       * destruct (j - n); discriminate E.
 Qed.
 
+Lemma expected r p : is_expected r p = true -> p = executed r /\ logged r = executed r.
+Proof. unfold is_expected. intro H. apply andb_true_iff in H as [P L]. now apply Nat.eqb_eq in P, L. Qed.
+
 (** A guard that held. *)
 Ltac take_guard H G :=
   match type of H with (if ?b then _ else _) = Some _ => destruct b eqn:G; [|discriminate H] end.
@@ -143,7 +146,7 @@ Lemma sound_step h s e s' : sound h s -> step true s e = Some s' -> sound h s'.
 Proof.
   intros I H. pose proof I as [fence unused open es sp lf te [earlier (order & sorted & below)] rt ot ht].
   destruct s as [m ops outs rs a run past]. unfold current, known in *. simpl in *.
-  destruct e as [o| |k|k|o|v| | |e]; simpl in H.
+  destruct e as [o| |k p|k|o|v| | |e]; simpl in H.
   - (* Post *) injection H as <-. constructor; unfold current, known; simpl; auto.
     + rewrite app_length. lia.
     + exists earlier. auto.
@@ -153,9 +156,10 @@ Proof.
     + intros r Hr. rewrite update_other by lia. auto.
     + intros r Hr. rewrite update_other by lia. auto.
     + exists earlier. auto.
-  - (* Execute *) destruct (nth_error ops (first (rs k) + executed (rs k))) as [o|] eqn:E; [|discriminate].
-    take_guard H G. destruct (execute o m) as [m' v] eqn:X. injection H as <-. split_guard G.
-    apply negb_true_iff in G. apply Nat.ltb_lt in H0. apply Nat.eqb_eq in H.
+  - (* Arrive *) destruct (nth_error ops (first (rs k) + p)) as [o|] eqn:E; [|discriminate].
+    take_guard H G. destruct (is_expected (rs k) p) eqn:X'; [|now injection H as <-].
+    destruct (execute o m) as [m' v] eqn:X. injection H as <-. split_guard G.
+    apply negb_true_iff in G. apply Nat.ltb_lt in H. apply expected in X' as [-> X'].
     assert (k = a) as -> by (apply (only_active_executes h _ k I); simpl; auto; lia).
     constructor; unfold current, known; simpl; rewrite ?update_same; simpl; auto;
       rewrite ?executed_one_more; try lia.

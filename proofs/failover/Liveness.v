@@ -16,11 +16,15 @@ Definition work (s : state) : nat :=
   if running s then n - known s + (n - first r - sent r) + to_execute
   else 4 * (n - known s) + 1 + (if fenced r then 0 else 1 + to_execute).
 
-(** Every such event lowers the bound. So if failures stop, only finitely many events come. *)
+(** The events that come without an effect: the responder discards a copy of a packet. *)
+Definition is_discarded (s : state) (e : event) : bool :=
+  match e with Arrive r p => negb (is_expected (rails s r) p) | _ => false end.
+
+(** Every other such event lowers the bound. So if failures stop, only finitely many events with an effect come. *)
 Theorem every_contribution_lowers_the_work h t s e s' : reaches true h t s -> contributes e = true ->
-  step true s e = Some s' -> work s' < work s.
+  is_discarded s e = false -> step true s e = Some s' -> work s' < work s.
 Proof.
-  intros R C H. apply reached_is_sound in R as I.
+  intros R C D H. apply reached_is_sound in R as I.
   pose proof (executed_were_sent h s I) as es. pose proof (sent_were_posted h s I) as sp.
   pose proof (log_follows h s I) as lf. pose proof (told_were_executed h s I) as te.
   pose proof (rail_in_use_is_not_fenced h s I) as open.
@@ -29,11 +33,12 @@ Proof.
   assert (unused := later_rails_are_unused h s I). assert (fence := earlier_rails_are_fenced h s I).
   pose proof (fun e => told_by_recovery h s e I) as told.
   destruct s as [m ops outs rs a run past]. unfold current, known in *. simpl in *.
-  destruct e as [o| |k|k|o|v| | |e]; simpl in H; try discriminate.
+  destruct e as [o| |k p|k|o|v| | |e]; simpl in H; try discriminate.
   - (* Transmit *) take_guard H G. split_guard G. apply Nat.ltb_lt in H0. injection H as <-.
     unfold work, current, known. simpl. rewrite update_same, G. unfold executed in *. simpl. lia.
-  - (* Execute *) destruct (nth_error ops (first (rs k) + executed (rs k))) as [o|] eqn:E; [|discriminate].
-    take_guard H G. destruct (execute o m) as [m' v]. split_guard G. apply negb_true_iff in G. apply Nat.ltb_lt in H1.
+  - (* Arrive *) destruct (nth_error ops (first (rs k) + p)) as [o|] eqn:E; [|discriminate]. apply negb_false_iff in D. simpl in D.
+    take_guard H G. rewrite D in H. destruct (execute o m) as [m' v]. split_guard G. apply negb_true_iff in G.
+    apply Nat.ltb_lt in H0. apply expected in D as [-> D].
     assert (k = a) as -> by (apply only; auto; lia). injection H as <-.
     unfold work, current, known. simpl. rewrite update_same. simpl. rewrite executed_one_more, G.
     destruct run; lia.
@@ -56,7 +61,8 @@ Qed.
 
 (** While the application waits for an outcome, such an event is possible, whichever evidence can be read. *)
 Theorem some_contribution_is_possible h t s readable : reaches true h t s -> known s < length (posted s) ->
-  exists e s', contributes e = true /\ (forall e', e = Recover e' -> e' = readable) /\ step true s e = Some s'.
+  exists e s', contributes e = true /\ is_discarded s e = false /\ (forall e', e = Recover e' -> e' = readable) /\
+    step true s e = Some s'.
 Proof.
   intros R K. apply reached_is_sound in R as I.
   pose proof (executed_were_sent h s I) as es. pose proof (sent_were_posted h s I) as sp.
@@ -70,12 +76,12 @@ Proof.
     destruct (Nat.lt_ge_cases (executed (rs a)) (sent (rs a))) as [X|X].
     { destruct (Nat.lt_ge_cases (logged (rs a)) (executed (rs a))) as [G|G].
       - exists (Log a). simpl. apply Nat.ltb_lt in G. rewrite open, G. eexists. repeat split. discriminate.
-      - exists (Execute a). simpl. rewrite open.
+      - exists (Arrive a (executed (rs a))). simpl. rewrite open.
         destruct (nth_error ops (first (rs a) + executed (rs a))) as [o|] eqn:E;
           [|apply nth_error_None in E; lia].
-        apply Nat.ltb_lt in X. rewrite X. replace (logged (rs a) =? executed (rs a)) with true
-          by (symmetry; apply Nat.eqb_eq; lia).
-        destruct (execute o m). eexists. repeat split. discriminate. }
+        assert (x : is_expected (rs a) (executed (rs a)) = true).
+        { unfold is_expected. rewrite Nat.eqb_refl. apply Nat.eqb_eq. lia. }
+        apply Nat.ltb_lt in X. rewrite X, x. destruct (execute o m). eexists. repeat split. discriminate. }
     destruct (nth_error (results (rs a)) (length outs - first (rs a))) as [v|] eqn:E;
       [|apply nth_error_None in E; unfold executed in *; lia].
     exists (Complete v). simpl. rewrite Z.eqb_refl. eexists. repeat split. discriminate.
@@ -97,8 +103,8 @@ Proof.
     pose proof (sent_were_posted h s R). lia. }
   destruct (Nat.eq_dec (known s) (length (posted s))) as [D|D].
   { exists [], s. rewrite app_nil_r. repeat split; auto. intros e []. }
-  destruct (some_contribution_is_possible h t s readable R ltac:(lia)) as (e & s1 & C & E & S).
-  pose proof (every_contribution_lowers_the_work h t s e s1 R C S) as L.
+  destruct (some_contribution_is_possible h t s readable R ltac:(lia)) as (e & s1 & C & Eff & E & S).
+  pose proof (every_contribution_lowers_the_work h t s e s1 R C Eff S) as L.
   assert (R1 : reaches true h (t ++ [e]) s1) by (unfold reaches in *; rewrite follow_app, R; simpl; now rewrite S).
   destruct (IH _ L (t ++ [e]) s1 eq_refl R1) as (more & s' & R' & C' & E' & D').
   exists (e :: more), s'. rewrite <- app_assoc in R'. repeat split; auto.

@@ -11,14 +11,18 @@ Import ListNotations.
     matters to READ, FETCH_ADD and CMP_SWAP only). [Indeterminate]: nobody knows whether it was executed. *)
 Inductive outcome := Executed (v : option Z) | Indeterminate.
 
-(** One rail. The requester has sent on it the operations [first], [first + 1], … ([sent] many). The responder has
-    executed the first ones of these, once each and in order, as the transport guarantees on one connection; it has
-    kept their [results], whose number is its next expected PSN. Behind each operation follows its entry in the
-    completion log; [logged] entries have been written. A fenced rail executes nothing more. *)
+(** One rail. The requester has sent on it the operations [first], [first + 1], … ([sent] many); packet [p] of the rail
+    is operation [first + p]. The network may delay any packet, and may deliver any number of copies of it. The responder
+    executes a packet if its number is the expected PSN, and discards it otherwise. It has kept the [results] of what it
+    has executed; their number is its expected PSN. Behind each operation follows its entry in the completion log;
+    [logged] entries have been written. A fenced rail executes nothing more. *)
 Record rail := Rail { first : nat; sent : nat; results : list Z; logged : nat; fenced : bool }.
 
 Definition executed (r : rail) : nat := length (results r).
 Definition new_rail (first : nat) : rail := Rail first 0 [] 0 false.
+
+(** Whether the responder expects packet [p] next: it has executed those before it, and written their log entries. *)
+Definition is_expected (r : rail) (p : nat) : bool := (p =? executed r) && (logged r =? executed r).
 
 (** What has happened to the host's memory: our operation number [i] was executed and returned [v], or another client's
     operation was executed. Nobody in the system can read this record; the theorems are about it. *)
@@ -44,7 +48,7 @@ Inductive evidence :=
 Inductive event :=
 | Post (o : op)          (** the application posts an operation *)
 | Transmit               (** the requester sends the next operation on the active rail *)
-| Execute (r : nat)      (** the responder executes the next packet of rail [r] *)
+| Arrive (r p : nat)     (** a copy of packet [p] of rail [r] arrives at the responder *)
 | Log (r : nat)          (** the log entry behind it is written *)
 | Other (o : op)         (** another client's operation is executed *)
 | Complete (v : Z)       (** an acknowledgement arrives, with the value [v]; the operation completes *)
@@ -77,14 +81,16 @@ Definition step (must_fence : bool) (s : state) (e : event) : option state :=
       if run && (first r + sent r <? length ops)
       then Some (State h ops outs (update rs a (Rail (first r) (S (sent r)) (results r) (logged r) (fenced r))) a run past)
       else None
-  | Execute k =>
+  | Arrive k p =>
       let q := rs k in
-      match nth_error ops (first q + executed q) with
+      match nth_error ops (first q + p) with
       | Some o =>
-          if negb (fenced q) && (executed q <? sent q) && (logged q =? executed q)
-          then let '(h', v) := execute o h in
-               Some (State h' ops outs (update rs k (Rail (first q) (sent q) (results q ++ [v]) (logged q) (fenced q)))
-                       a run (past ++ [Ours (first q + executed q) v]))
+          if negb (fenced q) && (p <? sent q)
+          then if is_expected q p
+               then let '(h', v) := execute o h in
+                    Some (State h' ops outs (update rs k (Rail (first q) (sent q) (results q ++ [v]) (logged q) (fenced q)))
+                            a run (past ++ [Ours (first q + p) v]))
+               else Some s
           else None
       | None => None
       end

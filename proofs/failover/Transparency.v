@@ -22,11 +22,11 @@ Fixpoint repetitions (p : procedure) (o : op) (h : host) : nat :=
   | Do o' next => repetitions (next (value o' h)) o (effect o' h)
   end.
 
-Lemma repetitions_same p o h h' : same_host h h' -> repetitions p o h = repetitions p o h'.
+Lemma repetitions_same p o h h' : same_words (memory h) (memory h') -> repetitions p o h = repetitions p o h'.
 Proof.
   revert h h'. induction p as [|next IH|o' next IH]; simpl; intros h h' H; [reflexivity| |].
-  - destruct (same_effect o h h' H) as [H' ->]. now rewrite (IH _ _ _ H').
-  - destruct (same_effect o' h h' H) as [H' ->]. now rewrite (IH _ _ _ H').
+  - destruct (same_memory_effect o h h' H) as [H' ->]. now rewrite (IH _ _ _ H').
+  - destruct (same_memory_effect o' h h' H) as [H' ->]. now rewrite (IH _ _ _ H').
 Qed.
 
 (** A failover mechanism chooses the procedure by the requester's view. The note asks for two properties, for the
@@ -49,7 +49,7 @@ Proof. intros trace s _ _. simpl. lia. Qed.
 
 (** Both together are impossible if others can restore the memory. *)
 Theorem transparent_failover_is_impossible o h others :
-  same_host (effects others (effect o h)) h ->
+  same_words (memory (effects others (effect o h))) (memory h) ->
   forall mechanism, ~ (safe_for o h mechanism /\ live_for o h mechanism).
 Proof.
   intros restored mechanism [safe live].
@@ -62,14 +62,19 @@ Qed.
 (** The main result of the note: for CMP_SWAP that would succeed. *)
 Theorem transparent_failover_of_compare_swap_is_impossible a x y h : memory h a = x ->
   forall mechanism, ~ (safe_for (CompareSwap a x y) h mechanism /\ live_for (CompareSwap a x y) h mechanism).
-Proof. intro Hm. eapply transparent_failover_is_impossible, reset_compare_swap, Hm. Qed.
+Proof. intro Hm. eapply transparent_failover_is_impossible. exact (proj1 (reset_compare_swap a x y h Hm)). Qed.
 
 (** For FETCH_ADD on a word of 64 bits. *)
 Theorem transparent_failover_of_fetch_add_is_impossible a d h : (0 <= memory h a < modulus)%Z ->
   forall mechanism, ~ (safe_for (FetchAdd a d) h mechanism /\ live_for (FetchAdd a d) h mechanism).
-Proof. intro Hm. now eapply transparent_failover_is_impossible, reset_fetch_add. Qed.
+Proof. intro Hm. eapply transparent_failover_is_impossible. exact (proj1 (reset_fetch_add a d h Hm)). Qed.
 
 (** And for WRITE, which the note allows: whoever waits for the WRITE may reset the word. *)
 Theorem transparent_failover_of_write_is_impossible a v h :
   forall mechanism, ~ (safe_for (Write a v) h mechanism /\ live_for (Write a v) h mechanism).
-Proof. eapply transparent_failover_is_impossible, reset_write. Qed.
+Proof. eapply transparent_failover_is_impossible. exact (proj1 (reset_write a v h)). Qed.
+
+(** And for SEND, whatever others do: the requester cannot see the receives that its messages have taken. *)
+Theorem transparent_failover_of_send_is_impossible v h :
+  forall mechanism, ~ (safe_for (Send v) h mechanism /\ live_for (Send v) h mechanism).
+Proof. apply transparent_failover_is_impossible with (others := []). intro a. reflexivity. Qed.

@@ -7,7 +7,7 @@ Import ListNotations.
 (** The events that the requester observes: what its application and it itself do, and the completions. It observes
     neither the responder nor other clients. *)
 Definition observed (e : event) : bool :=
-  match e with Execute _ | Log _ | Other _ => false | _ => true end.
+  match e with Arrive _ _ | Log _ | Other _ => false | _ => true end.
 
 Definition view (trace : list event) : list event := filter observed trace.
 
@@ -16,7 +16,7 @@ Definition not_executed (o : op) : list event := [Post o; Transmit; Detect].
 
 (** The responder executed the operation, then others changed the memory, and the rail failed before the completion. *)
 Definition executed_then (o : op) (others : list op) : list event :=
-  [Post o; Transmit; Execute 0] ++ map Other others ++ [Detect].
+  [Post o; Transmit; Arrive 0 0] ++ map Other others ++ [Detect].
 
 (** A valid trace after which the one operation [o] is in flight on the rail that has been given up. Nothing is fenced,
     and no evidence has been read. *)
@@ -67,7 +67,7 @@ Qed.
 
 (** A packet may be delayed: the operation that was not executed when the rail failed is executed afterwards. *)
 Theorem delayed_packet_is_executed_after_the_failure o h :
-  exists s, reaches true h (not_executed o ++ [Execute 0]) s /\ times_executed 0 s = 1.
+  exists s, reaches true h (not_executed o ++ [Arrive 0 0]) s /\ times_executed 0 s = 1.
 Proof.
   unfold reaches. cbn. destruct (execute o h). eexists. split; reflexivity.
 Qed.

@@ -6,7 +6,7 @@ Import ListNotations.
 (** The operation is sent on rail 0, and its packet is delayed. The requester reads the evidence (not executed) and sends
     it again on rail 1, where it is executed and completes. Then the delayed packet is executed. *)
 Definition delayed_packet (o : op) (h : host) : list event :=
-  [Post o; Transmit; Detect; Recover ResponderPsn; Transmit; Execute 1; Complete (value o h); Execute 0].
+  [Post o; Transmit; Detect; Recover ResponderPsn; Transmit; Arrive 1 0; Complete (value o h); Arrive 0 0].
 
 (** The system is the same, but for the rule that evidence is read behind the fence. For every operation and every memory,
     the operation is executed twice, and the application is told that all is well. *)

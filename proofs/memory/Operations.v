@@ -46,6 +46,15 @@ Proof.
     auto using same_write, same_fetch_add, same_compare_swap.
 Qed.
 
+(** The value of an operation, and what it makes of the memory, depend on the memory only: no operation tells which messages have
+    been received. *)
+Lemma same_memory_effect o h h' : same_words (memory h) (memory h') ->
+  same_words (memory (effect o h)) (memory (effect o h')) /\ value o h = value o h'.
+Proof.
+  unfold effect, value. intro H. destruct o; simpl; rewrite ?(H a);
+    auto using same_write, same_fetch_add, same_compare_swap.
+Qed.
+
 (** An operation is idempotent on a host if executing it twice in a row has the effect of executing it once. *)
 Definition idempotent (o : op) (h : host) : Prop := same_host (effect o (effect o h)) (effect o h).
 

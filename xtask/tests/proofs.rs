@@ -21,8 +21,7 @@ fn development(text: &str) -> (TempDir, PathBuf) {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("proofs");
     fs::create_dir_all(folder.join("part")).unwrap();
-    fs::create_dir(root.path().join("docs")).unwrap();
-    fs::write(root.path().join("docs/proofs.md"), "`claim`").unwrap();
+    fs::write(folder.join("README.md"), "`claim`").unwrap();
     for file in ["Makefile", "check-axioms.sh"] {
         fs::copy(proofs().join(file), folder.join(file)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Theorems about failover, each with the smallest world that shows it. `docs/proofs.md` has their proofs.
+//! Theorems about failover, each with the smallest world that shows it. `proofs/README.md` has their proofs.
 
 use std::net::SocketAddr;
 

@@ -1,0 +1,149 @@
+(** For each main definition something that satisfies it, and something that does not: no theorem is true because nothing
+    is what it speaks about. *)
+From Coq Require Import ZArith List PeanoNat Lia.
+From Mitra Require Transparency Example WithCopy RecoverableCell RecoverableCounter.
+From Mitra Require Protocols Registers FetchAdd CompareSwap.
+Import ListNotations.
+
+(** Valid traces, and the mechanisms that are judged by them (failover/System.v, failover/Transparency.v). *)
+Module Failover.
+  Import Transparency.
+
+  Definition host_0 : host := Host (fun _ => 0%Z) [].
+
+  (** A trace with a delayed packet and three copies of it is valid, and the operation is executed once. *)
+  Lemma valid_trace_with_copies :
+    match follow true (System.initial host_0)
+      [Post (FetchAdd 0 1); Transmit; Detect; Arrive 0 0; Arrive 0 0; Arrive 0 0; Fence; Recover ResponderPsn] with
+    | Some s => executions (history s) = [0] /\ outcomes s = [Executed (Some 0%Z)]
+    | None => False
+    end.
+  Proof. vm_compute. auto. Qed.
+
+  (** A trace in which a packet is executed that was not sent is not valid, nor one in which a fenced rail executes a packet. *)
+  Lemma invalid_traces :
+    follow true (System.initial host_0) [Post (FetchAdd 0 1); Arrive 0 0] = None /\
+    follow true (System.initial host_0) [Post (FetchAdd 0 1); Transmit; Detect; Fence; Arrive 0 0] = None /\
+    follow true (System.initial host_0) [Post (FetchAdd 0 1); Transmit; Detect; Recover ResponderPsn] = None.
+  Proof. repeat split. Qed.
+
+  (** [exactly_once] speaks about these traces: everything is told, and every NIC was readable. *)
+  Lemma recovered_trace : exists s, reaches true Example.start Example.one_failure s /\
+    unreadable Example.one_failure = 0 /\ known s = length (posted s) /\ active s = 1.
+  Proof. eexists. split; [vm_compute; reflexivity|]. repeat split. Qed.
+
+  (** To repeat always is not safe, never to repeat is not live. *)
+  Lemma repeating_is_not_safe o h : ~ safe_for o h (fun _ => Repeat (fun _ => Stop)).
+  Proof.
+    intro safe. destruct (executed_then_is_valid o [] h) as (s & F & _ & T). specialize (safe _ _ F). simpl in safe. lia.
+  Qed.
+
+  Lemma stopping_is_not_live o h : ~ live_for o h (fun _ => Stop).
+  Proof.
+    intro live. destruct (not_executed_is_valid o h) as (s & F & _ & T). specialize (live _ _ F T). simpl in live. lia.
+  Qed.
+
+  (** READ can be repeated without harm, so a theorem that forbade the failover of everything would be false. *)
+  Lemma repeated_read_is_harmless a h : idempotent (Read a) h /\ ~ idempotent (FetchAdd a 1) h.
+  Proof.
+    split; [apply read_is_idempotent|]. intro H. apply fetch_add_is_idempotent_only_for_zero in H. discriminate.
+  Qed.
+End Failover.
+
+(** A receiver that copies (failover/WithCopy.v): a trace in which copies arrive late, twice and out of order. *)
+Module Copy.
+  Import WithCopy.
+  Lemma copies_out_of_order :
+    match follow (initial Failover.host_0)
+      [Post (Operations.FetchAdd 0 1); Post (Operations.FetchAdd 0 10); Arrive 1; Arrive 0; Arrive 0; Arrive 1; Arrive 1] with
+    | Some s => Operations.memory (machine s) 0 = 11%Z /\ times_executed 0 s = 1 /\ times_executed 1 s = 1
+    | None => False
+    end.
+  Proof. vm_compute. auto. Qed.
+End Copy.
+
+(** Protocols (consensus/Protocols.v). *)
+Module Consensus.
+  Import Protocols Registers.
+
+  Definition memory_0 : object := registers nat nat Nat.eq_dec.
+
+  (** A process that reads again and again. *)
+  Definition spinning : protocol memory_0 bool :=
+    Protocol memory_0 bool bool (fun _ => 0) (fun _ v => v) (fun v => Invoke (O := memory_0) (ReadRegister nat nat 0) (fun _ => v)).
+
+  Lemma spinning_is_not_wait_free inputs : ~ wait_free spinning 1 (initial spinning inputs).
+  Proof.
+    generalize (initial spinning inputs). intros c H. induction H as [c _ IH].
+    apply (IH 0); [lia|]. unfold undecided. simpl. eauto.
+  Qed.
+
+  (** A process that decides on its own input at once. *)
+  Definition selfish : protocol memory_0 bool :=
+    Protocol memory_0 bool bool (fun _ => 0) (fun _ v => v) (fun v => Decide v).
+
+  Lemma selfish_is_wait_free n inputs : wait_free selfish n (initial selfish inputs).
+  Proof. constructor. intros p _ (o & next & E). discriminate E. Qed.
+
+  Lemma selfish_does_not_agree : ~ agreement selfish 2 (initial selfish (fun p => p =? 0)).
+  Proof.
+    intro agree. assert (E : true = false) by (apply (agree [] 0 1 true false); auto; constructor). discriminate.
+  Qed.
+
+  (** A process that decides on [true], whatever its input is. *)
+  Definition fixed : protocol memory_0 bool :=
+    Protocol memory_0 bool bool (fun _ => 0) (fun _ v => v) (fun _ => Decide true).
+
+  Lemma fixed_agrees_and_is_not_valid : agreement fixed 2 (initial fixed (fun _ => false)) /\ ~ validity fixed 2 (fun _ => false).
+  Proof.
+    split.
+    - unfold agreement, decided. simpl. congruence.
+    - intro valid. destruct (valid [] 0 true) as (q & _ & E); [constructor|lia|reflexivity|discriminate].
+  Qed.
+
+  (** The protocols that the consensus numbers need. *)
+  Lemma protocols_exist : solves bool 1 memory_0 /\ solves bool 2 FetchAdd.fetch_add_memory /\
+    forall n, solves bool n CompareSwap.compare_swap_memory.
+  Proof.
+    repeat split.
+    - apply one_process_agrees, 0.
+    - apply FetchAdd.fetch_add_agrees_for_two, Words.bool_fits.
+    - intro n. apply CompareSwap.compare_swap_agrees_for_any_number, Words.bool_fits.
+  Qed.
+End Consensus.
+
+(** Recoveries of a cell with both verdicts (objects/RecoverableCell.v). *)
+Module Cell.
+  Import RecoverableCell.
+  Lemma both_verdicts : forall verdict, exists s : state nat, reachable nat 0 s /\ phases nat s 1 = Decided nat verdict.
+  Proof. exact (recoveries_exist nat 0 1). Qed.
+End Cell.
+
+(** Recoveries of a counter (objects/RecoverableCounter.v): of two adds none, one, or both were executed. Requester 1 of 8 adds. *)
+Module Counter.
+  Import Update RecoverableCounter.
+  Local Notation reachable := (reachable 8 4 (2 ^ 48) ((2 ^ 47 - 1) / 8)).
+
+  Lemma recoveries_exist d : d <= 2 -> exists s, reachable s /\ phases s 1 = Decided [7; -3]%Z d d.
+  Proof.
+    intro Hd.
+    assert (begun : reachable (State 0 (fun _ => 0%Z) (fun _ => 0%Z) (update (fun _ => Idle) 1 (Adding [7; -3]%Z 0)) 0)).
+    { eapply reachable_step; [apply reachable_initial|]. apply Begin; simpl; try lia; auto.
+      intros [|[|[|j]]]; vm_compute; discriminate. }
+    assert (recovers : forall w ow gi ph ex, reachable (State w ow gi ph ex) -> ph 1 = Adding [7; -3]%Z d ->
+      exists s, reachable s /\ phases s 1 = Decided [7; -3]%Z d d).
+    { intros w ow gi ph ex R E.
+      assert (R1 : reachable (State w ow gi (update ph 1 (Fenced [7; -3]%Z d)) ex))
+        by (eapply reachable_step; [exact R|now apply Fail]).
+      assert (E1 : update ph 1 (Fenced [7; -3]%Z d) 1 = Fenced [7; -3]%Z d) by apply update_same.
+      assert (R2 := reachable_step _ _ _ _ _ _ R1 (Recover _ _ _ _ _ _ _ _ _ _ _ _ E1)).
+      eexists. split; [exact R2|]. simpl. rewrite update_same. f_equal.
+      eapply counter_recovery_is_right; [apply eight_requesters_of_two_bits_fit|exact R2|apply update_same]. }
+    destruct d as [|[|[|d]]]; [| | |lia].
+    - eapply recovers; [exact begun|apply update_same].
+    - eapply recovers; [|apply update_same]. eapply reachable_step; [exact begun|]. eapply Execute; [apply update_same|reflexivity].
+    - eapply recovers; [|apply update_same]. eapply reachable_step; [eapply reachable_step; [exact begun|]|].
+      + eapply Execute; [apply update_same|reflexivity].
+      + eapply Execute; [apply update_same|reflexivity].
+  Qed.
+End Counter.
