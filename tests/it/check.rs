@@ -27,10 +27,10 @@ fn protocol_is_explored_exhaustively() {
 fn steps_of_each_theorem_are_replayed_on_the_software_nic() {
     let list = String::from_utf8(mitra(&["check", "--list"]).stdout).unwrap();
     for (name, histories) in [
-        ("two-histories", &[(0, 0, 0), (1, 0, 0)][..]),
-        ("repeated-fetch-add", &[(2, 0, 2)]),
-        ("repeated-compare-swap", &[(2, 0, 1)]),
-        ("unchanged-word", &[(2, 0, 1)]),
+        ("indistinguishability", &[(0, 0, 0), (1, 0, 0)][..]),
+        ("double-fadd", &[(2, 0, 2)]),
+        ("cas-reset", &[(2, 0, 1)]),
+        ("aba", &[(2, 0, 1)]),
         ("late-request", &[(2, 0, 2)]),
     ] {
         assert!(list.lines().any(|line| line.starts_with(&format!("{name} "))), "{list}");
@@ -45,7 +45,23 @@ fn steps_of_each_theorem_are_replayed_on_the_software_nic() {
             .collect();
         replayed.sort_unstable();
         assert_eq!(replayed, histories, "{report}");
+        let ends = report["on_a_vqp"].as_array().unwrap();
+        assert_eq!(ends.len(), histories.len(), "{report}");
+        for end in ends {
+            let fields = ["executions", "completions", "value"].map(|name| field(end, name));
+            assert_eq!(fields, [1, 1, 0], "{report}");
+        }
     }
+}
+
+/// The model in which failover works does the same on the software NIC, too.
+#[test]
+fn run_of_fence_evidence_and_replay_is_replayed_on_the_software_nic() {
+    let report = json(&["check", "fence-evidence-replay", "--replay", "--json"]);
+    assert_eq!(report["replayed"][0]["executions"], 4, "{report}");
+    let steps = report["example_steps"].as_array().unwrap().iter();
+    let fences = steps.filter(|step| step.as_str().unwrap().contains("is fenced")).count();
+    assert_eq!(fences, 2, "{report}");
 }
 
 #[test]

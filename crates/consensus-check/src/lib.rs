@@ -66,5 +66,5 @@ pub use shared_backup_model::{ExhaustiveSharedBackup, run_shared_backup_from_see
 pub use shared_backup_step::{SharedBackupLimits, SharedBackupRule, SharedBackupStep};
 pub use shared_backup_world::SharedBackupWorld;
 pub use store_world::{StoreWorld, run_competing_leaders_from_seed, run_store_from_seed};
-pub use theorems::{Shown, THEOREMS, Theorem};
+pub use theorems::{Shown, THEOREMS, Theorem, replay_example};
 pub use world::{FaultLimits, Step, World};

@@ -357,6 +357,11 @@ impl ResendWorld {
         }
     }
 
+    /// Returns the setup of the world.
+    pub fn setup(&self) -> ResendSetup {
+        self.setup
+    }
+
     /// Returns how often the operations were executed, in all.
     pub fn executions(&self) -> u8 {
         self.effects.iter().map(|effect| effect.executions).sum()

@@ -54,28 +54,28 @@ const ONE_COMPARE_SWAP: ResendSetup =
 /// The theorems.
 pub static THEOREMS: &[Theorem] = &[
     Theorem {
-        name: "two-histories",
+        name: "indistinguishability",
         shows: "the requester and the word do not tell whether an operation was executed before its rail failed",
         explored_world: "two runs of 1 FETCH_ADD, whose rail fails; another client sets the word to 0 once",
         setup: ResendSetup { recovery: Recovery::Observe, resets: 1, ..ONE_FETCH_ADD },
         property: ImpossibleProperty::ViewTells,
     },
     Theorem {
-        name: "repeated-fetch-add",
+        name: "double-fadd",
         shows: "a FETCH_ADD that is posted again after a failure may be executed twice",
         explored_world: "1 FETCH_ADD, whose rail fails; the requester posts it again",
         setup: ONE_FETCH_ADD,
         property: ImpossibleProperty::AtMostOnce,
     },
     Theorem {
-        name: "repeated-compare-swap",
+        name: "cas-reset",
         shows: "a CMP_SWAP that is posted again after a failure may change the word twice",
         explored_world: "1 CMP_SWAP, whose rail fails; the requester posts it again; another client sets the word to 0 once",
         setup: ONE_COMPARE_SWAP,
         property: ImpossibleProperty::ChangedAtMostOnce,
     },
     Theorem {
-        name: "unchanged-word",
+        name: "aba",
         shows: "a word that is as before does not prove that a CMP_SWAP was not executed (ABA)",
         explored_world: "1 CMP_SWAP, whose rail fails; the requester posts it again if the word is 0; another client sets the word to 0 once",
         setup: ResendSetup { recovery: Recovery::ResendIfUnchanged, ..ONE_COMPARE_SWAP },
@@ -212,12 +212,12 @@ pub(crate) fn serve_replay(address: SocketAddr) {
     serve(ExhaustiveResend(replay_world(Atomic::FetchAdd, 3, 2)), address);
 }
 
-/// Runs 4 operations whose rail fails twice, with random steps, until they have ended.
-pub(crate) fn run_replay_from_seed(seed: u64) -> SeedResult {
+/// Takes random steps of 4 operations whose rail fails twice, until they have ended or a property does not hold.
+fn walk_replay(seed: u64) -> (ResendWorld, Vec<ResendStep>, Option<Violation>) {
     let mut prng = Prng::new(seed);
     let operation = [Atomic::FetchAdd, Atomic::CompareSwap][prng.index(2)];
     let mut world = replay_world(operation, 4, prng.below(5) as u8);
-    let (mut steps, mut faults) = (0, 0);
+    let mut steps = Vec::new();
     let mut violation = None;
     while violation.is_none() {
         let possible = world.steps();
@@ -225,11 +225,36 @@ pub(crate) fn run_replay_from_seed(seed: u64) -> SeedResult {
             break;
         }
         let step = possible[prng.index(possible.len())];
-        faults += u32::from(matches!(step, ResendStep::Fail { .. }));
-        steps += 1;
+        steps.push(step);
         world.apply(step);
         let holds = [world.is_exactly_once(), world.can_end()];
         violation = holds.iter().position(|holds| !holds).map(|which| REPLAY_PROPERTIES[which]);
     }
-    SeedResult { steps, faults, violation: violation.map(Violation::Property) }
+    (world, steps, violation.map(Violation::Property))
+}
+
+fn failures(steps: &[ResendStep]) -> usize {
+    steps.iter().filter(|step| matches!(step, ResendStep::Fail { .. })).count()
+}
+
+/// Runs 4 operations whose rail fails twice, with random steps, until they have ended.
+pub(crate) fn run_replay_from_seed(seed: u64) -> SeedResult {
+    let (_, steps, violation) = walk_replay(seed);
+    SeedResult { steps: steps.len() as u64, faults: failures(&steps) as u32, violation }
+}
+
+/// Returns a run of `fence-evidence-replay`: the world, and its steps. The rail of 4 operations fails twice, and answers are lost.
+pub fn replay_example() -> (ResendSetup, Vec<ResendStep>) {
+    let is_telling = |steps: &[ResendStep]| {
+        let loses = |step: &ResendStep| matches!(step, ResendStep::LoseAnswers { .. });
+        failures(steps) == 2 && steps.iter().any(loses)
+    };
+    let mut seed = 0;
+    loop {
+        let (world, steps, _) = walk_replay(seed);
+        if is_telling(&steps) {
+            return (world.setup(), steps);
+        }
+        seed += 1;
+    }
 }

@@ -2,6 +2,7 @@
 
 mod replay;
 mod theorem;
+mod vqp_run;
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -10,10 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
-use mitra_consensus_check::{CATALOGUE, CatalogueEntry, THEOREMS};
+use mitra_consensus_check::{CATALOGUE, CatalogueEntry, THEOREMS, replay_example};
 use serde::Serialize;
 use serde_json::json;
 
+use self::replay::Replayed;
 use super::{text_table, write_json};
 
 /// Explore every interleaving of a protocol's steps, at a small size
@@ -22,13 +24,14 @@ use super::{text_table, write_json};
 Examples:
   mitra check protected-memory-paxos
   mitra check paxos --explore 127.0.0.1:3000
-  mitra check repeated-fetch-add --replay
+  mitra check double-fadd --replay
 The model of a protocol runs the same state machines as a real deployment; only processes, memories and messages in transit are
 modelled. A theorem says that something is impossible; its steps show this. --list shows the protocols, the
 theorems and the explored configuration of each.
 --json: `name`, `states`, `holds` (the checked properties, or the theorem), `counterexample` (the violated property, or
 null), `counterexample_steps` (an array; empty if every property holds, the steps that show it for a theorem),
-`replayed` (with --replay, for each history: `executions`, `completions`, `word`); with --list `protocols` and
+with --replay also `replayed` (for each history: `executions`, `completions`, `word`), and for a theorem `on_a_vqp` (what a vQP
+makes of the same failure: these and `value`), for fence-evidence-replay `example_steps`; with --list `protocols` and
 `theorems`, each with `name` and `explored`. --explore shows states in a browser and has no result to print, so it excludes --json.
 Exit codes: 0 every property or the theorem holds, 1 there is a counterexample, or the theorem is not shown, 2 bad
 arguments.")]
@@ -48,7 +51,7 @@ pub(crate) struct Args {
         conflicts_with_all = ["json", "list"]
     )]
     explore: Option<SocketAddr>,
-    /// Run the steps of a theorem on the software NIC too
+    /// Run the steps of a theorem on the software NIC too, and its failure on a vQP
     #[arg(long, conflicts_with_all = ["list", "explore"])]
     replay: bool,
     /// Print one JSON object
@@ -63,6 +66,10 @@ struct Report {
     holds: &'static [&'static str],
     counterexample: Option<&'static str>,
     counterexample_steps: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    example_steps: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    replayed: Vec<Replayed>,
 }
 
 /// Returns the catalogue entry of a protocol.
@@ -132,10 +139,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         entry.serve(at);
         return Ok(ExitCode::SUCCESS);
     }
-    if args.replay {
+    if args.replay && entry.name != "fence-evidence-replay" {
         let theorems: Vec<&str> = THEOREMS.iter().map(|theorem| theorem.name).collect();
         bail!(
-            "--replay runs the steps of a theorem, and {name} is a protocol; the theorems are: {}",
+            "--replay runs the steps of a theorem, and {name} is a protocol; the theorems are: {}, fence-evidence-replay",
             theorems.join(", ")
         );
     }
@@ -143,12 +150,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let exploration = entry.explore();
     bar.finish_and_clear();
     let (counterexample, steps) = exploration.counterexample.unzip();
+    let (mut example, mut replayed) = (Vec::new(), Vec::new());
+    if args.replay {
+        let (setup, steps) = replay_example();
+        replayed.push(replay::run(setup, &steps)?);
+        example = steps.iter().map(|step| format!("{step:?}")).collect();
+    }
     let report = Report {
         name: entry.name,
         states: exploration.states,
         holds: entry.properties,
         counterexample,
         counterexample_steps: steps.unwrap_or_default(),
+        example_steps: example,
+        replayed,
     };
     if args.json {
         write_json(&mut out, &report)?;
@@ -160,6 +175,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 writeln!(out, "{property} does not hold after {} steps:", report.counterexample_steps.len())?;
                 write_steps(&mut out, &report.counterexample_steps)?;
             }
+        }
+        if let [replayed] = &report.replayed[..] {
+            writeln!(out, "A run of 4 operations:")?;
+            write_steps(&mut out, &report.example_steps)?;
+            writeln!(out, "  On the software NIC: {replayed}.")?;
         }
     }
     Ok(if counterexample.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

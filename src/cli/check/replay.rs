@@ -1,7 +1,9 @@
-//! `mitra check NAME --replay`: the steps of a theorem on the state machine of the software NIC, with a pair of NICs for each rail.
+//! `mitra check NAME --replay`: the steps of a model on the state machine of the software NIC, with a pair of NICs for each rail.
 
-use anyhow::{Context, bail};
-use mitra_consensus_check::{Atomic, MAX_RAILS, Recovery, ResendSetup, ResendStep};
+use std::fmt;
+
+use anyhow::{Context, bail, ensure};
+use mitra_consensus_check::{Atomic, MAX_RAILS, Recovery, ResendSetup, ResendStep, ResendWorld};
 use mitra_transport::{Nic, NicConfig, TxBatch, VecMemory};
 use mitra_verbs::{
     Access, CqId, Data, Gid, Mr, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, RcConnection, RegionId,
@@ -15,10 +17,32 @@ const MEMORY_BYTES: usize = 64;
 /// More retries than any queue pair makes.
 const MAX_TIMEOUTS: usize = 100;
 
+/// Takes these steps with the software NIC, whose state must be that of the model at the end.
+///
+/// # Errors
+/// The NICs do not do what a step says, or end in another state.
+pub(super) fn run(setup: ResendSetup, steps: &[ResendStep]) -> anyhow::Result<Replayed> {
+    let mut model = ResendWorld::new(setup);
+    let mut nics = Replay::new(setup)?;
+    for &step in steps {
+        model.apply(step);
+        nics.apply(step).with_context(|| format!("the software NIC cannot repeat this step: {step:?}"))?;
+    }
+    let replayed = nics.done()?;
+    let in_model = (u64::from(model.executions()), u64::from(model.word()));
+    ensure!(
+        (replayed.executions, replayed.word) == in_model,
+        "the model says {} executions and the word {}, the software NIC did otherwise: {replayed:?}",
+        in_model.0,
+        in_model.1
+    );
+    Ok(replayed)
+}
+
 /// The effects on the NICs and the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Replayed {
-    /// How often the operation was executed, by the PSNs of the responder's queue pairs.
+    /// How often the operations were executed, by the PSNs of the responder's queue pairs.
     pub(super) executions: u64,
     /// The number of completions with success at the requester.
     pub(super) completions: u64,
@@ -38,7 +62,7 @@ struct Rail {
 }
 
 /// A run of the steps.
-pub(super) struct Replay {
+struct Replay {
     setup: ResendSetup,
     now: Time,
     /// The memory of the requester and of the responder.
@@ -112,9 +136,16 @@ fn deliver(
     Ok(())
 }
 
+impl fmt::Display for Replayed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Replayed { executions, completions, word } = self;
+        write!(f, "executions {executions}, completions {completions}, word {word}")
+    }
+}
+
 impl Replay {
-    /// Connects the queue pairs, and posts the operation on rail 0.
-    pub(super) fn new(setup: ResendSetup) -> anyhow::Result<Replay> {
+    /// Connects the queue pairs, and posts the operations on rail 0.
+    fn new(setup: ResendSetup) -> anyhow::Result<Replay> {
         let rails = (0..MAX_RAILS).map(Rail::new).collect::<Result<_, _>>()?;
         let memory = [(); 2].map(|()| VecMemory(vec![vec![0; MEMORY_BYTES]]));
         let now = Time::from_nanos(1);
@@ -147,7 +178,7 @@ impl Replay {
     ///
     /// # Errors
     /// The NICs do not do what the step says.
-    pub(super) fn apply(&mut self, step: ResendStep) -> anyhow::Result<()> {
+    fn apply(&mut self, step: ResendStep) -> anyhow::Result<()> {
         match step {
             ResendStep::Execute { rail } => self.execute(usize::from(rail))?,
             ResendStep::LoseRequests { rail } => self.rails[usize::from(rail)].requests.clear(),
@@ -166,7 +197,9 @@ impl Replay {
                 nic.modify_qp(self.now, *qp, &QpAttr::to(QpState::Err))?;
             }
             ResendStep::ReadEvidence { rail } => {
-                self.taken_for_executed = self.rails[usize::from(rail)].executed()?;
+                let used = &self.rails[..=usize::from(rail)];
+                let executed = used.iter().map(Rail::executed).sum::<Result<u64, _>>()?;
+                self.taken_for_executed = executed - self.completions;
             }
             ResendStep::ReadWord => {
                 if self.setup.recovery == Recovery::ResendIfUnchanged {
@@ -223,7 +256,7 @@ impl Replay {
     }
 
     /// Returns what the NICs have done.
-    pub(super) fn done(&self) -> mitra_verbs::Result<Replayed> {
+    fn done(&self) -> mitra_verbs::Result<Replayed> {
         let executions = self.rails.iter().map(Rail::executed).sum::<Result<_, _>>()?;
         Ok(Replayed { executions, completions: self.completions, word: self.word() })
     }

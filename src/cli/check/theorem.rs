@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::{Context, ensure};
-use mitra_consensus_check::{ResendStep, ResendWorld, Theorem};
+use mitra_consensus_check::Theorem;
 use serde::Serialize;
 
-use super::replay::{Replay, Replayed};
+use super::replay::{self, Replayed};
+use super::vqp_run::{self, VqpEnd};
 use super::write_steps;
 use crate::cli::write_json;
 
@@ -20,6 +20,8 @@ struct Report {
     counterexample_steps: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     replayed: Vec<Replayed>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    on_a_vqp: Vec<VqpEnd>,
 }
 
 /// Explores the world of a theorem, and prints the steps that show it.
@@ -31,11 +33,11 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let shown = theorem.explore();
     let is_shown = !shown.histories.is_empty();
-    let replayed = if replays {
-        shown.histories.iter().map(|history| replay(theorem, history)).collect::<Result<_, _>>()?
-    } else {
-        Vec::new()
-    };
+    let (mut replayed, mut on_a_vqp) = (Vec::new(), Vec::new());
+    for history in shown.histories.iter().filter(|_| replays) {
+        replayed.push(replay::run(theorem.setup, history)?);
+        on_a_vqp.push(vqp_run::run(theorem.setup.operation, history)?);
+    }
     let texts =
         shown.histories.iter().map(|history| history.iter().map(|step| format!("{step:?}")).collect());
     let texts: Vec<Vec<String>> = texts.collect();
@@ -47,6 +49,7 @@ pub(super) fn run(
             counterexample: (!is_shown).then_some(theorem.shows),
             counterexample_steps: numbered_by_history(&texts),
             replayed,
+            on_a_vqp,
         };
         write_json(out, &report)?;
     } else {
@@ -58,11 +61,9 @@ pub(super) fn run(
                 writeln!(out, "History {}:", number + 1)?;
             }
             write_steps(out, history)?;
-            if let Some(Replayed { executions, completions, word }) = replayed.get(number) {
-                writeln!(
-                    out,
-                    "  On the software NIC: executions {executions}, completions {completions}, word {word}."
-                )?;
+            if let (Some(replayed), Some(end)) = (replayed.get(number), on_a_vqp.get(number)) {
+                writeln!(out, "  On the software NIC: {replayed}.")?;
+                writeln!(out, "  The same failure of a vQP's rail: {end}.")?;
             }
         }
     }
@@ -78,23 +79,4 @@ fn numbered_by_history(histories: &[Vec<String>]) -> Vec<String> {
         history.iter().map(|step| format!("History {}: {step}", number + 1)).collect::<Vec<_>>()
     };
     histories.iter().enumerate().flat_map(of).collect()
-}
-
-/// Runs a history on the software NIC, whose state must be that of the model at the end.
-fn replay(theorem: &Theorem, history: &[ResendStep]) -> anyhow::Result<Replayed> {
-    let mut model = ResendWorld::new(theorem.setup);
-    let mut nics = Replay::new(theorem.setup)?;
-    for &step in history {
-        model.apply(step);
-        nics.apply(step).with_context(|| format!("the software NIC cannot repeat this step: {step:?}"))?;
-    }
-    let replayed = nics.done()?;
-    let in_model = (u64::from(model.executions()), u64::from(model.word()));
-    ensure!(
-        (replayed.executions, replayed.word) == in_model,
-        "the model says {} executions and the word {}, the software NIC did otherwise: {replayed:?}",
-        in_model.0,
-        in_model.1
-    );
-    Ok(replayed)
 }
