@@ -22,10 +22,7 @@ use crate::common::event_queue::is_nonblocking;
 pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errno> {
     let channel = CmEventQueue::with_blocking_fd(usize::MAX).map_err(errno_of)?;
     let memory = Box::into_raw(Box::new(rdma_event_channel { fd: channel.as_fd().as_raw_fd() }));
-    let mut state = manager.lock();
-    // The allocator may reuse the address of a destroyed channel.
-    state.destroyed_channels.remove(&CallerPtr(memory));
-    state.channels.insert(CallerPtr(memory), Box::new(channel));
+    manager.lock().add_channel(CallerPtr(memory), channel);
     Ok(memory)
 }
 
@@ -36,7 +33,7 @@ pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errn
 pub fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
     let mut state = manager.lock();
     if let Some(destroyed) = state.channels.remove(&CallerPtr(channel)) {
-        if is_nonblocking(&destroyed) == Ok(false) {
+        if is_nonblocking(&destroyed.events) == Ok(false) {
             state.destroyed_channels.insert(CallerPtr(channel));
         }
         drop(state);

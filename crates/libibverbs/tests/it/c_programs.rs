@@ -40,6 +40,8 @@ static CANCEL_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build_with("cancel_cal
 static CANCEL_WAITER: LazyLock<PathBuf> = LazyLock::new(|| build_with("cancel_waiter", &["-lrdmacm"]));
 static DEAD_WAITERS: LazyLock<PathBuf> = LazyLock::new(|| build_with("dead_waiters", &["-lrdmacm"]));
 static DESCRIPTORS: LazyLock<PathBuf> = LazyLock::new(|| build_with("descriptors", &["-lrdmacm"]));
+static DESTROYED_WHILE_WAITING: LazyLock<PathBuf> =
+    LazyLock::new(|| build_with("destroyed_while_waiting", &["-lrdmacm"]));
 static SA_RESTART: LazyLock<PathBuf> = LazyLock::new(|| build_with("sa_restart", &["-lrdmacm"]));
 static SHARED_CHANNEL: LazyLock<PathBuf> = LazyLock::new(|| build("shared_channel"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
@@ -208,6 +210,11 @@ pub mod reports {
     #[test]
     fn sa_restart() {
         on_all_rails(&SA_RESTART, &[]);
+    }
+
+    #[test]
+    fn destroyed_while_waiting() {
+        on_all_rails(&DESTROYED_WHILE_WAITING, &[]);
     }
 
     #[test]
