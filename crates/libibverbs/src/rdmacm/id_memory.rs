@@ -10,7 +10,7 @@ use super::identifier::{Addresses, Identifier};
 use super::manager::Manager;
 use super::protocol::message::{ConnectionParams, SidrRequest};
 use super::qp_attributes::path_record;
-use super::rdma_port::{PortSpace, errno_of};
+use super::rdma_port::errno_of;
 use super::sockaddr::to_sockaddr_storage;
 use crate::abi::*;
 use crate::common::event_queue::is_nonblocking;
@@ -50,7 +50,7 @@ pub fn allocate_id(identifier: &Identifier) -> *mut rdma_cm_id {
     Box::into_raw(Box::new(rdma_cm_id {
         channel: identifier.channel.0,
         context: identifier.context.0,
-        ps: if identifier.space == PortSpace::Tcp { RDMA_PS_TCP } else { RDMA_PS_UDP },
+        ps: identifier.program_space,
         qp_type: identifier.qp_type,
         ..zeroed
     }))
