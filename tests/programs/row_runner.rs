@@ -110,6 +110,11 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
         }
         Shape::Rping => ["-s", "-c"].map(|role| with(&[role, "-a", HOST, "-p", &port])).to_vec(),
         Shape::Cm => vec![with(&["-p", &port]), with(&["-p", &port, "-s", HOST])],
+        Shape::XrcCm => {
+            let mut client = with(&["-p", &port, "-s", HOST]);
+            client[0] = client[0].replace("xserver", "xclient");
+            vec![with(&["-p", &port]), client]
+        }
         Shape::Udaddy => vec![words.clone(), with(&["-s", HOST])],
         Shape::Groups => {
             let mgid = |at| {

@@ -31,6 +31,8 @@ pub(crate) enum Shape {
     Rping,
     /// ucmatose: `-s` gives the server's address.
     Cm,
+    /// rdma_xserver, and rdma_xclient with the same options: `-s` gives the server's address.
+    XrcCm,
     /// udaddy: `-s` gives the server's address, and the port is fixed.
     Udaddy,
     /// perftest's server and client over multicast. `GROUP` stands for a group of each process, to which the other sends.
@@ -296,6 +298,24 @@ static SECTIONS: &[Section] = &[
             says: "rsocket failed: Operation not supported",
             because: "rsockets access private data that librdmacm keeps behind its identifiers, and Mitra's identifiers do not have it",
         }],
+    },
+    Section {
+        title: "rdmacm-utils: XRC",
+        about: "The client is `rdma_xclient`.",
+        under: &[],
+        fault: None,
+        shape: Shape::XrcCm,
+        works: &["rdma_xserver -c r", "rdma_xserver -c x"],
+        fails: &[],
+    },
+    Section {
+        title: "rdmacm-utils: XRC, two rails",
+        about: "The client is `rdma_xclient`.",
+        under: &["--rails", "2"],
+        fault: None,
+        shape: Shape::XrcCm,
+        works: &["rdma_xserver -c r", "rdma_xserver -c x"],
+        fails: &[],
     },
     Section {
         title: "rdmacm-utils: datagrams",

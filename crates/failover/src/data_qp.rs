@@ -15,6 +15,10 @@ use crate::evidence::Evidence;
 /// application can use the configured depths completely.
 pub(crate) const SPARE_SLOTS: u32 = 8;
 
+/// The numbers of objects that a dead NIC does not have.
+pub(crate) const NO_QP: Qpn = Qpn::new(0);
+pub(crate) const NO_CQ: CqId = CqId(u32::MAX);
+
 #[derive(Debug)]
 pub(crate) struct DataQp {
     nic: LocalNic,
@@ -49,6 +53,26 @@ impl DataQp {
                 Err(error.into())
             }
         }
+    }
+
+    /// Creates the queue pair, or stands for one if the NIC is dead. No NIC has objects with these numbers, so each call fails, as for a queue pair that has
+    /// died with its NIC.
+    ///
+    /// # Errors
+    /// Any error of the NIC but [`Error::DeviceFatal`].
+    pub(crate) fn create_unless_dead(nic: &LocalNic, config: &Config, first_psn: Psn) -> Result<DataQp> {
+        match DataQp::create(nic, config, first_psn) {
+            Err(Error::DeviceFatal) => {
+                let (nic, cq, qpn, service) = (nic.clone(), NO_CQ, NO_QP, config.service);
+                Ok(DataQp { nic, cq, qpn, first_psn, service })
+            }
+            created => created,
+        }
+    }
+
+    /// Returns whether the NIC was alive when the queue pair was created.
+    pub(crate) fn exists(&self) -> bool {
+        self.qpn != NO_QP
     }
 
     pub(crate) fn nic(&self) -> &LocalNic {

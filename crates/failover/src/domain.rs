@@ -3,7 +3,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{
-    Access, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdId, Provider, Result, SendWr, Sge,
+    Access, Buffer, CompletionChannel, Error, Gid, Key, Limits, Mr, PdId, PortAttr, Provider, Result, SendWr,
+    Sge,
 };
 use smallvec::SmallVec;
 
@@ -57,6 +58,8 @@ pub struct Domain {
     home: Arc<shared_home::SharedHome>,
     /// The endpoints for control messages.
     control: control_endpoint::SharedEndpoints,
+    /// The ports of the NICs as they were read last, shared with the same domains. They outlive the NICs.
+    ports: Arc<Mutex<Vec<PortAttr>>>,
 }
 
 /// A NIC of a [`Domain`] and the objects that the domain made on it.
@@ -113,9 +116,11 @@ impl Domain {
             })
             .collect::<Result<Vec<_>>>()?;
         let control = control_endpoint::none_yet(nics.len());
+        let ports = nics.iter().map(|nic| nic.provider.query_port()).collect::<Result<_>>()?;
         Ok(Arc::new(Domain {
             nics,
             control,
+            ports: Arc::new(Mutex::new(ports)),
             memory: Mutex::default(),
             windows: Mutex::default(),
             grants: Mutex::default(),
@@ -151,8 +156,8 @@ impl Domain {
         let (memory, windows, owners) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
         let home = Arc::clone(&self.home);
         let control = control_endpoint::none_yet(nics.len());
-        let grants = Mutex::default();
-        Ok(Arc::new(Domain { nics, memory, windows, grants, owners, events, counters, home, control }))
+        let (grants, ports) = (Mutex::default(), Arc::clone(&self.ports));
+        Ok(Arc::new(Domain { nics, memory, windows, grants, owners, events, counters, home, control, ports }))
     }
 
     /// Returns the number of open vQPs and of failovers, over this domain and all domains that share its NICs by
@@ -175,13 +180,37 @@ impl Domain {
         &self.counters
     }
 
-    /// Returns the NICs with new completion channels, for one vQP.
+    /// The addresses of the NICs, in the order of rails. A dead NIC keeps its address.
+    pub fn gids(&self) -> Vec<Gid> {
+        for rail in 0..self.nics.len() {
+            let _ = self.port(rail); // reads the present address
+        }
+        lock(&self.ports).iter().map(|port| port.gid).collect()
+    }
+
+    /// Returns the port of a rail's NIC, or of a dead NIC the one that was read last.
     ///
     /// # Errors
-    /// Any error of [`Provider::create_completion_channel`].
+    /// Any error of [`Provider::query_port`] but [`Error::DeviceFatal`].
+    pub(crate) fn port(&self, rail: usize) -> Result<PortAttr> {
+        let known = &mut lock(&self.ports)[rail];
+        match self.nics[rail].provider.query_port() {
+            Ok(port) => *known = port,
+            Err(Error::DeviceFatal) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(*known)
+    }
+
+    /// Returns the NICs with new completion channels, for one vQP. A dead NIC has none.
+    ///
+    /// # Errors
+    /// Any error of [`Provider::create_completion_channel`] but [`Error::DeviceFatal`].
     pub(crate) fn nics_with_new_channels(&self) -> Result<Vec<LocalNic>> {
-        let with_new_channel = |nic: &LocalNic| {
-            Ok(LocalNic { channel: Some(nic.provider.create_completion_channel()?), ..nic.clone() })
+        let with_new_channel = |nic: &LocalNic| match nic.provider.create_completion_channel() {
+            Ok(channel) => Ok(LocalNic { channel: Some(channel), ..nic.clone() }),
+            Err(Error::DeviceFatal) => Ok(LocalNic { channel: None, ..nic.clone() }),
+            Err(error) => Err(error),
         };
         self.nics.iter().map(with_new_channel).collect()
     }

@@ -49,22 +49,20 @@ struct Replacement {
 }
 
 impl Rail {
-    /// Creates the data queue pair of the vQP with this cookie. The first PSN, which must not be guessable, is derived from `secret`. The rail
-    /// leaves `control`, of which the vQP is a member, when it is destroyed.
+    /// Creates the data queue pair of the vQP with this cookie, unless the NIC, which had this port, is dead. The first PSN, which must not be guessable, is
+    /// derived from `secret`. The rail leaves `control`, of which the vQP is a member, when it is destroyed.
     ///
     /// # Errors
-    /// Any error of the NIC. The vQP has then left `control`.
+    /// Any error of the NIC but [`Error::DeviceFatal`]. The vQP has then left `control`.
     pub(crate) fn new(
-        nic: &LocalNic,
+        (nic, port): (&LocalNic, PortAttr),
         control: Arc<ControlEndpoint>,
         cookie: SecretWord,
         config: &Config,
         secret: SecretWord,
     ) -> Result<Rail> {
-        let made = nic.provider.query_port();
-        let made = made.and_then(|port| Ok((port, DataQp::create(nic, config, first_psn(secret))?)));
-        let (port, data) = match made {
-            Ok(made) => made,
+        let data = match DataQp::create_unless_dead(nic, config, first_psn(secret)) {
+            Ok(data) => data,
             Err(error) => {
                 let _ = control.leave(cookie); // best effort: the caller gets the first error
                 return Err(error);
@@ -227,11 +225,19 @@ impl Rail {
         Ok(())
     }
 
-    /// Transfers the queue pair that reserves the vQP's number to the same rail of another vQP. The vQP of this rail has closed.
+    /// Returns whether a queue pair of the rail reserves this number.
+    pub(crate) fn holds_number(&self, qpn: Qpn) -> bool {
+        self.number_holder.map_or(self.qpn(), |(held, _)| held) == qpn
+    }
+
+    /// Transfers the queue pair that reserves the vQP's number to the same rail of another vQP. The vQP of this rail has closed. A dead NIC assigns the
+    /// number to no other queue pair.
     pub(crate) fn transfer_qpn(&mut self, to: &mut Rail) -> Result<()> {
         if self.number_holder.is_none() {
-            self.data.modify_to(QpState::Reset)?;
-            self.qp_transferred = true;
+            match self.data.modify_to(QpState::Reset) {
+                Ok(()) | Err(Error::DeviceFatal) => self.qp_transferred = true,
+                Err(error) => return Err(error),
+            }
         }
         to.number_holder = Some(self.number_holder.take().unwrap_or((self.qpn(), self.cq())));
         Ok(())

@@ -188,6 +188,13 @@ impl<T> EventQueue<T> {
     }
 }
 
+/// Changes the futex, so that a sleep that a signal interrupts is not resumed on freed memory, which keeps the value for a while.
+impl<T> Drop for EventQueue<T> {
+    fn drop(&mut self) {
+        self.futex.fetch_add(2, Ordering::Relaxed);
+    }
+}
+
 impl<T: PartialEq> EventQueue<T> {
     /// Adds an event, unless the queue is full, closed, or holds an equal event, and makes the descriptor readable.
     pub fn push_once(&self, event: T) {

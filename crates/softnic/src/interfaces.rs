@@ -77,18 +77,19 @@ fn covers(listed: IpAddr, is_loopback: bool, address: IpAddr) -> bool {
     listed == address || has_network && address.is_loopback() && address.is_ipv4() == listed.is_ipv4()
 }
 
-/// Returns whether an interface has the address, is up, and has a carrier: what soft-RoCE takes for the state
+/// Returns the name of an interface that has the address, is up, and has a carrier: what soft-RoCE takes for the state
 /// of its port (`rxe_set_port_state`). `IFF_RUNNING` follows the carrier only after up to a second.
 ///
 /// # Errors
 /// `getifaddrs(3)` fails.
-pub(crate) fn is_link_up(address: IpAddr) -> io::Result<bool> {
+pub(crate) fn live_interface(address: IpAddr) -> io::Result<Option<String>> {
     let needed = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_LOWER_UP;
-    Ok(getifaddrs()?.any(|entry| {
+    let found = getifaddrs()?.find(|entry| {
         let is_loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK);
         let listed = entry.address.as_ref().and_then(ip_of);
         entry.flags.contains(needed) && listed.is_some_and(|listed| covers(listed, is_loopback, address))
-    }))
+    });
+    Ok(found.map(|entry| entry.interface_name))
 }
 
 /// Returns the index (`if_nametoindex(3)`) of the interface that has an address.

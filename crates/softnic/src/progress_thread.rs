@@ -22,13 +22,14 @@ use std::thread::{self, JoinHandle};
 use mitra_os_util::event_queue::EventQueue;
 use mitra_os_util::wake_signal::{Step, WakeSignal};
 use mitra_verbs::{AsyncEvent, Error, Result, Time};
+use nix::net::if_::if_nametoindex;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
 use crate::clock;
 use crate::completion_channel::PendingWakeups;
 use crate::engine::{Driver, Engine};
-use crate::interfaces::is_link_up;
+use crate::interfaces::live_interface;
 use crate::link_watch::LinkWatch;
 use crate::poll_lease::{ABSENT_AFTER, CHECK_INTERVAL};
 use crate::thread_cpu_clock::ThreadCpuClock;
@@ -238,7 +239,7 @@ impl SharedNic {
         };
         let Woken { is_signalled, has_socket_error, has_link_change } = self.sleep(&conditions);
         if has_link_change {
-            self.read_interface();
+            self.read_interface(true);
         }
         // The errors of send calls stay in the queue, and would end every further sleep.
         if has_socket_error && let Ok(mut engine) = self.lock() {
@@ -291,16 +292,23 @@ impl SharedNic {
         })
     }
 
-    /// Reads the state of the interface that has the NIC's address, and reports a change. A state that cannot
-    /// be read counts as unchanged, and so does one whose changes cannot be watched: nothing would end it.
-    pub(crate) fn read_interface(&self) {
+    /// Reads the state of the interface that has the NIC's address, and reports a change. After an event, only if that may concern the
+    /// interface: others come and go with each container of a machine. A state that cannot be read counts as unchanged, and so does one whose
+    /// changes cannot be watched: nothing would end it.
+    pub(crate) fn read_interface(&self, is_event: bool) {
         let Some(watch) = &self.link_watch else { return };
-        watch.clear();
+        let mut interface = watch.lock();
+        if !watch.take_changes(*interface) && is_event {
+            return;
+        }
         let Some(address) = self.lock().ok().and_then(|engine| engine.address()) else { return };
-        if let Ok(is_up) = is_link_up(address)
+        let live = live_interface(address);
+        let name = live.as_ref().ok().and_then(Option::as_deref);
+        *interface = name.and_then(|name| if_nametoindex(name).ok());
+        if let Ok(live) = live
             && let Ok(mut engine) = self.lock()
         {
-            engine.set_interface_up(address, is_up);
+            engine.set_interface_up(address, live.is_some());
             engine.flush(clock::now());
         }
     }

@@ -79,7 +79,7 @@ impl SoftNic {
         let shared = Arc::new(
             SharedNic::new(engine, Arc::clone(&async_events)).with_operation("creating an eventfd")?,
         );
-        shared.read_interface();
+        shared.read_interface(false);
         let thread = shared.start(&name).with_operation("starting the progress thread")?;
         Ok(Arc::new(SoftNic {
             attr,
@@ -172,7 +172,7 @@ impl SoftNic {
             source: std::io::Error::other(dead.to_string()),
         })??;
         *current = address;
-        self.shared.read_interface();
+        self.shared.read_interface(false);
         self.shared.wake(); // the progress thread sleeps on the old socket
         Ok(())
     }

@@ -53,6 +53,28 @@ fn passive_end_survives_failure_without_being_polled() {
     }
 }
 
+/// Ends are made although the NIC of rail 0 of one or of both is dead, and reset after that.
+#[test]
+fn vqps_are_made_on_the_rails_that_are_left() {
+    for both in [false, true] {
+        let (a, b) = (Host::open(), Host::open());
+        let driver = Driver::start().expect("a free thread");
+        a.nics[0].faults().fail(Failure::NicDead);
+        if both {
+            b.nics[0].faults().fail(Failure::NicDead);
+        }
+        let ends = connect([&a, &b], &driver);
+        ends[0].lock().post_send(a.add(1, &b.region())).expect("the vQP is open");
+        let mut completions = Vec::new();
+        ends[0].wait(&mut completions).expect("the vQP stays open");
+        completions[0].into_result().expect("the addition is executed");
+        let numbers = ends.each_ref().map(|end| end.lock().qpn());
+        let replaced = ends.each_ref().map(|end| end.lock().reset_replacement().expect("a rail is left"));
+        assert_eq!(replaced.each_ref().map(VirtualQp::qpn), numbers);
+        assert_eq!(b.memory.load(0), 1);
+    }
+}
+
 /// No end polls, and heartbeats are off: only events and timers drive the ends.
 #[test]
 fn both_ends_wait_while_rail_fails() {

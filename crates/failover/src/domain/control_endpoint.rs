@@ -14,6 +14,7 @@ use mitra_verbs::{
 
 use super::{Domain, LocalNic, lock};
 use crate::control_message::{self, MAX_LEN};
+use crate::data_qp::{NO_CQ, NO_QP};
 use crate::secret::SecretWord;
 
 /// The number of receives of an endpoint with one vQP.
@@ -75,7 +76,7 @@ impl Domain {
     /// new endpoint.
     ///
     /// # Errors
-    /// Any error of the NIC.
+    /// Any error of the NIC but [`Error::DeviceFatal`].
     pub(crate) fn join_control_endpoint(
         &self,
         rail: usize,
@@ -102,10 +103,10 @@ pub(super) fn none_yet(rails: usize) -> SharedEndpoints {
 }
 
 impl ControlEndpoint {
-    /// Creates an endpoint for one vQP, which raises events on the NIC's completion channel.
+    /// Creates an endpoint for one vQP, which raises events on the NIC's completion channel. That of a dead NIC has no queue pair.
     ///
     /// # Errors
-    /// Any error of the NIC.
+    /// Any error of the NIC but [`Error::DeviceFatal`].
     pub(crate) fn own(nic: &LocalNic, cookie: SecretWord, qkey: u32) -> Result<Arc<ControlEndpoint>> {
         ControlEndpoint::new(nic, true, RECVS, cookie, qkey)
     }
@@ -124,7 +125,14 @@ impl ControlEndpoint {
                 let _ = step(&*nic.provider); // best effort: the caller gets the first error
             }
         }
-        let endpoint = made?;
+        let endpoint = match made {
+            // Every call fails, as for an endpoint that has died with its NIC.
+            Err(Error::DeviceFatal) => {
+                let (nic, state) = (nic.clone(), Mutex::default());
+                ControlEndpoint { nic, cq: NO_CQ, qpn: NO_QP, qkey, max_recvs: 0, state }
+            }
+            made => made?,
+        };
         lock(&endpoint.state).inboxes.insert(cookie.expose(), Vec::new());
         Ok(Arc::new(endpoint))
     }

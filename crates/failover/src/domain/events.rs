@@ -70,6 +70,7 @@ impl Domain {
                 AsyncEvent::PortActive => events.ports_down &= !(1 << rail),
                 AsyncEvent::GidChange => {
                     events.gid_changes[rail] = events.gid_changes[rail].saturating_add(1);
+                    let _ = self.port(rail); // reads the new address; a NIC that has died keeps the old one
                 }
                 AsyncEvent::DeviceFatal => events.nics_failed |= 1 << rail,
                 _ if events.claim.as_ref().is_some_and(|claim| claim(rail, event)) => {}

@@ -19,8 +19,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The completion channels of one vQP, and its armed completion queues.
 #[derive(Debug)]
 pub(super) struct EventChannels {
-    /// The channels in the order of rails.
-    channels: Vec<Arc<dyn CompletionChannel>>,
+    /// The channels in the order of rails, with their rails. A NIC that was dead has none.
+    channels: Vec<(usize, Arc<dyn CompletionChannel>)>,
     /// The armed queues with their rails. An event disarms its queue.
     armed: SmallVec<[(usize, CqId); 8]>,
 }
@@ -28,15 +28,16 @@ pub(super) struct EventChannels {
 impl EventChannels {
     /// Returns the channels of these NICs.
     pub(super) fn new(nics: &[LocalNic]) -> EventChannels {
-        let channels = nics.iter().filter_map(|nic| nic.channel.clone()).collect();
+        let channel = |(rail, nic): (usize, &LocalNic)| Some((rail, nic.channel.clone()?));
+        let channels = nics.iter().enumerate().filter_map(channel).collect();
         EventChannels { channels, armed: SmallVec::new() }
     }
 
     /// Removes all events.
     fn take_events(&mut self) -> Result<()> {
-        for (rail, channel) in self.channels.iter().enumerate() {
+        for (rail, channel) in &self.channels {
             while let Some(cq) = channel.next_event()? {
-                self.armed.retain(|armed| *armed != (rail, cq));
+                self.armed.retain(|armed| *armed != (*rail, cq));
             }
         }
         Ok(())
@@ -78,7 +79,7 @@ impl VirtualQp {
     /// [`own_channels`](crate::VirtualQpBuilder::own_channels). A descriptor is readable when the vQP has to handle something
     /// ([`VirtualQp::handle_events`]).
     pub fn event_channels(&self) -> impl Iterator<Item = &Arc<dyn CompletionChannel>> {
-        self.events.iter().flat_map(|events| &events.channels)
+        self.events.iter().flat_map(|events| &events.channels).map(|(_, channel)| channel)
     }
 
     /// Handles all that has arrived, takes part in a failover, runs the timers that have expired, and arms the completion queues again. The

@@ -23,15 +23,15 @@ pub(super) struct RailSet {
     heard: u8,
     /// Whether messages of an unreliable connection are sent before the peer was heard.
     sends_unheard: bool,
-    /// The queue pair number of the vQP: the number of the first queue pair of rail 0, or the number taken over from another vQP. The current
-    /// queue pairs of the rails may have other numbers.
+    /// The queue pair number of the vQP: the number of the first queue pair of the first rail whose NIC was alive, or the number taken over from another vQP.
+    /// The current queue pairs of the rails may have other numbers.
     qpn: Qpn,
     /// The secret from which the first PSNs of queue pairs are derived.
     secret: SecretWord,
 }
 
 impl RailSet {
-    /// Creates one rail on each NIC of the domain. `own` are these NICs with the vQP's own completion channels, if it has any, on which the
+    /// Creates one rail on each NIC of the domain; on a dead NIC, one without a queue pair. `own` are these NICs with the vQP's own completion channels, if it has any, on which the
     /// rails then report control messages too.
     pub(super) fn new(
         domain: &Domain,
@@ -53,11 +53,14 @@ impl RailSet {
         for (i, nic) in own.unwrap_or(domain.nics()).iter().enumerate() {
             let secret = derive_secret(seed, i as u64);
             let qkey = (secret.expose() >> 33) as u32;
-            let control = match own {
-                Some(_) => ControlEndpoint::own(nic, cookie, qkey),
-                None => domain.join_control_endpoint(i, cookie, qkey),
-            };
-            match control.and_then(|control| Rail::new(nic, control, cookie, &config, secret)) {
+            let rail = domain.port(i).and_then(|port| {
+                let control = match own {
+                    Some(_) => ControlEndpoint::own(nic, cookie, qkey),
+                    None => domain.join_control_endpoint(i, cookie, qkey),
+                };
+                Rail::new((nic, port), control?, cookie, &config, secret)
+            });
+            match rail {
                 Ok(rail) => set.rails.push(rail),
                 Err(error) => {
                     let _ = set.destroy(domain); // best effort: the caller gets the first error
@@ -65,7 +68,11 @@ impl RailSet {
                 }
             }
         }
-        set.qpn = set.rails[0].qpn();
+        let Some(first) = set.rails.iter().find(|rail| rail.data().exists()) else {
+            let _ = set.destroy(domain); // dead NICs have no objects
+            return Err(Error::DeviceFatal);
+        };
+        set.qpn = first.qpn();
         Ok(set)
     }
 
@@ -246,7 +253,11 @@ impl RailSet {
 
     /// Transfers the vQP's queue pair number to the rails of another vQP.
     pub(super) fn transfer_qpn(&mut self, to: &mut RailSet) -> Result<()> {
-        self.rails[0].transfer_qpn(&mut to.rails[0])?;
+        for (from, to) in self.rails.iter_mut().zip(&mut to.rails) {
+            if from.holds_number(self.qpn) {
+                from.transfer_qpn(to)?;
+            }
+        }
         to.qpn = self.qpn;
         Ok(())
     }

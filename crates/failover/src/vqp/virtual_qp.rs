@@ -87,8 +87,8 @@ impl VirtualQp {
         })
     }
 
-    /// The queue pair number, which does not change across failovers: the number of the first queue pair on rail 0, or the number taken over
-    /// by [`VirtualQp::reset_replacement`].
+    /// The queue pair number, which does not change across failovers: the number of the first queue pair on rail 0, or on the first rail whose NIC
+    /// was alive, or the number taken over by [`VirtualQp::reset_replacement`].
     pub fn qpn(&self) -> Qpn {
         self.datapath.rails().qpn()
     }

@@ -12,9 +12,10 @@ use std::collections::VecDeque;
 use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use mitra_verbs::{Error, Result};
+use nix::errno::Errno;
 
 use crate::abi::ibv_context;
 use crate::common::fork_generation;
@@ -73,6 +74,8 @@ pub(crate) struct Slot<T> {
     context: AtomicPtr<ibv_context>,
     /// Whether a thread of the owner is in [`AbiObject::destroy`].
     ending: AtomicBool,
+    /// The number of objects of the slot that were destroyed.
+    destroyed: AtomicU64,
 }
 
 /// A slot without an object.
@@ -109,6 +112,7 @@ impl<T: 'static> Slots<T> {
                 handle: AtomicU32::new(0),
                 context: AtomicPtr::new(ptr::null_mut()),
                 ending: AtomicBool::new(false),
+                destroyed: AtomicU64::new(0),
             })))
         })
     }
@@ -204,7 +208,7 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         let (slot, is_own) = unsafe { look_up::<Self>(c)? };
         // SAFETY: slots are never freed.
-        let Slot { object, owner, ending, handle, .. } = unsafe { slot.as_ref() };
+        let Slot { object, owner, ending, handle, destroyed, .. } = unsafe { slot.as_ref() };
         if !is_own {
             owner.store(NO_OWNER, Ordering::Release);
             return Ok(());
@@ -218,6 +222,7 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
         let ended = unsafe { look_up::<Self>(c).and_then(|_| end((*object.get()).assume_init_ref())) };
         if ended.is_ok() {
             owner.store(NO_OWNER, Ordering::Release);
+            destroyed.fetch_add(1, Ordering::Release);
             // SAFETY: only this function drops objects, and `ending` excludes other threads. The slot held an object until it was marked
             // above. No reference to the object lives.
             unsafe { (*object.get()).assume_init_drop() };
@@ -227,6 +232,49 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
             lock(&Self::slots().0.get().0).push_back(FreeSlot(slot));
         }
         ended
+    }
+}
+
+/// An object at which a thread waits for an event. Another thread may destroy the object meanwhile, and its slot may then hold another one.
+#[derive(Debug)]
+pub(crate) struct AwaitedObject<T: AbiObject> {
+    c: *mut T::C,
+    /// The number of objects of the slot that were destroyed before this one was created.
+    destroyed: u64,
+}
+
+impl<T: AbiObject> AwaitedObject<T> {
+    /// # Errors
+    /// The errors of [`AbiObject::find`].
+    ///
+    /// # Safety
+    /// The requirements of [`AbiObject::find`].
+    pub(crate) unsafe fn new(c: *mut T::C) -> Result<AwaitedObject<T>> {
+        // SAFETY: the caller upholds the same requirements (`# Safety` above).
+        unsafe {
+            T::find(c)?;
+            Ok(AwaitedObject { c, destroyed: Self::destroyed(c) })
+        }
+    }
+
+    /// Returns the object, unless it was destroyed.
+    ///
+    /// # Errors
+    /// `EBADF`, the error of a read(2) that is restarted after its descriptor was closed.
+    ///
+    /// # Safety
+    /// The object is not passed to [`AbiObject::destroy`] while the reference lives.
+    pub(crate) unsafe fn find<'a>(&self) -> Result<&'a T, Errno> {
+        // SAFETY: `new` has found an object at `c`. The caller upholds the other requirement (`# Safety` above).
+        let (found, destroyed) = unsafe { (T::find(self.c), Self::destroyed(self.c)) };
+        found.ok().filter(|_| destroyed == self.destroyed).ok_or(Errno::EBADF)
+    }
+
+    /// # Safety
+    /// `c` came from [`AbiObject::into_raw`].
+    unsafe fn destroyed(c: *mut T::C) -> u64 {
+        // SAFETY: `c` is the address of a slot (`# Safety` above), which is never freed.
+        unsafe { (*c.cast::<Slot<T>>()).destroyed.load(Ordering::Acquire) }
     }
 }
 

@@ -9,7 +9,7 @@ use super::qp::Qp;
 use super::srq::Srq;
 use crate::abi::*;
 use crate::common::errno::{minus_one, status};
-use crate::common::event_queue::wait_for_event;
+use crate::common::event_queue::{take_or_sleep, wait_for_event};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::PendingEvent;
 
@@ -41,22 +41,26 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let context = match unsafe { Context::find_raw(context) } {
-        Ok(context) => context,
+    // SAFETY: `context` is null or came from `ibv_open_device`.
+    let awaited = match unsafe { Context::await_raw(context) } {
+        Ok(awaited) => awaited,
         Err(error) => return minus_one(status("ibv_get_async_event", Err(error))),
     };
-    let taken = wait_for_event(&context.events, || {
-        // While this thread holds the lock, no other thread can destroy the object between the removal of the event from the queue and
-        // the increment of the object's event count.
-        let _objects = context.rails.objects();
-        let Some(queued) = context.events.pop_unless_closed()? else { return Ok(None) };
-        // SAFETY: a verb that destroys the object removes its events from the queue under the lock that is held here, so the
-        // object of an event in the queue exists.
-        if let Some(count) = unsafe { count_of(queued.event_type, queued.element) } {
-            count.add_one();
-        }
-        Ok(Some(queued))
+    let taken = wait_for_event(|| {
+        // SAFETY: rule *objects* (module `calls`): the context may be closed while this thread sleeps, but not in the course of this function.
+        let context = unsafe { awaited.find()? };
+        take_or_sleep(&context.events, || {
+            // While this thread holds the lock, no other thread can destroy the object between the removal of the event from the queue and
+            // the increment of the object's event count.
+            let _objects = context.rails.objects();
+            let Some(queued) = context.events.pop_unless_closed()? else { return Ok(None) };
+            // SAFETY: a verb that destroys the object removes its events from the queue under the lock that is held here, so the
+            // object of an event in the queue exists.
+            if let Some(count) = unsafe { count_of(queued.event_type, queued.element) } {
+                count.add_one();
+            }
+            Ok(Some(queued))
+        })
     });
     match taken {
         Ok(PendingEvent { event_type, element: object_or_port }) => {

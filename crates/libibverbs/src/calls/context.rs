@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Error, Result};
 
-use super::abi_object::{AbiHeader, AbiObject, abi_object};
+use super::abi_object::{AbiHeader, AbiObject, AwaitedObject, abi_object};
 use crate::abi::*;
 use crate::rails::object_table::{AsyncEventQueue, ObjectEntry, ObjectTable};
 use crate::rails::rail_set::RailSet;
@@ -61,6 +61,18 @@ impl Context {
     pub(crate) unsafe fn find_raw<'a>(context: *mut ibv_context) -> Result<&'a Context> {
         // SAFETY: the caller upholds the same requirements (`# Safety` above).
         unsafe { Context::find(Context::start_of(context)?) }
+    }
+
+    /// Returns the context that a program's pointer refers to, for a thread that waits for its events.
+    ///
+    /// # Errors
+    /// The errors of [`Context::find_raw`].
+    ///
+    /// # Safety
+    /// The requirements of [`Context::find_raw`].
+    pub(crate) unsafe fn await_raw(context: *mut ibv_context) -> Result<AwaitedObject<Context>> {
+        // SAFETY: the caller upholds the same requirements (`# Safety` above).
+        unsafe { AwaitedObject::new(Context::start_of(context)?) }
     }
 
     /// Does the same as [`Context::find_raw`], except that a context of the parent process is found, too. Of such a context only atomics and

@@ -59,9 +59,11 @@ impl Cq {
     /// `Invalid` if the queue holds more completions, or the error of the NIC of rail 0.
     fn resize(&self, depth: u32) -> Result<()> {
         let resize_on_nic = || self.nic.resize_cq(self.id, depth);
-        self.virtual_cq
-            .as_ref()
-            .map_or_else(resize_on_nic, |virtual_cq| virtual_cq.resize(depth, resize_on_nic))
+        match &self.virtual_cq {
+            None => resize_on_nic(),
+            // If the NIC of rail 0 is dead, requests on the other rails still complete in the queue.
+            Some(virtual_cq) => virtual_cq.resize(depth, || unless_dead(resize_on_nic())),
+        }
     }
 
     /// If the program has received the whole batch, replaces it by up to `max` new completions. Returns whether the batch contains a completion
@@ -83,8 +85,8 @@ impl Cq {
         }
         let left = max - polled.batch.len();
         match self.nic.poll_cq(self.id, left, &mut polled.batch) {
-            // An asynchronous event reports a dead NIC, so the poll does not fail.
-            Ok(_) | Err(Error::DeviceFatal) => {
+            // An asynchronous event reports a dead NIC, so the poll does not fail. One that was dead before the queue was created has no such queue.
+            Ok(_) | Err(Error::DeviceFatal | Error::NoSuchObject { .. }) => {
                 if self.virtual_cq.is_none() {
                     unanswered::explain(&self.nic, &polled.batch);
                 }
@@ -110,8 +112,7 @@ impl Cq {
 /// Creates a completion queue with empty slots. `ibv_create_cq_ex` fills the slots afterwards. `is_shared` says whether several threads poll it.
 ///
 /// # Errors
-/// `Invalid` without entries or for a completion vector other than 0, `DeviceFatal` if the NIC of rail 0 is dead, or another error of the
-/// NIC.
+/// `Invalid` without entries or for a completion vector other than 0, `DeviceFatal` if all NICs are dead, or another error of the NIC of rail 0.
 ///
 /// # Safety
 /// `context` is an open device, and `channel` is null or a channel of this device.
@@ -139,7 +140,9 @@ pub(crate) unsafe fn create(
                 ChannelEvents::Process(events) => Some(Arc::clone(events)),
                 ChannelEvents::Nic(_) => None,
             });
-            let id = multi_rail.with_room(|| ctx.nic().create_cq(cqe, multi_rail.domain().channel()))?;
+            let on_rail_0 = multi_rail.with_room(|| ctx.nic().create_cq(cqe, multi_rail.domain().channel()));
+            let existing = ctx.rails.objects().cqs.len();
+            let id = CqId(ctx.rails.number_of(on_rail_0.map(|id| id.0), existing, ctx.rails.limits().cqs)?);
             let rails = Arc::downgrade(&ctx.rails);
             let on_overflow = move || {
                 if let Some(rails) = rails.upgrade() {

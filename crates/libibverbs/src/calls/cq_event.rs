@@ -2,12 +2,12 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::abi_object::AbiObject;
+use super::abi_object::{AbiObject, AwaitedObject};
 use super::channel::Channel;
 use super::cq::Cq;
 use crate::abi::*;
 use crate::common::errno::{minus_one, status};
-use crate::common::event_queue::{Closed, EventQueue, wait_for_event};
+use crate::common::event_queue::{Closed, EventQueue, take_or_sleep, wait_for_event};
 use crate::rails::object_table::{ChannelEvents, ObjectTable};
 
 #[unsafe(no_mangle)]
@@ -16,20 +16,25 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `channel` is not destroyed during the call.
-    let channel = match unsafe { Channel::find(channel) } {
-        Ok(channel) => channel,
+    // SAFETY: `channel` is null or came from `ibv_create_comp_channel`.
+    let awaited = match unsafe { AwaitedObject::<Channel>::new(channel) } {
+        Ok(awaited) => awaited,
         Err(error) => return minus_one(status("ibv_get_cq_event", Err(error))),
     };
-    let taken = match &channel.events {
-        ChannelEvents::Nic(nic) => {
-            let address = |objects: &ObjectTable, id| objects.cqs.get(&id).map(|entry| entry.object.address);
-            wait_for_event(nic.events(), || take(channel, nic.events(), address))
+    let taken = wait_for_event(|| {
+        // SAFETY: rule *objects* (module `calls`): the channel may be destroyed while this thread sleeps, but not in the course of this function.
+        let channel = unsafe { awaited.find()? };
+        match &channel.events {
+            ChannelEvents::Nic(nic) => {
+                let address =
+                    |objects: &ObjectTable, id| objects.cqs.get(&id).map(|entry| entry.object.address);
+                take_or_sleep(nic.events(), || take(channel, nic.events(), address))
+            }
+            ChannelEvents::Process(events) => {
+                take_or_sleep(events, || take(channel, events, |_, address| Some(address)))
+            }
         }
-        ChannelEvents::Process(events) => {
-            wait_for_event(events, || take(channel, events, |_, address| Some(address)))
-        }
-    };
+    });
     match taken {
         Ok(signalled) => {
             // SAFETY: rule *structures* (module `calls`): `cq` and `cq_context` are valid for writing. The queue exists, because

@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     pointer("ibv_create_srq_ex", made)
 }
 
-/// Creates a shared receive queue. `xrc` are its XRC domain and its completion queue, if it is for XRC. The NIC of rail 0 assigns its number.
+/// Creates a shared receive queue. `xrc` are its XRC domain and its completion queue, if it is for XRC. The NIC of rail 0 assigns its number, if it is alive.
 ///
 /// # Errors
 /// `Limit` if a capacity exceeds the device's, the error of the NIC, or that of [`VirtualXrcDomain::add_srq`].
@@ -112,10 +112,12 @@ unsafe fn create(
     let limits = context.rails.limits();
     check_limit("scatter/gather entries of a receive", attr.max_sge, limits.sges)?;
     check_limit("shared receive queue entries", attr.max_wr, limits.wrs)?;
-    let id = match xrc {
-        None => context.nic().create_srq(object.id, attr.max_wr)?,
-        Some((domain, cq)) => context.nic().create_xrc_srq(object.id, domain.id, cq.id, attr.max_wr)?,
+    let on_rail_0 = match xrc {
+        None => context.nic().create_srq(object.id, attr.max_wr),
+        Some((domain, cq)) => context.nic().create_xrc_srq(object.id, domain.id, cq.id, attr.max_wr),
     };
+    let existing = context.rails.objects().srqs.len();
+    let id = SrqId(context.rails.number_of(on_rail_0.map(|id| id.0), existing, limits.srqs)?);
     // SAFETY: the structure consists of integers and raw pointers, for which all zeros is a valid value.
     let header: AbiHeader<ibv_srq> = unsafe { AbiHeader::zeroed() };
     // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
@@ -135,7 +137,9 @@ unsafe fn create(
     let member = match xrc {
         None => None,
         Some((domain, cq)) => {
-            let joined = context.nic().srq_number(id).and_then(|number| {
+            let on_rail_0 = context.nic().srq_number(id).map(|number| number.value());
+            let number = context.rails.number_of(on_rail_0, existing, limits.srqs);
+            let joined = number.map(Srqn::new).and_then(|number| {
                 if let (Some(xrc), Some(pd), Some(srq), Some(cq)) =
                     (&domain.over_rails, &object.multi_rail, &virtual_srq, &cq.virtual_cq)
                 {

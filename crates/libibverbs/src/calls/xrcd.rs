@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
 
-use mitra_verbs::{Error, Result, XrcdId};
+use mitra_verbs::{Error, Provider, Result, XrcdId};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::Context;
@@ -73,8 +73,12 @@ fn open(context: &Context, init: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, O
     };
     let flags =
         OpenFlags { create: init.oflags & libc::O_CREAT != 0, exclusive: init.oflags & libc::O_EXCL != 0 };
-    let has_rails = context.rails.multi_rail.is_some();
-    let (id, over_rails) = context.rails.xrc_domains().open(context.nic(), has_rails, file, flags)?;
+    let rails = &context.rails;
+    let alloc = |existing| {
+        let on_rail_0 = rails.nic().alloc_xrcd().map(|id| id.0);
+        rails.number_of(on_rail_0, existing, rails.limits().pds).map(XrcdId)
+    };
+    let (id, over_rails) = rails.xrc_domains().open(alloc, rails.multi_rail.is_some(), file, flags)?;
     let header = AbiHeader::new(ibv_xrcd { context: context.address() });
     Ok(Xrcd { header, id, over_rails, member: PdMember::default() }.into_raw())
 }

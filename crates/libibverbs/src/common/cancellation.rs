@@ -30,8 +30,11 @@ pub(crate) fn held_off<T>(function: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A futex that nothing wakes, and its value: for a sleep that never ends, as that in a read(2) of a descriptor that another thread has closed.
-pub(crate) const NEVER_WOKEN: (*const AtomicU32, u32) = {
+/// A futex, and the value with which a thread sleeps on it.
+pub(crate) type Futex = (*const AtomicU32, u32);
+
+/// A futex that nothing wakes: for a sleep that never ends, as that in a read(2) of a descriptor that another thread has closed.
+pub(crate) const NEVER_WOKEN: Futex = {
     static FUTEX: AtomicU32 = AtomicU32::new(0);
     (&raw const FUTEX, 0)
 };

@@ -1,5 +1,6 @@
 //! Queues of events that a program reads through a file descriptor.
 
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 
 pub(crate) use mitra_os_util::event_queue::{Closed, EventQueue};
@@ -7,14 +8,14 @@ use mitra_verbs::{Error, Result};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use super::cancellation;
+use super::cancellation::{self, Futex};
 
 /// The maximum number of events in a queue. A full queue drops new events.
 const CAPACITY: usize = 1 << 12;
 
 /// Creates an empty queue.
 ///
-/// The program may set `O_NONBLOCK` on the descriptor; [`wait_for_event`] then returns `EAGAIN` instead of waiting.
+/// The program may set `O_NONBLOCK` on the descriptor; [`take_or_sleep`] then returns `EAGAIN` instead of waiting.
 ///
 /// # Errors
 /// `System` if the descriptor cannot be created.
@@ -22,24 +23,41 @@ pub(crate) fn new_event_queue<T>() -> Result<EventQueue<T>> {
     EventQueue::with_blocking_fd(CAPACITY).map_err(|e| Error::system("creating an eventfd", &e))
 }
 
-/// Calls `take` until it returns an event of `queue`, and waits for an event before each new attempt, as a read(2) of a kernel's device does. A cancellation point.
+/// Calls `next` until it returns an event, and sleeps on the futex that it returns instead, as a read(2) of a kernel's device does. A cancellation point.
+///
+/// What the thread waits for may be destroyed while it sleeps, so `next` finds it anew each time.
 ///
 /// # Errors
-/// `EAGAIN` if the descriptor is non-blocking and there is no event; `EINTR` after a signal whose handler has no `SA_RESTART`; `EIO` if the queue is closed and empty.
-pub(crate) fn wait_for_event<E, T: Copy>(
-    queue: &EventQueue<E>,
-    take: impl Fn() -> Result<Option<T>, Closed>,
+/// The error of `next`; `EINTR` after a signal whose handler has no `SA_RESTART`.
+pub(crate) fn wait_for_event<T: Copy>(
+    next: impl Fn() -> Result<ControlFlow<T, Futex>, Errno>,
 ) -> Result<T, Errno> {
     cancellation::test();
     loop {
+        match next()? {
+            ControlFlow::Break(event) => return Ok(event),
+            ControlFlow::Continue((futex, value)) => cancellation::sleep(futex, value)?,
+        }
+    }
+}
+
+/// Returns the event that `take` takes from `queue`, or the futex on which to sleep until there is one.
+///
+/// # Errors
+/// `EAGAIN` if the descriptor is non-blocking and there is no event; `EIO` if the queue is closed and empty.
+pub(crate) fn take_or_sleep<E, T>(
+    queue: &EventQueue<E>,
+    take: impl Fn() -> Result<Option<T>, Closed>,
+) -> Result<ControlFlow<T, Futex>, Errno> {
+    loop {
         if let Some(taken) = take().map_err(|Closed| Errno::EIO)? {
-            return Ok(taken);
+            return Ok(ControlFlow::Break(taken));
         }
         if is_nonblocking(queue)? {
             return Err(Errno::EAGAIN);
         }
         if let Some((futex, value)) = queue.begin_wait() {
-            cancellation::sleep(futex, value)?;
+            return Ok(ControlFlow::Continue((futex, value)));
         }
     }
 }

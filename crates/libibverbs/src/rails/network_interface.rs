@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use mitra_control::{RailsConfig, Settings};
 use mitra_softnic::{Interface, interface_of};
 
+use crate::common::cancellation;
+
 /// Returns the interface of rail 0 from the settings of `mitra run`, without opening the device. Returns `None` if the settings are malformed
 /// or no interface has the address.
 pub(crate) fn interface_of_rail_0() -> Option<Interface> {
@@ -13,5 +15,6 @@ pub(crate) fn interface_of_rail_0() -> Option<Interface> {
         RailsConfig::Count(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
         RailsConfig::Addresses(addresses) => *addresses.first()?,
     };
-    interface_of(address).ok()?
+    // The program may look for the interface on a thread that is cancelled.
+    cancellation::held_off(|| interface_of(address)).ok()?
 }

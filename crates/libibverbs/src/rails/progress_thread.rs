@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use mitra_os_util::thread;
-use mitra_verbs::{AsyncEvent, CompletionChannel, Gid, Provider};
+use mitra_verbs::{AsyncEvent, CompletionChannel, Gid};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::rail_set::RailSet;
@@ -51,7 +51,7 @@ impl ReportedPort {
     /// Also reports a new address of rail 0. A change that is reversed before the next round is not reported.
     fn update(&mut self, rails: &RailSet) {
         let up = rails.is_up();
-        let alive = up || rails.nics().iter().any(|nic| nic.query_port().is_ok());
+        let alive = up || rails.is_alive();
         if std::mem::replace(&mut self.alive, alive) && !alive {
             self.rounds_until_fatal = Some(ROUNDS_UNTIL_FATAL);
         } else if self.up != up && alive {

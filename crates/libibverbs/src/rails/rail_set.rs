@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use mitra_control::ControlServer;
 use mitra_metrics::MetricsServer;
 use mitra_softnic::{SoftNic, interface_index};
-use mitra_verbs::{AsyncEvent, Gid, Limits, Mtu, PortState, Provider, Result};
+use mitra_verbs::{AsyncEvent, Error, Gid, Limits, Mtu, PortState, Provider, Result};
 
 use super::device_memory::DeviceMemory;
+use super::object_number;
 use super::object_table::ObjectTable;
 use super::on_demand_regions::OnDemandRegions;
 use super::rendezvous::limits_of_program;
 use super::virtual_qps::MultiRail;
 use super::xrc_domains::XrcDomains;
+use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 
 /// The open device.
@@ -87,6 +89,26 @@ impl RailSet {
     /// Returns whether the device's port is up, which means that the port of at least one NIC is active.
     pub(crate) fn is_up(&self) -> bool {
         self.nics.iter().any(|nic| nic.query_port().is_ok_and(|port| port.state == PortState::Active))
+    }
+
+    /// Returns whether a NIC answers.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.nics.iter().any(|nic| nic.query_port().is_ok())
+    }
+
+    /// Returns the number that the NIC of rail 0 has assigned to an object. If that NIC is dead and another one is alive, returns a number that no NIC
+    /// assigns, and that no object has got from here before. There are `existing` objects of the kind, and may be as many as `limit`.
+    ///
+    /// # Errors
+    /// The error of the NIC; `Limit` if it is dead and there are too many objects.
+    pub(crate) fn number_of(&self, assigned: Result<u32>, existing: usize, limit: u32) -> Result<u32> {
+        match assigned {
+            Err(Error::DeviceFatal) if self.is_alive() => {
+                check_limit("objects of this kind", existing as u32 + 1, limit)?;
+                Ok(object_number::without_rail_0())
+            }
+            assigned => assigned,
+        }
     }
 
     /// Returns the limits of the device's queue pairs.

@@ -92,14 +92,15 @@ impl MultiRail {
         }
         let qp = match pd {
             Some(pd) if self.domain.backups.is_on() && params.init.qp_type == QpType::Rc => {
-                let number = self.with_room(|| QpNumber::new(&pd.failover().nics()[0]))?;
+                let number =
+                    self.with_unused_number(|| QpNumber::new(pd.failover().nics()), QpNumber::qpn)?;
                 let srq = params.srq.as_ref().map(|srq| srq.queue());
                 let connection = BackedConnection::new(&pd, config, srq);
                 let connection = Connection::Backed(Box::new(connection));
                 MultiRailQp::new(Arc::clone(&self.domain), connection, number.qpn(), Some(number), params)
             }
             _ => {
-                let vqp = self.with_room(|| Ok(builder.clone().build()?))?;
+                let vqp = self.with_unused_number(|| Ok(builder.clone().build()?), VirtualQp::qpn)?;
                 let (qpn, connection) = (vqp.qpn(), Connection::Virtual(Box::new(vqp)));
                 MultiRailQp::new(Arc::clone(&self.domain), connection, qpn, None, params)
             }
@@ -155,6 +156,23 @@ impl MultiRail {
                 create()
             }
             created => created,
+        }
+    }
+
+    /// Creates what keeps a queue pair number, as [`MultiRail::with_room`] does. No other queue pair of the program has the number: one that was made when the
+    /// NIC of rail 0 was alive has its number from there, and another NIC may assign the same.
+    ///
+    /// # Errors
+    /// The errors of `create`.
+    fn with_unused_number<T>(&self, create: impl Fn() -> Result<T>, number: impl Fn(&T) -> Qpn) -> Result<T> {
+        let mut taken = Vec::new(); // not dropped before the end, so that the NIC does not assign these numbers again
+        loop {
+            let created = self.with_room(&create)?;
+            let qpn = number(&created);
+            if !lock(&self.qps).contains_key(&qpn) && !lock(&self.datagram_qps).contains_key(&qpn) {
+                return Ok(created);
+            }
+            taken.push(created);
         }
     }
 

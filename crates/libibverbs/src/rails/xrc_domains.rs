@@ -53,14 +53,14 @@ pub(crate) enum OpenXrcdError {
 }
 
 impl XrcDomains {
-    /// Opens the domain that is associated with a file. If there is none, or no file is given, creates a domain, which is one over several
-    /// rails if `has_rails` is set.
+    /// Opens the domain that is associated with a file. If there is none, or no file is given, creates a domain by `alloc`, which gets
+    /// the number of domains that are open. It is one over several rails if `has_rails` is set.
     ///
     /// # Errors
     /// See [`OpenXrcdError`].
     pub(crate) fn open(
         &mut self,
-        nic: &SoftNic,
+        alloc: impl FnOnce(usize) -> Result<XrcdId>,
         has_rails: bool,
         file: Option<BorrowedFd<'_>>,
         flags: OpenFlags,
@@ -90,7 +90,7 @@ impl XrcDomains {
                 return Err(OpenXrcdError::NoDomain);
             }
         }
-        let id = nic.alloc_xrcd().map_err(OpenXrcdError::Nic)?;
+        let id = alloc(self.open.len()).map_err(OpenXrcdError::Nic)?;
         if let Some((inode, _)) = &file {
             self.by_inode.insert(*inode, id);
         }

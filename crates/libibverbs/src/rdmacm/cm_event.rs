@@ -12,6 +12,14 @@ pub type IdHandle = u64;
 /// The events of the identifiers on one event channel, each with its identifier, oldest first.
 pub type CmEventQueue = EventQueue<(IdHandle, CmEvent)>;
 
+/// An event channel.
+pub struct CmChannel {
+    /// Tells the channel from a later one at the same address. Numbers are never reused.
+    pub number: u64,
+    /// The events that the program has not read.
+    pub events: CmEventQueue,
+}
+
 /// An event in the queue of an identifier's channel. `rdma_get_cm_event` creates an `rdma_cm_event` from it.
 pub enum CmEvent {
     /// `rdma_resolve_addr` succeeded.

@@ -25,13 +25,12 @@ pub fn rule(call: &str, errno: Errno) -> Option<&'static str> {
 fn missing_feature(call: &str) -> &'static str {
     match call {
         "rdma_create_id" | "rdma_create_ep" => {
-            "RDMA_PS_IB and RDMA_PS_IPOIB need InfiniBand, and the device has RoCE; use RDMA_PS_TCP or RDMA_PS_UDP"
+            "RDMA_PS_IPOIB needs InfiniBand, and the device has RoCE; use RDMA_PS_TCP or RDMA_PS_UDP"
         }
         "rdma_set_option" => {
             "the device has no such option; leave it out (a RoCE device has no path records of a subnet administrator)"
         }
         "rdma_join_multicast_ex" => "comp_mask has an unknown bit; set address and join flags only",
-        "rdma_create_srq_ex" => "only basic shared receive queues exist; use IBV_SRQT_BASIC",
         "rdma_set_local_ece" | "rdma_get_remote_ece" => {
             "the device has no enhanced connection establishment; connect without the call"
         }

@@ -10,7 +10,7 @@ use super::identifier::{Addresses, Identifier};
 use super::manager::Manager;
 use super::protocol::message::{ConnectionParams, SidrRequest};
 use super::qp_attributes::path_record;
-use super::rdma_port::{PortSpace, errno_of};
+use super::rdma_port::errno_of;
 use super::sockaddr::to_sockaddr_storage;
 use crate::abi::*;
 use crate::common::event_queue::is_nonblocking;
@@ -22,10 +22,7 @@ use crate::common::event_queue::is_nonblocking;
 pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errno> {
     let channel = CmEventQueue::with_blocking_fd(usize::MAX).map_err(errno_of)?;
     let memory = Box::into_raw(Box::new(rdma_event_channel { fd: channel.as_fd().as_raw_fd() }));
-    let mut state = manager.lock();
-    // The allocator may reuse the address of a destroyed channel.
-    state.destroyed_channels.remove(&CallerPtr(memory));
-    state.channels.insert(CallerPtr(memory), Box::new(channel));
+    manager.lock().add_channel(CallerPtr(memory), channel);
     Ok(memory)
 }
 
@@ -36,7 +33,7 @@ pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errn
 pub fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
     let mut state = manager.lock();
     if let Some(destroyed) = state.channels.remove(&CallerPtr(channel)) {
-        if is_nonblocking(&destroyed) == Ok(false) {
+        if is_nonblocking(&destroyed.events) == Ok(false) {
             state.destroyed_channels.insert(CallerPtr(channel));
         }
         drop(state);
@@ -53,7 +50,7 @@ pub fn allocate_id(identifier: &Identifier) -> *mut rdma_cm_id {
     Box::into_raw(Box::new(rdma_cm_id {
         channel: identifier.channel.0,
         context: identifier.context.0,
-        ps: if identifier.space == PortSpace::Tcp { RDMA_PS_TCP } else { RDMA_PS_UDP },
+        ps: identifier.program_space,
         qp_type: identifier.qp_type,
         ..zeroed
     }))

@@ -13,7 +13,7 @@ use super::protocol::connection::Connection;
 use super::protocol::message::{ConnectionParams, SidrRequest};
 use super::protocol::service_lookup::{RequestKey, ServiceLookup, ServiceRequests};
 use super::rdma_port::{Port, PortSpace};
-use crate::abi::{ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_cm_id, rdma_event_channel};
+use crate::abi::{ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_cm_id, rdma_event_channel, rdma_port_space};
 
 /// An identifier's own address and the peer's, each `None` until it is known.
 pub type Addresses = (Option<SocketAddr>, Option<SocketAddr>);
@@ -125,6 +125,8 @@ pub struct Identifier {
     pub context: CallerPtr<c_void>,
     /// The port space.
     pub space: PortSpace,
+    /// The port space that the program has chosen.
+    pub program_space: rdma_port_space,
     /// The type of the identifier's queue pair.
     pub qp_type: ibv_qp_type,
     /// The state on the network.
@@ -159,7 +161,7 @@ impl Identifier {
         channel: CallerPtr<rdma_event_channel>,
         is_synchronous: bool,
         context: CallerPtr<c_void>,
-        space: PortSpace,
+        (space, program_space): (PortSpace, rdma_port_space),
         qp_type: ibv_qp_type,
     ) -> Self {
         Self {
@@ -168,6 +170,7 @@ impl Identifier {
             is_synchronous,
             context,
             space,
+            program_space,
             qp_type,
             network: NetworkState::Unbound,
             listener: None,
@@ -187,9 +190,9 @@ impl Identifier {
     /// Creates the identifier of a request to this listener, with the channel, the context, the port space, the queue pair type and the
     /// options of the listener, whose handle is `listener`.
     pub fn child(&self, listener: IdHandle) -> Self {
-        let Self { channel, is_synchronous, context, space, qp_type, options, .. } = *self;
-        let listener = Some(listener);
-        Self { options, listener, ..Self::new(channel, is_synchronous, context, space, qp_type) }
+        let Self { channel, is_synchronous, context, qp_type, options, .. } = *self;
+        let (listener, spaces) = (Some(listener), (self.space, self.program_space));
+        Self { options, listener, ..Self::new(channel, is_synchronous, context, spaces, qp_type) }
     }
 
     /// Whether this is a stream of `listener` on which no REQ has arrived.

@@ -11,11 +11,15 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::caller_ptr::CallerPtr;
 use super::close_on_fork::{CloseOnFork, close_registered};
 use super::device::Device;
 use super::manager_state::ManagerState;
 use super::rdma_port::errno_of;
+use super::return_code::check_pointer;
+use crate::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::calls::context::Context;
+use crate::calls::xrcd::open_xrcd;
 
 /// The manager of this process. Null before the first call of librdmacm, also in the child of a `fork`.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
@@ -33,6 +37,8 @@ pub struct Manager {
     /// Wakes the thread from `epoll_wait`.
     waker: EventFd,
     device: Mutex<Option<Device>>,
+    /// The XRC domain of queue pairs and queues for which the program provides none.
+    xrc_domain: Mutex<Option<CallerPtr<ibv_xrcd>>>,
 }
 
 /// Returns the manager, and creates it in the first call of a process.
@@ -101,6 +107,7 @@ impl Manager {
             epoll,
             waker,
             device: Mutex::default(),
+            xrc_domain: Mutex::default(),
             _close_on_fork: close_on_fork,
         })
     }
@@ -127,6 +134,24 @@ impl Manager {
                 Ok(*device.insert(opened))
             }
         }
+    }
+
+    /// Returns the XRC domain, and opens it in the first call. It stays open.
+    ///
+    /// # Errors
+    /// The error of [`device`](Self::device) or of `ibv_open_xrcd`.
+    pub fn xrc_domain(&self) -> Result<*mut ibv_xrcd, Errno> {
+        let device = self.device()?;
+        let mut domain = self.xrc_domain.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(CallerPtr(domain)) = *domain {
+            return Ok(domain);
+        }
+        let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+        let mut init = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
+        // SAFETY: `Device::open` has opened the context, which stays open, and `init` is a local variable.
+        let opened = check_pointer(unsafe { open_xrcd(device.context, &raw mut init) })?;
+        *domain = Some(CallerPtr(opened));
+        Ok(opened)
     }
 
     /// Unlocks the state, waits for [`notify_acknowledged`](Self::notify_acknowledged), and locks the state again. The wait may also end

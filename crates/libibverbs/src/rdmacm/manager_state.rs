@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
 use super::caller_ptr::CallerPtr;
-use super::cm_event::{CmEvent, CmEventQueue, IdHandle};
+use super::cm_event::{CmChannel, CmEvent, CmEventQueue, IdHandle};
 use super::identifier::{Identifier, Listener, NetworkState};
 use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
 
@@ -31,9 +31,9 @@ pub struct ManagerState {
     last_handle: IdHandle,
     identifiers: HashMap<IdHandle, Identifier>,
     handles: HashMap<CallerPtr<rdma_cm_id>, IdHandle>,
-    /// The queues of the channels' events that the program has not read. Each is boxed, because threads sleep on a futex in it, which must not
-    /// move when the map grows.
-    pub channels: HashMap<CallerPtr<rdma_event_channel>, Box<CmEventQueue>>,
+    last_channel: u64,
+    /// The event channels. Each is boxed, because threads sleep on a futex in it, which must not move when the map grows.
+    pub channels: HashMap<CallerPtr<rdma_event_channel>, Box<CmChannel>>,
     /// Destroyed channels that a thread of the program may still wait on (see `id_memory::destroy_channel`).
     pub destroyed_channels: HashSet<CallerPtr<rdma_event_channel>>,
     /// The events that the program has read and not acknowledged.
@@ -50,10 +50,28 @@ impl ManagerState {
             last_handle: 0,
             identifiers,
             handles,
+            last_channel: 0,
             channels,
             destroyed_channels,
             delivered,
         }
+    }
+
+    /// Adds a channel, whose address may be that of a destroyed one.
+    pub fn add_channel(&mut self, memory: CallerPtr<rdma_event_channel>, events: CmEventQueue) {
+        self.destroyed_channels.remove(&memory);
+        self.last_channel += 1;
+        self.channels.insert(memory, Box::new(CmChannel { number: self.last_channel, events }));
+    }
+
+    /// Returns the events of the channel with this address and number, unless the channel was destroyed.
+    pub fn events_of(
+        &self,
+        memory: CallerPtr<rdma_event_channel>,
+        number: Option<u64>,
+    ) -> Option<&CmEventQueue> {
+        let channel = self.channels.get(&memory).filter(|channel| Some(channel.number) == number)?;
+        Some(&channel.events)
     }
 
     /// Adds an identifier and returns its handle.
@@ -116,7 +134,7 @@ impl ManagerState {
         if let Some(identifier) = self.identifiers.get(&handle)
             && let Some(channel) = self.channels.get(&identifier.channel)
         {
-            channel.push((handle, event));
+            channel.events.push((handle, event));
         }
     }
 
@@ -142,7 +160,7 @@ impl ManagerState {
         Ok(self
             .channels
             .get(&channel)
-            .is_some_and(|channel| channel.count(|(owner, _)| *owner == handle) > 0))
+            .is_some_and(|channel| channel.events.count(|(owner, _)| *owner == handle) > 0))
     }
 
     /// Moves an identifier, with its events and requests that the program has not read, to another channel.
@@ -168,7 +186,7 @@ impl ManagerState {
     pub fn take_events(&mut self, handle: IdHandle) -> VecDeque<CmEvent> {
         let channel = self.identifiers.get(&handle).map(|identifier| identifier.channel);
         let channel = channel.and_then(|channel| self.channels.get(&channel));
-        let taken = channel.map(|channel| channel.extract(|(owner, _)| *owner == handle));
+        let taken = channel.map(|channel| channel.events.extract(|(owner, _)| *owner == handle));
         taken.into_iter().flatten().map(|(_, event)| event).collect()
     }
 

@@ -197,7 +197,7 @@ impl ManagerState {
         let (backlog, channel) = (*backlog, *channel);
         self.channels
             .get(&channel)
-            .is_some_and(|channel| channel.count(|(owner, _)| *owner == listener) < backlog)
+            .is_some_and(|channel| channel.events.count(|(owner, _)| *owner == listener) < backlog)
     }
 
     fn accept_streams(&mut self, listener: IdHandle, now: Instant) {

@@ -54,7 +54,7 @@ pub fn qp_attributes(
             attr.rq_psn = peer.starting_psn;
             attr.ah_attr = path_to(peer.gid, identifier.options.traffic_class);
             mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-            if identifier.qp_type == IBV_QPT_RC {
+            if identifier.qp_type != IBV_QPT_UC {
                 attr.max_dest_rd_atomic = params.responder_resources;
                 mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
             }
@@ -63,7 +63,7 @@ pub fn qp_attributes(
             params.peer.as_ref().ok_or(Errno::EINVAL)?;
             attr.sq_psn = params.starting_psn;
             mask |= IBV_QP_SQ_PSN;
-            if identifier.qp_type == IBV_QPT_RC {
+            if identifier.qp_type != IBV_QPT_UC {
                 attr.timeout = identifier.options.ack_timeout.unwrap_or(ACK_TIMEOUT);
                 attr.retry_cnt = params.retry_count;
                 attr.rnr_retry = params.rnr_retry_count;

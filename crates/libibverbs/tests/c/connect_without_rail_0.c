@@ -1,4 +1,4 @@
-/* Two processes connect while rail 0 of one or both is down or its NIC is dead. */
+/* Two processes connect while rail 0 of one or both is down or its NIC is dead, also with objects that are made after that. */
 #include "peer_process.h"
 #include "rail_faults.h"
 
@@ -113,12 +113,70 @@ static void goes_down_while_connecting(void)
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
+static void kill_nic(int rail) { fault("rail%d nic-dead", rail); }
+static void hang_nic(int rail) { fault("rail%d nic-hung", rail); }
+
+/* A connection is used, and `fail` is called for rails of the two ends, which stay connected if a rail is left to both. Then the ends recover by connecting again:
+ * with new objects only, and once more with the first queue pair after a reset. */
+static void recover(void (*fail)(int), unsigned here, unsigned there)
+{
+	struct ibv_qp *first = prepare(), *all[4];
+	connect_to(first, peer);
+	use(first);
+	struct end before = end;
+	unsigned failed = child ? here : there;
+	for (int rail = 0; rail < rails(); rail++)
+		if (failed & 1u << rail)
+			fail(rail);
+	meet();
+	for (int i = 0; i < 4; i++) {
+		all[i] = prepare();
+		for (int j = 0; j < i; j++)
+			CHECK(all[i]->qp_num != all[j]->qp_num && all[i]->qp_num != first->qp_num);
+		connect_to(all[i], peer);
+		use(all[i]);
+	}
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	struct ibv_qp *again[] = { first, all[0] };
+	for (int i = 0; i < 2; i++) {
+		uint32_t number = again[i]->qp_num;
+		if (i == 0)
+			end = before;
+		else
+			CHECK(ibv_destroy_qp(first) == 0);
+		CHECK(ibv_modify_qp(again[i], &attr, IBV_QP_STATE) == 0 && again[i]->qp_num == number);
+		ready(again[i]);
+		struct connection_data own = connection_data_of(&end, again[i]);
+		tell(&own, sizeof own);
+		hear(&peer, sizeof peer);
+		connect_to(again[i], peer);
+		if (i == 0)
+			use(again[i]);
+	}
+	CHECK(ibv_resize_cq(end.cq, 8 * DEPTH) == 0);
+	meet();
+	for (int i = 0; i < 4; i++)
+		CHECK(ibv_destroy_qp(all[i]) == 0);
+}
+
+static unsigned all_but_last(void) { return (1u << (rails() - 1)) - 1; }
+static unsigned all_but_first(void) { return all_but_last() << 1; }
+static void recovers_on_last(void) { recover(kill_nic, all_but_last(), 0); }
+static void recovers_on_last_of_both(void) { recover(kill_nic, all_but_last(), all_but_last()); }
+static void recovers_on_first(void) { recover(kill_nic, 0, all_but_first()); }
+static void recovers_on_last_after_hangs(void) { recover(hang_nic, all_but_last(), 0); }
+/* Each end has lost another rail. */
+static void recovers_on_third(void) { recover(kill_nic, 1, 2); }
+
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
 		{ "one_end_is_down", one_end_is_down }, { "both_ends_are_down", both_ends_are_down },
 		{ "one_nic_is_dead", one_nic_is_dead }, { "both_nics_are_dead", both_nics_are_dead },
 		{ "goes_down_while_connecting", goes_down_while_connecting },
+		{ "recovers_on_last", recovers_on_last }, { "recovers_on_last_of_both", recovers_on_last_of_both },
+		{ "recovers_on_first", recovers_on_first }, { "recovers_on_last_after_hangs", recovers_on_last_after_hangs },
+		{ "recovers_on_third", recovers_on_third },
 	};
 	CHECK(argc == 2);
 	fork_peer();

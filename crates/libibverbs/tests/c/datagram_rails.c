@@ -175,6 +175,16 @@ static void link_fails_at_asker(void) { exchange(link_down, nothing); }
 static void link_fails_at_answerer(void) { exchange(nothing, link_down); }
 static void nic_dies_at_asker(void) { exchange(nic_dead, nothing); }
 static void nic_dies_at_answerer(void) { exchange(nothing, nic_dead); }
+/* All objects but the device are made when the NIC is dead. */
+static void nic_is_dead(void)
+{
+	if (child)
+		fault("rail%d nic-dead", 0);
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	end = open_end();
+	CHECK(srq = ibv_create_srq(end.pd, &init));
+	exchange(nothing, nothing);
+}
 static void nic_hangs(void) { exchange(nic_hung, nothing); }
 static void both_nics_die(void) { exchange(nic_dead, nic_dead); }
 static void down_at_answerer(void) { exchange(nothing, down_from_start); }
@@ -283,6 +293,7 @@ int main(int argc, char **argv)
 	static const struct scenario scenarios[] = {
 		{ "link_fails_at_asker", link_fails_at_asker }, { "link_fails_at_answerer", link_fails_at_answerer },
 		{ "nic_dies_at_asker", nic_dies_at_asker }, { "nic_dies_at_answerer", nic_dies_at_answerer }, { "nic_hangs", nic_hangs },
+		{ "nic_is_dead", nic_is_dead },
 		{ "both_nics_die", both_nics_die }, { "down_at_answerer", down_at_answerer }, { "rails_fail_in_turn", rails_fail_in_turn },
 		{ "addresses_change_at_asker", addresses_change_at_asker }, { "addresses_change_at_answerer", addresses_change_at_answerer },
 		{ "shared_queue", shared_queue }, { "sends_to_itself", sends_to_itself }, { "group", group },

@@ -3,7 +3,7 @@
 #include "refusal_walk.h"
 
 static struct rdma_cm_id *unknown(void) { return (struct rdma_cm_id *)scratch[0]; }
-static void create_id(void) { struct rdma_cm_id *id; TWICE(rdma_create_id(NULL, &id, NULL, RDMA_PS_IB) == -1); }
+static void create_id(void) { struct rdma_cm_id *id; TWICE(rdma_create_id(NULL, &id, NULL, RDMA_PS_IPOIB) == -1); }
 static struct rdma_cm_id *new_id(void)
 {
 	struct rdma_cm_id *id;

@@ -69,8 +69,8 @@ static void arguments(struct end *end)
 		struct ibv_qp_attr init_to_rts = { .qp_state = IBV_QPS_RTS };
 		CHECK(ibv_modify_qp(qp, &init_to_rts, IBV_QP_STATE) == EINVAL);
 		void *id;
-		enum { PS_IB = 0x13f };
-		CHECK(create_id(NULL, &id, NULL, PS_IB) == -1 && errno == EPROTONOSUPPORT);
+		enum { PS_IPOIB = 2 };
+		CHECK(create_id(NULL, &id, NULL, PS_IPOIB) == -1 && errno == EPROTONOSUPPORT);
 	}
 	CHECK(ibv_destroy_qp(qp) == 0);
 }

@@ -62,7 +62,7 @@ struct connection_data {
 	uint64_t addr;
 };
 
-static struct end open_end(void)
+static inline struct end open_end(void)
 {
 	struct end end;
 	int n = 0;

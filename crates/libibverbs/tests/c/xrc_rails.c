@@ -196,12 +196,19 @@ static void exchange(void (*faults)(uint32_t))
 	CHECK(ibv_destroy_qp(sender) == 0 && ibv_destroy_qp(receiver) == 0);
 }
 
+/* Whether the NIC of rail 0 of this process dies before anything is made but the device. */
+static bool without_rail_0;
+
 /* Runs the exchange with these faults in the two processes. */
 static void run(void (*ours)(uint32_t), void (*theirs)(uint32_t), bool only_sends)
 {
 	sends_only = only_sends;
 	fork_peer();
 	end = open_end();
+	if (without_rail_0 && child) {
+		fault("rail%d nic-dead", 0);
+		end = open_end();
+	}
 	size_t bytes = (QUEUES * DEPTH + FLIGHT) * SLOT + 2 * PAGE;
 	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(memory != MAP_FAILED && (mr = ibv_reg_mr(end.pd, memory, bytes, ALL)));
@@ -215,13 +222,18 @@ static void link_fails(void) { run(link_down, nothing, false); }
 static void rails_fail_in_turn(void) { run(in_turn, nothing, false); }
 static void nic_dies(void) { run(nic_dead, nothing, true); }
 static void nic_hangs(void) { run(nic_hung, nothing, true); }
+static void nic_is_dead(void)
+{
+	without_rail_0 = true;
+	run(nothing, nothing, false);
+}
 static void addresses_change(void) { run(new_addresses, nothing, false); }
 
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
 		{ "xrc_without_failure", no_failure }, { "xrc_link_fails", link_fails }, { "xrc_rails_fail_in_turn", rails_fail_in_turn },
-		{ "xrc_nic_dies", nic_dies }, { "xrc_nic_hangs", nic_hangs },
+		{ "xrc_nic_dies", nic_dies }, { "xrc_nic_hangs", nic_hangs }, { "xrc_nic_is_dead", nic_is_dead },
 		{ "xrc_addresses_change", addresses_change },
 	};
 	CHECK(argc == 2);

@@ -40,6 +40,8 @@ static CANCEL_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build_with("cancel_cal
 static CANCEL_WAITER: LazyLock<PathBuf> = LazyLock::new(|| build_with("cancel_waiter", &["-lrdmacm"]));
 static DEAD_WAITERS: LazyLock<PathBuf> = LazyLock::new(|| build_with("dead_waiters", &["-lrdmacm"]));
 static DESCRIPTORS: LazyLock<PathBuf> = LazyLock::new(|| build_with("descriptors", &["-lrdmacm"]));
+static DESTROYED_WHILE_WAITING: LazyLock<PathBuf> =
+    LazyLock::new(|| build_with("destroyed_while_waiting", &["-lrdmacm"]));
 static SA_RESTART: LazyLock<PathBuf> = LazyLock::new(|| build_with("sa_restart", &["-lrdmacm"]));
 static SHARED_CHANNEL: LazyLock<PathBuf> = LazyLock::new(|| build("shared_channel"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
@@ -128,7 +130,7 @@ scenarios! { XRC (on_one_rail on_two_rails on_two_rails_with_log on_three_rails)
 
 scenarios! { XRC_RAILS (on_one_rail): xrc_without_failure }
 
-scenarios! { XRC_RAILS (on_two_rails on_two_rails_with_log on_three_rails): xrc_link_fails xrc_rails_fail_in_turn xrc_nic_dies xrc_nic_hangs xrc_addresses_change }
+scenarios! { XRC_RAILS (on_two_rails on_two_rails_with_log on_three_rails): xrc_link_fails xrc_rails_fail_in_turn xrc_nic_dies xrc_nic_hangs xrc_nic_is_dead xrc_addresses_change }
 
 scenarios! { OBJECTS (on_one_rail on_two_rails): foreign_handles destroyed_twice destroyed_by_threads closed_context overwritten_number shared_by_queue_pairs busy inherited domains resized }
 
@@ -178,7 +180,7 @@ pub mod reports {
         }
     }
 
-    fn run_report(program: &Path, rails: &str, arguments: &[&str], variables: &[(&str, &str)]) {
+    pub fn run_report(program: &Path, rails: &str, arguments: &[&str], variables: &[(&str, &str)]) {
         let output = c_program::run(program, rails, arguments, variables);
         let [written, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
         assert!(output.status.success(), "{rails} rails: {}\n{written}\n{errors}", output.status);
@@ -208,6 +210,11 @@ pub mod reports {
     #[test]
     fn sa_restart() {
         on_all_rails(&SA_RESTART, &[]);
+    }
+
+    #[test]
+    fn destroyed_while_waiting() {
+        on_all_rails(&DESTROYED_WHILE_WAITING, &[]);
     }
 
     #[test]
@@ -251,7 +258,7 @@ mod datagram_states {
     scenarios! { DATAGRAM_STATES (on_one_rail on_two_rails on_three_rails): receives_refused sends_refused error_state reset_state drained_once overflowed invalid_receive shared_receives }
 }
 
-scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer shared_queue sends_to_itself group group_without_rail_0 }
+scenarios! { DATAGRAM_RAILS (on_two_rails on_three_rails): nic_is_dead link_fails_at_asker link_fails_at_answerer nic_dies_at_asker nic_dies_at_answerer nic_hangs both_nics_die down_at_answerer rails_fail_in_turn addresses_change_at_asker addresses_change_at_answerer shared_queue sends_to_itself group group_without_rail_0 }
 
 mod uc_rails {
     use super::*;
@@ -268,7 +275,16 @@ scenarios! { UC_QUEUE_PAIRS (on_one_rail on_two_rails on_three_rails): window_of
 scenarios! { SHARED_ATOMICS (on_two_rails on_two_rails_with_log): link_of_one_client nic_of_one_client region_registered_later right_given_later }
 
 // All rails but the last are lost.
-scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting }
+scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_down both_ends_are_down one_nic_is_dead both_nics_are_dead goes_down_while_connecting recovers_on_last recovers_on_last_of_both recovers_on_first recovers_on_last_after_hangs }
+
+// Each end has lost another rail.
+scenarios! { CONNECT_WITHOUT_RAIL_0 (on_three_rails): recovers_on_third }
+
+mod shared_connect_without_rail_0 {
+    use super::*;
+
+    scenarios! { CONNECT_WITHOUT_RAIL_0 (with_shared_backups with_shared_backups_on_three_rails): one_nic_is_dead recovers_on_last recovers_on_last_of_both recovers_on_first recovers_on_last_after_hangs }
+}
 
 /// The program's messages say that the peer's process has ended, not only that no rail reaches it.
 #[test]

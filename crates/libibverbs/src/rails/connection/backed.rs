@@ -64,9 +64,7 @@ impl BackedConnection {
 
     /// Returns what the end tells peers that want to connect to it.
     pub(super) fn announcement(&self) -> Announcement {
-        let gids = self.pd.failover().nics().iter();
-        let gid = |nic: &mitra_failover::LocalNic| nic.provider.query_port().map_or(Gid([0; 16]), |p| p.gid);
-        Announcement { pd: self.pd.token(), gids: gids.map(gid).collect() }
+        Announcement { pd: self.pd.token(), gids: self.pd.failover().gids() }
     }
 
     pub(in crate::rails) fn pd(&self) -> &Arc<MultiRailPd> {

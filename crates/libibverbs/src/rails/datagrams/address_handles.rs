@@ -7,10 +7,8 @@ use mitra_failover::LocalNic;
 use mitra_verbs::{AhId, Error, Gid, Provider, Result};
 
 use crate::common::lock::lock;
+use crate::rails::object_number;
 use crate::rails::protection_domain::MultiRailPd;
-
-/// The first number of a handle that was created when the NIC of rail 0 was dead.
-const FIRST_WITHOUT_RAIL_0: u32 = 1 << 31;
 
 /// The address handles of all programs' protection domains.
 pub(crate) struct AddressHandles {
@@ -58,8 +56,7 @@ impl AddressHandles {
                         limit: limit.into(),
                     });
                 }
-                let is_free = |id: &AhId| !handles.contains_key(id);
-                (FIRST_WITHOUT_RAIL_0..u32::MAX).map(AhId).find(is_free).ok_or(Error::DeviceFatal)?
+                AhId(object_number::without_rail_0())
             }
             created => created?,
         };

@@ -16,7 +16,7 @@ const MAX_GIDS: usize = mitra_failover::MAX_RAILS;
 pub(in crate::rails) struct Announcement {
     /// The token of its protection domain.
     pub(in crate::rails) pd: u64,
-    /// The addresses of the device by rail; that of a dead NIC is 0.
+    /// The addresses of the device by rail. A dead NIC keeps its address.
     pub(in crate::rails) gids: Vec<Gid>,
 }
 

@@ -2,16 +2,17 @@
 //! and allocates an `rdma_cm_event` for it. `rdma_ack_cm_event` frees the `rdma_cm_event`.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::ops::ControlFlow;
 
 use nix::errno::Errno;
 
 use super::queue_pair;
 use crate::abi::*;
 use crate::common::cancellation;
-use crate::common::event_queue::is_nonblocking;
+use crate::common::event_queue::{take_or_sleep, wait_for_event};
 use crate::rdmacm::acknowledgement::{acknowledge, acknowledge_held_event};
 use crate::rdmacm::caller_ptr::CallerPtr;
-use crate::rdmacm::cm_event::{CmEvent, IdHandle};
+use crate::rdmacm::cm_event::{CmEvent, CmEventQueue, IdHandle};
 use crate::rdmacm::id_memory::{RequestParams, allocate_request_id};
 use crate::rdmacm::manager::{Manager, manager};
 use crate::rdmacm::manager_state::DeliveredEvent;
@@ -86,10 +87,11 @@ pub fn next_event(
     manager: &Manager,
     channel: CallerPtr<rdma_event_channel>,
 ) -> Result<*mut rdma_cm_event, Errno> {
+    let number = manager.lock().channels.get(&channel).map(|channel| channel.number);
     loop {
-        wait(manager, channel)?;
+        wait(manager, channel, number)?;
         let mut state = manager.lock();
-        let Some((owner, event)) = state.channels.get(&channel).and_then(|channel| channel.pop()) else {
+        let Some((owner, event)) = state.events_of(channel, number).and_then(CmEventQueue::pop) else {
             continue;
         };
         let Ok(identifier) = state.get(owner) else { continue };
@@ -110,29 +112,22 @@ pub fn next_event(
     }
 }
 
-/// Waits until a channel has an event, which another thread may take before the caller. A cancellation point.
+/// Waits until the channel with this number has an event, which another thread may take before the caller. A cancellation point.
 ///
 /// # Errors
 /// `EINVAL`, `EAGAIN` and `EINTR` as for [`next_event`].
-fn wait(manager: &Manager, channel: CallerPtr<rdma_event_channel>) -> Result<(), Errno> {
-    cancellation::test();
-    loop {
-        let (futex, value) = {
-            let state = manager.lock();
-            match state.channels.get(&channel) {
-                Some(queue) if !queue.is_empty() => return Ok(()),
-                Some(queue) if is_nonblocking(queue)? => return Err(Errno::EAGAIN),
-                Some(queue) => match queue.begin_wait() {
-                    // The futex ends with the queue if another thread destroys the channel. This thread then sleeps on, or comes back here.
-                    Some((futex, value)) => (&raw const *futex, value),
-                    None => return Ok(()),
-                },
-                None if state.destroyed_channels.contains(&channel) => cancellation::NEVER_WOKEN,
-                None => return Err(Errno::EINVAL),
+fn wait(manager: &Manager, channel: CallerPtr<rdma_event_channel>, number: Option<u64>) -> Result<(), Errno> {
+    wait_for_event(|| {
+        let state = manager.lock();
+        match state.events_of(channel, number) {
+            // The futex ends with the queue if another thread destroys the channel. This thread then sleeps on, or comes back here.
+            Some(events) => take_or_sleep(events, || Ok((!events.is_empty()).then_some(()))),
+            None if number.is_some() || state.destroyed_channels.contains(&channel) => {
+                Ok(ControlFlow::Continue(cancellation::NEVER_WOKEN))
             }
-        };
-        cancellation::sleep(futex, value)?;
-    }
+            None => Err(Errno::EINVAL),
+        }
+    })
 }
 
 /// An `rdma_cm_event` under construction, and the private data that it will point to.

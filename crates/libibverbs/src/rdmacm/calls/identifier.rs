@@ -34,7 +34,7 @@ pub unsafe extern "C" fn rdma_create_id(
 /// Creates an identifier. Without a channel the identifier is synchronous and gets a channel of its own.
 ///
 /// # Errors
-/// `EPROTONOSUPPORT` for the port spaces of InfiniBand and IP over InfiniBand, `EINVAL` for an unknown channel, or the error of
+/// `EPROTONOSUPPORT` for the port space of IP over InfiniBand, `EINVAL` for an unknown channel, or the error of
 /// opening the device.
 pub fn create(
     channel: *mut rdma_event_channel,
@@ -46,6 +46,9 @@ pub fn create(
     let space = match ps {
         RDMA_PS_TCP => PortSpace::Tcp,
         RDMA_PS_UDP => PortSpace::Udp,
+        // In the kernel, RDMA_PS_IB has port numbers of its own, also on a RoCE device, and is for every type of queue pair.
+        RDMA_PS_IB if qp_type == IBV_QPT_UD => PortSpace::Udp,
+        RDMA_PS_IB => PortSpace::Tcp,
         _ => return Err(Errno::EPROTONOSUPPORT),
     };
     // librdmacm, too, creates no identifier on a host without an RDMA device.
@@ -56,7 +59,8 @@ pub fn create(
     if !state.channels.contains_key(&CallerPtr(channel)) {
         return Err(Errno::EINVAL);
     }
-    let identifier = Identifier::new(CallerPtr(channel), is_synchronous, CallerPtr(context), space, qp_type);
+    let identifier =
+        Identifier::new(CallerPtr(channel), is_synchronous, CallerPtr(context), (space, ps), qp_type);
     let memory = allocate_id(&identifier);
     let handle = state.insert(identifier);
     state.set_memory(handle, CallerPtr(memory));

@@ -9,7 +9,7 @@ use crate::abi::*;
 use crate::calls::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::calls::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::calls::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
-use crate::calls::srq::{ibv_create_srq, ibv_destroy_srq};
+use crate::calls::srq::{create_srq_ex, ibv_destroy_srq};
 use crate::calls::wr_calls::create_qp_ex;
 use crate::rdmacm::cm_event::IdHandle;
 use crate::rdmacm::manager::{Manager, manager};
@@ -26,7 +26,15 @@ pub unsafe extern "C" fn rdma_create_qp(
 ) -> c_int {
     // SAFETY: `rdma_create_qp` requires a protection domain that is null or live, and valid attributes.
     return_code("rdma_create_qp", || unsafe {
-        create(id, pd, qp_init_attr, |pd, attr| check_pointer(ibv_create_qp(pd, attr)))
+        create(id, pd, qp_init_attr, |pd, attr| {
+            if (*attr).qp_type != IBV_QPT_XRC_RECV {
+                return check_pointer(ibv_create_qp(pd, attr));
+            }
+            // SAFETY: the attributes consist of integers and pointers, for which zeros are valid.
+            let mut extended: ibv_qp_init_attr_ex = std::mem::zeroed();
+            (&raw mut extended).cast::<ibv_qp_init_attr>().write(*attr);
+            create_extended(pd, &raw mut extended)
+        })
     })
 }
 
@@ -40,12 +48,27 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     return_code("rdma_create_qp_ex", || unsafe {
         let has_pd = (*qp_init_attr).comp_mask & IBV_QP_INIT_ATTR_PD != 0;
         let pd = if has_pd { (*qp_init_attr).pd } else { ptr::null_mut() };
-        create(id, pd, qp_init_attr.cast(), |pd, _| {
-            (*qp_init_attr).comp_mask |= IBV_QP_INIT_ATTR_PD;
-            (*qp_init_attr).pd = pd;
-            check_pointer(create_qp_ex((*pd).context, qp_init_attr))
-        })
+        create(id, pd, qp_init_attr.cast(), |pd, _| create_extended(pd, qp_init_attr))
     })
+}
+
+/// Creates a queue pair by `ibv_create_qp_ex`. An XRC receive queue pair for which the program provides no XRC domain gets that of the device, as with
+/// librdmacm.
+///
+/// # Safety
+/// `pd` is live, and `attr` is valid.
+unsafe fn create_extended(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: by the contract.
+    unsafe {
+        let has_xrcd = (*attr).comp_mask & IBV_QP_INIT_ATTR_XRCD != 0 && !(*attr).xrcd.is_null();
+        if (*attr).qp_type == IBV_QPT_XRC_RECV && !has_xrcd {
+            (*attr).xrcd = manager()?.xrc_domain()?;
+            (*attr).comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+        }
+        (*attr).pd = pd;
+        (*attr).comp_mask |= IBV_QP_INIT_ATTR_PD;
+        check_pointer(create_qp_ex((*pd).context, attr))
+    }
 }
 
 /// Creates an identifier's queue pair, and completion queues where the program provides none. Brings a connected queue pair to
@@ -273,48 +296,68 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     return_code("rdma_init_qp_attr", init)
 }
 
-/// `rdma_create_srq`.
+/// `rdma_create_srq`. The queue of an identifier for XRC is one for XRC, as with librdmacm.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
-    // SAFETY: `rdma_create_srq` requires a protection domain that is null or live, and valid attributes.
-    return_code("rdma_create_srq", || unsafe { create_srq(id, pd, attr) })
-}
-
-/// `rdma_create_srq_ex`. Only basic shared receive queues exist.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
-    // SAFETY: `rdma_create_srq_ex` requires valid attributes, and `ibv_srq_init_attr` is a prefix of `ibv_srq_init_attr_ex`.
-    return_code("rdma_create_srq_ex", || unsafe {
-        if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
-            Err(Errno::EINVAL)
-        } else if (*attr).srq_type != IBV_SRQT_BASIC {
-            Err(Errno::EOPNOTSUPP)
-        } else {
-            let has_pd = (*attr).comp_mask & IBV_SRQ_INIT_ATTR_PD != 0;
-            create_srq(id, if has_pd { (*attr).pd } else { ptr::null_mut() }, attr.cast())
-        }
+    // SAFETY: `rdma_create_srq` requires a protection domain that is null or live, and valid attributes. The extended ones consist of integers and pointers,
+    // for which zeros are valid.
+    return_code("rdma_create_srq", || unsafe {
+        manager()?.lock().handle(id)?;
+        let is_xrc = matches!((*id).qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV);
+        let mut extended: ibv_srq_init_attr_ex = std::mem::zeroed();
+        (extended.srq_context, extended.attr, extended.pd) = ((*attr).srq_context, (*attr).attr, pd);
+        extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+        extended.srq_type = if is_xrc { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
+        create_srq(id, &mut extended)?;
+        (*attr).attr = extended.attr;
+        Ok(())
     })
 }
 
+/// `rdma_create_srq_ex`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
+    // SAFETY: `rdma_create_srq_ex` requires valid attributes.
+    return_code("rdma_create_srq_ex", || unsafe { create_srq(id, &mut *attr) })
+}
+
+/// Creates an identifier's shared receive queue. One for XRC for which the program provides no XRC domain or no completion queue gets that of the device and
+/// a new one of the identifier.
+///
 /// # Safety
-/// `pd` is null or live, `attr` is valid, and no other thread uses the identifier.
-unsafe fn create_srq(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr,
-) -> Result<(), Errno> {
-    manager()?.lock().handle(id)?;
-    // SAFETY: `handle` found the memory, so the identifier is live. The rest is by the contract.
+/// `attr` is valid, its protection domain is null or live, and no other thread uses the identifier.
+unsafe fn create_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+    let manager = manager()?;
+    manager.lock().handle(id)?;
+    let has = |mask, bit| mask & bit != 0;
+    // SAFETY: `handle` found the memory, so the identifier is live. Its objects are null or live. The rest is by the contract.
     unsafe {
-        let pd = if pd.is_null() { (*id).pd } else { pd };
-        if pd.is_null() || !(*id).srq.is_null() {
+        if !has(attr.comp_mask, IBV_SRQ_INIT_ATTR_PD) || attr.pd.is_null() {
+            attr.pd = (*id).pd;
+            attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+        }
+        if !has(attr.comp_mask, IBV_SRQ_INIT_ATTR_TYPE) || attr.pd.is_null() || !(*id).srq.is_null() {
             return Err(Errno::EINVAL);
         }
-        (*id).srq = check_pointer(ibv_create_srq(pd, attr))?;
+        if attr.srq_type == IBV_SRQT_XRC {
+            if !has(attr.comp_mask, IBV_SRQ_INIT_ATTR_XRCD) || attr.xrcd.is_null() {
+                attr.xrcd = manager.xrc_domain()?;
+            }
+            if !has(attr.comp_mask, IBV_SRQ_INIT_ATTR_CQ) || attr.cq.is_null() {
+                if (*id).recv_cq.is_null() {
+                    let depth = attr.attr.max_wr;
+                    create_cq(id, depth, &raw mut (*id).recv_cq_channel, &raw mut (*id).recv_cq)?;
+                }
+                attr.cq = (*id).recv_cq;
+            }
+            attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        }
+        let pd = attr.pd;
+        (*id).srq = check_pointer(create_srq_ex((*pd).context, attr))?;
         (*id).pd = pd;
     }
     Ok(())

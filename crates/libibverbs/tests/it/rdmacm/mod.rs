@@ -2,6 +2,7 @@
 
 mod hostile_peers;
 mod multicast;
+mod recovery;
 mod reports;
 mod synchronous;
 

@@ -39,6 +39,11 @@ fn timewait_exit() {
 }
 
 #[test]
+fn xrc_cm() {
+    run("xrc_cm", &[]);
+}
+
+#[test]
 fn server_at_limit() {
     run("server_at_limit", &[]);
 }
