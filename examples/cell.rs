@@ -3,12 +3,14 @@
 //!
 //! Run with `cargo run --example cell`.
 
+use std::error::Error;
 use std::sync::Arc;
+use std::thread;
 
+use mitra::driver::{DrivenQp, Driver};
 use mitra::failover::{Domain, RemoteRegion, VirtualQp};
 use mitra::objects::{
-    Announcements, Change, ChangeCell, Changed, Execution, OpenOwner, Owner, Publication, RecoverableCell,
-    VqpSession, Word,
+    Announcements, Change, Changed, Owner, Path, Publication, RecoverableCell, VqpSession, Word,
 };
 use mitra::softnic::fault::Failure;
 use mitra::softnic::{Config, SoftNic};
@@ -21,7 +23,7 @@ const ADDS: usize = 500;
 /// The cell is behind the announcements in the server's memory.
 const CELL: usize = Announcements::bytes(CLIENTS);
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Opens two software NICs, the local ends of two rails. Returns their domain and the NIC of rail 0. The clients' virtual queue pairs move to the
 /// other rail one by one, so the atomics of the two NICs must exclude each other.
@@ -31,96 +33,63 @@ fn domain() -> Result<(Arc<Domain>, Arc<SoftNic>)> {
     Ok((Domain::new(vec![Arc::clone(&rail0) as Arc<dyn Provider>, rail1])?, rail0))
 }
 
-/// A client: its virtual queue pair, and the operation that it has under way.
-struct Client {
-    vqp: VirtualQp,
-    session: VqpSession,
-    step: Step,
-    old_values: Vec<u32>,
-}
+/// Runs the client with this owner number, whose peer is this end at the server. Returns the values before its additions.
+fn client(number: u8, peer: &DrivenQp, memory: &RemoteRegion, rail0: &SoftNic) -> Result<Vec<u32>> {
+    let (here, _) = domain()?;
+    let mut vqp = VirtualQp::builder(&here).build()?;
+    // Two processes exchange the two infos over a socket (`mitra::failover::handshake`).
+    vqp.connect(&peer.lock().local_info()?)?;
+    peer.lock().connect(&vqp.local_info()?)?;
+    vqp.import(memory)?;
 
-enum Step {
-    Opening(Execution<OpenOwner>),
-    Idle(Owner),
-    Adding(Execution<ChangeCell>),
-}
-
-impl Client {
-    /// Creates the client with this owner number, and connects it with a new end at the server.
-    fn connect(number: u8, server: &Arc<Domain>, memory: &RemoteRegion) -> Result<(Client, VirtualQp)> {
-        let (here, _) = domain()?;
-        // Two processes exchange the two infos over a socket.
-        let mut vqp = VirtualQp::builder(&here).build()?;
-        let mut peer = VirtualQp::builder(server).build()?;
-        let (info, peer_info) = (vqp.local_info()?, peer.local_info()?);
-        vqp.connect(&peer_info)?;
-        peer.connect(&info)?;
-        vqp.import(memory)?;
-        let announcements = Announcements::new(Word::new(memory.at(0))?, CLIENTS);
-        let open = Owner::open(announcements, number, Publication::CompareSwap)?;
-        let session = VqpSession::new(&here, 0)?;
-        let step = Step::Opening(Execution::new(open));
-        Ok((Client { vqp, session, step, old_values: Vec::new() }, peer))
-    }
-
-    /// Drives the operation under way, or begins the next addition.
-    fn poll(&mut self, cell: RecoverableCell) -> Result<()> {
-        let is_done = self.is_done();
-        let mut path = self.session.over(&mut self.vqp);
-        match &mut self.step {
-            Step::Opening(open) => {
-                if let Some(owner) = open.poll(&mut path)? {
-                    self.step = Step::Idle(owner);
-                }
-            }
-            Step::Idle(_) if is_done => self.vqp.progress(),
-            Step::Idle(owner) => {
-                self.step = Step::Adding(Execution::new(cell.change(owner.clone(), Change::FetchAdd(1))));
-            }
-            Step::Adding(adding) => {
-                if let Some(finished) = adding.poll(&mut path)? {
-                    if let Changed::From(old) = finished.result? {
-                        self.old_values.push(old);
-                    }
-                    self.step = Step::Idle(finished.owner);
-                }
-            }
+    let mut session = VqpSession::new(&here, 0)?;
+    let mut path = session.over(&mut vqp);
+    let announcements = Announcements::new(Word::new(memory.at(0))?, CLIENTS);
+    let cell = RecoverableCell::new(Word::new(memory.at(CELL as u64))?);
+    let mut owner = path.run(Owner::open(announcements, number, Publication::CompareSwap)?)?;
+    let mut old_values = Vec::new();
+    while old_values.len() < ADDS {
+        if number == 1 && old_values.len() == ADDS / 2 {
+            rail0.faults().fail(Failure::NicDead); // its saved results and PSNs are lost
         }
-        Ok(())
+        let finished = path.run(cell.change(owner, Change::FetchAdd(1)))?;
+        if let Changed::From(old) = finished.result? {
+            old_values.push(old);
+        }
+        owner = finished.owner;
     }
-
-    fn is_done(&self) -> bool {
-        self.old_values.len() == ADDS
-    }
+    Ok(old_values)
 }
 
 /// Runs the example.
-pub fn main() -> Result<()> {
+pub fn main() -> std::result::Result<(), Box<dyn Error>> {
+    run().map_err(|error| -> Box<dyn Error> { error })
+}
+
+fn run() -> Result<()> {
     let (server, rail0) = domain()?;
     let memory = Arc::new(Buffer::new(CELL + 8));
     memory.store(CELL, RecoverableCell::initial_word(0));
     let region = server.register(&memory, Access::LOCAL_WRITE | Access::REMOTE)?.remote();
-    let cell = RecoverableCell::new(Word::new(region.at(CELL as u64))?);
-    let (mut clients, mut peers) = (Vec::new(), Vec::new());
-    for number in 1..=CLIENTS {
-        let (client, peer) = Client::connect(number, &server, &region)?;
-        clients.push(client);
-        peers.push(peer);
-    }
+    // A background thread takes part in the failover at the server.
+    let driver = Driver::start()?;
+    let peers: Vec<DrivenQp> = (0..CLIENTS)
+        .map(|_| driver.serve(VirtualQp::builder(&server)))
+        .collect::<std::result::Result<_, _>>()?;
 
-    let mut has_failed = false;
-    while !clients.iter().all(Client::is_done) {
-        if !has_failed && clients[0].old_values.len() == ADDS / 2 {
-            rail0.faults().fail(Failure::NicDead); // its saved results and PSNs are lost
-            has_failed = true;
-        }
-        clients.iter_mut().try_for_each(|client| client.poll(cell))?;
-        peers.iter_mut().for_each(VirtualQp::progress); // the server takes part in the failover
-    }
+    let (region, rail0) = (&region, &*rail0);
+    let mut old_values = thread::scope(|scope| {
+        let clients: Vec<_> = (1..=CLIENTS)
+            .zip(&peers)
+            .map(|(number, peer)| scope.spawn(move || client(number, peer, region, rail0)))
+            .collect();
+        let results = clients.into_iter().map(|client| client.join().expect("a client panicked"));
+        results.collect::<Result<Vec<Vec<u32>>>>()
+    })?
+    .concat();
 
     let total = usize::from(CLIENTS) * ADDS;
     assert_eq!(RecoverableCell::value_of(memory.load(CELL)) as usize, total, "each addition happened once");
-    let mut old_values: Vec<u32> = clients.iter().flat_map(|client| client.old_values.clone()).collect();
     old_values.sort_unstable();
     assert!(old_values.iter().copied().eq(0..total as u32), "each addition returned another value");
     println!("{total} additions of {CLIENTS} clients, each executed exactly once, with the value before it");

@@ -5,12 +5,11 @@
 //! address that the server prints.
 
 use std::error::Error;
-use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
 use mitra::driver::Driver;
-use mitra::failover::{ConnectInfo, Domain, RemoteRegion, VirtualQp};
+use mitra::failover::{Domain, VirtualQp, handshake};
 use mitra::softnic::SoftNic;
 use mitra::softnic::fault::Failure;
 use mitra::verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
@@ -48,21 +47,6 @@ fn domain() -> Result<(Arc<Domain>, Arc<SoftNic>), Box<dyn Error>> {
     Ok((Domain::new(vec![Arc::clone(&rail0) as Arc<dyn Provider>, rail1])?, rail0))
 }
 
-/// Sends a length and as many bytes. The infos contain secrets: between machines, use a confidential channel.
-fn send(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
-    stream.write_all(&(bytes.len() as u16).to_be_bytes())?;
-    stream.write_all(bytes)
-}
-
-/// Receives what [`send`] sent.
-fn receive(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
-    let mut len = [0; 2];
-    stream.read_exact(&mut len)?;
-    let mut bytes = vec![0; u16::from_be_bytes(len).into()];
-    stream.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
 fn server() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("listening on {}", listener.local_addr()?);
@@ -74,11 +58,11 @@ fn server() -> Result<(), Box<dyn Error>> {
     let driver = Driver::start()?;
     let vqp = driver.serve(VirtualQp::builder(&domain))?;
 
-    send(&mut stream, &vqp.lock().local_info()?.encode())?;
-    send(&mut stream, &region.remote().encode())?;
-    let peer = ConnectInfo::decode(&receive(&mut stream)?)?;
+    // Both ends tell each other how to connect. The infos contain secrets: between machines, use a confidential channel.
+    let info = vqp.lock().local_info()?;
+    let (peer, _) = handshake::exchange(&mut stream, &info, &[region.remote()])?;
     vqp.lock().connect(&peer)?;
-    send(&mut stream, b"connected")?;
+    handshake::confirm(&mut stream)?;
 
     // The client's operations need no call of this process.
     let reason = vqp.wait_closed();
@@ -92,11 +76,10 @@ fn client(address: &str, fail_rail_0: bool) -> Result<(), Box<dyn Error>> {
     let (domain, rail0) = domain()?;
     let mut vqp = VirtualQp::builder(&domain).build()?;
 
-    send(&mut stream, &vqp.local_info()?.encode())?;
-    let peer = ConnectInfo::decode(&receive(&mut stream)?)?;
-    let region = RemoteRegion::decode(&receive(&mut stream)?)?;
+    let (peer, regions) = handshake::exchange(&mut stream, &vqp.local_info()?, &[])?;
+    let [region] = regions.try_into().map_err(|_| "the server lends one region")?;
     vqp.connect(&peer)?;
-    receive(&mut stream)?; // both ends have connected
+    handshake::confirm(&mut stream)?;
     vqp.import(&region)?;
 
     // Word i receives the counter's value before addition i.

@@ -2,6 +2,9 @@
 //!
 //! Mitra consists of the `mitra` program (`cargo run --release -- demo`) and of libraries, which this crate re-exports.
 //!
+//! Switch the default feature `cli` off in programs that use the library: `mitra = { path = "…", default-features = false }`, with
+//! [further features](#where-to-go) as needed. It belongs to the `mitra` program, and brings clap, serde and the simulator along.
+//!
 //! # Concepts
 //!
 //! - A **NIC** executes verbs: it registers memory, creates queue pairs, and completes work requests. Every NIC implements
@@ -20,7 +23,7 @@
 //!
 //! The client increments a counter in the server's memory by fetch-and-add. Halfway, the client's NIC of rail 0 fails. Each
 //! addition is still executed exactly once. In this example both ends are in one process. Two processes exchange their
-//! `ConnectInfo` over a socket, as [`examples::counter`] does.
+//! `ConnectInfo` over a socket by [`failover::handshake`], as [`examples::counter`] does.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -14,10 +14,11 @@ const BEGINNING: &str = "\
 page is generated from the table of the tests. A row that gives a reason is tested to fail.
 
 Most rows are a server and a client, each under `mitra run`. The options that pass an address and a port are omitted here.
-";
+
+`cargo xtask compatibility` runs the rows of [downloaded programs](#downloaded-programs), which need a gigabyte or minutes. The last run was of ";
 
 fn document() -> Result<String, String> {
-    let mut text = BEGINNING.to_owned();
+    let mut text = format!("{BEGINNING}{}.\n", include_str!("downloads_last_run.txt").trim());
     for section in sections() {
         let _ = writeln!(text, "\n## {}\n", section.title);
         if !section.about.is_empty() {

@@ -1,9 +1,11 @@
 //! Unmodified verbs programs under `mitra run`: each row of the table is a test, and the table is `docs/compatibility.md`.
 //!
 //! `cargo test --test programs -- ib_send` runs the rows whose names contain `ib_send`. `cargo xtask setup` installs the programs.
+//! `cargo xtask compatibility` runs the rows of downloaded programs, and no others.
 
 mod build_programs;
 mod compatibility_page;
+mod downloads_table;
 mod exactly_once_under_faults;
 mod fio_table;
 mod loaded_at_run_time;
@@ -18,6 +20,8 @@ use std::thread::available_parallelism;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
+use table::{Row, Shape};
+
 /// A test that is not a row of the table. Its error says what happened instead.
 type Test = fn() -> Result<(), String>;
 
@@ -30,9 +34,12 @@ fn main() -> ExitCode {
         Trial::test("document_is_as_the_table", || compatibility_page::compare().map_err(Failed::from)),
         Trial::test("names_differ", || table::names_differ().map_err(Failed::from)),
     ];
-    for row in table::rows() {
-        trials.push(Trial::test(row.name(), move || row_runner::run(&row).map_err(Failed::from)));
+    let (downloaded, installed): (Vec<Row>, Vec<Row>) =
+        table::rows().partition(|row| row.section.shape == Shape::Downloaded);
+    if row_runner::downloads().is_some() {
+        return libtest_mimic::run(&args, downloaded.into_iter().map(trial).collect()).exit_code();
     }
+    trials.extend(installed.into_iter().map(trial));
     let tests: [(&str, Test); 11] = [
         ("loaded_by_dlsym", loaded_at_run_time::by_dlsym),
         ("loaded_by_dlvsym", loaded_at_run_time::by_dlvsym),
@@ -59,4 +66,8 @@ fn main() -> ExitCode {
         exactly_once_under_faults::healed_rails_are_used_again().map_err(Failed::from)
     }));
     libtest_mimic::run(&args, trials).exit_code()
+}
+
+fn trial(row: Row) -> Trial {
+    Trial::test(row.name(), move || row_runner::run(&row).map_err(Failed::from))
 }

@@ -150,7 +150,23 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
             });
             vec![words.collect()]
         }
+        Shape::Downloaded => vec![words.iter().map(|word| downloaded(word)).collect()],
     })
+}
+
+/// The environment variable by which `cargo xtask compatibility` names its directory of downloads.
+const DOWNLOADS: &str = "MITRA_DOWNLOADS";
+
+/// Returns the directory of downloads, if the rows of downloaded programs are to run.
+pub(crate) fn downloads() -> Option<PathBuf> {
+    env::var_os(DOWNLOADS).map(PathBuf::from)
+}
+
+/// Returns the path of a file of the downloads or of this repository that a word of a command line names, or the word.
+fn downloaded(word: &str) -> String {
+    let places = downloads().into_iter().chain([PathBuf::from(env!("CARGO_MANIFEST_DIR"))]);
+    let path = places.map(|place| place.join(word)).find(|path| path.is_file());
+    path.map_or(word.to_owned(), |path| path.display().to_string())
 }
 
 /// Returns the directories in which programs are found: the system's, and that of the Rust programs (`cargo xtask setup`).

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{fio_table, rust_table};
+use super::{downloads_table, fio_table, rust_table};
 
 /// Rows that run in the same way and form one section of the page.
 pub(crate) struct Section {
@@ -45,6 +45,8 @@ pub(crate) enum Shape {
     Fio,
     /// `mpirun` starts two processes of the MPI program that checks data.
     Mpi,
+    /// One process, which starts others. Paths are below `cargo xtask compatibility`'s directory of downloads, or this repository.
+    Downloaded,
 }
 
 /// A command that is expected to fail.
@@ -581,7 +583,8 @@ impl Row {
 
 /// Returns all sections of the table.
 pub(crate) fn sections() -> impl Iterator<Item = &'static Section> {
-    SECTIONS.iter().chain(rust_table::SECTIONS).chain(fio_table::SECTIONS)
+    let debian = SECTIONS.iter().chain(rust_table::SECTIONS).chain(fio_table::SECTIONS);
+    debian.chain(downloads_table::SECTIONS)
 }
 
 pub(crate) fn rows() -> impl Iterator<Item = Row> {

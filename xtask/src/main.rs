@@ -1,6 +1,7 @@
 //! The development tasks of this repository, one module each: `cargo xtask TASK`.
 #![forbid(unsafe_code)]
 
+mod compatibility;
 mod lint;
 mod nextest;
 mod rust_programs;
@@ -25,6 +26,7 @@ struct Xtask {
 
 #[derive(Subcommand)]
 enum Task {
+    Compatibility(compatibility::Args),
     /// Check for words that docs/glossary.md retires, for broken links in documents and for unused dependencies
     Lint,
     RxeVm(rxe_vm::Args),
@@ -42,6 +44,7 @@ enum Task {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Xtask::parse().task {
+        Task::Compatibility(args) => compatibility::run(&args)?,
         Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
         Task::Lint => lint::run()?,
         Task::Setup => setup::run()?,

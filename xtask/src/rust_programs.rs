@@ -1,7 +1,7 @@
 //! Installs the Rust programs of `tests/programs`: the examples of crates that wrap libibverbs.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -20,13 +20,18 @@ fn directory() -> PathBuf {
     setup_dir().join("rust-programs")
 }
 
-/// Builds the programs that are missing, with the dependencies that each crate's own lock file names.
+/// Builds the programs of the tests that are missing.
 pub(crate) fn install() -> Result<()> {
-    let target = directory().join("target");
+    install_into(&directory(), CRATES)
+}
+
+/// Builds those examples of crates that are missing in a directory's `bin`, with the dependencies that each crate's own lock file names.
+pub(crate) fn install_into(directory: &Path, crates: &[(&str, &str, &[&str])]) -> Result<()> {
+    let target = directory.join("target");
     let mut has_built = false;
-    for (name, version, examples) in CRATES {
-        let installed = directory().join(format!("{name}-{version}"));
-        let bin = directory().join("bin");
+    for (name, version, examples) in crates {
+        let installed = directory.join(format!("{name}-{version}"));
+        let bin = directory.join("bin");
         if installed.exists() && examples.iter().all(|example| bin.join(example).exists()) {
             continue;
         }
@@ -34,7 +39,7 @@ pub(crate) fn install() -> Result<()> {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["install", "--quiet", "--locked", "--debug", "--force", &format!("{name}@{version}")]);
         cargo.args(examples.iter().flat_map(|example| ["--example", *example]));
-        cargo.arg("--root").arg(directory()).arg("--target-dir").arg(&target);
+        cargo.arg("--root").arg(directory).arg("--target-dir").arg(&target);
         cargo.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
         let status = cargo.status().context("cannot run cargo")?;
         ensure!(status.success(), "cannot build the examples of {name} {version}; see the output above");

@@ -1,7 +1,7 @@
 //! `cargo xtask setup`: installs the tools that the tests need besides Rust. Returns quickly if nothing is missing.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
@@ -99,14 +99,19 @@ fn install_pypi() -> anyhow::Result<()> {
     if has_all.is_ok_and(|status| status.success()) {
         return Ok(());
     }
-    println!("setup: installing {} into {}", PYPI_PACKAGES.join(" "), venv.display());
-    // python3-venv belongs to Debian's own Python.
-    run_step(Command::new("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
-    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    run_step(Command::new(&python).args(install).args(PYPI_PACKAGES))
+    create_venv(&venv, PYPI_PACKAGES)
 }
 
-fn run_step(command: &mut Command) -> anyhow::Result<()> {
+/// Creates a Python environment with these arguments of `pip install`.
+pub(crate) fn create_venv(venv: &Path, packages: &[&str]) -> anyhow::Result<()> {
+    println!("setup: installing {} into {}", packages.join(" "), venv.display());
+    // python3-venv belongs to Debian's own Python.
+    run_step(Command::new("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(venv))?;
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    run_step(Command::new(venv.join("bin/python3")).args(install).args(packages))
+}
+
+pub(crate) fn run_step(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
     if !status.success() {
         bail!("{command:?} failed ({status}); fix the error above and run `cargo xtask setup` again");

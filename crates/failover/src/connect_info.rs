@@ -173,12 +173,12 @@ fn parse_u32(r: &mut Reader<'_>) -> Result<u32, Rejected> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use core::net::{IpAddr, Ipv4Addr};
     use mitra_verbs::{Key, RemoteAddr};
 
-    fn info() -> ConnectInfo {
+    pub(crate) fn info() -> ConnectInfo {
         let rail = RailInfo {
             gid: IpAddr::V4(Ipv4Addr::LOCALHOST).into(),
             mtu: Mtu::M2048,

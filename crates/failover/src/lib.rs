@@ -13,6 +13,7 @@ mod control_message;
 mod data_qp;
 mod domain;
 mod evidence;
+pub mod handshake;
 mod home_rail;
 mod idempotence;
 mod key_translation;

@@ -1,6 +1,8 @@
 use mitra_failover::CloseReason;
 use mitra_verbs::{Error, WcStatus};
 
+use crate::execution::Execution;
+use crate::operation::Operation;
 use crate::request::{Outcome, Request};
 
 /// The error of a path, after which an [`Execution`](crate::Execution) cannot go on by itself.
@@ -40,4 +42,56 @@ pub trait Path {
     /// # Errors
     /// A [`PathError`]. The outcomes that are still `None` stay unknown until the path is fenced.
     fn poll(&mut self, outcomes: &mut [Option<Outcome>]) -> Result<bool, PathError>;
+
+    /// Runs one operation to its end, and returns its result. The thread polls meanwhile, and yields in between. To run several operations
+    /// side by side, or to go on over another path after this one has ended, use an [`Execution`].
+    ///
+    /// # Errors
+    /// A [`PathError`]. The operation has then neither succeeded nor failed.
+    fn run<O: Operation>(&mut self, operation: O) -> Result<O::Output, PathError>
+    where
+        Self: Sized,
+    {
+        let mut execution = Execution::new(operation);
+        loop {
+            if let Some(result) = execution.poll(self)? {
+                return Ok(result);
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read_word::ReadWord;
+    use crate::request::Word;
+    use mitra_verbs::{Key, RemoteAddr};
+
+    /// What a path answers to its polls, last first.
+    struct Scripted(Vec<Result<Option<Outcome>, PathError>>);
+
+    impl Path for Scripted {
+        fn post(&mut self, _requests: &[Request]) -> Result<(), PathError> {
+            Ok(())
+        }
+
+        fn poll(&mut self, outcomes: &mut [Option<Outcome>]) -> Result<bool, PathError> {
+            outcomes[0] = self.0.pop().expect("no poll after the end")?;
+            Ok(outcomes[0].is_some())
+        }
+    }
+
+    #[test]
+    fn operation_runs_to_its_end_over_repeated_requests_and_idle_polls() {
+        let read = ReadWord(Word::new(RemoteAddr { addr: 64, rkey: Key(7) }).unwrap());
+        let executed = Outcome::Executed { value: 5 };
+        let mut path =
+            Scripted(vec![Ok(Some(executed)), Ok(None), Ok(Some(Outcome::Unknown)), Ok(None), Ok(None)]);
+        assert_eq!(path.run(read.clone()), Ok(5));
+        assert!(path.0.is_empty());
+        let mut path = Scripted(vec![Err(PathError::Closed(CloseReason::PeerUnreachable)), Ok(None)]);
+        assert_eq!(path.run(read), Err(PathError::Closed(CloseReason::PeerUnreachable)));
+    }
 }

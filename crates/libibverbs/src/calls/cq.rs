@@ -16,7 +16,6 @@ use super::pd::PdMember;
 use super::unanswered;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status, unless_dead};
-use crate::common::grh::GRH_LEN;
 use crate::common::lock::lock;
 use crate::common::poller_lock::PollerLock;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
@@ -307,7 +306,7 @@ fn completion(wc: &Wc, datagram_sl: u8) -> ibv_wc {
         wc_flags: flags(wc),
         pkey_index: 0,
         slid: 0,
-        sl: if flags(wc) & IBV_WC_GRH != 0 { datagram_sl } else { 0 },
+        sl: if is_datagram(wc) { datagram_sl } else { 0 },
         dlid_path_bits: 0,
     }
 }
@@ -329,11 +328,18 @@ pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
     if wc.invalidated.is_some() {
         flags |= IBV_WC_WITH_INV;
     }
-    // Only completions of datagrams have a source queue pair, and a datagram in the receive buffer always has a GRH.
-    if wc.opcode == WcOpcode::Recv && wc.src_qp.value() != 0 && wc.byte_len as usize >= GRH_LEN {
+    // As soft-RoCE (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`), also for a connection, whose receives begin with the
+    // message. `ibv_poll_cq(3)` gives the flag a meaning for datagrams only.
+    let is_receive = matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
+    if is_receive && wc.status == WcStatus::Success {
         flags |= IBV_WC_GRH;
     }
     flags
+}
+
+/// Returns whether a completion is that of a received datagram: only those have a source queue pair.
+pub(crate) fn is_datagram(wc: &Wc) -> bool {
+    wc.src_qp.value() != 0
 }
 
 pub(crate) fn status_code(status: WcStatus) -> ibv_wc_status {

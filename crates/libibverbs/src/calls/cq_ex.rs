@@ -168,7 +168,7 @@ readers! {
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
     // SAFETY: `ibv_start_poll(3)` demands that one thread polls the queue and reads its fields between two polls.
     unsafe {
-        let datagram = current(cq).is_some_and(|wc| cq::flags(&wc) & IBV_WC_GRH != 0);
+        let datagram = current(cq).is_some_and(|wc| cq::is_datagram(&wc));
         if datagram { Cq::borrow_raw(cq.cast()).datagram_sl } else { 0 }
     }
 }

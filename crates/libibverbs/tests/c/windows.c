@@ -73,7 +73,7 @@ static void invalidated_by_peer(uint32_t rkey)
 	post_recv(401, NULL, 0);
 	execute(one, end.cq, IBV_WR_SEND_WITH_INV, rkey, IBV_WC_SUCCESS);
 	struct ibv_wc wc = next(responder_cq);
-	CHECK(wc.wr_id == 401 && wc.status == IBV_WC_SUCCESS && wc.wc_flags == IBV_WC_WITH_INV && wc.invalidated_rkey == rkey);
+	CHECK(wc.wr_id == 401 && wc.status == IBV_WC_SUCCESS && wc.wc_flags == (IBV_WC_GRH | IBV_WC_WITH_INV) && wc.invalidated_rkey == rkey);
 }
 
 static void permitted_by(uint32_t rkey, int operation)

@@ -129,13 +129,13 @@ static void operations(void)
 	ibv_ack_cq_events(cq, 1);
 	wc = next(x.data_cq);
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 100 && wc.opcode == IBV_WC_RECV && wc.byte_len == 8);
-	CHECK(wc.qp_num == x.receiver->qp_num && wc.wc_flags == 0 && memcmp(end.memory + PAGE, "7 bytes", 8) == 0);
+	CHECK(wc.qp_num == x.receiver->qp_num && wc.wc_flags == IBV_WC_GRH && memcmp(end.memory + PAGE, "7 bytes", 8) == 0);
 
 	uint64_t remote = (uintptr_t)end.memory + PAGE + 128;
 	wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM, wr.imm_data = htobe32(5), wr.wr.rdma.remote_addr = remote, wr.wr.rdma.rkey = end.mr->rkey;
 	CHECK(post_and_wait(&x, wr).status == IBV_WC_SUCCESS);
 	wc = next(x.data_cq);
-	CHECK(wc.wr_id == 101 && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.wc_flags == IBV_WC_WITH_IMM && wc.imm_data == htobe32(5));
+	CHECK(wc.wr_id == 101 && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.wc_flags == (IBV_WC_GRH | IBV_WC_WITH_IMM) && wc.imm_data == htobe32(5));
 	CHECK(memcmp(end.memory + PAGE + 128, "7 bytes", 8) == 0);
 	wr.opcode = IBV_WR_RDMA_READ;
 	memset(end.memory, 0, 8);
@@ -324,7 +324,7 @@ static void queue_pair_first(void)
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = 7, .qp_type.xrc.remote_srqn = x.number };
 	CHECK(post_and_wait(&x, wr).status == IBV_WC_SUCCESS);
 	struct ibv_wc wc = next(x.data_cq);
-	CHECK(wc.wr_id == 1 && wc.opcode == IBV_WC_RECV && wc.wc_flags == IBV_WC_WITH_IMM && wc.imm_data == 7);
+	CHECK(wc.wr_id == 1 && wc.opcode == IBV_WC_RECV && wc.wc_flags == (IBV_WC_GRH | IBV_WC_WITH_IMM) && wc.imm_data == 7);
 	destroy_connection(x);
 }
 

@@ -160,7 +160,7 @@ static bool poll_receives(int queue)
 	CHECK(n < MESSAGES && !seen[n] && queue_of(n) == queue && (n >= last[queue]));
 	enum kind kind = kind_of(n);
 	bool has_imm = kind == SEND_WITH_IMM || kind == WRITE_WITH_IMM;
-	CHECK(is_write == (kind == WRITE_WITH_IMM) && wc.wc_flags == (has_imm ? IBV_WC_WITH_IMM : 0));
+	CHECK(is_write == (kind == WRITE_WITH_IMM) && wc.wc_flags == (IBV_WC_GRH | (has_imm ? IBV_WC_WITH_IMM : 0)));
 	CHECK(!has_imm || wc.imm_data == n);
 	CHECK(wc.byte_len == (kind == LONG_SEND ? LONG : 64));
 	for (uint32_t at = 0, word; at < wc.byte_len; at += 4) {

@@ -120,7 +120,7 @@ impl MultiRailQp {
                 self.qpn,
                 completion.opcode,
                 completion.wr_id,
-                explain(error)
+                explain(error, locked.vqp.config().completion_log)
             );
         }
         if status != WcStatus::Success {
@@ -225,13 +225,22 @@ impl MultiRailQp {
     }
 }
 
-/// Explains an unresolved error to the user of an unmodified program. The texts of the errors themselves name calls of the Rust interface.
-fn explain(error: UnresolvedError) -> String {
+/// Explains an unresolved error to the user of an unmodified program, whose queue pairs may have a completion log. The texts of the errors themselves name calls of the Rust interface.
+fn explain(error: UnresolvedError, has_log: bool) -> String {
     match error {
-        UnresolvedError::Indeterminate => "not, partly or fully executed: no evidence tells which; read the peer's memory to find out, \
-                                           or use --log at both ends, which decides all but one such operation"
-            .to_owned(),
-        UnresolvedError::ValueLost => "executed exactly once, but its value is lost; do not repeat it".to_owned(),
+        UnresolvedError::Indeterminate => {
+            let advice = if has_log {
+                ""
+            } else {
+                ", or use --log at both ends, which decides all but one such operation"
+            };
+            format!(
+                "not, partly or fully executed: no evidence tells which; read the peer's memory to find out{advice}"
+            )
+        }
+        UnresolvedError::ValueLost => {
+            "executed exactly once, but its value is lost; do not repeat it".to_owned()
+        }
         UnresolvedError::ExecutedBehindError => {
             "executed exactly once, behind an operation that ended in an error; do not repeat it".to_owned()
         }
@@ -293,10 +302,16 @@ mod tests {
         ];
         for error in unresolved {
             assert!(error.to_string().contains("resume()"), "{error}");
-            let text = explain(error);
+            let text = explain(error, false);
             assert!(!text.contains("resume()"), "{text}");
             let what_is_known = |text: &str| text.split(';').next().map(str::to_owned);
             assert_eq!(what_is_known(&text), what_is_known(&error.to_string()));
         }
+    }
+
+    #[test]
+    fn log_is_recommended_where_there_is_none() {
+        assert!(explain(UnresolvedError::Indeterminate, false).contains("--log"));
+        assert!(!explain(UnresolvedError::Indeterminate, true).contains("--log"));
     }
 }
