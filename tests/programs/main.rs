@@ -4,6 +4,7 @@
 
 mod build_programs;
 mod compatibility_page;
+mod device_files;
 mod exactly_once_under_faults;
 mod fio_table;
 mod loaded_at_run_time;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     for (name, test) in tests {
         trials.push(Trial::test(name, move || test().map_err(Failed::from)));
     }
+    trials.extend(device_files::trials());
     trials.push(Trial::test("kills_under_exact", || {
         exactly_once_under_faults::kills_under_exact().map_err(Failed::from)
     }));

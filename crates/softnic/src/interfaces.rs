@@ -82,7 +82,7 @@ fn covers(listed: IpAddr, is_loopback: bool, address: IpAddr) -> bool {
 ///
 /// # Errors
 /// `getifaddrs(3)` fails.
-pub(crate) fn is_link_up(address: IpAddr) -> io::Result<bool> {
+pub fn is_link_up(address: IpAddr) -> io::Result<bool> {
     let needed = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_LOWER_UP;
     Ok(getifaddrs()?.any(|entry| {
         let is_loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK);

@@ -36,7 +36,7 @@ pub use completion_channel::SoftCompletionChannel;
 pub use config::{Config, Offload};
 pub use error::OpenError;
 pub use fault_injection::RailFaults;
-pub use interfaces::{Interface, interface_index, interface_of, interfaces};
+pub use interfaces::{Interface, interface_index, interface_of, interfaces, is_link_up};
 pub use mitra_transport::fault;
 pub use progress_thread::after_fork_in_child;
 pub use roce_port_users::{RocePortUser, roce_port_users};

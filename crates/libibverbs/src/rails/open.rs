@@ -69,6 +69,12 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
     Ok(rails)
 }
 
+/// Returns the device of this process if the process has opened it. Waits for a thread that opens it now.
+pub(crate) fn opened() -> Option<Arc<RailSet>> {
+    let open = lock(OPEN.existing()?);
+    open.as_ref().filter(|(owner, _)| *owner == std::process::id()).map(|(_, rails)| Arc::clone(rails))
+}
+
 fn open_rails() -> Result<Arc<RailSet>> {
     let settings = Settings::from_env()
         .and_then(Settings::checked)
