@@ -15,6 +15,11 @@ const COMMANDS: &[(&str, &str, &[&str])] = &[
     ("ls_long", "mitra0 -> ../../devices/virtual/infiniband/mitra0", &["ls", "-l", "/sys/class/infiniband/"]),
     ("ls_dev", "uverbs0", &["ls", "/dev/infiniband"]),
     ("ls_device", "crw-rw-rw-", &["ls", "-l", "/dev/infiniband/uverbs0"]),
+    (
+        "stat_devices",
+        "character\ncharacter\n",
+        &["bash", "-c", "for d in /dev/infiniband/*; do test -c $d && echo character; done"],
+    ),
     ("ls_counters", "rcvd_pkts", &["ls", "/sys/class/infiniband/mitra0/ports/1/hw_counters"]),
     ("listdir", "['mitra0']", &["python3", "-c", "import os; print(os.listdir('/sys/class/infiniband'))"]),
     (
@@ -59,6 +64,8 @@ const COMMANDS: &[(&str, &str, &[&str])] = &[
         "/sys/devices/virtual/infiniband/mitra0\nmitra0\n",
         &["bash", "-c", "cd -P /sys/class/infiniband/mitra0/ports/.. && pwd && cat node_desc"],
     ),
+    ("rdma_link", "link mitra0/1 state ACTIVE physical_state LINK_UP netdev lo", &["rdma", "link"]),
+    ("rdma_dev", "0: mitra0: node_type ca fw", &["rdma", "dev"]),
 ];
 
 /// The loop of Mellanox's show_gids.

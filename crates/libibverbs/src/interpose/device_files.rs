@@ -5,8 +5,7 @@
 //! these functions. Results that are paths in the tree are replaced by those that programs know. Calls within the C library do not come here,
 //! so `opendir`, `glob` and their like are overridden as `open` is.
 //!
-//! A function does no more than the C library's for another path than to compare its first bytes, so `open`, `stat` and their like stay
-//! async-signal-safe for it.
+//! For any other path, a function only compares the first bytes before it calls the C library. So `open`, `stat` and their like stay async-signal-safe.
 
 use core::ptr;
 
@@ -16,7 +15,7 @@ use self::place::{at_file, at_name, is_device, is_device_file, renamed, renamed_
 use super::NextFunction;
 use crate::common::errno::set_errno;
 
-mod attributes;
+pub(super) mod attributes;
 mod place;
 mod tree;
 mod walks;
@@ -63,7 +62,7 @@ macro_rules! path_functions {
             > = unsafe { NextFunction::new(c_name(concat!(stringify!($name), "\0"))) };
             let Some(next) = NEXT.get() else { return fail(libc::ENOSYS) };
             // SAFETY, for all: by the contract of this function.
-            $(if !$reads && unsafe { is_device_file(path) && !is_device(path) } {
+            $(if unsafe { is_device_file(path) && !is_device(path) } && !$reads {
                 return fail(libc::EACCES);
             })?
             let result = unsafe { $by(path, |path| next($($before,)* path $(, $after)*)) };

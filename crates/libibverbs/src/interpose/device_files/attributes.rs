@@ -1,10 +1,11 @@
 //! What the files say about the device: the values that the verbs return.
 
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
 use mitra_control::{RailsConfig, Settings};
 use mitra_softnic::{interface_of, is_link_up};
 use mitra_verbs::{Counter, Gid, Provider};
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
 use crate::abi::*;
 use crate::calls::device::{CHAR_DEVICE_NAME, DEVICE_NAME};
@@ -15,7 +16,7 @@ use crate::rails::rail_set::RailSet;
 
 /// The values that can differ between two moments, or between two processes of one run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Attributes {
+pub(in crate::interpose) struct Attributes {
     gid: Gid,
     /// The GID of which the GUID is made.
     first_gid: Gid,
@@ -51,7 +52,7 @@ const COUNTERS: [(&str, &str); 10] = [
 impl Attributes {
     /// Returns the present values. Before the process opens its device, they are those that follow from the settings. Returns `None` if
     /// these are malformed, so that there is no device. `before` are values that were present earlier.
-    pub(super) fn now(before: Option<&Attributes>) -> Option<Attributes> {
+    pub(in crate::interpose) fn now(before: Option<&Attributes>) -> Option<Attributes> {
         let name_of = |address: IpAddr| Some(interface_of(address).ok()??.name);
         if let Some(rails) = open::opened() {
             let first_gid = rails.first_gid();
@@ -92,7 +93,8 @@ impl Attributes {
             link(format!("{device}/device/net/{name}"), format!("/sys/class/net/{name}"));
         }
         let mut file = |path: String, text: &str| files.push((path, Entry::File(format!("{text}\n"))));
-        // The file only holds the place of the device's name. See `Place::Device`.
+        // These files only have the names of character devices. See `place::at_file`.
+        file("dev/infiniband/rdma_cm".to_owned(), "");
         file(format!("dev/infiniband/{CHAR_DEVICE_NAME}"), "");
         // `IB_USER_VERBS_ABI_VERSION` in include/uapi/rdma/ib_user_verbs.h.
         file("sys/class/infiniband_verbs/abi_version".to_owned(), "6");
@@ -104,7 +106,7 @@ impl Attributes {
             &format!("MAJOR=231\nMINOR=192\nDEVNAME=infiniband/{CHAR_DEVICE_NAME}"),
         );
         // The texts are those of drivers/infiniband/core/sysfs.c and device.c.
-        let guid = groups(&open::guid_of(self.first_gid).to_ne_bytes());
+        let guid = groups(&self.guid());
         for (name, text) in [
             ("fw_ver", env!("CARGO_PKG_VERSION")),
             ("hca_type", "Mitra software NIC"),
@@ -123,7 +125,7 @@ impl Attributes {
             file(format!("{device}/ports/1/gid_attrs/types/{index}"), "RoCE v2");
         }
         file(format!("{device}/ports/1/pkeys/0"), &format!("{PKEY:#06x}"));
-        for (name, text) in self.port() {
+        for (name, text) in self.port_files() {
             file(format!("{device}/ports/1/{name}"), &text);
         }
         for (name, _) in COUNTERS {
@@ -132,8 +134,23 @@ impl Attributes {
         files
     }
 
-    fn port(&self) -> [(&'static str, String); 9] {
-        let port = port_attr_when(self.up);
+    /// Returns the GUID of the device.
+    pub(in crate::interpose) fn guid(&self) -> [u8; 8] {
+        open::guid_of(self.first_gid).to_ne_bytes()
+    }
+
+    /// Returns the attributes of the port that do not depend on the rails.
+    pub(in crate::interpose) fn port(&self) -> ibv_port_attr {
+        port_attr_when(self.up)
+    }
+
+    /// Returns the name of the interface that has the address of rail 0, if there is one.
+    pub(in crate::interpose) fn interface(&self) -> Option<&str> {
+        self.interface.as_deref()
+    }
+
+    fn port_files(&self) -> [(&'static str, String); 9] {
+        let port = self.port();
         let state = match port.state {
             IBV_PORT_ACTIVE => "ACTIVE",
             _ => "DOWN",

@@ -7,8 +7,8 @@ use super::tree::{self, DIGITS, NAME_BEGINS};
 
 /// The paths of the device's directories begin so. `_verbs` may follow, and then a slash or the end.
 const PLACES: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/devices/virtual/infiniband", b"/dev/infiniband"];
-/// The character device. Opened, it is the null device: no call of this library needs it.
-const DEVICE: &CStr = c"/dev/infiniband/uverbs0";
+/// The character devices. Each is the null device: no call of this library needs one.
+const DEVICES: [&CStr; 2] = [c"/dev/infiniband/rdma_cm", c"/dev/infiniband/uverbs0"];
 const NULL_DEVICE: &CStr = c"/dev/null";
 /// The kernel refuses an address in the first page of memory with EFAULT, and so do the functions here.
 const FIRST_PAGE: usize = 4096;
@@ -43,16 +43,16 @@ unsafe fn follows(path: *const c_char, start: &[u8]) -> Option<*const c_char> {
         .then(|| path.wrapping_add(start.len()))
 }
 
-/// Returns whether a path names the character device.
+/// Returns whether a path names a character device.
 ///
 /// # Safety
 /// As for [`is_device_file`].
 pub(super) unsafe fn is_device(path: *const c_char) -> bool {
     // SAFETY: a path of a file of the device is a C string.
-    unsafe { is_device_file(path) && CStr::from_ptr(path) == DEVICE }
+    unsafe { is_device_file(path) && DEVICES.contains(&CStr::from_ptr(path)) }
 }
 
-/// Calls a function with the path of a file: in the tree if it is one of the device. The character device is the null device.
+/// Calls a function with the path of a file: in the tree if it is one of the device. A character device is the null device.
 ///
 /// # Safety
 /// As for [`is_device_file`].

@@ -128,7 +128,11 @@ fn write(dir: &Path, root: &Path, files: &[(String, Entry)]) -> io::Result<Optio
     static WRITTEN: AtomicU32 = AtomicU32::new(0);
     let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
     let new = dir.join(format!(".{NAME_BEGINS}{}-{number}", std::process::id()));
-    fs::create_dir(&new)?;
+    match fs::create_dir(&new) {
+        // Left by a process that was killed, or made by one in another PID namespace.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+        made => made?,
+    }
     let Some(lock) = lock(&new)? else { return Ok(None) };
     for (path, entry) in files {
         let path = new.join(path);
@@ -160,7 +164,7 @@ fn remove_unused(dir: &Path) {
             && let Ok(tree) = File::open(entry.path())
             && tree.try_lock().is_ok()
         {
-            let _ = fs::remove_dir_all(entry.path()); // What cannot be removed is in nobody's way.
+            let _ = fs::remove_dir_all(entry.path()); // Another process removes it later.
         }
     }
 }
