@@ -41,3 +41,4 @@ pub use mitra_transport::fault;
 pub use progress_thread::after_fork_in_child;
 pub use roce_port_users::{RocePortUser, roce_port_users};
 pub use soft_nic::SoftNic;
+pub use udp_socket::random_loopback_address;

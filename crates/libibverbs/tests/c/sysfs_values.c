@@ -1,4 +1,5 @@
-/* The device's files say what the verbs say: while the port is down, after the address has changed, and in a child. */
+/* The device's files say what the verbs say: before the device is opened, while the port is down, after the address has changed, and in a child, and about the
+ * traffic. */
 #include "rail_faults.h"
 
 #include <sys/wait.h>
@@ -67,7 +68,11 @@ static void all_is_that_of_the_device(struct ibv_context *context)
 
 int main(void)
 {
-	struct ibv_context *context = open_end().context;
+	char before[64];
+	strcpy(before, text(PORT "gids/0"));
+	struct end end = open_end();
+	struct ibv_context *context = end.context;
+	CHECK(strcmp(text(PORT "gids/0"), before) == 0);
 	all_is_that_of_the_device(context);
 	for (int rail = 0; rail < rails(); rail++)
 		fault("rail%d down", rail);
@@ -77,6 +82,14 @@ int main(void)
 	port_is_that_of_the_device(context, IBV_PORT_ACTIVE);
 	fault("rail%d address free", 0);
 	gids_are_those_of_the_device(context);
+
+	struct ibv_qp *qp = make_qp(&end);
+	CHECK(ibv_query_gid(context, 1, 0, &end.gid) == 0);
+	ready(qp);
+	connect_to(qp, connection_data_of(&end, qp));
+	CHECK(post_write(qp, &end, 1, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);
+	CHECK(next(end.cq).status == IBV_WC_SUCCESS);
+	CHECK(atoi(text(PORT "hw_counters/sent_pkts")) > 0);
 
 	/* A child has a device of its own. A program that it executes inherits the working directory. */
 	CHECK(chdir("/sys/class/infiniband/mitra0/ports/1") == 0);

@@ -1,5 +1,7 @@
 //! What the files say about the device: the values that the verbs return.
 
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -63,8 +65,9 @@ impl Attributes {
             return Some(Attributes { gid, first_gid, up, interface, owner });
         }
         let addresses = match Settings::from_env().ok()?.rails {
-            // The rails of `--rails N` are at loopback addresses, which one interface has. Each process has others.
-            RailsConfig::Count(_) => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
+            // The rails of `--rails N` are at loopback addresses, and each process has others. `cat` has none.
+            RailsConfig::Count(_) if !is_linked_with_verbs() => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
+            RailsConfig::Count(_) => vec![open::expected_address()?],
             RailsConfig::Addresses(addresses) => addresses,
         };
         let first = *addresses.first()?;
@@ -178,6 +181,18 @@ pub(super) fn counters() -> Option<Vec<(&'static str, u64)>> {
     let all: Vec<Counter> = rails.nics().iter().flat_map(|nic| nic.counters()).collect();
     let sum = |own| all.iter().filter(|counter| counter.name == own).map(|counter| counter.value).sum();
     Some(COUNTERS.iter().map(|(name, own)| (*name, sum(*own))).collect())
+}
+
+/// Returns whether a library that the program has loaded uses the verbs, so that the program may open the device.
+fn is_linked_with_verbs() -> bool {
+    unsafe extern "C" fn is_verbs(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+        // SAFETY: the C library passes the description of a loaded library, whose name is a C string.
+        let name = unsafe { CStr::from_ptr((*info).dlpi_name) }.to_bytes();
+        let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        (file.starts_with(b"libibverbs.so") || file.starts_with(b"librdmacm.so")).into()
+    }
+    // SAFETY: the function has the type that dl_iterate_phdr(3) calls, and reads no data.
+    unsafe { libc::dl_iterate_phdr(Some(is_verbs), ptr::null_mut()) != 0 }
 }
 
 /// Writes bytes as groups of four hexadecimal digits, as the kernel writes GIDs and GUIDs.
