@@ -5,6 +5,7 @@
 
 mod build_programs;
 mod compatibility_page;
+mod device_files;
 mod downloads_table;
 mod exactly_once_under_faults;
 mod fio_table;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
     for (name, test) in tests {
         trials.push(Trial::test(name, move || test().map_err(Failed::from)));
     }
+    trials.extend(device_files::trials());
     trials.push(Trial::test("kills_under_exact", || {
         exactly_once_under_faults::kills_under_exact().map_err(Failed::from)
     }));

@@ -7,6 +7,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 mod device_files;
+mod rdma_netlink;
 mod run_time_loading;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod signal_actions;

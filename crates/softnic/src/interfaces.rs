@@ -82,7 +82,7 @@ fn covers(listed: IpAddr, is_loopback: bool, address: IpAddr) -> bool {
 ///
 /// # Errors
 /// `getifaddrs(3)` fails.
-pub(crate) fn live_interface(address: IpAddr) -> io::Result<Option<String>> {
+pub fn live_interface(address: IpAddr) -> io::Result<Option<String>> {
     let needed = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_LOWER_UP;
     let found = getifaddrs()?.find(|entry| {
         let is_loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK);

@@ -389,15 +389,22 @@ fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
     }
 }
 
-fn bind_free_loopback() -> Result<socket2::Socket, OpenError> {
+/// Returns a random address of the loopback interface for a NIC. Another NIC may have it.
+///
+/// # Errors
+/// `System` if the system's random source cannot be read.
+pub fn random_loopback_address() -> Result<IpAddr, OpenError> {
     let mut seed = [0; 3];
     getrandom::fill(&mut seed).with_operation("reading the system's random source")?;
+    // 127.0.0.0/16 is reserved for addresses that users choose. The last byte is never 0 or 255, because such an address looks like a
+    // network or broadcast address.
+    Ok(IpAddr::from([127, seed[0].max(1), seed[1], seed[2] % 254 + 1]))
+}
+
+fn bind_free_loopback() -> Result<socket2::Socket, OpenError> {
     let mut last = IpAddr::from([127, 0, 0, 1]);
-    for attempt in 0..MAX_LOOPBACK_ATTEMPTS {
-        // 127.0.0.0/16 is reserved for addresses that users choose. The last byte is never 0 or 255, because such an address looks like a
-        // network or broadcast address.
-        let [a, b, c] = [seed[0].max(1), seed[1], seed[2].wrapping_add(attempt as u8) % 254 + 1];
-        last = IpAddr::from([127, a, b, c]);
+    for _ in 0..MAX_LOOPBACK_ATTEMPTS {
+        last = random_loopback_address()?;
         match bind(last) {
             Err(OpenError::PortTaken { .. }) => {}
             other => return other,

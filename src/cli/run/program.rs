@@ -93,7 +93,7 @@ impl Program {
             format!(" is a script, and {}", self.image.display())
         };
         Some(format!(
-            "{}{interpreter_note} is not linked with libibverbs; unless the program loads it later, Mitra has no effect",
+            "{}{interpreter_note} is not linked with libibverbs; unless the program loads it later, it only sees the files of mitra0 in /sys and /dev",
             self.path.display()
         ))
     }

@@ -1,11 +1,14 @@
 //! The device before it is opened. Every process has exactly one device, `mitra0`, for any number of rails.
 
-use std::ffi::{c_char, c_int};
-use std::ptr;
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::{fs, ptr};
 
 use super::abi_object::AbiHeader;
 use crate::abi::*;
+use crate::common::cancellation;
 use crate::common::errno::minus_one;
 use crate::rails::open;
 
@@ -105,14 +108,29 @@ unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// Fails with `ENOENT`, because the device has no attributes in `sysfs` that a verb does not return. Programs look whether an optional file
-/// exists (`ibv_devinfo`: `board_id`), as on soft-RoCE, so this is no refused call to explain.
+/// Reads a file of the device, such as `node_guid` of `ibdev_path`, without its last line feed. Returns its length, or −1 with `errno`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_read_sysfs_file(
-    _dir: *const c_char,
-    _file: *const c_char,
-    _buf: *mut c_char,
-    _size: usize,
+    dir: *const c_char,
+    file: *const c_char,
+    to: *mut c_char,
+    size: usize,
 ) -> c_int {
-    minus_one(libc::ENOENT)
+    // SAFETY: rule *structures* (module `calls`): both are C strings.
+    let [dir, file] = [dir, file].map(|name| OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
+    match cancellation::held_off(|| fs::read(Path::new(dir).join(file))) {
+        Ok(content) => {
+            let text = content.strip_suffix(b"\n").unwrap_or(&content);
+            let len = text.len().min(size);
+            // SAFETY: rule *structures* (module `calls`): `to` is valid for writing `size` bytes.
+            unsafe {
+                ptr::copy_nonoverlapping(text.as_ptr().cast(), to, len);
+                if len < size {
+                    to.add(len).write(0);
+                }
+            }
+            len as c_int
+        }
+        Err(error) => minus_one(error.raw_os_error().unwrap_or(libc::EIO)),
+    }
 }

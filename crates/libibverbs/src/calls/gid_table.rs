@@ -167,7 +167,7 @@ unsafe extern "C" fn ibv_query_gid_type(
 }
 
 /// The default partition key with full membership (IBTA volume 1, 10.9.1.2).
-const PKEY: u16 = 0xffff;
+pub(crate) const PKEY: u16 = 0xffff;
 const NO_OTHER_PKEY: &str = "the device has one port with one partition key: use port 1, index 0, key 0xffff";
 
 #[unsafe(no_mangle)]

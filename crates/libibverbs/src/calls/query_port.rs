@@ -48,16 +48,20 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     if port_num != PORT {
         return Err(refuse("ibv_query_port", libc::EINVAL, "the device has one port; use port 1"));
     }
+    let mut out = port_attr_when(context.rails.is_up());
+    out.active_mtu = mtu_code(context.rails.max_mtu());
+    out.max_msg_sz = context.nic().attr().limits.message_bytes;
+    Ok(out)
+}
+
+/// Returns the attributes that the port has while it is up, or down, on any rails. The port of a dead NIC is down.
+pub(crate) fn port_attr_when(up: bool) -> ibv_port_attr {
     // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_port_attr = unsafe { mem::zeroed() };
-    // The port of a dead NIC is reported as down. The verb does not fail.
-    let up = context.rails.is_up();
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     out.max_mtu = IBV_MTU_4096;
-    out.active_mtu = mtu_code(context.rails.max_mtu());
     out.gid_tbl_len = GID_TABLE_LEN as c_int;
     out.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
-    out.max_msg_sz = context.nic().attr().limits.message_bytes;
     out.pkey_tbl_len = 1;
     out.max_vl_num = 1;
     out.active_width = WIDTH_1X;
@@ -65,7 +69,7 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     out.phys_state = if up { PHYS_STATE_LINK_UP } else { PHYS_STATE_POLLING };
     out.link_layer = IBV_LINK_LAYER_ETHERNET;
     out.flags = IBV_QPF_GRH_REQUIRED;
-    Ok(out)
+    out
 }
 
 /// The number of bytes that the exported function may write. Programs that are linked to it may have an older `struct ibv_port_attr`, which

@@ -16,7 +16,6 @@ pub(crate) mod device_memory;
 mod fault_control;
 pub(crate) mod multi_rail_domain;
 pub(crate) mod multi_rail_qp;
-pub(crate) mod network_interface;
 mod object_number;
 pub(crate) mod object_table;
 pub(crate) mod on_demand_regions;

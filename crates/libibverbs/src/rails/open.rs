@@ -1,12 +1,12 @@
 //! Opening the device, once in each process, and closing its connections when the process exits.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use mitra_control::{ControlServer, ControlledDevice, MetricsAddress, RailsConfig, Settings};
 use mitra_metrics::MetricsServer;
-use mitra_softnic::{Config, SoftNic};
+use mitra_softnic::{Config, OpenError, SoftNic, random_loopback_address};
 use mitra_verbs::{Error, Gid, Result};
 
 use super::fault_control::FaultControl;
@@ -24,6 +24,9 @@ use crate::common::{cancellation, fork_generation};
 static OPEN: PerProcess<Mutex<OpenDevice>> = PerProcess::new();
 
 type OpenDevice = Option<(u32, Arc<RailSet>)>;
+
+/// The address of rail 0 of `--rails N`, once the program has looked at files that show it.
+static EXPECTED_ADDRESS: PerProcess<OnceLock<IpAddr>> = PerProcess::new();
 
 /// Whether the handler for exit is installed. A forked child inherits both the flag and the handler.
 static EXIT_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
@@ -69,12 +72,32 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
     Ok(rails)
 }
 
+/// Returns the address that rail 0 of this process will have with `--rails N`, unless another process takes it first. Returns `None` if the
+/// system's random source cannot be read.
+pub(crate) fn expected_address() -> Option<IpAddr> {
+    install_fork_handler();
+    let expected = EXPECTED_ADDRESS.get();
+    // Two threads may choose. The first address stays.
+    let _ = expected.set(random_loopback_address().ok()?);
+    expected.get().copied()
+}
+
+/// Returns the device of this process if the process has opened it. Waits for a thread that opens it now.
+pub(crate) fn opened() -> Option<Arc<RailSet>> {
+    let open = lock(OPEN.existing()?);
+    open.as_ref().filter(|(owner, _)| *owner == std::process::id()).map(|(_, rails)| Arc::clone(rails))
+}
+
 fn open_rails() -> Result<Arc<RailSet>> {
     let settings = Settings::from_env()
         .and_then(Settings::checked)
         .map_err(|e| Error::system("reading the options of `mitra run`", &e))?;
     let mut configs = match &settings.rails {
-        RailsConfig::Count(n) => vec![Config::loopback(); *n],
+        RailsConfig::Count(n) => {
+            let mut configs = vec![Config::loopback(); *n];
+            configs[0].address = EXPECTED_ADDRESS.existing().and_then(OnceLock::get).copied();
+            configs
+        }
         RailsConfig::Addresses(list) => list.iter().map(|address| Config::at(*address)).collect(),
     };
     if let [config] = &mut configs[..] {
@@ -85,7 +108,14 @@ fn open_rails() -> Result<Arc<RailSet>> {
     }
     let nics = configs
         .into_iter()
-        .map(|config| SoftNic::open(config).map_err(|e| Error::system("opening a software NIC", &e)))
+        .map(|config| match (&settings.rails, SoftNic::open(config.clone())) {
+            // Another process has taken the expected address meanwhile.
+            (RailsConfig::Count(_), Err(OpenError::PortTaken { .. })) => {
+                SoftNic::open(Config { address: None, ..config })
+            }
+            (_, opened) => opened,
+        })
+        .map(|opened| opened.map_err(|e| Error::system("opening a software NIC", &e)))
         .collect::<Result<Vec<_>>>()?;
     let multi_rail = if nics.len() > 1 { Some(MultiRail::new(&nics, &settings)?) } else { None };
     let rails = Arc::new(RailSet::new(nics, multi_rail)?);

@@ -44,6 +44,8 @@ static DESTROYED_WHILE_WAITING: LazyLock<PathBuf> =
     LazyLock::new(|| build_with("destroyed_while_waiting", &["-lrdmacm"]));
 static SA_RESTART: LazyLock<PathBuf> = LazyLock::new(|| build_with("sa_restart", &["-lrdmacm"]));
 static SHARED_CHANNEL: LazyLock<PathBuf> = LazyLock::new(|| build("shared_channel"));
+static SYSFS_MATRIX: LazyLock<PathBuf> = LazyLock::new(|| build("sysfs_matrix"));
+static SYSFS_VALUES: LazyLock<PathBuf> = LazyLock::new(|| build("sysfs_values"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
 static ARBITRARY_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("arbitrary_calls"));
 
@@ -235,6 +237,16 @@ pub mod reports {
     #[test]
     fn descriptors() {
         on_all_rails(&DESCRIPTORS, &[]);
+    }
+
+    #[test]
+    fn sysfs_matrix() {
+        on_all_rails(&SYSFS_MATRIX, &[]);
+    }
+
+    #[test]
+    fn sysfs_values() {
+        on_all_rails(&SYSFS_VALUES, &[]);
     }
 
     #[test]

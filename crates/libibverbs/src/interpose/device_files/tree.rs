@@ -1,74 +1,184 @@
-//! The emulated files and directories, by path.
+//! The directory that holds the device's files.
+//!
+//! It stands in the directory of the control sockets, and its name is a digest of its content, so processes that see the same device share it. A process
+//! that uses a tree holds a shared lock (`flock(2)`) on it until it ends. A process that makes a tree removes those that no process uses.
 
-use crate::calls::device::{CHAR_DEVICE_NAME, DEVICE_NAME};
-use crate::calls::gid_table::GID_COUNT;
-use crate::rails::network_interface::interface_of_rail_0;
+use core::ffi::{CStr, c_int};
+use core::iter::successors;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::Path;
 
-/// An emulated file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum EmulatedFile {
-    /// The character device.
-    Device,
-    /// A file with this content, which can be read.
-    Text(String),
-    /// A directory of directories with these names.
-    Directory(Vec<String>),
+use mitra_control::{Settings, run_dir};
+
+use super::attributes::{self, Attributes, COUNTERS_DIR, Entry};
+use crate::common::{cancellation, logging};
+
+/// The name of a tree is this and 16 hexadecimal digits.
+pub(super) const NAME_BEGINS: &str = "device-files-";
+pub(super) const DIGITS: usize = 16;
+/// Descriptors of programs, such as those that scripts number, are smaller.
+const FIRST_DESCRIPTOR: c_int = 256;
+
+/// A tree that this process has used. Trees are never freed: their number is that of the different contents.
+struct Tree {
+    attributes: Attributes,
+    root: CString,
+    next: *const Tree,
 }
 
-/// Returns the emulated file at a path. As in the kernel, slashes may follow the name of a directory.
-pub(super) fn find(path: &str) -> Option<EmulatedFile> {
-    if path.strip_prefix("/dev/infiniband/") == Some(CHAR_DEVICE_NAME) {
-        return Some(EmulatedFile::Device);
+/// How often another process may remove a tree that this one makes.
+const ATTEMPTS: u32 = 8;
+/// Whether this process, or its parent, has logged why there is no tree.
+static EXPLAINED: AtomicBool = AtomicBool::new(false);
+
+/// The trees of this process, the latest first.
+static TREES: AtomicPtr<Tree> = AtomicPtr::new(ptr::null_mut());
+
+/// Returns the root of the tree with the present content, or `None` if there is no device, or no directory can hold the tree.
+pub(super) fn root() -> Option<&'static CStr> {
+    cancellation::held_off(present_root)
+}
+
+fn present_root() -> Option<&'static CStr> {
+    let latest = TREES.load(Ordering::Acquire);
+    // SAFETY: a pointer in the list came from `Box::into_raw` in `add`, and its box is never freed.
+    let mut trees = successors(unsafe { latest.as_ref() }, |tree| unsafe { tree.next.as_ref() });
+    // SAFETY: as above.
+    let attributes = Attributes::now(unsafe { latest.as_ref() }.map(|tree| &tree.attributes))?;
+    let known = trees.find(|tree| tree.attributes == attributes);
+    // The directory may be gone if the program has closed the descriptor that holds the lock.
+    if let Some(tree) = known.filter(|tree| path_of(&tree.root).exists()) {
+        return Some(&tree.root);
     }
-    let within = path.strip_prefix("/sys/class/infiniband/")?.strip_prefix(DEVICE_NAME)?.strip_prefix('/')?;
-    if let Some(attribute) = within.strip_prefix("ports/1/gid_attrs/") {
-        let (attribute, index) = attribute.split_once('/')?;
-        (0..GID_COUNT).find(|at| at.to_string() == index)?;
-        return match attribute {
-            // `gid_attr_show_type` in drivers/infiniband/core/sysfs.c.
-            "types" => Some(EmulatedFile::Text("RoCE v2\n".to_owned())),
-            // `gid_attr_show_ndev` there.
-            "ndevs" => Some(EmulatedFile::Text(format!("{}\n", interface_of_rail_0()?.name))),
-            _ => None,
-        };
-    }
-    let name = || interface_of_rail_0().map(|interface| interface.name);
-    match within.trim_end_matches('/') {
-        "device" => Some(EmulatedFile::Directory(vec!["net".to_owned()])),
-        "device/net" => Some(EmulatedFile::Directory(vec![name()?])),
-        _ => None,
+    match (make(&attributes), known) {
+        (Ok(_), Some(tree)) => Some(&tree.root),
+        (Ok(root), None) => Some(&add(attributes, root).root),
+        (Err(error), _) => {
+            logging::install();
+            if !EXPLAINED.swap(true, Ordering::Relaxed) {
+                tracing::warn!("programs cannot see the device's files in /sys and /dev: {error}");
+            }
+            None
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(path: &str) -> Option<EmulatedFile> {
-        find(&format!("/sys/class/infiniband/mitra0/{path}"))
+/// Appends a tree to the list of this process.
+fn add(attributes: Attributes, root: CString) -> &'static Tree {
+    let tree = Box::leak(Box::new(Tree { attributes, root, next: TREES.load(Ordering::Acquire) }));
+    while let Err(latest) =
+        TREES.compare_exchange(tree.next.cast_mut(), tree, Ordering::AcqRel, Ordering::Acquire)
+    {
+        tree.next = latest;
     }
+    tree
+}
 
-    #[test]
-    fn attributes_exist_for_each_gid() {
-        for index in ["0", "1"] {
-            let attribute = |name| text(&format!("ports/1/gid_attrs/{name}/{index}"));
-            assert_eq!(attribute("types"), Some(EmulatedFile::Text("RoCE v2\n".to_owned())));
-            assert_eq!(attribute("ndevs"), Some(EmulatedFile::Text("lo\n".to_owned())));
-            assert_eq!(attribute("other"), None);
+/// Makes the tree with a content, unless it exists, and locks it for as long as this process lives. Returns its root.
+fn make(attributes: &Attributes) -> io::Result<CString> {
+    let files = attributes.files();
+    let mut digest = DefaultHasher::new();
+    (&files, attributes.owner).hash(&mut digest);
+    let settings = Settings::from_env().map_err(io::Error::other)?;
+    let dir = settings.run_dir.unwrap_or_else(run_dir::default_path);
+    run_dir::ensure(&dir).map_err(io::Error::other)?;
+    // The roots of results, such as those of realpath(3), have no symbolic links.
+    let dir = dir.canonicalize()?;
+    let root = dir.join(format!("{NAME_BEGINS}{:0DIGITS$x}", digest.finish()));
+    for _ in 0..ATTEMPTS {
+        if let Some(lock) = lock(&root)? {
+            keep(lock);
+            return CString::new(root.into_os_string().into_vec()).map_err(io::Error::other);
         }
-        for path in ["types/2", "types/00", "types/0/", "types/", "types", "ndevs/-1", "ndevs/0x0"] {
-            assert_eq!(text(&format!("ports/1/gid_attrs/{path}")), None, "{path}");
-        }
-        assert_eq!(text("ports/2/gid_attrs/types/0"), None);
+        // Another process may make the same tree, or remove it when it is not locked yet.
+        let _being_made = write(&dir, &root, &files)?;
     }
+    Err(io::Error::other("other processes remove the directory again and again"))
+}
 
-    #[test]
-    fn network_device_is_the_interface_of_rail_0() {
-        for path in ["device/net", "device/net/"] {
-            assert_eq!(text(path), Some(EmulatedFile::Directory(vec!["lo".to_owned()])));
-        }
-        assert_eq!(text("device"), Some(EmulatedFile::Directory(vec!["net".to_owned()])));
-        assert_eq!(find("/sys/class/infiniband/mitra1/device/net"), None);
-        assert_eq!(find("/sys/class/infiniband/mitra0device/net"), None);
+/// Locks a tree, unless it does not exist or is being removed.
+fn lock(root: &Path) -> io::Result<Option<File>> {
+    let file = match File::open(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    Ok((file.try_lock_shared().is_ok() && root.exists()).then_some(file))
+}
+
+/// Keeps a lock until the process and the children that it has forked have ended or executed another program.
+fn keep(lock: File) {
+    // SAFETY: the call only makes another descriptor for the open file. The program does not know its number.
+    let moved = unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR) };
+    if moved < 0 {
+        // The limit of descriptors may be lower.
+        let _ = lock.into_raw_fd();
     }
+}
+
+/// Writes a tree under another name, gives it its name, and removes trees that no process uses. Returns the lock on the tree.
+fn write(dir: &Path, root: &Path, files: &[(String, Entry)]) -> io::Result<Option<File>> {
+    static WRITTEN: AtomicU32 = AtomicU32::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let new = dir.join(format!(".{NAME_BEGINS}{}-{number}", std::process::id()));
+    match fs::create_dir(&new) {
+        // Left by a process that was killed, or made by one in another PID namespace.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+        made => made?,
+    }
+    let Some(lock) = lock(&new)? else { return Ok(None) };
+    for (path, entry) in files {
+        let path = new.join(path);
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        match entry {
+            Entry::File(text) => OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o444)
+                .open(path)?
+                .write_all(text.as_bytes())?,
+            Entry::Link(target) => symlink(target, path)?,
+        }
+    }
+    if fs::rename(&new, root).is_err() {
+        // Another process has made the same tree.
+        fs::remove_dir_all(&new)?;
+    }
+    remove_unused(dir);
+    Ok(Some(lock))
+}
+
+fn remove_unused(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_tree =
+            name.as_bytes().strip_prefix(b".").unwrap_or(name.as_bytes()).starts_with(NAME_BEGINS.as_bytes());
+        if is_tree
+            && let Ok(tree) = File::open(entry.path())
+            && tree.try_lock().is_ok()
+        {
+            let _ = fs::remove_dir_all(entry.path()); // Another process removes it later.
+        }
+    }
+}
+
+/// Writes the counters of this process's NICs to the files of the tree.
+pub(super) fn write_counters(root: &CStr) {
+    let dir = path_of(root).join(COUNTERS_DIR);
+    for (name, value) in attributes::counters().into_iter().flatten() {
+        // Another thread may read the file, so it is replaced as a whole. A counter that cannot be written keeps its value.
+        let new = dir.join(format!(".{name}"));
+        let _ = fs::write(&new, format!("{value}\n")).and_then(|()| fs::rename(&new, dir.join(name)));
+    }
+}
+
+fn path_of(root: &CStr) -> &Path {
+    Path::new(OsStr::from_bytes(root.to_bytes()))
 }

@@ -1,0 +1,239 @@
+//! What the files say about the device: the values that the verbs return.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use mitra_control::{RailsConfig, Settings};
+use mitra_softnic::{interface_of, live_interface};
+use mitra_verbs::{Counter, Gid, Provider};
+
+use crate::abi::*;
+use crate::calls::device::{CHAR_DEVICE_NAME, DEVICE_NAME};
+use crate::calls::gid_table::{GID_COUNT, PKEY};
+use crate::calls::query_port::port_attr_when;
+use crate::rails::open;
+use crate::rails::rail_set::RailSet;
+
+/// The values that can differ between two moments, or between two processes of one run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::interpose) struct Attributes {
+    gid: Gid,
+    /// The GID of which the GUID is made.
+    first_gid: Gid,
+    up: bool,
+    /// The name of the interface that has the address of rail 0.
+    interface: Option<String>,
+    /// The process that has opened the device, whose counters the files contain.
+    pub(super) owner: Option<u32>,
+}
+
+/// A file of the tree.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Entry {
+    File(String),
+    /// A symbolic link, with its target.
+    Link(String),
+}
+
+/// The counters that soft-RoCE has (drivers/infiniband/sw/rxe/rxe_hw_counters.c), and the names of the NIC's own.
+const COUNTERS: [(&str, &str); 10] = [
+    ("duplicate_request", "duplicate_requests"),
+    ("out_of_seq_request", "drop_out_of_sequence"),
+    ("rcvd_pkts", "packets_received"),
+    ("rcvd_rnr_err", "rnr_naks_received"),
+    ("rcvd_seq_err", "sequence_naks_received"),
+    ("retry_exceeded_err", "failed_requests"),
+    ("send_err", "tx_errors"),
+    ("send_rnr_err", "rnr_naks_sent"),
+    ("sent_pkts", "packets_sent"),
+    ("completer_retry_err", "timeouts"),
+];
+
+impl Attributes {
+    /// Returns the present values. Before the process opens its device, they are those that follow from the settings. Returns `None` if
+    /// these are malformed, so that there is no device. `before` are values that were present earlier.
+    pub(in crate::interpose) fn now(before: Option<&Attributes>) -> Option<Attributes> {
+        let name_of = |address: IpAddr| Some(interface_of(address).ok()??.name);
+        if let Some(rails) = open::opened() {
+            let first_gid = rails.first_gid();
+            let gid = rails.gid().unwrap_or(first_gid);
+            let known = before.filter(|before| before.gid == gid);
+            let interface = known.map_or_else(|| name_of(gid.into()), |known| known.interface.clone());
+            let (up, owner) = (rails.is_up(), Some(std::process::id()));
+            return Some(Attributes { gid, first_gid, up, interface, owner });
+        }
+        let addresses = match Settings::from_env().ok()?.rails {
+            // The rails of `--rails N` are at loopback addresses, and each process has others. `cat` has none.
+            RailsConfig::Count(_) if !is_linked_with_verbs() => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
+            RailsConfig::Count(_) => vec![open::expected_address()?],
+            RailsConfig::Addresses(addresses) => addresses,
+        };
+        let first = *addresses.first()?;
+        let up = addresses.iter().any(|&address| !matches!(live_interface(address), Ok(None)));
+        let gid = Gid::from(first);
+        Some(Attributes { gid, first_gid: gid, up, interface: name_of(first), owner: None })
+    }
+
+    /// Returns all files, by their paths without the first slash.
+    pub(super) fn files(&self) -> Vec<(String, Entry)> {
+        let mut files = Vec::new();
+        let mut link = |path: String, target: String| files.push((path, Entry::Link(target)));
+        link(
+            format!("sys/class/infiniband/{DEVICE_NAME}"),
+            format!("../../devices/virtual/infiniband/{DEVICE_NAME}"),
+        );
+        link(
+            format!("sys/class/infiniband_verbs/{CHAR_DEVICE_NAME}"),
+            format!("../../devices/virtual/infiniband_verbs/{CHAR_DEVICE_NAME}"),
+        );
+        let device = format!("sys/devices/virtual/infiniband/{DEVICE_NAME}");
+        let verbs = format!("sys/devices/virtual/infiniband_verbs/{CHAR_DEVICE_NAME}");
+        link(format!("{device}/subsystem"), "../../../../class/infiniband".to_owned());
+        link(format!("{verbs}/subsystem"), "../../../../class/infiniband_verbs".to_owned());
+        if let Some(name) = &self.interface {
+            link(format!("{device}/device/net/{name}"), format!("/sys/class/net/{name}"));
+        }
+        let mut file = |path: String, text: &str| files.push((path, Entry::File(format!("{text}\n"))));
+        // These files only have the names of character devices. See `place::at_file`.
+        file("dev/infiniband/rdma_cm".to_owned(), "");
+        file(format!("dev/infiniband/{CHAR_DEVICE_NAME}"), "");
+        // `IB_USER_VERBS_ABI_VERSION` in include/uapi/rdma/ib_user_verbs.h.
+        file("sys/class/infiniband_verbs/abi_version".to_owned(), "6");
+        file(format!("{verbs}/abi_version"), "1");
+        file(format!("{verbs}/dev"), "231:192");
+        file(format!("{verbs}/ibdev"), DEVICE_NAME);
+        file(
+            format!("{verbs}/uevent"),
+            &format!("MAJOR=231\nMINOR=192\nDEVNAME=infiniband/{CHAR_DEVICE_NAME}"),
+        );
+        // The texts are those of drivers/infiniband/core/sysfs.c and device.c.
+        let guid = groups(&self.guid());
+        for (name, text) in [
+            ("fw_ver", env!("CARGO_PKG_VERSION")),
+            ("hca_type", "Mitra software NIC"),
+            ("node_desc", DEVICE_NAME),
+            ("node_guid", &guid),
+            ("node_type", "1: CA"),
+            ("sys_image_guid", &guid),
+            ("uevent", &format!("NAME={DEVICE_NAME}")),
+        ] {
+            file(format!("{device}/{name}"), text);
+        }
+        let (ndev, gid) = (self.interface.as_deref().unwrap_or_default(), groups(&self.gid.0));
+        for index in 0..GID_COUNT {
+            file(format!("{device}/ports/1/gids/{index}"), &gid);
+            file(format!("{device}/ports/1/gid_attrs/ndevs/{index}"), ndev);
+            file(format!("{device}/ports/1/gid_attrs/types/{index}"), "RoCE v2");
+        }
+        file(format!("{device}/ports/1/pkeys/0"), &format!("{PKEY:#06x}"));
+        for (name, text) in self.port_files() {
+            file(format!("{device}/ports/1/{name}"), &text);
+        }
+        for (name, _) in COUNTERS {
+            file(format!("{COUNTERS_DIR}/{name}"), "0");
+        }
+        files
+    }
+
+    /// Returns the GUID of the device.
+    pub(in crate::interpose) fn guid(&self) -> [u8; 8] {
+        open::guid_of(self.first_gid).to_ne_bytes()
+    }
+
+    /// Returns the attributes of the port that do not depend on the rails.
+    pub(in crate::interpose) fn port(&self) -> ibv_port_attr {
+        port_attr_when(self.up)
+    }
+
+    /// Returns the name of the interface that has the address of rail 0, if there is one.
+    pub(in crate::interpose) fn interface(&self) -> Option<&str> {
+        self.interface.as_deref()
+    }
+
+    fn port_files(&self) -> [(&'static str, String); 9] {
+        let port = self.port();
+        let state = match port.state {
+            IBV_PORT_ACTIVE => "ACTIVE",
+            _ => "DOWN",
+        };
+        [
+            ("cap_mask", format!("{:#010x}", port.port_cap_flags)),
+            ("lid", format!("{:#x}", port.lid)),
+            ("lid_mask_count", port.lmc.to_string()),
+            ("link_layer", "Ethernet".to_owned()),
+            ("phys_state", format!("{}: {}", port.phys_state, if self.up { "LinkUp" } else { "Polling" })),
+            ("rate", "25 Gb/sec (1X EDR)".to_owned()),
+            ("sm_lid", format!("{:#x}", port.sm_lid)),
+            ("sm_sl", port.sm_sl.to_string()),
+            ("state", format!("{}: {state}", port.state)),
+        ]
+    }
+}
+
+/// The directory of the counters.
+pub(super) const COUNTERS_DIR: &str = "sys/devices/virtual/infiniband/mitra0/ports/1/hw_counters";
+
+/// Returns the counters of the NICs of this process, if it has opened them, with the names of their files.
+pub(super) fn counters() -> Option<Vec<(&'static str, u64)>> {
+    let rails: Arc<RailSet> = open::opened()?;
+    let all: Vec<Counter> = rails.nics().iter().flat_map(|nic| nic.counters()).collect();
+    let sum = |own| all.iter().filter(|counter| counter.name == own).map(|counter| counter.value).sum();
+    Some(COUNTERS.iter().map(|(name, own)| (*name, sum(*own))).collect())
+}
+
+/// Returns whether a library that the program has loaded uses the verbs, so that the program may open the device.
+fn is_linked_with_verbs() -> bool {
+    unsafe extern "C" fn is_verbs(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+        // SAFETY: the C library passes the description of a loaded library, whose name is a C string.
+        let name = unsafe { CStr::from_ptr((*info).dlpi_name) }.to_bytes();
+        let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        (file.starts_with(b"libibverbs.so") || file.starts_with(b"librdmacm.so")).into()
+    }
+    // SAFETY: the function has the type that dl_iterate_phdr(3) calls, and reads no data.
+    unsafe { libc::dl_iterate_phdr(Some(is_verbs), ptr::null_mut()) != 0 }
+}
+
+/// Writes bytes as groups of four hexadecimal digits, as the kernel writes GIDs and GUIDs.
+fn groups(bytes: &[u8]) -> String {
+    let groups: Vec<String> =
+        bytes.chunks(2).map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
+    groups.join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(up: bool, path: &str) -> Option<String> {
+        let gid = Gid::from(IpAddr::from([127, 0, 0, 1]));
+        let attributes =
+            Attributes { gid, first_gid: gid, up, interface: Some("lo".to_owned()), owner: None };
+        let path = format!("sys/devices/virtual/infiniband/mitra0/{path}");
+        attributes.files().into_iter().find(|(at, _)| *at == path).map(|(_, entry)| match entry {
+            Entry::File(text) | Entry::Link(text) => text,
+        })
+    }
+
+    #[test]
+    fn files_have_the_form_of_the_kernel() {
+        for (path, expected) in [
+            ("node_guid", "024d:69ff:7f00:0001\n"),
+            ("ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:7f00:0001\n"),
+            ("ports/1/gid_attrs/types/0", "RoCE v2\n"),
+            ("ports/1/gid_attrs/ndevs/1", "lo\n"),
+            ("ports/1/pkeys/0", "0xffff\n"),
+            ("ports/1/cap_mask", "0x04010000\n"),
+            ("ports/1/lid", "0x0\n"),
+            ("ports/1/state", "4: ACTIVE\n"),
+            ("ports/1/phys_state", "5: LinkUp\n"),
+            ("device/net/lo", "/sys/class/net/lo"),
+        ] {
+            assert_eq!(text(true, path).as_deref(), Some(expected), "{path}");
+        }
+        assert_eq!(text(false, "ports/1/state").as_deref(), Some("1: DOWN\n"));
+        assert_eq!(text(false, "ports/1/phys_state").as_deref(), Some("2: Polling\n"));
+        assert_eq!(text(true, "ports/1/gids/2"), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! Paths: from those by which programs name the device's files to those in the tree, and back.
+
+use core::ffi::{CStr, c_char, c_long};
+use core::ptr;
+
+use super::tree::{self, DIGITS, NAME_BEGINS};
+
+/// The paths of the device's directories begin so. `_verbs` may follow, and then a slash or the end.
+const PLACES: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/devices/virtual/infiniband", b"/dev/infiniband"];
+/// The character devices. Each is the null device: no call of this library needs one.
+const DEVICES: [&CStr; 2] = [c"/dev/infiniband/rdma_cm", c"/dev/infiniband/uverbs0"];
+const NULL_DEVICE: &CStr = c"/dev/null";
+/// The kernel refuses an address in the first page of memory with EFAULT, and so do the functions here.
+const FIRST_PAGE: usize = 4096;
+const PATH_MAX: usize = libc::PATH_MAX as usize;
+
+/// Returns whether a path names a file of the device.
+///
+/// # Safety
+/// `path` is null, an address in the first page of memory, or the address of a C string.
+#[inline]
+pub(super) unsafe fn is_device_file(path: *const c_char) -> bool {
+    // SAFETY: by the contract of this function. `follows` reads no byte after a terminating zero, which is in no place.
+    path.addr() >= FIRST_PAGE
+        && PLACES.iter().any(|place| unsafe {
+            follows(path, place).is_some_and(|rest| {
+                let rest = follows(rest, b"_verbs").unwrap_or(rest);
+                matches!(*rest as u8, 0 | b'/')
+            })
+        })
+}
+
+/// Returns what follows `start` in a C string that begins with it.
+///
+/// # Safety
+/// `path` is the address of a C string, and `start` has no zero.
+unsafe fn follows(path: *const c_char, start: &[u8]) -> Option<*const c_char> {
+    // SAFETY: all bytes before the one that is read are equal to those of `start`, so none of them terminates the string.
+    start
+        .iter()
+        .enumerate()
+        .all(|(at, &byte)| unsafe { *path.add(at) as u8 == byte })
+        .then(|| path.wrapping_add(start.len()))
+}
+
+/// Returns whether a path names a character device.
+///
+/// # Safety
+/// As for [`is_device_file`].
+pub(super) unsafe fn is_device(path: *const c_char) -> bool {
+    // SAFETY: a path of a file of the device is a C string.
+    unsafe { is_device_file(path) && DEVICES.contains(&CStr::from_ptr(path)) }
+}
+
+/// Calls a function with the path of a file: in the tree if it is one of the device. A character device is the null device.
+///
+/// # Safety
+/// As for [`is_device_file`].
+#[inline]
+pub(super) unsafe fn at_file<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        match is_device_file(path) {
+            false => call(path),
+            true if is_device(path) && tree::root().is_some() => call(NULL_DEVICE.as_ptr()),
+            true => in_tree(path, call),
+        }
+    }
+}
+
+/// Calls a function with the path of a file: in the tree if it is one of the device, for a function that returns names.
+///
+/// # Safety
+/// As for [`is_device_file`].
+#[inline]
+pub(super) unsafe fn at_name<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
+    // SAFETY: by the contract of this function.
+    unsafe { if is_device_file(path) { in_tree(path, call) } else { call(path) } }
+}
+
+/// # Safety
+/// `path` is a C string.
+#[cold]
+unsafe fn in_tree<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
+    // SAFETY: by the contract of this function.
+    let (within, Some(root)) = (unsafe { CStr::from_ptr(path) }.to_bytes_with_nul(), tree::root()) else {
+        return call(path);
+    };
+    if within.windows(COUNTERS.len()).any(|window| window == COUNTERS) {
+        tree::write_counters(root);
+    }
+    let root = root.to_bytes();
+    let mut buffer = [0u8; PATH_MAX];
+    let Some(room) = buffer.get_mut(..root.len() + within.len()) else { return call(path) };
+    room[..root.len()].copy_from_slice(root);
+    room[root.len()..].copy_from_slice(within);
+    call(buffer.as_ptr().cast())
+}
+
+const COUNTERS: &[u8] = b"hw_counters";
+
+/// Returns what follows the root of a tree in a path that is in one, as programs name it.
+pub(super) fn outside_of_tree(path: &[u8]) -> Option<&[u8]> {
+    let name = NAME_BEGINS.as_bytes();
+    let at = path.windows(name.len()).position(|window| window == name)?;
+    let (digits, rest) = path[at + name.len()..].split_at_checked(DIGITS)?;
+    let is_root = path[..at].ends_with(b"/") && digits.iter().all(u8::is_ascii_hexdigit);
+    (is_root && matches!(rest, [] | [b'/', ..])).then_some(if rest.is_empty() { b"/" } else { rest })
+}
+
+/// Replaces a path in a tree, as the C library returned it, by the one by which programs name it. Returns its argument.
+///
+/// # Safety
+/// `path` is null or the address of a C string that may be written.
+pub(super) unsafe fn renamed(path: *mut c_char) -> *mut c_char {
+    if !path.is_null() {
+        // SAFETY: by the contract of this function. The new path is shorter or of one byte, and the string has more.
+        unsafe {
+            if let Some(outside) = outside_of_tree(CStr::from_ptr(path).to_bytes()) {
+                ptr::copy(outside.as_ptr().cast(), path, outside.len());
+                path.add(outside.len()).write(0);
+            }
+        }
+    }
+    path
+}
+
+/// Does the same as [`renamed`] for a path of `len` bytes without a terminating zero. Returns the new length. A negative length is that of an error.
+///
+/// # Safety
+/// `path` has `len` bytes that may be written.
+pub(super) unsafe fn renamed_bytes(path: *mut c_char, len: c_long) -> c_long {
+    let Ok(bytes) = usize::try_from(len) else { return len };
+    // SAFETY: by the contract of this function. The new path is not longer.
+    unsafe {
+        let Some(outside) = outside_of_tree(core::slice::from_raw_parts(path.cast(), bytes)) else {
+            return len;
+        };
+        let new = outside.len();
+        ptr::copy(outside.as_ptr().cast(), path, new);
+        new as c_long
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_end_at_a_slash() {
+        for path in [
+            c"/sys/class/infiniband",
+            c"/sys/class/infiniband/",
+            c"/sys/class/infiniband/mitra0",
+            c"/sys/class/infiniband_verbs/abi_version",
+            c"/sys/devices/virtual/infiniband/mitra0",
+            c"/dev/infiniband/uverbs0",
+        ] {
+            // SAFETY: the path is a C string.
+            assert!(unsafe { is_device_file(path.as_ptr()) }, "{path:?}");
+        }
+        for path in [
+            c"",
+            c"/",
+            c"/sys/class/infinibandx",
+            c"/sys/class/infiniband_verb",
+            c"/dev/infini",
+            c"sys/class/infiniband",
+        ] {
+            // SAFETY: the path is a C string.
+            assert!(!unsafe { is_device_file(path.as_ptr()) }, "{path:?}");
+        }
+        // SAFETY: the address is in the first page.
+        assert!(!unsafe { is_device_file(ptr::without_provenance(8)) });
+    }
+
+    #[test]
+    fn paths_in_a_tree_are_named_as_outside() {
+        let outside = |path: &str| {
+            outside_of_tree(path.as_bytes()).map(|path| String::from_utf8_lossy(path).into_owned())
+        };
+        assert_eq!(outside("/run/mitra/device-files-0123456789abcdef/sys/x").as_deref(), Some("/sys/x"));
+        assert_eq!(outside("/run/mitra/device-files-0123456789abcdef").as_deref(), Some("/"));
+        for path in [
+            "/sys/x",
+            "/run/device-files-012345678",
+            "/run/device-files-0123456789abcdefg/x",
+            "/run/device-files-0123456789abcdeg/x",
+        ] {
+            assert_eq!(outside(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Functions that walk through directories inside the C library.
+
+use core::cell::Cell;
+use core::ffi::CStr;
+use core::ptr;
+use std::ffi::CString;
+
+use libc::{c_char, c_int, c_void, size_t};
+
+use super::place::{at_name, is_device_file, outside_of_tree};
+use super::{c_name, fail, lstat, opendir, stat};
+use crate::interpose::NextFunction;
+
+/// `struct FTW`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    base: c_int,
+    level: c_int,
+}
+
+/// The function that `nftw` calls.
+type Visit = unsafe extern "C-unwind" fn(*const c_char, *const c_void, c_int, *mut Position) -> c_int;
+/// The function that `ftw` calls.
+type ShortVisit = unsafe extern "C-unwind" fn(*const c_char, *const c_void, c_int) -> c_int;
+
+thread_local! {
+    /// The program's functions for the walks that this thread makes now.
+    static VISIT: Cell<Option<Visit>> = const { Cell::new(None) };
+    static SHORT_VISIT: Cell<Option<ShortVisit>> = const { Cell::new(None) };
+}
+
+/// Returns how many bytes before the path by which programs know a file belong to the tree.
+///
+/// # Safety
+/// `path` is a C string.
+unsafe fn root_len(path: *const c_char) -> usize {
+    // SAFETY: by the contract of this function.
+    let inside = unsafe { CStr::from_ptr(path) }.to_bytes();
+    outside_of_tree(inside).map_or(0, |outside| inside.len() - outside.len())
+}
+
+unsafe extern "C-unwind" fn visit(
+    path: *const c_char,
+    stat: *const c_void,
+    kind: c_int,
+    at: *mut Position,
+) -> c_int {
+    let Some(visit) = VISIT.get() else { return -1 };
+    // SAFETY: the C library passes what the function of nftw(3) gets.
+    unsafe {
+        let root = root_len(path);
+        let mut outside = Position { base: (*at).base - root as c_int, ..*at };
+        visit(path.add(root), stat, kind, &raw mut outside)
+    }
+}
+
+unsafe extern "C-unwind" fn short_visit(path: *const c_char, stat: *const c_void, kind: c_int) -> c_int {
+    let Some(visit) = SHORT_VISIT.get() else { return -1 };
+    // SAFETY: the C library passes what the function of ftw(3) gets.
+    unsafe { visit(path.add(root_len(path)), stat, kind) }
+}
+
+/// Defines functions that call a function of the program for each file.
+macro_rules! visiting_functions {
+    ($($name:ident($function:ty, $descriptors:ident: $int:ty $(, $flags:ident: $flags_type:ty)?) through $through:ident, $current:ident;)*) => {$(
+        #[doc = concat!("The C library's `", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        /// As for the C library's function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            path: *const c_char, function: $function, $descriptors: $int $(, $flags: $flags_type)?
+        ) -> c_int {
+            // SAFETY: this is the type of the C library's function.
+            static NEXT: NextFunction<
+                unsafe extern "C-unwind" fn(*const c_char, $function, $int $(, $flags_type)?) -> c_int,
+            > = unsafe { NextFunction::new(c_name(concat!(stringify!($name), "\0"))) };
+            let Some(next) = NEXT.get() else { return fail(libc::ENOSYS) };
+            // SAFETY, for all: by the contract of this function.
+            if !unsafe { is_device_file(path) } {
+                return unsafe { next(path, function, $descriptors $(, $flags)?) };
+            }
+            // The program's function may walk, too.
+            let outer = $current.replace(Some(function));
+            let result = unsafe { at_name(path, |path| next(path, $through, $descriptors $(, $flags)?)) };
+            $current.set(outer);
+            result
+        }
+    )*};
+}
+
+visiting_functions! {
+    nftw(Visit, descriptors: c_int, flags: c_int) through visit, VISIT;
+    nftw64(Visit, descriptors: c_int, flags: c_int) through visit, VISIT;
+    ftw(ShortVisit, descriptors: c_int) through short_visit, SHORT_VISIT;
+    ftw64(ShortVisit, descriptors: c_int) through short_visit, SHORT_VISIT;
+}
+
+/// `glob_t`, and `glob64_t`, which is the same on 64-bit machines.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Matches {
+    path_count: size_t,
+    paths: *mut *mut c_char,
+    offset: size_t,
+    flags: c_int,
+    /// The functions that `glob` calls with `GLOB_ALTDIRFUNC`.
+    closedir: *const c_void,
+    readdir: *const c_void,
+    opendir: *const c_void,
+    lstat: *const c_void,
+    stat: *const c_void,
+}
+
+/// `GLOB_ALTDIRFUNC` of glob.h: `glob` calls the functions in its last argument.
+const GLOB_ALTDIRFUNC: c_int = 1 << 9;
+
+/// Defines functions that return the paths that match a pattern.
+macro_rules! matching_functions {
+    ($($name:ident;)*) => {$(
+        #[doc = concat!("The C library's `", stringify!($name), "`. For a pattern of the device's files, the functions of this library look for them.")]
+        ///
+        /// # Safety
+        /// As for the C library's function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            pattern: *const c_char, flags: c_int, on_error: *mut c_void, matches: *mut Matches,
+        ) -> c_int {
+            // SAFETY: this is the type of the C library's function.
+            static NEXT: NextFunction<
+                unsafe extern "C-unwind" fn(*const c_char, c_int, *mut c_void, *mut Matches) -> c_int,
+            > = unsafe { NextFunction::new(c_name(concat!(stringify!($name), "\0"))) };
+            let Some(next) = NEXT.get() else { return libc::GLOB_ABORTED };
+            // SAFETY, for all: by the contract of this function. The functions have the types that the fields stand for.
+            if flags & GLOB_ALTDIRFUNC != 0 || !unsafe { is_device_file(pattern) } {
+                return unsafe { next(pattern, flags, on_error, matches) };
+            }
+            unsafe {
+                (*matches).closedir = libc::closedir as *const c_void;
+                (*matches).readdir = libc::readdir as *const c_void;
+                (*matches).opendir = opendir as *const c_void;
+                (*matches).lstat = lstat as *const c_void;
+                (*matches).stat = stat as *const c_void;
+                next(pattern, flags | GLOB_ALTDIRFUNC, on_error, matches)
+            }
+        }
+    )*};
+}
+
+matching_functions! {
+    glob;
+    glob64;
+}
+
+/// Defines functions that open a walk whose entries have the paths in the tree.
+macro_rules! hierarchy_functions {
+    ($($name:ident;)*) => {$(
+        #[doc = concat!("The C library's `", stringify!($name), "`. The entries have their paths in the tree.")]
+        ///
+        /// # Safety
+        /// As for the C library's function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            paths: *const *mut c_char, options: c_int, compare: *mut c_void,
+        ) -> *mut c_void {
+            // SAFETY: this is the type of the C library's function.
+            static NEXT: NextFunction<
+                unsafe extern "C-unwind" fn(*const *mut c_char, c_int, *mut c_void) -> *mut c_void,
+            > = unsafe { NextFunction::new(c_name(concat!(stringify!($name), "\0"))) };
+            let Some(next) = NEXT.get() else { return fail(libc::ENOSYS) };
+            // SAFETY, for all: by the contract of this function, `paths` is an array of C strings that ends with null. The C library copies them.
+            unsafe {
+                let given = (0..).map(|at| *paths.add(at)).take_while(|path| !path.is_null());
+                let owned: Vec<CString> =
+                    given.map(|path| at_name(path, |path| CStr::from_ptr(path).to_owned())).collect();
+                let found: Vec<*mut c_char> =
+                    owned.iter().map(|path| path.as_ptr().cast_mut()).chain([ptr::null_mut()]).collect();
+                next(found.as_ptr(), options, compare)
+            }
+        }
+    )*};
+}
+
+hierarchy_functions! {
+    fts_open;
+    fts64_open;
+}

@@ -1,0 +1,159 @@
+//! Sockets of the netlink family `NETLINK_RDMA`, by which `rdma link` and `rdma dev` of iproute2 ask the kernel for devices.
+//!
+//! Such a socket is one of a pair of Unix sockets here, and a thread answers at the other one. A program sends to the kernel's address, which a
+//! connected socket of type `SOCK_SEQPACKET` ignores (`unix_seqpacket_sendmsg` in net/unix/af_unix.c). Messages come from the other socket's name, which is
+//! chosen to have the length and the port of the kernel's address, because libmnl and libnl check them.
+
+use core::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+
+use libc::{sockaddr, socklen_t};
+use mitra_os_util::{random, thread};
+
+use super::NextFunction;
+use crate::common::cancellation;
+use crate::common::errno::{minus_one, set_errno};
+
+mod messages;
+
+// SAFETY, for all three: these are the types of socket(2), bind(2) and getsockname(2).
+static SOCKET: NextFunction<unsafe extern "C" fn(c_int, c_int, c_int) -> c_int> =
+    unsafe { NextFunction::new(c"socket") };
+static BIND: NextFunction<unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int> =
+    unsafe { NextFunction::new(c"bind") };
+static GETSOCKNAME: NextFunction<unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int> =
+    unsafe { NextFunction::new(c"getsockname") };
+
+/// `struct sockaddr_nl`, of which libc hides a field.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Address {
+    family: u16,
+    padding: u16,
+    port: u32,
+    groups: u32,
+}
+
+const ADDRESS_LEN: socklen_t = size_of::<Address>() as socklen_t;
+/// The address of this library's sockets, except for `groups`.
+const KERNEL: Address = Address { family: libc::AF_UNIX as u16, padding: 0, port: 0, groups: 0 };
+/// Longer requests than those that name a device and a port are refused.
+const MAX_REQUEST: usize = 4096;
+
+/// `socket(2)`.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if (domain, protocol) == (libc::AF_NETLINK, libc::NETLINK_RDMA) {
+        return match cancellation::held_off(|| open(kind)) {
+            Ok(socket) => socket.into_raw_fd(),
+            Err(error) => minus_one(error.raw_os_error().unwrap_or(libc::EIO)),
+        };
+    }
+    // SAFETY: by the contract of this function.
+    SOCKET.get().map_or_else(|| minus_one(libc::ENOSYS), |next| unsafe { next(domain, kind, protocol) })
+}
+
+/// Returns the program's socket of a pair.
+fn open(kind: c_int) -> io::Result<OwnedFd> {
+    let mut pair = [0; 2];
+    // SAFETY: `pair` has room for two descriptors, which are new and unknown to other code.
+    let [programs, own] = unsafe {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        if libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        pair.map(|fd| OwnedFd::from_raw_fd(fd))
+    };
+    // SAFETY: the descriptor is open, and the commands take an integer.
+    unsafe {
+        if kind & libc::SOCK_CLOEXEC == 0 {
+            libc::fcntl(programs.as_raw_fd(), libc::F_SETFD, 0);
+        }
+        libc::fcntl(programs.as_raw_fd(), libc::F_SETFL, libc::O_RDWR | kind & libc::SOCK_NONBLOCK);
+    }
+    name_as_kernel(&own)?;
+    thread::spawn("mitra-netlink", move || answer(&own.into()))?;
+    Ok(programs)
+}
+
+/// Gives a socket an abstract name that is read as the address of the kernel: as long as `struct sockaddr_nl`, and with port 0.
+fn name_as_kernel(own: &OwnedFd) -> io::Result<()> {
+    let mut name = KERNEL;
+    // Names in the network namespace are unique.
+    name.groups = random::random_u64()? as u32;
+    // SAFETY: the pointer and the length are those of `name`.
+    match unsafe { libc::bind(own.as_raw_fd(), (&raw const name).cast(), ADDRESS_LEN) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Answers the requests of a program until it closes its socket.
+fn answer(own: &UnixDatagram) {
+    let mut request = [0; MAX_REQUEST];
+    while let Ok(1..) = own.recv(&mut request).inspect(|&len| {
+        for message in messages::answers(&request[..len]) {
+            let _ = own.send(&message); // The program may have closed its socket.
+        }
+    }) {}
+}
+
+/// Returns whether a descriptor is the program's socket of a pair.
+fn is_of_a_pair(fd: c_int) -> bool {
+    let (mut peer, mut len) = (KERNEL, ADDRESS_LEN);
+    // SAFETY: the call writes at most `len` bytes to `peer`.
+    let known = unsafe { libc::getpeername(fd, (&raw mut peer).cast(), &raw mut len) } == 0;
+    let of_kernel = (KERNEL.family, KERNEL.padding, KERNEL.port);
+    known && len == ADDRESS_LEN && (peer.family, peer.padding, peer.port) == of_kernel
+}
+
+/// `bind(2)`. The address that the program chooses has no effect, because no one else sends to it.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let Some(next) = BIND.get() else { return minus_one(libc::ENOSYS) };
+    // SAFETY: by the contract of this function. The kernel has read the address if it finds it invalid.
+    unsafe {
+        let result = next(fd, address, len);
+        let is_invalid = result < 0 && *libc::__errno_location() == libc::EINVAL;
+        if is_invalid && len >= ADDRESS_LEN && i32::from((*address).sa_family) == libc::AF_NETLINK {
+            if is_of_a_pair(fd) {
+                return 0;
+            }
+            set_errno(libc::EINVAL);
+        }
+        result
+    }
+}
+
+/// `getsockname(2)`.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let Some(next) = GETSOCKNAME.get() else { return minus_one(libc::ENOSYS) };
+    // SAFETY: by the contract of this function. The kernel has read and written what `len` points to if it succeeds, and as many bytes of the address.
+    unsafe {
+        let room = if len.is_null() { 0 } else { *len };
+        let result = next(fd, address, len);
+        // The socket has no name of its own.
+        let has_no_name = result == 0
+            && room >= ADDRESS_LEN
+            && *len as usize == size_of::<libc::sa_family_t>()
+            && i32::from((*address).sa_family) == libc::AF_UNIX;
+        if has_no_name && is_of_a_pair(fd) {
+            let own = Address { family: libc::AF_NETLINK as u16, port: std::process::id(), ..KERNEL };
+            address.cast::<Address>().write_unaligned(own);
+            *len = ADDRESS_LEN;
+        }
+        result
+    }
+}
