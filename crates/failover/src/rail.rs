@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::connect_info::RailInfo;
 use crate::data_qp::{self, DataQp};
 use crate::domain::{ControlEndpoint, LocalNic};
+use crate::evidence::Evidence;
 use crate::secret::SecretWord;
 
 #[derive(Debug)]
@@ -128,6 +129,15 @@ impl Rail {
     /// The address of the peer's NIC, and the path MTU. `None` before the rail is connected.
     pub(crate) fn peer_address(&self) -> Option<(Gid, Mtu)> {
         self.peer.map(|(peer, mtu)| (peer.gid, mtu))
+    }
+
+    /// Adds the evidence that the fenced data queue pair has. A queue pair that a dead NIC never had has executed nothing.
+    pub(crate) fn add_evidence(&self, nic_alive: bool, evidence: &mut Evidence) {
+        if self.data.exists() {
+            self.data.add_evidence(nic_alive, evidence);
+        } else {
+            evidence.psn = self.peer.map(|(peer, _)| peer.psn);
+        }
     }
 
     /// Returns whether the peer's NIC acknowledges data only after the data is in memory. Returns true before the rail is connected.

@@ -385,7 +385,7 @@ impl Datapath {
         };
         if self.config().decides_by_evidence() {
             evidence.log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
-            self.rails.get(rail).data().add_evidence(nic_alive, &mut evidence);
+            self.rails.get(rail).add_evidence(nic_alive, &mut evidence);
         }
         evidence
     }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{Completion, Config, Domain, Outcome, Secret, VirtualMr, VirtualQp};
-use mitra_sim::Testbed;
+use mitra_sim::{Failure, Testbed};
 use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendOp, SendWr, WcOpcode};
 
 pub const MEMORY_BYTES: usize = 1 << 16;
@@ -56,10 +56,19 @@ impl VqpPair {
     }
 
     pub fn with_testbed(testbed: Testbed, config: Config) -> VqpPair {
+        VqpPair::after_failures(testbed, config, &[])
+    }
+
+    /// Makes a pair whose NICs fail before the vQPs are made: those of these ends and rails.
+    pub fn after_failures(mut testbed: Testbed, config: Config, failed: &[(usize, usize)]) -> VqpPair {
         let domains = [0, 1].map(|h| {
             let nics: Vec<_> = testbed.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
             Domain::new(nics).expect("the NICs have the resources of a domain")
         });
+        for &(end, rail) in failed {
+            let nic = testbed.nics[end][rail].id();
+            testbed.world.fail(nic, Failure::NicDead);
+        }
         let [mut a, mut b] = [0, 1].map(|h: usize| {
             VirtualQp::builder(&domains[h])
                 .config(config)

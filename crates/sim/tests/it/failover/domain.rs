@@ -108,6 +108,26 @@ fn vqp_is_made_on_live_nics_and_leaves_no_queue_pairs() {
     );
 }
 
+/// A NIC that was dead when the vQP was made has executed nothing, and that is evidence: an operation that was posted before the first move is executed
+/// once on a rail that is left.
+#[test]
+fn operations_posted_before_the_move_from_a_dead_nic_are_executed_once() {
+    for log in [false, true] {
+        for failed in [&[(1, 0)][..], &[(0, 0)], &[(0, 0), (1, 0)], &[(1, 0), (0, 1)]] {
+            let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 3);
+            let config = Config { completion_log: log, ..config() };
+            let mut pair = VqpPair::after_failures(testbed, config, failed);
+            let (remote, value) = (pair.remote(1, 8), pair.mr[0].sge(16, 8));
+            pair.send_write(1, 0, 7);
+            pair.send(0, 2, SendOp::FetchAdd { remote, add: 1 }, Data::sge(value));
+            pair.poll_times(&[0, 1], 2000);
+            let outcomes = [1, 2].map(|id| pair.outcome(0, id, false));
+            assert_eq!(outcomes, [Some(Outcome::Success); 2], "log {log}, failed {failed:?}");
+            assert_eq!((pair.memory[1].load(0), pair.memory[1].load(8)), (7, 1));
+        }
+    }
+}
+
 /// The ends may have send queues of different depth. `connect` fails if a completion log has less room than
 /// the peer's send queue needs.
 #[test]
