@@ -14,6 +14,8 @@ use serde::Serialize;
 
 /// The length of the memory at each end: the word at the responder, the returned values at the requester.
 const MEMORY_BYTES: usize = 64;
+/// No model has more operations in flight.
+const MAX_ATOMICS: u8 = 4;
 /// More retries than any queue pair makes.
 const MAX_TIMEOUTS: usize = 100;
 
@@ -98,8 +100,9 @@ impl Rail {
         let connect = |nic: &mut Nic, qp: Qpn, to: RcConnection| {
             [to.init(), to.rtr(), to.rts()].iter().try_for_each(|attr| nic.modify_qp(Time::ZERO, qp, attr))
         };
-        connect(&mut requester, a, RcConnection::to(gid(number, 2), b))?;
-        connect(&mut responder, b, RcConnection::to(gid(number, 1), a))?;
+        let to = |gid, qpn| RcConnection { rd_atomic: MAX_ATOMICS, ..RcConnection::to(gid, qpn) };
+        connect(&mut requester, a, to(gid(number, 2), b))?;
+        connect(&mut responder, b, to(gid(number, 1), a))?;
         let (requests, answers) = (Vec::new(), Vec::new());
         let regions = [result, word];
         Ok(Rail { requester: (requester, a), responder: (responder, b), cq, regions, requests, answers })
