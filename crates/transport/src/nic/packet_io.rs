@@ -109,11 +109,11 @@ impl Nic {
         let mut index = 0;
         while let Some(&slot) = self.ack_pending.get(index) {
             if let Some(qp) = self.qps.slot_mut(slot) {
-                if !qp.handle_delivery() && qp.has_pending_ack() {
+                if !qp.handle_delivery() {
                     index += 1;
                     continue;
                 }
-                qp.in_ack_pending = false; // it is due, or has left with a request
+                qp.in_ack_pending = false;
             }
             self.ack_pending.swap_remove(index);
             self.reschedule(slot);
