@@ -43,7 +43,7 @@ Module Failover.
     intro live. destruct (not_executed_is_valid o h) as (s & F & _ & T). specialize (live _ _ F T). simpl in live. lia.
   Qed.
 
-  (** READ can be repeated without harm, so a theorem that forbade the failover of everything would be false. *)
+  (** A second execution of READ does no harm; one of FETCH_ADD does. The impossibility counts executions, so it holds for READ too. *)
   Lemma repeated_read_is_harmless a h : idempotent (Read a) h /\ ~ idempotent (FetchAdd a 1) h.
   Proof.
     split; [apply read_is_idempotent|]. intro H. apply fetch_add_is_idempotent_only_for_zero in H. discriminate.

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 /// The time between two polls of the programs.
 const POLL_INTERVAL: Duration = Duration::from_micros(5);
-/// The number of polls before the operation is posted, and after it: 10 ms, in which everything has ended.
+/// The number of polls before the operation is posted, and after it: 10 ms, by which the vQP has moved and a late request has arrived.
 const POLLS: [usize; 2] = [100, 2_000];
 /// The time by which a late request is delayed. The vQP has moved by then.
 const LATE: Duration = Duration::from_millis(2);

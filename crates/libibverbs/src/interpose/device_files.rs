@@ -5,7 +5,8 @@
 //! these functions. Results that are paths in the tree are replaced by those that programs know. Calls within the C library do not come here,
 //! so `opendir`, `glob` and their like are overridden as `open` is.
 //!
-//! For any other path, a function only compares the first bytes before it calls the C library. So `open`, `stat` and their like stay async-signal-safe.
+//! For any other path, a function only compares the first bytes before it calls the C library. So `open`, `stat` and their like stay
+//! async-signal-safe after the first call of each, which looks the function of the C library up.
 
 use core::ptr;
 

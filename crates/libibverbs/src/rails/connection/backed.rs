@@ -254,7 +254,7 @@ impl BackedConnection {
         }
         let (depth, sges) = (self.config.recv_wrs, wr.sges.len() as u64);
         if self.recvs.len() >= depth as usize {
-            let qpn = Qpn::new(0); // the caller knows the number
+            let qpn = Qpn::new(0); // MultiRailQp::post_recv puts its number in
             return Err(Error::QueueFull { queue: "receive queue", qpn, depth });
         }
         let limit = u64::from(self.config.recv_sges);
