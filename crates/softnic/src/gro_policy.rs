@@ -42,6 +42,11 @@ impl GroPolicy {
         }
     }
 
+    /// Returns whether the socket does not use `UDP_GRO` yet.
+    pub(crate) fn is_observing(&self) -> bool {
+        matches!(self, GroPolicy::Observing { .. })
+    }
+
     /// Records that a receive call found the socket empty.
     pub(crate) fn record_empty(&mut self) {
         if let GroPolicy::Observing { last_sender, .. } = self {

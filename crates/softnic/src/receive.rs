@@ -1,5 +1,6 @@
 //! The receive path: from the socket through the ICRC check and fault injection to the transport.
 
+use core::time::Duration;
 use std::net::SocketAddr;
 
 use mitra_transport::IpPath;
@@ -9,6 +10,7 @@ use mitra_wire::{Aeth, ICRC_LEN, Message, Packet, Syndrome, opcode};
 use nix::errno::Errno;
 
 use crate::Offload;
+use crate::clock;
 use crate::delay_queue::Direction;
 use crate::engine::Engine;
 use crate::gro_policy::GroPolicy;
@@ -40,6 +42,10 @@ pub(crate) struct RxBuffer {
 /// The NIC looks for the acknowledgement this many times in a row before it enables `UDP_GRO`. Without it, the kernel delivers the
 /// datagrams of a run one after the other, and the acknowledgement may arrive after the second receive call.
 const MAX_OVERTAKERS_WITHOUT_GRO: u32 = 3;
+
+/// The longest wait for the second datagram of a run that the kernel delivers one datagram after the other. In between, the kernel wakes
+/// the threads that sleep on the socket: 20 µs and more on a busy virtual machine.
+const MAX_WAIT_FOR_ACK: Duration = Duration::from_micros(200);
 
 impl RxBuffer {
     pub(crate) fn new(offload: Offload) -> RxBuffer {
@@ -84,7 +90,7 @@ fn is_ack_behind_requests(run: &[u8], segment_len: usize) -> bool {
 impl Engine {
     /// Receives from the NIC's own socket and processes the data. Returns false if the socket was empty.
     ///
-    /// This is one receive call, or two if an acknowledgement that waits in the socket is to be handled before the first datagram.
+    /// This is one receive call, or two if an acknowledgement that follows the first datagram is to be handled before it.
     pub(crate) fn receive(&mut self, now: Time) -> bool {
         let Some(socket) = &self.socket else { return false };
         let local = socket.address();
@@ -97,6 +103,7 @@ impl Engine {
         }
         let buffer = &mut self.rx_buffer;
         buffer.overtakers += 1;
+        let wait_until = buffer.gro.is_observing().then(|| clock::now() + MAX_WAIT_FOR_ACK);
         if buffer.overtakers >= MAX_OVERTAKERS_WITHOUT_GRO {
             socket.enable_gro(&mut buffer.gro);
         }
@@ -104,7 +111,11 @@ impl Engine {
         if buffer.bytes.is_empty() {
             buffer.bytes = vec![0; MAX_RECEIVE].into();
         }
-        let mut next = Some(socket.receive(&mut buffer.bytes, &mut buffer.gro));
+        let mut next = socket.receive(&mut buffer.bytes, &mut buffer.gro);
+        while matches!(next, Err(Errno::EAGAIN)) && wait_until.is_some_and(|until| clock::now() < until) {
+            next = socket.receive(&mut buffer.bytes, &mut buffer.gro);
+        }
+        let mut next = Some(next);
         let is_next_ack = |next: &mut Result<Received, Errno>| {
             next.as_ref().is_ok_and(|next| is_ack(&buffer.bytes[..next.len]))
         };

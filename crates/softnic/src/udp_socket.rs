@@ -332,7 +332,7 @@ impl RoceSocket {
 
     /// Enables GRO if the policy still observes the senders.
     pub(crate) fn enable_gro(&self, gro: &mut GroPolicy) {
-        if matches!(gro, GroPolicy::Observing { .. }) {
+        if gro.is_observing() {
             // The call fails before Linux 5.0, where the kernel delivers each datagram separately.
             let result = sys::setsockopt(&self.inner, sockopt::UdpGroSegment, &true);
             *gro = if result.is_ok() { GroPolicy::On } else { GroPolicy::Off };
