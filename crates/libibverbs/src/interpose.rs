@@ -6,6 +6,27 @@ use core::mem::transmute_copy;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+/// Defines a module with the C library's functions of the given names and types. The caller vouches for the types.
+macro_rules! next_functions {
+    ($module:ident; $($name:ident: $type:ty;)*) => {
+        mod $module {
+            use super::*;
+            $(
+                // SAFETY: this is the type of the C library's function.
+                #[expect(non_upper_case_globals, reason = "it has the name of the function")]
+                pub(super) static $name: $crate::interpose::NextFunction<$type> = unsafe {
+                    $crate::interpose::NextFunction::new($crate::interpose::c_name(concat!(stringify!($name), "\0")))
+                };
+            )*
+
+            pub(super) fn look_up() {
+                $($name.get();)*
+            }
+        }
+    };
+}
+use next_functions;
+
 mod device_files;
 mod rdma_netlink;
 mod run_time_loading;
@@ -14,7 +35,7 @@ pub(crate) mod signal_actions;
 #[cfg(target_arch = "x86_64")]
 mod signal_masks;
 
-/// The next definition of an overridden function in the search order of the dynamic linker, looked up in the first call.
+/// The next definition of an overridden function in the search order of the dynamic linker, looked up when this library is loaded, or before by a call.
 pub(crate) struct NextFunction<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -41,3 +62,22 @@ impl<F: Copy> NextFunction<F> {
         (!address.is_null()).then(|| unsafe { transmute_copy(&address) })
     }
 }
+
+const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name ends with its only zero"),
+    }
+}
+
+/// Looks up the functions that programs call between any other two calls, also in signal handlers: dlsym(3) takes the lock of the dynamic linker, and
+/// clears the error that dlerror(3) returns next.
+extern "C" fn look_up() {
+    device_files::look_up();
+    rdma_netlink::look_up();
+}
+
+#[used]
+// SAFETY: the section holds addresses of functions of this type, which the dynamic linker calls before `main` (System V ABI).
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = look_up;

@@ -6,14 +6,14 @@
 //! so `opendir`, `glob` and their like are overridden as `open` is.
 //!
 //! For any other path, a function only compares the first bytes before it calls the C library. So `open`, `stat` and their like stay
-//! async-signal-safe after the first call of each, which looks the function of the C library up.
+//! async-signal-safe.
 
 use core::ptr;
 
 use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, c_void, mode_t, size_t};
 
-use self::place::{at_file, at_name, is_device, is_device_file, renamed, renamed_bytes};
-use super::NextFunction;
+use self::place::{at_file, at_name, exists, is_device, is_device_file, read_link, renamed};
+use super::next_functions;
 use crate::common::errno::set_errno;
 
 pub(super) mod attributes;
@@ -45,69 +45,98 @@ fn fail<R: Failure>(errno: c_int) -> R {
     R::FAILURE
 }
 
-/// Defines functions of the C library that pass a path on by a function of [`place`], and return what `then` makes of the result. The arguments
-/// before a semicolon come before the path. A function that `reads` says not to read only fails with EACCES for a file of the tree.
-macro_rules! path_functions {
-    ($($name:ident($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*) -> $result:ty, by $by:ident
-        $(, reads $reads:expr)? $(, then $then:expr)?;)*) => {$(
-        #[doc = concat!("The C library's `", stringify!($name), "`.")]
-        ///
-        /// # Safety
-        /// As for the C library's function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($before: $before_type,)* path: *const c_char $(, $after: $after_type)*) -> $result {
-            // SAFETY: this is the type of the C library's function. On 64-bit machines the names with 64 stand for the same types, and a variadic
-            // argument of integer type is passed like a named one (System V ABI of x86-64, AAPCS64).
-            static NEXT: NextFunction<
-                unsafe extern "C-unwind" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result,
-            > = unsafe { NextFunction::new(c_name(concat!(stringify!($name), "\0"))) };
-            let Some(next) = NEXT.get() else { return fail(libc::ENOSYS) };
-            // SAFETY, for all: by the contract of this function.
-            $(if unsafe { is_device_file(path) && !is_device(path) } && !$reads {
-                return fail(libc::EACCES);
-            })?
-            let result = unsafe { $by(path, |path| next($($before,)* path $(, $after)*)) };
-            $(let result = unsafe { $then(result) };)?
-            result
-        }
-    )*};
+/// What a call that opens a file is going to do with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Intent {
+    Read,
+    /// Write a file that exists.
+    Write,
+    /// Write a file, and make it if it does not exist.
+    Create,
 }
 
-const fn c_name(name: &'static str) -> &'static core::ffi::CStr {
-    match core::ffi::CStr::from_bytes_with_nul(name.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => panic!("a name ends with its only zero"),
+impl Intent {
+    fn of_flags(flags: c_int) -> Intent {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        match flags & libc::O_CREAT != 0 {
+            true => Intent::Create,
+            false if writes => Intent::Write,
+            false => Intent::Read,
+        }
+    }
+
+    /// # Safety
+    /// `mode` is a C string.
+    unsafe fn of_mode(mode: *const c_char) -> Intent {
+        // SAFETY: by the contract of this function.
+        let letters = unsafe { core::ffi::CStr::from_ptr(mode) }.to_bytes();
+        match letters {
+            [b'r', rest @ ..] if rest.contains(&b'+') => Intent::Write,
+            [b'r', ..] => Intent::Read,
+            _ => Intent::Create,
+        }
     }
 }
 
-fn flags_read(flags: c_int) -> bool {
-    flags & libc::O_ACCMODE == libc::O_RDONLY && flags & (libc::O_CREAT | libc::O_TRUNC) == 0
+/// Returns whether the call is refused with EACCES, because the files of the device can only be read.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn is_refused(path: *const c_char, intent: Intent) -> bool {
+    // SAFETY, for all: by the contract of this function.
+    match intent {
+        Intent::Read => false,
+        _ if !unsafe { is_device_file(path) } || unsafe { is_device(path) } => false,
+        Intent::Write => unsafe { exists(path) },
+        Intent::Create => true,
+    }
 }
 
-/// # Safety
-/// `mode` is a C string.
-unsafe fn mode_reads(mode: *const c_char) -> bool {
-    // SAFETY: by the contract of this function.
-    let letters = unsafe { core::ffi::CStr::from_ptr(mode) }.to_bytes();
-    letters.first() == Some(&b'r') && !letters.contains(&b'+')
+/// Defines functions of the C library that pass a path on by a function of [`place`], and return what `then` makes of the result. The arguments
+/// before a semicolon come before the path. A function with an [`Intent`] other than to read may fail with EACCES. `$next` is the module of the C library's functions.
+macro_rules! path_functions {
+    ($next:ident; $($name:ident($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*) -> $result:ty, by $by:ident
+        $(, for $intent:expr)? $(, then $then:expr)?;)*) => {
+        // On 64-bit machines the names with 64 stand for the same types, and a variadic argument of integer type is passed like a named one (System V
+        // ABI of x86-64, AAPCS64).
+        next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;)* }
+        $(
+            #[doc = concat!("The C library's `", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            /// As for the C library's function.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C-unwind" fn $name($($before: $before_type,)* path: *const c_char $(, $after: $after_type)*) -> $result {
+                let Some(next) = $next::$name.get() else { return fail(libc::ENOSYS) };
+                // SAFETY, for all: by the contract of this function.
+                $(if unsafe { is_refused(path, $intent) } {
+                    return fail(libc::EACCES);
+                })?
+                let result = unsafe { $by(path, |path| next($($before,)* path $(, $after)*)) };
+                $(let result = unsafe { $then(result) };)?
+                result
+            }
+        )*
+    };
 }
 
 path_functions! {
-    open(; flags: c_int, mode: mode_t) -> c_int, by at_file, reads flags_read(flags);
-    open64(; flags: c_int, mode: mode_t) -> c_int, by at_file, reads flags_read(flags);
-    openat(dir: c_int; flags: c_int, mode: mode_t) -> c_int, by at_file, reads flags_read(flags);
-    openat64(dir: c_int; flags: c_int, mode: mode_t) -> c_int, by at_file, reads flags_read(flags);
+    next_of_path;
+    open(; flags: c_int, mode: mode_t) -> c_int, by at_file, for Intent::of_flags(flags);
+    open64(; flags: c_int, mode: mode_t) -> c_int, by at_file, for Intent::of_flags(flags);
+    openat(dir: c_int; flags: c_int, mode: mode_t) -> c_int, by at_file, for Intent::of_flags(flags);
+    openat64(dir: c_int; flags: c_int, mode: mode_t) -> c_int, by at_file, for Intent::of_flags(flags);
     // Programs built with `_FORTIFY_SOURCE` call the names with underscores.
-    __open_2(; flags: c_int) -> c_int, by at_file, reads flags_read(flags);
-    __open64_2(; flags: c_int) -> c_int, by at_file, reads flags_read(flags);
-    __openat_2(dir: c_int; flags: c_int) -> c_int, by at_file, reads flags_read(flags);
-    __openat64_2(dir: c_int; flags: c_int) -> c_int, by at_file, reads flags_read(flags);
-    creat(; mode: mode_t) -> c_int, by at_file, reads false;
-    creat64(; mode: mode_t) -> c_int, by at_file, reads false;
-    fopen(; mode: *const c_char) -> *mut FILE, by at_file, reads unsafe { mode_reads(mode) };
-    fopen64(; mode: *const c_char) -> *mut FILE, by at_file, reads unsafe { mode_reads(mode) };
-    freopen(; mode: *const c_char, stream: *mut FILE) -> *mut FILE, by at_file, reads unsafe { mode_reads(mode) };
-    freopen64(; mode: *const c_char, stream: *mut FILE) -> *mut FILE, by at_file, reads unsafe { mode_reads(mode) };
+    __open_2(; flags: c_int) -> c_int, by at_file, for Intent::of_flags(flags);
+    __open64_2(; flags: c_int) -> c_int, by at_file, for Intent::of_flags(flags);
+    __openat_2(dir: c_int; flags: c_int) -> c_int, by at_file, for Intent::of_flags(flags);
+    __openat64_2(dir: c_int; flags: c_int) -> c_int, by at_file, for Intent::of_flags(flags);
+    creat(; mode: mode_t) -> c_int, by at_file, for Intent::Create;
+    creat64(; mode: mode_t) -> c_int, by at_file, for Intent::Create;
+    fopen(; mode: *const c_char) -> *mut FILE, by at_file, for unsafe { Intent::of_mode(mode) };
+    fopen64(; mode: *const c_char) -> *mut FILE, by at_file, for unsafe { Intent::of_mode(mode) };
+    freopen(; mode: *const c_char, stream: *mut FILE) -> *mut FILE, by at_file, for unsafe { Intent::of_mode(mode) };
+    freopen64(; mode: *const c_char, stream: *mut FILE) -> *mut FILE, by at_file, for unsafe { Intent::of_mode(mode) };
 
     stat(; to: *mut c_void) -> c_int, by at_file;
     stat64(; to: *mut c_void) -> c_int, by at_file;
@@ -148,39 +177,79 @@ path_functions! {
     chdir(;) -> c_int, by at_name;
     inotify_add_watch(notifier: c_int; mask: u32) -> c_int, by at_name;
 
-    readlink(; to: *mut c_char, size: size_t) -> c_long, by at_name, then |result| renamed_bytes(to, result);
-    readlinkat(dir: c_int; to: *mut c_char, size: size_t) -> c_long, by at_name, then |result| renamed_bytes(to, result);
-    __readlink_chk(; to: *mut c_char, size: size_t, room: size_t) -> c_long, by at_name,
-        then |result| renamed_bytes(to, result);
-    __readlinkat_chk(dir: c_int; to: *mut c_char, size: size_t, room: size_t) -> c_long, by at_name,
-        then |result| renamed_bytes(to, result);
     realpath(; to: *mut c_char) -> *mut c_char, by at_name, then renamed;
     __realpath_chk(; to: *mut c_char, room: size_t) -> *mut c_char, by at_name, then renamed;
     canonicalize_file_name(;) -> *mut c_char, by at_name, then renamed;
 }
 
+/// Defines functions of the C library that write the target of a symbolic link to a buffer. `$room` is the room that the compiler knows to be there.
+macro_rules! link_functions {
+    ($next:ident; $($name:ident($($before:ident: $before_type:ty),* $(; $room:ident)?);)*) => {
+        next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($before_type,)* *const c_char, *mut c_char, size_t $(, link_functions!(@type $room))?) -> c_long;)* }
+        $(
+            #[doc = concat!("The C library's `", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            /// As for the C library's function.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C-unwind" fn $name(
+                $($before: $before_type,)* path: *const c_char, to: *mut c_char, size: size_t $(, $room: size_t)?
+            ) -> c_long {
+                let Some(next) = $next::$name.get() else { return fail(libc::ENOSYS) };
+                // SAFETY: by the contract of this function.
+                unsafe {
+                    at_name(path, |path| {
+                        read_link(to, size, |buffer, size| {
+                            $(let $room = if buffer == to { $room } else { size };)?
+                            next($($before,)* path, buffer, size $(, $room)?)
+                        })
+                    })
+                }
+            }
+        )*
+    };
+    (@type $room:ident) => { size_t };
+}
+
+link_functions! {
+    next_of_link;
+    readlink();
+    readlinkat(dir: c_int);
+    __readlink_chk(; room);
+    __readlinkat_chk(dir: c_int; room);
+}
+
 /// Defines functions of the C library that return the path of the working directory.
 macro_rules! working_directory_functions {
-    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
-        #[doc = concat!("The C library's `", stringify!($name), "`.")]
-        ///
-        /// # Safety
-        /// As for the C library's function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> *mut c_char {
-            // SAFETY: this is the type of the C library's function.
-            static NEXT: NextFunction<unsafe extern "C-unwind" fn($($type),*) -> *mut c_char> =
-                unsafe { NextFunction::new(c_name(concat!(stringify!($name), "\0"))) };
-            // SAFETY: by the contract of this function. The result is null or a C string of the caller's.
-            NEXT.get().map_or_else(|| fail(libc::ENOSYS), |next| unsafe { renamed(next($($argument),*)) })
-        }
-    )*};
+    ($next:ident; $($name:ident($($argument:ident: $type:ty),*);)*) => {
+        next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($type),*) -> *mut c_char;)* }
+        $(
+            #[doc = concat!("The C library's `", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            /// As for the C library's function.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> *mut c_char {
+                // SAFETY: by the contract of this function. The result is null or a C string of the caller's.
+                $next::$name.get().map_or_else(|| fail(libc::ENOSYS), |next| unsafe { renamed(next($($argument),*)) })
+            }
+        )*
+    };
 }
 
 working_directory_functions! {
+    next_of_working_directory;
     getcwd(to: *mut c_char, size: size_t);
     __getcwd_chk(to: *mut c_char, size: size_t, room: size_t);
     get_current_dir_name();
+}
+
+/// Looks up the C library's functions that this module calls.
+pub(super) fn look_up() {
+    next_of_path::look_up();
+    next_of_link::look_up();
+    next_of_working_directory::look_up();
+    walks::look_up();
 }
 
 #[cfg(test)]

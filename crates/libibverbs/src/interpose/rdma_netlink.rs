@@ -5,26 +5,34 @@
 //! chosen to have the length and the port of the kernel's address, because libmnl and libnl check them.
 
 use core::ffi::c_int;
+use core::ptr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use libc::{sockaddr, socklen_t};
+use nix::errno::Errno;
 use mitra_os_util::{random, thread};
 
-use super::NextFunction;
+use super::next_functions;
+use crate::common::close_on_fork::CloseOnFork;
+use crate::common::high_descriptor::moved_up;
 use crate::common::cancellation;
 use crate::common::errno::{minus_one, set_errno};
 
 mod messages;
 
-// SAFETY, for all three: these are the types of socket(2), bind(2) and getsockname(2).
-static SOCKET: NextFunction<unsafe extern "C" fn(c_int, c_int, c_int) -> c_int> =
-    unsafe { NextFunction::new(c"socket") };
-static BIND: NextFunction<unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int> =
-    unsafe { NextFunction::new(c"bind") };
-static GETSOCKNAME: NextFunction<unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int> =
-    unsafe { NextFunction::new(c"getsockname") };
+next_functions! {
+    next;
+    socket: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+    bind: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int;
+    getsockname: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+}
+
+/// Looks up the C library's functions that this module calls.
+pub(super) fn look_up() {
+    next::look_up();
+}
 
 /// `struct sockaddr_nl`, of which libc hides a field.
 #[repr(C)]
@@ -55,7 +63,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         };
     }
     // SAFETY: by the contract of this function.
-    SOCKET.get().map_or_else(|| minus_one(libc::ENOSYS), |next| unsafe { next(domain, kind, protocol) })
+    next::socket.get().map_or_else(|| minus_one(libc::ENOSYS), |next| unsafe { next(domain, kind, protocol) })
 }
 
 /// Returns the program's socket of a pair.
@@ -77,7 +85,14 @@ fn open(kind: c_int) -> io::Result<OwnedFd> {
         libc::fcntl(programs.as_raw_fd(), libc::F_SETFL, libc::O_RDWR | kind & libc::SOCK_NONBLOCK);
     }
     name_as_kernel(&own)?;
-    thread::spawn("mitra-netlink", move || answer(&own.into()))?;
+    let own = moved_up(own);
+    // In the child of a fork there is no thread that answers. The program's socket then ends as soon as the parent has ended.
+    let close_on_fork = CloseOnFork::new(own.as_raw_fd())?;
+    thread::spawn("mitra-netlink", move || {
+        let own = own.into();
+        answer(&own);
+        drop(close_on_fork);
+    })?;
     Ok(programs)
 }
 
@@ -106,8 +121,10 @@ fn answer(own: &UnixDatagram) {
 /// Returns whether a descriptor is the program's socket of a pair.
 fn is_of_a_pair(fd: c_int) -> bool {
     let (mut peer, mut len) = (KERNEL, ADDRESS_LEN);
+    let before = Errno::last_raw();
     // SAFETY: the call writes at most `len` bytes to `peer`.
     let known = unsafe { libc::getpeername(fd, (&raw mut peer).cast(), &raw mut len) } == 0;
+    set_errno(before);
     let of_kernel = (KERNEL.family, KERNEL.padding, KERNEL.port);
     known && len == ADDRESS_LEN && (peer.family, peer.padding, peer.port) == of_kernel
 }
@@ -118,18 +135,13 @@ fn is_of_a_pair(fd: c_int) -> bool {
 /// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    let Some(next) = BIND.get() else { return minus_one(libc::ENOSYS) };
+    let Some(next) = next::bind.get() else { return minus_one(libc::ENOSYS) };
     // SAFETY: by the contract of this function. The kernel has read the address if it finds it invalid.
     unsafe {
         let result = next(fd, address, len);
         let is_invalid = result < 0 && *libc::__errno_location() == libc::EINVAL;
-        if is_invalid && len >= ADDRESS_LEN && i32::from((*address).sa_family) == libc::AF_NETLINK {
-            if is_of_a_pair(fd) {
-                return 0;
-            }
-            set_errno(libc::EINVAL);
-        }
-        result
+        let is_netlink = || i32::from((*address).sa_family) == libc::AF_NETLINK;
+        if is_invalid && len >= ADDRESS_LEN && is_netlink() && is_of_a_pair(fd) { 0 } else { result }
     }
 }
 
@@ -139,21 +151,19 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
 /// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    let Some(next) = GETSOCKNAME.get() else { return minus_one(libc::ENOSYS) };
-    // SAFETY: by the contract of this function. The kernel has read and written what `len` points to if it succeeds, and as many bytes of the address.
-    unsafe {
-        let room = if len.is_null() { 0 } else { *len };
-        let result = next(fd, address, len);
-        // The socket has no name of its own.
-        let has_no_name = result == 0
-            && room >= ADDRESS_LEN
-            && *len as usize == size_of::<libc::sa_family_t>()
-            && i32::from((*address).sa_family) == libc::AF_UNIX;
-        if has_no_name && is_of_a_pair(fd) {
-            let own = Address { family: libc::AF_NETLINK as u16, port: std::process::id(), ..KERNEL };
-            address.cast::<Address>().write_unaligned(own);
-            *len = ADDRESS_LEN;
-        }
-        result
+    if !is_of_a_pair(fd) {
+        // SAFETY: by the contract of this function.
+        return next::getsockname
+            .get()
+            .map_or_else(|| minus_one(libc::ENOSYS), |next| unsafe { next(fd, address, len) });
     }
+    // The socket has no name of its own.
+    let own = Address { family: libc::AF_NETLINK as u16, port: std::process::id(), ..KERNEL };
+    // SAFETY: by the contract of this function, `address` has room for `len` bytes.
+    unsafe {
+        let copied = ADDRESS_LEN.min(*len) as usize;
+        ptr::copy_nonoverlapping((&raw const own).cast::<u8>(), address.cast(), copied);
+        *len = ADDRESS_LEN;
+    }
+    0
 }

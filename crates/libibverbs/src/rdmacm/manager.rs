@@ -12,7 +12,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::caller_ptr::CallerPtr;
-use super::close_on_fork::{CloseOnFork, close_registered};
+use crate::common::close_on_fork::CloseOnFork;
 use super::device::Device;
 use super::manager_state::ManagerState;
 use super::rdma_port::errno_of;
@@ -72,19 +72,16 @@ fn register_fork_handler() {
     // Two threads may register the handler twice, which has no effect. None waits for another one, which would not exist in the child of a fork.
     if !REGISTERED.load(Ordering::Acquire) {
         // SAFETY: the handler has the required signature and does only what is allowed in the child of a `fork` of a process
-        // with threads. A failure, which only a lack of memory causes, is ignored: children then share the parent's sockets, so a
-        // peer does not detect the parent's death before the child's.
+        // with threads. A failure, which only a lack of memory causes, is ignored: children then use the parent's identifiers.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(reset_after_fork)) };
         REGISTERED.store(true, Ordering::Release);
     }
 }
 
-/// Removes the manager in the child of a `fork` and closes its descriptors, so the child does not know the parent's identifiers. The
+/// Removes the manager in the child of a `fork`, so the child does not know the parent's identifiers. [`CloseOnFork`] closes its descriptors. The
 /// memory of the manager is not freed, because another thread of the parent may have been changing it at the `fork`.
-unsafe extern "C" fn reset_after_fork() {
+extern "C" fn reset_after_fork() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
-    // SAFETY: the registered descriptors belong to the parent's manager, which the child no longer uses.
-    unsafe { close_registered() };
 }
 
 /// Reports the end of the device to the identifiers of this process.

@@ -7,7 +7,7 @@
 //!
 //! The modules form layers. A module uses only modules of its own layer and of the layers before it:
 //!
-//! 1. `protocol`: messages and state machines without I/O. `caller_ptr`, `sockaddr`, `close_on_fork`, `return_code`, `explanation`, `random`: conversions
+//! 1. `protocol`: messages and state machines without I/O. `caller_ptr`, `sockaddr`, `return_code`, `explanation`, `random`: conversions
 //!    at the C boundary and other helpers.
 //! 2. `rdma_port`, `cm_event`, `membership`, `device`, `identifier`, `qp_attributes`: the parts of the state.
 //! 3. `manager_state` (all identifiers), `network_events` (handles ready sockets and timers), `manager` (the lock and the
@@ -22,7 +22,6 @@
 mod acknowledgement;
 mod caller_ptr;
 mod calls;
-mod close_on_fork;
 mod cm_event;
 mod device;
 mod explanation;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-use super::close_on_fork::CloseOnFork;
+use crate::common::close_on_fork::CloseOnFork;
 
 /// The port space of an identifier (`enum rdma_port_space`), which also determines the transport service of its QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,6 +23,8 @@ int main(void) {
     verdict(listener->ps == RDMA_PS_IB && listener->qp_type == IBV_QPT_XRC_RECV, "an identifier has the port space and the type of queue pair that were asked for");
     NEED((ch = rdma_create_event_channel()) && !rdma_migrate_id(listener, ch) && !rdma_listen(listener, 8));
     at.sin_port = rdma_get_src_port(listener);
+    struct ibv_srq_init_attr impossible = { .attr = { .max_wr = 8, .max_sge = 1 << 20 } };
+    verdict(rdma_create_srq(listener, NULL, &impossible) && !listener->recv_cq && !listener->recv_cq_channel, "rdma_create_srq that fails leaves nothing: %s", strerror(errno));
     struct ibv_srq_init_attr srq = { .attr = { .max_wr = 8, .max_sge = 1 } };
     verdict(!rdma_create_srq(listener, NULL, &srq), "rdma_create_srq: %s", strerror(errno));
     NEED(listener->srq && listener->recv_cq && listener->recv_cq_channel);
@@ -67,8 +69,10 @@ int main(void) {
         rdma_destroy_qp(client[i]), rdma_destroy_qp(request[i]);
         verdict(!rdma_destroy_id(client[i]) && !rdma_destroy_id(request[i]), "client %d is destroyed", i);
     }
+    rdma_destroy_qp(listener);
+    verdict(listener->recv_cq && listener->recv_cq_channel, "the completion queue of the shared receive queue stays");
     rdma_destroy_srq(listener);
-    rdma_destroy_qp(listener); /* its completion queue */
+    verdict(!listener->recv_cq && !listener->recv_cq_channel, "and ends with it");
     verdict(!rdma_destroy_id(listener), "and so is the listener");
     return faults > 0;
 }

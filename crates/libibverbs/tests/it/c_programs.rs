@@ -44,6 +44,7 @@ static DESTROYED_WHILE_WAITING: LazyLock<PathBuf> =
     LazyLock::new(|| build_with("destroyed_while_waiting", &["-lrdmacm"]));
 static SA_RESTART: LazyLock<PathBuf> = LazyLock::new(|| build_with("sa_restart", &["-lrdmacm"]));
 static SHARED_CHANNEL: LazyLock<PathBuf> = LazyLock::new(|| build("shared_channel"));
+static DEVICE_FILE_CALLS: LazyLock<PathBuf> = LazyLock::new(|| build("device_file_calls"));
 static SYSFS_MATRIX: LazyLock<PathBuf> = LazyLock::new(|| build("sysfs_matrix"));
 static SYSFS_VALUES: LazyLock<PathBuf> = LazyLock::new(|| build("sysfs_values"));
 static CONFORMANCE: LazyLock<PathBuf> = LazyLock::new(|| build("conformance"));
@@ -237,6 +238,11 @@ pub mod reports {
     #[test]
     fn descriptors() {
         on_all_rails(&DESCRIPTORS, &[]);
+    }
+
+    #[test]
+    fn device_file_calls() {
+        on_all_rails(&DEVICE_FILE_CALLS, &[]);
     }
 
     #[test]

@@ -78,6 +78,15 @@ pub(super) unsafe fn at_name<R>(path: *const c_char, call: impl FnOnce(*const c_
     unsafe { if is_device_file(path) { in_tree(path, call) } else { call(path) } }
 }
 
+/// Returns whether there is a file of the device with a path.
+///
+/// # Safety
+/// As for [`is_device_file`].
+pub(super) unsafe fn exists(path: *const c_char) -> bool {
+    // SAFETY: by the contract of this function. The call only reads the path.
+    unsafe { at_name(path, |path| libc::access(path, libc::F_OK) == 0) }
+}
+
 /// # Safety
 /// `path` is a C string.
 #[cold]
@@ -125,20 +134,49 @@ pub(super) unsafe fn renamed(path: *mut c_char) -> *mut c_char {
     path
 }
 
-/// Does the same as [`renamed`] for a path of `len` bytes without a terminating zero. Returns the new length. A negative length is that of an error.
+/// Writes the target of a symbolic link to a buffer, and returns its length, as readlink(2) does: a target that is longer is cut. `call` is the C library's
+/// function.
+///
+/// # Safety
+/// `to` has `size` bytes that may be written, and `call` writes at most as many bytes as it is told.
+pub(super) unsafe fn read_link(
+    to: *mut c_char,
+    size: usize,
+    call: impl Fn(*mut c_char, usize) -> c_long,
+) -> c_long {
+    let len = call(to, size);
+    match usize::try_from(len) {
+        Err(_) => len,
+        // SAFETY: by the contract of this function, `call` has written `len` bytes.
+        Ok(bytes) if bytes < size => unsafe { renamed_bytes(to, bytes) as c_long },
+        // The target may be longer, and its name outside of the tree shorter than the buffer.
+        Ok(_) => {
+            let mut whole = [0 as c_char; PATH_MAX];
+            let len = call(whole.as_mut_ptr(), PATH_MAX);
+            let Ok(bytes) = usize::try_from(len) else { return len };
+            // SAFETY: as above. Both buffers have the bytes that are copied.
+            unsafe {
+                let copied = renamed_bytes(whole.as_mut_ptr(), bytes).min(size);
+                ptr::copy_nonoverlapping(whole.as_ptr(), to, copied);
+                copied as c_long
+            }
+        }
+    }
+}
+
+/// Does the same as [`renamed`] for a path of `len` bytes without a terminating zero. Returns the new length.
 ///
 /// # Safety
 /// `path` has `len` bytes that may be written.
-pub(super) unsafe fn renamed_bytes(path: *mut c_char, len: c_long) -> c_long {
-    let Ok(bytes) = usize::try_from(len) else { return len };
+unsafe fn renamed_bytes(path: *mut c_char, len: usize) -> usize {
     // SAFETY: by the contract of this function. The new path is not longer.
     unsafe {
-        let Some(outside) = outside_of_tree(core::slice::from_raw_parts(path.cast(), bytes)) else {
+        let Some(outside) = outside_of_tree(core::slice::from_raw_parts(path.cast(), len)) else {
             return len;
         };
         let new = outside.len();
         ptr::copy(outside.as_ptr().cast(), path, new);
-        new as c_long
+        new
     }
 }
 

@@ -54,7 +54,7 @@ fn files_are_read_only() {
         }
         let new = c"/sys/class/infiniband/new".as_ptr();
         assert_eq!((open64(new, libc::O_CREAT | libc::O_WRONLY, 0o600), errno()), (-1, libc::EACCES));
-        for mode in [c"w", c"r+", c"a"] {
+        for mode in [c"w", c"r+", c"a", c"rb+"] {
             assert!(fopen(path, mode.as_ptr()).is_null());
             assert_eq!(errno(), libc::EACCES);
         }

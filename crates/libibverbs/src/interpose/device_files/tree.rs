@@ -3,7 +3,7 @@
 //! It stands in the directory of the control sockets, and its name is a digest of its content, so processes that see the same device share it. A process
 //! that uses a tree holds a shared lock (`flock(2)`) on it until it ends. A process that makes a tree removes those that no process uses.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::CStr;
 use core::iter::successors;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -11,21 +11,20 @@ use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
 
 use mitra_control::{Settings, run_dir};
 
 use super::attributes::{self, Attributes, COUNTERS_DIR, Entry};
+use crate::common::high_descriptor::moved_up;
 use crate::common::{cancellation, logging};
 
 /// The name of a tree is this and 16 hexadecimal digits.
 pub(super) const NAME_BEGINS: &str = "device-files-";
 pub(super) const DIGITS: usize = 16;
-/// Descriptors of programs, such as those that scripts number, are smaller.
-const FIRST_DESCRIPTOR: c_int = 256;
 
 /// A tree that this process has used. Trees are never freed: their number is that of the different contents.
 struct Tree {
@@ -110,24 +109,23 @@ fn lock(root: &Path) -> io::Result<Option<File>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
-    Ok((file.try_lock_shared().is_ok() && root.exists()).then_some(file))
+    Ok((file.try_lock_shared().is_ok() && is_at(&file, root)).then_some(file))
+}
+
+/// Returns whether an open directory still has a path. Another process may have removed it, and made a new one there.
+fn is_at(dir: &File, path: &Path) -> bool {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    dir.metadata().and_then(|open| Ok(identity(open) == identity(fs::symlink_metadata(path)?))).unwrap_or(false)
 }
 
 /// Keeps a lock until the process and the children that it has forked have ended or executed another program.
 fn keep(lock: File) {
-    // SAFETY: the call only makes another descriptor for the open file. The program does not know its number.
-    let moved = unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR) };
-    if moved < 0 {
-        // The limit of descriptors may be lower.
-        let _ = lock.into_raw_fd();
-    }
+    let _ = moved_up(OwnedFd::from(lock)).into_raw_fd();
 }
 
 /// Writes a tree under another name, gives it its name, and removes trees that no process uses. Returns the lock on the tree.
 fn write(dir: &Path, root: &Path, files: &[(String, Entry)]) -> io::Result<Option<File>> {
-    static WRITTEN: AtomicU32 = AtomicU32::new(0);
-    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-    let new = dir.join(format!(".{NAME_BEGINS}{}-{number}", std::process::id()));
+    let new = dir.join(format!(".{NAME_BEGINS}{}-{}", std::process::id(), unused_number()));
     match fs::create_dir(&new) {
         // Left by a process that was killed, or made by one in another PID namespace.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
@@ -155,30 +153,86 @@ fn write(dir: &Path, root: &Path, files: &[(String, Entry)]) -> io::Result<Optio
     Ok(Some(lock))
 }
 
+/// Returns a number that no earlier call in this process, or in its parent before the fork, has returned.
+fn unused_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 fn remove_unused(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let is_tree =
             name.as_bytes().strip_prefix(b".").unwrap_or(name.as_bytes()).starts_with(NAME_BEGINS.as_bytes());
-        if is_tree
-            && let Ok(tree) = File::open(entry.path())
-            && tree.try_lock().is_ok()
-        {
-            let _ = fs::remove_dir_all(entry.path()); // Another process removes it later.
+        if is_tree {
+            // A tree that cannot be removed now is removed later, by another process.
+            let _ = remove(dir, &entry.path());
         }
     }
+}
+
+/// Removes a tree, unless a process uses it. It first gets a name by which no process looks for one, so that a part of it is never taken for a whole.
+fn remove(dir: &Path, path: &Path) -> io::Result<()> {
+    let tree = File::open(path)?;
+    if tree.try_lock().is_ok() && is_at(&tree, path) {
+        let removed = dir.join(format!(".{NAME_BEGINS}{}-{}", std::process::id(), unused_number()));
+        fs::rename(path, &removed)?;
+        fs::remove_dir_all(removed)?;
+    }
+    Ok(())
 }
 
 /// Writes the counters of this process's NICs to the files of the tree.
 pub(super) fn write_counters(root: &CStr) {
     let dir = path_of(root).join(COUNTERS_DIR);
     for (name, value) in attributes::counters().into_iter().flatten() {
-        // Another thread may read the file, so it is replaced as a whole. A counter that cannot be written keeps its value.
-        let new = dir.join(format!(".{name}"));
+        // Another thread may read the file, or write it, so it is replaced as a whole. A counter that cannot be written keeps its value.
+        let new = dir.join(format!(".{name}-{}-{}", std::process::id(), unused_number()));
         let _ = fs::write(&new, format!("{value}\n")).and_then(|()| fs::rename(&new, dir.join(name)));
     }
 }
 
 fn path_of(root: &CStr) -> &Path {
     Path::new(OsStr::from_bytes(root.to_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(dir: &Path) -> usize {
+        fs::read_dir(dir).expect("the directory exists").count()
+    }
+
+    #[test]
+    fn trees_in_use_stay_and_others_and_their_parts_are_removed() {
+        let dir = tempfile::tempdir().expect("the temporary directory is writable");
+        let dir = dir.path();
+        let files = [("sys/a/b".to_owned(), Entry::File("text".to_owned()))];
+        let [used, unused] = ["1", "2"].map(|end| dir.join(format!("{NAME_BEGINS}{end:0>DIGITS$}")));
+        let written = write(dir, &used, &files).expect("the directory is writable");
+        drop(write(dir, &unused, &files).expect("the directory is writable"));
+        // What a remover leaves that is killed.
+        fs::create_dir_all(dir.join(format!(".{NAME_BEGINS}1-0/sys"))).expect("the directory is writable");
+        remove_unused(dir);
+        assert_eq!(fs::read_to_string(used.join("sys/a/b")).expect("the tree is in use"), "text");
+        assert_eq!(entries(dir), 1);
+        drop(written);
+        remove_unused(dir);
+        assert_eq!(entries(dir), 0);
+    }
+
+    #[test]
+    fn lock_of_a_tree_that_another_has_replaced_is_none() {
+        let dir = tempfile::tempdir().expect("the temporary directory is writable");
+        let root = dir.path().join("root");
+        fs::create_dir(&root).expect("the directory is writable");
+        let before = lock(&root).expect("the directory exists").expect("no one removes it");
+        assert!(is_at(&before, &root));
+        fs::rename(&root, dir.path().join("removed")).expect("the directory is writable");
+        assert!(!is_at(&before, &root));
+        fs::create_dir(&root).expect("the directory is writable");
+        assert!(!is_at(&before, &root));
+        assert!(lock(&dir.path().join("absent")).expect("it is no error").is_none());
+    }
 }

@@ -8,8 +8,9 @@ use std::ffi::CString;
 use libc::{c_char, c_int, c_void, size_t};
 
 use super::place::{at_name, is_device_file, outside_of_tree};
-use super::{c_name, fail, lstat, opendir, stat};
-use crate::interpose::NextFunction;
+use super::{fail, lstat, opendir, stat};
+use crate::common::cancellation;
+use crate::interpose::next_functions;
 
 /// `struct FTW`.
 #[repr(C)]
@@ -63,7 +64,9 @@ unsafe extern "C-unwind" fn short_visit(path: *const c_char, stat: *const c_void
 
 /// Defines functions that call a function of the program for each file.
 macro_rules! visiting_functions {
-    ($($name:ident($function:ty, $descriptors:ident: $int:ty $(, $flags:ident: $flags_type:ty)?) through $through:ident, $current:ident;)*) => {$(
+    ($next:ident; $($name:ident($function:ty, $descriptors:ident: $int:ty $(, $flags:ident: $flags_type:ty)?) through $through:ident, $current:ident;)*) => {
+        next_functions! { $next; $($name: unsafe extern "C-unwind" fn(*const c_char, $function, $int $(, $flags_type)?) -> c_int;)* }
+        $(
         #[doc = concat!("The C library's `", stringify!($name), "`.")]
         ///
         /// # Safety
@@ -72,11 +75,7 @@ macro_rules! visiting_functions {
         pub unsafe extern "C-unwind" fn $name(
             path: *const c_char, function: $function, $descriptors: $int $(, $flags: $flags_type)?
         ) -> c_int {
-            // SAFETY: this is the type of the C library's function.
-            static NEXT: NextFunction<
-                unsafe extern "C-unwind" fn(*const c_char, $function, $int $(, $flags_type)?) -> c_int,
-            > = unsafe { NextFunction::new(c_name(concat!(stringify!($name), "\0"))) };
-            let Some(next) = NEXT.get() else { return fail(libc::ENOSYS) };
+            let Some(next) = $next::$name.get() else { return fail(libc::ENOSYS) };
             // SAFETY, for all: by the contract of this function.
             if !unsafe { is_device_file(path) } {
                 return unsafe { next(path, function, $descriptors $(, $flags)?) };
@@ -87,10 +86,12 @@ macro_rules! visiting_functions {
             $current.set(outer);
             result
         }
-    )*};
+        )*
+    };
 }
 
 visiting_functions! {
+    next_of_visit;
     nftw(Visit, descriptors: c_int, flags: c_int) through visit, VISIT;
     nftw64(Visit, descriptors: c_int, flags: c_int) through visit, VISIT;
     ftw(ShortVisit, descriptors: c_int) through short_visit, SHORT_VISIT;
@@ -118,7 +119,9 @@ const GLOB_ALTDIRFUNC: c_int = 1 << 9;
 
 /// Defines functions that return the paths that match a pattern.
 macro_rules! matching_functions {
-    ($($name:ident;)*) => {$(
+    ($next:ident; $($name:ident;)*) => {
+        next_functions! { $next; $($name: unsafe extern "C-unwind" fn(*const c_char, c_int, *mut c_void, *mut Matches) -> c_int;)* }
+        $(
         #[doc = concat!("The C library's `", stringify!($name), "`. For a pattern of the device's files, the functions of this library look for them.")]
         ///
         /// # Safety
@@ -127,11 +130,7 @@ macro_rules! matching_functions {
         pub unsafe extern "C-unwind" fn $name(
             pattern: *const c_char, flags: c_int, on_error: *mut c_void, matches: *mut Matches,
         ) -> c_int {
-            // SAFETY: this is the type of the C library's function.
-            static NEXT: NextFunction<
-                unsafe extern "C-unwind" fn(*const c_char, c_int, *mut c_void, *mut Matches) -> c_int,
-            > = unsafe { NextFunction::new(c_name(concat!(stringify!($name), "\0"))) };
-            let Some(next) = NEXT.get() else { return libc::GLOB_ABORTED };
+            let Some(next) = $next::$name.get() else { return libc::GLOB_ABORTED };
             // SAFETY, for all: by the contract of this function. The functions have the types that the fields stand for.
             if flags & GLOB_ALTDIRFUNC != 0 || !unsafe { is_device_file(pattern) } {
                 return unsafe { next(pattern, flags, on_error, matches) };
@@ -145,17 +144,21 @@ macro_rules! matching_functions {
                 next(pattern, flags | GLOB_ALTDIRFUNC, on_error, matches)
             }
         }
-    )*};
+        )*
+    };
 }
 
 matching_functions! {
+    next_of_match;
     glob;
     glob64;
 }
 
 /// Defines functions that open a walk whose entries have the paths in the tree.
 macro_rules! hierarchy_functions {
-    ($($name:ident;)*) => {$(
+    ($next:ident; $($name:ident;)*) => {
+        next_functions! { $next; $($name: unsafe extern "C-unwind" fn(*const *mut c_char, c_int, *mut c_void) -> *mut c_void;)* }
+        $(
         #[doc = concat!("The C library's `", stringify!($name), "`. The entries have their paths in the tree.")]
         ///
         /// # Safety
@@ -164,25 +167,31 @@ macro_rules! hierarchy_functions {
         pub unsafe extern "C-unwind" fn $name(
             paths: *const *mut c_char, options: c_int, compare: *mut c_void,
         ) -> *mut c_void {
-            // SAFETY: this is the type of the C library's function.
-            static NEXT: NextFunction<
-                unsafe extern "C-unwind" fn(*const *mut c_char, c_int, *mut c_void) -> *mut c_void,
-            > = unsafe { NextFunction::new(c_name(concat!(stringify!($name), "\0"))) };
-            let Some(next) = NEXT.get() else { return fail(libc::ENOSYS) };
+            let Some(next) = $next::$name.get() else { return fail(libc::ENOSYS) };
+            // A cancellation inside the C library would unwind the stack through the vectors.
             // SAFETY, for all: by the contract of this function, `paths` is an array of C strings that ends with null. The C library copies them.
-            unsafe {
+            cancellation::held_off(|| unsafe {
                 let given = (0..).map(|at| *paths.add(at)).take_while(|path| !path.is_null());
                 let owned: Vec<CString> =
                     given.map(|path| at_name(path, |path| CStr::from_ptr(path).to_owned())).collect();
                 let found: Vec<*mut c_char> =
                     owned.iter().map(|path| path.as_ptr().cast_mut()).chain([ptr::null_mut()]).collect();
                 next(found.as_ptr(), options, compare)
-            }
+            })
         }
-    )*};
+        )*
+    };
 }
 
 hierarchy_functions! {
+    next_of_hierarchy;
     fts_open;
     fts64_open;
+}
+
+/// Looks up the C library's functions that this module calls.
+pub(super) fn look_up() {
+    next_of_visit::look_up();
+    next_of_match::look_up();
+    next_of_hierarchy::look_up();
 }

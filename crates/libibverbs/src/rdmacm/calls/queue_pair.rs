@@ -160,23 +160,21 @@ unsafe fn create_cq(
     Ok(())
 }
 
-/// Destroys the completion queues that [`create_cq`] created.
+/// Destroys the completion queues that [`create_cq`] created. One that a shared receive queue uses stays.
 ///
 /// # Safety
-/// `id` is the memory of a live identifier, and no queue pair uses its completion queues.
+/// `id` is the memory of a live identifier.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     // SAFETY: by the contract the fields are writable. Each object that is not null was created by `create_cq` and not yet
     // destroyed.
     unsafe {
         for cq in [&raw mut (*id).recv_cq, &raw mut (*id).send_cq] {
-            if !(*cq).is_null() {
-                ibv_destroy_cq(*cq);
+            if !(*cq).is_null() && ibv_destroy_cq(*cq) == 0 {
                 *cq = ptr::null_mut();
             }
         }
         for channel in [&raw mut (*id).recv_cq_channel, &raw mut (*id).send_cq_channel] {
-            if !(*channel).is_null() {
-                ibv_destroy_comp_channel(*channel);
+            if !(*channel).is_null() && ibv_destroy_comp_channel(*channel) == 0 {
                 *channel = ptr::null_mut();
             }
         }
@@ -357,7 +355,11 @@ unsafe fn create_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Re
             attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
         }
         let pd = attr.pd;
-        (*id).srq = check_pointer(create_srq_ex((*pd).context, attr))?;
+        let created = check_pointer(create_srq_ex((*pd).context, attr));
+        if created.is_err() && (*id).qp.is_null() {
+            destroy_cqs(id);
+        }
+        (*id).srq = created?;
         (*id).pd = pd;
     }
     Ok(())
@@ -374,6 +376,10 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
         if !(*id).srq.is_null() {
             ibv_destroy_srq((*id).srq);
             (*id).srq = ptr::null_mut();
+        }
+        // `rdma_destroy_qp` has left the completion queue that the shared receive queue used.
+        if (*id).qp.is_null() {
+            destroy_cqs(id);
         }
     }
 }
