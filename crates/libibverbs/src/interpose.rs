@@ -25,7 +25,6 @@ macro_rules! next_functions {
         }
     };
 }
-use next_functions;
 
 mod device_files;
 mod rdma_netlink;

@@ -13,7 +13,6 @@ use core::ptr;
 use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, c_void, mode_t, size_t};
 
 use self::place::{at_file, at_name, exists, is_device, is_device_file, read_link, renamed};
-use super::next_functions;
 use crate::common::errno::set_errno;
 
 pub(super) mod attributes;
@@ -109,7 +108,8 @@ macro_rules! path_functions {
             pub unsafe extern "C-unwind" fn $name($($before: $before_type,)* path: *const c_char $(, $after: $after_type)*) -> $result {
                 let Some(next) = $next::$name.get() else { return fail(libc::ENOSYS) };
                 // SAFETY, for all: by the contract of this function.
-                $(if unsafe { is_refused(path, $intent) } {
+                $(let intent = $intent;
+                if unsafe { is_refused(path, intent) } {
                     return fail(libc::EACCES);
                 })?
                 let result = unsafe { $by(path, |path| next($($before,)* path $(, $after)*)) };

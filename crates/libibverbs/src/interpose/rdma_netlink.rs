@@ -11,14 +11,13 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use libc::{sockaddr, socklen_t};
-use nix::errno::Errno;
 use mitra_os_util::{random, thread};
+use nix::errno::Errno;
 
-use super::next_functions;
-use crate::common::close_on_fork::CloseOnFork;
-use crate::common::high_descriptor::moved_up;
 use crate::common::cancellation;
+use crate::common::close_on_fork::CloseOnFork;
 use crate::common::errno::{minus_one, set_errno};
+use crate::common::high_descriptor::moved_up;
 
 mod messages;
 

@@ -12,7 +12,6 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::caller_ptr::CallerPtr;
-use crate::common::close_on_fork::CloseOnFork;
 use super::device::Device;
 use super::manager_state::ManagerState;
 use super::rdma_port::errno_of;
@@ -20,6 +19,7 @@ use super::return_code::check_pointer;
 use crate::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::calls::context::Context;
 use crate::calls::xrcd::open_xrcd;
+use crate::common::close_on_fork::CloseOnFork;
 
 /// The manager of this process. Null before the first call of librdmacm, also in the child of a `fork`.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());

@@ -115,7 +115,9 @@ fn lock(root: &Path) -> io::Result<Option<File>> {
 /// Returns whether an open directory still has a path. Another process may have removed it, and made a new one there.
 fn is_at(dir: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
-    dir.metadata().and_then(|open| Ok(identity(open) == identity(fs::symlink_metadata(path)?))).unwrap_or(false)
+    dir.metadata()
+        .and_then(|open| Ok(identity(open) == identity(fs::symlink_metadata(path)?)))
+        .unwrap_or(false)
 }
 
 /// Keeps a lock until the process and the children that it has forked have ended or executed another program.

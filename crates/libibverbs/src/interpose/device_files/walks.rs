@@ -10,7 +10,6 @@ use libc::{c_char, c_int, c_void, size_t};
 use super::place::{at_name, is_device_file, outside_of_tree};
 use super::{fail, lstat, opendir, stat};
 use crate::common::cancellation;
-use crate::interpose::next_functions;
 
 /// `struct FTW`.
 #[repr(C)]
