@@ -58,7 +58,7 @@ static void cancelled_walk(void) {
     verdict(result == PTHREAD_CANCELED, "a thread is cancelled at fts_open");
 }
 static void *read_counter(void *empty) {
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < 300; i++) {
         char text[32];
         FILE *file = fopen(COUNTER, "r");
         if (!file || !fgets(text, sizeof text, file)) ++*(int *)empty;
