@@ -1,17 +1,15 @@
 /* Calls with the device's files, and with sockets that ask for devices, in situations that the kernel's handle:
- * a buffer that the target of a link fills, an absent file, a cancelled walk, two readers of the counters, the error of dlsym(3) before a first call, a child.
+ * a buffer that the target of a link fills, an absent file, the error of dlsym(3) before a first call, a child.
  * Expected: the comments. Exit code 0; 1 if one does not hold.
  */
 #include "report.h"
 #include <dlfcn.h>
-#include <fts.h>
 #include <linux/netlink.h>
 #include <rdma/rdma_netlink.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
 #define DEVICE "/sys/devices/virtual/infiniband/mitra0"
-#define COUNTER "/sys/class/infiniband/mitra0/ports/1/hw_counters/sent_pkts"
 
 /* A call of a file's path is no call of the dynamic linker. This is the first call of the function in this process. */
 static void pending_error(void) {
@@ -40,40 +38,6 @@ static void absent_files(void) {
     verdict(!fopen(DEVICE "/absent", "r+") && errno == ENOENT, "fopen of an absent file: %s", strerror(errno));
     verdict(open(DEVICE "/node_desc", O_WRONLY) < 0 && errno == EACCES, "open of a file to write it: %s", strerror(errno));
     verdict(creat(DEVICE "/absent", 0600) < 0 && errno == EACCES, "creat: %s", strerror(errno));
-}
-/* The thread ends at its next cancellation point, without an abort of the process. */
-static void *walk(void *unused) {
-    char *paths[] = { DEVICE, NULL };
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-    pthread_cancel(pthread_self());
-    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
-    fts_open(paths, FTS_PHYSICAL, NULL);
-    pthread_testcancel();
-    return unused;
-}
-static void cancelled_walk(void) {
-    pthread_t thread;
-    void *result;
-    NEED(!pthread_create(&thread, NULL, walk, NULL) && !pthread_join(thread, &result));
-    verdict(result == PTHREAD_CANCELED, "a thread is cancelled at fts_open");
-}
-static void *read_counter(void *empty) {
-    for (int i = 0; i < 300; i++) {
-        char text[32];
-        FILE *file = fopen(COUNTER, "r");
-        if (!file || !fgets(text, sizeof text, file)) ++*(int *)empty;
-        if (file) fclose(file);
-    }
-    return NULL;
-}
-/* Each reader finds a number. */
-static void two_readers(void) {
-    pthread_t thread;
-    int empty = 0, here = 0;
-    NEED(!pthread_create(&thread, NULL, read_counter, &empty));
-    read_counter(&here);
-    NEED(!pthread_join(thread, NULL));
-    verdict(empty + here == 0, "two readers of a counter: %d reads find no number", empty + here);
 }
 static int ask(int s) {
     struct nlmsghdr request = { .nlmsg_len = sizeof request, .nlmsg_type = RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET), .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP };
@@ -121,9 +85,6 @@ int main(void) {
     pending_error();
     cut_links();
     absent_files();
-    cancelled_walk();
     netlink_sockets();
-    open_device();
-    two_readers();
     return faults > 0;
 }
