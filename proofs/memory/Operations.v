@@ -114,10 +114,10 @@ Qed.
 
 (** A repeated WRITE overwrites what somebody else has written in between, for example a flag that its reader has
     consumed and reset. So idempotence is not enough where others use the memory. *)
-Theorem repeated_write_undoes_others a v w h : v <> w ->
+Theorem repeated_write_undoes_others a v w h :
   let others := effect (Write a w) (effect (Write a v) h) in
   memory others a = w /\ memory (effect (Write a v) others) a = v.
-Proof. intros _. simpl. unfold write. now rewrite !update_same. Qed.
+Proof. simpl. unfold write. now rewrite !update_same. Qed.
 
 (** Operations of others that restore what a word was before CMP_SWAP, FETCH_ADD or WRITE. *)
 Lemma reset_compare_swap a x y h : memory h a = x ->
