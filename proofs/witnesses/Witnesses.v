@@ -125,10 +125,11 @@ Module Consensus.
   Qed.
 End Consensus.
 
-(** Recoveries of a cell with both verdicts (objects/RecoverableCell.v). *)
+(** Recoveries of a cell with both verdicts (objects/RecoverableCell.v, which has one of a change that others have replaced). *)
 Module Cell.
   Import RecoverableCell.
-  Lemma both_verdicts : forall verdict, exists s : state nat, reachable nat 0 s /\ phases nat s 1 = Decided nat verdict.
+  Lemma both_verdicts : forall verdict, exists s : state nat,
+    reachable nat 0 s /\ phases nat s 1 = Decided nat (Word nat 0 0 0) verdict.
   Proof. exact (recoveries_exist nat 0 1). Qed.
 End Cell.
 
