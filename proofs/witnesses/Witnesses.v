@@ -160,4 +160,24 @@ Module Counter.
       + eapply Execute; [apply update_same|reflexivity].
       + eapply Execute; [apply update_same|reflexivity].
   Qed.
+
+  (** The step of requester [k] by the rule, from the state that is reached so far. *)
+  Ltac posts R k ds := eapply reachable_step in R; [|apply (Begin _ _ _ _ _ _ _ _ _ k ds); [lia|reflexivity|reflexivity|
+    intros [|[|[|[|j]]]]; vm_compute; discriminate]].
+  Ltac executes R k := eapply reachable_step in R; [|apply (Execute _ _ _ _ _ _ _ _ _ k); reflexivity].
+  Ltac finishes R k ds := eapply reachable_step in R; [|apply (Finish _ _ _ _ _ _ _ _ _ k ds); reflexivity].
+
+  (** Requester 1 adds −2 five times, in two rounds, and requester 0 adds 1 in each of them. The field of requester 1 wraps: it
+      contains 3 before the second round, and 1 when two adds of this round were executed. The recovery counts two, and the value
+      is −8. *)
+  Lemma recovery_after_a_wrap : exists s, reachable s /\ phases s 1 = Decided [-2; -2; -2]%Z 2 2 /\
+    own s 1 = 3%Z /\ Fields.field 4 (word s) 1 = 1%Z /\ value 8 4 (2 ^ 48) (word s) = (-8)%Z.
+  Proof.
+    pose proof (reachable_initial 8 4 (2 ^ 48) ((2 ^ 47 - 1) / 8)) as R. unfold initial in R.
+    posts R 1 [-2; -2; -2]%Z. executes R 1. posts R 0 [1]%Z. executes R 0. executes R 1. executes R 1. finishes R 1 [-2; -2; -2]%Z.
+    posts R 1 [-2; -2; -2]%Z. executes R 1. finishes R 0 [1]%Z. posts R 0 [1]%Z. executes R 0. executes R 1.
+    eapply reachable_step in R; [|apply (Fail _ _ _ _ _ _ _ _ _ 1); reflexivity].
+    eapply reachable_step in R; [|apply (Recover _ _ _ _ _ _ _ _ _ 1); reflexivity].
+    eexists. split; [exact R|]. vm_compute. auto.
+  Qed.
 End Counter.
