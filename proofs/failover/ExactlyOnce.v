@@ -57,19 +57,8 @@ Qed.
 Lemma doubts_step s e s' : step true s e = Some s' ->
   doubts (outcomes s') <= doubts (outcomes s) + if is_unreadable e then 1 else 0.
 Proof.
-  destruct s as [m ops outs rs a run past]. intro H.
-  destruct e as [o| |k p|k|o|v| | |e]; simpl in H.
-  - injection H as <-. simpl. lia.
-  - take_guard H G. injection H as <-. simpl. lia.
-  - destruct (nth_error _ _) as [o|]; [|discriminate]. take_guard H G. destruct (is_expected _ _); [destruct (execute o m)|];
-      injection H as <-; simpl; lia.
-  - take_guard H G. injection H as <-. simpl. lia.
-  - injection H as <-. simpl. lia.
-  - destruct (nth_error _ _); [|discriminate]. take_guard H G. injection H as <-. simpl. rewrite doubts_app. change (doubts [Executed (Some v)]) with 0. simpl. lia.
-  - take_guard H G. injection H as <-. simpl. lia.
-  - take_guard H G. injection H as <-. simpl. lia.
-  - take_guard H G. injection H as <-. simpl outcomes. rewrite doubts_app.
-    pose proof (doubts_decided (State m ops outs rs a run past) e). lia.
+  intro H. apply posted_and_told in H as [_ ->]. rewrite doubts_app. apply Nat.add_le_mono_l.
+  destruct e; solve [apply doubts_decided|apply le_n].
 Qed.
 
 Theorem each_unreadable_nic_leaves_at_most_one_doubt h t s : reaches true h t s -> doubts (outcomes s) <= unreadable t.
@@ -82,28 +71,45 @@ Proof.
     unfold unreadable in *. simpl. destruct (is_unreadable e); simpl; lia.
 Qed.
 
+(** What a recovery leaves in doubt is the operation at the edge of the log: the first without an entry, if it was sent. *)
+Lemma decided_doubt s e j : nth_error (decide e s) j = Some Indeterminate ->
+  e = CompletionLog /\ known s + j = first (current s) + logged (current s) /\ logged (current s) < sent (current s).
+Proof.
+  unfold decide. fold (current s). destruct e; [rewrite nth_error_map; now destruct (nth_error _ j)|].
+  destruct (Nat.lt_ge_cases j (first (current s) + logged (current s) - known s)) as [Hj|Hj].
+  - rewrite nth_error_app1 by (now rewrite repeat_length). intro E. now apply nth_error_In, repeat_spec in E.
+  - rewrite nth_error_app2, repeat_length by (now rewrite repeat_length).
+    destruct (Nat.leb_spec (known s) (first (current s) + logged (current s)));
+      destruct (Nat.ltb_spec (logged (current s)) (sent (current s))); destruct (j - _) as [|[|d]] eqn:D; simpl; intro E; try discriminate E.
+    repeat split; lia.
+Qed.
+
+(** So over whole traces: each operation in doubt was at the edge of the log when a NIC could not be read. *)
+Theorem doubt_is_at_the_edge_of_the_log h t s i : reaches true h t s -> nth_error (outcomes s) i = Some Indeterminate ->
+  exists before after s0, t = before ++ Recover CompletionLog :: after /\ reaches true h before s0 /\
+    i = first (current s0) + logged (current s0) /\ logged (current s0) < sent (current s0).
+Proof.
+  unfold reaches. revert s. induction t as [|e t IH] using rev_ind; intro s; [intros [= <-]; now destruct i|].
+  rewrite follow_app. destruct (follow true (initial h) t) as [s0|] eqn:R; [|discriminate]. simpl.
+  destruct (step true s0 e) as [s1|] eqn:E; [|discriminate]. intros [= ->].
+  destruct (posted_and_told true s0 e s E) as [_ ->]. destruct (Nat.lt_ge_cases i (known s0)) as [L|L].
+  - rewrite nth_error_app1 by exact L. intro D. destruct (IH s0 eq_refl D) as (before & after & s2 & -> & P).
+    exists before, (after ++ [e]), s2. split; [now rewrite <- app_assoc|exact P].
+  - rewrite nth_error_app2 by exact L. fold (known s0). intro D.
+    destruct e; try (destruct (i - known s0) as [|[|d]]; discriminate D).
+    destruct (decided_doubt s0 e (i - known s0) D) as (-> & Edge & Sent). exists t, [], s0. repeat split; auto; lia.
+Qed.
+
 (** With readable NICs every operation gets its value. *)
 Lemma values_step s e s' : step true s e = Some s' -> is_unreadable e = false ->
   (forall i o, nth_error (outcomes s) i = Some o -> exists v, o = Executed (Some v)) ->
   (forall i o, nth_error (outcomes s') i = Some o -> exists v, o = Executed (Some v)).
 Proof.
-  destruct s as [m ops outs rs a run past]. intros H U.
-  assert (more : forall new, (forall o, In o new -> exists v, o = Executed (Some v)) ->
-    (forall i o, nth_error outs i = Some o -> exists v, o = Executed (Some v)) ->
-    (forall i o, nth_error (outs ++ new) i = Some o -> exists v, o = Executed (Some v))).
-  { intros new N I i o E. apply nth_error_In, in_app_or in E as [E|E]; auto. apply In_nth_error in E as [j E]. eauto. }
-  destruct e as [o| |k p|k|o|v| | |e]; simpl in H.
-  - now injection H as <-.
-  - take_guard H G. now injection H as <-.
-  - destruct (nth_error _ _) as [o|]; [|discriminate]. take_guard H G.
-    destruct (is_expected _ _); [destruct (execute o m)|]; now injection H as <-.
-  - take_guard H G. now injection H as <-.
-  - now injection H as <-.
-  - destruct (nth_error _ _); [|discriminate]. take_guard H G. injection H as <-. apply more. intros o [<-|[]]. eauto.
-  - take_guard H G. now injection H as <-.
-  - take_guard H G. now injection H as <-.
-  - take_guard H G. injection H as <-. apply more. destruct e; [|discriminate]. intros o Ho.
-    apply in_map_iff in Ho as (v & <- & _). eauto.
+  intros H U I i o E. apply posted_and_told in H as [_ T]. rewrite T in E.
+  apply nth_error_In, in_app_or in E as [E|E]; [apply In_nth_error in E as [j E]; eauto|].
+  destruct e as [| | | | |v| | |e]; try contradiction E.
+  - destruct E as [<-|[]]. eauto.
+  - destruct e; [|discriminate]. apply in_map_iff in E as (v & <- & _). eauto.
 Qed.
 
 (** The possibility theorem, for the failures after which the responder's NIC can be read (packets lost or delayed, links
@@ -129,12 +135,10 @@ Proof.
   - apply nth_error_None in E. unfold known in K. lia.
 Qed.
 
-(** The evidence of a fenced rail never changes. So it does not matter when it is read, how often, and whether the answer
-    is lost and given again. *)
-Theorem evidence_of_a_fenced_rail_is_final h t s e s' r : reaches true h t s -> step true s e = Some s' ->
-  r <= active s -> fenced (rails s r) = true -> rails s' r = rails s r.
+Lemma fenced_rail_step h s e s' r : sound h s -> step true s e = Some s' -> fenced (rails s r) = true -> rails s' r = rails s r.
 Proof.
-  intros H E L F. apply reached_is_sound in H. pose proof (rail_in_use_is_not_fenced h s H) as open.
+  intros I E F. pose proof (rail_in_use_is_not_fenced h s I) as open.
+  destruct (Nat.lt_ge_cases (active s) r) as [L|L]; [rewrite (later_rails_are_unused h s I r L) in F; discriminate|].
   destruct s as [m ops outs rs a run past]. unfold current in open. simpl in *.
   destruct e as [o| |k p|k|o|v| | |e]; simpl in E.
   - now injection E as <-.
@@ -148,4 +152,15 @@ Proof.
   - take_guard E G. now injection E as <-.
   - take_guard E G. split_guard G. injection E as <-. simpl. apply update_other. intros ->. now rewrite F in *.
   - take_guard E G. injection E as <-. simpl. apply update_other. lia.
+Qed.
+
+(** The evidence of a fenced rail never changes, whatever follows. So it does not matter when it is read, how often, and whether
+    the answer is lost and given again. *)
+Theorem evidence_of_a_fenced_rail_is_final h t s more s' r : reaches true h t s -> fenced (rails s r) = true ->
+  follow true s more = Some s' -> rails s' r = rails s r.
+Proof.
+  intro R. apply reached_is_sound in R. clear t. revert s R. induction more as [|e more IH]; simpl; intros s I F H.
+  - now injection H as <-.
+  - destruct (step true s e) as [s1|] eqn:E; [|discriminate]. pose proof (fenced_rail_step h s e s1 r I E F) as same.
+    rewrite <- same. apply IH; [exact (sound_step h s e s1 I E)|congruence|exact H].
 Qed.

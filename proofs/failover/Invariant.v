@@ -3,20 +3,6 @@ From Coq Require Import ZArith List PeanoNat Lia Bool Sorted.
 From Mitra Require Export System.
 Import ListNotations.
 
-(** The changes [past], executed one after the other on the host [h], lead to the host [g] and return the values that
-    [past] names. Our operations are the posted ones. *)
-Inductive explains (ops : list op) (h : host) : list change -> host -> Prop :=
-| explains_nothing : explains ops h [] h
-| explains_ours past g i o : explains ops h past g -> nth_error ops i = Some o ->
-    explains ops h (past ++ [Ours i (value o g)]) (effect o g)
-| explains_theirs past g o : explains ops h past g ->
-    explains ops h (past ++ [Theirs o]) (effect o g).
-
-Lemma explains_more ops more h past g : explains ops h past g -> explains (ops ++ more) h past g.
-Proof.
-  induction 1; constructor; auto. rewrite nth_error_app1; auto. apply nth_error_Some. congruence.
-Qed.
-
 (** The rail in use. *)
 Definition current (s : state) : rail := rails s (active s).
 

@@ -59,6 +59,41 @@ Proof.
     rewrite update_same, G, H0. unfold executed in *. simpl. rewrite app_length. lia.
 Qed.
 
+(** Only a new post and a failure raise it. *)
+Theorem only_posts_and_failures_raise_the_work h t s e s' : reaches true h t s -> step true s e = Some s' ->
+  work s < work s' -> e = Detect \/ exists o, e = Post o.
+Proof.
+  intros R E W. destruct (contributes e) eqn:C.
+  - destruct (is_discarded s e) eqn:D; [|pose proof (every_contribution_lowers_the_work h t s e s' R C D E); lia].
+    enough (s' = s) as -> by lia. destruct s as [m ops outs rs a run past], e; try discriminate D.
+    apply negb_true_iff in D. simpl in *. rewrite D in E. destruct (nth_error _ _); [|discriminate].
+    destruct (_ && _); congruence.
+  - destruct e; try discriminate C; eauto. destruct s. injection E as <-. unfold work, current, known in W. simpl in W. lia.
+Qed.
+
+(** How many events of a trace from [s] on are contributions with an effect. *)
+Fixpoint contributions (s : state) (trace : list event) : nat :=
+  match trace with
+  | [] => 0
+  | e :: trace =>
+      (if contributes e && negb (is_discarded s e) then 1 else 0) +
+      match step true s e with Some s' => contributions s' trace | None => 0 end
+  end.
+
+(** So while rails do not fail and nothing more is posted, there are finitely many of them, whatever others do in between. *)
+Theorem contributions_are_bounded h t s more s' : reaches true h t s -> follow true s more = Some s' ->
+  ~ In Detect more -> flat_map posts more = [] -> contributions s more + work s' <= work s.
+Proof.
+  revert t s. induction more as [|e more IH]; simpl; intros t s R H D P; [injection H as <-; auto|].
+  destruct (step true s e) as [s1|] eqn:E; [|discriminate].
+  assert (R1 : reaches true h (t ++ [e]) s1) by (unfold reaches in *; rewrite follow_app, R; simpl; now rewrite E).
+  apply app_eq_nil in P as [P P']. specialize (IH _ s1 R1 H (fun N => D (or_intror N)) P').
+  destruct (contributes e) eqn:C, (is_discarded s e) eqn:X; simpl;
+    [|pose proof (every_contribution_lowers_the_work h t s e s1 R C X E); lia| |];
+    (destruct (Nat.le_gt_cases (work s1) (work s)) as [L|L]; [lia|]);
+    (destruct (only_posts_and_failures_raise_the_work h t s e s1 R E L) as [->|[o ->]]; [now destruct D; left|discriminate P]).
+Qed.
+
 (** While the application waits for an outcome, such an event is possible, whichever evidence can be read. *)
 Theorem some_contribution_is_possible h t s readable : reaches true h t s -> known s < length (posted s) ->
   exists e s', contributes e = true /\ is_discarded s e = false /\ (forall e', e = Recover e' -> e' = readable) /\
@@ -90,11 +125,11 @@ Proof.
     + exists Fence. simpl. eexists. repeat split. discriminate.
 Qed.
 
-(** The two together: from every valid trace the system can go on, without a further failure, until the application has
+(** The two together: from every valid trace the system can go on, without a further failure or post, until the application has
     been told about everything that it has posted. *)
 Theorem posted_work_ends h t s readable : reaches true h t s -> exists more s',
   reaches true h (t ++ more) s' /\ forallb contributes more = true /\
-  (forall e, In (Recover e) more -> e = readable) /\ known s' = length (posted s').
+  (forall e, In (Recover e) more -> e = readable) /\ posted s' = posted s /\ known s' = length (posted s).
 Proof.
   remember (work s) as w eqn:W. revert t s W. induction w as [w IH] using (well_founded_induction Nat.lt_wf_0).
   intros t s -> R.
@@ -106,8 +141,10 @@ Proof.
   destruct (some_contribution_is_possible h t s readable R ltac:(lia)) as (e & s1 & C & Eff & E & S).
   pose proof (every_contribution_lowers_the_work h t s e s1 R C Eff S) as L.
   assert (R1 : reaches true h (t ++ [e]) s1) by (unfold reaches in *; rewrite follow_app, R; simpl; now rewrite S).
-  destruct (IH _ L (t ++ [e]) s1 eq_refl R1) as (more & s' & R' & C' & E' & D').
-  exists (e :: more), s'. rewrite <- app_assoc in R'. repeat split; auto.
+  destruct (IH _ L (t ++ [e]) s1 eq_refl R1) as (more & s' & R' & C' & E' & P & D').
+  assert (P1 : posted s1 = posted s).
+  { destruct (posted_and_told true s e s1 S) as [-> _]. destruct e; try discriminate C; apply app_nil_r. }
+  rewrite P1 in P, D'. exists (e :: more), s'. rewrite <- app_assoc in R'. repeat split; auto.
   - simpl. now rewrite C.
   - intros e' [->|H]; auto.
 Qed.

@@ -142,5 +142,52 @@ Fixpoint executions (past : list change) : list nat :=
 
 Definition times_executed (i : nat) (s : state) : nat := count_occ Nat.eq_dec (executions (history s)) i.
 
+(** Two adds to a word that is 5, on one rail. Copies of both packets arrive out of order, again before and after their log
+    entries, behind a completion, and after the failure. Each add is executed once. *)
+Lemma copies_are_discarded :
+  match follow true (initial (Host (fun _ => 5%Z) []))
+    [Post (FetchAdd 0 1); Post (FetchAdd 0 10); Transmit; Transmit; Arrive 0 1; Arrive 0 0; Arrive 0 0; Log 0; Arrive 0 0;
+     Arrive 0 1; Log 0; Arrive 0 0; Arrive 0 1; Complete 5; Arrive 0 0; Detect; Arrive 0 1; Fence; Recover ResponderPsn] with
+  | Some s => executions (history s) = [0; 1] /\ memory (machine s) 0 = 16%Z /\
+      outcomes s = [Executed (Some 5%Z); Executed (Some 6%Z)]
+  | None => False
+  end.
+Proof. vm_compute. auto. Qed.
+
 Lemma executions_app p q : executions (p ++ q) = executions p ++ executions q.
 Proof. induction p as [|[]]; simpl; congruence. Qed.
+
+(** The changes [past], executed one after the other on the host [h], lead to the host [g] and return the values that
+    [past] names. Our operations are the posted ones. *)
+Inductive explains (ops : list op) (h : host) : list change -> host -> Prop :=
+| explains_nothing : explains ops h [] h
+| explains_ours past g i o : explains ops h past g -> nth_error ops i = Some o ->
+    explains ops h (past ++ [Ours i (value o g)]) (effect o g)
+| explains_theirs past g o : explains ops h past g ->
+    explains ops h (past ++ [Theirs o]) (effect o g).
+
+Lemma explains_more ops more h past g : explains ops h past g -> explains (ops ++ more) h past g.
+Proof.
+  induction 1; constructor; auto. rewrite nth_error_app1; auto. apply nth_error_Some. congruence.
+Qed.
+
+(** The operations that a trace posts, and the outcomes that an event tells, in order. *)
+Definition posts (e : event) : list op := match e with Post o => [o] | _ => [] end.
+Definition tells (e : event) (s : state) : list outcome :=
+  match e with Complete v => [Executed (Some v)] | Recover e => decide e s | _ => [] end.
+
+(** What has been posted or told stays, and only these events add to it. *)
+Lemma posted_and_told b s e s' : step b s e = Some s' ->
+  posted s' = posted s ++ posts e /\ outcomes s' = outcomes s ++ tells e s.
+Proof.
+  destruct s as [h ops outs rs a run past]. intro H. destruct e; cbn [step] in H;
+    repeat match type of H with match ?x with _ => _ end = _ => destruct x end; try discriminate H; injection H as <-;
+    cbn [posted outcomes posts tells]; now rewrite ?app_nil_r.
+Qed.
+
+Lemma posted_follow b s t s' : follow b s t = Some s' -> posted s' = posted s ++ flat_map posts t.
+Proof.
+  revert s. induction t as [|e t IH]; simpl; intros s H; [injection H as <-; now rewrite app_nil_r|].
+  destruct (step b s e) as [s1|] eqn:E; [|discriminate]. rewrite (IH s1 H), app_assoc. f_equal.
+  apply (posted_and_told b s e s1 E).
+Qed.

@@ -15,6 +15,9 @@ Inductive op :=
 | CompareSwap (a : nat) (compare swap : Z)
 | Send (message : Z).
 
+Definition same_op (o o' : op) : {o = o'} + {o <> o'}.
+Proof. decide equality; auto using Nat.eq_dec, Z.eq_dec. Defined.
+
 (** The host after the operation, and the value that the requester gets: the word before it, and 0 for a WRITE and a SEND. *)
 Definition execute (o : op) (h : host) : host * Z :=
   match o with
@@ -114,10 +117,10 @@ Qed.
 
 (** A repeated WRITE overwrites what somebody else has written in between, for example a flag that its reader has
     consumed and reset. So idempotence is not enough where others use the memory. *)
-Theorem repeated_write_undoes_others a v w h : v <> w ->
+Theorem repeated_write_undoes_others a v w h :
   let others := effect (Write a w) (effect (Write a v) h) in
   memory others a = w /\ memory (effect (Write a v) others) a = v.
-Proof. intros _. simpl. unfold write. now rewrite !update_same. Qed.
+Proof. simpl. unfold write. now rewrite !update_same. Qed.
 
 (** Operations of others that restore what a word was before CMP_SWAP, FETCH_ADD or WRITE. *)
 Lemma reset_compare_swap a x y h : memory h a = x ->
@@ -140,4 +143,14 @@ Lemma reset_write a v h : same_host (effects [Write a (memory h a)] (effect (Wri
 Proof.
   split; [|reflexivity]. intro b. simpl. unfold write.
   destruct (Nat.eq_dec b a) as [->|Hb]; [now rewrite update_same|now rewrite !update_other].
+Qed.
+
+(** One WRITE, or nothing, restores the words after any operation. *)
+Lemma writes_restore o h : exists others, Forall (fun w => exists a v, w = Write a v) others /\
+  same_words (memory (effects others (effect o h))) (memory h).
+Proof.
+  destruct o as [a|a v|a d|a x y|v]; [exists []| | | |exists []]; try (split; [constructor|apply same_words_refl]);
+    exists [Write a (memory h a)]; (split; [eauto|]); intro b; simpl; unfold write, fetch_add, compare_swap;
+    try destruct (memory h a =? x)%Z; destruct (Nat.eq_dec b a) as [->|Hb];
+    rewrite ?update_same, ?update_other by assumption; reflexivity.
 Qed.

@@ -39,7 +39,7 @@ Proof.
   - simpl in H. apply IH in H. change (y + sum (firstn (S d) l) = y + sum (firstn d l) + x). lia.
 Qed.
 
-Section Counter.
+Section Model.
   (** [share] bounds the sum of each requester's adds, at every moment. *)
   Context (n : nat) (b c share : Z).
 
@@ -69,6 +69,13 @@ Section Counter.
   (** The number that FETCH_ADD adds for the add of [delta] by requester [k] whose field contains [f]. *)
   Definition addend (k : nat) (f delta : Z) : Z := delta * power b n + ((f + 1) mod b - f) * power b k.
 
+  (** The word after one of these FETCH_ADDs; and what the field contains after [count] of them, if it contained [f] before. *)
+  Definition add_to (w : Z) (k : nat) (f delta : Z) : Z := (w + addend k f delta) mod (power b n * c).
+  Definition after (f : Z) (count : nat) : Z := (f + Z.of_nat count) mod b.
+
+  (** How many of the adds under way were executed, by a word whose field contained [f] before them. *)
+  Definition count_executed (w : Z) (k : nat) (f : Z) : nat := Z.to_nat ((field b w k - f) mod b).
+
   (** How a client reads the value: what is above the fields, as a signed number. *)
   Definition value (w : Z) : Z := let q := above b n w in if 2 * q <? c then q else q - c.
 
@@ -80,23 +87,22 @@ Section Counter.
   (* The next of them is executed; its addend was computed when it was posted. *)
   | Execute w ow gi ph ex k ds d delta : ph k = Adding ds d -> nth_error ds d = Some delta ->
       step (State w ow gi ph ex)
-        (State ((w + addend k ((ow k + Z.of_nat d) mod b) delta) mod (power b n * c)) ow gi
-          (update ph k (Adding ds (S d))) (ex + delta))
+        (State (add_to w k (after (ow k) d) delta) ow gi (update ph k (Adding ds (S d))) (ex + delta))
   (* All answers have arrived. *)
   | Finish w ow gi ph ex k ds : ph k = Adding ds (length ds) ->
       step (State w ow gi ph ex)
-        (State w (update ow k ((ow k + Z.of_nat (length ds)) mod b)) (update gi k (gi k + sum ds)) (update ph k Idle) ex)
+        (State w (update ow k (after (ow k) (length ds))) (update gi k (gi k + sum ds)) (update ph k Idle) ex)
   (* The path fails and is fenced, with any number of adds executed. *)
   | Fail w ow gi ph ex k ds d : ph k = Adding ds d ->
       step (State w ow gi ph ex) (State w ow gi (update ph k (Fenced ds d)) ex)
   (* The recovery reads the word. *)
   | Recover w ow gi ph ex k ds d : ph k = Fenced ds d ->
       step (State w ow gi ph ex)
-        (State w ow gi (update ph k (Decided ds d (Z.to_nat ((field b w k - ow k) mod b)))) ex)
+        (State w ow gi (update ph k (Decided ds d (count_executed w k (ow k)))) ex)
   (* The requester takes the first [count] adds for executed. It may begin the others again. *)
   | Resume w ow gi ph ex k ds d count : ph k = Decided ds d count ->
       step (State w ow gi ph ex)
-        (State w (update ow k ((ow k + Z.of_nat count) mod b)) (update gi k (gi k + sum (firstn count ds)))
+        (State w (update ow k (after (ow k) count)) (update gi k (gi k + sum (firstn count ds)))
           (update ph k Idle) ex).
 
   Inductive reachable : state -> Prop :=
@@ -105,10 +111,25 @@ Section Counter.
 
   (** The layout: fields have at least two contents, and all shares together fit the value. *)
   Definition layout_fits : Prop := 2 <= b /\ 0 <= share /\ 2 * (Z.of_nat n * share) < c.
-  Hypothesis fits : layout_fits.
+End Model.
+
+(** Two requesters with fields of 4 contents, and a value of 16 contents. Requester 0 adds −1 six times, and requester 1 adds 2 in
+    between. The field of requester 0 wraps and carries nothing into that of requester 1: the word is −4, 1, 2 in the end. *)
+Lemma field_wraps_without_carry :
+  let add w step := let '(k, f, delta) := step in add_to 2 4 16 w k f delta in
+  let w := fold_left add
+    [(0%nat, after 4 0 0, -1); (0%nat, after 4 0 1, -1); (0%nat, after 4 0 2, -1); (1%nat, after 4 0 0, 2);
+     (0%nat, after 4 3 0, -1); (0%nat, after 4 3 1, -1); (0%nat, after 4 3 2, -1)] 0 in
+  value 2 4 16 w = -4 /\ field 4 w 0 = 2 /\ field 4 w 1 = 1 /\
+  count_executed 4 w 0 3 = 3%nat /\ count_executed 4 w 1 0 = 1%nat.
+Proof. vm_compute. auto. Qed.
+
+Section Counter.
+  Context (n : nat) (b c share : Z).
+  Hypothesis fits : layout_fits n b c share.
 
   (** What the field of a requester contains, and what its executed adds sum up to. *)
-  Definition content (s : state) (k : nat) : Z := (own s k + Z.of_nat (done (phases s k))) mod b.
+  Definition content (s : state) (k : nat) : Z := after b (own s k) (done (phases s k)).
   Definition contributed (s : state) (k : nat) : Z := given s k + sum (firstn (done (phases s k)) (deltas (phases s k))).
 
   Definition phase_holds (s : state) (k : nat) : Prop :=
@@ -146,7 +167,7 @@ Section Counter.
 
   (** A step of requester [k] that changes neither the word nor what its field and its executed adds amount to. *)
   Lemma sound_own s k o g p : sound s -> is_content b o ->
-    (o + Z.of_nat (done p)) mod b = content s k -> g + sum (firstn (done p) (deltas p)) = contributed s k ->
+    after b o (done p) = content s k -> g + sum (firstn (done p) (deltas p)) = contributed s k ->
     (p <> Idle -> (k < n)%nat) ->
     (forall s', phases s' k = p -> given s' k = g -> phase_holds s' k) ->
     sound (State (word s) (update (own s) k o) (update (given s) k g) (update (phases s) k p) (executed s)).
@@ -192,7 +213,7 @@ Section Counter.
   Lemma acts_below s k : sound s -> phases s k <> Idle -> (k < n)%nat.
   Proof. intros I N. destruct (Nat.lt_ge_cases k n); auto. destruct N. now apply (others_are_idle s I). Qed.
 
-  Lemma sound_step s s' : sound s -> step s s' -> sound s'.
+  Lemma sound_step s s' : sound s -> step n b c share s s' -> sound s'.
   Proof.
     intros I St. destruct fits as (B & Sh & C).
     assert (below : forall k, phases s k <> Idle -> (k < n)%nat) by (intro k; apply (acts_below s k I)).
@@ -204,16 +225,16 @@ Section Counter.
     - (* Execute *) assert (Hk : (k < n)%nat) by (apply below; congruence).
       destruct (P k) as (L & Lb & Bd & _). rewrite Hp in L, Lb, Bd. simpl in *.
       pose proof I as [W Sm O _ Id]. simpl in *. set (s := State w ow gi ph ex) in *.
-      assert (f : (ow k + Z.of_nat d) mod b = content s k) by (unfold content; simpl; now rewrite Hp).
+      assert (f : after b (ow k) d = content s k) by (unfold content; simpl; now rewrite Hp).
       assert (len : (d < length ds)%nat) by (apply nth_error_Some; congruence).
       constructor; simpl.
-      + rewrite f, W. unfold addend.
+      + unfold add_to, addend. rewrite f, W.
         replace (pack b (content s) n (ex mod c) + (delta * power b n + ((content s k + 1) mod b - content s k) * power b k))
           with (pack b (update (content s) k ((content s k + 1) mod b)) n (ex mod c + delta))
           by (rewrite pack_value, pack_field by auto; ring).
         rewrite pack_modulo, Zplus_mod_idemp_l; [| |exact c_positive|].
         * apply pack_ext. intro j. unfold content at 3. simpl. destruct (Nat.eq_dec j k) as [->|N].
-          -- rewrite !update_same. simpl. rewrite <- f, Zplus_mod_idemp_l. f_equal. lia.
+          -- rewrite !update_same. simpl. rewrite <- f. unfold after. rewrite Zplus_mod_idemp_l. f_equal. lia.
           -- now rewrite !update_other.
         * exact B.
         * intro j. destruct (Nat.eq_dec j k) as [->|N]; [rewrite update_same; apply modulo_is_content|
@@ -231,7 +252,7 @@ Section Counter.
     - (* Finish *) destruct (P k) as (L & Lb & Bd & _). rewrite Hp in L, Lb, Bd. simpl in *.
       apply (sound_own (State w ow gi ph ex) k _ _ Idle I); simpl.
       + apply modulo_is_content.
-      + rewrite Z.add_0_r, Zmod_mod. unfold content. simpl. now rewrite Hp.
+      + unfold content, after. simpl. now rewrite Hp, Z.add_0_r, Zmod_mod.
       + unfold contributed. simpl. rewrite Hp. simpl. rewrite firstn_all. ring.
       + congruence.
       + intros s' E G. unfold phase_holds. rewrite E, G. simpl. repeat split; try lia. intro j. rewrite firstn_nil. simpl.
@@ -244,31 +265,31 @@ Section Counter.
       assert (Hk : (k < n)%nat) by (apply below; congruence).
       apply (sound_phase (State w ow gi ph ex) k _ I); simpl; rewrite ?Hp; auto.
       intros s' E G. unfold phase_holds. rewrite E, G. simpl. repeat split; auto.
-      pose proof (word_is _ I) as W. simpl in W. rewrite W, field_pack by (auto using content_is_content).
-      unfold content. simpl. rewrite Hp. simpl. rewrite Zminus_mod_idemp_l.
+      pose proof (word_is _ I) as W. simpl in W. unfold count_executed. rewrite W, field_pack by (auto using content_is_content).
+      unfold content, after. simpl. rewrite Hp. simpl. rewrite Zminus_mod_idemp_l.
       replace (ow k + Z.of_nat d - ow k) with (Z.of_nat d) by ring. rewrite Z.mod_small by lia. apply Nat2Z.id.
     - (* Resume *) destruct (P k) as (L & Lb & Bd & Q). rewrite Hp in L, Lb, Bd, Q. simpl in *. subst count.
       apply (sound_own (State w ow gi ph ex) k _ _ Idle I); simpl.
       + apply modulo_is_content.
-      + rewrite Z.add_0_r, Zmod_mod. unfold content. simpl. now rewrite Hp.
+      + unfold content, after. simpl. now rewrite Hp, Z.add_0_r, Zmod_mod.
       + unfold contributed. simpl. rewrite Hp. simpl. ring.
       + congruence.
       + intros s' E G. unfold phase_holds. rewrite E, G. simpl. repeat split; try lia. intro j. rewrite firstn_nil. simpl.
         rewrite Z.add_0_r. apply Bd.
   Qed.
 
-  Lemma reachable_sound s : reachable s -> sound s.
+  Lemma reachable_sound s : reachable n b c share s -> sound s.
   Proof. induction 1; eauto using sound_initial, sound_step. Qed.
 
   (** The recovery finds out how many of the adds under way were executed, whatever the others have added since. So a
       requester that begins the rest again executes each add exactly once. *)
-  Theorem counter_recovery_is_right s k ds d count : reachable s -> phases s k = Decided ds d count -> count = d.
+  Theorem counter_recovery_is_right s k ds d count : reachable n b c share s -> phases s k = Decided ds d count -> count = d.
   Proof.
     intros R E. destruct (phases_hold s (reachable_sound s R) k) as (_ & _ & _ & P). now rewrite E in P.
   Qed.
 
   (** Every client that reads the word at any time reads the sum of the adds that were executed. *)
-  Theorem counter_value_is_the_sum s : reachable s -> value (word s) = executed s.
+  Theorem counter_value_is_the_sum s : reachable n b c share s -> value n b c (word s) = executed s.
   Proof.
     intro R. apply reachable_sound in R as I. destruct fits as (B & Sh & C).
     unfold value. rewrite (word_is s I), above_pack by auto using content_is_content.
@@ -281,9 +302,19 @@ Section Counter.
       + rewrite <- (Z.mod_add _ 1), Z.mul_1_l by lia. symmetry. apply Z.mod_small. lia.
   Qed.
 
+  (** Nothing was carried out of the word, nor into a field: the field of each requester counts its adds. *)
+  Theorem counter_fields_count_the_adds s : reachable n b c share s -> 0 <= word s < power b n * c /\
+    forall k, (k < n)%nat -> field b (word s) k = after b (own s k) (done (phases s k)).
+  Proof.
+    intro R. apply reachable_sound in R as I. destruct fits as (B & _ & _). pose proof (power_positive b B n).
+    pose proof c_positive. rewrite (word_is s I). split.
+    - rewrite <- (Z.mod_mod (executed s) c), <- pack_modulo by (auto using content_is_content; lia). apply Z.mod_pos_bound. nia.
+    - intros k Hk. apply (field_pack b B (content s)); auto using content_is_content.
+  Qed.
+
   (** When no requester has adds under way, the value is the sum of what the requesters take for executed. *)
-  Theorem counter_counts_every_add_once s : reachable s -> (forall k, phases s k = Idle) ->
-    value (word s) = total (given s) n.
+  Theorem counter_counts_every_add_once s : reachable n b c share s -> (forall k, phases s k = Idle) ->
+    value n b c (word s) = total (given s) n.
   Proof.
     intros R Q. rewrite counter_value_is_the_sum by exact R. rewrite (sum_is s (reachable_sound s R)).
     apply total_ext. intros k _. unfold contributed. rewrite Q. simpl. ring.

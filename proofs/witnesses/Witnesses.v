@@ -32,34 +32,47 @@ Module Failover.
     unreadable Example.one_failure = 0 /\ known s = length (posted s) /\ active s = 1.
   Proof. eexists. split; [vm_compute; reflexivity|]. repeat split. Qed.
 
-  (** To repeat always is not safe, never to repeat is not live. *)
-  Lemma repeating_is_not_safe o h : ~ safe_for o h (fun _ => Repeat (fun _ => Stop)).
+  (** To repeat always is not safe, never to repeat is not live, whatever others are allowed to do. *)
+  Lemma repeating_is_not_safe allowed o h : ~ safe_for allowed o h always_repeat.
   Proof.
-    intro safe. destruct (executed_then_is_valid o [] h) as (s & F & _ & T). specialize (safe _ _ F). simpl in safe. lia.
+    intro safe. destruct (executed_then_is_valid o [] h) as (s & F & _ & T).
+    specialize (safe _ _ F (others_in_executed_then _ _ _ (Forall_nil _))).
+    rewrite (always_repeat_repeats o h _ s) in safe by exact F. lia.
   Qed.
 
-  Lemma stopping_is_not_live o h : ~ live_for o h (fun _ => Stop).
+  Lemma stopping_is_not_live allowed o h : ~ live_for allowed o h never_repeat.
   Proof.
-    intro live. destruct (not_executed_is_valid o h) as (s & F & _ & T). specialize (live _ _ F T). simpl in live. lia.
+    intro live. destruct (not_executed_is_valid o h) as (s & F & _ & T).
+    specialize (live _ _ F (others_in_not_executed _ _) T). simpl in live. lia.
   Qed.
 
-  (** A second execution of READ does no harm; one of FETCH_ADD does. The impossibility counts executions, so it holds for READ too. *)
-  Lemma repeated_read_is_harmless a h : idempotent (Read a) h /\ ~ idempotent (FetchAdd a 1) h.
+  (** A repetition counts wherever it stands among the operations that the mechanism has executed. *)
+  Lemma equal_operation_counts h :
+    repetitions (Do (Read 0) (fun _ => Do (FetchAdd 0 1) (fun _ => Do (FetchAdd 1 1) (fun _ => Stop)))) (FetchAdd 0 1) h = 1.
+  Proof. reflexivity. Qed.
+
+  (** The impossibility counts executions, and so it holds for READ, a CMP_SWAP that fails and an addition of 0 as well. There it
+      forbids nothing that a program needs: a mechanism may execute them twice without harm. One FETCH_ADD more does harm. *)
+  Lemma repeated_read_is_harmless a x y h : same_host (effect (Read a) h) h /\
+    (memory h a <> x -> same_host (effect (CompareSwap a x y) h) h) /\
+    idempotent (FetchAdd a 0) h /\ ~ idempotent (FetchAdd a 1) h.
   Proof.
-    split; [apply read_is_idempotent|]. intro H. apply fetch_add_is_idempotent_only_for_zero in H. discriminate.
+    repeat split.
+    - intro b. simpl. unfold compare_swap. apply Z.eqb_neq in H as ->. reflexivity.
+    - now apply fetch_add_is_idempotent_only_for_zero.
+    - intro H. apply fetch_add_is_idempotent_only_for_zero in H. discriminate.
   Qed.
 End Failover.
 
-(** A receiver that copies (failover/WithCopy.v): a trace in which copies arrive late, twice and out of order. *)
+(** A receiver that copies (failover/WithCopy.v, whose example has copies that arrive late, twice and out of order). Nothing
+    arrives that was not posted, and nothing is answered that was not executed. *)
 Module Copy.
   Import WithCopy.
-  Lemma copies_out_of_order :
-    match follow (initial Failover.host_0)
-      [Post (Operations.FetchAdd 0 1); Post (Operations.FetchAdd 0 10); Arrive 1; Arrive 0; Arrive 0; Arrive 1; Arrive 1] with
-    | Some s => Operations.memory (machine s) 0 = 11%Z /\ times_executed 0 s = 1 /\ times_executed 1 s = 1
-    | None => False
-    end.
-  Proof. vm_compute. auto. Qed.
+  Lemma invalid_traces :
+    follow (initial Failover.host_0) [Arrive 0] = None /\
+    follow (initial Failover.host_0) [Post (Operations.FetchAdd 0 1); Answer 0] = None /\
+    follow (initial Failover.host_0) [Post (Operations.Send 1); Post (Operations.Send 2); Arrive 1; Answer 1] = None.
+  Proof. repeat split. Qed.
 End Copy.
 
 (** Protocols (consensus/Protocols.v). *)
@@ -112,10 +125,11 @@ Module Consensus.
   Qed.
 End Consensus.
 
-(** Recoveries of a cell with both verdicts (objects/RecoverableCell.v). *)
+(** Recoveries of a cell with both verdicts (objects/RecoverableCell.v, which has one of a change that others have replaced). *)
 Module Cell.
   Import RecoverableCell.
-  Lemma both_verdicts : forall verdict, exists s : state nat, reachable nat 0 s /\ phases nat s 1 = Decided nat verdict.
+  Lemma both_verdicts : forall verdict, exists s : state nat,
+    reachable nat 0 s /\ phases nat s 1 = Decided nat (Word nat 0 0 0) verdict.
   Proof. exact (recoveries_exist nat 0 1). Qed.
 End Cell.
 
@@ -145,5 +159,25 @@ Module Counter.
     - eapply recovers; [|apply update_same]. eapply reachable_step; [eapply reachable_step; [exact begun|]|].
       + eapply Execute; [apply update_same|reflexivity].
       + eapply Execute; [apply update_same|reflexivity].
+  Qed.
+
+  (** The step of requester [k] by the rule, from the state that is reached so far. *)
+  Ltac posts R k ds := eapply reachable_step in R; [|apply (Begin _ _ _ _ _ _ _ _ _ k ds); [lia|reflexivity|reflexivity|
+    intros [|[|[|[|j]]]]; vm_compute; discriminate]].
+  Ltac executes R k := eapply reachable_step in R; [|apply (Execute _ _ _ _ _ _ _ _ _ k); reflexivity].
+  Ltac finishes R k ds := eapply reachable_step in R; [|apply (Finish _ _ _ _ _ _ _ _ _ k ds); reflexivity].
+
+  (** Requester 1 adds −2 five times, in two rounds, and requester 0 adds 1 in each of them. The field of requester 1 wraps: it
+      contains 3 before the second round, and 1 when two adds of this round were executed. The recovery counts two, and the value
+      is −8. *)
+  Lemma recovery_after_a_wrap : exists s, reachable s /\ phases s 1 = Decided [-2; -2; -2]%Z 2 2 /\
+    own s 1 = 3%Z /\ Fields.field 4 (word s) 1 = 1%Z /\ value 8 4 (2 ^ 48) (word s) = (-8)%Z.
+  Proof.
+    pose proof (reachable_initial 8 4 (2 ^ 48) ((2 ^ 47 - 1) / 8)) as R. unfold initial in R.
+    posts R 1 [-2; -2; -2]%Z. executes R 1. posts R 0 [1]%Z. executes R 0. executes R 1. executes R 1. finishes R 1 [-2; -2; -2]%Z.
+    posts R 1 [-2; -2; -2]%Z. executes R 1. finishes R 0 [1]%Z. posts R 0 [1]%Z. executes R 0. executes R 1.
+    eapply reachable_step in R; [|apply (Fail _ _ _ _ _ _ _ _ _ 1); reflexivity].
+    eapply reachable_step in R; [|apply (Recover _ _ _ _ _ _ _ _ _ 1); reflexivity].
+    eexists. split; [exact R|]. vm_compute. auto.
   Qed.
 End Counter.
