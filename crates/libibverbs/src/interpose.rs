@@ -69,8 +69,8 @@ const fn c_name(name: &'static str) -> &'static CStr {
     }
 }
 
-/// Looks up the functions that programs call between any other two calls, also in signal handlers: dlsym(3) takes the lock of the dynamic linker, and
-/// clears the error that dlerror(3) returns next.
+/// Looks up the functions of files and sockets, which programs call between any other two calls, also in signal handlers: dlsym(3) takes the lock of the dynamic
+/// linker, and clears the error that dlerror(3) returns next.
 extern "C" fn look_up() {
     device_files::look_up();
     rdma_netlink::look_up();

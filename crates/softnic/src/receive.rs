@@ -113,7 +113,12 @@ impl Engine {
         }
         let mut next = socket.receive(&mut buffer.bytes, &mut buffer.gro);
         while matches!(next, Err(Errno::EAGAIN)) && wait_until.is_some_and(|until| clock::now() < until) {
+            std::thread::yield_now();
             next = socket.receive(&mut buffer.bytes, &mut buffer.gro);
+        }
+        if wait_until.is_some() && matches!(next, Err(Errno::EAGAIN)) {
+            // With GRO there is no further wait in vain.
+            socket.enable_gro(&mut buffer.gro);
         }
         let mut next = Some(next);
         let is_next_ack = |next: &mut Result<Received, Errno>| {

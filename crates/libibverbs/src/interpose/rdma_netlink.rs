@@ -86,12 +86,8 @@ fn open(kind: c_int) -> io::Result<OwnedFd> {
     name_as_kernel(&own)?;
     let own = moved_up(own);
     // In the child of a fork there is no thread that answers. The program's socket then ends as soon as the parent has ended.
-    let close_on_fork = CloseOnFork::new(own.as_raw_fd())?;
-    thread::spawn("mitra-netlink", move || {
-        let own = own.into();
-        answer(&own);
-        drop(close_on_fork);
-    })?;
+    let own = Answering { _close_on_fork: CloseOnFork::new(own.as_raw_fd())?, socket: own.into() };
+    thread::spawn("mitra-netlink", move || answer(own))?;
     Ok(programs)
 }
 
@@ -107,8 +103,15 @@ fn name_as_kernel(own: &OwnedFd) -> io::Result<()> {
     }
 }
 
+/// The socket at which a thread answers. The registration is dropped before the socket is closed.
+struct Answering {
+    _close_on_fork: CloseOnFork,
+    socket: UnixDatagram,
+}
+
 /// Answers the requests of a program until it closes its socket.
-fn answer(own: &UnixDatagram) {
+fn answer(own: Answering) {
+    let own = &own.socket;
     let mut request = [0; MAX_REQUEST];
     while let Ok(1..) = own.recv(&mut request).inspect(|&len| {
         for message in messages::answers(&request[..len]) {

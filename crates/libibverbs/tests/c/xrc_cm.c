@@ -25,6 +25,8 @@ int main(void) {
     at.sin_port = rdma_get_src_port(listener);
     struct ibv_srq_init_attr impossible = { .attr = { .max_wr = 8, .max_sge = 1 << 20 } };
     verdict(rdma_create_srq(listener, NULL, &impossible) && !listener->recv_cq && !listener->recv_cq_channel, "rdma_create_srq that fails leaves nothing: %s", strerror(errno));
+    impossible.attr = (struct ibv_srq_attr){ .max_wr = 1 << 30, .max_sge = 1 };
+    verdict(rdma_create_srq(listener, NULL, &impossible) && !listener->recv_cq && !listener->recv_cq_channel, "nor where its completion queue fails: %s", strerror(errno));
     struct ibv_srq_init_attr srq = { .attr = { .max_wr = 8, .max_sge = 1 } };
     verdict(!rdma_create_srq(listener, NULL, &srq), "rdma_create_srq: %s", strerror(errno));
     NEED(listener->srq && listener->recv_cq && listener->recv_cq_channel);

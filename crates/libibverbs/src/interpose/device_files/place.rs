@@ -4,6 +4,7 @@ use core::ffi::{CStr, c_char, c_long};
 use core::ptr;
 
 use super::tree::{self, DIGITS, NAME_BEGINS};
+use crate::common::cancellation;
 
 /// The paths of the device's directories begin so. `_verbs` may follow, and then a slash or the end.
 const PLACES: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/devices/virtual/infiniband", b"/dev/infiniband"];
@@ -96,7 +97,7 @@ unsafe fn in_tree<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R)
         return call(path);
     };
     if within.windows(COUNTERS.len()).any(|window| window == COUNTERS) {
-        tree::write_counters(root);
+        cancellation::held_off(|| tree::write_counters(root));
     }
     let root = root.to_bytes();
     let mut buffer = [0u8; PATH_MAX];
@@ -149,18 +150,31 @@ pub(super) unsafe fn read_link(
         Err(_) => len,
         // SAFETY: by the contract of this function, `call` has written `len` bytes.
         Ok(bytes) if bytes < size => unsafe { renamed_bytes(to, bytes) as c_long },
-        // The target may be longer, and its name outside of the tree shorter than the buffer.
-        Ok(_) => {
-            let mut whole = [0 as c_char; PATH_MAX];
-            let len = call(whole.as_mut_ptr(), PATH_MAX);
-            let Ok(bytes) = usize::try_from(len) else { return len };
-            // SAFETY: as above. Both buffers have the bytes that are copied.
-            unsafe {
-                let copied = renamed_bytes(whole.as_mut_ptr(), bytes).min(size);
-                ptr::copy_nonoverlapping(whole.as_ptr(), to, copied);
-                copied as c_long
-            }
-        }
+        // SAFETY: by the contract of this function.
+        Ok(_) => unsafe { read_long_link(to, size, call) },
+    }
+}
+
+/// Does the same for a target that may be longer than the buffer, and whose name outside of the tree may be shorter. The buffer here is too long for the stacks on
+/// which signal handlers run.
+///
+/// # Safety
+/// As for [`read_link`].
+#[cold]
+#[inline(never)]
+unsafe fn read_long_link(
+    to: *mut c_char,
+    size: usize,
+    call: impl Fn(*mut c_char, usize) -> c_long,
+) -> c_long {
+    let mut whole = [0 as c_char; PATH_MAX];
+    let len = call(whole.as_mut_ptr(), PATH_MAX);
+    let Ok(bytes) = usize::try_from(len) else { return len };
+    // SAFETY: `call` has written `bytes` bytes. Both buffers have the bytes that are copied.
+    unsafe {
+        let copied = renamed_bytes(whole.as_mut_ptr(), bytes).min(size);
+        ptr::copy_nonoverlapping(whole.as_ptr(), to, copied);
+        copied as c_long
     }
 }
 

@@ -162,7 +162,9 @@ fn unused_number() -> u32 {
 }
 
 fn remove_unused(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+    // The removal changes the directory.
+    let entries: Vec<fs::DirEntry> = fs::read_dir(dir).into_iter().flatten().flatten().collect();
+    for entry in entries {
         let name = entry.file_name();
         let is_tree =
             name.as_bytes().strip_prefix(b".").unwrap_or(name.as_bytes()).starts_with(NAME_BEGINS.as_bytes());
@@ -190,7 +192,10 @@ pub(super) fn write_counters(root: &CStr) {
     for (name, value) in attributes::counters().into_iter().flatten() {
         // Another thread may read the file, or write it, so it is replaced as a whole. A counter that cannot be written keeps its value.
         let new = dir.join(format!(".{name}-{}-{}", std::process::id(), unused_number()));
-        let _ = fs::write(&new, format!("{value}\n")).and_then(|()| fs::rename(&new, dir.join(name)));
+        let written = fs::write(&new, format!("{value}\n")).and_then(|()| fs::rename(&new, dir.join(name)));
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
     }
 }
 

@@ -155,7 +155,11 @@ unsafe fn create_cq(
     // SAFETY: by the contract the context in `verbs` is open and the fields are writable.
     unsafe {
         *channel = check_pointer(ibv_create_comp_channel((*id).verbs))?;
-        *cq = check_pointer(ibv_create_cq((*id).verbs, depth, id.cast(), *channel, 0))?;
+        let created = check_pointer(ibv_create_cq((*id).verbs, depth, id.cast(), *channel, 0));
+        if created.is_err() && ibv_destroy_comp_channel(*channel) == 0 {
+            *channel = ptr::null_mut();
+        }
+        *cq = created?;
     }
     Ok(())
 }
@@ -357,6 +361,10 @@ unsafe fn create_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Re
         let pd = attr.pd;
         let created = check_pointer(create_srq_ex((*pd).context, attr));
         if created.is_err() && (*id).qp.is_null() {
+            if attr.cq == (*id).recv_cq {
+                // The program may call again with these attributes.
+                attr.cq = ptr::null_mut();
+            }
             destroy_cqs(id);
         }
         (*id).srq = created?;
