@@ -66,16 +66,21 @@ pub(crate) async fn read(
 }
 
 impl Found {
+    fn next<V: Value>(&mut self) -> Result<(RecordKey, Option<V>), Corrupt> {
+        let (at, bytes) = self.0.next().expect("a program takes as many values as it has read");
+        let value = bytes.map(|bytes| V::decode(&bytes)).transpose();
+        Ok((at, value.map_err(|damaged| Corrupt::Damaged(at, damaged))?))
+    }
+
     /// The next value, or `None` if its record does not exist.
     pub(crate) fn optional<V: Value>(&mut self) -> Result<Option<V>, Corrupt> {
-        let (at, value) = self.0.next().expect("a program takes as many values as it has read");
-        value.map(|bytes| V::decode(&bytes)).transpose().map_err(|damaged| Corrupt::Damaged(at, damaged))
+        Ok(self.next()?.1)
     }
 
     /// The next value, whose record must exist.
     pub(crate) fn required<V: Value>(&mut self) -> Result<V, Corrupt> {
-        let at = self.0.as_slice().first().map(|(at, _)| *at);
-        self.optional()?.ok_or_else(|| Corrupt::Missing(at.expect("a value was there to be taken")))
+        let (at, value) = self.next()?;
+        value.ok_or(Corrupt::Missing(at))
     }
 
     /// All values that are left. Their records must exist.
@@ -104,8 +109,9 @@ pub struct Difference {
 /// Runs the committed transactions of a run again, on a model of the store that has the content which the
 /// store had at first.
 ///
-/// `history` has each program with its output, in an order that is equivalent to the run. After `Ok`, the
-/// store must have the records that the model has then.
+/// `history` has each program with its output, in an order that is equivalent to the run, without the
+/// transactions that have ended with an [`Abort`]. After `Ok`, the store must have the records that the model
+/// has then.
 ///
 /// # Errors
 /// The first transaction that returns something else, or that does not commit.

@@ -34,8 +34,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// The load of a scale. `now` becomes the date of all orders and payments, and that since which the
-    /// customers are customers.
+    /// The load of a scale. `now` becomes the date of all orders and payments, and C_SINCE.
     pub fn new(scale: Scale, seed: u64, now: Time) -> Load {
         Load { scale, seed, constants: Constants::new(seed), now }
     }

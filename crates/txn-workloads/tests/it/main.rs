@@ -6,6 +6,7 @@ mod smallbank;
 mod tpcc_conditions;
 mod tpcc_inputs;
 mod tpcc_load;
+mod tpcc_round_trips;
 mod tpcc_run;
 
 use mitra_txn::Model;
