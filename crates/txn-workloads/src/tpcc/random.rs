@@ -172,6 +172,19 @@ mod tests {
     }
 
     #[test]
+    fn load_and_run_draw_last_names_with_their_own_constants() {
+        let scale = Scale::full(1).unwrap();
+        let constants = Constants::new(5);
+        let shift = (constants.last_name_run + 1000 - constants.last_name_load) % 1000;
+        let (load, run) = (&mut Prng::new(1), &mut Prng::new(1));
+        for _ in 0..100 {
+            let loaded = constants.loaded_last_name(load, &scale).number();
+            let looked_up = constants.last_name(run, &scale).number();
+            assert_eq!((u64::from(loaded) + shift) % 1000, u64::from(looked_up));
+        }
+    }
+
+    #[test]
     fn non_uniform_numbers_stay_in_their_bounds_and_are_not_uniform() {
         let prng = &mut Prng::new(1);
         let mut counts = [0_u32; 1000];

@@ -112,6 +112,24 @@ fn new_order_writes_the_order_its_lines_and_the_stock() {
 }
 
 #[test]
+fn line_of_another_warehouse_is_counted_there_as_remote() {
+    let mut store = loaded(scale(2, TINY));
+    let line = |supply_warehouse| OrderedItem { item: 5, supply_warehouse, quantity: 2 };
+    let (items, entry) = (vec![line(2), line(1)], 77);
+    let order = NewOrder { warehouse: 1, district: 1, customer: 3, items, entry };
+    run(&mut store, Input::NewOrder(order)).unwrap();
+    let counts = |warehouse| {
+        let stock: Stock = row(&store, keys::stock(warehouse, 5));
+        (stock.ordered, stock.order_count, stock.remote_count)
+    };
+    assert_eq!((counts(1), counts(2)), ((2, 1, 0), (2, 1, 1)));
+    let order: Order = row(&store, keys::of_order(Table::Order, 1, 1, 31));
+    assert!(!order.all_local);
+    let supply = |line| row::<OrderLine>(&store, keys::order_line(1, 1, 31, line)).supply_warehouse;
+    assert_eq!([supply(1), supply(2)], [2, 1]);
+}
+
+#[test]
 fn unused_item_rolls_the_order_back() {
     let mut store = loaded(scale(1, TINY));
     let before = store.clone();
