@@ -372,13 +372,15 @@ impl Attempt {
             return Err(Conflict::Unavailable(place));
         }
         let item = &mut self.items[index];
-        let Some(record) = outcome.bytes().and_then(record::decode) else { return Ok(false) };
+        let Some(header) = outcome.bytes().and_then(record::decode_header) else { return Ok(false) };
         if locks && item.lock != Lock::Held {
             return Ok(false);
         }
-        if record.lock != LockWord::FREE && record.lock != self.lock {
-            return Err(Conflict::Locked(place, record.lock));
+        // The holder may have ended in the middle of a WRITE, so a torn record counts as locked, too.
+        if header.lock != LockWord::FREE && header.lock != self.lock {
+            return Err(Conflict::Locked(place, header.lock));
         }
+        let Some(record) = outcome.bytes().and_then(record::decode) else { return Ok(false) };
         match &item.record {
             Some(before) if before.version != record.version => Err(Conflict::Changed(place)),
             _ => {

@@ -144,7 +144,6 @@ impl Cluster {
         let (executed, known) = (self.prng.chance(500_000), self.prng.chance(500_000));
         let index = posted.index;
         if executed {
-            self.doubt_ppm = 0;
             self.queues.get_mut(&key).unwrap().push_front(posted);
             let doubt_ppm = core::mem::replace(&mut self.doubt_ppm, 0);
             let waiting = self.queues[&key].len();

@@ -181,6 +181,7 @@ impl World {
     fn run(&mut self) {
         loop {
             self.now += 1;
+            assert!(self.now < 1_000_000, "no end");
             for client in 0..CLIENTS {
                 let is_waiting = self.ended.iter().any(|&ended| ended == client)
                     || self.works.iter().any(|work| {
