@@ -5,11 +5,11 @@
 //! WRITE of a record that this attempt has locked.
 
 use crate::lock_word::LockWord;
+use crate::log_entry::{Logged, encode_entry};
+use crate::place::Place;
 use crate::place::{Copies, Location};
 use crate::record::{self, LOCK_BYTES, Record, Version};
 use crate::request::{Op, Outcome, Request};
-use crate::log_entry::{Logged, encode_entry};
-use crate::place::Place;
 
 /// How often a record is read again that is torn, or that another attempt has locked.
 const MAX_REREADS: u32 = 8;
@@ -75,16 +75,34 @@ enum Lock {
 enum Stage {
     Executing,
     /// The records of these items are read, and those with `true` locked. `rereads` counts rounds.
-    Fetching { wanted: Vec<(usize, bool)>, rereads: u32 },
+    Fetching {
+        wanted: Vec<(usize, bool)>,
+        rereads: u32,
+    },
     /// The locks of these items are taken.
-    Locking { wanted: Vec<usize> },
+    Locking {
+        wanted: Vec<usize>,
+    },
     /// The headers of these items are read again.
-    Validating { wanted: Vec<usize> },
+    Validating {
+        wanted: Vec<usize>,
+    },
     /// The log entry is written at these locations; `complete` others have it.
-    Logging { wanted: Vec<Location>, spare: Vec<Location>, complete: usize },
-    ApplyingBackups { wanted: Vec<(usize, Location)> },
-    ApplyingPrimaries { wanted: Vec<(usize, Apply)> },
-    Releasing { wanted: Vec<usize>, why: Conflict },
+    Logging {
+        wanted: Vec<Location>,
+        spare: Vec<Location>,
+        complete: usize,
+    },
+    ApplyingBackups {
+        wanted: Vec<(usize, Location)>,
+    },
+    ApplyingPrimaries {
+        wanted: Vec<(usize, Apply)>,
+    },
+    Releasing {
+        wanted: Vec<usize>,
+        why: Conflict,
+    },
     Ended,
 }
 
@@ -182,7 +200,9 @@ impl Attempt {
                     match self.on_fetched(index, locks, &mut next) {
                         Ok(true) => {}
                         Ok(false) => again.push((index, locks)),
-                        Err(Conflict::Locked(..)) if !locks && rereads < MAX_REREADS => again.push((index, locks)),
+                        Err(Conflict::Locked(..)) if !locks && rereads < MAX_REREADS => {
+                            again.push((index, locks))
+                        }
                         Err(why) => _ = conflict.get_or_insert(why),
                     }
                 }
@@ -240,9 +260,9 @@ impl Attempt {
                 self.stage = Stage::ApplyingBackups { wanted: again.collect() };
             }
             Stage::ApplyingPrimaries { wanted } => {
-                let again = wanted.into_iter().filter_map(|(index, apply)| {
-                    self.after(apply, &mut next).map(|apply| (index, apply))
-                });
+                let again = wanted
+                    .into_iter()
+                    .filter_map(|(index, apply)| self.after(apply, &mut next).map(|apply| (index, apply)));
                 self.stage = Stage::ApplyingPrimaries { wanted: again.collect() };
             }
             Stage::Releasing { wanted, why } => {
@@ -272,7 +292,8 @@ impl Attempt {
                 Stage::Locking { .. } => {
                     let changes = |item: &Item| item.record.is_some() && item.lock != Lock::Held;
                     let items = self.items.iter().enumerate();
-                    let wanted: Vec<usize> = items.filter(|(_, item)| changes(item)).map(|(index, _)| index).collect();
+                    let wanted: Vec<usize> =
+                        items.filter(|(_, item)| changes(item)).map(|(index, _)| index).collect();
                     // One record that was read alone was valid when it was read.
                     let is_valid = self.items.len() == 1;
                     Stage::Validating { wanted: if is_valid { Vec::new() } else { wanted } }
@@ -290,10 +311,13 @@ impl Attempt {
                 Stage::Logging { .. } => {
                     self.is_committed = true;
                     let backups = |(index, item): (usize, &Item)| {
-                        let backups = item.write.as_ref().map(|_| item.copies.backups.clone()).unwrap_or_default();
+                        let backups =
+                            item.write.as_ref().map(|_| item.copies.backups.clone()).unwrap_or_default();
                         backups.into_iter().map(move |location| (index, location))
                     };
-                    Stage::ApplyingBackups { wanted: self.items.iter().enumerate().flat_map(backups).collect() }
+                    Stage::ApplyingBackups {
+                        wanted: self.items.iter().enumerate().flat_map(backups).collect(),
+                    }
                 }
                 Stage::ApplyingBackups { .. } => {
                     let apply = |(index, item): (usize, &Item)| match (item.lock, &item.write) {
@@ -301,7 +325,9 @@ impl Attempt {
                         (_, Some(_)) => Some((index, Apply::WriteAndUnlock)),
                         (_, None) => Some((index, Apply::Unlock)),
                     };
-                    Stage::ApplyingPrimaries { wanted: self.items.iter().enumerate().filter_map(apply).collect() }
+                    Stage::ApplyingPrimaries {
+                        wanted: self.items.iter().enumerate().filter_map(apply).collect(),
+                    }
                 }
                 Stage::ApplyingPrimaries { .. } => return Step::Applied,
                 Stage::Releasing { why, .. } => return Step::Aborted(why),
@@ -324,7 +350,8 @@ impl Attempt {
                 wanted.iter().flat_map(requests).collect()
             }
             Stage::Locking { wanted } => {
-                let requests = |&index: &usize| [self.take_lock(index), read(copies(index).primary, VALIDATED_BYTES)];
+                let requests =
+                    |&index: &usize| [self.take_lock(index), read(copies(index).primary, VALIDATED_BYTES)];
                 wanted.iter().flat_map(requests).collect()
             }
             Stage::Validating { wanted } => {
@@ -337,9 +364,10 @@ impl Attempt {
                 let entry = self.entry();
                 wanted.iter().map(|&location| write(location, 0, entry.clone())).collect()
             }
-            Stage::ApplyingBackups { wanted } => {
-                wanted.iter().map(|&(index, location)| write(location, LOCK_BYTES, self.content(index))).collect()
-            }
+            Stage::ApplyingBackups { wanted } => wanted
+                .iter()
+                .map(|&(index, location)| write(location, LOCK_BYTES, self.content(index)))
+                .collect(),
             Stage::ApplyingPrimaries { wanted } => {
                 let requests = |&(index, apply): &(usize, Apply)| {
                     let primary = copies(index).primary;
@@ -391,7 +419,11 @@ impl Attempt {
     }
 
     /// Takes the outcomes of an item that was locked. Returns whether it needs nothing more.
-    fn on_locked<'a>(&mut self, index: usize, next: &mut impl FnMut() -> &'a Outcome) -> Result<bool, Conflict> {
+    fn on_locked<'a>(
+        &mut self,
+        index: usize,
+        next: &mut impl FnMut() -> &'a Outcome,
+    ) -> Result<bool, Conflict> {
         let (lock, header) = (next(), next().bytes().and_then(record::decode_header));
         self.on_lock(index, lock)?;
         let item = &mut self.items[index];
@@ -489,7 +521,8 @@ impl Attempt {
 
     fn entry(&self) -> Vec<u8> {
         let written = (0..self.items.len()).filter(|&index| self.items[index].write.is_some());
-        let logged = written.map(|index| Logged { place: self.items[index].copies.place, content: self.content(index) });
+        let logged = written
+            .map(|index| Logged { place: self.items[index].copies.place, content: self.content(index) });
         encode_entry(self.lock, &logged.collect::<Vec<_>>())
     }
 

@@ -74,10 +74,8 @@ mod tests {
         let attempt = LockWord::new(Life { coordinator: 3, incarnation: 2 }, 9);
         let place = Place { table: TableId(4), partition: 5, kind: PlaceKind::Bucket, index: 6 };
         let other = Place { kind: PlaceKind::Record, ..place };
-        let records = vec![
-            Logged { place, content: vec![1; 40] },
-            Logged { place: other, content: Vec::new() },
-        ];
+        let records =
+            vec![Logged { place, content: vec![1; 40] }, Logged { place: other, content: Vec::new() }];
         let entry = encode_entry(attempt, &records);
         let slot = [entry.clone(), vec![7; 50]].concat();
         assert_eq!(decode_entry(&slot), Some((attempt, records)));

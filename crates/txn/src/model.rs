@@ -135,8 +135,16 @@ mod tests {
             Err(Abort::RolledBack)
         });
         assert_eq!(rolled_back, Err(Abort::RolledBack));
-        assert_eq!(model.run(async |tx| Ok(tx.put(A, vec![0]))), Err(Abort::Missing(A)));
-        assert_eq!(model.run(async |tx| Ok(tx.insert(B, vec![0]))), Err(Abort::Exists(B)));
+        let missing = model.run(async |tx| {
+            tx.put(A, vec![0]);
+            Ok(())
+        });
+        assert_eq!(missing, Err(Abort::Missing(A)));
+        let exists = model.run(async |tx| {
+            tx.insert(B, vec![0]);
+            Ok(())
+        });
+        assert_eq!(exists, Err(Abort::Exists(B)));
         assert_eq!(model, before);
     }
 }

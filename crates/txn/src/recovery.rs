@@ -79,7 +79,8 @@ impl Recovery {
     pub fn new(life: Life, slots: Vec<Vec<Location>>, slot_bytes: u32, copies: usize) -> Recovery {
         let slot = |copies: Vec<Location>| Slot { copies, entry: None, having: Vec::new(), dead: Vec::new() };
         let slots: Vec<Slot> = slots.into_iter().map(slot).collect();
-        let all = slots.iter().enumerate().flat_map(|(index, slot)| slot.copies.iter().map(move |&at| (index, at)));
+        let all =
+            slots.iter().enumerate().flat_map(|(index, slot)| slot.copies.iter().map(move |&at| (index, at)));
         let stage = Stage::Reading(all.collect());
         let (changes, backups, primaries) = (Vec::new(), Vec::new(), Vec::new());
         Recovery { life, copies, slot_bytes, slots, changes, backups, primaries, stage }
@@ -91,7 +92,11 @@ impl Recovery {
     }
 
     /// Continues with the outcomes of the last requests.
-    pub fn on_outcomes(&mut self, outcomes: &[Outcome], resolve: impl Fn(Place) -> Option<Copies>) -> RecoveryStep {
+    pub fn on_outcomes(
+        &mut self,
+        outcomes: &[Outcome],
+        resolve: impl Fn(Place) -> Option<Copies>,
+    ) -> RecoveryStep {
         let mut outcomes = outcomes.iter();
         let mut next = || outcomes.next().unwrap_or(&Outcome::Unknown);
         self.stage = match core::mem::replace(&mut self.stage, Stage::Ended) {
@@ -116,7 +121,9 @@ impl Recovery {
                     match next() {
                         Outcome::NodeDead => self.changes[change].is_orphan = true,
                         outcome => match outcome.bytes().and_then(record::decode_header) {
-                            Some(header) if header.lock == self.changes[change].attempt => self.primaries.push(change),
+                            Some(header) if header.lock == self.changes[change].attempt => {
+                                self.primaries.push(change)
+                            }
                             Some(_) => {}
                             None => again.push(change),
                         },
@@ -179,7 +186,8 @@ impl Recovery {
                 },
                 Stage::Looking(_) => {
                     let orphans = self.changes.iter().enumerate().filter(|(_, change)| change.is_orphan);
-                    let backups = orphans.flat_map(|(index, change)| change.copies.backups.iter().map(move |&at| (index, at)));
+                    let backups = orphans
+                        .flat_map(|(index, change)| change.copies.backups.iter().map(move |&at| (index, at)));
                     Stage::Comparing(backups.collect())
                 }
                 Stage::Comparing(_) => {
@@ -200,24 +208,35 @@ impl Recovery {
         let content = |change: usize| self.changes[change].content.clone();
         let primary = |change: usize| self.changes[change].copies.primary;
         match &self.stage {
-            Stage::Reading(wanted) => wanted.iter().map(|&(_, at)| request(at, Op::Read(self.slot_bytes))).collect(),
+            Stage::Reading(wanted) => {
+                wanted.iter().map(|&(_, at)| request(at, Op::Read(self.slot_bytes))).collect()
+            }
             Stage::Completing(wanted) => {
                 let entry = |slot: usize| {
-                    self.slots[slot].entry.as_ref().map_or(Vec::new(), |(attempt, records)| encode_entry(*attempt, records))
+                    self.slots[slot]
+                        .entry
+                        .as_ref()
+                        .map_or(Vec::new(), |(attempt, records)| encode_entry(*attempt, records))
                 };
                 wanted.iter().map(|&(slot, at)| request(at, Op::Write(entry(slot)))).collect()
             }
             Stage::Looking(wanted) => {
                 wanted.iter().map(|&change| request(primary(change), Op::Read(HEADER_BYTES))).collect()
             }
-            Stage::Comparing(wanted) => wanted.iter().map(|&(_, at)| request(at, Op::Read(HEADER_BYTES))).collect(),
-            Stage::WritingBackups(wanted) => {
-                wanted.iter().map(|&(change, at)| request(behind_lock(at), Op::Write(content(change)))).collect()
+            Stage::Comparing(wanted) => {
+                wanted.iter().map(|&(_, at)| request(at, Op::Read(HEADER_BYTES))).collect()
             }
+            Stage::WritingBackups(wanted) => wanted
+                .iter()
+                .map(|&(change, at)| request(behind_lock(at), Op::Write(content(change))))
+                .collect(),
             Stage::WritingPrimaries(wanted) => {
                 let both = |&change: &usize| {
                     let unlock = Op::CompareSwap { compare: self.changes[change].attempt.bits(), swap: 0 };
-                    [request(behind_lock(primary(change)), Op::Write(content(change))), request(primary(change), unlock)]
+                    [
+                        request(behind_lock(primary(change)), Op::Write(content(change))),
+                        request(primary(change), unlock),
+                    ]
                 };
                 wanted.iter().flat_map(both).collect()
             }

@@ -36,20 +36,27 @@ struct Batch {
 impl Cluster {
     pub fn new(nodes: usize, bytes: usize, prng: Prng, doubt_ppm: u32) -> Cluster {
         let (queues, batches) = (BTreeMap::new(), BTreeMap::new());
-        Cluster { memories: vec![vec![0; bytes]; nodes], dead: vec![false; nodes], queues, batches, prng, doubt_ppm }
+        Cluster {
+            memories: vec![vec![0; bytes]; nodes],
+            dead: vec![false; nodes],
+            queues,
+            batches,
+            prng,
+            doubt_ppm,
+        }
     }
 
     pub fn memory(&self, node: NodeId) -> &[u8] {
         &self.memories[usize::from(node.0)]
     }
 
-    pub fn memory_mut(&mut self, node: NodeId) -> &mut [u8] {
-        &mut self.memories[usize::from(node.0)]
-    }
-
     /// Declares a node dead. Requests to it end so.
     pub fn kill(&mut self, node: NodeId) {
         self.dead[usize::from(node.0)] = true;
+    }
+
+    pub fn is_dead(&self, node: NodeId) -> bool {
+        self.dead[usize::from(node.0)]
     }
 
     pub fn post(&mut self, client: usize, requests: Vec<Request>) {
@@ -74,7 +81,8 @@ impl Cluster {
 
     /// Executes a part of a request that is drawn. Returns the client whose batch has ended with it, and the outcomes.
     pub fn step(&mut self) -> Option<(usize, Vec<Outcome>)> {
-        let keys: Vec<_> = self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(key, _)| *key).collect();
+        let keys: Vec<_> =
+            self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(key, _)| *key).collect();
         let key = *self.prng.pick(&keys);
         self.advance(key);
         let batch = self.batches.get(&key.0)?;
@@ -152,11 +160,15 @@ impl Cluster {
             }
             self.doubt_ppm = doubt_ppm;
         }
-        self.end(key.0, index, match (executed, known) {
-            (true, true) => Outcome::ValueLost,
-            (false, true) => Outcome::NotExecuted,
-            (_, false) => Outcome::Unknown,
-        });
+        self.end(
+            key.0,
+            index,
+            match (executed, known) {
+                (true, true) => Outcome::ValueLost,
+                (false, true) => Outcome::NotExecuted,
+                (_, false) => Outcome::Unknown,
+            },
+        );
         let rest: Vec<_> = self.queues.get_mut(&key).unwrap().drain(..).collect();
         rest.into_iter().for_each(|behind| self.end(key.0, behind.index, Outcome::NotExecuted));
     }

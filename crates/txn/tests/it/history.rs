@@ -18,7 +18,10 @@ pub struct Transaction {
 }
 
 /// Checks the transactions, whose numbers are their keys, against the final lists.
-pub fn check(transactions: &BTreeMap<u32, Transaction>, lists: &BTreeMap<u32, Vec<u32>>) -> Result<(), String> {
+pub fn check(
+    transactions: &BTreeMap<u32, Transaction>,
+    lists: &BTreeMap<u32, Vec<u32>>,
+) -> Result<(), String> {
     let mut graph = DiGraphMap::<u32, ()>::new();
     for (number, transaction) in transactions {
         graph.add_node(*number);

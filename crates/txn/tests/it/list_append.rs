@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mitra_prng::Prng;
 use mitra_txn::{
-    Attempt, Conflict, Copies, Life, Location, LockWord, NodeId, Place, PlaceKind, Record, Recovery, RecoveryStep,
-    Step, TableId, Write, free_stale_lock,
+    Attempt, Conflict, Copies, Life, Location, LockWord, NodeId, Place, PlaceKind, Record, Recovery,
+    RecoveryStep, Step, TableId, Write, free_stale_lock,
 };
 
 use crate::cluster::{Cluster, DOUBT_PPM};
@@ -27,7 +27,12 @@ fn copies(index: u32) -> Copies {
     let place = Place { table: TableId(0), partition: 0, kind: PlaceKind::Record, index };
     let at = u64::from(index * RECORD_BYTES);
     let primary = index as u16 % NODES;
-    Copies { place, primary: location(primary, at), backups: vec![location(primary + 1, at)], bytes: RECORD_BYTES }
+    Copies {
+        place,
+        primary: location(primary, at),
+        backups: vec![location(primary + 1, at)],
+        bytes: RECORD_BYTES,
+    }
 }
 
 fn resolve(place: Place) -> Option<Copies> {
@@ -77,6 +82,8 @@ struct World {
     /// The clients whose lives have ended, to be recovered.
     ended: Vec<usize>,
     to_do: u32,
+    /// When a node dies, if one does.
+    dies_at: Option<u64>,
 }
 
 impl World {
@@ -104,7 +111,8 @@ impl World {
             .map(|_| (self.prng.below(u64::from(RECORDS)) as u32, self.prng.chance(300_000)))
             .collect();
         let copies: Vec<_> = wanted.iter().map(|(&index, &locks)| (copies(index), locks)).collect();
-        let mut appends: Vec<u32> = wanted.iter().filter(|(_, locks)| **locks).map(|(&index, _)| index).collect();
+        let mut appends: Vec<u32> =
+            wanted.iter().filter(|(_, locks)| **locks).map(|(&index, _)| index).collect();
         appends.extend(wanted.keys().filter(|_| self.prng.chance(300_000)));
         appends.sort_unstable();
         appends.dedup();
@@ -183,7 +191,7 @@ impl World {
             self.now += 1;
             assert!(self.now < 1_000_000, "no end");
             for client in 0..CLIENTS {
-                let is_waiting = self.ended.iter().any(|&ended| ended == client)
+                let is_waiting = self.ended.contains(&client)
                     || self.works.iter().any(|work| {
                         matches!(work, Work::Recovering(_, life) if usize::from(life.coordinator) == client + 1)
                     });
@@ -203,6 +211,9 @@ impl World {
                     self.end_life(client);
                     continue;
                 }
+            }
+            if Some(self.now) == self.dies_at {
+                self.cluster.kill(NodeId(self.prng.below(u64::from(NODES)) as u16));
             }
             let Some((client, outcomes)) = self.cluster.step() else { continue };
             match core::mem::replace(&mut self.works[client], Work::Idle) {
@@ -237,15 +248,17 @@ impl World {
                 let lock = LockWord::from_bits(u64::from_le_bytes(bytes[..8].try_into().unwrap()));
                 (lock, bytes[8..].to_vec())
             };
-            let (lock, primary) = found(copies.primary);
+            let all = [copies.primary].into_iter().chain(copies.backups.iter().copied());
+            let live: Vec<_> = all.filter(|at| !self.cluster.is_dead(at.node)).map(found).collect();
+            let (lock, first) = &live[0];
             if lock.life().is_some_and(|life| !self.recovered.contains(&life)) {
                 return Err(format!("record {index} is locked by {lock:?}"));
             }
-            if copies.backups.iter().any(|&at| found(at).1 != primary) {
+            if live.iter().any(|(_, copy)| copy != first) {
                 return Err(format!("the copies of record {index} differ"));
             }
-            let len = u64::from_le_bytes(primary[24..32].try_into().unwrap()) as usize;
-            let value = primary[32..32 + len].to_vec();
+            let len = u64::from_le_bytes(first[24..32].try_into().unwrap()) as usize;
+            let value = first[32..32 + len].to_vec();
             let list = value.chunks(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap())).collect();
             lists.insert(index, list);
         }
@@ -257,7 +270,7 @@ impl World {
 fn run(seed: u64) -> Result<usize, String> {
     let cluster_prng = Prng::stream(seed, "cluster");
     let bytes = (RECORDS * RECORD_BYTES + CLIENTS as u32 * SLOT_BYTES) as usize;
-    let doubt_ppm = if seed % 2 == 0 { DOUBT_PPM } else { 0 };
+    let doubt_ppm = if seed.is_multiple_of(2) { DOUBT_PPM } else { 0 };
     let mut world = World {
         cluster: Cluster::new(usize::from(NODES), bytes, cluster_prng, doubt_ppm),
         prng: Prng::stream(seed, "world"),
@@ -271,6 +284,7 @@ fn run(seed: u64) -> Result<usize, String> {
         recovered: BTreeSet::new(),
         ended: Vec::new(),
         to_do: 120,
+        dies_at: seed.is_multiple_of(3).then_some(1 + seed * 7 % 5000),
     };
     world.run();
     let lists = world.lists()?;
