@@ -147,29 +147,32 @@ impl Cluster {
         self.end(key.0, posted.index, outcome);
     }
 
-    /// A rail fails: the first request is in doubt, or its value is lost, and those behind it are not executed.
+    /// A rail fails. With evidence, the first request is in doubt, or its value is lost, and those behind it are not executed. Without evidence, all are in doubt, and the
+    /// first ones are executed.
     fn fail(&mut self, key: (usize, NodeId), posted: Posted) {
-        let (executed, known) = (self.prng.chance(500_000), self.prng.chance(500_000));
-        let index = posted.index;
-        if executed {
-            self.queues.get_mut(&key).unwrap().push_front(posted);
-            let doubt_ppm = core::mem::replace(&mut self.doubt_ppm, 0);
-            let waiting = self.queues[&key].len();
-            while self.queues[&key].len() == waiting {
-                self.advance(key);
-            }
-            self.doubt_ppm = doubt_ppm;
+        let (executed, known, evidence) =
+            (self.prng.chance(500_000), self.prng.chance(500_000), self.prng.chance(700_000));
+        let mut waiting: Vec<usize> = self.queues[&key].iter().map(|posted| posted.index).collect();
+        waiting.insert(0, posted.index);
+        self.queues.get_mut(&key).unwrap().push_front(posted);
+        let executed = match (executed, evidence) {
+            (_, false) => self.prng.index(waiting.len() + 1),
+            (executed, true) => usize::from(executed),
+        };
+        let doubt_ppm = core::mem::replace(&mut self.doubt_ppm, 0);
+        while self.queues[&key].len() > waiting.len() - executed {
+            self.advance(key);
         }
-        self.end(
-            key.0,
-            index,
-            match (executed, known) {
-                (true, true) => Outcome::ValueLost,
-                (false, true) => Outcome::NotExecuted,
-                (_, false) => Outcome::Unknown,
-            },
-        );
-        let rest: Vec<_> = self.queues.get_mut(&key).unwrap().drain(..).collect();
-        rest.into_iter().for_each(|behind| self.end(key.0, behind.index, Outcome::NotExecuted));
+        self.doubt_ppm = doubt_ppm;
+        self.queues.get_mut(&key).unwrap().clear();
+        for (at, index) in waiting.into_iter().enumerate() {
+            let outcome = match (at, executed) {
+                _ if !evidence => Outcome::Unknown,
+                (0, 1) if known => Outcome::ValueLost,
+                (0, _) if !known => Outcome::Unknown,
+                _ => Outcome::NotExecuted,
+            };
+            self.end(key.0, index, outcome);
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mitra_prng::Prng;
 use mitra_txn::{
-    Attempt, Conflict, Copies, Life, Location, LockWord, NodeId, Place, PlaceKind, Record, Recovery,
-    RecoveryStep, Step, TableId, Write, free_stale_lock,
+    Attempt, Conflict, Copies, Life, Location, LockWord, NodeId, Place, PlaceKind, Recovery, RecoveryStep,
+    Step, TableId, Write, free_stale_lock,
 };
 
 use crate::cluster::{Cluster, DOUBT_PPM};
@@ -44,12 +44,13 @@ fn slot(client: usize) -> Vec<Location> {
     (0..NODES).map(|node| location(node, at)).collect()
 }
 
-fn list_of(record: &Record) -> Vec<u32> {
-    record.value.chunks(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap())).collect()
+/// A value has the latest entry first, so that two values have different bytes at most places.
+fn list_of(value: &[u8]) -> Vec<u32> {
+    value.rchunks(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
 fn value_of(list: &[u32]) -> Vec<u8> {
-    list.iter().flat_map(|number| number.to_le_bytes()).collect()
+    list.iter().rev().flat_map(|number| number.to_le_bytes()).collect()
 }
 
 /// What a client is doing.
@@ -140,7 +141,7 @@ impl World {
                     for index in 0..RECORDS {
                         let copies = copies(index);
                         let Some(record) = running.attempt.record(copies.place) else { continue };
-                        let mut list = list_of(record);
+                        let mut list = list_of(&record.value);
                         running.transaction.reads.insert(index, list.clone());
                         if running.transaction.appends.contains(&index) {
                             list.push(running.number);
@@ -230,7 +231,9 @@ impl World {
                     }
                     RecoveryStep::Recovered => {
                         self.recovered.insert(life);
-                        self.incarnations[usize::from(life.coordinator) - 1] += 1;
+                        let client = usize::from(life.coordinator) - 1;
+                        self.incarnations[client] += 1;
+                        self.attempts[client] = 0;
                     }
                     end => panic!("{end:?}"),
                 },
@@ -258,9 +261,7 @@ impl World {
                 return Err(format!("the copies of record {index} differ"));
             }
             let len = u64::from_le_bytes(first[24..32].try_into().unwrap()) as usize;
-            let value = first[32..32 + len].to_vec();
-            let list = value.chunks(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap())).collect();
-            lists.insert(index, list);
+            lists.insert(index, list_of(&first[32..32 + len]));
         }
         Ok(lists)
     }
