@@ -11,11 +11,18 @@ const LINE: usize = 64;
 /// How often a request ends in doubt, in parts per million.
 pub const DOUBT_PPM: u32 = 20_000;
 
+/// How often a queue stands still, in parts per million, and for how many steps at most: long enough for a whole transaction.
+const PAUSE_PPM: u32 = 30_000;
+const MAX_PAUSE: u64 = 400;
+
 pub struct Cluster {
     memories: Vec<Vec<u8>>,
     dead: Vec<bool>,
     queues: BTreeMap<(usize, NodeId), VecDeque<Posted>>,
     batches: BTreeMap<usize, Batch>,
+    /// Until which step a queue stands still.
+    paused: BTreeMap<(usize, NodeId), u64>,
+    now: u64,
     prng: Prng,
     doubt_ppm: u32,
 }
@@ -35,15 +42,9 @@ struct Batch {
 
 impl Cluster {
     pub fn new(nodes: usize, bytes: usize, prng: Prng, doubt_ppm: u32) -> Cluster {
-        let (queues, batches) = (BTreeMap::new(), BTreeMap::new());
-        Cluster {
-            memories: vec![vec![0; bytes]; nodes],
-            dead: vec![false; nodes],
-            queues,
-            batches,
-            prng,
-            doubt_ppm,
-        }
+        let (queues, batches, paused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (memories, dead) = (vec![vec![0; bytes]; nodes], vec![false; nodes]);
+        Cluster { memories, dead, queues, batches, paused, now: 0, prng, doubt_ppm }
     }
 
     pub fn memory(&self, node: NodeId) -> &[u8] {
@@ -81,9 +82,17 @@ impl Cluster {
 
     /// Executes a part of a request that is drawn. Returns the client whose batch has ended with it, and the outcomes.
     pub fn step(&mut self) -> Option<(usize, Vec<Outcome>)> {
-        let keys: Vec<_> =
+        self.now += 1;
+        let mut keys: Vec<_> =
             self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(key, _)| *key).collect();
+        let is_running = |key: &(usize, NodeId)| self.paused.get(key).is_none_or(|&until| until <= self.now);
+        if keys.iter().any(is_running) {
+            keys.retain(is_running);
+        }
         let key = *self.prng.pick(&keys);
+        if self.prng.chance(PAUSE_PPM) {
+            self.paused.insert(key, self.now + self.prng.below(MAX_PAUSE));
+        }
         self.advance(key);
         let batch = self.batches.get(&key.0)?;
         if batch.outcomes.iter().any(Option::is_none) {

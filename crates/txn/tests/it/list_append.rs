@@ -284,8 +284,8 @@ fn run(seed: u64) -> Result<usize, String> {
         open: BTreeMap::new(),
         recovered: BTreeSet::new(),
         ended: Vec::new(),
-        to_do: 120,
-        dies_at: seed.is_multiple_of(3).then_some(1 + seed * 7 % 5000),
+        to_do: 300,
+        dies_at: seed.is_multiple_of(3).then_some(1 + seed * 7 % 9000),
     };
     world.run();
     let lists = world.lists()?;
@@ -305,5 +305,5 @@ fn committed_transactions_are_strictly_serializable() {
     for seed in 0..300 {
         committed += run(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
-    assert!(committed > 300 * 20, "{committed} of {} transactions are committed", 300 * 120);
+    assert!(committed > 300 * 50, "{committed} of {} transactions are committed", 300 * 300);
 }
