@@ -1,0 +1,548 @@
+//! One attempt of a transaction, as a state machine: it reads and locks records, validates what it has read, logs, applies and unlocks.
+//!
+//! The caller executes the requests of each [`Step::Post`] and passes all their outcomes to [`Attempt::on_outcomes`], in the same order. Requests may fail in any
+//! way that [`Outcome`] names. None is executed after its outcome is known, which makes two repetitions safe: a compare-and-swap that takes a free lock for this attempt, since its lock word is no other's; and a
+//! WRITE of a record that this attempt has locked.
+
+use crate::lock_word::LockWord;
+use crate::log_entry::{Logged, encode_entry};
+use crate::place::Place;
+use crate::place::{Copies, Location};
+use crate::record::{self, LOCK_BYTES, Record, Version};
+use crate::request::{Op, Outcome, Request};
+
+/// How often a record is read again that is torn, or that another attempt has locked.
+const MAX_REREADS: u32 = 8;
+/// Lock and version.
+const VALIDATED_BYTES: u32 = 16;
+
+/// What an attempt needs next, or how it has ended.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Step {
+    /// Execute these requests: at least one.
+    Post(Vec<Request>),
+    /// The records of the last [`Attempt::fetch`] are known. [`Attempt::record`] returns them.
+    Fetched,
+    /// The transaction is committed and applied, and all its locks are free. It was committed as soon as [`Attempt::is_committed`] returned true.
+    Applied,
+    /// The transaction had no effect, and its locks are free.
+    Aborted(Conflict),
+    /// Too few nodes live, and no one knows whether the log entry counts. The life of the coordinator must end, and a recovery decides.
+    Undecided,
+}
+
+/// Why an attempt has no effect.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Conflict {
+    /// Another attempt holds the lock of this place.
+    Locked(Place, LockWord),
+    /// Another attempt has written this place since it was read.
+    Changed(Place),
+    /// The primary of this place is dead.
+    Unavailable(Place),
+    /// The caller has ended the attempt.
+    RolledBack,
+}
+
+/// What a transaction writes to a record.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Write {
+    /// The key.
+    pub key: u64,
+    /// The value, or `None` to delete the record.
+    pub value: Option<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Item {
+    copies: Copies,
+    /// The record, if it was read.
+    record: Option<Record>,
+    lock: Lock,
+    write: Option<Write>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Lock {
+    /// The attempt has not tried to take it, or another holds it.
+    No,
+    /// A compare-and-swap was posted, and nothing tells whether it was executed.
+    Undecided,
+    Held,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Stage {
+    Executing,
+    /// The records of these items are read, and those with `true` locked. `rereads` counts rounds.
+    Fetching {
+        wanted: Vec<(usize, bool)>,
+        rereads: u32,
+    },
+    /// The locks of these items are taken.
+    Locking {
+        wanted: Vec<usize>,
+    },
+    /// The headers of these items are read again.
+    Validating {
+        wanted: Vec<usize>,
+    },
+    /// The log entry is written at these locations; `complete` others have it.
+    Logging {
+        wanted: Vec<Location>,
+        spare: Vec<Location>,
+        complete: usize,
+    },
+    ApplyingBackups {
+        wanted: Vec<(usize, Location)>,
+    },
+    ApplyingPrimaries {
+        wanted: Vec<(usize, Apply)>,
+    },
+    Releasing {
+        wanted: Vec<usize>,
+        why: Conflict,
+    },
+    Ended,
+}
+
+/// What is still to be done at a primary.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Apply {
+    WriteAndUnlock,
+    Unlock,
+    /// Nobody knows whether the record was written and unlocked: the lock tells.
+    Look,
+}
+
+/// One attempt.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Attempt {
+    lock: LockWord,
+    /// The slot of the attempt in the log of each node, in the order in which they are to be used.
+    log: Vec<Location>,
+    /// The number of logs that must have the entry.
+    copies: usize,
+    items: Vec<Item>,
+    stage: Stage,
+    is_committed: bool,
+}
+
+impl Attempt {
+    /// Creates an attempt with its lock word. Its log entry is written to `copies` of the slots `log`, the first ones whose nodes live.
+    pub fn new(lock: LockWord, log: Vec<Location>, copies: usize) -> Attempt {
+        Attempt { lock, log, copies, items: Vec::new(), stage: Stage::Executing, is_committed: false }
+    }
+
+    /// Returns whether the transaction is committed, so that its caller may be told.
+    pub fn is_committed(&self) -> bool {
+        self.is_committed
+    }
+
+    /// Returns the record at a place, if the attempt has read it.
+    pub fn record(&self, place: Place) -> Option<&Record> {
+        self.items.iter().find(|item| item.copies.place == place)?.record.as_ref()
+    }
+
+    /// Reads records, and locks those with `true`. Records that the attempt has read are not read again, unless they are to be locked now.
+    pub fn fetch(&mut self, wanted: &[(Copies, bool)]) -> Step {
+        let mut items = Vec::new();
+        for (copies, locks) in wanted {
+            let index = self.item(copies);
+            let item = &self.items[index];
+            if item.record.is_none() || (*locks && item.lock != Lock::Held) {
+                items.push((index, *locks));
+            }
+        }
+        self.stage = Stage::Fetching { wanted: items, rereads: 0 };
+        self.go_on()
+    }
+
+    /// Writes a record when the attempt commits.
+    pub fn write(&mut self, copies: &Copies, write: Write) {
+        let index = self.item(copies);
+        self.items[index].write = Some(write);
+    }
+
+    /// Commits.
+    pub fn commit(&mut self) -> Step {
+        let is_missing = |item: &(usize, &Item)| item.1.write.is_some() && item.1.lock != Lock::Held;
+        let wanted = self.items.iter().enumerate().filter(is_missing).map(|(index, _)| index).collect();
+        self.stage = Stage::Locking { wanted };
+        self.go_on()
+    }
+
+    /// Ends the attempt without an effect.
+    pub fn roll_back(&mut self) -> Step {
+        self.abort(Conflict::RolledBack)
+    }
+
+    /// Returns the number of the item of a place, which is new if the attempt does not know the place.
+    fn item(&mut self, copies: &Copies) -> usize {
+        match self.items.iter().position(|item| item.copies.place == copies.place) {
+            Some(index) => index,
+            None => {
+                self.items.push(Item { copies: copies.clone(), record: None, lock: Lock::No, write: None });
+                self.items.len() - 1
+            }
+        }
+    }
+
+    /// Continues with the outcomes of the last requests.
+    pub fn on_outcomes(&mut self, outcomes: &[Outcome]) -> Step {
+        let mut outcomes = outcomes.iter();
+        let mut next = || outcomes.next().unwrap_or(&Outcome::Unknown);
+        match core::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Fetching { wanted, rereads } => {
+                let mut again = Vec::new();
+                let mut conflict = None;
+                for (index, locks) in wanted {
+                    match self.on_fetched(index, locks, &mut next) {
+                        Ok(true) => {}
+                        Ok(false) => again.push((index, locks)),
+                        Err(Conflict::Locked(..)) if !locks && rereads < MAX_REREADS => {
+                            again.push((index, locks))
+                        }
+                        Err(why) => _ = conflict.get_or_insert(why),
+                    }
+                }
+                if let Some(why) = conflict {
+                    return self.abort(why);
+                }
+                self.stage = Stage::Fetching { wanted: again, rereads: rereads + 1 };
+            }
+            Stage::Locking { wanted } => {
+                let mut again = Vec::new();
+                let mut conflict = None;
+                for index in wanted {
+                    match self.on_locked(index, &mut next) {
+                        Ok(true) => {}
+                        Ok(false) => again.push(index),
+                        Err(why) => _ = conflict.get_or_insert(why),
+                    }
+                }
+                if let Some(why) = conflict {
+                    return self.abort(why);
+                }
+                self.stage = Stage::Locking { wanted: again };
+            }
+            Stage::Validating { wanted } => {
+                let mut again = Vec::new();
+                for index in wanted {
+                    match self.on_validated(index, next()) {
+                        Ok(true) => {}
+                        Ok(false) => again.push(index),
+                        // Validation posts READs only, so no lock is undecided.
+                        Err(why) => return self.abort(why),
+                    }
+                }
+                self.stage = Stage::Validating { wanted: again };
+            }
+            Stage::Logging { wanted, mut spare, mut complete } => {
+                let mut again = Vec::new();
+                for location in wanted {
+                    match next() {
+                        Outcome::NodeDead => again.extend((!spare.is_empty()).then(|| spare.remove(0))),
+                        outcome if outcome.is_executed() => complete += 1,
+                        _ => again.push(location),
+                    }
+                }
+                if again.is_empty() && complete < self.copies {
+                    return Step::Undecided;
+                }
+                self.stage = Stage::Logging { wanted: again, spare, complete };
+            }
+            Stage::ApplyingBackups { wanted } => {
+                let again = wanted.into_iter().filter(|_| {
+                    let outcome = next();
+                    !outcome.is_executed() && *outcome != Outcome::NodeDead
+                });
+                self.stage = Stage::ApplyingBackups { wanted: again.collect() };
+            }
+            Stage::ApplyingPrimaries { wanted } => {
+                let again = wanted
+                    .into_iter()
+                    .filter_map(|(index, apply)| self.after(apply, &mut next).map(|apply| (index, apply)));
+                self.stage = Stage::ApplyingPrimaries { wanted: again.collect() };
+            }
+            Stage::Releasing { wanted, why } => {
+                let again = wanted.into_iter().filter(|_| {
+                    let outcome = next();
+                    outcome.word().is_none() && *outcome != Outcome::NodeDead
+                });
+                self.stage = Stage::Releasing { wanted: again.collect(), why };
+            }
+            stage @ (Stage::Executing | Stage::Ended) => self.stage = stage,
+        }
+        self.go_on()
+    }
+
+    /// Posts what the stage still needs, or enters the next one.
+    fn go_on(&mut self) -> Step {
+        loop {
+            let requests = self.requests();
+            if !requests.is_empty() {
+                return Step::Post(requests);
+            }
+            self.stage = match core::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::Executing | Stage::Fetching { .. } => {
+                    self.stage = Stage::Executing;
+                    return Step::Fetched;
+                }
+                Stage::Locking { .. } => {
+                    let changes = |item: &Item| item.record.is_some() && item.lock != Lock::Held;
+                    let items = self.items.iter().enumerate();
+                    let wanted: Vec<usize> =
+                        items.filter(|(_, item)| changes(item)).map(|(index, _)| index).collect();
+                    // One record that was read alone was valid when it was read.
+                    let is_valid = self.items.len() == 1;
+                    Stage::Validating { wanted: if is_valid { Vec::new() } else { wanted } }
+                }
+                Stage::Validating { .. } if self.items.iter().all(|item| item.write.is_none()) => {
+                    self.is_committed = true;
+                    let held = (0..self.items.len()).filter(|&index| self.items[index].lock != Lock::No);
+                    Stage::ApplyingPrimaries { wanted: held.map(|index| (index, Apply::Unlock)).collect() }
+                }
+                Stage::Validating { .. } => {
+                    let mut wanted = self.log.clone();
+                    let spare = wanted.split_off(self.copies.min(wanted.len()));
+                    Stage::Logging { wanted, spare, complete: 0 }
+                }
+                Stage::Logging { .. } => {
+                    self.is_committed = true;
+                    let backups = |(index, item): (usize, &Item)| {
+                        let backups =
+                            item.write.as_ref().map(|_| item.copies.backups.clone()).unwrap_or_default();
+                        backups.into_iter().map(move |location| (index, location))
+                    };
+                    Stage::ApplyingBackups {
+                        wanted: self.items.iter().enumerate().flat_map(backups).collect(),
+                    }
+                }
+                Stage::ApplyingBackups { .. } => {
+                    let apply = |(index, item): (usize, &Item)| match (item.lock, &item.write) {
+                        (Lock::No, _) => None,
+                        (_, Some(_)) => Some((index, Apply::WriteAndUnlock)),
+                        (_, None) => Some((index, Apply::Unlock)),
+                    };
+                    Stage::ApplyingPrimaries {
+                        wanted: self.items.iter().enumerate().filter_map(apply).collect(),
+                    }
+                }
+                Stage::ApplyingPrimaries { .. } => return Step::Applied,
+                Stage::Releasing { why, .. } => return Step::Aborted(why),
+                Stage::Ended => return Step::Undecided,
+            };
+        }
+    }
+
+    /// Returns the requests that the stage needs.
+    fn requests(&self) -> Vec<Request> {
+        let copies = |index: usize| &self.items[index].copies;
+        match &self.stage {
+            Stage::Executing | Stage::Ended => Vec::new(),
+            Stage::Fetching { wanted, .. } => {
+                let requests = |&(index, locks): &(usize, bool)| {
+                    let item = &self.items[index];
+                    let lock = (locks && item.lock != Lock::Held).then(|| self.take_lock(index));
+                    lock.into_iter().chain([read(item.copies.primary, item.copies.bytes)])
+                };
+                wanted.iter().flat_map(requests).collect()
+            }
+            Stage::Locking { wanted } => {
+                let requests =
+                    |&index: &usize| [self.take_lock(index), read(copies(index).primary, VALIDATED_BYTES)];
+                wanted.iter().flat_map(requests).collect()
+            }
+            Stage::Validating { wanted } => {
+                wanted.iter().map(|&index| read(copies(index).primary, VALIDATED_BYTES)).collect()
+            }
+            Stage::Logging { wanted, .. } => {
+                if wanted.is_empty() {
+                    return Vec::new();
+                }
+                let entry = self.entry();
+                wanted.iter().map(|&location| write(location, 0, entry.clone())).collect()
+            }
+            Stage::ApplyingBackups { wanted } => wanted
+                .iter()
+                .map(|&(index, location)| write(location, LOCK_BYTES, self.content(index)))
+                .collect(),
+            Stage::ApplyingPrimaries { wanted } => {
+                let requests = |&(index, apply): &(usize, Apply)| {
+                    let primary = copies(index).primary;
+                    match apply {
+                        Apply::WriteAndUnlock => {
+                            vec![write(primary, LOCK_BYTES, self.content(index)), self.free_lock(index)]
+                        }
+                        Apply::Unlock => vec![self.free_lock(index)],
+                        Apply::Look => vec![read(primary, VALIDATED_BYTES)],
+                    }
+                };
+                wanted.iter().flat_map(requests).collect()
+            }
+            Stage::Releasing { wanted, .. } => wanted.iter().map(|&index| self.free_lock(index)).collect(),
+        }
+    }
+
+    /// Takes the outcomes of a fetched item. Returns whether it needs nothing more.
+    fn on_fetched<'a>(
+        &mut self,
+        index: usize,
+        locks: bool,
+        next: &mut impl FnMut() -> &'a Outcome,
+    ) -> Result<bool, Conflict> {
+        let place = self.items[index].copies.place;
+        let lock = (locks && self.items[index].lock != Lock::Held).then(&mut *next);
+        let outcome = next();
+        lock.map_or(Ok(()), |lock| self.on_lock(index, lock))?;
+        if *outcome == Outcome::NodeDead {
+            return Err(Conflict::Unavailable(place));
+        }
+        let item = &mut self.items[index];
+        let Some(header) = outcome.bytes().and_then(record::decode_header) else { return Ok(false) };
+        if locks && item.lock != Lock::Held {
+            return Ok(false);
+        }
+        // The holder may have ended in the middle of a WRITE, so a torn record counts as locked, too.
+        if header.lock != LockWord::FREE && header.lock != self.lock {
+            return Err(Conflict::Locked(place, header.lock));
+        }
+        let Some(record) = outcome.bytes().and_then(record::decode) else { return Ok(false) };
+        match &item.record {
+            Some(before) if before.version != record.version => Err(Conflict::Changed(place)),
+            _ => {
+                item.record = Some(record);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Takes the outcomes of an item that was locked. Returns whether it needs nothing more.
+    fn on_locked<'a>(
+        &mut self,
+        index: usize,
+        next: &mut impl FnMut() -> &'a Outcome,
+    ) -> Result<bool, Conflict> {
+        let (lock, header) = (next(), next().bytes().and_then(record::decode_header));
+        self.on_lock(index, lock)?;
+        let item = &mut self.items[index];
+        let (Some(header), Lock::Held) = (header, item.lock) else { return Ok(false) };
+        match &item.record {
+            Some(record) if record.version != header.version => Err(Conflict::Changed(item.copies.place)),
+            Some(_) => Ok(true),
+            None => {
+                let (lock, version) = (header.lock, header.version);
+                item.record = Some(Record { lock, version, key: 0, value: Vec::new() });
+                Ok(true)
+            }
+        }
+    }
+
+    /// Takes the outcome of the compare-and-swap of an item's lock.
+    fn on_lock(&mut self, index: usize, outcome: &Outcome) -> Result<(), Conflict> {
+        let item = &mut self.items[index];
+        let place = item.copies.place;
+        item.lock = match outcome.word().map(LockWord::from_bits) {
+            Some(found) if found == LockWord::FREE || found == self.lock => Lock::Held,
+            Some(holder) => {
+                item.lock = Lock::No;
+                return Err(Conflict::Locked(place, holder));
+            }
+            None if *outcome == Outcome::NodeDead => return Err(Conflict::Unavailable(place)),
+            None => Lock::Undecided,
+        };
+        Ok(())
+    }
+
+    /// Takes the outcome of the READ that validates an item. Returns whether it needs nothing more.
+    fn on_validated(&mut self, index: usize, outcome: &Outcome) -> Result<bool, Conflict> {
+        let item = &self.items[index];
+        let place = item.copies.place;
+        if *outcome == Outcome::NodeDead {
+            return Err(Conflict::Unavailable(place));
+        }
+        let Some(header) = outcome.bytes().and_then(record::decode_header) else { return Ok(false) };
+        if item.record.as_ref().is_none_or(|record| record.version != header.version) {
+            return Err(Conflict::Changed(place));
+        }
+        if header.lock != LockWord::FREE && header.lock != self.lock {
+            return Err(Conflict::Locked(place, header.lock));
+        }
+        Ok(true)
+    }
+
+    /// Takes the outcomes at a primary. Returns what is still to be done there.
+    fn after<'a>(&self, apply: Apply, next: &mut impl FnMut() -> &'a Outcome) -> Option<Apply> {
+        match apply {
+            Apply::WriteAndUnlock => match (next(), next()) {
+                (Outcome::NodeDead, _) | (_, Outcome::NodeDead) => None,
+                // The node executes them in order.
+                (_, unlock) if unlock.word().is_some() => None,
+                (write, _) if write.is_executed() => Some(Apply::Unlock),
+                (_, Outcome::NotExecuted) => Some(Apply::WriteAndUnlock),
+                _ => Some(Apply::Look),
+            },
+            Apply::Unlock => match next() {
+                Outcome::NodeDead => None,
+                unlock => unlock.word().is_none().then_some(Apply::Unlock),
+            },
+            Apply::Look => match next() {
+                Outcome::NodeDead => None,
+                look => match look.bytes().and_then(record::decode_header) {
+                    None => Some(Apply::Look),
+                    Some(header) => (header.lock == self.lock).then_some(Apply::WriteAndUnlock),
+                },
+            },
+        }
+    }
+
+    /// Frees the locks that the attempt has or may have.
+    fn abort(&mut self, why: Conflict) -> Step {
+        let taken = (0..self.items.len()).filter(|&index| self.items[index].lock != Lock::No);
+        self.stage = Stage::Releasing { wanted: taken.collect(), why };
+        self.go_on()
+    }
+
+    /// Returns the version that a written record gets.
+    fn new_version(&self, index: usize) -> Version {
+        let item = &self.items[index];
+        let before = item.record.as_ref().map_or(Version::UNUSED, |record| record.version);
+        before.next(item.write.as_ref().is_some_and(|write| write.value.is_none()))
+    }
+
+    /// Returns what is written to a record behind its lock.
+    fn content(&self, index: usize) -> Vec<u8> {
+        let write = self.items[index].write.as_ref();
+        let key = write.map_or(0, |write| write.key);
+        let value = write.and_then(|write| write.value.as_deref()).unwrap_or_default();
+        record::encode_behind_lock(self.new_version(index), key, value)
+    }
+
+    fn entry(&self) -> Vec<u8> {
+        let written = (0..self.items.len()).filter(|&index| self.items[index].write.is_some());
+        let logged = written
+            .map(|index| Logged { place: self.items[index].copies.place, content: self.content(index) });
+        encode_entry(self.lock, &logged.collect::<Vec<_>>())
+    }
+
+    fn take_lock(&self, index: usize) -> Request {
+        compare_swap(self.items[index].copies.primary, LockWord::FREE, self.lock)
+    }
+
+    fn free_lock(&self, index: usize) -> Request {
+        compare_swap(self.items[index].copies.primary, self.lock, LockWord::FREE)
+    }
+}
+
+fn read(from: Location, bytes: u32) -> Request {
+    Request { node: from.node, at: from.at, op: Op::Read(bytes) }
+}
+
+fn write(to: Location, offset: usize, bytes: Vec<u8>) -> Request {
+    Request { node: to.node, at: to.at + offset as u64, op: Op::Write(bytes) }
+}
+
+fn compare_swap(at: Location, compare: LockWord, swap: LockWord) -> Request {
+    Request { node: at.node, at: at.at, op: Op::CompareSwap { compare: compare.bits(), swap: swap.bits() } }
+}

@@ -1,0 +1,48 @@
+//! Where records are.
+
+use crate::TableId;
+use crate::request::NodeId;
+
+/// A place for a record, in the numbering that all coordinators share.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place {
+    /// The table.
+    pub table: TableId,
+    /// The partition of the table: all its places are on the same nodes.
+    pub partition: u32,
+    /// Whether it is the place of a bucket of the table's index, or of one of its records.
+    pub kind: PlaceKind,
+    /// The number of the place among those of its kind in the partition.
+    pub index: u32,
+}
+
+/// What a [`Place`] is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum PlaceKind {
+    /// A bucket of the index. It is a record, too, so locks, versions and the log protect it in the same way.
+    Bucket,
+    /// A record.
+    Record,
+}
+
+/// An address in the memory of a node, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Location {
+    /// The node.
+    pub node: NodeId,
+    /// The offset in its memory.
+    pub at: u64,
+}
+
+/// The copies of a record.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Copies {
+    /// The place.
+    pub place: Place,
+    /// The copy that is locked and read.
+    pub primary: Location,
+    /// The copies that are written before the primary.
+    pub backups: Vec<Location>,
+    /// The length of the place, in bytes.
+    pub bytes: u32,
+}

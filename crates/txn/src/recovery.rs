@@ -1,0 +1,312 @@
+//! The recovery of a life that has ended: what it has logged takes effect, and the locks of its logged attempts become free.
+//!
+//! The caller has fenced the life on every node that is not declared dead, so nothing that it has posted is executed any more, and it has made sure that no other recovery of the life runs. Locks
+//! of attempts without an entry stay: whoever meets one frees it, as soon as the life is known to be recovered ([`free_stale_lock`]).
+
+use crate::lock_word::{Life, LockWord};
+use crate::log_entry::{Logged, decode_entry, encode_entry};
+use crate::place::{Copies, Location, Place};
+use crate::record::{self, LOCK_BYTES, Version};
+use crate::request::{Op, Outcome, Request};
+
+/// Lock and version.
+const HEADER_BYTES: u32 = 16;
+
+/// What a recovery needs next, or how it has ended.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum RecoveryStep {
+    /// Execute these requests: at least one.
+    Post(Vec<Request>),
+    /// The life is recovered.
+    Recovered,
+    /// Fewer nodes live than must have an entry, so nothing may be decided.
+    TooFewNodes,
+    /// A log entry names a place that does not exist: the memory is damaged, or the layouts differ.
+    UnknownPlace(Place),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Stage {
+    /// The slots are read.
+    Reading(Vec<(usize, Location)>),
+    /// The entries are written where they are missing.
+    Completing(Vec<(usize, Location)>),
+    /// The locks of the primaries are read.
+    Looking(Vec<usize>),
+    /// The versions of these backups are read, whose primaries are dead.
+    Comparing(Vec<(usize, Location)>),
+    WritingBackups(Vec<(usize, Location)>),
+    WritingPrimaries(Vec<usize>),
+    Ended,
+}
+
+/// A record that a logged attempt writes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Change {
+    attempt: LockWord,
+    copies: Copies,
+    content: Vec<u8>,
+    /// Whether the primary is dead.
+    is_orphan: bool,
+}
+
+/// One slot of the log.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Slot {
+    copies: Vec<Location>,
+    /// The latest complete entry, and the nodes that have it.
+    entry: Option<(LockWord, Vec<Logged>)>,
+    having: Vec<Location>,
+    dead: Vec<Location>,
+}
+
+/// A recovery.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Recovery {
+    life: Life,
+    copies: usize,
+    slot_bytes: u32,
+    slots: Vec<Slot>,
+    changes: Vec<Change>,
+    /// The backups that get the value of a change, and the changes whose primaries get it.
+    backups: Vec<(usize, Location)>,
+    primaries: Vec<usize>,
+    stage: Stage,
+}
+
+impl Recovery {
+    /// Creates the recovery of a life. `slots` are the slots of its log, each on every node, of `slot_bytes` bytes. `copies` nodes must have an entry.
+    pub fn new(life: Life, slots: Vec<Vec<Location>>, slot_bytes: u32, copies: usize) -> Recovery {
+        let slot = |copies: Vec<Location>| Slot { copies, entry: None, having: Vec::new(), dead: Vec::new() };
+        let slots: Vec<Slot> = slots.into_iter().map(slot).collect();
+        let all =
+            slots.iter().enumerate().flat_map(|(index, slot)| slot.copies.iter().map(move |&at| (index, at)));
+        let stage = Stage::Reading(all.collect());
+        let (changes, backups, primaries) = (Vec::new(), Vec::new(), Vec::new());
+        Recovery { life, copies, slot_bytes, slots, changes, backups, primaries, stage }
+    }
+
+    /// Begins. `resolve` returns the copies of a place.
+    pub fn start(&mut self, resolve: impl Fn(Place) -> Option<Copies>) -> RecoveryStep {
+        self.go_on(resolve)
+    }
+
+    /// Continues with the outcomes of the last requests.
+    pub fn on_outcomes(
+        &mut self,
+        outcomes: &[Outcome],
+        resolve: impl Fn(Place) -> Option<Copies>,
+    ) -> RecoveryStep {
+        let mut outcomes = outcomes.iter();
+        let mut next = || outcomes.next().unwrap_or(&Outcome::Unknown);
+        self.stage = match core::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Reading(wanted) => {
+                let again = wanted.into_iter().filter(|&(slot, at)| !self.on_slot(slot, at, next()));
+                Stage::Reading(again.collect())
+            }
+            Stage::Completing(wanted) => {
+                let mut again = Vec::new();
+                for (slot, at) in wanted {
+                    match next() {
+                        Outcome::NodeDead => self.slots[slot].dead.push(at),
+                        outcome if outcome.is_executed() => self.slots[slot].having.push(at),
+                        _ => again.push((slot, at)),
+                    }
+                }
+                Stage::Completing(again)
+            }
+            Stage::Looking(wanted) => {
+                let mut again = Vec::new();
+                for change in wanted {
+                    match next() {
+                        Outcome::NodeDead => self.changes[change].is_orphan = true,
+                        outcome => match outcome.bytes().and_then(record::decode_header) {
+                            Some(header) if header.lock == self.changes[change].attempt => {
+                                self.primaries.push(change)
+                            }
+                            Some(_) => {}
+                            None => again.push(change),
+                        },
+                    }
+                }
+                Stage::Looking(again)
+            }
+            Stage::Comparing(wanted) => {
+                let mut again = Vec::new();
+                for (change, at) in wanted {
+                    let outcome = next();
+                    match outcome.bytes().and_then(record::decode_header) {
+                        Some(header) if header.version.number() < self.version(change).number() => {
+                            self.backups.push((change, at));
+                        }
+                        None if *outcome != Outcome::NodeDead => again.push((change, at)),
+                        _ => {}
+                    }
+                }
+                Stage::Comparing(again)
+            }
+            Stage::WritingBackups(wanted) => {
+                let again = wanted.into_iter().filter(|_| {
+                    let outcome = next();
+                    !outcome.is_executed() && *outcome != Outcome::NodeDead
+                });
+                Stage::WritingBackups(again.collect())
+            }
+            Stage::WritingPrimaries(wanted) => {
+                let mut looked = Vec::new();
+                for change in wanted {
+                    let (_, unlock) = (next(), next());
+                    if unlock.word().is_none() && *unlock != Outcome::NodeDead {
+                        looked.push(change);
+                    }
+                }
+                // The lock tells whether both were executed.
+                self.primaries.clear();
+                if looked.is_empty() { Stage::WritingPrimaries(looked) } else { Stage::Looking(looked) }
+            }
+            Stage::Ended => Stage::Ended,
+        };
+        self.go_on(resolve)
+    }
+
+    fn go_on(&mut self, resolve: impl Fn(Place) -> Option<Copies>) -> RecoveryStep {
+        loop {
+            let requests = self.requests();
+            if !requests.is_empty() {
+                return RecoveryStep::Post(requests);
+            }
+            self.stage = match core::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::Reading(_) | Stage::Completing(_) => match self.missing() {
+                    None => return RecoveryStep::TooFewNodes,
+                    Some(missing) if !missing.is_empty() => Stage::Completing(missing),
+                    Some(_) => match self.list_changes(&resolve) {
+                        Ok(()) => Stage::Looking((0..self.changes.len()).collect()),
+                        Err(place) => return RecoveryStep::UnknownPlace(place),
+                    },
+                },
+                Stage::Looking(_) => {
+                    let orphans = self.changes.iter().enumerate().filter(|(_, change)| change.is_orphan);
+                    let backups = orphans
+                        .flat_map(|(index, change)| change.copies.backups.iter().map(move |&at| (index, at)));
+                    Stage::Comparing(backups.collect())
+                }
+                Stage::Comparing(_) => {
+                    let mut backups = core::mem::take(&mut self.backups);
+                    for &index in &self.primaries {
+                        backups.extend(self.changes[index].copies.backups.iter().map(|&at| (index, at)));
+                    }
+                    Stage::WritingBackups(backups)
+                }
+                Stage::WritingBackups(_) => Stage::WritingPrimaries(self.primaries.clone()),
+                Stage::WritingPrimaries(_) => return RecoveryStep::Recovered,
+                Stage::Ended => return RecoveryStep::TooFewNodes,
+            };
+        }
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        let content = |change: usize| self.changes[change].content.clone();
+        let primary = |change: usize| self.changes[change].copies.primary;
+        match &self.stage {
+            Stage::Reading(wanted) => {
+                wanted.iter().map(|&(_, at)| request(at, Op::Read(self.slot_bytes))).collect()
+            }
+            Stage::Completing(wanted) => {
+                let entry = |slot: usize| {
+                    self.slots[slot]
+                        .entry
+                        .as_ref()
+                        .map_or(Vec::new(), |(attempt, records)| encode_entry(*attempt, records))
+                };
+                wanted.iter().map(|&(slot, at)| request(at, Op::Write(entry(slot)))).collect()
+            }
+            Stage::Looking(wanted) => {
+                wanted.iter().map(|&change| request(primary(change), Op::Read(HEADER_BYTES))).collect()
+            }
+            Stage::Comparing(wanted) => {
+                wanted.iter().map(|&(_, at)| request(at, Op::Read(HEADER_BYTES))).collect()
+            }
+            Stage::WritingBackups(wanted) => wanted
+                .iter()
+                .map(|&(change, at)| request(behind_lock(at), Op::Write(content(change))))
+                .collect(),
+            Stage::WritingPrimaries(wanted) => {
+                let both = |&change: &usize| {
+                    let unlock = Op::CompareSwap { compare: self.changes[change].attempt.bits(), swap: 0 };
+                    [
+                        request(behind_lock(primary(change)), Op::Write(content(change))),
+                        request(primary(change), unlock),
+                    ]
+                };
+                wanted.iter().flat_map(both).collect()
+            }
+            Stage::Ended => Vec::new(),
+        }
+    }
+
+    /// Takes what a node has in a slot. Returns whether that is known.
+    fn on_slot(&mut self, index: usize, at: Location, outcome: &Outcome) -> bool {
+        let slot = &mut self.slots[index];
+        if *outcome == Outcome::NodeDead {
+            slot.dead.push(at);
+            return true;
+        }
+        let Some(bytes) = outcome.bytes() else { return false };
+        let Some(found) = decode_entry(bytes).filter(|(attempt, _)| attempt.life() == Some(self.life)) else {
+            return true;
+        };
+        match &slot.entry {
+            Some((known, _)) if known.attempt() > found.0.attempt() => {}
+            Some((known, _)) if *known == found.0 => slot.having.push(at),
+            _ => (slot.entry, slot.having) = (Some(found), vec![at]),
+        }
+        true
+    }
+
+    /// Returns where entries are still to be written; `None` if too few nodes live.
+    fn missing(&self) -> Option<Vec<(usize, Location)>> {
+        let mut missing = Vec::new();
+        for (index, slot) in self.slots.iter().enumerate() {
+            let live = slot.copies.iter().filter(|at| !slot.dead.contains(at));
+            if live.clone().count() < self.copies {
+                return None;
+            }
+            let having = slot.having.iter().filter(|at| !slot.dead.contains(at)).count();
+            if slot.entry.is_some() {
+                let others = live.filter(|at| !slot.having.contains(at));
+                missing.extend(others.take(self.copies.saturating_sub(having)).map(|&at| (index, at)));
+            }
+        }
+        Some(missing)
+    }
+
+    fn list_changes(&mut self, resolve: &impl Fn(Place) -> Option<Copies>) -> Result<(), Place> {
+        self.changes.clear();
+        for slot in &self.slots {
+            let Some((attempt, records)) = &slot.entry else { continue };
+            for Logged { place, content } in records {
+                let copies = resolve(*place).ok_or(*place)?;
+                let (attempt, content) = (*attempt, content.clone());
+                self.changes.push(Change { attempt, copies, content, is_orphan: false });
+            }
+        }
+        Ok(())
+    }
+
+    fn version(&self, change: usize) -> Version {
+        record::version_behind_lock(&self.changes[change].content)
+    }
+}
+
+/// Returns the request that frees a lock whose life is recovered. It has no effect if the lock has changed meanwhile.
+pub fn free_stale_lock(primary: Location, lock: LockWord) -> Request {
+    request(primary, Op::CompareSwap { compare: lock.bits(), swap: LockWord::FREE.bits() })
+}
+
+fn behind_lock(at: Location) -> Location {
+    Location { at: at.at + LOCK_BYTES as u64, ..at }
+}
+
+fn request(at: Location, op: Op) -> Request {
+    Request { node: at.node, at: at.at, op }
+}

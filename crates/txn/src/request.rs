@@ -1,0 +1,67 @@
+//! What a coordinator asks of the memory nodes, and what it learns.
+
+/// The number of a memory node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub u16);
+
+/// One access to the memory of a node. A node executes the requests that are posted together in their order.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Request {
+    /// The node.
+    pub node: NodeId,
+    /// The offset in the node's memory, in bytes: a multiple of 8.
+    pub at: u64,
+    /// The access.
+    pub op: Op,
+}
+
+/// The access of a [`Request`].
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// RDMA READ of this many bytes.
+    Read(u32),
+    /// RDMA WRITE of these bytes.
+    Write(Vec<u8>),
+    /// Compare-and-swap of a word.
+    CompareSwap {
+        /// The value that the word must have for the swap.
+        compare: u64,
+        /// The new value.
+        swap: u64,
+    },
+}
+
+/// What is known about a request when it has ended. It is never executed later.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Outcome {
+    /// The request was executed once. The bytes are those that a READ has read, or the word before a compare-and-swap; a WRITE returns none.
+    Executed(Vec<u8>),
+    /// The request was executed once, and what it returned is lost.
+    ValueLost,
+    /// The request was not executed.
+    NotExecuted,
+    /// The request was either executed once or not executed.
+    Unknown,
+    /// The node is declared dead. Whether the request was executed has no meaning any more.
+    NodeDead,
+}
+
+impl Outcome {
+    /// The bytes that the request returned, if they are known.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Outcome::Executed(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The word that a compare-and-swap returned, if it is known.
+    pub(crate) fn word(&self) -> Option<u64> {
+        self.bytes()?.try_into().ok().map(u64::from_le_bytes)
+    }
+
+    /// Whether the request was certainly executed.
+    pub(crate) fn is_executed(&self) -> bool {
+        matches!(self, Outcome::Executed(_) | Outcome::ValueLost)
+    }
+}

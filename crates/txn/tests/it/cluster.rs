@@ -1,0 +1,187 @@
+//! Memory nodes in the memory of the test. Each client has a queue to each node, whose requests are executed in order; which queue goes on next is drawn.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use mitra_prng::Prng;
+use mitra_txn::{NodeId, Op, Outcome, Request};
+
+/// The line of the memory that a NIC reads and writes as one.
+const LINE: usize = 64;
+
+/// How often a request ends in doubt, in parts per million.
+pub const DOUBT_PPM: u32 = 20_000;
+
+/// How often a queue stands still, in parts per million, and for how many steps at most: long enough for a whole transaction.
+const PAUSE_PPM: u32 = 30_000;
+const MAX_PAUSE: u64 = 400;
+
+pub struct Cluster {
+    memories: Vec<Vec<u8>>,
+    dead: Vec<bool>,
+    queues: BTreeMap<(usize, NodeId), VecDeque<Posted>>,
+    batches: BTreeMap<usize, Batch>,
+    /// Until which step a queue stands still.
+    paused: BTreeMap<(usize, NodeId), u64>,
+    now: u64,
+    prng: Prng,
+    doubt_ppm: u32,
+}
+
+/// A request in a queue.
+struct Posted {
+    index: usize,
+    request: Request,
+    /// The bytes that a READ or WRITE has already transferred, if it has begun.
+    begun: Option<Vec<u8>>,
+}
+
+/// The outcomes of what a client has posted.
+struct Batch {
+    outcomes: Vec<Option<Outcome>>,
+}
+
+impl Cluster {
+    pub fn new(nodes: usize, bytes: usize, prng: Prng, doubt_ppm: u32) -> Cluster {
+        let (queues, batches, paused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (memories, dead) = (vec![vec![0; bytes]; nodes], vec![false; nodes]);
+        Cluster { memories, dead, queues, batches, paused, now: 0, prng, doubt_ppm }
+    }
+
+    pub fn memory(&self, node: NodeId) -> &[u8] {
+        &self.memories[usize::from(node.0)]
+    }
+
+    /// Declares a node dead. Requests to it end so.
+    pub fn kill(&mut self, node: NodeId) {
+        self.dead[usize::from(node.0)] = true;
+    }
+
+    pub fn is_dead(&self, node: NodeId) -> bool {
+        self.dead[usize::from(node.0)]
+    }
+
+    pub fn post(&mut self, client: usize, requests: Vec<Request>) {
+        self.batches.insert(client, Batch { outcomes: vec![None; requests.len()] });
+        for (index, request) in requests.into_iter().enumerate() {
+            let queue = self.queues.entry((client, request.node)).or_default();
+            queue.push_back(Posted { index, request, begun: None });
+        }
+    }
+
+    /// Ends what a client has posted: each node has executed a part of it, and executes no more.
+    pub fn fence(&mut self, client: usize) {
+        let keys: Vec<_> = self.queues.keys().filter(|(owner, _)| *owner == client).copied().collect();
+        for key in keys {
+            for _ in 0..self.prng.index(2 * self.queues[&key].len() + 1) {
+                self.advance(key);
+            }
+            self.queues.remove(&key);
+        }
+        self.batches.remove(&client);
+    }
+
+    /// Executes a part of a request that is drawn. Returns the client whose batch has ended with it, and the outcomes.
+    pub fn step(&mut self) -> Option<(usize, Vec<Outcome>)> {
+        self.now += 1;
+        let mut keys: Vec<_> =
+            self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(key, _)| *key).collect();
+        let is_running = |key: &(usize, NodeId)| self.paused.get(key).is_none_or(|&until| until <= self.now);
+        if keys.iter().any(is_running) {
+            keys.retain(is_running);
+        }
+        let key = *self.prng.pick(&keys);
+        if self.prng.chance(PAUSE_PPM) {
+            self.paused.insert(key, self.now + self.prng.below(MAX_PAUSE));
+        }
+        self.advance(key);
+        let batch = self.batches.get(&key.0)?;
+        if batch.outcomes.iter().any(Option::is_none) {
+            return None;
+        }
+        let batch = self.batches.remove(&key.0)?;
+        Some((key.0, batch.outcomes.into_iter().flatten().collect()))
+    }
+
+    fn end(&mut self, client: usize, index: usize, outcome: Outcome) {
+        if let Some(batch) = self.batches.get_mut(&client) {
+            batch.outcomes[index] = Some(outcome);
+        }
+    }
+
+    /// Executes a part of the first request in a queue.
+    fn advance(&mut self, key: (usize, NodeId)) {
+        let Some(mut posted) = self.queues.get_mut(&key).and_then(VecDeque::pop_front) else { return };
+        let node = usize::from(key.1.0);
+        if self.dead[node] {
+            return self.end(key.0, posted.index, Outcome::NodeDead);
+        }
+        if posted.begun.is_none() && self.prng.chance(self.doubt_ppm) {
+            return self.fail(key, posted);
+        }
+        let at = posted.request.at as usize;
+        let memory = &mut self.memories[node];
+        let outcome = match &posted.request.op {
+            Op::CompareSwap { compare, swap } => {
+                let word = &mut memory[at..at + 8];
+                let before = u64::from_le_bytes((&*word).try_into().unwrap());
+                if before == *compare {
+                    word.copy_from_slice(&swap.to_le_bytes());
+                }
+                Outcome::Executed(before.to_le_bytes().to_vec())
+            }
+            Op::Read(len) => {
+                let end = at + *len as usize;
+                let begun = posted.begun.get_or_insert_default();
+                let from = at + begun.len();
+                let to = end.min((from / LINE + 1) * LINE);
+                begun.extend_from_slice(&memory[from..to]);
+                if to < end {
+                    return self.queues.get_mut(&key).unwrap().push_front(posted);
+                }
+                Outcome::Executed(posted.begun.unwrap_or_default())
+            }
+            Op::Write(bytes) => {
+                let end = at + bytes.len();
+                let begun = posted.begun.get_or_insert_default();
+                let from = at + begun.len();
+                let to = end.min((from / LINE + 1) * LINE);
+                memory[from..to].copy_from_slice(&bytes[from - at..to - at]);
+                begun.extend_from_slice(&bytes[from - at..to - at]);
+                if to < end {
+                    return self.queues.get_mut(&key).unwrap().push_front(posted);
+                }
+                Outcome::Executed(Vec::new())
+            }
+        };
+        self.end(key.0, posted.index, outcome);
+    }
+
+    /// A rail fails. With evidence, the first request is in doubt, or its value is lost, and those behind it are not executed. Without evidence, all are in doubt, and the
+    /// first ones are executed.
+    fn fail(&mut self, key: (usize, NodeId), posted: Posted) {
+        let (executed, known, evidence) =
+            (self.prng.chance(500_000), self.prng.chance(500_000), self.prng.chance(700_000));
+        let mut waiting: Vec<usize> = self.queues[&key].iter().map(|posted| posted.index).collect();
+        waiting.insert(0, posted.index);
+        self.queues.get_mut(&key).unwrap().push_front(posted);
+        let executed = match (executed, evidence) {
+            (_, false) => self.prng.index(waiting.len() + 1),
+            (executed, true) => usize::from(executed),
+        };
+        let doubt_ppm = core::mem::replace(&mut self.doubt_ppm, 0);
+        while self.queues[&key].len() > waiting.len() - executed {
+            self.advance(key);
+        }
+        self.doubt_ppm = doubt_ppm;
+        self.queues.get_mut(&key).unwrap().clear();
+        for (at, index) in waiting.into_iter().enumerate() {
+            let outcome = match (at, executed) {
+                _ if !evidence => Outcome::Unknown,
+                (0, 1) if known => Outcome::ValueLost,
+                (0, _) if !known => Outcome::Unknown,
+                _ => Outcome::NotExecuted,
+            };
+            self.end(key.0, index, outcome);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Transactions over nodes whose requests are executed in every order, torn, lost and in doubt, from seeds.
+
+mod cluster;
+mod history;
+mod list_append;
