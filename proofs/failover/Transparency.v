@@ -51,9 +51,10 @@ Qed.
 Definition others_do (allowed : op -> Prop) (trace : list event) : Prop := forall o, In (Other o) trace -> allowed o.
 
 (** A failover mechanism chooses the procedure by the requester's view. The note asks for two properties, for the
-    operation [o] that starts on the host [h], and whose rail is fenced or not. Safety: the primary's executions and the backup's together are at most
-    one. Liveness: if the primary has not executed the operation, the backup does. Nobody else runs during the recovery,
-    no packet is delayed, and before it others do what is allowed, so the theorems ask for less than a real mechanism must do. *)
+    operation [o] that starts on the host [h], and whose rail has been fenced ([closed]) or not. Safety: the primary's
+    executions and the backup's together are at most one. Liveness: if the primary has not executed the operation, the
+    backup does. Nobody else runs during the recovery, no packet is delayed, and before it others do what is allowed, so
+    the theorems ask for less than a real mechanism must do. *)
 Definition safe_for (closed : bool) (allowed : op -> Prop) (o : op) (h : host) (mechanism : list event -> procedure) : Prop :=
   forall trace s, in_flight closed o h trace s -> others_do allowed trace ->
     times_executed 0 s + repetitions (mechanism (view trace)) o (machine s) <= 1.
