@@ -96,6 +96,29 @@ Proof.
   intros same trace s F _. rewrite (always_repeat_repeats closed o h trace s F). split; intros _; [apply same_host_refl|apply same].
 Qed.
 
+Lemma theirs_are_others b s t s' o : follow b s t = Some s' -> In (Theirs o) (history s') ->
+  In (Theirs o) (history s) \/ In (Other o) t.
+Proof.
+  revert s. induction t as [|e t IH]; simpl; intros s H J; [injection H as ->; auto|].
+  destruct (step b s e) as [s1|] eqn:E; [|discriminate]. destruct (IH s1 H J) as [K|K]; [|auto].
+  destruct s as [m ops outs rs a run past]. destruct e; cbn [step] in E;
+    repeat match type of E with match ?x with _ => _ end = _ => destruct x end; try discriminate E; injection E as <-;
+    cbn [history] in *; auto; apply in_app_or in K as [K|[K|[]]]; auto; [discriminate K|]. injection K as ->. auto.
+Qed.
+
+(** If others do nothing, so can an idempotent operation, as a WRITE. *)
+Theorem idempotent_operations_can_be_repeated_alone closed o h : (forall g, idempotent o g) ->
+  right_for closed (fun _ => False) o h always_repeat.
+Proof.
+  intros twice trace s F alone. rewrite (always_repeat_repeats closed o h trace s F). split; intro T; [apply same_host_refl|].
+  destruct F as (R & P & _). simpl. pose proof (memory_is_what_the_history_makes h trace s R) as M. rewrite P in M.
+  unfold times_executed in T. inversion M as [E X|past g [|[|i]] o' X N|past g o' X E]; try discriminate N.
+  - rewrite <- E in T. discriminate T.
+  - injection N as ->. apply twice.
+  - destruct (theirs_are_others true _ trace s o' R) as [[]|K]; [rewrite <- E; apply in_or_app; simpl; auto|].
+    destruct (alone o' K).
+Qed.
+
 Lemma others_in_given_up allowed closed : others_do allowed (given_up closed).
 Proof. intros o [E|H]; [discriminate E|]. destruct closed; [destruct H as [E|[]]; discriminate E|destruct H]. Qed.
 
