@@ -24,7 +24,7 @@ Theorem executed_in_posting_order h t s : reaches true h t s -> StronglySorted l
 Proof. intro H. eapply sorted_executions, reached_is_sound, H. Qed.
 
 (** The memory is what the record of executions makes of it, and each execution returned the value that the record
-    names. So each operation takes effect at one moment, between its posting and its outcome. *)
+    names. So each operation that is executed takes effect at one moment, behind its posting. *)
 Theorem memory_is_what_the_history_makes h t s : reaches true h t s -> explains (posted s) h (history s) (machine s).
 Proof. intro H. apply (history_is_true h s), (reached_is_sound h t s H). Qed.
 
@@ -163,4 +163,36 @@ Proof.
   - now injection H as <-.
   - destruct (step true s e) as [s1|] eqn:E; [|discriminate]. pose proof (fenced_rail_step h s e s1 r I E F) as same.
     rewrite <- same. apply IH; [exact (sound_step h s e s1 I E)|congruence|exact H].
+Qed.
+
+Lemma executed_by_step h s e s' : sound h s -> step true s e = Some s' ->
+  exists new, history s' = history s ++ new /\ forall i, In i (executions new) -> known s <= i < length (posted s').
+Proof.
+  intros I E. pose proof (told_were_executed h s I) as T. pose proof (executed_were_sent h s I) as S.
+  pose proof (only_active_executes h s) as active_only.
+  destruct s as [m ops outs rs a run past]. unfold current, known in *. simpl in *.
+  destruct e as [o| |k p|k|o|v| | |e]; simpl in E.
+  3: { destruct (nth_error ops (first (rs k) + p)) as [o|] eqn:N; [|discriminate]. take_guard E G.
+       destruct (is_expected _ _) eqn:X; [|injection E as <-; exists []; simpl; now rewrite app_nil_r].
+       destruct (execute o m) as [m' v]. injection E as <-. exists [Ours (first (rs k) + p) v]. split; [reflexivity|].
+       intros i [<-|[]]. simpl. apply expected in X as [-> _]. split_guard G.
+       apply negb_true_iff in G. apply Nat.ltb_lt in H.
+       rewrite (active_only k I G) in * by lia. split; [lia|]. apply nth_error_Some. congruence. }
+  4: { injection E as <-. exists [Theirs o]. split; [reflexivity|intros i []]. }
+  all: exists []; split; [|intros i []]; rewrite app_nil_r;
+    repeat match type of E with match ?x with _ => _ end = _ => destruct x end; try discriminate E; now injection E as <-.
+Qed.
+
+(** What is executed later was not told before: also an operation that ended as [Indeterminate] stays as it is. *)
+Theorem nothing_that_was_told_is_executed_later h t s more s' : reaches true h t s -> follow true s more = Some s' ->
+  exists new, history s' = history s ++ new /\ forall i, In i (executions new) -> known s <= i < length (posted s').
+Proof.
+  intro R. apply reached_is_sound in R. clear t. revert s R. induction more as [|e more IH]; simpl; intros s I H.
+  - injection H as <-. exists []. rewrite app_nil_r. now split.
+  - destruct (step true s e) as [s1|] eqn:E; [|discriminate].
+    destruct (executed_by_step h s e s1 I E) as (new & P & B). destruct (posted_and_told true s e s1 E) as [_ O].
+    destruct (IH s1 (sound_step h s e s1 I E) H) as (new' & P' & B'). exists (new ++ new').
+    split; [rewrite P', P; symmetry; apply app_assoc|]. intros i J. rewrite executions_app in J. apply in_app_or in J as [J|J].
+    + apply B in J. apply posted_follow in H. rewrite H, app_length. lia.
+    + apply B' in J. unfold known in *. rewrite O, app_length in J. lia.
 Qed.

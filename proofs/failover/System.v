@@ -21,7 +21,8 @@ Record rail := Rail { first : nat; sent : nat; results : list Z; logged : nat; f
 Definition executed (r : rail) : nat := length (results r).
 Definition new_rail (first : nat) : rail := Rail first 0 [] 0 false.
 
-(** Whether the responder expects packet [p] next: it has executed those before it, and written their log entries. *)
+(** Whether the responder expects packet [p] next: it has executed those before it, and written their log entries. A rail without a
+    log has them here, too: nobody reads them there, and [Log] is always possible, so the rule delays nothing. *)
 Definition is_expected (r : rail) (p : nat) : bool := (p =? executed r) && (logged r =? executed r).
 
 (** What has happened to the host's memory: our operation number [i] was executed and returned [v], or another client's

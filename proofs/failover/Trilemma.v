@@ -2,7 +2,7 @@
 
     - Exactly once: the operation is executed at most once ([safe_for]), and once if the mechanism goes on ([live_for]).
     - Opaque receiver: after a failure the requester learns nothing from the receiver but the answers to the operations that it
-      sends. Its mechanism is a function of its own view that may then use the memory (Transparency.v).
+      sends. Its mechanism is a function of its own view that may then use the memory by new operations (Transparency.v), behind a fence or not.
     - Zero copy: the receiver's NIC changes the application's memory when a packet arrives. No program of the receiver
       stands in between that could drop a second copy (System.v).
 
@@ -13,9 +13,10 @@ From Mitra Require WithCopy.
 Import ListNotations.
 
 (** Opaque and zero copy: not exactly once, for any operation, any memory and any mechanism, if others may write. This counts
-    executions, so it holds also where a second one does no harm: for READ, a CMP_SWAP that fails, and an addition of 0. *)
-Theorem opaque_and_zero_copy_is_not_exactly_once (allowed : op -> Prop) o h mechanism : (forall a v, allowed (Write a v)) ->
-  ~ (safe_for allowed o h mechanism /\ live_for allowed o h mechanism).
+    executions, so it holds also where a second one does no harm: for READ, a CMP_SWAP that fails, and an addition of 0.
+    [no_mechanism_has_the_right_effect] looks at the effect instead, and leaves these out. *)
+Theorem opaque_and_zero_copy_is_not_exactly_once closed (allowed : op -> Prop) o h mechanism : (forall a v, allowed (Write a v)) ->
+  ~ (safe_for closed allowed o h mechanism /\ live_for closed allowed o h mechanism).
 Proof.
   intro may. destruct (writes_restore o h) as (others & W & restored). revert mechanism.
   apply transparent_failover_is_impossible with (others := others); [|exact restored].
@@ -53,8 +54,9 @@ Proof. intro R. split; [exact (WithCopy.copied_at_most_once h t s R)|exact (With
 (** Opaque and zero copy, if one half of exactly once is given up: policies `transparent` (at most once) and `blanket` (at
     least once). One mechanism has it for all operations, whatever others do. *)
 Theorem opaque_and_zero_copy_has_either_half :
-  (exists mechanism, forall o h, safe_for (fun _ => True) o h mechanism) /\
-  (exists mechanism, forall o h, live_for (fun _ => True) o h mechanism).
+  (exists mechanism, forall closed o h, safe_for closed (fun _ => True) o h mechanism) /\
+  (exists mechanism, forall closed o h, live_for closed (fun _ => True) o h mechanism).
 Proof.
-  split; [exists never_repeat; apply safety_alone_is_possible|exists always_repeat; apply liveness_alone_is_possible].
+  split; [exists never_repeat|exists always_repeat]; intros closed o h;
+    [apply safety_alone_is_possible|apply liveness_alone_is_possible].
 Qed.

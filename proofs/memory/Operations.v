@@ -115,12 +115,26 @@ Proof.
   apply update_same.
 Qed.
 
-(** A repeated WRITE overwrites what somebody else has written in between, for example a flag that its reader has
+(** A repeated WRITE overwrites whatever others have left in the word in between, for example a flag that its reader has
     consumed and reset. So idempotence is not enough where others use the memory. *)
-Theorem repeated_write_undoes_others a v w h :
-  let others := effect (Write a w) (effect (Write a v) h) in
-  memory others a = w /\ memory (effect (Write a v) others) a = v.
-Proof. simpl. unfold write. now rewrite !update_same. Qed.
+Theorem repeated_write_undoes_others a v others h :
+  let left := effects others (effect (Write a v) h) in
+  memory (effect (Write a v) left) a = v /\ (memory left a <> v -> ~ same_host (effect (Write a v) left) left).
+Proof.
+  intro left. assert (E : memory (effect (Write a v) left) a = v) by apply update_same.
+  split; [exact E|]. intros N [S _]. apply N. now rewrite <- (S a).
+Qed.
+
+(** A READ changes nothing, nor does a CMP_SWAP that fails; and adding 0 again changes nothing. Adding 1 again does. *)
+Theorem repeated_read_is_harmless a x y h : same_host (effect (Read a) h) h /\
+  (memory h a <> x -> same_host (effect (CompareSwap a x y) h) h) /\
+  idempotent (FetchAdd a 0) h /\ ~ idempotent (FetchAdd a 1) h.
+Proof.
+  repeat split.
+  - intro b. simpl. unfold compare_swap. apply Z.eqb_neq in H as ->. reflexivity.
+  - now apply fetch_add_is_idempotent_only_for_zero.
+  - intro H. apply fetch_add_is_idempotent_only_for_zero in H. discriminate.
+Qed.
 
 (** Operations of others that restore what a word was before CMP_SWAP, FETCH_ADD or WRITE. *)
 Lemma reset_compare_swap a x y h : memory h a = x ->

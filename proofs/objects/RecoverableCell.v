@@ -69,8 +69,8 @@ Section Cell.
   (* All answers have arrived. *)
   | Finish c an nu ph ha re k old new : ph k = Changing old new 0 ->
       step (State c an nu ph ha re) (State c an nu (update ph k Idle) ha re)
-  (* The path fails and is fenced, with any number of requests executed. *)
-  | Fail c an nu ph ha re k old new n : ph k = Changing old new n ->
+  (* The path fails and is fenced, with any number of requests executed; or the next one, during the recovery. *)
+  | Fail c an nu ph ha re k old p : ph k = p -> began_at p = Some old ->
       step (State c an nu ph ha re) (State c an nu (update ph k (Fenced old)) ha re)
   (* The recovery reads the word, then the announcement. Others may run in between. *)
   | ReadWord c an nu ph ha re k old : ph k = Fenced old ->
@@ -236,7 +236,7 @@ Section Cell.
     - (* Miss *) apply sound_phase; [exact I|right; now rewrite H|]. unfold phase_holds. simpl. rewrite update_same.
       destruct Pk as (Ho & _ & _ & H2 & _). repeat split; auto; lia.
     - (* Finish *) apply sound_phase; [exact I|now left|]. unfold phase_holds. simpl. now rewrite update_same.
-    - (* Fail *) apply sound_phase; [exact I|right; now rewrite H|]. unfold phase_holds. simpl. now rewrite update_same.
+    - (* Fail *) apply sound_phase; [exact I|right; now rewrite H, H0|]. unfold phase_holds. simpl. now rewrite update_same.
     - (* ReadWord *) apply sound_phase; [exact I|right; now rewrite H|]. unfold phase_holds. simpl. rewrite update_same.
       destruct (Nat.eqb_spec (owner c) k) as [Eo|Eo], (Nat.eqb_spec (number c) (nu k)) as [En|En]; simpl;
         try (intro E; destruct (LV k E) as [[? ?]|M]; [contradiction|exact M]).
@@ -281,11 +281,11 @@ Section Cell.
     - pose proof (reachable_step v _ _ R1 (Publish _ _ _ _ _ _ 1 _ _ eq_refl)) as R2.
       pose proof (reachable_step v _ _ R2 (Help _ _ _ _ _ _ 1 _ _ eq_refl)) as R3.
       pose proof (reachable_step v _ _ R3 (Swap _ _ _ _ _ _ 1 _ eq_refl)) as R4.
-      pose proof (reachable_step v _ _ R4 (Fail _ _ _ _ _ _ 1 _ _ _ eq_refl)) as R5.
+      pose proof (reachable_step v _ _ R4 (Fail _ _ _ _ _ _ 1 _ (Changing _ _ _) eq_refl eq_refl)) as R5.
       pose proof (reachable_step v _ _ R5 (ReadWord _ _ _ _ _ _ 1 _ eq_refl)) as R6.
       pose proof (reachable_step v _ _ R6 (ReadAnnouncement _ _ _ _ _ _ 1 _ _ eq_refl)) as R7.
       eexists. split; [exact R7|reflexivity].
-    - pose proof (reachable_step v _ _ R1 (Fail _ _ _ _ _ _ 1 _ _ _ eq_refl)) as R2.
+    - pose proof (reachable_step v _ _ R1 (Fail _ _ _ _ _ _ 1 _ (Changing _ _ _) eq_refl eq_refl)) as R2.
       pose proof (reachable_step v _ _ R2 (ReadWord _ _ _ _ _ _ 1 _ eq_refl)) as R3.
       pose proof (reachable_step v _ _ R3 (ReadAnnouncement _ _ _ _ _ _ 1 _ _ eq_refl)) as R4.
       eexists. split; [exact R4|reflexivity].
@@ -300,7 +300,7 @@ Section Cell.
     pose proof (reachable_step v _ _ R1 (Publish _ _ _ _ _ _ 1 _ _ eq_refl)) as R2.
     pose proof (reachable_step v _ _ R2 (Help _ _ _ _ _ _ 1 _ _ eq_refl)) as R3.
     pose proof (reachable_step v _ _ R3 (Swap _ _ _ _ _ _ 1 _ eq_refl)) as R4.
-    pose proof (reachable_step v _ _ R4 (Fail _ _ _ _ _ _ 1 _ _ _ eq_refl)) as R5.
+    pose proof (reachable_step v _ _ R4 (Fail _ _ _ _ _ _ 1 _ (Changing _ _ _) eq_refl eq_refl)) as R5.
     pose proof (reachable_step v _ _ R5 (Begin _ _ _ _ _ _ 2 x eq_refl)) as R6.
     pose proof (reachable_step v _ _ R6 (Publish _ _ _ _ _ _ 2 _ _ eq_refl)) as R7.
     pose proof (reachable_step v _ _ R7 (Help _ _ _ _ _ _ 2 _ _ eq_refl)) as R8.

@@ -1,6 +1,6 @@
 (** For each main definition something that satisfies it, and something that does not: no theorem is true because nothing
     is what it speaks about. *)
-From Coq Require Import ZArith List PeanoNat Lia.
+From Coq Require Import ZArith List PeanoNat Lia FinFun.
 From Mitra Require Transparency Example WithCopy RecoverableCell RecoverableCounter.
 From Mitra Require Protocols Registers FetchAdd CompareSwap.
 Import ListNotations.
@@ -33,35 +33,42 @@ Module Failover.
   Proof. eexists. split; [vm_compute; reflexivity|]. repeat split. Qed.
 
   (** To repeat always is not safe, never to repeat is not live, whatever others are allowed to do. *)
-  Lemma repeating_is_not_safe allowed o h : ~ safe_for allowed o h always_repeat.
+  Lemma repeating_is_not_safe closed allowed o h : ~ safe_for closed allowed o h always_repeat.
   Proof.
-    intro safe. destruct (executed_then_is_valid o [] h) as (s & F & _ & T).
-    specialize (safe _ _ F (others_in_executed_then _ _ _ (Forall_nil _))).
-    rewrite (always_repeat_repeats o h _ s) in safe by exact F. lia.
+    intro safe. destruct (executed_then_is_valid closed o [] h) as (s & F & _ & T).
+    specialize (safe _ _ F (others_in_executed_then _ _ _ _ (Forall_nil _))).
+    rewrite (always_repeat_repeats closed o h _ s F), T in safe. simpl in safe. destruct (same_op o o); [lia|contradiction].
   Qed.
 
-  Lemma stopping_is_not_live allowed o h : ~ live_for allowed o h never_repeat.
+  Lemma stopping_is_not_live closed allowed o h : ~ live_for closed allowed o h never_repeat.
   Proof.
-    intro live. destruct (not_executed_is_valid o h) as (s & F & _ & T).
-    specialize (live _ _ F (others_in_not_executed _ _) T). simpl in live. lia.
+    intro live. destruct (not_executed_is_valid closed o h) as (s & F & _ & T).
+    specialize (live _ _ F (others_in_not_executed _ _ _) T). simpl in live. lia.
+  Qed.
+
+  (** A record of an operation that nobody posted explains nothing. *)
+  Lemma unposted_is_not_explained h g : ~ explains [] h [Ours 0 0%Z] g.
+  Proof.
+    intro E. inversion E as [|past g' i o _ N P|past g' o _ P]; [destruct i; discriminate N|].
+    destruct past as [|? []]; discriminate P.
+  Qed.
+
+  (** A mechanism that repeats a READ has the right effect, and one that repeats an addition of 1 has not. *)
+  Lemma repeated_read_is_right closed allowed a h : right_for closed allowed (Read a) h always_repeat.
+  Proof. apply what_changes_nothing_can_be_repeated. intro g. apply same_host_refl. Qed.
+
+  Lemma repeated_add_is_not_right closed allowed a h : ~ right_for closed allowed (FetchAdd a 1) h always_repeat.
+  Proof.
+    intro right. destruct (executed_then_is_valid closed (FetchAdd a 1) [] h) as (s & F & M & T).
+    destruct (right _ _ F (others_in_executed_then _ _ _ _ (Forall_nil _))) as [_ same]. specialize (same T).
+    rewrite (always_repeat_repeats closed _ h _ s F), M in same.
+    apply (fetch_add_is_idempotent_only_for_zero a 1 h) in same. discriminate.
   Qed.
 
   (** A repetition counts wherever it stands among the operations that the mechanism has executed. *)
   Lemma equal_operation_counts h :
     repetitions (Do (Read 0) (fun _ => Do (FetchAdd 0 1) (fun _ => Do (FetchAdd 1 1) (fun _ => Stop)))) (FetchAdd 0 1) h = 1.
   Proof. reflexivity. Qed.
-
-  (** The impossibility counts executions, and so it holds for READ, a CMP_SWAP that fails and an addition of 0 as well. There it
-      forbids nothing that a program needs: a mechanism may execute them twice without harm. One FETCH_ADD more does harm. *)
-  Lemma repeated_read_is_harmless a x y h : same_host (effect (Read a) h) h /\
-    (memory h a <> x -> same_host (effect (CompareSwap a x y) h) h) /\
-    idempotent (FetchAdd a 0) h /\ ~ idempotent (FetchAdd a 1) h.
-  Proof.
-    repeat split.
-    - intro b. simpl. unfold compare_swap. apply Z.eqb_neq in H as ->. reflexivity.
-    - now apply fetch_add_is_idempotent_only_for_zero.
-    - intro H. apply fetch_add_is_idempotent_only_for_zero in H. discriminate.
-  Qed.
 End Failover.
 
 (** A receiver that copies (failover/WithCopy.v, whose example has copies that arrive late, twice and out of order). Nothing
@@ -123,6 +130,19 @@ Module Consensus.
     - apply FetchAdd.fetch_add_agrees_for_two, Words.bool_fits.
     - intro n. apply CompareSwap.compare_swap_agrees_for_any_number, Words.bool_fits.
   Qed.
+
+  (** Numbers without bound do not fit in a word: of a word's size and one more, two have the same code. *)
+  Lemma naturals_do_not_fit : ~ Words.fits_in_word nat.
+  Proof.
+    unfold Words.fits_in_word. generalize Words.modulus. intros m (code & value & fits).
+    assert (D : NoDup (map code (seq 0 (S (Z.to_nat m))))).
+    { apply Injective_map_NoDup; [|apply seq_NoDup]. intros v w E.
+      rewrite <- (proj2 (fits v)), <- (proj2 (fits w)). now rewrite E. }
+    apply (NoDup_incl_length (l' := map Z.of_nat (seq 0 (Z.to_nat m)))) in D.
+    - rewrite !map_length, !seq_length in D. lia.
+    - intros z H. apply in_map_iff in H as (v & <- & _). destruct (fits v) as [B _].
+      apply in_map_iff. exists (Z.to_nat (code v)). split; [|apply in_seq]; lia.
+  Qed.
 End Consensus.
 
 (** Recoveries of a cell with both verdicts (objects/RecoverableCell.v, which has one of a change that others have replaced). *)
@@ -131,6 +151,10 @@ Module Cell.
   Lemma both_verdicts : forall verdict, exists s : state nat,
     reachable nat 0 s /\ phases nat s 1 = Decided nat (Word nat 0 0 0) verdict.
   Proof. exact (recoveries_exist nat 0 1). Qed.
+
+  (** A state in which a change happened twice is not reachable. *)
+  Lemma unreachable_state c an nu ph re : ~ reachable nat 0 (State nat c an nu ph (fun _ _ => 2) re).
+  Proof. intro R. pose proof (cell_changes_at_most_once nat 0 _ R 0 0). simpl in *. lia. Qed.
 End Cell.
 
 (** Recoveries of a counter (objects/RecoverableCounter.v): of two adds none, one, or both were executed. Requester 1 of 8 adds. *)
@@ -159,6 +183,16 @@ Module Counter.
     - eapply recovers; [|apply update_same]. eapply reachable_step; [eapply reachable_step; [exact begun|]|].
       + eapply Execute; [apply update_same|reflexivity].
       + eapply Execute; [apply update_same|reflexivity].
+  Qed.
+
+  (** Shares whose sums need more contents than the value has do not fit. *)
+  Lemma too_large_shares_do_not_fit : ~ layout_fits 8 4 (2 ^ 48) (2 ^ 45).
+  Proof. intros (_ & _ & H). vm_compute in H. discriminate H. Qed.
+
+  (** A state in which a requester has counted an add that was not executed is not reachable. *)
+  Lemma unreachable_state w ow gi ex : ~ reachable (State w ow gi (fun _ => Decided [1]%Z 0 1) ex).
+  Proof.
+    intro R. discriminate (counter_recovery_is_right _ _ _ _ (proj1 eight_requesters_of_two_bits_fit) _ 1 [1]%Z 0 1 R eq_refl).
   Qed.
 
   (** The step of requester [k] by the rule, from the state that is reached so far. *)
