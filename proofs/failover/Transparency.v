@@ -89,7 +89,7 @@ Proof. intros t s [R _] _. simpl. rewrite Nat.add_0_r. apply (executed_at_most_o
 Theorem liveness_alone_is_possible closed allowed o h : live_for closed allowed o h always_repeat.
 Proof. intros trace s F _ _. rewrite (always_repeat_repeats closed o h trace s F). simpl. now destruct (same_op o o). Qed.
 
-(** An operation that changes nothing, as a READ, can be repeated always, whatever others do. *)
+(** An operation that changes nothing, as a READ, can be repeated always, whatever others did before the recovery. *)
 Theorem what_changes_nothing_can_be_repeated closed allowed o h : (forall g, same_host (effect o g) g) ->
   right_for closed allowed o h always_repeat.
 Proof.
@@ -106,7 +106,8 @@ Proof.
     cbn [history] in *; auto; apply in_app_or in K as [K|[K|[]]]; auto; [discriminate K|]. injection K as ->. auto.
 Qed.
 
-(** If others do nothing, so can an idempotent operation, as a WRITE. *)
+(** If others do nothing, so can an idempotent operation, as a WRITE, as far as the effect goes. The value of a repeated CMP_SWAP
+    is wrong: [repeated_compare_swap_reports_failure]. *)
 Theorem idempotent_operations_can_be_repeated_alone closed o h : (forall g, idempotent o g) ->
   right_for closed (fun _ => False) o h always_repeat.
 Proof.

@@ -23,8 +23,8 @@ Proof.
   apply (Forall_impl _ (P := fun w => exists a v, w = Write a v)); [|exact W]. intros w (a & v & ->). apply may.
 Qed.
 
-(** Zero copy and exactly once, if the receiver gives evidence: policy `exact`. Wherever the system is, it can go on without a
-    further failure until each posted operation was executed exactly once and the application has its value. Whenever the
+(** Zero copy and exactly once, if the receiver's NIC gives evidence: policy `exact`. Wherever the system is, if every NIC could be
+    read so far, it can go on without a further failure until each posted operation was executed exactly once and the application has its value. Whenever the
     application has been told everything, this is so ([exactly_once]). *)
 Theorem zero_copy_and_exactly_once h t s : reaches true h t s -> unreadable t = 0 -> exists more s',
   reaches true h (t ++ more) s' /\ forallb contributes more = true /\ (forall e, In (Recover e) more -> e = ResponderPsn) /\

@@ -281,8 +281,8 @@ Section Counter.
   Lemma reachable_sound s : reachable n b c share s -> sound s.
   Proof. induction 1; eauto using sound_initial, sound_step. Qed.
 
-  (** The recovery finds out how many of the adds under way were executed, whatever the others have added since. So a
-      requester that begins the rest again executes each add exactly once. *)
+  (** The recovery finds out how many of the adds under way were executed, whatever the others have added since within
+      their shares. So a requester that begins the rest again executes each add exactly once. *)
   Theorem counter_recovery_is_right s k ds d count : reachable n b c share s -> phases s k = Decided ds d count -> count = d.
   Proof.
     intros R E. destruct (phases_hold s (reachable_sound s R) k) as (_ & _ & _ & P). now rewrite E in P.

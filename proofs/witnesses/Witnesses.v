@@ -153,8 +153,8 @@ Module Cell.
   Proof. exact (recoveries_exist nat 0 1). Qed.
 
   (** A state in which a change happened twice is not reachable. *)
-  Lemma unreachable_state c an nu ph re : ~ reachable nat 0 (State nat c an nu ph (fun _ _ => 2) re).
-  Proof. intro R. pose proof (cell_changes_at_most_once nat 0 _ R 0 0). simpl in *. lia. Qed.
+  Lemma unreachable_state s k t : happened nat s k t = 2 -> ~ reachable nat 0 s.
+  Proof. intros E R. pose proof (cell_changes_at_most_once nat 0 s R k t). lia. Qed.
 End Cell.
 
 (** Recoveries of a counter (objects/RecoverableCounter.v): of two adds none, one, or both were executed. Requester 1 of 8 adds. *)
@@ -190,9 +190,9 @@ Module Counter.
   Proof. intros (_ & _ & H). vm_compute in H. discriminate H. Qed.
 
   (** A state in which a requester has counted an add that was not executed is not reachable. *)
-  Lemma unreachable_state w ow gi ex : ~ reachable (State w ow gi (fun _ => Decided [1]%Z 0 1) ex).
+  Lemma unreachable_state s : phases s 1 = Decided [1]%Z 0 1 -> ~ reachable s.
   Proof.
-    intro R. discriminate (counter_recovery_is_right _ _ _ _ (proj1 eight_requesters_of_two_bits_fit) _ 1 [1]%Z 0 1 R eq_refl).
+    intros E R. discriminate (counter_recovery_is_right _ _ _ _ (proj1 eight_requesters_of_two_bits_fit) s 1 [1]%Z 0 1 R E).
   Qed.
 
   (** The step of requester [k] by the rule, from the state that is reached so far. *)
