@@ -6,15 +6,12 @@
 
 use crate::lock_word::LockWord;
 use crate::log_entry::{Logged, encode_entry};
-use crate::place::Place;
-use crate::place::{Copies, Location};
-use crate::record::{self, LOCK_BYTES, Record, Version};
-use crate::request::{Op, Outcome, Request};
+use crate::place::{Copies, Location, Place};
+use crate::record::{self, LOCK_AND_VERSION_BYTES, LOCK_BYTES, Record, Version};
+use crate::request::{Outcome, Request};
 
 /// How often a record is read again that is torn, or that another attempt has locked.
 const MAX_REREADS: u32 = 8;
-/// Lock and version.
-const VALIDATED_BYTES: u32 = 16;
 
 /// What an attempt needs next, or how it has ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -253,10 +250,7 @@ impl Attempt {
                 self.stage = Stage::Logging { wanted: again, spare, complete };
             }
             Stage::ApplyingBackups { wanted } => {
-                let again = wanted.into_iter().filter(|_| {
-                    let outcome = next();
-                    !outcome.is_executed() && *outcome != Outcome::NodeDead
-                });
+                let again = wanted.into_iter().filter(|_| next().needs_repetition());
                 self.stage = Stage::ApplyingBackups { wanted: again.collect() };
             }
             Stage::ApplyingPrimaries { wanted } => {
@@ -345,38 +339,43 @@ impl Attempt {
                 let requests = |&(index, locks): &(usize, bool)| {
                     let item = &self.items[index];
                     let lock = (locks && item.lock != Lock::Held).then(|| self.take_lock(index));
-                    lock.into_iter().chain([read(item.copies.primary, item.copies.bytes)])
+                    lock.into_iter().chain([Request::read(item.copies.primary, item.copies.bytes)])
                 };
                 wanted.iter().flat_map(requests).collect()
             }
             Stage::Locking { wanted } => {
-                let requests =
-                    |&index: &usize| [self.take_lock(index), read(copies(index).primary, VALIDATED_BYTES)];
+                let requests = |&index: &usize| {
+                    [self.take_lock(index), Request::read(copies(index).primary, LOCK_AND_VERSION_BYTES)]
+                };
                 wanted.iter().flat_map(requests).collect()
             }
-            Stage::Validating { wanted } => {
-                wanted.iter().map(|&index| read(copies(index).primary, VALIDATED_BYTES)).collect()
-            }
+            Stage::Validating { wanted } => wanted
+                .iter()
+                .map(|&index| Request::read(copies(index).primary, LOCK_AND_VERSION_BYTES))
+                .collect(),
             Stage::Logging { wanted, .. } => {
                 if wanted.is_empty() {
                     return Vec::new();
                 }
                 let entry = self.entry();
-                wanted.iter().map(|&location| write(location, 0, entry.clone())).collect()
+                wanted.iter().map(|&location| Request::write(location, 0, entry.clone())).collect()
             }
             Stage::ApplyingBackups { wanted } => wanted
                 .iter()
-                .map(|&(index, location)| write(location, LOCK_BYTES, self.content(index)))
+                .map(|&(index, location)| Request::write(location, LOCK_BYTES, self.content(index)))
                 .collect(),
             Stage::ApplyingPrimaries { wanted } => {
                 let requests = |&(index, apply): &(usize, Apply)| {
                     let primary = copies(index).primary;
                     match apply {
                         Apply::WriteAndUnlock => {
-                            vec![write(primary, LOCK_BYTES, self.content(index)), self.free_lock(index)]
+                            vec![
+                                Request::write(primary, LOCK_BYTES, self.content(index)),
+                                self.free_lock(index),
+                            ]
                         }
                         Apply::Unlock => vec![self.free_lock(index)],
-                        Apply::Look => vec![read(primary, VALIDATED_BYTES)],
+                        Apply::Look => vec![Request::read(primary, LOCK_AND_VERSION_BYTES)],
                     }
                 };
                 wanted.iter().flat_map(requests).collect()
@@ -527,22 +526,10 @@ impl Attempt {
     }
 
     fn take_lock(&self, index: usize) -> Request {
-        compare_swap(self.items[index].copies.primary, LockWord::FREE, self.lock)
+        Request::swap_lock(self.items[index].copies.primary, LockWord::FREE, self.lock)
     }
 
     fn free_lock(&self, index: usize) -> Request {
-        compare_swap(self.items[index].copies.primary, self.lock, LockWord::FREE)
+        Request::swap_lock(self.items[index].copies.primary, self.lock, LockWord::FREE)
     }
-}
-
-fn read(from: Location, bytes: u32) -> Request {
-    Request { node: from.node, at: from.at, op: Op::Read(bytes) }
-}
-
-fn write(to: Location, offset: usize, bytes: Vec<u8>) -> Request {
-    Request { node: to.node, at: to.at + offset as u64, op: Op::Write(bytes) }
-}
-
-fn compare_swap(at: Location, compare: LockWord, swap: LockWord) -> Request {
-    Request { node: at.node, at: at.at, op: Op::CompareSwap { compare: compare.bits(), swap: swap.bits() } }
 }

@@ -20,6 +20,8 @@ use crate::lock_word::LockWord;
 pub(crate) const HEADER_BYTES: usize = 40;
 /// The length of the lock word, in bytes. The rest of the record follows it.
 pub(crate) const LOCK_BYTES: usize = 8;
+/// The length of lock and version, in bytes.
+pub(crate) const LOCK_AND_VERSION_BYTES: u32 = 16;
 
 /// The version of a record. Each commit that writes the record steps it. A deleted record has a version, too, and keeps it when its place is used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -6,11 +6,8 @@
 use crate::lock_word::{Life, LockWord};
 use crate::log_entry::{Logged, decode_entry, encode_entry};
 use crate::place::{Copies, Location, Place};
-use crate::record::{self, LOCK_BYTES, Version};
-use crate::request::{Op, Outcome, Request};
-
-/// Lock and version.
-const HEADER_BYTES: u32 = 16;
+use crate::record::{self, LOCK_AND_VERSION_BYTES, LOCK_BYTES, Version};
+use crate::request::{Outcome, Request};
 
 /// What a recovery needs next, or how it has ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -146,10 +143,7 @@ impl Recovery {
                 Stage::Comparing(again)
             }
             Stage::WritingBackups(wanted) => {
-                let again = wanted.into_iter().filter(|_| {
-                    let outcome = next();
-                    !outcome.is_executed() && *outcome != Outcome::NodeDead
-                });
+                let again = wanted.into_iter().filter(|_| next().needs_repetition());
                 Stage::WritingBackups(again.collect())
             }
             Stage::WritingPrimaries(wanted) => {
@@ -209,7 +203,7 @@ impl Recovery {
         let primary = |change: usize| self.changes[change].copies.primary;
         match &self.stage {
             Stage::Reading(wanted) => {
-                wanted.iter().map(|&(_, at)| request(at, Op::Read(self.slot_bytes))).collect()
+                wanted.iter().map(|&(_, at)| Request::read(at, self.slot_bytes)).collect()
             }
             Stage::Completing(wanted) => {
                 let entry = |slot: usize| {
@@ -218,24 +212,23 @@ impl Recovery {
                         .as_ref()
                         .map_or(Vec::new(), |(attempt, records)| encode_entry(*attempt, records))
                 };
-                wanted.iter().map(|&(slot, at)| request(at, Op::Write(entry(slot)))).collect()
+                wanted.iter().map(|&(slot, at)| Request::write(at, 0, entry(slot))).collect()
             }
             Stage::Looking(wanted) => {
-                wanted.iter().map(|&change| request(primary(change), Op::Read(HEADER_BYTES))).collect()
+                wanted.iter().map(|&change| Request::read(primary(change), LOCK_AND_VERSION_BYTES)).collect()
             }
             Stage::Comparing(wanted) => {
-                wanted.iter().map(|&(_, at)| request(at, Op::Read(HEADER_BYTES))).collect()
+                wanted.iter().map(|&(_, at)| Request::read(at, LOCK_AND_VERSION_BYTES)).collect()
             }
-            Stage::WritingBackups(wanted) => wanted
-                .iter()
-                .map(|&(change, at)| request(behind_lock(at), Op::Write(content(change))))
-                .collect(),
+            Stage::WritingBackups(wanted) => {
+                wanted.iter().map(|&(change, at)| Request::write(at, LOCK_BYTES, content(change))).collect()
+            }
             Stage::WritingPrimaries(wanted) => {
                 let both = |&change: &usize| {
-                    let unlock = Op::CompareSwap { compare: self.changes[change].attempt.bits(), swap: 0 };
+                    let attempt = self.changes[change].attempt;
                     [
-                        request(behind_lock(primary(change)), Op::Write(content(change))),
-                        request(primary(change), unlock),
+                        Request::write(primary(change), LOCK_BYTES, content(change)),
+                        Request::swap_lock(primary(change), attempt, LockWord::FREE),
                     ]
                 };
                 wanted.iter().flat_map(both).collect()
@@ -300,13 +293,5 @@ impl Recovery {
 
 /// Returns the request that frees a lock whose life is recovered. It has no effect if the lock has changed meanwhile.
 pub fn free_stale_lock(primary: Location, lock: LockWord) -> Request {
-    request(primary, Op::CompareSwap { compare: lock.bits(), swap: LockWord::FREE.bits() })
-}
-
-fn behind_lock(at: Location) -> Location {
-    Location { at: at.at + LOCK_BYTES as u64, ..at }
-}
-
-fn request(at: Location, op: Op) -> Request {
-    Request { node: at.node, at: at.at, op }
+    Request::swap_lock(primary, lock, LockWord::FREE)
 }

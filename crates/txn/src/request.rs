@@ -1,4 +1,7 @@
-//! What a coordinator asks of the memory nodes, and what it learns.
+//! The requests of a coordinator to the memory nodes, and their outcomes.
+
+use crate::lock_word::LockWord;
+use crate::place::Location;
 
 /// The number of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -46,6 +49,22 @@ pub enum Outcome {
     NodeDead,
 }
 
+impl Request {
+    pub(crate) fn read(from: Location, bytes: u32) -> Request {
+        Request { node: from.node, at: from.at, op: Op::Read(bytes) }
+    }
+
+    /// Writes bytes at an offset behind a location.
+    pub(crate) fn write(to: Location, offset: usize, bytes: Vec<u8>) -> Request {
+        Request { node: to.node, at: to.at + offset as u64, op: Op::Write(bytes) }
+    }
+
+    pub(crate) fn swap_lock(at: Location, compare: LockWord, swap: LockWord) -> Request {
+        let (compare, swap) = (compare.bits(), swap.bits());
+        Request { node: at.node, at: at.at, op: Op::CompareSwap { compare, swap } }
+    }
+}
+
 impl Outcome {
     /// The bytes that the request returned, if they are known.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
@@ -58,6 +77,11 @@ impl Outcome {
     /// The word that a compare-and-swap returned, if it is known.
     pub(crate) fn word(&self) -> Option<u64> {
         self.bytes()?.try_into().ok().map(u64::from_le_bytes)
+    }
+
+    /// Whether a WRITE must be posted again: it may not have been executed, and its node lives.
+    pub(crate) fn needs_repetition(&self) -> bool {
+        !self.is_executed() && *self != Outcome::NodeDead
     }
 
     /// Whether the request was certainly executed.

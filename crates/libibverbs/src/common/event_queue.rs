@@ -25,7 +25,7 @@ pub(crate) fn new_event_queue<T>() -> Result<EventQueue<T>> {
 
 /// Calls `next` until it returns an event, and sleeps on the futex that it returns instead, as a read(2) of a kernel's device does. A cancellation point.
 ///
-/// What the thread waits for may be destroyed while it sleeps, so `next` finds it anew each time.
+/// The object at which the thread waits may be destroyed while the thread sleeps, so `next` finds it anew each time.
 ///
 /// # Errors
 /// The error of `next`; `EINTR` after a signal whose handler has no `SA_RESTART`.

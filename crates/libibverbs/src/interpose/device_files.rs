@@ -20,7 +20,7 @@ mod place;
 mod tree;
 mod walks;
 
-/// What a function returns after an error.
+/// The value that a function returns after an error.
 trait Failure {
     const FAILURE: Self;
 }
@@ -44,7 +44,7 @@ fn fail<R: Failure>(errno: c_int) -> R {
     R::FAILURE
 }
 
-/// What a call that opens a file is going to do with it.
+/// The purpose for which a call opens a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Intent {
     Read,
