@@ -141,6 +141,33 @@ impl Attempt {
         self.items.iter().find(|item| item.copies.place == place)?.record.as_ref()
     }
 
+    /// Returns whether the log entry is being written, so that nobody knows whether the transaction takes effect.
+    pub fn is_logging(&self) -> bool {
+        matches!(self.stage, Stage::Logging { .. })
+    }
+
+    /// Returns the places that the attempt has read, with the versions that it has found there.
+    pub fn reads(&self) -> impl Iterator<Item = (Place, Version)> {
+        self.items.iter().filter_map(|item| Some((item.copies.place, item.record.as_ref()?.version)))
+    }
+
+    /// Returns the places that the attempt writes, with the versions that it makes. They are known when all locks are held.
+    pub fn writes(&self) -> impl Iterator<Item = (Place, Version)> {
+        let items = self.items.iter().enumerate().filter(|(_, item)| item.write.is_some());
+        items.map(|(index, item)| (item.copies.place, self.new_version(index)))
+    }
+
+    /// Takes a place out of what the attempt has read, so that it is not validated. The attempt must not have requests under way. Returns false if the attempt locks or writes the place.
+    pub fn forget(&mut self, place: Place) -> bool {
+        let position = self.items.iter().position(|item| item.copies.place == place);
+        let Some(index) = position else { return true };
+        let is_unused = self.items[index].lock == Lock::No && self.items[index].write.is_none();
+        if is_unused {
+            self.items.remove(index);
+        }
+        is_unused
+    }
+
     /// Reads records, and locks those with `true`. Records that the attempt has read are not read again, unless they are to be locked now.
     pub fn fetch(&mut self, wanted: &[(Copies, bool)]) -> Step {
         let mut items = Vec::new();

@@ -2,20 +2,30 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
+mod coordinator;
+mod execution;
+mod index;
+mod layout;
 mod lock_word;
 mod log_entry;
 mod model;
 mod place;
+mod place_cache;
 mod record;
 mod recovery;
+mod remote_transaction;
 mod request;
 mod transaction;
 
 pub use attempt::{Attempt, Conflict, Step, Write};
+pub use coordinator::{Coordinator, Ticket};
+pub use execution::Footprint;
+pub use layout::{InvalidSchema, Layout, Schema, TableSchema};
 pub use lock_word::{Life, LockWord};
 pub use model::{Model, ModelTransaction};
 pub use place::{Copies, Location, Place, PlaceKind};
 pub use record::{Record, Version};
 pub use recovery::{Recovery, RecoveryStep, free_stale_lock};
+pub use remote_transaction::{Client, Committed, NotCommitted, RemoteTransaction};
 pub use request::{NodeId, Op, Outcome, Request};
 pub use transaction::{Abort, Access, RecordKey, TableId, Transaction};

@@ -12,8 +12,12 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::TableId;
 use crate::lock_word::LockWord;
 use crate::place::{Place, PlaceKind};
+use crate::record;
 
-const HEADER_BYTES: usize = 24;
+/// The length of what comes before the records, in bytes.
+pub(crate) const HEADER_BYTES: usize = 24;
+/// The length of what comes before the content of a record.
+const RECORD_HEADER_BYTES: usize = 15;
 
 /// What an entry says about one record.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -21,6 +25,11 @@ pub(crate) struct Logged {
     pub(crate) place: Place,
     /// Version, checksum, key, length and value, as in the memory.
     pub(crate) content: Vec<u8>,
+}
+
+/// Returns the length of what an entry has for a record with a value of this length.
+pub(crate) fn record_bytes(value_bytes: usize) -> usize {
+    RECORD_HEADER_BYTES + record::HEADER_BYTES - record::LOCK_BYTES + value_bytes
 }
 
 pub(crate) fn encode_entry(attempt: LockWord, records: &[Logged]) -> Vec<u8> {
@@ -58,8 +67,9 @@ pub(crate) fn decode_entry(slot: &[u8]) -> Option<(LockWord, Vec<Logged>)> {
         let (partition, index, len) = (number(3)?, number(7)?, number(11)? as usize);
         let kind = if kind == 0 { PlaceKind::Bucket } else { PlaceKind::Record };
         let place = Place { table: TableId(table), partition, kind, index };
-        records.push(Logged { place, content: rest.get(15..15 + len)?.to_vec() });
-        rest = &rest[15 + len..];
+        let end = RECORD_HEADER_BYTES.checked_add(len)?;
+        records.push(Logged { place, content: rest.get(RECORD_HEADER_BYTES..end)?.to_vec() });
+        rest = &rest[end..];
     }
     Some((LockWord::from_bits(attempt), records))
 }

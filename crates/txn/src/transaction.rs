@@ -26,12 +26,12 @@ pub enum Access {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Abort {
-    /// Another transaction holds the lock of the record. The transaction may be run again.
-    #[error("another transaction holds the lock of {0:?}")]
-    Locked(RecordKey),
-    /// Another transaction has changed the record since it was read. The transaction may be run again.
-    #[error("{0:?} was changed by another transaction")]
-    Changed(RecordKey),
+    /// Another transaction holds the lock of a record or of a bucket of this table's index.
+    #[error("another transaction holds a lock of {0:?}")]
+    Locked(TableId),
+    /// Another transaction has changed a record or a bucket of this table's index since it was read.
+    #[error("a record of {0:?} was changed by another transaction")]
+    Changed(TableId),
     /// An inserted record exists.
     #[error("{0:?} exists")]
     Exists(RecordKey),
@@ -41,6 +41,63 @@ pub enum Abort {
     /// The program has ended the transaction.
     #[error("the program has rolled the transaction back")]
     RolledBack,
+    /// A node that has a copy of a needed record is declared dead.
+    #[error("a memory node that has a record of {0:?} is declared dead")]
+    Unavailable(TableId),
+    /// Fewer memory nodes live than must have the log entry.
+    #[error("too few memory nodes live for a commit")]
+    TooFewNodes,
+    /// The store has no such table.
+    #[error("the store has no {0:?}")]
+    UnknownTable(TableId),
+    /// A value is longer than the table allows.
+    #[error("the value of {0:?} is longer than its table allows")]
+    TooLong(RecordKey),
+    /// All that the transaction writes does not fit into a log entry.
+    #[error(
+        "the transaction writes {bytes} bytes, and a log entry has at most {max}; write less in a transaction, or give the schema longer slots"
+    )]
+    TooManyBytes {
+        /// The length of the entry, in bytes.
+        bytes: usize,
+        /// The length of the slots.
+        max: usize,
+    },
+    /// The partition of an inserted record has no place left.
+    #[error("a partition of {0:?} is full; give the schema more records")]
+    Full(TableId),
+    /// The memory of the index has something else than an index.
+    #[error("the index of {0:?} is damaged")]
+    DamagedIndex(TableId),
+    /// The life of the coordinator has ended before the transaction committed.
+    #[error("the coordinator's life has ended")]
+    LifeEnded,
+}
+
+impl Abort {
+    /// Returns whether the transaction may commit when it runs again.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Abort::Locked(_) | Abort::Changed(_))
+    }
+
+    /// The reason in one word, for statistics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Abort::Locked(_) => "locked",
+            Abort::Changed(_) => "changed",
+            Abort::Exists(_) => "exists",
+            Abort::Missing(_) => "missing",
+            Abort::RolledBack => "rolled_back",
+            Abort::Unavailable(_) => "unavailable",
+            Abort::TooFewNodes => "too_few_nodes",
+            Abort::UnknownTable(_) => "unknown_table",
+            Abort::TooLong(_) => "too_long",
+            Abort::TooManyBytes { .. } => "too_many_bytes",
+            Abort::Full(_) => "full",
+            Abort::DamagedIndex(_) => "damaged_index",
+            Abort::LifeEnded => "life_ended",
+        }
+    }
 }
 
 /// A transaction. Its writes take effect together, or not at all, when it commits.

@@ -1,0 +1,352 @@
+//! A coordinator: runs many transactions at once, without I/O and without a clock.
+//!
+//! The driver calls [`Coordinator::poll`], executes the requests that [`Coordinator::take_requests`] returns, and passes their outcomes to [`Coordinator::on_outcomes`]. Requests of one ticket that go to the same node
+//! are executed in their order. A ticket has one list of requests under way at a time.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::execution::{Execution, Footprint, Progress, Store};
+use crate::layout::Layout;
+use crate::lock_word::{Life, LockWord};
+use crate::place_cache::PlaceCache;
+use crate::remote_transaction::{Client, NotCommitted};
+use crate::request::{NodeId, Outcome, Request};
+use crate::transaction::{Abort, Access, RecordKey};
+use crate::{Copies, free_stale_lock};
+
+/// The longest time before a transaction's second attempt, which doubles for each further one up to a limit.
+const FIRST_BACK_OFF: Duration = Duration::from_micros(20);
+const MAX_DOUBLINGS: u32 = 7;
+
+/// The name of a list of requests, until its outcomes are known.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(pub u64);
+
+/// A coordinator in one of its lives.
+pub struct Coordinator {
+    core: Rc<RefCell<Core>>,
+    tasks: FuturesUnordered<LocalBoxFuture<'static, ()>>,
+}
+
+/// What a transaction waits for.
+pub(crate) enum Reply {
+    Values(Vec<Option<Vec<u8>>>),
+    Committed(Footprint),
+    NotCommitted(NotCommitted),
+}
+
+/// One transaction in flight, with its slot of the log.
+#[derive(Default)]
+struct Slot {
+    execution: Option<Execution>,
+    reply: Option<Reply>,
+    waker: Option<Waker>,
+    /// Whether a [`RemoteTransaction`](crate::RemoteTransaction) uses the slot.
+    is_used: bool,
+    is_told: bool,
+    /// Whether requests are under way.
+    is_posted: bool,
+}
+
+pub(crate) struct Core {
+    layout: Rc<Layout>,
+    life: Life,
+    /// The attempts that have begun.
+    attempts: u32,
+    slots: Vec<Slot>,
+    waiting_for_slot: VecDeque<Waker>,
+    cache: PlaceCache,
+    dead: BTreeSet<NodeId>,
+    /// For each coordinator, its last incarnation that is recovered.
+    recovered: BTreeMap<u16, u16>,
+    requests: Vec<(Ticket, Vec<Request>)>,
+    /// The next ticket that is not a slot's.
+    next_ticket: u64,
+    now: Duration,
+    timers: BTreeMap<(Duration, u64), Waker>,
+    timers_made: u64,
+    is_ended: bool,
+    aborts: BTreeMap<&'static str, u64>,
+    committed: u64,
+}
+
+impl Coordinator {
+    /// Creates the coordinator of a life that has been taken, and in which no coordinator was created before.
+    pub fn new(layout: Rc<Layout>, life: Life) -> Coordinator {
+        let slots = layout.schema().slots;
+        let core = Core {
+            layout,
+            life,
+            attempts: 0,
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            waiting_for_slot: VecDeque::new(),
+            cache: PlaceCache::default(),
+            dead: BTreeSet::new(),
+            recovered: BTreeMap::new(),
+            requests: Vec::new(),
+            next_ticket: slots.into(),
+            now: Duration::ZERO,
+            timers: BTreeMap::new(),
+            timers_made: 0,
+            is_ended: false,
+            aborts: BTreeMap::new(),
+            committed: 0,
+        };
+        Coordinator { core: Rc::new(RefCell::new(core)), tasks: FuturesUnordered::new() }
+    }
+
+    /// Returns what tasks run transactions with.
+    pub fn client(&self) -> Client {
+        Client::new(Rc::clone(&self.core))
+    }
+
+    /// Adds a task. It runs in [`Coordinator::poll`].
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.tasks.push(Box::pin(task));
+    }
+
+    /// Runs all tasks that can go on. `now` is the time since any fixed moment.
+    pub fn poll(&mut self, now: Duration) {
+        let due = {
+            let core = &mut *self.core.borrow_mut();
+            core.now = now;
+            let later = core.timers.split_off(&(now + Duration::from_nanos(1), 0));
+            core::mem::replace(&mut core.timers, later)
+        };
+        due.into_values().for_each(Waker::wake);
+        let context = &mut Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(())) = self.tasks.poll_next_unpin(context) {}
+    }
+
+    /// Takes the requests to execute.
+    pub fn take_requests(&mut self) -> Vec<(Ticket, Vec<Request>)> {
+        core::mem::take(&mut self.core.borrow_mut().requests)
+    }
+
+    /// Takes the outcomes of a ticket's requests, in the same order.
+    pub fn on_outcomes(&mut self, ticket: Ticket, outcomes: &[Outcome]) {
+        let core = &mut *self.core.borrow_mut();
+        let slot = ticket.0 as usize;
+        // A lock that was to be freed is met again if it was not.
+        if slot < core.slots.len() && core.slots[slot].is_posted && !core.is_ended {
+            core.slots[slot].is_posted = false;
+            core.with_execution(slot, |execution, store| execution.on_outcomes(store, outcomes));
+        }
+    }
+
+    /// When [`Coordinator::poll`] has something to do, if no outcome comes before.
+    pub fn next_timer(&self) -> Option<Duration> {
+        self.core.borrow().timers.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Returns whether all tasks have ended, and all transactions are applied.
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty() && self.core.borrow().slots.iter().all(|slot| slot.execution.is_none())
+    }
+
+    /// Tells that a life and all earlier ones of its coordinator are recovered, so that their locks may be freed.
+    pub fn set_recovered(&mut self, life: Life) {
+        let core = &mut *self.core.borrow_mut();
+        let last = core.recovered.entry(life.coordinator).or_default();
+        *last = life.incarnation.max(*last);
+    }
+
+    /// Tells that a node is declared dead. The driver ends all requests to it as [`Outcome::NodeDead`].
+    pub fn set_dead(&mut self, node: NodeId) {
+        self.core.borrow_mut().dead.insert(node);
+    }
+
+    /// Ends the life: the coordinator posts nothing more, and the transactions that wait are told so.
+    pub fn end_life(&mut self) {
+        self.core.borrow_mut().end_life();
+    }
+
+    /// Returns whether the life has ended.
+    pub fn is_ended(&self) -> bool {
+        self.core.borrow().is_ended
+    }
+
+    /// The number of committed transactions.
+    pub fn committed(&self) -> u64 {
+        self.core.borrow().committed
+    }
+
+    /// The number of attempts that had no effect, by [`Abort::name`].
+    pub fn aborts(&self) -> BTreeMap<&'static str, u64> {
+        self.core.borrow().aborts.clone()
+    }
+}
+
+impl Core {
+    /// Takes a slot for an attempt.
+    pub(crate) fn begin(&mut self, context: &Context<'_>) -> Poll<Result<usize, NotCommitted>> {
+        if self.is_ended || self.attempts == u32::MAX {
+            return Poll::Ready(Err(NotCommitted::Aborted(Abort::LifeEnded)));
+        }
+        let free = self.slots.iter().position(|slot| !slot.is_used && slot.execution.is_none());
+        let Some(index) = free else {
+            self.waiting_for_slot.push_back(context.waker().clone());
+            return Poll::Pending;
+        };
+        self.attempts += 1;
+        let lock = LockWord::new(self.life, self.attempts);
+        let log = self.layout.log_slot(self.life.coordinator, index as u16);
+        let execution = Execution::new(lock, log, self.layout.log_copies());
+        self.slots[index] = Slot { execution: Some(execution), is_used: true, ..Slot::default() };
+        Poll::Ready(Ok(index))
+    }
+
+    pub(crate) fn get_all(&mut self, slot: usize, items: &[(RecordKey, Access)]) {
+        self.with_execution(slot, |execution, store| execution.get_all(store, items));
+    }
+
+    pub(crate) fn commit(&mut self, slot: usize) {
+        self.with_execution(slot, |execution, store| execution.commit(store));
+    }
+
+    pub(crate) fn roll_back(&mut self, slot: usize) {
+        self.with_execution(slot, |execution, _| execution.roll_back());
+    }
+
+    /// Adds a write to the transaction of a slot.
+    pub(crate) fn write(&mut self, slot: usize, write: impl FnOnce(&mut Execution)) {
+        if let Some(execution) = &mut self.slots[slot].execution {
+            write(execution);
+        }
+    }
+
+    /// Returns what the transaction of a slot waits for.
+    pub(crate) fn reply(&mut self, slot: usize, context: &Context<'_>) -> Poll<Reply> {
+        match self.slots[slot].reply.take() {
+            Some(reply) => Poll::Ready(reply),
+            None if self.is_ended => {
+                Poll::Ready(Reply::NotCommitted(NotCommitted::Aborted(Abort::LifeEnded)))
+            }
+            None => {
+                self.slots[slot].waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The transaction of a slot is no longer interested in it. What has begun ends by itself.
+    pub(crate) fn release(&mut self, slot: usize) {
+        self.slots[slot].is_used = false;
+        if !self.slots[slot].is_posted && !self.is_ended {
+            self.roll_back(slot);
+        }
+        self.on_free(slot);
+    }
+
+    /// The time before the next attempt, after this many.
+    pub(crate) fn back_off(&self, attempts: u32) -> Duration {
+        let longest = FIRST_BACK_OFF * 2_u32.pow(attempts.saturating_sub(1).min(MAX_DOUBLINGS));
+        let lock = LockWord::new(self.life, self.attempts);
+        // No two coordinators have the same times.
+        let part = xxh3_64(&lock.bits().to_le_bytes()) >> 44;
+        self.now + longest.mul_f64(part as f64 / f64::from(1 << 20))
+    }
+
+    /// Waits until a moment, or the end of the life.
+    pub(crate) fn wait_until(&mut self, at: Duration, context: &Context<'_>) -> Poll<()> {
+        if self.now >= at || self.is_ended {
+            return Poll::Ready(());
+        }
+        self.timers_made += 1;
+        self.timers.insert((at, self.timers_made), context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Forgets what a transaction did not wait for. Returns whether it must still wait for outcomes.
+    pub(crate) fn is_busy(&mut self, slot: usize) -> bool {
+        self.slots[slot].reply = None;
+        self.slots[slot].is_posted && !self.is_ended
+    }
+
+    fn with_execution(
+        &mut self,
+        index: usize,
+        step: impl FnOnce(&mut Execution, &mut Store<'_>) -> Progress,
+    ) {
+        let Some(execution) = &mut self.slots[index].execution else { return };
+        let store = &mut Store { layout: &self.layout, cache: &mut self.cache, dead: &self.dead };
+        let progress = step(execution, store);
+        let footprint = execution.is_committed().then(|| execution.footprint());
+        if let Some(footprint) = footprint.filter(|_| !self.slots[index].is_told) {
+            self.committed += 1;
+            self.slots[index].is_told = true;
+            self.tell(index, Reply::Committed(footprint));
+        }
+        match progress {
+            Progress::Post(requests) => {
+                self.slots[index].is_posted = true;
+                self.requests.push((Ticket(index as u64), requests));
+            }
+            Progress::Values(values) => {
+                self.tell(index, Reply::Values(values));
+                if !self.slots[index].is_used {
+                    self.roll_back(index);
+                }
+            }
+            Progress::Applied => self.end(index),
+            Progress::Aborted(why, lock) => {
+                *self.aborts.entry(why.name()).or_default() += 1;
+                if let Some((place, lock)) = lock
+                    && let Some(life) = lock.life()
+                    && self.recovered.get(&life.coordinator).is_some_and(|&last| life.incarnation <= last)
+                    && let Some(Copies { primary, .. }) = self.layout.copies_of(place)
+                {
+                    self.requests.push((Ticket(self.next_ticket), vec![free_stale_lock(primary, lock)]));
+                    self.next_ticket += 1;
+                }
+                self.tell(index, Reply::NotCommitted(NotCommitted::Aborted(why)));
+                self.end(index);
+            }
+            Progress::Undecided => self.end_life(),
+        }
+    }
+
+    fn tell(&mut self, index: usize, reply: Reply) {
+        let slot = &mut self.slots[index];
+        slot.reply = Some(reply);
+        slot.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn end(&mut self, index: usize) {
+        self.slots[index].execution = None;
+        self.on_free(index);
+    }
+
+    fn on_free(&mut self, index: usize) {
+        let slot = &self.slots[index];
+        if slot.execution.is_none() && !slot.is_used {
+            self.waiting_for_slot.pop_front().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn end_life(&mut self) {
+        self.is_ended = true;
+        self.requests.clear();
+        core::mem::take(&mut self.timers).into_values().for_each(Waker::wake);
+        for index in 0..self.slots.len() {
+            let Some(execution) = self.slots[index].execution.take() else { continue };
+            if !self.slots[index].is_told {
+                let why = if execution.is_logging() {
+                    NotCommitted::Unknown
+                } else {
+                    NotCommitted::Aborted(Abort::LifeEnded)
+                };
+                self.tell(index, Reply::NotCommitted(why));
+            }
+        }
+        self.waiting_for_slot.drain(..).for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,156 @@
+//! Transactions of a coordinator's tasks.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use crate::coordinator::{Core, Reply};
+use crate::execution::Footprint;
+use crate::transaction::{Abort, Access, RecordKey, Transaction};
+
+/// Runs the transactions of a task. Clones share the coordinator.
+#[derive(Clone)]
+pub struct Client {
+    core: Rc<RefCell<Core>>,
+}
+
+/// A transaction over remote memory.
+pub struct RemoteTransaction {
+    core: Rc<RefCell<Core>>,
+    slot: usize,
+    /// Why the transaction has ended, if it has.
+    failed: Option<NotCommitted>,
+}
+
+/// A committed transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Committed<T> {
+    /// What the program has returned.
+    pub value: T,
+    /// What it has read and written.
+    pub footprint: Footprint,
+    /// How often it ran.
+    pub attempts: u32,
+}
+
+/// Why a transaction is not known to be committed.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub enum NotCommitted {
+    /// The transaction has no effect, and never will have one.
+    #[error("aborted: {0}")]
+    Aborted(#[from] Abort),
+    /// The coordinator's life has ended while the log entry was written. The recovery of the life decides.
+    #[error("not known to be committed: the coordinator's life has ended while the log entry was written")]
+    Unknown,
+}
+
+impl Client {
+    pub(crate) fn new(core: Rc<RefCell<Core>>) -> Client {
+        Client { core }
+    }
+
+    /// Runs a transaction, and commits it if the program returns `Ok`. A transaction that was aborted because of another one runs again, after a random time of at most 2.56 ms; it is
+    /// strictly serializable: it takes effect at one moment between the call and the return. What the program reads before the commit may not be consistent; then it does not commit.
+    ///
+    /// # Errors
+    /// What the program returns, or the [`Abort`] of the store that is not retryable; [`NotCommitted::Unknown`].
+    pub async fn run<T>(
+        &self,
+        mut program: impl AsyncFnMut(&mut RemoteTransaction) -> Result<T, Abort>,
+    ) -> Result<Committed<T>, NotCommitted> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let slot = poll_fn(|context| self.core.borrow_mut().begin(context)).await?;
+            let mut transaction = RemoteTransaction { core: Rc::clone(&self.core), slot, failed: None };
+            let result = match program(&mut transaction).await {
+                Ok(value) => {
+                    transaction.commit().await.map(|footprint| Committed { value, footprint, attempts })
+                }
+                Err(why) => {
+                    transaction.roll_back().await;
+                    Err(NotCommitted::Aborted(why))
+                }
+            };
+            drop(transaction);
+            match result {
+                Err(NotCommitted::Aborted(why)) if why.is_retryable() => {}
+                result => return result,
+            }
+            let until = self.core.borrow().back_off(attempts);
+            poll_fn(|context| self.core.borrow_mut().wait_until(until, context)).await;
+        }
+    }
+}
+
+impl RemoteTransaction {
+    async fn reply(&mut self) -> Reply {
+        let reply = poll_fn(|context| self.core.borrow_mut().reply(self.slot, context)).await;
+        if let Reply::NotCommitted(why) = &reply {
+            self.failed = Some(why.clone());
+        }
+        reply
+    }
+
+    /// Ends what the program has begun and not waited for.
+    async fn settle(&mut self) {
+        while self.core.borrow_mut().is_busy(self.slot) {
+            self.reply().await;
+        }
+    }
+
+    async fn commit(&mut self) -> Result<Footprint, NotCommitted> {
+        self.settle().await;
+        if let Some(why) = self.failed.clone() {
+            return Err(why);
+        }
+        self.core.borrow_mut().commit(self.slot);
+        match self.reply().await {
+            Reply::Committed(footprint) => Ok(footprint),
+            Reply::NotCommitted(why) => Err(why),
+            Reply::Values(_) => unreachable!("a transaction that commits reads nothing"),
+        }
+    }
+
+    async fn roll_back(&mut self) {
+        self.settle().await;
+        if self.failed.is_none() {
+            self.core.borrow_mut().roll_back(self.slot);
+            self.reply().await;
+        }
+    }
+}
+
+impl Transaction for RemoteTransaction {
+    async fn get_all(&mut self, items: &[(RecordKey, Access)]) -> Result<Vec<Option<Vec<u8>>>, Abort> {
+        self.settle().await;
+        if self.failed.is_none() {
+            self.core.borrow_mut().get_all(self.slot, items);
+            if let Reply::Values(values) = self.reply().await {
+                return Ok(values);
+            }
+        }
+        Err(match &self.failed {
+            Some(NotCommitted::Aborted(why)) => why.clone(),
+            _ => Abort::LifeEnded,
+        })
+    }
+
+    fn put(&mut self, at: RecordKey, value: Vec<u8>) {
+        self.core.borrow_mut().write(self.slot, |execution| execution.put(at, value));
+    }
+
+    fn insert(&mut self, at: RecordKey, value: Vec<u8>) {
+        self.core.borrow_mut().write(self.slot, |execution| execution.insert(at, value));
+    }
+
+    fn delete(&mut self, at: RecordKey) {
+        self.core.borrow_mut().write(self.slot, |execution| execution.delete(at));
+    }
+}
+
+impl Drop for RemoteTransaction {
+    fn drop(&mut self) {
+        self.core.borrow_mut().release(self.slot);
+    }
+}
