@@ -15,9 +15,6 @@ use crate::request::{NodeId, Outcome, Request};
 use crate::transaction::{Abort, Access, RecordKey};
 use crate::{LockWord, log_entry};
 
-/// How often a search begins again because the index and the record did not fit.
-const MAX_SEARCHES: u32 = 8;
-
 /// What an execution needs next, or how it has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
@@ -71,7 +68,6 @@ struct Search {
     at: At,
     /// The buckets that were searched.
     chain: Vec<Place>,
-    searches: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -160,7 +156,7 @@ impl Execution {
                 None => self.begin(store, key),
             };
             let Some(at) = at else { return self.abort(Abort::UnknownTable(key.table)) };
-            self.searches.push(Search { key, locks, inserts: false, at, chain: Vec::new(), searches: 0 });
+            self.searches.push(Search { key, locks, inserts: false, at, chain: Vec::new() });
         }
         self.stage = Stage::Reading(items.iter().map(|(key, _)| *key).collect());
         self.search(store)
@@ -210,7 +206,7 @@ impl Execution {
             };
             let Some(at) = at else { return self.abort(Abort::UnknownTable(key.table)) };
             let inserts = !pending.exists && pending.value.is_some();
-            searches.push(Search { key, locks: pending.exists, inserts, at, chain: Vec::new(), searches: 0 });
+            searches.push(Search { key, locks: pending.exists, inserts, at, chain: Vec::new() });
         }
         self.searches = searches;
         self.stage = Stage::Preparing;
@@ -318,12 +314,10 @@ impl Execution {
         }
         // What led to a record is not part of what the transaction has read.
         for place in unneeded {
-            let is_used = self.needed.contains(&place)
-                || self
-                    .searches
-                    .iter()
-                    .any(|search| search.chain.contains(&place) || search.at == At::Bucket(place));
-            if !is_used {
+            let is_needed = self.needed.contains(&place)
+                || self.found.values().any(|found| *found == Some(place))
+                || self.searches.iter().any(|search| search.chain.contains(&place));
+            if !is_needed {
                 self.attempt.forget(place);
             }
         }
@@ -351,16 +345,11 @@ impl Execution {
                     return Ok(deletes);
                 }
                 store.cache.remove(key);
-                search.searches += 1;
-                if search.searches > MAX_SEARCHES || self.found.contains_key(&key) {
+                if !search.chain.is_empty() || self.found.contains_key(&key) {
+                    // The record was there when the bucket was read, or the record before.
                     return Err(Abort::Changed(key.table));
                 }
-                self.attempt.forget(place);
-                for bucket in search.chain.drain(..) {
-                    if self.needed.contains(&bucket) || !self.attempt.forget(bucket) {
-                        return Err(Abort::Changed(key.table));
-                    }
-                }
+                unneeded.push(place);
                 search.at = At::Bucket(store.layout.first_bucket(key).ok_or(Abort::UnknownTable(key.table))?);
                 Ok(true)
             }
@@ -441,7 +430,8 @@ impl Execution {
             return pending.value.clone();
         }
         let place = self.found.get(&key).copied().flatten()?;
-        self.attempt.record(place).map(|record| record.value.clone())
+        let record = self.attempt.record(place).expect("a record that was found has been read");
+        Some(record.value.clone())
     }
 
     /// Passes the writes to the attempt, and commits it.
@@ -457,8 +447,12 @@ impl Execution {
         let failed = self.failed.clone().or(misfit);
         if failed.is_none() {
             let writes = self.writes.iter().filter_map(|(key, pending)| {
+                let inserted = self.inserted.get(key).copied();
                 let found = self.found.get(key).copied().flatten();
-                let place = self.inserted.get(key).copied().or(found)?;
+                // The place of a deleted record may be used again by this transaction.
+                let is_free =
+                    |place: &Place| inserted.is_some() || !self.inserted.values().any(|at| at == place);
+                let place = inserted.or(found).filter(is_free)?;
                 Some((place, Write { key: key.key, value: pending.value.clone() }))
             });
             let buckets = self.buckets.iter().map(|(&place, bucket)| {

@@ -15,6 +15,7 @@ mod record;
 mod recovery;
 mod remote_transaction;
 mod request;
+mod serial_order;
 mod transaction;
 
 pub use attempt::{Attempt, Conflict, Step, Write};
@@ -28,4 +29,5 @@ pub use record::{Record, Version};
 pub use recovery::{Recovery, RecoveryStep, free_stale_lock};
 pub use remote_transaction::{Client, Committed, NotCommitted, RemoteTransaction};
 pub use request::{NodeId, Op, Outcome, Request};
+pub use serial_order::{Event, Violation, serial_order};
 pub use transaction::{Abort, Access, RecordKey, TableId, Transaction};

@@ -60,6 +60,11 @@ impl Cluster {
         self.dead[usize::from(node.0)]
     }
 
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.queues.values().all(VecDeque::is_empty)
+    }
+
     pub fn post(&mut self, client: usize, requests: Vec<Request>) {
         self.batches.insert(client, Batch { outcomes: vec![None; requests.len()] });
         for (index, request) in requests.into_iter().enumerate() {
