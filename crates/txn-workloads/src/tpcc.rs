@@ -25,6 +25,7 @@ mod random;
 pub mod rows;
 mod scale;
 mod stock_level;
+mod store;
 mod table;
 mod terminal;
 
@@ -39,6 +40,7 @@ pub use payment::{Payment, PaymentResult};
 pub use random::{Constants, LastName, non_uniform};
 pub use scale::{InvalidScale, Scale, Sizes};
 pub use stock_level::{StockLevel, StockLevelResult};
+pub use store::{partition, schema};
 pub use table::{Table, describe, home, keys};
 pub use terminal::{CustomerBy, Kind, Terminal};
 

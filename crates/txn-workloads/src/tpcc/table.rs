@@ -178,7 +178,7 @@ pub mod keys {
     const WAREHOUSE_SHIFT: u32 = 48;
     const DISTRICT_SHIFT: u32 = 44;
     const PAYMENT_BITS: u32 = 32;
-    const LINE_BITS: u32 = 4;
+    pub(crate) const LINE_BITS: u32 = 4;
 
     /// What a key is made of.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -4,6 +4,7 @@
 
 mod smallbank;
 mod tpcc_conditions;
+mod tpcc_coordinators;
 mod tpcc_inputs;
 mod tpcc_load;
 mod tpcc_round_trips;
