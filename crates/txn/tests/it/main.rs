@@ -3,3 +3,4 @@
 mod cluster;
 mod history;
 mod list_append;
+mod loaded;
