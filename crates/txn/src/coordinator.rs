@@ -19,8 +19,9 @@ use crate::lock_word::{Life, LockWord};
 use crate::place_cache::PlaceCache;
 use crate::remote_transaction::{Client, NotCommitted};
 use crate::request::{NodeId, Outcome, Request};
-use crate::transaction::{Abort, Access, RecordKey};
-use crate::{Copies, free_stale_lock};
+use crate::scan::Scan;
+use crate::transaction::{Abort, Access, RecordKey, TableId};
+use crate::{Copies, PlaceKind, free_stale_lock};
 
 /// The longest time before a transaction's second attempt, which doubles for each further one up to a limit.
 const FIRST_BACK_OFF: Duration = Duration::from_micros(20);
@@ -68,6 +69,8 @@ pub(crate) struct Core {
     /// For each coordinator, its last incarnation that is recovered.
     recovered: BTreeMap<u16, u16>,
     requests: Vec<(Ticket, Vec<Request>)>,
+    /// The indexes that are read into the cache.
+    scans: BTreeMap<Ticket, Scan>,
     /// The next ticket that is not a slot's.
     next_ticket: u64,
     now: Duration,
@@ -92,6 +95,7 @@ impl Coordinator {
             dead: BTreeSet::new(),
             recovered: BTreeMap::new(),
             requests: Vec::new(),
+            scans: BTreeMap::new(),
             next_ticket: slots.into(),
             now: Duration::ZERO,
             timers: BTreeMap::new(),
@@ -131,9 +135,25 @@ impl Coordinator {
         core::mem::take(&mut self.core.borrow_mut().requests)
     }
 
+    /// Reads the indexes of partitions into the cache of places, so that transactions find the records there in one round trip. The coordinator is not idle until that is done. Partitions whose
+    /// primary is declared dead are left out, and so is what does not fit into the cache.
+    pub fn warm_up(&mut self, partitions: impl IntoIterator<Item = (TableId, u32)>) {
+        let core = &mut *self.core.borrow_mut();
+        let indexes = partitions.into_iter().map(|(table, partition)| (table, partition, PlaceKind::Bucket));
+        let ticket = Ticket(core.next_ticket);
+        core.next_ticket += 1;
+        core.scans.insert(ticket, Scan::new(Rc::clone(&core.layout), indexes.collect(), 1));
+        core.go_on_with_scan(ticket);
+    }
+
     /// Takes the outcomes of a ticket's requests, in the same order.
     pub fn on_outcomes(&mut self, ticket: Ticket, outcomes: &[Outcome]) {
         let core = &mut *self.core.borrow_mut();
+        if let Some(scan) = core.scans.get_mut(&ticket) {
+            let piece = scan.on_outcomes(outcomes);
+            piece.into_iter().for_each(|piece| core.cache.learn(&core.layout, &piece));
+            return core.go_on_with_scan(ticket);
+        }
         let slot = ticket.0 as usize;
         // A lock that was to be freed is met again if it was not.
         if slot < core.slots.len() && core.slots[slot].is_posted && !core.is_ended {
@@ -147,9 +167,12 @@ impl Coordinator {
         self.core.borrow().timers.keys().next().map(|(at, _)| *at)
     }
 
-    /// Returns whether all tasks have ended, and all transactions are applied.
+    /// Returns whether all tasks have ended, all transactions are applied, and nothing is read into the cache.
     pub fn is_idle(&self) -> bool {
-        self.tasks.is_empty() && self.core.borrow().slots.iter().all(|slot| slot.execution.is_none())
+        let core = self.core.borrow();
+        self.tasks.is_empty()
+            && core.scans.is_empty()
+            && core.slots.iter().all(|slot| slot.execution.is_none())
     }
 
     /// Tells that a life and all earlier ones of its coordinator are recovered, so that their locks may be freed.
@@ -314,6 +337,14 @@ impl Core {
         }
     }
 
+    /// Posts what a scan still has to read, or ends it.
+    fn go_on_with_scan(&mut self, ticket: Ticket) {
+        match self.scans.get_mut(&ticket).and_then(Scan::requests).filter(|_| !self.is_ended) {
+            Some(requests) => self.requests.push((ticket, requests)),
+            None => _ = self.scans.remove(&ticket),
+        }
+    }
+
     fn tell(&mut self, index: usize, reply: Reply) {
         let slot = &mut self.slots[index];
         slot.reply = Some(reply);
@@ -335,6 +366,7 @@ impl Core {
     fn end_life(&mut self) {
         self.is_ended = true;
         self.requests.clear();
+        self.scans.clear();
         core::mem::take(&mut self.timers).into_values().for_each(Waker::wake);
         for index in 0..self.slots.len() {
             let Some(execution) = self.slots[index].execution.take() else { continue };

@@ -498,13 +498,13 @@ impl Execution {
 }
 
 /// The bucket to which the place of a record belongs.
-fn bucket_of(layout: &Layout, record: Place) -> Place {
+pub(crate) fn bucket_of(layout: &Layout, record: Place) -> Place {
     let records = layout.buckets(record.table).map_or(1, |(_, records)| records);
     Place { kind: PlaceKind::Bucket, index: record.index / records, ..record }
 }
 
 /// The place of a record with this number in a bucket.
-fn record_of(layout: &Layout, bucket: Place, slot: u32) -> Place {
+pub(crate) fn record_of(layout: &Layout, bucket: Place, slot: u32) -> Place {
     let records = layout.buckets(bucket.table).map_or(1, |(_, records)| records);
     Place { kind: PlaceKind::Record, index: bucket.index * records + slot, ..bucket }
 }

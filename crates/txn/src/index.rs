@@ -31,15 +31,19 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
+    /// A bucket without keys, with place for this many.
+    pub(crate) fn empty(records: u32) -> Bucket {
+        Bucket { keys: vec![None; records as usize], is_passed: false }
+    }
+
     /// Takes the value of a bucket with this many keys; an empty value is a bucket that was never written. `None` if the value is not one of a bucket.
     pub(crate) fn decode(value: &[u8], records: u32) -> Option<Bucket> {
-        let records = records as usize;
         if value.is_empty() {
-            return Some(Bucket { keys: vec![None; records], is_passed: false });
+            return Some(Bucket::empty(records));
         }
         let mut words =
             value.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
-        let bits = words.next().filter(|_| value.len() == bucket_bytes(records as u32))?;
+        let bits = words.next().filter(|_| value.len() == bucket_bytes(records))?;
         let keys = words.enumerate().map(|(place, key)| (bits & 1 << place != 0).then_some(key)).collect();
         Some(Bucket { keys, is_passed: bits & PASSED != 0 })
     }
@@ -55,6 +59,11 @@ impl Bucket {
     /// The place of a key, of those of the bucket.
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
         self.keys.iter().position(|&found| found == Some(key)).map(|place| place as u32)
+    }
+
+    /// The key of a place.
+    pub(crate) fn key(&self, place: u32) -> Option<u64> {
+        self.keys.get(place as usize).copied().flatten()
     }
 
     /// Adds a key. Returns its place, or `None` if the bucket is full.

@@ -212,16 +212,12 @@ impl Layout {
     /// Where the copies of a place are; `None` if there is no such place.
     pub fn copies_of(&self, place: Place) -> Option<Copies> {
         let table = self.tables.get(usize::from(place.table.0))?;
-        let (count, first, stride, bytes) = match place.kind {
-            PlaceKind::Bucket => {
-                (table.buckets, 0, table.bucket_bytes, index::bucket_bytes(table.bucket_records) as u32)
+        let (count, stride) = self.places(place.table, place.kind)?;
+        let (first, bytes) = match place.kind {
+            PlaceKind::Bucket => (0, index::bucket_bytes(table.bucket_records) as u32),
+            PlaceKind::Record => {
+                (u64::from(table.buckets) * table.bucket_bytes, table.schema.max_value_bytes)
             }
-            PlaceKind::Record => (
-                table.buckets * table.bucket_records,
-                u64::from(table.buckets) * table.bucket_bytes,
-                table.record_bytes,
-                table.schema.max_value_bytes,
-            ),
         };
         if place.partition >= table.schema.partitions || place.index >= count {
             return None;
@@ -236,6 +232,15 @@ impl Layout {
             primary: copy(0)?,
             backups: (1..=self.schema.backups).filter_map(copy).collect(),
             bytes: HEADER_BYTES as u32 + bytes,
+        })
+    }
+
+    /// The number of places of a kind that a partition has, and the distance from each to the next, in bytes; `None` if there is no such table.
+    pub(crate) fn places(&self, table: TableId, kind: PlaceKind) -> Option<(u32, u64)> {
+        let table = self.tables.get(usize::from(table.0))?;
+        Some(match kind {
+            PlaceKind::Bucket => (table.buckets, table.bucket_bytes),
+            PlaceKind::Record => (table.buckets * table.bucket_records, table.record_bytes),
         })
     }
 

@@ -1,5 +1,7 @@
 //! Where records are.
 
+use core::fmt::{self, Display, Formatter};
+
 use crate::TableId;
 use crate::request::NodeId;
 
@@ -14,6 +16,16 @@ pub struct Place {
     pub kind: PlaceKind,
     /// The number of the place among those of its kind in the partition.
     pub index: u32,
+}
+
+impl Display for Place {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            PlaceKind::Bucket => "bucket",
+            PlaceKind::Record => "record",
+        };
+        write!(f, "{kind} {} in partition {} of table {}", self.index, self.partition, self.table.0)
+    }
 }
 
 /// What a [`Place`] is for.

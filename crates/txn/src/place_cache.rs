@@ -2,7 +2,13 @@
 
 use std::collections::HashMap;
 
+use crate::execution::record_of;
+use crate::index::Bucket;
+use crate::layout::Layout;
+use crate::lock_word::LockWord;
 use crate::place::{Place, PlaceKind};
+use crate::record;
+use crate::scan::Piece;
 use crate::transaction::RecordKey;
 
 /// The most records whose places are kept: about 40 bytes each.
@@ -27,6 +33,23 @@ impl PlaceCache {
             self.places.clear();
         }
         self.places.insert(key, (place.partition, place.index));
+    }
+
+    /// Takes the places of the keys in a piece of an index, as long as no known place must be forgotten for them. Buckets that are torn or locked are left out.
+    pub(crate) fn learn(&mut self, layout: &Layout, piece: &Piece) {
+        for (place, copies) in piece.places() {
+            let Some((_, bucket_records)) = layout.buckets(place.table) else { return };
+            let record = copies.first().and_then(|(_, bytes)| record::decode(bytes));
+            let value = record.filter(|record| record.lock == LockWord::FREE).map(|record| record.value);
+            let Some(bucket) = value.and_then(|value| Bucket::decode(&value, bucket_records)) else {
+                continue;
+            };
+            for (slot, key) in bucket.keys() {
+                if self.places.len() < MAX_RECORDS {
+                    self.insert(RecordKey { table: place.table, key }, record_of(layout, place, slot));
+                }
+            }
+        }
     }
 
     pub(crate) fn remove(&mut self, key: RecordKey) {

@@ -80,7 +80,7 @@ impl Outcome {
     }
 
     /// Whether a WRITE must be posted again: it may not have been executed, and its node lives.
-    pub(crate) fn needs_repetition(&self) -> bool {
+    pub fn needs_repetition(&self) -> bool {
         !self.is_executed() && *self != Outcome::NodeDead
     }
 

@@ -4,3 +4,4 @@ mod by_key;
 mod cluster;
 mod history;
 mod list_append;
+mod loaded;

@@ -1,0 +1,363 @@
+//! Reads a whole store at rest, and says what is wrong in it.
+
+use core::fmt::{self, Display, Formatter};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crate::execution::{bucket_of, record_of};
+use crate::index::Bucket;
+use crate::layout::Layout;
+use crate::lock_word::{Life, LockWord};
+use crate::place::{Place, PlaceKind};
+use crate::record::{self, Record, Version};
+use crate::request::{NodeId, Outcome, Request};
+use crate::scan::Scan;
+use crate::transaction::{RecordKey, TableId};
+
+/// How many findings of a kind are kept. All are counted.
+const MAX_KEPT: usize = 20;
+
+/// Findings of one kind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Findings<T> {
+    /// The number of all findings.
+    pub count: u64,
+    /// The first 20 of them.
+    pub first: Vec<T>,
+}
+
+/// A copy of a place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PlaceCopy {
+    /// The place.
+    pub place: Place,
+    /// The node of the copy.
+    pub node: NodeId,
+}
+
+/// A lock that is not free.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct HeldLock {
+    /// Where it is. Locks of backups are always free, unless something is wrong.
+    pub at: PlaceCopy,
+    /// The key, if it is the lock of a record that exists and is not torn.
+    pub key: Option<u64>,
+    /// The lock.
+    pub lock: LockWord,
+}
+
+/// Where an index and its records do not fit together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IndexError {
+    /// The value at the place of a bucket is not this bucket.
+    #[error("{0} is not a bucket")]
+    NotABucket(Place),
+    /// A bucket has a key, and the record is not there.
+    #[error("the index has key {key} at {place}, which has no record of this key")]
+    NoRecord {
+        /// The key.
+        key: u64,
+        /// The place that it has in the bucket.
+        place: Place,
+    },
+    /// There is a record, and its bucket does not have the key.
+    #[error("{place} has key {key}, and the index does not have it there")]
+    NoKey {
+        /// The key.
+        key: u64,
+        /// The place of the record.
+        place: Place,
+    },
+    /// A key is in a bucket, or in a partition, to which a search for the key does not come.
+    #[error("a search for key {key} does not come to {place}")]
+    Unreachable {
+        /// The key.
+        key: u64,
+        /// The place that it has in the bucket.
+        place: Place,
+    },
+    /// The index of a partition has a key twice.
+    #[error("the index has key {key} twice: {first}, and {second}")]
+    Twice {
+        /// The key.
+        key: u64,
+        /// A place of the key.
+        first: Place,
+        /// Another place of the key.
+        second: Place,
+    },
+}
+
+/// What an [`Inspector`] has found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inspection {
+    /// The number of records of each table, by the number of the table.
+    pub records: Vec<u64>,
+    /// Locks that are not free, without those of recovered lives.
+    pub held_locks: Findings<HeldLock>,
+    /// The number of locks of recovered lives. They hold nothing up: the first transaction that meets one frees it.
+    pub recovered_locks: u64,
+    /// Copies whose checksum does not fit.
+    pub torn: Findings<PlaceCopy>,
+    /// Copies that have another version, key or value than the primary, or the first backup if the primary's node is declared dead.
+    pub differing: Findings<PlaceCopy>,
+    /// Where an index and its records do not fit together.
+    pub index_errors: Findings<IndexError>,
+    /// The nodes that are declared dead. Nothing is known of what they had.
+    pub dead_nodes: BTreeSet<NodeId>,
+    /// The partitions that have copies on dead nodes only.
+    pub lost: Findings<(TableId, u32)>,
+}
+
+/// Inspects a store, without I/O. It needs memory for the index of one partition and for 256 KiB, or one record, of each copy.
+///
+/// No transaction may run, and none may be unrecovered: what is written meanwhile may be found torn or different. The caller executes [`Inspector::requests`] and passes
+/// their outcomes to [`Inspector::on_outcomes`], until there are none.
+#[derive(Clone, Debug)]
+pub struct Inspector {
+    layout: Rc<Layout>,
+    scan: Scan,
+    recovered: BTreeMap<u16, u16>,
+    /// The buckets of the partition that is read; `None` for one that is not known.
+    buckets: Vec<Option<Bucket>>,
+    found: Inspection,
+}
+
+impl<T> Default for Findings<T> {
+    fn default() -> Findings<T> {
+        Findings { count: 0, first: Vec::new() }
+    }
+}
+
+impl<T> Findings<T> {
+    fn add(&mut self, finding: T) {
+        self.count += 1;
+        if self.first.len() < MAX_KEPT {
+            self.first.push(finding);
+        }
+    }
+}
+
+impl Inspector {
+    /// Creates the inspector of all tables of a store.
+    pub fn new(layout: Rc<Layout>) -> Inspector {
+        let tables = (0..).map(TableId).zip(&layout.schema().tables);
+        let partitions = tables.flat_map(|(table, schema)| (0..schema.partitions).map(move |it| (table, it)));
+        let areas = partitions.flat_map(|(table, partition)| {
+            [PlaceKind::Bucket, PlaceKind::Record].map(|kind| (table, partition, kind))
+        });
+        let scan = Scan::new(Rc::clone(&layout), areas.collect(), layout.log_copies());
+        let found = Inspection { records: vec![0; layout.schema().tables.len()], ..Inspection::default() };
+        Inspector { layout, scan, recovered: BTreeMap::new(), buckets: Vec::new(), found }
+    }
+
+    /// Tells that a life and all earlier ones of its coordinator are recovered.
+    pub fn set_recovered(&mut self, life: Life) {
+        let last = self.recovered.entry(life.coordinator).or_default();
+        *last = life.incarnation.max(*last);
+    }
+
+    /// The requests to execute; `None` when all is read.
+    pub fn requests(&mut self) -> Option<Vec<Request>> {
+        self.scan.requests()
+    }
+
+    /// Takes the outcomes of the last requests, in the same order. Passes all records that they have to `record`, in the order of their places.
+    pub fn on_outcomes(&mut self, outcomes: &[Outcome], mut record: impl FnMut(RecordKey, &[u8])) {
+        let Some(piece) = self.scan.on_outcomes(outcomes) else { return };
+        self.found.dead_nodes.extend(piece.dead_nodes());
+        for (place, copies) in piece.places() {
+            let found = self.compare(place, &copies);
+            let is_first = place.index == 0;
+            match place.kind {
+                PlaceKind::Bucket => {
+                    if is_first {
+                        self.buckets.clear();
+                    }
+                    self.on_bucket(place, found);
+                }
+                PlaceKind::Record => {
+                    if is_first {
+                        self.check_index(place);
+                    }
+                    if is_first && copies.is_empty() {
+                        self.found.lost.add((place.table, place.partition));
+                    }
+                    if let Some(found) = found.as_ref().filter(|found| found.version.is_present()) {
+                        self.found.records[usize::from(place.table.0)] += 1;
+                        record(RecordKey { table: place.table, key: found.key }, &found.value);
+                    }
+                    self.check_record(place, found);
+                }
+            }
+        }
+    }
+
+    /// Returns what was found.
+    pub fn into_inspection(self) -> Inspection {
+        self.found
+    }
+
+    /// Checks the copies of a place. Returns what the first one has, if that is not torn.
+    fn compare(&mut self, place: Place, copies: &[(NodeId, &[u8])]) -> Option<Record> {
+        let mut first = None;
+        for (number, &(node, bytes)) in copies.iter().enumerate() {
+            let at = PlaceCopy { place, node };
+            let copy = record::decode(bytes);
+            let lock = record::decode_header(bytes).map_or(LockWord::FREE, |header| header.lock);
+            if let Some(life) = lock.life() {
+                if self.recovered.get(&life.coordinator).is_some_and(|&last| life.incarnation <= last) {
+                    self.found.recovered_locks += 1;
+                } else {
+                    let is_record = place.kind == PlaceKind::Record;
+                    let record = copy.as_ref().filter(|copy| is_record && copy.version.is_present());
+                    let key = record.map(|record| record.key);
+                    self.found.held_locks.add(HeldLock { at, key, lock });
+                }
+            }
+            match (&copy, &first) {
+                (None, _) => self.found.torn.add(at),
+                (Some(copy), Some(Record { version, key, value, .. }))
+                    if (copy.version, copy.key, &copy.value) != (*version, *key, value) =>
+                {
+                    self.found.differing.add(at);
+                }
+                _ => {}
+            }
+            if number == 0 {
+                first = copy;
+            }
+        }
+        first
+    }
+
+    /// Keeps a bucket.
+    fn on_bucket(&mut self, place: Place, found: Option<Record>) {
+        let bucket = found.and_then(|record| {
+            let is_its_own = record.version == Version::UNUSED || record.key == u64::from(place.index);
+            let (_, bucket_records) = self.layout.buckets(place.table)?;
+            let bucket = Bucket::decode(&record.value, bucket_records).filter(|_| is_its_own);
+            if bucket.is_none() {
+                self.found.index_errors.add(IndexError::NotABucket(place));
+            }
+            bucket
+        });
+        self.buckets.push(bucket);
+    }
+
+    /// Checks whether a search for each key of a partition's index comes to it, and whether any is there twice. All its buckets were read.
+    fn check_index(&mut self, Place { table, partition, .. }: Place) {
+        let count = self.buckets.len();
+        let mut places = Vec::new();
+        // How many buckets in a row before a bucket lead on to it. The search goes on behind the last bucket with the first.
+        let mut leading = vec![0; count];
+        for step in 1..2 * count {
+            let before = (step - 1) % count;
+            let leads_on = self.buckets[before].as_ref().is_none_or(|bucket| bucket.is_passed);
+            leading[step % count] = if leads_on { leading[before] + 1 } else { 0 };
+        }
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            let at = Place { table, partition, kind: PlaceKind::Bucket, index: index as u32 };
+            for (slot, key) in bucket.iter().flat_map(Bucket::keys) {
+                let place = record_of(&self.layout, at, slot);
+                let first = self.layout.first_bucket(RecordKey { table, key });
+                let is_reachable = first.is_some_and(|first| {
+                    let distance = (index + count - first.index as usize) % count;
+                    first.partition == partition && distance <= leading[index]
+                });
+                if !is_reachable {
+                    self.found.index_errors.add(IndexError::Unreachable { key, place });
+                }
+                places.push((key, place));
+            }
+        }
+        places.sort_unstable();
+        for pair in places.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+            let (key, first, second) = (pair[0].0, pair[0].1, pair[1].1);
+            self.found.index_errors.add(IndexError::Twice { key, first, second });
+        }
+    }
+
+    /// Checks whether a place has what its bucket says.
+    fn check_record(&mut self, place: Place, found: Option<Record>) {
+        let at = bucket_of(&self.layout, place);
+        let slot = place.index - record_of(&self.layout, at, 0).index;
+        let (Some(Some(bucket)), Some(record)) = (self.buckets.get(at.index as usize), found) else { return };
+        let (indexed, key) = (bucket.key(slot), record.version.is_present().then_some(record.key));
+        if indexed != key {
+            let errors = &mut self.found.index_errors;
+            indexed.into_iter().for_each(|key| errors.add(IndexError::NoRecord { key, place }));
+            key.into_iter().for_each(|key| errors.add(IndexError::NoKey { key, place }));
+        }
+    }
+}
+
+impl Inspection {
+    /// Returns whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        let Inspection { held_locks, torn, differing, index_errors, lost, .. } = self;
+        held_locks.count + torn.count + differing.count + index_errors.count + lost.count == 0
+    }
+}
+
+impl Display for PlaceCopy {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on node {}", self.place, self.node.0)
+    }
+}
+
+impl Display for HeldLock {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.at)?;
+        if let Some(key) = self.key {
+            write!(f, ", key {key}")?;
+        }
+        let Life { coordinator, incarnation } =
+            self.lock.life().unwrap_or(Life { coordinator: 0, incarnation: 0 });
+        let attempt = self.lock.attempt();
+        write!(f, ": attempt {attempt} of coordinator {coordinator}, incarnation {incarnation}")
+    }
+}
+
+/// Writes how many findings there are, and the first ones.
+fn list<T>(
+    f: &mut Formatter<'_>,
+    what: &str,
+    findings: &Findings<T>,
+    text: impl Fn(&T) -> String,
+) -> fmt::Result {
+    writeln!(f, "{what}: {}", findings.count)?;
+    findings.first.iter().try_for_each(|finding| writeln!(f, "  {}", text(finding)))?;
+    let more = findings.count - findings.first.len() as u64;
+    if more > 0 {
+        writeln!(f, "  and {more} more")?;
+    }
+    Ok(())
+}
+
+/// What was found, a line each.
+impl Display for Inspection {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (table, records) in self.records.iter().enumerate() {
+            writeln!(f, "table {table}: {records} records")?;
+        }
+        list(f, "held locks", &self.held_locks, HeldLock::to_string)?;
+        if self.recovered_locks > 0 {
+            let count = self.recovered_locks;
+            writeln!(f, "locks of recovered coordinators, which transactions free: {count}")?;
+        }
+        list(f, "torn records", &self.torn, PlaceCopy::to_string)?;
+        list(f, "copies that differ from the primary", &self.differing, PlaceCopy::to_string)?;
+        list(f, "index errors", &self.index_errors, IndexError::to_string)?;
+        for node in &self.dead_nodes {
+            writeln!(f, "node {} is declared dead, and was not read", node.0)?;
+        }
+        if self.lost.count > 0 {
+            list(f, "partitions without a copy", &self.lost, |(table, partition)| {
+                format!("partition {partition} of table {}", table.0)
+            })?;
+        }
+        write!(f, "{}", if self.is_clean() { "nothing is wrong" } else { "the store is damaged" })
+    }
+}
