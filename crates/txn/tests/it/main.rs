@@ -3,3 +3,5 @@
 mod cluster;
 mod history;
 mod list_append;
+mod lives;
+mod workload;
