@@ -3,10 +3,12 @@
 
 mod attempt;
 mod coordinator;
+mod detector;
 mod execution;
 mod index;
 mod inspection;
 mod layout;
+mod life_word;
 mod load;
 mod lock_word;
 mod log_entry;
@@ -19,13 +21,17 @@ mod remote_transaction;
 mod request;
 mod scan;
 mod serial_order;
+mod session;
+mod takeover;
 mod transaction;
 
 pub use attempt::{Attempt, Conflict, Step, Write};
 pub use coordinator::{Coordinator, Ticket};
+pub use detector::{Detector, LIFE_LINE_BYTES};
 pub use execution::Footprint;
 pub use inspection::{Findings, HeldLock, IndexError, Inspection, Inspector, PlaceCopy};
 pub use layout::{InvalidSchema, Layout, Schema, TableSchema};
+pub use life_word::{LifeState, LifeWord, NoIncarnation};
 pub use load::{LoadError, Loader};
 pub use lock_word::{Life, LockWord};
 pub use model::{Model, ModelTransaction};
@@ -35,4 +41,6 @@ pub use recovery::{Recovery, RecoveryStep, free_stale_lock};
 pub use remote_transaction::{Client, Committed, NotCommitted, RemoteTransaction};
 pub use request::{NodeId, Op, Outcome, Request};
 pub use serial_order::{Event, Violation, serial_order};
+pub use session::{Command, Ending, Session, Timing};
+pub use takeover::{Log, Takeover, TakeoverStep};
 pub use transaction::{Abort, Access, RecordKey, TableId, Transaction};

@@ -1,6 +1,6 @@
 //! Memory nodes in the memory of the test. Each client has a queue to each node, whose requests are executed in order; which queue goes on next is drawn.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mitra_prng::Prng;
 use mitra_txn::{NodeId, Op, Outcome, Request};
@@ -20,6 +20,8 @@ pub struct Cluster {
     dead: Vec<bool>,
     queues: BTreeMap<(usize, NodeId), VecDeque<Posted>>,
     batches: BTreeMap<usize, Batch>,
+    /// The queues whose clients are fenced.
+    fenced: BTreeSet<(usize, NodeId)>,
     /// Until which step a queue stands still.
     paused: BTreeMap<(usize, NodeId), u64>,
     now: u64,
@@ -42,9 +44,9 @@ struct Batch {
 
 impl Cluster {
     pub fn new(nodes: usize, bytes: usize, prng: Prng, doubt_ppm: u32) -> Cluster {
-        let (queues, batches, paused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (queues, batches, paused, fenced) = Default::default();
         let (memories, dead) = (vec![vec![0; bytes]; nodes], vec![false; nodes]);
-        Cluster { memories, dead, queues, batches, paused, now: 0, prng, doubt_ppm }
+        Cluster { memories, dead, queues, batches, fenced, paused, now: 0, prng, doubt_ppm }
     }
 
     pub fn memory(&self, node: NodeId) -> &[u8] {
@@ -68,6 +70,9 @@ impl Cluster {
     pub fn post(&mut self, client: usize, requests: Vec<Request>) {
         self.batches.insert(client, Batch { outcomes: vec![None; requests.len()] });
         for (index, request) in requests.into_iter().enumerate() {
+            if self.fenced.contains(&(client, request.node)) {
+                continue;
+            }
             let queue = self.queues.entry((client, request.node)).or_default();
             queue.push_back(Posted { index, request, begun: None });
         }
@@ -77,12 +82,27 @@ impl Cluster {
     pub fn fence(&mut self, client: usize) {
         let keys: Vec<_> = self.queues.keys().filter(|(owner, _)| *owner == client).copied().collect();
         for key in keys {
-            for _ in 0..self.prng.index(2 * self.queues[&key].len() + 1) {
-                self.advance(key);
-            }
-            self.queues.remove(&key);
+            self.end_queue(key);
         }
         self.batches.remove(&client);
+    }
+
+    /// Ends what a client has posted to a node, and all that it posts to it later. It gets no outcomes of that.
+    pub fn fence_at(&mut self, client: usize, node: NodeId) {
+        self.end_queue((client, node));
+        self.fenced.insert((client, node));
+    }
+
+    pub fn is_fenced(&self, client: usize, node: NodeId) -> bool {
+        self.fenced.contains(&(client, node))
+    }
+
+    fn end_queue(&mut self, key: (usize, NodeId)) {
+        let len = self.queues.get(&key).map_or(0, VecDeque::len);
+        for _ in 0..self.prng.index(2 * len + 1) {
+            self.advance(key);
+        }
+        self.queues.remove(&key);
     }
 
     /// Executes a part of a request that is drawn. Returns the client whose batch has ended with it, and the outcomes.
@@ -93,6 +113,9 @@ impl Cluster {
         let is_running = |key: &(usize, NodeId)| self.paused.get(key).is_none_or(|&until| until <= self.now);
         if keys.iter().any(is_running) {
             keys.retain(is_running);
+        }
+        if keys.is_empty() {
+            return None;
         }
         let key = *self.prng.pick(&keys);
         if self.prng.chance(PAUSE_PPM) {

@@ -3,55 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mitra_prng::Prng;
-use mitra_txn::{
-    Attempt, Conflict, Copies, Life, Location, LockWord, NodeId, Place, PlaceKind, Recovery, RecoveryStep,
-    Step, TableId, Write, free_stale_lock,
-};
+use mitra_txn::{Life, LockWord, NodeId, Recovery, RecoveryStep, Step};
 
 use crate::cluster::{Cluster, DOUBT_PPM};
 use crate::history::{self, Transaction};
+use crate::workload::{self, COPIES, NODES, Next, Running, SLOT_BYTES, resolve, slot};
 
-const NODES: u16 = 3;
-const COPIES: usize = 2;
-const RECORDS: u32 = 6;
-const RECORD_BYTES: u32 = 512;
-const SLOT_BYTES: u32 = 4096;
 const CLIENTS: usize = 4;
-
-fn location(node: u16, at: u64) -> Location {
-    Location { node: NodeId(node % NODES), at }
-}
-
-/// The records come first, then the slots of the logs, one for each client.
-fn copies(index: u32) -> Copies {
-    let place = Place { table: TableId(0), partition: 0, kind: PlaceKind::Record, index };
-    let at = u64::from(index * RECORD_BYTES);
-    let primary = index as u16 % NODES;
-    Copies {
-        place,
-        primary: location(primary, at),
-        backups: vec![location(primary + 1, at)],
-        bytes: RECORD_BYTES,
-    }
-}
-
-fn resolve(place: Place) -> Option<Copies> {
-    (place.index < RECORDS).then(|| copies(place.index))
-}
-
-fn slot(client: usize) -> Vec<Location> {
-    let at = u64::from(RECORDS * RECORD_BYTES) + client as u64 * u64::from(SLOT_BYTES);
-    (0..NODES).map(|node| location(node, at)).collect()
-}
-
-/// A value has the latest entry first, so that two values have different bytes at most places.
-fn list_of(value: &[u8]) -> Vec<u32> {
-    value.rchunks(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap())).collect()
-}
-
-fn value_of(list: &[u32]) -> Vec<u8> {
-    list.iter().rev().flat_map(|number| number.to_le_bytes()).collect()
-}
 
 /// What a client is doing.
 enum Work {
@@ -59,13 +17,6 @@ enum Work {
     Attempt(Box<Running>),
     Freeing,
     Recovering(Recovery, Life),
-}
-
-struct Running {
-    attempt: Attempt,
-    number: u32,
-    transaction: Transaction,
-    is_committing: bool,
 }
 
 struct World {
@@ -107,68 +58,25 @@ impl World {
         self.to_do -= 1;
         self.attempts[client] += 1;
         let lock = LockWord::new(self.life(client), self.attempts[client]);
-        let mut attempt = Attempt::new(lock, slot(client), COPIES);
-        let wanted: BTreeMap<u32, bool> = (0..self.prng.between(1, 3))
-            .map(|_| (self.prng.below(u64::from(RECORDS)) as u32, self.prng.chance(300_000)))
-            .collect();
-        let copies: Vec<_> = wanted.iter().map(|(&index, &locks)| (copies(index), locks)).collect();
-        let mut appends: Vec<u32> =
-            wanted.iter().filter(|(_, locks)| **locks).map(|(&index, _)| index).collect();
-        appends.extend(wanted.keys().filter(|_| self.prng.chance(300_000)));
-        appends.sort_unstable();
-        appends.dedup();
-        let transaction = Transaction { reads: BTreeMap::new(), appends, begun: self.now, told: None };
-        let step = attempt.fetch(&copies);
         self.next += 1;
-        let running = Running { attempt, number: self.next, transaction, is_committing: false };
+        let (running, step) = Running::begin(&mut self.prng, lock, self.next, self.now);
         self.go_on(client, running, step);
     }
 
-    fn go_on(&mut self, client: usize, mut running: Running, mut step: Step) {
-        loop {
-            if running.attempt.is_committed() && running.transaction.told.is_none() {
-                running.transaction.told = Some(self.now);
-                self.committed.insert(running.number, running.transaction.clone());
+    fn go_on(&mut self, client: usize, mut running: Running, step: Step) {
+        self.works[client] = match running.go_on(step, self.now, &mut self.committed) {
+            Next::Post(requests) => {
+                self.cluster.post(client, requests);
+                Work::Attempt(Box::new(running))
             }
-            match step {
-                Step::Post(requests) => {
-                    self.cluster.post(client, requests);
-                    self.works[client] = Work::Attempt(Box::new(running));
-                    return;
-                }
-                Step::Fetched if !running.is_committing => {
-                    running.is_committing = true;
-                    for index in 0..RECORDS {
-                        let copies = copies(index);
-                        let Some(record) = running.attempt.record(copies.place) else { continue };
-                        let mut list = list_of(&record.value);
-                        running.transaction.reads.insert(index, list.clone());
-                        if running.transaction.appends.contains(&index) {
-                            list.push(running.number);
-                            let value = Some(value_of(&list));
-                            running.attempt.write(&copies, Write { key: index.into(), value });
-                        }
-                    }
-                    step = running.attempt.commit();
-                }
-                Step::Applied => {
-                    assert!(running.attempt.is_committed());
-                    self.works[client] = Work::Idle;
-                    return;
-                }
-                Step::Aborted(why) => {
-                    self.works[client] = Work::Idle;
-                    if let Conflict::Locked(place, lock) = why
-                        && lock.life().is_some_and(|life| self.recovered.contains(&life))
-                    {
-                        self.cluster.post(client, vec![free_stale_lock(copies(place.index).primary, lock)]);
-                        self.works[client] = Work::Freeing;
-                    }
-                    return;
-                }
-                Step::Fetched | Step::Undecided => panic!("all nodes live"),
+            Next::Ended(Some((place, lock)))
+                if lock.life().is_some_and(|life| self.recovered.contains(&life)) =>
+            {
+                self.cluster.post(client, workload::free(place, lock));
+                Work::Freeing
             }
-        }
+            Next::Ended(_) => Work::Idle,
+        };
     }
 
     /// Ends the life of a client at this moment. Another client recovers it; the process then starts again.
@@ -221,7 +129,7 @@ impl World {
                 Work::Idle => panic!("an idle client has posted nothing"),
                 Work::Freeing => {}
                 Work::Attempt(mut running) => {
-                    let step = running.attempt.on_outcomes(&outcomes);
+                    let step = running.on_outcomes(&outcomes);
                     self.go_on(client, *running, step);
                 }
                 Work::Recovering(mut recovery, life) => match recovery.on_outcomes(&outcomes, resolve) {
@@ -240,37 +148,12 @@ impl World {
             }
         }
     }
-
-    /// Frees what lives without a recovery hold, and returns the lists.
-    fn lists(&mut self) -> Result<BTreeMap<u32, Vec<u32>>, String> {
-        let mut lists = BTreeMap::new();
-        for index in 0..RECORDS {
-            let copies = copies(index);
-            let found = |at: Location| {
-                let bytes = &self.cluster.memory(at.node)[at.at as usize..][..RECORD_BYTES as usize];
-                let lock = LockWord::from_bits(u64::from_le_bytes(bytes[..8].try_into().unwrap()));
-                (lock, bytes[8..].to_vec())
-            };
-            let all = [copies.primary].into_iter().chain(copies.backups.iter().copied());
-            let live: Vec<_> = all.filter(|at| !self.cluster.is_dead(at.node)).map(found).collect();
-            let (lock, first) = &live[0];
-            if lock.life().is_some_and(|life| !self.recovered.contains(&life)) {
-                return Err(format!("record {index} is locked by {lock:?}"));
-            }
-            if live.iter().any(|(_, copy)| copy != first) {
-                return Err(format!("the copies of record {index} differ"));
-            }
-            let len = u64::from_le_bytes(first[24..32].try_into().unwrap()) as usize;
-            lists.insert(index, list_of(&first[32..32 + len]));
-        }
-        Ok(lists)
-    }
 }
 
 /// Runs the workload from a seed. Returns the number of committed transactions, or what is wrong.
 fn run(seed: u64) -> Result<usize, String> {
     let cluster_prng = Prng::stream(seed, "cluster");
-    let bytes = (RECORDS * RECORD_BYTES + CLIENTS as u32 * SLOT_BYTES) as usize;
+    let bytes = workload::bytes(CLIENTS);
     let doubt_ppm = if seed.is_multiple_of(2) { DOUBT_PPM } else { 0 };
     let mut world = World {
         cluster: Cluster::new(usize::from(NODES), bytes, cluster_prng, doubt_ppm),
@@ -288,7 +171,7 @@ fn run(seed: u64) -> Result<usize, String> {
         dies_at: seed.is_multiple_of(3).then_some(1 + seed * 7 % 9000),
     };
     world.run();
-    let lists = world.lists()?;
+    let lists = workload::lists(&world.cluster, |life| world.recovered.contains(&life))?;
     let mut transactions = world.committed.clone();
     for (number, transaction) in &world.open {
         if lists.values().any(|list| list.contains(number)) {

@@ -5,3 +5,5 @@ mod cluster;
 mod history;
 mod list_append;
 mod loaded;
+mod lives;
+mod workload;
