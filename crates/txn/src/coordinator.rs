@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -40,7 +41,8 @@ pub struct Coordinator {
 /// What a transaction waits for.
 pub(crate) enum Reply {
     Values(Vec<Option<Vec<u8>>>),
-    Committed(Footprint),
+    /// With the number of round trips.
+    Committed(Footprint, u32),
     NotCommitted(NotCommitted),
 }
 
@@ -55,6 +57,8 @@ struct Slot {
     is_told: bool,
     /// Whether requests are under way.
     is_posted: bool,
+    /// How often requests were under way.
+    round_trips: u32,
 }
 
 pub(crate) struct Core {
@@ -208,6 +212,19 @@ impl Coordinator {
     }
 }
 
+impl fmt::Debug for Coordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let core = self.core.borrow();
+        let Core { life, attempts, committed, is_ended, .. } = &*core;
+        f.debug_struct("Coordinator")
+            .field("life", life)
+            .field("attempts", attempts)
+            .field("committed", committed)
+            .field("is_ended", is_ended)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Core {
     /// Takes a slot for an attempt.
     pub(crate) fn begin(&mut self, context: &Context<'_>) -> Poll<Result<usize, NotCommitted>> {
@@ -306,11 +323,13 @@ impl Core {
         if let Some(footprint) = footprint.filter(|_| !self.slots[index].is_told) {
             self.committed += 1;
             self.slots[index].is_told = true;
-            self.tell(index, Reply::Committed(footprint));
+            let round_trips = self.slots[index].round_trips;
+            self.tell(index, Reply::Committed(footprint, round_trips));
         }
         match progress {
             Progress::Post(requests) => {
                 self.slots[index].is_posted = true;
+                self.slots[index].round_trips += 1;
                 self.requests.push((Ticket(index as u64), requests));
             }
             Progress::Values(values) => {

@@ -127,6 +127,16 @@ impl Detector {
         self.line(life).is_some_and(|line| line.changed.is_some() && line.word.is_recovered(life))
     }
 
+    /// Returns the latest life of each coordinator that had been recovered when the lines were last read.
+    pub fn recovered(&self) -> impl Iterator<Item = Life> {
+        let read = (1..).zip(&self.lines).filter(|(_, line)| line.changed.is_some());
+        read.filter_map(|(coordinator, Line { word, .. })| {
+            let is_over = word.state() == LifeState::Recovered;
+            let incarnation = word.incarnation().checked_sub(u16::from(!is_over))?;
+            (incarnation > 0).then_some(Life { coordinator, incarnation })
+        })
+    }
+
     fn line(&self, life: Life) -> Option<&Line> {
         self.lines.get(usize::from(life.coordinator).checked_sub(1)?)
     }

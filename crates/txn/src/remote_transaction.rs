@@ -31,6 +31,8 @@ pub struct Committed<T> {
     pub footprint: Footprint,
     /// How often it ran.
     pub attempts: u32,
+    /// The number of times that its last attempt waited for memory nodes before it was committed.
+    pub round_trips: u32,
 }
 
 /// Why a transaction is not known to be committed.
@@ -64,9 +66,12 @@ impl Client {
             let slot = poll_fn(|context| self.core.borrow_mut().begin(context)).await?;
             let mut transaction = RemoteTransaction { core: Rc::clone(&self.core), slot, failed: None };
             let result = match program(&mut transaction).await {
-                Ok(value) => {
-                    transaction.commit().await.map(|footprint| Committed { value, footprint, attempts })
-                }
+                Ok(value) => transaction.commit().await.map(|(footprint, round_trips)| Committed {
+                    value,
+                    footprint,
+                    attempts,
+                    round_trips,
+                }),
                 Err(why) => {
                     transaction.roll_back().await;
                     Err(NotCommitted::Aborted(why))
@@ -99,14 +104,14 @@ impl RemoteTransaction {
         }
     }
 
-    async fn commit(&mut self) -> Result<Footprint, NotCommitted> {
+    async fn commit(&mut self) -> Result<(Footprint, u32), NotCommitted> {
         self.settle().await;
         if let Some(why) = self.failed.clone() {
             return Err(why);
         }
         self.core.borrow_mut().commit(self.slot);
         match self.reply().await {
-            Reply::Committed(footprint) => Ok(footprint),
+            Reply::Committed(footprint, round_trips) => Ok((footprint, round_trips)),
             Reply::NotCommitted(why) => Err(why),
             Reply::Values(_) => unreachable!("a transaction that commits reads nothing"),
         }

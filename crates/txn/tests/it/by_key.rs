@@ -154,10 +154,10 @@ fn run(seed: u64) -> (usize, usize) {
         if coordinators.iter().all(Coordinator::is_idle) {
             break;
         }
-        if !cluster.is_idle() || is_posted {
-            if let Some((client, outcomes)) = cluster.step() {
-                coordinators[client >> 32].on_outcomes(Ticket(client as u64 & 0xffff_ffff), &outcomes);
-            }
+        if (!cluster.is_idle() || is_posted)
+            && let Some((client, outcomes)) = cluster.step()
+        {
+            coordinators[client >> 32].on_outcomes(Ticket(client as u64 & 0xffff_ffff), &outcomes);
         }
     }
     let history = Rc::into_inner(history).expect("all tasks have ended").into_inner();

@@ -4,6 +4,6 @@ mod by_key;
 mod cluster;
 mod history;
 mod list_append;
-mod loaded;
 mod lives;
+mod loaded;
 mod workload;

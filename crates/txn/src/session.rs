@@ -1,0 +1,297 @@
+//! A coordinator's process in one of its lives, without I/O: it takes the life, runs transactions, beats, and takes over the lives of other coordinators that have ended.
+//!
+//! The driver executes each [`Command`] of [`Session::poll`], and passes what comes of it to [`Session::on_outcomes`] and [`Session::on_fenced`]. It ends the session with [`Session::end`] when it has lost a node
+//! that is not declared dead: the process then takes its next life with a new session.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::coordinator::{Coordinator, Ticket};
+use crate::detector::Detector;
+use crate::layout::Layout;
+use crate::lock_word::Life;
+use crate::place::{Location, Place};
+use crate::request::{NodeId, Outcome, Request};
+use crate::takeover::{Log, Takeover, TakeoverStep};
+
+/// The tickets from here on are not the coordinator's: this one is the heartbeat's, and the ones behind it those of the takeovers, by the number of the coordinator that is taken over.
+const BEAT: u64 = 1 << 63;
+
+/// What a driver does for a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Execute these requests, and answer with [`Session::on_outcomes`].
+    Post(Ticket, Vec<Request>),
+    /// Fence a life and all earlier ones of its coordinator on all nodes that are not declared dead, and answer with [`Session::on_fenced`].
+    Fence(Life),
+}
+
+/// How a session notices that another has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    /// The time between two heartbeats.
+    pub interval: Duration,
+    /// A life is taken over if its heart has not beaten for this time. It should be longer than the failover of a rail.
+    pub timeout: Duration,
+}
+
+/// Why a session has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Ending {
+    /// The driver has ended it.
+    #[error("the connection to a memory node that is not declared dead is lost")]
+    Disconnected,
+    /// Another coordinator takes the life over, or another process has the coordinator's number.
+    #[error("another process has taken the life over, or runs as the same coordinator")]
+    TakenOver,
+    /// Too few nodes live to decide anything.
+    #[error("fewer memory nodes live than must have a log entry")]
+    TooFewNodes,
+    /// A log entry names a place that is not in the layout.
+    #[error(
+        "a log entry names {0:?}, which does not exist: the layouts of the processes differ, or the memory is damaged"
+    )]
+    UnknownPlace(Place),
+    /// Nobody knows whether a transaction takes effect, so a recovery must decide.
+    #[error("too few memory nodes are left for a log entry")]
+    Undecided,
+}
+
+/// A takeover, and what it waits for.
+#[derive(Debug)]
+struct Running {
+    takeover: Takeover,
+    waits: Waits,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waits {
+    Outcomes,
+    Fence(Life),
+    /// For a recoverer, which may have ended.
+    Recoverer(Life),
+}
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    layout: Rc<Layout>,
+    life: Life,
+    coordinator: Coordinator,
+    detector: Detector,
+    timing: Timing,
+    /// The takeovers, by the number of the coordinator. The one of this coordinator is its start.
+    takeovers: BTreeMap<u16, Running>,
+    commands: Vec<Command>,
+    /// When the next heartbeat is due; `None` while one is under way.
+    next_beat: Option<Duration>,
+    now: Duration,
+    is_live: bool,
+    ending: Option<Ending>,
+    recovered: Vec<Life>,
+}
+
+impl Session {
+    /// Begins a life. `life` comes from [`Life::next`]; its process is connected to all nodes but the `dead` ones.
+    pub fn new(layout: Rc<Layout>, life: Life, timing: Timing, dead: &[NodeId]) -> Session {
+        let lines = layout.nodes().map(|node| Location { node, at: layout.life_line(1) }).collect();
+        let coordinators = layout.schema().coordinators;
+        let mut coordinator = Coordinator::new(Rc::clone(&layout), life);
+        dead.iter().for_each(|&node| coordinator.set_dead(node));
+        let mut session = Session {
+            detector: Detector::new(life, lines, coordinators, timing.timeout),
+            coordinator,
+            layout,
+            life,
+            timing,
+            takeovers: BTreeMap::new(),
+            commands: Vec::new(),
+            next_beat: Some(Duration::ZERO),
+            now: Duration::ZERO,
+            is_live: false,
+            ending: None,
+            recovered: Vec::new(),
+        };
+        let (line, log) = session.line_and_log(life.coordinator);
+        session.take_over(life.coordinator, Takeover::start(life, line, log));
+        session
+    }
+
+    /// Returns the coordinator, to add tasks. They run when the session is live.
+    pub fn coordinator(&mut self) -> &mut Coordinator {
+        &mut self.coordinator
+    }
+
+    /// Returns whether the life has begun and not ended.
+    pub fn is_live(&self) -> bool {
+        self.is_live && self.ending.is_none()
+    }
+
+    /// Returns why the session has ended, if it has.
+    pub fn ending(&self) -> Option<Ending> {
+        self.ending
+    }
+
+    /// Takes the lives that this session has recovered since the last call, its own earlier one included.
+    pub fn take_recovered(&mut self) -> Vec<Life> {
+        core::mem::take(&mut self.recovered)
+    }
+
+    /// Goes on. `now` is the time since any fixed moment. Returns what is to be done.
+    pub fn poll(&mut self, now: Duration) -> Vec<Command> {
+        self.now = now;
+        if self.ending.is_some() {
+            // The tasks learn of it.
+            self.coordinator.poll(now);
+            return Vec::new();
+        }
+        if self.next_beat.is_some_and(|at| at <= now) {
+            self.beat();
+        }
+        if self.is_live {
+            self.coordinator.poll(now);
+            let requests = self.coordinator.take_requests();
+            self.commands
+                .extend(requests.into_iter().map(|(ticket, requests)| Command::Post(ticket, requests)));
+        }
+        core::mem::take(&mut self.commands)
+    }
+
+    /// When [`Session::poll`] has something to do, if nothing comes before.
+    pub fn next_timer(&self) -> Option<Duration> {
+        [self.next_beat, self.coordinator.next_timer()].into_iter().flatten().min()
+    }
+
+    /// Takes the outcomes of a [`Command::Post`], in the order of its requests.
+    pub fn on_outcomes(&mut self, ticket: Ticket, outcomes: &[Outcome]) {
+        if self.ending.is_some() {
+            return;
+        }
+        match ticket.0.checked_sub(BEAT) {
+            None => {
+                self.coordinator.on_outcomes(ticket, outcomes);
+                if self.coordinator.is_ended() {
+                    self.end_with(Ending::Undecided);
+                }
+            }
+            Some(0) => self.on_beat(outcomes),
+            Some(coordinator) => {
+                self.go_on(coordinator as u16, |takeover, layout| {
+                    takeover.on_outcomes(outcomes, |place| layout.copies_of(place))
+                });
+            }
+        }
+    }
+
+    /// Takes the confirmation of a [`Command::Fence`].
+    pub fn on_fenced(&mut self, life: Life) {
+        let waiting = self.takeovers.iter().filter(|(_, running)| running.waits == Waits::Fence(life));
+        for coordinator in waiting.map(|(coordinator, _)| *coordinator).collect::<Vec<_>>() {
+            self.go_on(coordinator, |takeover, layout| takeover.on_fenced(|place| layout.copies_of(place)));
+        }
+    }
+
+    /// Tells that a node is declared dead. The driver ends all requests to it as [`Outcome::NodeDead`].
+    pub fn set_dead(&mut self, node: NodeId) {
+        self.coordinator.set_dead(node);
+    }
+
+    /// Ends the session: the connection to a node that is not declared dead is lost.
+    pub fn end(&mut self) {
+        self.end_with(Ending::Disconnected);
+    }
+
+    fn end_with(&mut self, ending: Ending) {
+        self.ending.get_or_insert(ending);
+        self.coordinator.end_life();
+        self.takeovers.clear();
+        self.commands.clear();
+        self.next_beat = None;
+    }
+
+    fn line_and_log(&self, coordinator: u16) -> (Vec<Location>, Log) {
+        let at = self.layout.life_line(coordinator);
+        let line = self.layout.nodes().map(|node| Location { node, at }).collect();
+        let slots = self.layout.log_slots(coordinator);
+        (line, Log { slots, slot_bytes: self.layout.slot_bytes(), copies: self.layout.log_copies() })
+    }
+
+    fn beat(&mut self) {
+        let requests = self.detector.requests();
+        self.next_beat = None;
+        if !requests.is_empty() {
+            self.commands.push(Command::Post(Ticket(BEAT), requests));
+        }
+    }
+
+    fn on_beat(&mut self, outcomes: &[Outcome]) {
+        self.next_beat = Some(self.now + self.timing.interval);
+        let ended = self.detector.on_outcomes(outcomes, self.now);
+        if self.is_live && self.detector.is_taken_over() {
+            return self.end_with(Ending::TakenOver);
+        }
+        self.detector.recovered().for_each(|life| self.coordinator.set_recovered(life));
+        let waiting = self.takeovers.iter().filter_map(|(&coordinator, running)| match running.waits {
+            Waits::Recoverer(life) => Some((coordinator, self.detector.is_silent(life, self.now))),
+            Waits::Outcomes | Waits::Fence(_) => None,
+        });
+        for (coordinator, is_silent) in waiting.collect::<Vec<_>>() {
+            self.go_on(coordinator, |takeover, layout| match is_silent {
+                true => takeover.replace(|place| layout.copies_of(place)),
+                false => takeover.retry(|place| layout.copies_of(place)),
+            });
+        }
+        for life in ended {
+            // A life that has not begun recovers no others.
+            if self.is_live && !self.takeovers.contains_key(&life.coordinator) {
+                let (line, log) = self.line_and_log(life.coordinator);
+                self.take_over(life.coordinator, Takeover::new(life, self.life, line, log));
+            }
+        }
+    }
+
+    fn take_over(&mut self, coordinator: u16, takeover: Takeover) {
+        self.takeovers.insert(coordinator, Running { takeover, waits: Waits::Outcomes });
+        self.go_on(coordinator, |takeover, layout| takeover.retry(|place| layout.copies_of(place)));
+    }
+
+    /// Does a step of a takeover.
+    fn go_on(&mut self, coordinator: u16, step: impl FnOnce(&mut Takeover, &Layout) -> TakeoverStep) {
+        let Some(running) = self.takeovers.get_mut(&coordinator) else { return };
+        let of = running.takeover.of();
+        let ending = match step(&mut running.takeover, &self.layout) {
+            TakeoverStep::Post(requests) => {
+                running.waits = Waits::Outcomes;
+                return self.commands.push(Command::Post(Ticket(BEAT + u64::from(coordinator)), requests));
+            }
+            TakeoverStep::Fence(life) => {
+                running.waits = Waits::Fence(life);
+                return self.commands.push(Command::Fence(life));
+            }
+            TakeoverStep::ClaimedBy(life) => return running.waits = Waits::Recoverer(life),
+            TakeoverStep::Recovered => {
+                self.recovered.push(of);
+                self.coordinator.set_recovered(of);
+                None
+            }
+            TakeoverStep::Live => {
+                self.recovered.extend((of.incarnation > 0).then_some(of));
+                self.coordinator.set_recovered(Life { incarnation: self.life.incarnation - 1, ..self.life });
+                self.is_live = true;
+                None
+            }
+            TakeoverStep::Lost => Some(Ending::TakenOver),
+            TakeoverStep::TooFewNodes => Some(Ending::TooFewNodes),
+            TakeoverStep::UnknownPlace(place) => Some(Ending::UnknownPlace(place)),
+        };
+        self.takeovers.remove(&coordinator);
+        match ending {
+            // Another coordinator may have done it, and if not, it is suspected again.
+            Some(Ending::TakenOver) if coordinator != self.life.coordinator => {}
+            Some(ending) => self.end_with(ending),
+            None => {}
+        }
+    }
+}
