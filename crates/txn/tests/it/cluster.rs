@@ -93,6 +93,11 @@ impl Cluster {
         self.fenced.insert((client, node));
     }
 
+    /// A node executes nothing that a client posts.
+    pub fn refuse(&mut self, client: usize, node: NodeId) {
+        self.fenced.insert((client, node));
+    }
+
     pub fn is_fenced(&self, client: usize, node: NodeId) -> bool {
         self.fenced.contains(&(client, node))
     }

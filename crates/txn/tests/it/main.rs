@@ -6,4 +6,5 @@ mod history;
 mod list_append;
 mod lives;
 mod loaded;
+mod sessions;
 mod workload;
