@@ -2,7 +2,7 @@
 
 #[path = "../properties/handshake.rs"]
 mod body;
-#[path = "../../crates/consensus-rdma/src/frame.rs"]
+#[path = "../../crates/handshake/src/frame.rs"]
 mod frame;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| body::run(data));

@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mitra_failover::{Completion, ConnectInfo, Domain, FailoverReport, RemoteRegion, VirtualMr, VirtualQp};
+use mitra_handshake::ReadyCqs;
 use mitra_verbs::{Buffer, Data, RecvWr, Result, SendOp, SendWr, WcOpcode};
-
-use crate::poller::ReadyCqs;
 
 /// The number of send buffers, and the number of receive buffers. Work requests with smaller ids are messages.
 const MESSAGE_SLOTS: u64 = 16;

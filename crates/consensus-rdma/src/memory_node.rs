@@ -11,13 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mitra_consensus::{ProcessId, RegisterKind};
-use mitra_consensus_memory::{Layout, Node, NodeConfig, Storage};
+use mitra_consensus_memory::{Hello, Layout, Node, NodeConfig, Storage};
 use mitra_failover::{Domain, VirtualMr};
+use mitra_handshake::{Acceptor, Poller, ReadyCqs};
 
 pub use self::config::{MemoryConfig, StartError};
 use self::nics::Nics;
-use crate::handshake::Acceptor;
-use crate::poller::{Poller, ReadyCqs};
 use crate::storage_directory::{StorageConfig, StorageDirectory};
 
 /// A memory node.
@@ -28,7 +27,7 @@ use crate::storage_directory::{StorageConfig, StorageDirectory};
 pub struct MemoryNode {
     node: Node<VirtualMr, StorageDirectory>,
     nics: Nics,
-    acceptor: Acceptor,
+    acceptor: Acceptor<Hello>,
     poller: Poller,
 }
 

@@ -7,10 +7,10 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use mitra_consensus::ProcessId;
-use mitra_consensus_memory::{Token, Welcome};
+use mitra_consensus_memory::{Hello, Token, VERSION, Welcome};
+use mitra_handshake::Incoming;
 use mitra_verbs::Error;
 
-use crate::handshake::Incoming;
 use crate::link::{Link, LinkEvent};
 use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 
@@ -67,8 +67,11 @@ impl Peer {
     }
 
     /// Accepts a connection from the peer, which replaces an earlier connection.
-    pub(crate) fn accept(&mut self, incoming: Incoming) {
-        if incoming.hello.token != self.token || incoming.hello.from <= self.identity.process {
+    pub(crate) fn accept(&mut self, incoming: Incoming<Hello>) {
+        if incoming.hello.version != VERSION
+            || incoming.hello.token != self.token
+            || incoming.hello.from <= self.identity.process
+        {
             return;
         }
         // The peer dials only after it has dropped its end of the earlier connection.

@@ -10,9 +10,9 @@ use std::time::Duration;
 use mitra_consensus::ProcessId;
 use mitra_consensus_memory::{Hello, Token, VERSION, Welcome};
 use mitra_failover::Domain;
+use mitra_handshake::dial;
 use mitra_verbs::Error;
 
-use crate::handshake::dial;
 use crate::link::Link;
 
 /// The delay before a failed connection attempt is repeated.

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mitra_consensus::{Action, Input, MemoryId, OpId, Process, ProcessId, Region, Response};
-use mitra_consensus_memory::Token;
+use mitra_consensus_memory::{Hello, Token};
 use mitra_failover::{Domain, FailoverReport};
+use mitra_handshake::{Acceptor, Poller};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::handshake::Acceptor;
 use crate::memory_client::MemoryClient;
 use crate::memory_node::StartError;
 use crate::peer::Peer;
 use crate::pending_connect::Identity;
-use crate::poller::Poller;
 
 /// The configuration of a [`ProcessNode`].
 #[derive(Clone, Debug)]
@@ -49,7 +48,7 @@ pub struct ProcessNode<P: Process> {
     process: P,
     memories: Vec<MemoryClient<P::Cell>>,
     peers: Vec<Peer>,
-    acceptor: Acceptor,
+    acceptor: Acceptor<Hello>,
     poller: Poller,
     wake_delay: Duration,
     wakes_at: Option<Instant>,

@@ -1,11 +1,11 @@
 //! Replays the committed fuzz corpus of the handshake.
 
-#[path = "../../src/frame.rs"]
-mod frame;
 #[path = "../../../../fuzz/properties/handshake.rs"]
 mod handshake;
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
+
+use mitra_handshake as frame;
 
 #[test]
 fn handshake() {

@@ -57,14 +57,25 @@ impl VirtualQp {
         Ok(seq)
     }
 
+    /// Posts sends in order with the configured [`WritePolicy`], either all or none.
+    ///
+    /// # Errors
+    /// As [`VirtualQp::post_send_all_with`].
+    pub fn post_send_all(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
+        let write_policy = self.datapath.config().write_policy;
+        self.post_send_all_with(wrs.into_iter().map(|wr| (wr, write_policy)))
+    }
+
     /// Posts sends in order, either all or none.
     ///
     /// # Errors
     /// The index of the first request that is refused, with the error of [`VirtualQp::post_send`]. No request is posted then.
-    pub fn post_send_all(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
+    pub fn post_send_all_with(
+        &mut self,
+        wrs: impl IntoIterator<Item = (SendWr, WritePolicy)>,
+    ) -> Result<(), PostError> {
         let first = self.datapath.send().ledger().next_seq();
-        let write_policy = self.datapath.config().write_policy;
-        for (index, wr) in wrs.into_iter().enumerate() {
+        for (index, (wr, write_policy)) in wrs.into_iter().enumerate() {
             if let Err(error) = self.push_send(wr, write_policy) {
                 self.truncate_sends(first);
                 return Err(PostError { index, error });

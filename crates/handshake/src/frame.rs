@@ -8,14 +8,23 @@ use serde::de::DeserializeOwned;
 /// The largest accepted frame body, in bytes.
 const MAX_FRAME_BYTES: u32 = 1 << 20;
 
-pub(crate) fn write_frame(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+/// Writes a value as one frame.
+///
+/// # Errors
+/// Any error of the stream.
+pub fn write_frame(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let body = postcard::to_stdvec(value).map_err(io::Error::other)?;
     let mut frame = (body.len() as u32).to_le_bytes().to_vec();
     frame.extend_from_slice(&body);
     to.write_all(&frame)
 }
 
-pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+/// Reads a frame, of at most 1 MiB.
+///
+/// # Errors
+/// Any error of the stream; [`io::ErrorKind::UnexpectedEof`] if the peer ends it early;
+/// [`io::ErrorKind::InvalidData`] if the frame is too long or no value of this type.
+pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut len = [0; 4];
     from.read_exact(&mut len)?;
     let len = u32::from_le_bytes(len);

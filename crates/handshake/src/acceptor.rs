@@ -1,5 +1,4 @@
-//! The connection handshake: one TCP frame in each direction, with the data that the two queue pairs need to
-//! connect.
+//! A handshake: one TCP frame in each direction, such as the data that the two queue pairs need to connect.
 //!
 //! The handshake runs before the NICs of the two ends know each other, so every byte that arrives is
 //! untrusted until it is parsed.
@@ -12,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use mitra_consensus_memory::{Hello, VERSION, Welcome};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::frame::{read_frame, write_frame};
 
@@ -47,34 +47,39 @@ impl Read for DeadlineReader<'_> {
     }
 }
 
-/// A connection whose `Hello` has arrived and which awaits its `Welcome`.
-pub(crate) struct Incoming {
-    pub(crate) hello: Hello,
+/// A connection whose first frame has arrived and which awaits its answer.
+#[derive(Debug)]
+pub struct Incoming<H> {
+    /// What the peer has sent. It is hostile until it is checked.
+    pub hello: H,
     stream: TcpStream,
 }
 
-impl Incoming {
+impl<H> Incoming<H> {
     /// Sends the answer. A peer that has disconnected meanwhile retries its handshake.
-    pub(crate) fn accept(mut self, welcome: &Welcome) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Any error of the stream.
+    pub fn accept(mut self, welcome: &impl Serialize) -> io::Result<()> {
         write_frame(&mut self.stream, welcome)
     }
 }
 
-/// Accepts handshakes in background threads.
+/// Accepts handshakes in background threads, whose first frame is an `H`.
 #[derive(Debug)]
-pub(crate) struct Acceptor {
-    incoming: Receiver<Incoming>,
+pub struct Acceptor<H> {
+    incoming: Receiver<Incoming<H>>,
     address: SocketAddr,
     listener: TcpListener,
     closed: Arc<AtomicBool>,
 }
 
-impl Acceptor {
+impl<H: DeserializeOwned + Send + 'static> Acceptor<H> {
     /// Starts accepting on `listener`. The acceptor calls `wake` whenever an [`Incoming`] is ready.
-    pub(crate) fn start(
-        listener: TcpListener,
-        wake: impl Fn() + Send + Clone + 'static,
-    ) -> io::Result<Acceptor> {
+    ///
+    /// # Errors
+    /// If the system refuses a thread or a descriptor.
+    pub fn start(listener: TcpListener, wake: impl Fn() + Send + Clone + 'static) -> io::Result<Acceptor<H>> {
         let address = listener.local_addr()?;
         let (sender, incoming) = sync_channel(MAX_PENDING);
         let (active, closed) = (Arc::new(()), Arc::new(AtomicBool::new(false)));
@@ -94,8 +99,7 @@ impl Acceptor {
                     let _slot = slot;
                     let Ok(mut stream) = stream else { return };
                     if stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT)).is_ok()
-                        && let Ok(hello) = read_frame::<Hello>(&mut DeadlineReader::new(&mut stream))
-                        && hello.version == VERSION
+                        && let Ok(hello) = read_frame(&mut DeadlineReader::new(&mut stream))
                         && sender.try_send(Incoming { hello, stream }).is_ok()
                     {
                         wake();
@@ -108,27 +112,32 @@ impl Acceptor {
     }
 
     /// Returns the address that the listener is bound to.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Returns the next connection that awaits its answer, if there is one.
-    pub(crate) fn next(&self) -> Option<Incoming> {
+    pub fn next(&self) -> Option<Incoming<H>> {
         self.incoming.try_recv().ok()
     }
 }
 
-impl Drop for Acceptor {
+impl<H> Drop for Acceptor<H> {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
-        // The accept loop blocks in accept(2). Shutting the socket down ends that call, and the loop then reads `closed`.
+        // The accept loop blocks in accept(2). Shutting the socket down ends that call, and the loop then
+        // reads `closed`.
         let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
     }
 }
 
-/// Executes a handshake with the acceptor at `address` in a new thread, after `delay`, and sends the result to the
-/// returned receiver. The receiver reports a disconnect if the thread cannot be started.
-pub(crate) fn dial(address: SocketAddr, hello: Hello, delay: Duration) -> Receiver<io::Result<Welcome>> {
+/// Executes a handshake with the acceptor at `address` in a new thread, after `delay`, and sends the result
+/// to the returned receiver. The receiver reports a disconnect if the thread cannot be started.
+pub fn dial<H, W>(address: SocketAddr, hello: H, delay: Duration) -> Receiver<io::Result<W>>
+where
+    H: Serialize + Send + 'static,
+    W: DeserializeOwned + Send + 'static,
+{
     let (response, receiver) = sync_channel(1);
     let exchange = move || {
         std::thread::sleep(delay);
@@ -147,16 +156,14 @@ pub(crate) fn dial(address: SocketAddr, hello: Hello, delay: Duration) -> Receiv
 mod tests {
     use std::io::Write;
 
-    use mitra_consensus::ProcessId;
-
     use super::*;
 
-    /// Opens as many slow connections as the acceptor allows. The acceptor closes them at their deadlines, and a
-    /// complete handshake then succeeds.
+    /// Opens as many slow connections as the acceptor allows. The acceptor closes them at their deadlines,
+    /// and a complete handshake then succeeds.
     #[test]
     fn slow_handshake_does_not_block_acceptor() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let acceptor = Acceptor::start(listener, || ()).expect("a running acceptor");
+        let acceptor: Acceptor<String> = Acceptor::start(listener, || ()).expect("a running acceptor");
         let connect = || TcpStream::connect(acceptor.address()).expect("a running acceptor");
         let mut slow_peers: Vec<TcpStream> = (0..MAX_PENDING).map(|_| connect()).collect();
         // Each connection announces a frame of 100 bytes and then sends one byte at a time, each within the
@@ -164,8 +171,7 @@ mod tests {
         slow_peers
             .iter_mut()
             .for_each(|peer| peer.write_all(&[100, 0, 0, 0]).expect("the frame header is sent"));
-        let hello =
-            Hello { version: VERSION, from: ProcessId(0), token: [1; 16], incarnation: 1, info: Vec::new() };
+        let hello = "the first frame".to_owned();
         let end = Instant::now() + 10 * HANDSHAKE_TIMEOUT;
         let accepted = std::iter::from_fn(|| (Instant::now() < end).then_some(())).any(|()| {
             slow_peers.iter_mut().for_each(|peer| _ = peer.write(&[0]));

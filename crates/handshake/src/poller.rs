@@ -13,52 +13,58 @@ use nix::sys::time::TimeSpec;
 
 /// Waits for completion events of a domain's NICs and for [`Waker::wake`].
 #[derive(Debug)]
-pub(crate) struct Poller {
+pub struct Poller {
     domain: Arc<Domain>,
     wakeup: Arc<EventFd>,
 }
 
-/// The completion queues that raised an event during [`crate::MemoryNode::wait`], each with the index of its rail.
+/// The completion queues that raised an event during [`Poller::wait`], each with the index of its rail.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadyCqs(Vec<(usize, CqId)>);
 
 impl ReadyCqs {
     /// Returns whether one of the queues belongs to `vqp`.
-    pub(crate) fn contains(&self, vqp: &VirtualQp) -> bool {
+    pub fn contains(&self, vqp: &VirtualQp) -> bool {
         self.0.iter().any(|&(rail, cq)| vqp.uses_cq(rail, cq))
     }
 }
 
 /// Wakes a [`Poller`] from any thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Waker(Arc<EventFd>);
+pub struct Waker(Arc<EventFd>);
 
 impl Waker {
     /// Ends the current wait of the poller, or its next one.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         // EAGAIN means that the counter is full, so the eventfd is readable already.
         let _ = self.0.write(1);
     }
 }
 
 impl Poller {
-    pub(crate) fn new(domain: &Arc<Domain>) -> nix::Result<Poller> {
+    /// Creates a poller of a domain. One without completion channels ([`Domain::with_completion_channels`])
+    /// has no completion events.
+    ///
+    /// # Errors
+    /// If the system has no free descriptor.
+    pub fn new(domain: &Arc<Domain>) -> nix::Result<Poller> {
         let wakeup = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
         Ok(Poller { domain: Arc::clone(domain), wakeup: Arc::new(wakeup) })
     }
 
-    pub(crate) fn waker(&self) -> Waker {
+    /// Returns a handle that ends a wait from any thread.
+    pub fn waker(&self) -> Waker {
         Waker(Arc::clone(&self.wakeup))
     }
 
     /// Returns the descriptors to poll for reading: one per completion channel, and the wake-up eventfd last.
-    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let channels = self.domain.nics().iter().filter_map(|nic| nic.channel.as_ref());
         channels.map(|channel| channel.as_fd()).chain([self.wakeup.as_fd()]).collect()
     }
 
     /// Consumes all pending events, so that only later events make the descriptors readable.
-    pub(crate) fn drain_events(&self) {
+    pub fn drain_events(&self) {
         let _ = self.wakeup.read();
         self.take_ready();
     }
@@ -73,8 +79,9 @@ impl Poller {
         ReadyCqs(ready)
     }
 
-    /// Blocks until an event or a wake-up arrives, for at most `timeout`. Returns the completion queues with events.
-    pub(crate) fn wait(&self, timeout: Duration) -> ReadyCqs {
+    /// Blocks until an event or a wake-up arrives, for at most `timeout`. Returns the completion queues with
+    /// events.
+    pub fn wait(&self, timeout: Duration) -> ReadyCqs {
         let fds = self.fds();
         let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // After an error such as EINTR, this function returns early, which is harmless.

@@ -1,0 +1,91 @@
+//! What a coordinator and a memory node exchange over TCP: one frame in each direction.
+
+use serde::{Deserialize, Serialize};
+
+use crate::queue_pair::QpInfo;
+
+/// The version of the messages.
+pub(crate) const VERSION: u32 = 1;
+
+/// A secret by which a coordinator authenticates itself. It is sent in clear text.
+pub type Token = [u8; 16];
+
+/// The frame of a coordinator. Its version is first, so that a node can refuse another version by name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) version: u32,
+    pub(crate) token: Token,
+    /// The fingerprint of the layout that both ends must have.
+    pub(crate) fingerprint: u64,
+    /// The number that the coordinator takes the node for.
+    pub(crate) node: u16,
+    pub(crate) coordinator: u16,
+    pub(crate) ask: Ask,
+}
+
+/// What the coordinator asks for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Ask {
+    /// The highest incarnation of the coordinator that the node has ever admitted or fenced.
+    Highest,
+    /// A connection for this incarnation.
+    Connect { incarnation: u16, info: QpInfo },
+    /// The end of all rights of a life. The coordinator asks as this incarnation.
+    Fence { incarnation: u16, fenced_coordinator: u16, fenced_incarnation: u16 },
+}
+
+/// The answer of the node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Highest(u16),
+    /// The node has connected its end. `region` is an encoded [`mitra_failover::RemoteRegion`].
+    Connected {
+        info: QpInfo,
+        region: Vec<u8>,
+    },
+    /// The NIC has confirmed that no access of the life is under way, and that none follows.
+    Fenced,
+    Refused(Refusal),
+}
+
+/// Why a memory node refuses a coordinator.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The two programs are of different versions.
+    #[error("the node speaks version {0} of the protocol; run the same version of Mitra everywhere")]
+    Version(u32),
+    /// The token is not that of the coordinator, or the coordinator has none.
+    #[error("the token is not that of coordinator {0}; give both ends the same tokens")]
+    Token(u16),
+    /// The layouts differ.
+    #[error("the node has another layout; give both ends the same tables, nodes and coordinators")]
+    Layout,
+    /// Another node has this address.
+    #[error("the address is that of node {0}; list the nodes in the order of their numbers")]
+    Node(u16),
+    /// The incarnation is not above those that the node has admitted or fenced.
+    #[error(
+        "the node has admitted or fenced incarnation {0}; another process may run as this coordinator: end it, or connect again"
+    )]
+    Incarnation(u16),
+    /// Too many lives of one coordinator are connected.
+    #[error(
+        "{0} lives of this coordinator are connected and not fenced; let another coordinator recover them"
+    )]
+    Lives(usize),
+    /// The life that asks for a fence is not connected.
+    #[error(
+        "the life that asks for a fence is not connected, or was fenced itself; connect again as a new life"
+    )]
+    NotConnected,
+    /// The node has no coordinator with this number.
+    #[error("there is no coordinator {0}; count coordinators from 1 to the number of tokens")]
+    Coordinator(u16),
+    /// The two ends use different kinds of queue pairs.
+    #[error("one end uses virtual queue pairs and the other one RC queue pairs; configure the same kind")]
+    Kind,
+    /// The NIC of the node refuses, or does not confirm that the life has ended.
+    #[error("the NIC of the node: {0}; if it stays so, end the node and declare it dead")]
+    Nic(String),
+}

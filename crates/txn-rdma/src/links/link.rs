@@ -1,0 +1,203 @@
+//! The connection of a coordinator to one memory node, and the requests that wait for it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use mitra_failover::{Config, Domain, FailoverReport, RemoteRegion, WritePolicy};
+use mitra_txn::{Op, Outcome, Request};
+use mitra_verbs::{Data, Error, InlineData, Key, SendOp, SendWr};
+
+use super::staging::{Space, Staging};
+use super::{Counters, PostError, RequestRef, Tickets};
+use crate::queue_pair::{Ending, LinkError, QpInfo, QpKind, QueuePair};
+
+/// The connection to one memory node.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// Declared before `staging`, so that no queue pair uses the staging memory when it is dropped.
+    qp: QueuePair,
+    staging: Staging,
+    /// The memory of the node, once it is connected.
+    region: RemoteRegion,
+    /// The ranges whose WRITEs may be repeated.
+    repeatable: Arc<[Range<u64>]>,
+    /// The most requests that are posted at once.
+    depth: usize,
+    /// The longest WRITE that is inline, in bytes.
+    inline: u64,
+    waiting: VecDeque<RequestRef>,
+    /// The requests that are posted, in their order, with their staging memory.
+    posted: VecDeque<(RequestRef, Space)>,
+    wrs: Vec<(SendWr, WritePolicy)>,
+    ended: Vec<Ending>,
+}
+
+impl Link {
+    /// Creates an unconnected end.
+    pub(super) fn new(
+        domain: &Arc<Domain>,
+        kind: QpKind,
+        failover: &Config,
+        staging_bytes: usize,
+        repeatable: &Arc<[Range<u64>]>,
+    ) -> Result<Link, Error> {
+        // Longer inline data would be allocated for each request.
+        let inline = failover.inline.min(domain.limits().inline).min(InlineData::new().inline_size() as u32);
+        let depth = failover.send_wrs as usize;
+        Ok(Link {
+            qp: QueuePair::new(domain, kind, failover)?,
+            staging: Staging::new(domain, staging_bytes)?,
+            region: RemoteRegion::with_unknown_key(Key(0), domain.nics().len()),
+            repeatable: Arc::clone(repeatable),
+            depth,
+            inline: inline.into(),
+            waiting: VecDeque::with_capacity(depth),
+            posted: VecDeque::with_capacity(depth),
+            wrs: Vec::with_capacity(depth),
+            ended: Vec::with_capacity(depth),
+        })
+    }
+
+    pub(super) fn info(&self) -> Result<QpInfo, Error> {
+        self.qp.info()
+    }
+
+    /// Connects to the node, which has connected its end and lends `region`. Returns false if its end is of
+    /// another kind.
+    pub(super) fn connect(&mut self, info: &QpInfo, region: &[u8]) -> Result<bool, Error> {
+        self.region = RemoteRegion::decode(region)?;
+        let is_connected = self.qp.connect(info)?;
+        if is_connected {
+            self.qp.import(&self.region)?;
+        }
+        Ok(is_connected)
+    }
+
+    /// Checks a request before it waits.
+    pub(super) fn check(&self, request: &Request) -> Result<(), PostError> {
+        let (at, bytes) = (request.at, payload_bytes(request));
+        if at.checked_add(bytes).is_none_or(|end| end > self.region.len()) {
+            return Err(PostError::Bounds { at, bytes, limit: self.region.len() });
+        }
+        if bytes > self.staging.bytes() {
+            return Err(PostError::Length { bytes, limit: self.staging.bytes() });
+        }
+        Ok(())
+    }
+
+    pub(super) fn queue(&mut self, at: RequestRef) {
+        self.waiting.push_back(at);
+    }
+
+    /// Posts the requests that wait, in their order, as far as the send queue and the staging memory have
+    /// space.
+    pub(super) fn post_waiting(
+        &mut self,
+        tickets: &mut Tickets,
+        counters: &mut Counters,
+    ) -> Result<(), LinkError> {
+        if self.posted.is_empty() {
+            self.staging.reset();
+            if self.qp.is_halted() {
+                self.qp.resume();
+            }
+        } else if self.qp.is_halted() {
+            return Ok(()); // the queue pair goes on when all that was posted before the error has ended
+        }
+        while self.posted.len() < self.depth
+            && let Some(&at) = self.waiting.front()
+            && let Some(space) = self.prepare(tickets.request(at))
+        {
+            self.waiting.pop_front();
+            self.posted.push_back((at, space));
+            counters.requests += 1;
+            counters.bytes += payload_bytes(tickets.request(at));
+        }
+        if self.wrs.is_empty() {
+            return Ok(());
+        }
+        counters.doorbells += 1;
+        self.qp.post(&mut self.wrs)
+    }
+
+    /// Adds a request to those to be posted. Returns `None` if the staging memory has no space now.
+    fn prepare(&mut self, request: &Request) -> Option<Space> {
+        let (remote, bytes) = (self.region.at(request.at), payload_bytes(request));
+        let is_inline = matches!(request.op, Op::Write(_)) && bytes <= self.inline;
+        let space = self.staging.take(if is_inline { 0 } else { bytes })?;
+        let staged = Data::sge(self.staging.sge(space, bytes as u32));
+        let mut policy = WritePolicy::Strict;
+        let (op, data) = match &request.op {
+            Op::Read(_) => (SendOp::Read(remote), staged),
+            &Op::CompareSwap { compare, swap } => (SendOp::CompareSwap { remote, compare, swap }, staged),
+            Op::Write(content) => {
+                let end = request.at + bytes;
+                if self.repeatable.iter().any(|range| range.start <= request.at && end <= range.end) {
+                    policy = WritePolicy::Repeatable;
+                }
+                let data = if is_inline {
+                    Data::inline(content)
+                } else {
+                    self.staging.write(space, content);
+                    staged
+                };
+                (SendOp::Write(remote), data)
+            }
+        };
+        self.wrs.push((SendWr::new(0, op, data), policy));
+        Some(space)
+    }
+
+    /// Drives the connection, and ends requests.
+    pub(super) fn poll(&mut self, tickets: &mut Tickets) -> Result<(), LinkError> {
+        let polled = self.qp.poll(&mut self.ended);
+        for index in 0..self.ended.len() {
+            let Some((at, space)) = self.posted.pop_front() else { break };
+            let request = tickets.request(at);
+            let outcome = match self.ended[index] {
+                Ending::Success if matches!(request.op, Op::Write(_)) => Outcome::Executed(Vec::new()),
+                Ending::Success => Outcome::Executed(self.staging.read(space, payload_bytes(request))),
+                Ending::ValueLost => Outcome::ValueLost,
+                Ending::NotExecuted => Outcome::NotExecuted,
+                Ending::Unknown => Outcome::Unknown,
+            };
+            self.staging.free(space);
+            tickets.end(at, outcome);
+            if matches!(self.ended[index], Ending::NotExecuted | Ending::Unknown) {
+                self.drop_waiting(at.ticket, tickets);
+            }
+        }
+        self.ended.clear();
+        polled
+    }
+
+    /// Ends the requests of a ticket that wait behind one that was not, or perhaps not, executed: an unlock
+    /// must not pass the WRITE before it.
+    fn drop_waiting(&mut self, ticket: u32, tickets: &mut Tickets) {
+        self.waiting.retain(|&at| {
+            let stays = at.ticket != ticket;
+            if !stays {
+                tickets.end(at, Outcome::NotExecuted);
+            }
+            stays
+        });
+    }
+
+    pub(super) fn arm(&self) {
+        self.qp.arm();
+    }
+
+    pub(super) fn last_failover(&self) -> Option<FailoverReport> {
+        self.qp.last_failover()
+    }
+}
+
+/// Returns the number of bytes that a request carries.
+fn payload_bytes(request: &Request) -> u64 {
+    match &request.op {
+        Op::Read(bytes) => (*bytes).into(),
+        Op::Write(bytes) => bytes.len() as u64,
+        Op::CompareSwap { .. } => size_of::<u64>() as u64,
+    }
+}

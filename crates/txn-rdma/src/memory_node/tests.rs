@@ -1,0 +1,77 @@
+//! Answers to coordinators that do not keep to the protocol.
+
+use mitra_failover::VirtualQp;
+use mitra_softnic::{Config, SoftNic};
+
+use super::*;
+
+fn domain() -> Arc<Domain> {
+    let nic = SoftNic::open(Config::loopback()).expect("a loopback NIC opens");
+    Domain::with_completion_channels(vec![nic]).expect("the NIC has the resources of a domain")
+}
+
+fn node(kind: QpKind) -> MemoryNode {
+    let config = NodeConfig {
+        node: NodeId(0),
+        bytes: 64,
+        fingerprint: 1,
+        tokens: vec![[1; 16], [2; 16]],
+        kind,
+        failover: mitra_failover::Config::default(),
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    MemoryNode::new(domain(), listener, config).expect("the node starts")
+}
+
+fn hello(ask: Ask) -> Hello {
+    Hello { version: VERSION, token: [1; 16], fingerprint: 1, node: 0, coordinator: 1, ask }
+}
+
+fn refusal(node: &mut MemoryNode, hello: Hello) -> Refusal {
+    node.answer(&hello).expect_err("the node refuses")
+}
+
+#[test]
+fn second_connection_of_a_life_is_refused() {
+    let mut node = node(QpKind::Virtual);
+    let vqp = VirtualQp::builder(&domain()).build().expect("a free queue pair");
+    let info = QpInfo::Virtual(vqp.local_info().expect("the queue pair is open").encode());
+    let connect = |incarnation| hello(Ask::Connect { incarnation, info: info.clone() });
+    assert_eq!(refusal(&mut node, connect(0)), Refusal::Incarnation(0));
+    assert!(matches!(node.answer(&connect(5)), Ok(Answer::Connected { .. })));
+    assert_eq!(refusal(&mut node, connect(5)), Refusal::Incarnation(5));
+    assert_eq!(refusal(&mut node, connect(4)), Refusal::Incarnation(5));
+    assert_eq!(node.lives().count(), 1);
+    // Only a life that is connected may end another one, with its own token.
+    let fence = |incarnation| Ask::Fence { incarnation, fenced_coordinator: 1, fenced_incarnation: 5 };
+    assert_eq!(refusal(&mut node, hello(fence(4))), Refusal::NotConnected);
+    let other = Hello { coordinator: 2, ..hello(fence(5)) };
+    assert_eq!(refusal(&mut node, other.clone()), Refusal::Token(2));
+    assert_eq!(refusal(&mut node, Hello { token: [2; 16], ..other }), Refusal::NotConnected);
+    assert_eq!(node.lives().count(), 1);
+    assert!(matches!(node.answer(&hello(fence(5))), Ok(Answer::Fenced)));
+    assert_eq!(node.lives().count(), 0);
+    assert_eq!(refusal(&mut node, connect(5)), Refusal::Incarnation(5));
+}
+
+/// Whatever a peer says about its queue pair, the node keeps nothing of a connection that it refuses.
+#[test]
+fn malformed_connection_parameters_are_refused() {
+    for kind in [QpKind::Virtual, QpKind::Rc] {
+        let mut node = node(kind);
+        for (incarnation, bytes) in (1..).zip([vec![], vec![0xff; 64], vec![0xff; 4096]]) {
+            let info = QpInfo::Virtual(bytes);
+            let expected = if kind == QpKind::Rc { "kind" } else { "NIC" };
+            let refused = refusal(&mut node, hello(Ask::Connect { incarnation, info })).to_string();
+            assert!(refused.contains(expected), "{refused}");
+        }
+        assert_eq!(node.lives().count(), 0);
+        assert!(matches!(node.answer(&hello(Ask::Highest)), Ok(Answer::Highest(0))));
+    }
+}
+
+#[test]
+fn other_version_is_refused_by_name() {
+    let other = Hello { version: VERSION + 1, ..hello(Ask::Highest) };
+    assert_eq!(refusal(&mut node(QpKind::Virtual), other), Refusal::Version(VERSION));
+}

@@ -1,0 +1,186 @@
+//! One end of a connection: a virtual queue pair, or a bare RC queue pair.
+
+mod rc;
+
+use std::sync::Arc;
+
+use mitra_failover::{
+    CloseReason, Completion, Config, ConnectInfo, Domain, FailoverReport, Outcome, RemoteRegion,
+    UnresolvedError, VirtualQp, WritePolicy,
+};
+use mitra_verbs::{Error, SendWr, WcStatus};
+use serde::{Deserialize, Serialize};
+
+use self::rc::{RcInfo, RcQp};
+
+/// The kind of the queue pairs between a coordinator and a memory node. Both ends need the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum QpKind {
+    /// Virtual queue pairs.
+    #[default]
+    Virtual,
+    /// RC queue pairs on rail 0: the baseline of benchmarks. A failure ends the life of the coordinator. Of
+    /// the failover configuration, they use the sizes, `rd_atomic`, and the retransmission of the detector.
+    Rc,
+}
+
+/// What the peer needs to connect.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum QpInfo {
+    /// An encoded [`ConnectInfo`].
+    Virtual(Vec<u8>),
+    Rc(RcInfo),
+}
+
+/// Why a coordinator has lost its connection to a memory node for good.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The virtual queue pair has closed.
+    #[error("the virtual queue pair closed: {}", .0.cause())]
+    Closed(CloseReason),
+    /// A request failed.
+    #[error("a request failed: {0}")]
+    Request(WcStatus),
+    /// A NIC refused a verb.
+    #[error("the NIC: {0}")]
+    Nic(#[from] Error),
+}
+
+/// How a request has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    Success,
+    ValueLost,
+    NotExecuted,
+    Unknown,
+}
+
+/// One end of a connection. Requests end in the order in which they were posted.
+#[derive(Debug)]
+pub(crate) enum QueuePair {
+    Virtual { vqp: Box<VirtualQp>, completions: Vec<Completion> },
+    Rc(RcQp),
+}
+
+impl QueuePair {
+    /// Creates an unconnected end.
+    pub(crate) fn new(domain: &Arc<Domain>, kind: QpKind, config: &Config) -> Result<QueuePair, Error> {
+        Ok(match kind {
+            QpKind::Virtual => QueuePair::Virtual {
+                vqp: Box::new(VirtualQp::builder(domain).config(*config).build()?),
+                completions: Vec::new(),
+            },
+            QpKind::Rc => QueuePair::Rc(RcQp::new(domain, config)?),
+        })
+    }
+
+    pub(crate) fn info(&self) -> Result<QpInfo, Error> {
+        Ok(match self {
+            QueuePair::Virtual { vqp, .. } => QpInfo::Virtual(vqp.local_info()?.encode()),
+            QueuePair::Rc(qp) => QpInfo::Rc(qp.info()?),
+        })
+    }
+
+    /// Connects to the peer. Returns false if the peer's end is of another kind.
+    pub(crate) fn connect(&mut self, peer: &QpInfo) -> Result<bool, Error> {
+        match (self, peer) {
+            (QueuePair::Virtual { vqp, .. }, QpInfo::Virtual(info)) => {
+                vqp.connect(&ConnectInfo::decode(info)?)?;
+            }
+            (QueuePair::Rc(qp), QpInfo::Rc(info)) => qp.connect(info)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Makes the memory of the peer known, so that requests can name it.
+    pub(crate) fn import(&mut self, region: &RemoteRegion) -> Result<(), Error> {
+        match self {
+            QueuePair::Virtual { vqp, .. } => vqp.import(region),
+            QueuePair::Rc(_) => Ok(()),
+        }
+    }
+
+    /// Posts all requests, and leaves the list empty.
+    pub(crate) fn post(&mut self, wrs: &mut Vec<(SendWr, WritePolicy)>) -> Result<(), LinkError> {
+        let posted = match self {
+            QueuePair::Virtual { vqp, .. } => match vqp.close_reason() {
+                Some(reason) => return Err(LinkError::Closed(reason)),
+                None => vqp.post_send_all_with(wrs.drain(..)),
+            },
+            QueuePair::Rc(qp) => qp.post(wrs.drain(..).map(|(wr, _)| wr)),
+        };
+        posted.map_err(|refused| LinkError::Nic(refused.error))
+    }
+
+    /// Drives the connection, and appends the ends of requests.
+    pub(crate) fn poll(&mut self, ended: &mut Vec<Ending>) -> Result<(), LinkError> {
+        match self {
+            QueuePair::Virtual { vqp, completions } => {
+                vqp.poll(completions);
+                for completion in completions.drain(..) {
+                    ended.push(ending(completion.outcome)?);
+                }
+                vqp.close_reason().map_or(Ok(()), |reason| Err(LinkError::Closed(reason)))
+            }
+            QueuePair::Rc(qp) => qp.poll(ended),
+        }
+    }
+
+    /// Returns whether nothing may be posted before [`QueuePair::resume`].
+    pub(crate) fn is_halted(&self) -> bool {
+        matches!(self, QueuePair::Virtual { vqp, .. } if vqp.is_halted())
+    }
+
+    /// Lets requests be posted again. All requests must have ended.
+    pub(crate) fn resume(&mut self) {
+        if let QueuePair::Virtual { vqp, .. } = self {
+            vqp.resume();
+        }
+    }
+
+    /// Requests an event at the next completion. Fails only on a failed NIC, which the next poll reports.
+    pub(crate) fn arm(&self) {
+        let _ = match self {
+            QueuePair::Virtual { vqp, .. } => vqp.arm(),
+            QueuePair::Rc(qp) => qp.arm(),
+        };
+    }
+
+    pub(crate) fn last_failover(&self) -> Option<FailoverReport> {
+        match self {
+            QueuePair::Virtual { vqp, .. } => vqp.last_failover(),
+            QueuePair::Rc(_) => None,
+        }
+    }
+
+    /// Destroys the end. Has no effect the second time.
+    pub(crate) fn close(&mut self) -> Result<(), Error> {
+        match self {
+            QueuePair::Virtual { vqp, .. } => vqp.close(),
+            QueuePair::Rc(qp) => qp.close(),
+        }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        let _ = self.close(); // nobody can handle the error of a NIC
+    }
+}
+
+/// Returns what is known about a request of a virtual queue pair.
+fn ending(outcome: Outcome) -> Result<Ending, LinkError> {
+    Ok(match outcome {
+        Outcome::Success => Ending::Success,
+        Outcome::Failed(WcStatus::Flushed) => Ending::NotExecuted,
+        Outcome::Failed(status) => return Err(LinkError::Request(status)),
+        Outcome::Unresolved(UnresolvedError::ValueLost | UnresolvedError::ExecutedBehindError) => {
+            Ending::ValueLost
+        }
+        Outcome::Unresolved(UnresolvedError::Undecided(reason)) => return Err(LinkError::Closed(reason)),
+        // A new kind of unresolved error says nothing that this version can use.
+        Outcome::Unresolved(_) => Ending::Unknown,
+    })
+}
