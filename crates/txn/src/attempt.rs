@@ -250,7 +250,9 @@ impl Attempt {
                 self.stage = Stage::Logging { wanted: again, spare, complete };
             }
             Stage::ApplyingBackups { wanted } => {
-                let again = wanted.into_iter().filter(|_| next().needs_repetition());
+                let again = wanted
+                    .into_iter()
+                    .filter(|_| [next(), next()].iter().any(|write| write.needs_repetition()));
                 self.stage = Stage::ApplyingBackups { wanted: again.collect() };
             }
             Stage::ApplyingPrimaries { wanted } => {
@@ -362,7 +364,7 @@ impl Attempt {
             }
             Stage::ApplyingBackups { wanted } => wanted
                 .iter()
-                .map(|&(index, location)| Request::write(location, LOCK_BYTES, self.content(index)))
+                .flat_map(|&(index, location)| Request::write_backup(location, &self.content(index)))
                 .collect(),
             Stage::ApplyingPrimaries { wanted } => {
                 let requests = |&(index, apply): &(usize, Apply)| {

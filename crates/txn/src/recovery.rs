@@ -143,7 +143,9 @@ impl Recovery {
                 Stage::Comparing(again)
             }
             Stage::WritingBackups(wanted) => {
-                let again = wanted.into_iter().filter(|_| next().needs_repetition());
+                let again = wanted
+                    .into_iter()
+                    .filter(|_| [next(), next()].iter().any(|write| write.needs_repetition()));
                 Stage::WritingBackups(again.collect())
             }
             Stage::WritingPrimaries(wanted) => {
@@ -221,7 +223,7 @@ impl Recovery {
                 wanted.iter().map(|&(_, at)| Request::read(at, LOCK_AND_VERSION_BYTES)).collect()
             }
             Stage::WritingBackups(wanted) => {
-                wanted.iter().map(|&(change, at)| Request::write(at, LOCK_BYTES, content(change))).collect()
+                wanted.iter().flat_map(|&(change, at)| Request::write_backup(at, &content(change))).collect()
             }
             Stage::WritingPrimaries(wanted) => {
                 let both = |&change: &usize| {

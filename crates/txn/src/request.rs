@@ -2,6 +2,7 @@
 
 use crate::lock_word::LockWord;
 use crate::place::Location;
+use crate::record::{LOCK_BYTES, VERSION_BYTES};
 
 /// The number of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -57,6 +58,16 @@ impl Request {
     /// Writes bytes at an offset behind a location.
     pub(crate) fn write(to: Location, offset: usize, bytes: Vec<u8>) -> Request {
         Request { node: to.node, at: to.at + offset as u64, op: Op::Write(bytes) }
+    }
+
+    /// Writes all of a backup but its lock, the version last. A WRITE that is torn when its coordinator ends leaves
+    /// the version before, by which a recovery sees that the backup lacks the value.
+    pub(crate) fn write_backup(to: Location, content: &[u8]) -> [Request; 2] {
+        let (version, rest) = content.split_at(VERSION_BYTES);
+        [
+            Request::write(to, LOCK_BYTES + VERSION_BYTES, rest.to_vec()),
+            Request::write(to, LOCK_BYTES, version.to_vec()),
+        ]
     }
 
     pub(crate) fn swap_lock(at: Location, compare: LockWord, swap: LockWord) -> Request {
