@@ -1,5 +1,7 @@
 //! The requests of a coordinator to the memory nodes, and their outcomes.
 
+use mitra_mutants::Mutant;
+
 use crate::lock_word::LockWord;
 use crate::place::Location;
 use crate::record::{LOCK_BYTES, VERSION_BYTES};
@@ -64,10 +66,14 @@ impl Request {
     /// the version before, by which a recovery sees that the backup lacks the value.
     pub(crate) fn write_backup(to: Location, content: &[u8]) -> [Request; 2] {
         let (version, rest) = content.split_at(VERSION_BYTES);
-        [
+        let mut writes = [
             Request::write(to, LOCK_BYTES + VERSION_BYTES, rest.to_vec()),
             Request::write(to, LOCK_BYTES, version.to_vec()),
-        ]
+        ];
+        if Mutant::BackupVersionFirst.is_on() {
+            writes.reverse();
+        }
+        writes
     }
 
     pub(crate) fn swap_lock(at: Location, compare: LockWord, swap: LockWord) -> Request {
