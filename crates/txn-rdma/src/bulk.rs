@@ -1,0 +1,107 @@
+//! Loading a store and inspecting it, over links.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use mitra_txn::{Inspection, Inspector, Layout, Life, LifeWord, Location, Op, Outcome, RecordKey, Request};
+
+use crate::links::{Links, LostNode};
+
+/// The most requests that are under way.
+const MAX_POSTED: usize = 32;
+/// The longest sleep between two polls.
+const MAX_SLEEP: Duration = Duration::from_millis(1);
+
+/// Executes WRITEs in any order, each until it is executed, such as those of a [`Loader`](mitra_txn::Loader). Calls `written` with the length of each.
+///
+/// # Errors
+/// [`LostNode`]: the links are over.
+///
+/// # Panics
+/// If a request is outside the memory of its node.
+pub fn write_all(
+    links: &mut Links,
+    requests: impl IntoIterator<Item = Request>,
+    mut written: impl FnMut(usize),
+) -> Result<(), LostNode> {
+    let mut requests = requests.into_iter();
+    let mut posted: Vec<Option<Request>> = vec![None; MAX_POSTED];
+    let mut done = Vec::new();
+    loop {
+        for (ticket, slot) in posted.iter_mut().enumerate().filter(|(_, slot)| slot.is_none()) {
+            let Some(request) = requests.next() else { break };
+            post(links, ticket as u64, vec![request.clone()]);
+            *slot = Some(request);
+        }
+        if posted.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        links.wait(&mut done, MAX_SLEEP)?;
+        for (ticket, outcomes) in done.drain(..) {
+            let Some(request) = posted[ticket as usize].take() else { continue };
+            if outcomes.iter().any(Outcome::needs_repetition) {
+                post(links, ticket, vec![request.clone()]);
+                posted[ticket as usize] = Some(request);
+            } else if let Op::Write(bytes) = &request.op {
+                written(bytes.len());
+            }
+        }
+    }
+}
+
+/// Reads all tables of a store at rest. Passes every record to `record`. The locks of lives that are recovered do not count as held.
+///
+/// # Errors
+/// [`LostNode`]: the links are over.
+pub fn inspect(
+    links: &mut Links,
+    layout: &Rc<Layout>,
+    mut record: impl FnMut(RecordKey, &[u8]),
+) -> Result<Inspection, LostNode> {
+    let mut inspector = Inspector::new(Rc::clone(layout));
+    for coordinator in 1..=layout.schema().coordinators {
+        // The word is the same on all nodes that live, at rest.
+        let read = |node| Request { node, at: layout.life_line(coordinator), op: Op::Read(8) };
+        let words = execute(links, layout.nodes().map(read).collect())?;
+        let word = words.iter().find_map(|outcome| match outcome {
+            Outcome::Executed(bytes) => Some(u64::from_le_bytes(bytes.as_slice().try_into().ok()?)),
+            _ => None,
+        });
+        let word = LifeWord::from_bits(word.unwrap_or_default());
+        let latest = Life { coordinator, incarnation: word.incarnation() };
+        let earlier = Life { incarnation: latest.incarnation.saturating_sub(1), ..latest };
+        inspector.set_recovered(if word.is_recovered(latest) { latest } else { earlier });
+    }
+    while let Some(requests) = inspector.requests() {
+        let outcomes = execute(links, requests)?;
+        inspector.on_outcomes(&outcomes, &mut record);
+    }
+    Ok(inspector.into_inspection())
+}
+
+/// Measures the time of a READ of 64 bytes that is alone, `count` times.
+///
+/// # Errors
+/// [`LostNode`]: the links are over.
+pub fn round_trips(links: &mut Links, at: Location, count: usize) -> Result<Vec<Duration>, LostNode> {
+    (0..count)
+        .map(|_| {
+            let begin = std::time::Instant::now();
+            execute(links, vec![Request { node: at.node, at: at.at, op: Op::Read(64) }])?;
+            Ok(begin.elapsed())
+        })
+        .collect()
+}
+
+fn post(links: &mut Links, ticket: u64, requests: Vec<Request>) {
+    links.post(ticket, requests).expect("a request lies in the memory of its node");
+}
+
+fn execute(links: &mut Links, requests: Vec<Request>) -> Result<Vec<Outcome>, LostNode> {
+    post(links, 0, requests);
+    let mut done = Vec::new();
+    while done.is_empty() {
+        links.poll(&mut done)?;
+    }
+    Ok(done.swap_remove(0).1)
+}

@@ -1,0 +1,95 @@
+//! The process of a coordinator: drives a session over links.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mitra_failover::Domain;
+use mitra_txn::{Command, Ending, Layout, Outcome, Session, Ticket, Timing};
+
+use crate::links::{ConnectError, Links, LinksConfig};
+
+/// For how long a driver polls without a result before it sleeps.
+const SPIN: Duration = Duration::from_micros(200);
+/// The longest sleep: links must be polled about every millisecond.
+const MAX_SLEEP: Duration = Duration::from_millis(1);
+
+/// One life of a coordinator, over its links to all memory nodes.
+#[derive(Debug)]
+pub struct Driver {
+    session: Session,
+    links: Links,
+    done: Vec<(u64, Vec<Outcome>)>,
+    begin: Instant,
+    last_result: Instant,
+}
+
+impl Driver {
+    /// Connects to the memory nodes as the coordinator's next life, and begins it. The repeatable ranges of `config` are set here.
+    ///
+    /// # Errors
+    /// A [`ConnectError`].
+    pub fn connect(
+        domain: &Arc<Domain>,
+        layout: &Rc<Layout>,
+        mut config: LinksConfig,
+        timing: Timing,
+    ) -> Result<Driver, ConnectError> {
+        let heartbeat = layout.life_line(config.coordinator) + 8;
+        let log = layout.log(config.coordinator)..layout.log(config.coordinator + 1);
+        config.repeatable = vec![heartbeat..heartbeat + 8, log];
+        let links = Links::connect(domain, &config)?;
+        let session = Session::new(Rc::clone(layout), links.life(), timing, &config.dead);
+        let now = Instant::now();
+        Ok(Driver { session, links, done: Vec::new(), begin: now, last_result: now })
+    }
+
+    /// Returns the session, to add tasks and to see how it stands.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    /// Returns the links, to see what they have carried.
+    pub fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// Does what can be done now. Sleeps for a millisecond at most if nothing has come for some time. Call it again and again, until [`Session::ending`] says why the life is over.
+    pub fn poll(&mut self) -> Option<Ending> {
+        let now = Instant::now();
+        for command in self.session.poll(now - self.begin) {
+            match command {
+                Command::Post(ticket, requests) => {
+                    if self.links.post(ticket.0, requests).is_err() {
+                        // The layout is that of the nodes, so this does not happen; if it did, the outcomes would never come.
+                        self.session.end();
+                    }
+                }
+                Command::Fence(life) => self.links.fence(life),
+            }
+        }
+        let polled = if now - self.last_result > SPIN {
+            let timer = self.session.next_timer().map_or(MAX_SLEEP, |at| at.saturating_sub(now - self.begin));
+            self.links.wait(&mut self.done, timer.min(MAX_SLEEP))
+        } else {
+            self.links.poll(&mut self.done)
+        };
+        if polled.is_err() {
+            self.session.end();
+        }
+        if !self.done.is_empty() {
+            self.last_result = now;
+        }
+        for (ticket, outcomes) in self.done.drain(..) {
+            self.session.on_outcomes(Ticket(ticket), &outcomes);
+        }
+        while let Some(fenced) = self.links.take_fenced() {
+            if fenced.failed.is_empty() {
+                self.session.on_fenced(fenced.life);
+            } else {
+                self.links.fence(fenced.life);
+            }
+        }
+        self.session.ending()
+    }
+}
