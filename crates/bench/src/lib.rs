@@ -16,6 +16,7 @@ mod programs;
 mod report;
 mod resident_memory;
 mod stopwatch;
+mod tpcc;
 mod udp_baseline;
 mod varuna;
 
@@ -53,6 +54,7 @@ enum BenchCommand {
     Failover(failover::Args),
     Memory(resident_memory::Args),
     Programs(programs::Args),
+    Tpcc(tpcc::Args),
     Varuna(varuna::Args),
 }
 
@@ -92,6 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         BenchCommand::Failover(args) => failover::run(args),
         BenchCommand::Memory(args) => resident_memory::run(args),
         BenchCommand::Programs(args) => programs::run(args),
+        BenchCommand::Tpcc(args) => tpcc::run(args),
         BenchCommand::Varuna(args) => varuna::run(args),
     };
     match done {
@@ -112,6 +115,7 @@ enum Task {
     Failover,
     Memory(resident_memory::Setup),
     ManyVqps(varuna::ManyVqpsSetup),
+    Tpcc(Box<tpcc::Role>),
 }
 
 /// Runs the second process. The first message from the first process describes the task.
@@ -126,6 +130,7 @@ pub fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
         Task::Bandwidth(setup) => bandwidth::peer(&setup, connection),
         Task::Failover => failover::peer(connection),
         Task::Memory(setup) => resident_memory::peer(&setup, connection),
+        Task::Tpcc(role) => tpcc::peer(*role, connection),
         Task::ManyVqps(setup) => varuna::many_vqps_peer(&setup, connection),
     }
 }

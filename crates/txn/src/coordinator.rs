@@ -179,6 +179,11 @@ impl Coordinator {
             && core.slots.iter().all(|slot| slot.execution.is_none())
     }
 
+    /// Returns whether no transaction is under way or to be applied. Tasks may wait for something else.
+    pub fn is_settled(&self) -> bool {
+        self.core.borrow().slots.iter().all(|slot| slot.execution.is_none())
+    }
+
     /// Tells that a life and all earlier ones of its coordinator are recovered, so that their locks may be freed.
     pub fn set_recovered(&mut self, life: Life) {
         let core = &mut *self.core.borrow_mut();
@@ -293,6 +298,14 @@ impl Core {
         // No two coordinators have the same times.
         let part = xxh3_64(&lock.bits().to_le_bytes()) >> 44;
         self.now + longest.mul_f64(part as f64 / f64::from(1 << 20))
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.now
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended
     }
 
     /// Waits until a moment, or the end of the life.

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::coordinator::{Core, Reply};
 use crate::execution::Footprint;
@@ -49,6 +50,16 @@ pub enum NotCommitted {
 impl Client {
     pub(crate) fn new(core: Rc<RefCell<Core>>) -> Client {
         Client { core }
+    }
+
+    /// Waits for a time.
+    ///
+    /// # Errors
+    /// [`Abort::LifeEnded`]: the life has ended, and runs no more transactions.
+    pub async fn sleep(&self, time: Duration) -> Result<(), Abort> {
+        let until = self.core.borrow().now() + time;
+        poll_fn(|context| self.core.borrow_mut().wait_until(until, context)).await;
+        if self.core.borrow().is_ended() { Err(Abort::LifeEnded) } else { Ok(()) }
     }
 
     /// Runs a transaction, and commits it if the program returns `Ok`. A transaction that was aborted because of another one runs again, after a random time of at most 2.56 ms; it is

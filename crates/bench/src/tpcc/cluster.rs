@@ -1,0 +1,262 @@
+//! A store with its processes, as the first process sees it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use indicatif::ProgressBar;
+use mitra_failover::Domain;
+use mitra_peer_process::PeerProcess;
+use mitra_softnic::SoftNic;
+use mitra_txn::{Inspection, Layout, Loader};
+use mitra_txn_rdma::{Links, inspect, write_all};
+use mitra_txn_workloads::tpcc::{self, Load, Report};
+
+use super::history::{self, Entry};
+use super::setup::{FromCoordinator, Role, Setup, Summary, ToCoordinator, ToMemory, clock, open};
+use crate::{PEER_ROLE, Task};
+
+/// How long a coordinator may take to become live, to finish its transactions, and to end.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time between two looks at what is due.
+const INTERVAL: Duration = Duration::from_millis(1);
+
+/// Faults of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Faults {
+    /// A rail of a memory node is down every so often, for half of the time.
+    pub(super) period: Option<Duration>,
+    /// When coordinator 1 is killed, from the beginning of the measured time.
+    pub(super) kill: Option<Duration>,
+}
+
+pub(super) struct Cluster {
+    pub(super) setup: Setup,
+    layout: Rc<Layout>,
+    addresses: Vec<SocketAddr>,
+    memories: Vec<PeerProcess>,
+    coordinators: Vec<PeerProcess>,
+    histories: tempfile::TempDir,
+    /// The links that load and check, and what they need.
+    links: Links,
+    _nics: (Arc<Domain>, [Arc<SoftNic>; 2]),
+    /// The median round trip, in nanoseconds.
+    pub(super) round_trip: f64,
+    /// When rails have failed, and when the coordinator was killed.
+    pub(super) failures: Vec<u64>,
+    pub(super) killed: Option<u64>,
+    /// When transactions ran, from and to.
+    pub(super) runs: Vec<(u64, u64)>,
+    restarts: u64,
+}
+
+/// What a check of a store at rest has found.
+pub(super) struct Check {
+    pub(super) inspection: Inspection,
+    pub(super) report: Report,
+}
+
+/// What all coordinators have done.
+#[derive(Default)]
+pub(super) struct Results {
+    pub(super) entries: Vec<Entry>,
+    pub(super) summaries: Vec<Summary>,
+}
+
+impl Cluster {
+    /// Starts the processes, and loads the store.
+    pub(super) fn start(setup: Setup, bar: &ProgressBar) -> anyhow::Result<Cluster> {
+        let layout = setup.layout()?;
+        let mut memories = Vec::new();
+        let mut addresses = Vec::new();
+        for node in 0..setup.memories {
+            let mut memory = PeerProcess::start(PEER_ROLE)?;
+            memory.connection.send(&Task::Tpcc(Box::new(Role::Memory { setup: setup.clone(), node })))?;
+            addresses.push(memory.connection.receive()?);
+            memories.push(memory);
+        }
+        let nics = open()?;
+        let loader = setup.coordinators + 1;
+        let mut links = Links::connect(&nics.0, &setup.links(loader, &addresses)?)?;
+        load(&setup, &layout, &mut links, bar)?;
+        let mut cluster = Cluster {
+            histories: tempfile::tempdir().context("cannot create a directory for the histories")?,
+            setup,
+            layout,
+            addresses,
+            memories,
+            coordinators: Vec::new(),
+            links,
+            _nics: nics,
+            round_trip: 0.0,
+            failures: Vec::new(),
+            killed: None,
+            runs: Vec::new(),
+            restarts: 0,
+        };
+        for coordinator in 1..=cluster.setup.coordinators {
+            let process = cluster.start_coordinator(coordinator)?;
+            cluster.coordinators.push(process);
+        }
+        Ok(cluster)
+    }
+
+    /// Starts a coordinator, and waits until it is live.
+    fn start_coordinator(&mut self, coordinator: u16) -> anyhow::Result<PeerProcess> {
+        let mut process = PeerProcess::start(PEER_ROLE)?;
+        let role = Role::Coordinator {
+            setup: self.setup.clone(),
+            coordinator,
+            nodes: self.addresses.clone(),
+            history: self.histories.path().join(coordinator.to_string()),
+            stream: self.restarts,
+        };
+        process.connection.send(&Task::Tpcc(Box::new(role)))?;
+        match self.wait(&mut process)? {
+            FromCoordinator::Live { round_trip } if self.restarts == 0 => self.round_trip = round_trip,
+            _ => {}
+        }
+        Ok(process)
+    }
+
+    /// Waits for a message of a coordinator. The links stay alive meanwhile.
+    fn wait(&mut self, process: &mut PeerProcess) -> anyhow::Result<FromCoordinator> {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        while !process.connection.is_readable()? {
+            if Instant::now() > deadline {
+                bail!("a coordinator gave no answer for {ANSWER_TIMEOUT:?}");
+            }
+            self.poll();
+        }
+        Ok(process.connection.receive()?)
+    }
+
+    /// Keeps the links alive. They may be lost in a run whose rails fail, and are made again for the check.
+    pub(super) fn poll(&mut self) {
+        let _ = self.links.wait(&mut Vec::new(), INTERVAL);
+        std::thread::sleep(INTERVAL / 4);
+    }
+
+    fn tell_all(&mut self, message: ToCoordinator) -> anyhow::Result<()> {
+        self.coordinators.iter_mut().try_for_each(|process| Ok(process.connection.send(&message)?))
+    }
+
+    /// Runs transactions for a time, with faults. `others` are kept alive.
+    pub(super) fn run(
+        &mut self,
+        time: Duration,
+        faults: Faults,
+        others: &mut dyn FnMut(),
+    ) -> anyhow::Result<()> {
+        self.tell_all(ToCoordinator::Run)?;
+        let begin = Instant::now();
+        let begun = clock();
+        let mut next_down = faults.period;
+        let mut up: Option<(Duration, usize, usize)> = None;
+        let mut kill = faults.kill;
+        let mut restart: Option<Duration> = None;
+        loop {
+            let now = begin.elapsed();
+            if let Some((at, node, rail)) = up
+                && (now >= at || now >= time)
+            {
+                self.memories[node].connection.send(&ToMemory::LinkUp { rail })?;
+                up = None;
+            }
+            if now >= time {
+                break;
+            }
+            if let (Some(at), Some(period)) = (next_down, faults.period)
+                && now >= at
+                && up.is_none()
+            {
+                // Each rail is down when it carries the traffic: it has since the other one of its node was down.
+                let number = self.failures.len();
+                let (node, rail) = (number % self.memories.len(), number / self.memories.len() % 2);
+                self.memories[node].connection.send(&ToMemory::LinkDown { rail })?;
+                self.failures.push(clock());
+                up = Some((at + period / 2, node, rail));
+                next_down = Some(at + period);
+            }
+            if kill.is_some_and(|at| now >= at) {
+                drop(self.coordinators.remove(0));
+                self.killed = Some(clock());
+                kill = None;
+                restart = Some(now + self.setup.timeout + Duration::from_secs(1));
+            }
+            if restart.is_some_and(|at| now >= at) {
+                restart = None;
+                self.restart()?;
+            }
+            self.poll();
+            others();
+        }
+        if restart.is_some() {
+            self.restart()?;
+        }
+        self.runs.push((begun, clock()));
+        self.tell_all(ToCoordinator::Pause)?;
+        let mut coordinators = std::mem::take(&mut self.coordinators);
+        for process in &mut coordinators {
+            self.wait(process)?;
+        }
+        self.coordinators = coordinators;
+        Ok(())
+    }
+
+    fn restart(&mut self) -> anyhow::Result<()> {
+        self.restarts += 1;
+        let mut process = self.start_coordinator(1)?;
+        process.connection.send(&ToCoordinator::Run)?;
+        self.coordinators.insert(0, process);
+        Ok(())
+    }
+
+    /// Reads all tables while the coordinators pause.
+    pub(super) fn check(&mut self) -> anyhow::Result<Check> {
+        if self.links.lost().is_some() {
+            let config = self.setup.links(self.setup.coordinators + 1, &self.addresses)?;
+            self.links = Links::connect(&self._nics.0, &config)?;
+        }
+        let mut records = BTreeMap::new();
+        let inspection =
+            inspect(&mut self.links, &self.layout, |at, value| _ = records.insert(at, value.to_vec()))?;
+        Ok(Check { inspection, report: tpcc::check(&records, &self.setup.scale()?) })
+    }
+
+    /// Ends the processes.
+    pub(super) fn stop(mut self) -> anyhow::Result<Results> {
+        self.tell_all(ToCoordinator::Stop)?;
+        let mut results = Results::default();
+        for mut process in std::mem::take(&mut self.coordinators) {
+            match self.wait(&mut process)? {
+                FromCoordinator::Stopped(summary) => results.summaries.push(summary),
+                other => bail!("a coordinator answered {other:?} instead of its summary"),
+            }
+        }
+        for coordinator in 1..=self.setup.coordinators {
+            results.entries.extend(history::read(&self.histories.path().join(coordinator.to_string()))?);
+        }
+        Ok(results)
+    }
+}
+
+/// Loads a warehouse after the other, so that little of the store is in the memory of this process.
+fn load(setup: &Setup, layout: &Layout, links: &mut Links, bar: &ProgressBar) -> anyhow::Result<()> {
+    let load = Load::new(setup.scale()?, setup.seed, 0);
+    let mut loader = Loader::new(layout);
+    bar.set_message(format!("{}: items", setup.variant.name()));
+    load.items().try_for_each(|(at, value)| loader.insert(at, value))?;
+    write_all(links, loader.take_requests(), |_| ())?;
+    bar.inc(1);
+    for warehouse in 1..=setup.warehouses {
+        bar.set_message(format!("{}: warehouse {warehouse}", setup.variant.name()));
+        load.warehouse(warehouse).try_for_each(|(at, value)| loader.insert(at, value))?;
+        write_all(links, loader.take_requests(), |_| ())?;
+        bar.inc(1);
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! What all processes of a store agree on, and what they tell each other.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use mitra_failover::{DetectorConfig, Domain, Policy};
+use mitra_softnic::SoftNic;
+use mitra_txn::{Layout, Schema, Timing};
+use mitra_txn_rdma::{LinksConfig, QpKind, Token};
+use mitra_txn_workloads::tpcc::{self, Scale};
+use mitra_verbs::Provider;
+use serde::{Deserialize, Serialize};
+
+use crate::endpoint::NicPlacement;
+
+/// The registered memory for the payload under way at one node, in bytes.
+const STAGING_BYTES: usize = 4 << 20;
+/// The longest log entry, in bytes: a New-Order of 15 lines needs about 14,000.
+const SLOT_BYTES: u32 = 32 << 10;
+/// How long a process tries to reach another.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most requests of a coordinator that are under way at one node.
+const SEND_WRS: u32 = 256;
+
+/// What is compared.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, clap::ValueEnum)]
+pub(crate) enum Variant {
+    /// Virtual queue pairs that fence, read the evidence, and replay the rest
+    Exact,
+    /// Virtual queue pairs that replay all operations in flight: a baseline that corrupts data
+    Blanket,
+    /// Virtual queue pairs without failover: a baseline whose lives end with a rail
+    None,
+    /// RC queue pairs on rail 0: the baseline without virtual queue pairs
+    Bare,
+}
+
+impl Variant {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Variant::Exact => "exact",
+            Variant::Blanket => "blanket",
+            Variant::None => "none",
+            Variant::Bare => "bare",
+        }
+    }
+
+    pub(crate) fn kind(self) -> QpKind {
+        if self == Variant::Bare { QpKind::Rc } else { QpKind::Virtual }
+    }
+
+    pub(crate) fn failover(self) -> mitra_failover::Config {
+        let policy = match self {
+            Variant::Exact | Variant::Bare => Policy::Exact,
+            Variant::Blanket => Policy::Blanket,
+            Variant::None => Policy::None,
+        };
+        mitra_failover::Config {
+            policy,
+            send_wrs: SEND_WRS,
+            rd_atomic: 16,
+            failback_delay: Duration::from_millis(100),
+            detector: DetectorConfig {
+                heartbeat_interval: Duration::from_millis(20),
+                ..DetectorConfig::default()
+            },
+            ..mitra_failover::Config::default()
+        }
+    }
+}
+
+/// A store of the benchmark.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    pub(crate) variant: Variant,
+    pub(crate) warehouses: u16,
+    pub(crate) memories: u16,
+    /// The coordinators that run transactions. One more loads and checks the store.
+    pub(crate) coordinators: u16,
+    /// The transactions that a coordinator runs at once.
+    pub(crate) terminals: u16,
+    /// How many New-Orders, and how many Payments, a warehouse has place for.
+    pub(crate) growth: u64,
+    /// The time after which a silent coordinator is taken over.
+    pub(crate) timeout: Duration,
+    pub(crate) seed: u64,
+}
+
+impl Setup {
+    pub(crate) fn scale(&self) -> anyhow::Result<Scale> {
+        Ok(Scale::full(self.warehouses)?)
+    }
+
+    pub(crate) fn layout(&self) -> anyhow::Result<Rc<Layout>> {
+        let schema = Schema {
+            tables: tpcc::schema(&self.scale()?, self.growth, self.growth),
+            nodes: self.memories,
+            backups: 1.min(self.memories - 1),
+            coordinators: self.coordinators + 1,
+            slots: 2 * self.terminals,
+            slot_bytes: SLOT_BYTES,
+        };
+        Ok(Rc::new(Layout::new(schema, tpcc::partition)?))
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        Timing { interval: Duration::from_millis(5).min(self.timeout / 4), timeout: self.timeout }
+    }
+
+    /// The tokens need not be secret: the memories listen on loopback addresses, and live as long as the run.
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        (0..=self.coordinators).map(|coordinator| [coordinator as u8; 16]).collect()
+    }
+
+    pub(crate) fn links(&self, coordinator: u16, nodes: &[SocketAddr]) -> anyhow::Result<LinksConfig> {
+        Ok(LinksConfig {
+            coordinator,
+            token: self.tokens()[usize::from(coordinator) - 1],
+            fingerprint: self.layout()?.fingerprint(),
+            nodes: nodes.to_vec(),
+            dead: Vec::new(),
+            repeatable: Vec::new(),
+            kind: self.variant.kind(),
+            failover: self.variant.failover(),
+            staging_bytes: STAGING_BYTES,
+            timeout: CONNECT_TIMEOUT,
+        })
+    }
+}
+
+/// Opens the two NICs of a process.
+pub(crate) fn open() -> anyhow::Result<(Arc<Domain>, [Arc<SoftNic>; 2])> {
+    let nics = NicPlacement::default().open()?;
+    let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+    let domain = Domain::with_completion_channels(providers).context("the NICs refuse a domain")?;
+    Ok((domain, nics))
+}
+
+/// The nanoseconds of a clock that all processes of the machine share.
+pub(crate) fn clock() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
+        .unwrap_or_else(|_| nix::sys::time::TimeSpec::new(0, 0));
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+}
+
+/// What a process of the benchmark is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Role {
+    Memory { setup: Setup, node: u16 },
+    Coordinator { setup: Setup, coordinator: u16, nodes: Vec<SocketAddr>, history: PathBuf, stream: u64 },
+}
+
+/// What the first process tells a memory process.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum ToMemory {
+    LinkDown { rail: usize },
+    LinkUp { rail: usize },
+}
+
+/// What the first process tells a coordinator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum ToCoordinator {
+    /// Run transactions.
+    Run,
+    /// Finish those that are under way, and answer.
+    Pause,
+    /// End, with a summary.
+    Stop,
+}
+
+/// What a coordinator tells the first process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum FromCoordinator {
+    /// It is live. The median round trip of its links, in nanoseconds.
+    Live {
+        round_trip: f64,
+    },
+    Paused,
+    Stopped(Summary),
+}
+
+/// What a coordinator counts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    /// The attempts without an effect, by reason.
+    pub(crate) aborts: std::collections::BTreeMap<String, u64>,
+    /// The transactions that ended as not known to be committed.
+    pub(crate) unknown: u64,
+    pub(crate) failovers: u64,
+    /// The lives of this process that have ended, with the reasons.
+    pub(crate) ended_lives: Vec<String>,
+    /// When a life of another was recovered.
+    pub(crate) recovered: Vec<u64>,
+    pub(crate) requests: u64,
+    pub(crate) bytes: u64,
+    pub(crate) doorbells: u64,
+    /// Records that a committed transaction could not use.
+    pub(crate) corrupt: u64,
+}
