@@ -10,6 +10,7 @@ mod setup;
 mod stress;
 mod test;
 mod test_results;
+mod tpcc_postgres;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    TpccPostgres(tpcc_postgres::Args),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -50,6 +52,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Task::Setup => setup::run()?,
         Task::Stress(args) => return stress::run(&args),
         Task::Test { args } => return test::run(&args),
+        Task::TpccPostgres(args) => return tpcc_postgres::run(&args),
     }
     Ok(ExitCode::SUCCESS)
 }
