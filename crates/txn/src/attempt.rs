@@ -131,6 +131,10 @@ impl Attempt {
         Attempt { lock, log, copies, items: Vec::new(), stage: Stage::Executing, is_committed: false }
     }
 
+    pub(crate) fn lock(&self) -> LockWord {
+        self.lock
+    }
+
     /// Returns whether the transaction is committed, so that its caller may be told.
     pub fn is_committed(&self) -> bool {
         self.is_committed

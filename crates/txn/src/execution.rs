@@ -133,6 +133,10 @@ impl Execution {
         self.attempt.is_logging()
     }
 
+    pub(crate) fn lock(&self) -> LockWord {
+        self.attempt.lock()
+    }
+
     pub(crate) fn footprint(&self) -> Footprint {
         let number = |(place, version): (Place, Version)| (place, version.number());
         Footprint {
