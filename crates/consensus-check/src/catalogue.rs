@@ -406,6 +406,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
         serve: |address| mailbox_scenario::world_of(2, 1).world().serve(address),
         run_seed: mailbox_scenario::run,
     },
+    crate::transaction_worlds::ENTRY,
 ];
 
 fn ring(n: u8) -> Vec<ProcessSet> {

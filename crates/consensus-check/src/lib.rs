@@ -38,6 +38,11 @@ mod shared_backup_world;
 pub mod store_nodes;
 mod store_world;
 mod theorems;
+mod transaction_nodes;
+mod transaction_order;
+mod transaction_step;
+mod transaction_world;
+pub mod transaction_worlds;
 mod world;
 
 pub use bit_filter_world::{BitFilterLimits, BitFilterStep, ExhaustiveBitFilter};
@@ -67,4 +72,6 @@ pub use shared_backup_step::{SharedBackupLimits, SharedBackupRule, SharedBackupS
 pub use shared_backup_world::SharedBackupWorld;
 pub use store_world::{StoreWorld, run_competing_leaders_from_seed, run_store_from_seed};
 pub use theorems::{Shown, THEOREMS, Theorem, replay_example};
+pub use transaction_step::{LostAnswers, RecordUse, TransactionConfig, TransactionProgram, TransactionStep};
+pub use transaction_world::TransactionWorld;
 pub use world::{FaultLimits, Step, World};

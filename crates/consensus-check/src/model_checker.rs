@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 
+use mitra_mutants::Running;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
 use crate::Exploration;
@@ -134,6 +135,8 @@ trait HiddenModel: Send + Sync {
 struct Hidden<M: Model> {
     model: M,
     properties: Vec<Property<M>>,
+    /// What the thread runs that asked for the search. Others compute the states.
+    running: Running,
 }
 
 impl AnyModel {
@@ -144,7 +147,7 @@ impl AnyModel {
             properties.iter().all(|property| property.expectation == Expectation::Always),
             "only properties that hold in every state are supported"
         );
-        AnyModel(Box::new(Hidden { model, properties }))
+        AnyModel(Box::new(Hidden { model, properties, running: Running::now() }))
     }
 }
 
@@ -161,7 +164,8 @@ impl<M: Explorable> HiddenModel for Hidden<M> {
     }
 
     fn next_state(&self, state: &AnyState, action: &AnyValue) -> Option<AnyState> {
-        let next = self.model.next_state(state.state.get(), action.get::<M::Action>().clone())?;
+        let action = action.get::<M::Action>().clone();
+        let next = self.running.run(|| self.model.next_state(state.state.get(), action))?;
         self.model.within_boundary(&next).then(|| AnyState::new(next))
     }
 
@@ -170,7 +174,7 @@ impl<M: Explorable> HiddenModel for Hidden<M> {
     }
 
     fn holds(&self, property: usize, state: &AnyState) -> bool {
-        (self.properties[property].condition)(&self.model, state.state.get())
+        self.running.run(|| (self.properties[property].condition)(&self.model, state.state.get()))
     }
 }
 

@@ -9,6 +9,25 @@ pub use table::Mutant;
 #[cfg(feature = "enabled")]
 pub use table::{Layer, Row};
 
+/// What a thread runs, for other threads that work for it.
+#[derive(Clone, Copy)]
+pub struct Running(#[cfg(feature = "enabled")] Option<Mutant>);
+
+#[cfg(not(feature = "enabled"))]
+impl Running {
+    /// Returns what the calling thread runs: no mutant.
+    #[inline(always)]
+    pub fn now() -> Running {
+        Running()
+    }
+
+    /// Calls a function.
+    #[inline(always)]
+    pub fn run<T>(self, f: impl FnOnce() -> T) -> T {
+        f()
+    }
+}
+
 #[cfg(not(feature = "enabled"))]
 impl Mutant {
     /// Returns whether the calling thread runs this mutant: never, because this program is built without mutants.

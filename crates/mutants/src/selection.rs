@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use crate::Mutant;
+use crate::{Mutant, Running};
 
 thread_local! {
     static RUNNING: Cell<Option<Mutant>> = const { Cell::new(None) };
@@ -16,7 +16,19 @@ impl Mutant {
 
     /// Calls a function with this mutant switched on for the calling thread.
     pub fn run<T>(self, f: impl FnOnce() -> T) -> T {
-        let _restored = Restored(RUNNING.replace(Some(self)));
+        Running(Some(self)).run(f)
+    }
+}
+
+impl Running {
+    /// Returns what the calling thread runs.
+    pub fn now() -> Running {
+        Running(RUNNING.get())
+    }
+
+    /// Calls a function with the same mutant, if one runs, switched on for the calling thread.
+    pub fn run<T>(self, f: impl FnOnce() -> T) -> T {
+        let _restored = Restored(RUNNING.replace(self.0));
         f()
     }
 }
@@ -41,8 +53,10 @@ mod tests {
             assert!(first.is_on() && !second.is_on());
             second.run(|| assert!(second.is_on() && !first.is_on()));
             assert!(first.is_on());
+            let running = Running::now();
             std::thread::scope(|scope| {
                 scope.spawn(|| assert!(!first.is_on()));
+                scope.spawn(move || running.run(|| assert!(first.is_on())));
             });
             assert!(std::panic::catch_unwind(|| second.run(|| panic!("a mutant"))).is_err());
             assert!(first.is_on() && !second.is_on());

@@ -239,6 +239,28 @@ mutants! {
         SnapshotDropped "snapshot-dropped" in "kv" within 1000: "A process that has applied an entry ignores a snapshot.";
         DeposedLeaderReads "deposed-leader-reads" in "kv-competing-leaders" within 2000: "A leader answers reads from its own state, without an entry of the log, although it may have been deposed.";
     }
+    Transactions {
+        LockedVersionUnchecked "locked-version-unchecked" in "transactions" within 4000: "The version of a record that was read is not compared after the record was locked.";
+        ReadUnderLock "read-under-lock" in "transactions" within 4000: "A record is read although another attempt holds its lock.";
+        TornRecordRead "torn-record-read" in "transactions" within 4000: "A record whose checksum is wrong is read.";
+        UndecidedLockKept "undecided-lock-kept" in "transactions" within 4000: "An attempt that aborts does not free a lock of which it does not know whether it has taken it.";
+        ValidationSkipped "validation-skipped" in "transactions" within 4000: "An attempt does not validate what it has read.";
+        ValidatedUnderLock "validated-under-lock" in "transactions" within 4000: "A record that another attempt has locked is valid.";
+        AbortedWhileLogging "aborted-while-logging" in "transactions" within 4000: "An attempt aborts when nobody knows whether a node has its log entry.";
+        LogWriteAssumed "log-write-assumed" in "transactions" within 4000: "A WRITE of the log entry whose outcome is unknown is taken for executed.";
+        LoggedOnce "logged-once" in "transactions" within 4000: "A transaction is committed when one node has its log entry.";
+        ToldBeforeLogged "told-before-logged" in "transactions" within 4000: "The caller is told of the commit before the log entry is written.";
+        PrimaryFirst "primary-first" in "transactions" within 4000: "A primary is written and unlocked before the backups are written.";
+        BackupNotRepeated "backup-not-repeated" in "transactions" within 4000: "A WRITE of a backup whose outcome is unknown is taken for executed.";
+        BackupVersionFirst "backup-version-first" in "transactions" within 4000: "A backup's version is written before its value.";
+        AppliedAgainUnseen "applied-again-unseen" in "transactions" within 4000: "A record whose WRITE and unlock are in doubt is written again without a look at its lock.";
+        UnlockedByWrite "unlocked-by-write" in "transactions" within 4000: "A lock is freed by a WRITE, which is repeated when its outcome is unknown.";
+        RecoveredUnlocked "recovered-unlocked" in "transactions" within 4000: "A recovery writes a record whose lock does not name the logged attempt.";
+        EntryNotCompleted "entry-not-completed" in "transactions" within 8000: "A recovery applies an entry that too few nodes have.";
+        BackupsNotRecovered "backups-not-recovered" in "transactions" within 4000: "A recovery writes the primaries only.";
+        OrphanForgotten "orphan-forgotten" in "transactions" within 4000: "A recovery does not write the backups of a record whose primary is dead.";
+        OrphanOverwritten "orphan-overwritten" in "transactions" within 4000: "A recovery writes the backups of a record whose primary is dead without a look at their versions.";
+    }
     Memory {
         UndoneWriteAcknowledged "undone-write-acknowledged" in "memory-nodes" within 1000: "After a reconnect, a WRITE whose outcome is unknown is acknowledged.";
         UnresolvedWriteAcknowledged "unresolved-write-acknowledged" in "memory-nodes" within 1000: "A WRITE whose outcome is unknown is acknowledged when its connection breaks.";

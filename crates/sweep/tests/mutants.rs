@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs, thread};
 
-use mitra_mutants::Mutant;
+use mitra_consensus_check::transaction_worlds::WORLDS;
+use mitra_mutants::{Layer, Mutant};
 use mitra_sweep::{MutantSearch, SearchError, Workload, find_mutant, mutant_by_name};
 
 /// Runs the seed of the table first, which still finds most mutants after a change of a workload, and only then the others. `MITRA_SEEDS=n` runs the first
@@ -63,6 +64,43 @@ fn every_mutant_is_found_within_its_seeds() {
     });
     let survivors = survivors.into_inner().unwrap();
     assert!(survivors.is_empty(), "{}", survivors.join("\n"));
+}
+
+/// The world of `mitra check transactions` whose exploration finds each mutant of transactions with the fewest states.
+const WORLDS_OF_MUTANTS: &[(Mutant, &str)] = &[
+    (Mutant::LockedVersionUnchecked, "doubts"),
+    (Mutant::ReadUnderLock, "readers"),
+    (Mutant::TornRecordRead, "readers"),
+    (Mutant::UndecidedLockKept, "deaths"),
+    (Mutant::ValidationSkipped, "write-skew"),
+    (Mutant::ValidatedUnderLock, "write-skew"),
+    (Mutant::AbortedWhileLogging, "deaths"),
+    (Mutant::LogWriteAssumed, "deaths"),
+    (Mutant::LoggedOnce, "deaths"),
+    (Mutant::ToldBeforeLogged, "lives"),
+    (Mutant::PrimaryFirst, "lives"),
+    (Mutant::BackupNotRepeated, "deaths"),
+    (Mutant::BackupVersionFirst, "deaths"),
+    (Mutant::AppliedAgainUnseen, "doubts"),
+    (Mutant::UnlockedByWrite, "doubts"),
+    (Mutant::RecoveredUnlocked, "doubts-and-ends"),
+    (Mutant::EntryNotCompleted, "deaths"),
+    (Mutant::BackupsNotRecovered, "lives"),
+    (Mutant::OrphanForgotten, "deaths"),
+    (Mutant::OrphanOverwritten, "deaths-of-two"),
+];
+
+#[test]
+fn exploration_finds_every_mutant_of_transactions() {
+    let of_layer = Mutant::ALL.iter().copied().filter(|mutant| mutant.row().layer == Layer::Transactions);
+    for mutant in of_layer {
+        let name = mutant.row().name;
+        let (_, world) = WORLDS_OF_MUTANTS.iter().find(|(other, _)| *other == mutant).expect(name);
+        let (_, config) = WORLDS.iter().find(|(other, _)| other == world).expect("a world");
+        let found = mutant.run(|| config.explore());
+        let (property, steps) = found.counterexample.unwrap_or_else(|| panic!("{name} survives in {world}"));
+        println!("{name:<26} {world:<16} {:>7} states, {:>2} steps: {property}", found.states, steps.len());
+    }
 }
 
 /// What the search leaves of a failing world shows the same failure. In each kind of world, some of the first failures need at most half of the

@@ -4,6 +4,8 @@
 //! way that [`Outcome`] names. None is executed after its outcome is known, which makes two repetitions safe: a compare-and-swap that takes a free lock for this attempt, since its lock word is no other's; and a
 //! WRITE of a record that this attempt has locked.
 
+use mitra_mutants::Mutant;
+
 use crate::lock_word::LockWord;
 use crate::log_entry::{Logged, encode_entry};
 use crate::place::{Copies, Location, Place};
@@ -272,6 +274,8 @@ impl Attempt {
                     match next() {
                         Outcome::NodeDead => again.extend((!spare.is_empty()).then(|| spare.remove(0))),
                         outcome if outcome.is_executed() => complete += 1,
+                        _ if Mutant::LogWriteAssumed.is_on() => complete += 1,
+                        _ if Mutant::AbortedWhileLogging.is_on() => return self.abort(Conflict::RolledBack),
                         _ => again.push(location),
                     }
                 }
@@ -281,7 +285,10 @@ impl Attempt {
                 self.stage = Stage::Logging { wanted: again, spare, complete };
             }
             Stage::ApplyingBackups { wanted } => {
-                let again = wanted.into_iter().filter(|_| next().needs_repetition());
+                let again = wanted.into_iter().filter(|_| {
+                    [next(), next()].iter().any(|write| write.needs_repetition())
+                        && !Mutant::BackupNotRepeated.is_on()
+                });
                 self.stage = Stage::ApplyingBackups { wanted: again.collect() };
             }
             Stage::ApplyingPrimaries { wanted } => {
@@ -293,7 +300,7 @@ impl Attempt {
             Stage::Releasing { wanted, why } => {
                 let again = wanted.into_iter().filter(|_| {
                     let outcome = next();
-                    outcome.word().is_none() && *outcome != Outcome::NodeDead
+                    !is_answered(outcome) && *outcome != Outcome::NodeDead
                 });
                 self.stage = Stage::Releasing { wanted: again.collect(), why };
             }
@@ -320,7 +327,7 @@ impl Attempt {
                     let wanted: Vec<usize> =
                         items.filter(|(_, item)| changes(item)).map(|(index, _)| index).collect();
                     // One record that was read alone was valid when it was read.
-                    let is_valid = self.items.len() == 1;
+                    let is_valid = self.items.len() == 1 || Mutant::ValidationSkipped.is_on();
                     Stage::Validating { wanted: if is_valid { Vec::new() } else { wanted } }
                 }
                 Stage::Validating { .. } if self.items.iter().all(|item| item.write.is_none()) => {
@@ -329,36 +336,45 @@ impl Attempt {
                     Stage::ApplyingPrimaries { wanted: held.map(|index| (index, Apply::Unlock)).collect() }
                 }
                 Stage::Validating { .. } => {
+                    if Mutant::ToldBeforeLogged.is_on() {
+                        self.is_committed = true;
+                    }
+                    if Mutant::LoggedOnce.is_on() {
+                        self.copies = 1;
+                    }
                     let mut wanted = self.log.clone();
                     let spare = wanted.split_off(self.copies.min(wanted.len()));
                     Stage::Logging { wanted, spare, complete: 0 }
                 }
                 Stage::Logging { .. } => {
                     self.is_committed = true;
-                    let backups = |(index, item): (usize, &Item)| {
-                        let backups =
-                            item.write.as_ref().map(|_| item.copies.backups.clone()).unwrap_or_default();
-                        backups.into_iter().map(move |location| (index, location))
-                    };
-                    Stage::ApplyingBackups {
-                        wanted: self.items.iter().enumerate().flat_map(backups).collect(),
-                    }
+                    if Mutant::PrimaryFirst.is_on() { self.apply_primaries() } else { self.apply_backups() }
                 }
-                Stage::ApplyingBackups { .. } => {
-                    let apply = |(index, item): (usize, &Item)| match (item.lock, &item.write) {
-                        (Lock::No, _) => None,
-                        (_, Some(_)) => Some((index, Apply::WriteAndUnlock)),
-                        (_, None) => Some((index, Apply::Unlock)),
-                    };
-                    Stage::ApplyingPrimaries {
-                        wanted: self.items.iter().enumerate().filter_map(apply).collect(),
-                    }
-                }
+                Stage::ApplyingBackups { .. } if Mutant::PrimaryFirst.is_on() => return Step::Applied,
+                Stage::ApplyingBackups { .. } => self.apply_primaries(),
+                Stage::ApplyingPrimaries { .. } if Mutant::PrimaryFirst.is_on() => self.apply_backups(),
                 Stage::ApplyingPrimaries { .. } => return Step::Applied,
                 Stage::Releasing { why, .. } => return Step::Aborted(why),
                 Stage::Ended => return Step::Undecided,
             };
         }
+    }
+
+    fn apply_backups(&self) -> Stage {
+        let backups = |(index, item): (usize, &Item)| {
+            let backups = item.write.as_ref().map(|_| item.copies.backups.clone()).unwrap_or_default();
+            backups.into_iter().map(move |location| (index, location))
+        };
+        Stage::ApplyingBackups { wanted: self.items.iter().enumerate().flat_map(backups).collect() }
+    }
+
+    fn apply_primaries(&self) -> Stage {
+        let apply = |(index, item): (usize, &Item)| match (item.lock, &item.write) {
+            (Lock::No, _) => None,
+            (_, Some(_)) => Some((index, Apply::WriteAndUnlock)),
+            (_, None) => Some((index, Apply::Unlock)),
+        };
+        Stage::ApplyingPrimaries { wanted: self.items.iter().enumerate().filter_map(apply).collect() }
     }
 
     /// Returns the requests that the stage needs.
@@ -393,7 +409,7 @@ impl Attempt {
             }
             Stage::ApplyingBackups { wanted } => wanted
                 .iter()
-                .map(|&(index, location)| Request::write(location, LOCK_BYTES, self.content(index)))
+                .flat_map(|&(index, location)| Request::write_backup(location, &self.content(index)))
                 .collect(),
             Stage::ApplyingPrimaries { wanted } => {
                 let requests = |&(index, apply): &(usize, Apply)| {
@@ -435,10 +451,12 @@ impl Attempt {
             return Ok(false);
         }
         // The holder may have ended in the middle of a WRITE, so a torn record counts as locked, too.
-        if header.lock != LockWord::FREE && header.lock != self.lock {
+        let record = outcome.bytes().and_then(record::decode);
+        let is_used = header.lock == LockWord::FREE || (Mutant::ReadUnderLock.is_on() && record.is_some());
+        if !is_used && header.lock != self.lock {
             return Err(Conflict::Locked(place, header.lock));
         }
-        let Some(record) = outcome.bytes().and_then(record::decode) else { return Ok(false) };
+        let Some(record) = record else { return Ok(false) };
         match &item.record {
             Some(before) if before.version != record.version => Err(Conflict::Changed(place)),
             _ => {
@@ -459,7 +477,9 @@ impl Attempt {
         let item = &mut self.items[index];
         let (Some(header), Lock::Held) = (header, item.lock) else { return Ok(false) };
         match &item.record {
-            Some(record) if record.version != header.version => Err(Conflict::Changed(item.copies.place)),
+            Some(record) if record.version != header.version && !Mutant::LockedVersionUnchecked.is_on() => {
+                Err(Conflict::Changed(item.copies.place))
+            }
             Some(_) => Ok(true),
             None => {
                 let (lock, version) = (header.lock, header.version);
@@ -496,7 +516,8 @@ impl Attempt {
         if item.record.as_ref().is_none_or(|record| record.version != header.version) {
             return Err(Conflict::Changed(place));
         }
-        if header.lock != LockWord::FREE && header.lock != self.lock {
+        let is_free = header.lock == LockWord::FREE || Mutant::ValidatedUnderLock.is_on();
+        if !is_free && header.lock != self.lock {
             return Err(Conflict::Locked(place, header.lock));
         }
         Ok(true)
@@ -508,14 +529,15 @@ impl Attempt {
             Apply::WriteAndUnlock => match (next(), next()) {
                 (Outcome::NodeDead, _) | (_, Outcome::NodeDead) => None,
                 // The node executes them in order.
-                (_, unlock) if unlock.word().is_some() => None,
+                (_, unlock) if is_answered(unlock) => None,
                 (write, _) if write.is_executed() => Some(Apply::Unlock),
                 (_, Outcome::NotExecuted) => Some(Apply::WriteAndUnlock),
+                _ if Mutant::AppliedAgainUnseen.is_on() => Some(Apply::WriteAndUnlock),
                 _ => Some(Apply::Look),
             },
             Apply::Unlock => match next() {
                 Outcome::NodeDead => None,
-                unlock => unlock.word().is_none().then_some(Apply::Unlock),
+                unlock => (!is_answered(unlock)).then_some(Apply::Unlock),
             },
             Apply::Look => match next() {
                 Outcome::NodeDead => None,
@@ -529,7 +551,11 @@ impl Attempt {
 
     /// Frees the locks that the attempt has or may have.
     fn abort(&mut self, why: Conflict) -> Step {
-        let taken = (0..self.items.len()).filter(|&index| self.items[index].lock != Lock::No);
+        let taken = (0..self.items.len()).filter(|&index| match self.items[index].lock {
+            Lock::No => false,
+            Lock::Undecided => !Mutant::UndecidedLockKept.is_on(),
+            Lock::Held => true,
+        });
         self.stage = Stage::Releasing { wanted: taken.collect(), why };
         self.go_on()
     }
@@ -561,6 +587,15 @@ impl Attempt {
     }
 
     fn free_lock(&self, index: usize) -> Request {
-        Request::swap_lock(self.items[index].copies.primary, self.lock, LockWord::FREE)
+        let primary = self.items[index].copies.primary;
+        if Mutant::UnlockedByWrite.is_on() {
+            return Request::write(primary, 0, vec![0; LOCK_BYTES]);
+        }
+        Request::swap_lock(primary, self.lock, LockWord::FREE)
     }
+}
+
+/// Returns whether the outcome of a compare-and-swap says what it found.
+fn is_answered(unlock: &Outcome) -> bool {
+    unlock.word().is_some() || (Mutant::UnlockedByWrite.is_on() && unlock.is_executed())
 }

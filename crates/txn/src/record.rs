@@ -12,6 +12,7 @@
 //! A record begins at a multiple of 64 bytes, so lock, version and checksum lie in one line of the memory. A READ that a WRITE overtakes may return a part of
 //! either value; the checksum tells.
 
+use mitra_mutants::Mutant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::lock_word::LockWord;
@@ -20,6 +21,8 @@ use crate::lock_word::LockWord;
 pub(crate) const HEADER_BYTES: usize = 40;
 /// The length of the lock word, in bytes. The rest of the record follows it.
 pub(crate) const LOCK_BYTES: usize = 8;
+/// The length of the version, in bytes. It follows the lock word.
+pub(crate) const VERSION_BYTES: usize = 8;
 /// The length of lock and version, in bytes.
 pub(crate) const LOCK_AND_VERSION_BYTES: u32 = 16;
 
@@ -91,7 +94,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Record> {
         return Some(Record { lock, version, key: 0, value: Vec::new() });
     }
     let value = bytes.get(HEADER_BYTES..HEADER_BYTES.checked_add(usize::try_from(len).ok()?)?)?;
-    (check == checksum(version, key, value)).then(|| Record { lock, version, key, value: value.to_vec() })
+    (check == checksum(version, key, value) || Mutant::TornRecordRead.is_on()).then(|| Record {
+        lock,
+        version,
+        key,
+        value: value.to_vec(),
+    })
 }
 
 /// Returns all of a record but its lock: what a WRITE behind the lock word writes.

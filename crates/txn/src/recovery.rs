@@ -3,6 +3,8 @@
 //! The caller has fenced the life on every node that is not declared dead, so nothing that it has posted is executed any more, and it has made sure that no other recovery of the life runs. Locks
 //! of attempts without an entry stay: whoever meets one frees it, as soon as the life is known to be recovered ([`free_stale_lock`]).
 
+use mitra_mutants::Mutant;
+
 use crate::lock_word::{Life, LockWord};
 use crate::log_entry::{Logged, decode_entry, encode_entry};
 use crate::place::{Copies, Location, Place};
@@ -118,7 +120,10 @@ impl Recovery {
                     match next() {
                         Outcome::NodeDead => self.changes[change].is_orphan = true,
                         outcome => match outcome.bytes().and_then(record::decode_header) {
-                            Some(header) if header.lock == self.changes[change].attempt => {
+                            Some(header)
+                                if header.lock == self.changes[change].attempt
+                                    || Mutant::RecoveredUnlocked.is_on() =>
+                            {
                                 self.primaries.push(change)
                             }
                             Some(_) => {}
@@ -133,7 +138,10 @@ impl Recovery {
                 for (change, at) in wanted {
                     let outcome = next();
                     match outcome.bytes().and_then(record::decode_header) {
-                        Some(header) if header.version.number() < self.version(change).number() => {
+                        Some(header)
+                            if header.version.number() < self.version(change).number()
+                                || Mutant::OrphanOverwritten.is_on() =>
+                        {
                             self.backups.push((change, at));
                         }
                         None if *outcome != Outcome::NodeDead => again.push((change, at)),
@@ -143,7 +151,9 @@ impl Recovery {
                 Stage::Comparing(again)
             }
             Stage::WritingBackups(wanted) => {
-                let again = wanted.into_iter().filter(|_| next().needs_repetition());
+                let again = wanted
+                    .into_iter()
+                    .filter(|_| [next(), next()].iter().any(|write| write.needs_repetition()));
                 Stage::WritingBackups(again.collect())
             }
             Stage::WritingPrimaries(wanted) => {
@@ -179,14 +189,15 @@ impl Recovery {
                     },
                 },
                 Stage::Looking(_) => {
-                    let orphans = self.changes.iter().enumerate().filter(|(_, change)| change.is_orphan);
+                    let is_orphan = |change: &Change| change.is_orphan && !Mutant::OrphanForgotten.is_on();
+                    let orphans = self.changes.iter().enumerate().filter(|(_, change)| is_orphan(change));
                     let backups = orphans
                         .flat_map(|(index, change)| change.copies.backups.iter().map(move |&at| (index, at)));
                     Stage::Comparing(backups.collect())
                 }
                 Stage::Comparing(_) => {
                     let mut backups = core::mem::take(&mut self.backups);
-                    for &index in &self.primaries {
+                    for &index in self.primaries.iter().filter(|_| !Mutant::BackupsNotRecovered.is_on()) {
                         backups.extend(self.changes[index].copies.backups.iter().map(|&at| (index, at)));
                     }
                     Stage::WritingBackups(backups)
@@ -221,7 +232,7 @@ impl Recovery {
                 wanted.iter().map(|&(_, at)| Request::read(at, LOCK_AND_VERSION_BYTES)).collect()
             }
             Stage::WritingBackups(wanted) => {
-                wanted.iter().map(|&(change, at)| Request::write(at, LOCK_BYTES, content(change))).collect()
+                wanted.iter().flat_map(|&(change, at)| Request::write_backup(at, &content(change))).collect()
             }
             Stage::WritingPrimaries(wanted) => {
                 let both = |&change: &usize| {
@@ -265,7 +276,7 @@ impl Recovery {
                 return None;
             }
             let having = slot.having.iter().filter(|at| !slot.dead.contains(at)).count();
-            if slot.entry.is_some() {
+            if slot.entry.is_some() && !Mutant::EntryNotCompleted.is_on() {
                 let others = live.filter(|at| !slot.having.contains(at));
                 missing.extend(others.take(self.copies.saturating_sub(having)).map(|&at| (index, at)));
             }

@@ -1,7 +1,10 @@
 //! The requests of a coordinator to the memory nodes, and their outcomes.
 
+use mitra_mutants::Mutant;
+
 use crate::lock_word::LockWord;
 use crate::place::Location;
+use crate::record::{LOCK_BYTES, VERSION_BYTES};
 
 /// The number of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -57,6 +60,20 @@ impl Request {
     /// Writes bytes at an offset behind a location.
     pub(crate) fn write(to: Location, offset: usize, bytes: Vec<u8>) -> Request {
         Request { node: to.node, at: to.at + offset as u64, op: Op::Write(bytes) }
+    }
+
+    /// Writes all of a backup but its lock, the version last. A WRITE that is torn when its coordinator ends leaves
+    /// the version before, by which a recovery sees that the backup lacks the value.
+    pub(crate) fn write_backup(to: Location, content: &[u8]) -> [Request; 2] {
+        let (version, rest) = content.split_at(VERSION_BYTES);
+        let mut writes = [
+            Request::write(to, LOCK_BYTES + VERSION_BYTES, rest.to_vec()),
+            Request::write(to, LOCK_BYTES, version.to_vec()),
+        ];
+        if Mutant::BackupVersionFirst.is_on() {
+            writes.reverse();
+        }
+        writes
     }
 
     pub(crate) fn swap_lock(at: Location, compare: LockWord, swap: LockWord) -> Request {

@@ -27,3 +27,4 @@ mod robust_backup;
 mod shared_backup;
 mod shared_objects;
 mod theorems;
+mod transactions;

@@ -1,0 +1,76 @@
+//! Whether transactions are strictly serializable.
+
+use crate::transaction_step::{RecordUse, TransactionProgram};
+
+/// What the caller of a transaction was told.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Told {
+    Nothing,
+    Committed,
+    Aborted,
+}
+
+/// What is known about a transaction.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Transaction {
+    pub(crate) program: TransactionProgram,
+    /// The transactions, as bits, of which callers had been told when it began.
+    pub(crate) begun_after: Option<u16>,
+    /// Whether it has tried to commit, so that it may have taken effect.
+    pub(crate) is_committing: bool,
+    /// What it has read, by record.
+    pub(crate) reads: Vec<Option<u64>>,
+    pub(crate) told: Told,
+}
+
+impl Transaction {
+    pub(crate) fn new(program: TransactionProgram, records: usize) -> Transaction {
+        Transaction {
+            program,
+            begun_after: None,
+            is_committing: false,
+            reads: vec![None; records],
+            told: Told::Nothing,
+        }
+    }
+}
+
+/// Returns the value that a transaction writes to a record whose value was `before`.
+pub(crate) fn written(how: RecordUse, before: u64, own: u64) -> Option<u64> {
+    match how {
+        RecordUse::Read => None,
+        RecordUse::ReadThenAppend | RecordUse::LockThenAppend => Some(before << 4 | own),
+        RecordUse::Overwrite => Some(own),
+    }
+}
+
+/// Returns whether a serial order explains what transactions have read, and leaves these values. It has all of
+/// which callers were told that they are committed, none of which they were told that it is aborted, and any of
+/// the others; each comes behind those that were told before it began.
+pub(crate) fn explains(transactions: &[Transaction], values: &[u64]) -> bool {
+    goes_on(transactions, values, 0, &vec![0; values.len()])
+}
+
+fn goes_on(transactions: &[Transaction], values: &[u64], placed: u16, now: &[u64]) -> bool {
+    let must = |(number, transaction): (usize, &Transaction)| {
+        transaction.told != Told::Committed || placed & 1 << number != 0
+    };
+    if now == values && transactions.iter().enumerate().all(must) {
+        return true;
+    }
+    transactions.iter().enumerate().any(|(number, transaction)| {
+        let may = placed & 1 << number == 0
+            && transaction.is_committing
+            && transaction.told != Told::Aborted
+            && transaction.begun_after.is_some_and(|told| told & !placed == 0)
+            && transaction.reads.iter().zip(now).all(|(read, now)| read.is_none_or(|read| read == *now));
+        may && {
+            let mut after = now.to_vec();
+            for &(record, how) in transaction.program {
+                let value = &mut after[usize::from(record)];
+                *value = written(how, *value, number as u64 + 1).unwrap_or(*value);
+            }
+            goes_on(transactions, values, placed | 1 << number, &after)
+        }
+    })
+}

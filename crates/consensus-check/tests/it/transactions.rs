@@ -1,0 +1,96 @@
+//! Transactions: every order of steps in small worlds, the rules of their surroundings that the exploration
+//! needs, and worlds from seeds.
+
+use mitra_consensus_check::RecordUse::{LockThenAppend, ReadThenAppend};
+use mitra_consensus_check::transaction_worlds::WORLDS;
+use mitra_consensus_check::{CATALOGUE, TransactionConfig};
+
+fn world(name: &str) -> TransactionConfig {
+    WORLDS.iter().find(|(other, _)| *other == name).unwrap().1
+}
+
+#[track_caller]
+fn holds(name: &str, min_states: usize) {
+    let exploration = world(name).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > min_states, "only {} states were explored", exploration.states);
+}
+
+#[track_caller]
+fn is_found(config: TransactionConfig) {
+    let found = config.explore();
+    let (property, steps) = found.counterexample.expect("a violation");
+    println!("{property}, {} states: {steps:#?}", found.states);
+}
+
+#[test]
+fn transactions_without_faults_hold() {
+    holds("write-skew", 1_000);
+    holds("readers", 5_000);
+}
+
+#[test]
+fn transactions_whose_lives_end_hold() {
+    holds("ends", 100_000);
+}
+
+#[test]
+fn transactions_of_several_lives_hold() {
+    holds("lives", 200_000);
+}
+
+#[test]
+fn transactions_in_doubt_hold() {
+    holds("doubts", 100_000);
+}
+
+#[test]
+fn transactions_in_doubt_whose_lives_end_hold() {
+    holds("doubts-and-ends", 100_000);
+}
+
+#[test]
+fn transactions_with_dead_nodes_hold() {
+    holds("deaths", 50_000);
+    holds("deaths-of-two", 200_000);
+}
+
+#[test]
+fn transactions_hold_from_every_seed() {
+    let entry = CATALOGUE.iter().find(|entry| entry.name == "transactions").unwrap();
+    let mut faults = 0;
+    for seed in 0..300 {
+        let result = entry.run(seed);
+        assert_eq!(result.violation, None, "seed {seed}");
+        faults += result.faults;
+    }
+    assert!(faults > 3_000, "only {faults} faults");
+}
+
+/// A life that is not fenced writes a record that another transaction has changed.
+#[test]
+fn recovery_without_fence_is_found() {
+    const LOCKS: &[(u8, mitra_consensus_check::RecordUse)] = &[(0, LockThenAppend)];
+    let config =
+        TransactionConfig { recoverer_ends: 0, ends: 1, programs: &[&[LOCKS], &[LOCKS]], ..world("lives") };
+    assert_eq!(config.explore().counterexample, None);
+    is_found(TransactionConfig { fences: false, ..config });
+}
+
+/// The next life of a coordinator uses a slot whose entry is not applied.
+#[test]
+fn next_life_before_the_recovery_is_found() {
+    let config = TransactionConfig {
+        ends: 1,
+        programs: &[&[&[(0, ReadThenAppend)], &[(1, ReadThenAppend)]]],
+        ..world("readers")
+    };
+    assert_eq!(config.explore().counterexample, None);
+    is_found(TransactionConfig { recovers_first: false, ..config });
+}
+
+/// An old version is read before, and the free lock after another transaction has committed.
+#[test]
+fn header_that_is_torn_is_found() {
+    is_found(TransactionConfig { tears_headers: true, ..world("write-skew") });
+}
