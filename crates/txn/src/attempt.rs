@@ -500,6 +500,7 @@ impl Attempt {
                 return Err(Conflict::Locked(place, holder));
             }
             None if *outcome == Outcome::NodeDead => return Err(Conflict::Unavailable(place)),
+            None if Mutant::UndecidedLockTaken.is_on() => Lock::Held,
             None => Lock::Undecided,
         };
         Ok(())

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use mitra_mutants::Mutant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::execution::{Execution, Footprint, Progress, Store};
@@ -352,7 +353,8 @@ impl Core {
                 *self.aborts.entry(why.name()).or_default() += 1;
                 if let Some((place, lock)) = lock
                     && let Some(life) = lock.life()
-                    && self.recovered.get(&life.coordinator).is_some_and(|&last| life.incarnation <= last)
+                    && (self.recovered.get(&life.coordinator).is_some_and(|&last| life.incarnation <= last)
+                        || Mutant::LiveLockFreed.is_on())
                     && let Some(Copies { primary, .. }) = self.layout.copies_of(place)
                 {
                     self.requests.push((Ticket(self.next_ticket), vec![free_stale_lock(primary, lock)]));

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mitra_failover::{Config, Domain, FailoverReport, RemoteRegion, WritePolicy};
+use mitra_mutants::Mutant;
 use mitra_txn::{Op, Outcome, Request};
 use mitra_verbs::{Data, Error, InlineData, Key, SendOp, SendWr};
 
@@ -140,7 +141,8 @@ impl Link {
             &Op::CompareSwap { compare, swap } => (SendOp::CompareSwap { remote, compare, swap }, staged),
             Op::Write(content) => {
                 let end = request.at + bytes;
-                if self.repeatable.iter().any(|range| range.start <= request.at && end <= range.end) {
+                let is_repeatable = |range: &Range<u64>| range.start <= request.at && end <= range.end;
+                if self.repeatable.iter().any(is_repeatable) || Mutant::EveryWriteRepeated.is_on() {
                     policy = WritePolicy::Repeatable;
                 }
                 let data = if is_inline {

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use mitra_failover::{Domain, Policy};
+use mitra_mutants::Mutant;
 use mitra_txn::{Life, NodeId};
 use mitra_verbs::{AtomicScope, Buffer, Error};
 
@@ -92,7 +93,8 @@ impl Node {
             return Err(StartError::Coordinators(config.tokens.len()));
         }
         check_capabilities(&domain)?;
-        if config.kind == QpKind::Virtual && config.failover.policy == Policy::Exact {
+        let is_shared = config.kind == QpKind::Virtual && config.failover.policy == Policy::Exact;
+        if is_shared && !Mutant::AtomicsOnTwoRails.is_on() {
             domain.share_atomics()?;
         }
         let memory = Arc::new(Buffer::new(config.bytes));
@@ -139,6 +141,7 @@ impl Node {
             return Err(Refusal::Node(self.config.node.0));
         }
         match *ask {
+            Ask::Highest if Mutant::EndedLifeAdmitted.is_on() => Ok(Answer::Highest(0)),
             Ask::Highest => Ok(Answer::Highest(self.coordinators[index].highest)),
             Ask::Connect { incarnation, ref info } => self.connect(index, incarnation, info),
             Ask::Fence { incarnation, fenced_coordinator, fenced_incarnation } => {
@@ -153,7 +156,7 @@ impl Node {
 
     fn connect(&mut self, index: usize, incarnation: u16, info: &QpInfo) -> Result<Answer, Refusal> {
         let known = &mut self.coordinators[index];
-        if incarnation <= known.highest {
+        if incarnation <= known.highest && !Mutant::EndedLifeAdmitted.is_on() {
             return Err(Refusal::Incarnation(known.highest));
         }
         if known.sessions.len() >= MAX_LIVES {
@@ -180,7 +183,7 @@ impl Node {
         known.highest = known.highest.max(life.incarnation);
         let mut ended = Ok(());
         known.sessions.retain_mut(|session| {
-            if session.incarnation > life.incarnation {
+            if session.incarnation > life.incarnation || Mutant::LifeNotFenced.is_on() {
                 return true;
             }
             let result = session.end();

@@ -36,32 +36,36 @@ impl Faults {
         Duration::from_nanos(self.rng.between(1_000, limit))
     }
 
-    /// Draws the fates of processes, and schedules failures of the nodes' links and NICs.
+    /// Draws the fates of processes.
+    pub(super) fn draw_fates(&mut self, numbers: &mut FaultNumbers<'_>) {
+        for _ in 0..self.rng.below(MAX_FATES + 1) {
+            let fate = self.draw_fate();
+            self.fates.push(numbers.keeps_next().then_some(fate));
+        }
+    }
+
+    /// Schedules failures of links and NICs of these hosts.
     pub(super) fn schedule(
         &mut self,
         world: &mut World,
         nics: &[Vec<Arc<SimNic>>],
         numbers: &mut FaultNumbers<'_>,
     ) {
-        for _ in 0..self.rng.below(MAX_FATES + 1) {
-            let fate = self.draw_fate();
-            self.fates.push(numbers.keeps_next().then_some(fate));
-        }
         let loses_nics = self.rng.below(4) == 0;
         let mut at = Duration::ZERO;
-        for _ in 0..self.rng.below(6) {
+        for _ in 0..self.rng.below(8) {
             at += self.time(9);
-            let node = self.rng.index(nics.len());
+            let host = self.rng.index(nics.len());
             if loses_nics && self.rng.below(2) == 0 {
                 // The last rail stays.
-                let nic = nics[node][self.rng.index(usize::from(self.rails) - 1)].id();
+                let nic = nics[host][self.rng.index(usize::from(self.rails) - 1)].id();
                 let failure = *self.rng.pick(&[Failure::NicDead, Failure::NicHung]);
                 if numbers.keeps_next() {
                     world.after(at, move |world| world.fail(nic, failure));
                 }
                 continue;
             }
-            let nic = nics[node][self.rng.index(self.rails.into())].id();
+            let nic = nics[host][self.rng.index(self.rails.into())].id();
             let up = at + self.time(10);
             if numbers.keeps_next() {
                 world.after(at, move |world| world.set_link(nic, false));

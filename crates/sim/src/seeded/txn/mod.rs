@@ -61,8 +61,8 @@ fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRu
     vqp.completion_log &= !reduction.lacks(Extra::Log);
     let mut faults = FaultNumbers::new(reduction);
     let mut world = TransactionWorld::new(seed, config, vqp, rng, reduction, &mut parts, kept_records);
-    world.faults.schedule(&mut world.world, &world.node_nics, &mut faults);
-    world.run();
+    world.faults.draw_fates(&mut faults);
+    world.run(&mut faults);
     parts.faults = faults.drawn();
     let mut result = SeedRun { faults: faults.kept(), ..SeedRun::default() };
     world.check();
@@ -231,16 +231,19 @@ impl TransactionWorld {
     }
 
     /// Runs the world until all work is done and all lives are recovered.
-    fn run(&mut self) {
+    fn run(&mut self, numbers: &mut FaultNumbers<'_>) {
         for coordinator in 1..=self.shared.layout.schema().coordinators {
             self.start(coordinator);
         }
+        let of_processes = self.processes.iter().map(|process| process.borrow().nics.clone());
+        let nics: Vec<_> = self.node_nics.iter().cloned().chain(of_processes).collect();
+        self.faults.schedule(&mut self.world, &nics, numbers);
         let safety = self.world.now() + SAFETY_TIME;
         let is_done = self.run_until(safety);
         self.faults.is_over = true;
         self.world.disarm_stages();
         self.world.heal();
-        if !is_done || self.has_work() {
+        if !is_done || self.shared.has_work() {
             self.restart_missing();
             let limit = self.world.now() + LIVENESS_LIMIT;
             if !self.run_until(limit) {
@@ -259,10 +262,12 @@ impl TransactionWorld {
     fn run_until(&mut self, deadline: Time) -> bool {
         let (processes, shared) = (RefCell::new(self.processes.clone()), Rc::clone(&self.shared));
         let memory = Arc::clone(&self.memories[0]);
+        let is_over = self.faults.is_over;
         let mut is_done = World::programs_are(|| {
             let processes = processes.borrow();
             processes.iter().all(|process| process.borrow_mut().is_idle())
                 && all_recovered(&shared, &processes, &memory)
+                && !(is_over && shared.has_work())
         });
         loop {
             if self.shared.events.borrow().is_empty() {
@@ -333,10 +338,6 @@ impl TransactionWorld {
                 shared.events.borrow_mut().push(ProcessEvent::Start(coordinator));
             });
         }
-    }
-
-    fn has_work(&self) -> bool {
-        self.shared.work.iter().flatten().any(|work| !work.borrow().is_empty())
     }
 
     /// Whether a coordinator has no process although it has work, or although nobody else could recover lives.

@@ -38,6 +38,12 @@ pub(super) struct Shared {
     pub(super) requests: Cell<u64>,
 }
 
+impl Shared {
+    pub(super) fn has_work(&self) -> bool {
+        self.work.iter().flatten().any(|work| !work.borrow().is_empty())
+    }
+}
+
 /// What happens to a process by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProcessEvent {
