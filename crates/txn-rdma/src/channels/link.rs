@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mitra_failover::{Config, Domain, FailoverReport, RemoteRegion, WritePolicy};
-use mitra_mutants::Mutant;
 use mitra_txn::{Op, Outcome, Request};
 use mitra_verbs::{Data, Error, InlineData, Key, SendOp, SendWr};
 
@@ -142,7 +141,7 @@ impl Link {
             Op::Write(content) => {
                 let end = request.at + bytes;
                 let is_repeatable = |range: &Range<u64>| range.start <= request.at && end <= range.end;
-                if self.repeatable.iter().any(is_repeatable) || Mutant::EveryWriteRepeated.is_on() {
+                if self.repeatable.iter().any(is_repeatable) {
                     policy = WritePolicy::Repeatable;
                 }
                 let data = if is_inline {

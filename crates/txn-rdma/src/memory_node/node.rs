@@ -93,8 +93,7 @@ impl Node {
             return Err(StartError::Coordinators(config.tokens.len()));
         }
         check_capabilities(&domain)?;
-        let is_shared = config.kind == QpKind::Virtual && config.failover.policy == Policy::Exact;
-        if is_shared && !Mutant::AtomicsOnTwoRails.is_on() {
+        if config.kind == QpKind::Virtual && config.failover.policy == Policy::Exact {
             domain.share_atomics()?;
         }
         let memory = Arc::new(Buffer::new(config.bytes));
