@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use mitra_txn::{Inspection, Inspector, Layout, Life, LifeWord, Location, Op, Outcome, RecordKey, Request};
 
-use crate::links::{Links, LostNode};
+use crate::channels::LostNode;
+use crate::links::Links;
 
 /// The most requests that are under way.
 const MAX_POSTED: usize = 32;

@@ -5,46 +5,66 @@ use serde::{Deserialize, Serialize};
 use crate::queue_pair::QpInfo;
 
 /// The version of the messages.
-pub(crate) const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 
 /// A secret by which a coordinator authenticates itself. It is sent in clear text.
 pub type Token = [u8; 16];
 
 /// The frame of a coordinator. Its version is first, so that a node can refuse another version by name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Hello {
-    pub(crate) version: u32,
-    pub(crate) token: Token,
+pub struct Hello {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The token of the coordinator.
+    pub token: Token,
     /// The fingerprint of the layout that both ends must have.
-    pub(crate) fingerprint: u64,
+    pub fingerprint: u64,
     /// The number that the coordinator takes the node for.
-    pub(crate) node: u16,
-    pub(crate) coordinator: u16,
-    pub(crate) ask: Ask,
+    pub node: u16,
+    /// The number of the coordinator.
+    pub coordinator: u16,
+    /// What it asks for.
+    pub ask: Ask,
 }
 
 /// What the coordinator asks for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Ask {
+pub enum Ask {
     /// The highest incarnation of the coordinator that the node has ever admitted or fenced.
     Highest,
     /// A connection for this incarnation.
-    Connect { incarnation: u16, info: QpInfo },
+    Connect {
+        /// The incarnation.
+        incarnation: u16,
+        /// The coordinator's end.
+        info: QpInfo,
+    },
     /// The end of all rights of a life. The coordinator asks as this incarnation.
-    Fence { incarnation: u16, fenced_coordinator: u16, fenced_incarnation: u16 },
+    Fence {
+        /// The incarnation that asks.
+        incarnation: u16,
+        /// The coordinator that is fenced.
+        fenced_coordinator: u16,
+        /// Its incarnation. Earlier ones are fenced, too.
+        fenced_incarnation: u16,
+    },
 }
 
 /// The answer of the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Answer {
+pub enum Answer {
+    /// The highest incarnation, 0 if there is none.
     Highest(u16),
     /// The node has connected its end. `region` is an encoded [`mitra_failover::RemoteRegion`].
     Connected {
+        /// The node's end.
         info: QpInfo,
+        /// Its memory: an encoded [`mitra_failover::RemoteRegion`].
         region: Vec<u8>,
     },
     /// The NIC has confirmed that no access of the life is under way, and that none follows.
     Fenced,
+    /// The node refuses.
     Refused(Refusal),
 }
 

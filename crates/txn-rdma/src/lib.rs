@@ -3,6 +3,7 @@
 
 mod bulk;
 mod call;
+mod channels;
 mod driver;
 mod hello;
 mod links;
@@ -11,8 +12,9 @@ mod queue_pair;
 
 pub use bulk::{inspect, round_trips, write_all};
 pub use call::CallError;
+pub use channels::{Channels, Counters, Link, LostNode, PostError};
 pub use driver::Driver;
-pub use hello::{Refusal, Token};
-pub use links::{ConnectError, Counters, Fenced, Links, LinksConfig, LostNode, PostError};
-pub use memory_node::{MemoryNode, NodeConfig, StartError};
-pub use queue_pair::{LinkError, QpKind};
+pub use hello::{Answer, Ask, Hello, Refusal, Token, VERSION};
+pub use links::{ConnectError, Fenced, Links, LinksConfig};
+pub use memory_node::{MemoryNode, Node, NodeConfig, StartError};
+pub use queue_pair::{LinkError, QpInfo, QpKind};

@@ -2,8 +2,6 @@
 
 mod connect;
 mod fences;
-mod link;
-mod staging;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,124 +13,7 @@ use mitra_txn::{Life, NodeId, Outcome, Request};
 pub use self::connect::{ConnectError, LinksConfig};
 pub use self::fences::Fenced;
 use self::fences::Fences;
-use self::link::Link;
-use crate::queue_pair::LinkError;
-
-/// What the connections of a coordinator have carried since they were made.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counters {
-    /// The requests that were posted.
-    pub requests: u64,
-    /// Their payload: the bytes written and read, 8 for a compare-and-swap.
-    pub bytes: u64,
-    /// The lists in which they were posted.
-    pub doorbells: u64,
-}
-
-/// A memory node that is not declared dead cannot be reached any more. The life of the coordinator is over.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "memory node {} is lost: {error}; the node has fenced this life, or has ended, or no rail reaches it: connect again as a new life, without the node if it is declared dead",
-    node.0
-)]
-pub struct LostNode {
-    /// The node.
-    pub node: NodeId,
-    /// Why.
-    pub error: LinkError,
-}
-
-/// Why requests were not taken.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PostError {
-    /// There is no such node.
-    #[error("there is no memory node {}; it is not in the list of nodes", .0.0)]
-    Node(NodeId),
-    /// The request does not lie in the memory of the node.
-    #[error(
-        "a request of {bytes} bytes at {at} is outside the {limit} bytes of the node; give both ends the same layout"
-    )]
-    Bounds {
-        /// The offset of the request.
-        at: u64,
-        /// Its length.
-        bytes: u64,
-        /// The size of the memory.
-        limit: u64,
-    },
-    /// The request is longer than the staging memory.
-    #[error("a request of {bytes} bytes exceeds the staging memory of {limit} bytes; raise staging_bytes")]
-    Length {
-        /// The length of the request.
-        bytes: u64,
-        /// The size of the staging memory for one node.
-        limit: u64,
-    },
-}
-
-/// The requests of a ticket that have not all ended.
-#[derive(Debug)]
-struct Ticket {
-    number: u64,
-    requests: Vec<Request>,
-    outcomes: Vec<Outcome>,
-    /// The number of requests that have not ended.
-    left: usize,
-}
-
-/// A request: the place of its ticket, and its index there.
-#[derive(Clone, Copy, Debug)]
-struct RequestRef {
-    ticket: u32,
-    index: u32,
-}
-
-/// The tickets under way. Places are used again.
-#[derive(Debug, Default)]
-struct Tickets {
-    places: Vec<Ticket>,
-    free: Vec<u32>,
-    /// The places whose requests have all ended.
-    finished: Vec<u32>,
-}
-
-impl Tickets {
-    fn insert(&mut self, ticket: Ticket) -> u32 {
-        match self.free.pop() {
-            Some(place) => {
-                self.places[place as usize] = ticket;
-                place
-            }
-            None => {
-                self.places.push(ticket);
-                (self.places.len() - 1) as u32
-            }
-        }
-    }
-
-    fn request(&self, at: RequestRef) -> &Request {
-        &self.places[at.ticket as usize].requests[at.index as usize]
-    }
-
-    fn end(&mut self, at: RequestRef, outcome: Outcome) {
-        let ticket = &mut self.places[at.ticket as usize];
-        ticket.outcomes[at.index as usize] = outcome;
-        ticket.left -= 1;
-        if ticket.left == 0 {
-            self.finished.push(at.ticket);
-        }
-    }
-
-    fn take_finished(&mut self, done: &mut Vec<(u64, Vec<Outcome>)>) {
-        for place in self.finished.drain(..) {
-            let ticket = &mut self.places[place as usize];
-            ticket.requests.clear();
-            done.push((ticket.number, std::mem::take(&mut ticket.outcomes)));
-            self.free.push(place);
-        }
-    }
-}
+use crate::channels::{Channels, Counters, LostNode, PostError};
 
 /// The connections of one life of a coordinator to all memory nodes.
 ///
@@ -141,12 +22,8 @@ impl Tickets {
 #[derive(Debug)]
 pub struct Links {
     life: Life,
-    /// Indexed by node; `None` for a node that is declared dead.
-    links: Vec<Option<Link>>,
-    tickets: Tickets,
+    channels: Channels,
     fences: Fences,
-    counters: Counters,
-    lost: Option<LostNode>,
     poller: Poller,
 }
 
@@ -180,23 +57,7 @@ impl Links {
     /// # Errors
     /// A [`PostError`]; no request is posted then.
     pub fn post(&mut self, ticket: u64, requests: Vec<Request>) -> Result<(), PostError> {
-        for request in &requests {
-            let link = self.links.get(usize::from(request.node.0)).ok_or(PostError::Node(request.node))?;
-            link.as_ref().map_or(Ok(()), |link| link.check(request))?;
-        }
-        let (outcomes, left) = (vec![Outcome::NotExecuted; requests.len()], requests.len());
-        let place = self.tickets.insert(Ticket { number: ticket, requests, outcomes, left });
-        if left == 0 {
-            self.tickets.finished.push(place);
-        }
-        for index in 0..left as u32 {
-            let at = RequestRef { ticket: place, index };
-            match &mut self.links[usize::from(self.tickets.request(at).node.0)] {
-                Some(link) => link.queue(at),
-                None => self.tickets.end(at, Outcome::NodeDead),
-            }
-        }
-        Ok(())
+        self.channels.post(ticket, requests)
     }
 
     /// Posts what waits, drives all connections and fences, and appends the tickets whose requests have all
@@ -205,28 +66,10 @@ impl Links {
     /// # Errors
     /// [`LostNode`], now and from now on: the life is over. Tickets that have not ended never do.
     pub fn poll(&mut self, done: &mut Vec<(u64, Vec<Outcome>)>) -> Result<(), LostNode> {
-        if let Some(lost) = &self.lost {
-            return Err(lost.clone());
+        if self.channels.lost().is_none() {
+            self.fences.poll();
         }
-        self.fences.poll();
-        // All nodes get their requests before the first one is polled.
-        let posted = self.for_each(|link, tickets, counters| link.post_waiting(tickets, counters));
-        let polled = posted.and_then(|()| self.for_each(|link, tickets, _| link.poll(tickets)));
-        self.tickets.take_finished(done);
-        polled.inspect_err(|lost| self.lost = Some(lost.clone()))
-    }
-
-    fn for_each(
-        &mut self,
-        mut step: impl FnMut(&mut Link, &mut Tickets, &mut Counters) -> Result<(), LinkError>,
-    ) -> Result<(), LostNode> {
-        for (node, link) in (0..).map(NodeId).zip(&mut self.links) {
-            if let Some(link) = link {
-                step(link, &mut self.tickets, &mut self.counters)
-                    .map_err(|error| LostNode { node, error })?;
-            }
-        }
-        Ok(())
+        self.channels.poll(done)
     }
 
     /// Polls, and if no ticket has ended, blocks until a completion arrives, for at most `max`, which should
@@ -236,7 +79,7 @@ impl Links {
     /// As [`Links::poll`].
     pub fn wait(&mut self, done: &mut Vec<(u64, Vec<Outcome>)>, max: Duration) -> Result<(), LostNode> {
         let before = done.len();
-        self.links.iter().flatten().for_each(Link::arm);
+        self.channels.arm();
         self.poll(done)?;
         if done.len() == before {
             self.poller.wait(max);
@@ -246,7 +89,7 @@ impl Links {
 
     /// Returns why the life is over; `None` while it is not.
     pub fn lost(&self) -> Option<&LostNode> {
-        self.lost.as_ref()
+        self.channels.lost()
     }
 
     /// Begins to fence a life on all memory nodes that are not declared dead, in the background. Polls drive
@@ -262,11 +105,11 @@ impl Links {
 
     /// Returns what the connections have carried.
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.channels.counters()
     }
 
     /// Returns the report of the last failover of the connection to a node.
     pub fn last_failover(&self, node: NodeId) -> Option<FailoverReport> {
-        self.links.get(usize::from(node.0))?.as_ref()?.last_failover()
+        self.channels.last_failover(node)
     }
 }

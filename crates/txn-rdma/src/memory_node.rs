@@ -3,93 +3,28 @@
 //! The processor of a memory node accepts coordinators, ends lives, and takes part in failovers. It touches
 //! no transaction.
 
-mod session;
+mod node;
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mitra_failover::{Domain, Policy};
+use mitra_failover::Domain;
 use mitra_handshake::{Acceptor, Poller};
-use mitra_txn::{Life, NodeId};
-use mitra_verbs::{AtomicScope, Buffer, Error};
+use mitra_txn::Life;
+use mitra_verbs::Buffer;
 
-use self::session::Session;
-use crate::hello::{Answer, Ask, Hello, Refusal, Token, VERSION};
-use crate::queue_pair::{QpInfo, QpKind};
+pub use self::node::{Node, NodeConfig, StartError};
+use crate::hello::{Answer, Hello};
 
-/// The number of lives of one coordinator that may be connected at once. Each that has ended is fenced before
-/// the next one needs its place.
-const MAX_LIVES: usize = 4;
-/// The longest time between two polls. A failover raises no event, and the node takes part in it when it
-/// polls.
+/// The longest time between two polls. A failover raises no event, and the node takes part in it when it polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-
-/// The configuration of a [`MemoryNode`].
-#[derive(Clone, Debug)]
-pub struct NodeConfig {
-    /// The number of the node.
-    pub node: NodeId,
-    /// The size of its memory, in bytes.
-    pub bytes: usize,
-    /// The fingerprint of the layout. Coordinators with another one are refused.
-    pub fingerprint: u64,
-    /// The token of each coordinator: the first one is that of coordinator 1.
-    pub tokens: Vec<Token>,
-    /// The kind of the queue pairs.
-    pub kind: QpKind,
-    /// The configuration of the queue pairs. Both ends must use the same.
-    pub failover: mitra_failover::Config,
-}
-
-/// Why a memory node cannot start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// The operating system refused a call.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The NIC refused a verb.
-    #[error("the NIC: {0}")]
-    Nic(#[from] Error),
-    /// Transactions need what a NIC lacks.
-    #[error("transactions need {needs}, which {nic} lacks; use another NIC for the memory")]
-    Capability {
-        /// The name of the NIC.
-        nic: String,
-        /// What it lacks.
-        needs: &'static str,
-    },
-    /// There are too many coordinators for their 16-bit numbers.
-    #[error("{0} tokens; at most 65535 coordinators can share a memory")]
-    Coordinators(usize),
-}
-
-impl From<nix::Error> for StartError {
-    fn from(error: nix::Error) -> StartError {
-        StartError::Io(error.into())
-    }
-}
-
-/// A coordinator, as a node knows it.
-#[derive(Debug, Default)]
-struct Coordinator {
-    /// The highest incarnation that was ever admitted or fenced. No other one that is not above it is
-    /// admitted.
-    highest: u16,
-    /// The lives that are connected, at most [`MAX_LIVES`].
-    sessions: Vec<Session>,
-}
 
 /// A memory node. It makes progress only inside [`MemoryNode::poll`] and [`MemoryNode::serve_for`]. One-sided
 /// operations of coordinators do not depend on these calls.
 #[derive(Debug)]
 pub struct MemoryNode {
-    config: NodeConfig,
-    domain: Arc<Domain>,
-    memory: Arc<Buffer>,
-    coordinators: Vec<Coordinator>,
+    node: Node,
     acceptor: Acceptor<Hello>,
     poller: Poller,
 }
@@ -108,23 +43,10 @@ impl MemoryNode {
         listener: TcpListener,
         config: NodeConfig,
     ) -> Result<MemoryNode, StartError> {
-        if config.tokens.len() > u16::MAX.into() {
-            return Err(StartError::Coordinators(config.tokens.len()));
-        }
-        check_capabilities(&domain)?;
-        if config.kind == QpKind::Virtual && config.failover.policy == Policy::Exact {
-            domain.share_atomics()?;
-        }
         let poller = Poller::new(&domain)?;
         let waker = poller.waker();
-        Ok(MemoryNode {
-            memory: Arc::new(Buffer::new(config.bytes)),
-            coordinators: config.tokens.iter().map(|_| Coordinator::default()).collect(),
-            acceptor: Acceptor::start(listener, move || waker.wake())?,
-            poller,
-            config,
-            domain,
-        })
+        let node = Node::new(domain, config)?;
+        Ok(MemoryNode { node, acceptor: Acceptor::start(listener, move || waker.wake())?, poller })
     }
 
     /// Returns the address at which the node accepts coordinators.
@@ -134,27 +56,23 @@ impl MemoryNode {
 
     /// Returns the memory, for checks while no coordinator uses it.
     pub fn memory(&self) -> &Arc<Buffer> {
-        &self.memory
+        self.node.memory()
     }
 
     /// Returns the lives that are connected.
     pub fn lives(&self) -> impl Iterator<Item = Life> {
-        (1..).zip(&self.coordinators).flat_map(|(coordinator, known)| {
-            known.sessions.iter().map(move |session| Life { coordinator, incarnation: session.incarnation })
-        })
+        self.node.lives()
     }
 
     /// Answers coordinators, drives all connections, and ends lives whose connection has closed. Call it
     /// about every millisecond.
     pub fn poll(&mut self) {
         while let Some(incoming) = self.acceptor.next() {
-            let answer = self.answer(&incoming.hello).unwrap_or_else(Answer::Refused);
+            let answer = self.node.answer(&incoming.hello).unwrap_or_else(Answer::Refused);
             // A coordinator that is gone is silent, and its life ends as any other.
             let _ = incoming.accept(&answer);
         }
-        for known in &mut self.coordinators {
-            known.sessions.retain_mut(|session| session.poll() || session.end().is_err());
-        }
+        self.node.poll();
     }
 
     /// Blocks until a coordinator dials, for at most `timeout`.
@@ -175,93 +93,4 @@ impl MemoryNode {
             self.wait(remaining.min(POLL_INTERVAL));
         }
     }
-
-    fn answer(&mut self, hello: &Hello) -> Result<Answer, Refusal> {
-        let &Hello { version, ref token, fingerprint, node, coordinator, ref ask } = hello;
-        if version != VERSION {
-            return Err(Refusal::Version(VERSION));
-        }
-        let index = usize::from(coordinator).checked_sub(1);
-        let Some(index) = index.filter(|&index| self.config.tokens.get(index) == Some(token)) else {
-            return Err(Refusal::Token(coordinator));
-        };
-        if fingerprint != self.config.fingerprint {
-            return Err(Refusal::Layout);
-        }
-        if node != self.config.node.0 {
-            return Err(Refusal::Node(self.config.node.0));
-        }
-        match *ask {
-            Ask::Highest => Ok(Answer::Highest(self.coordinators[index].highest)),
-            Ask::Connect { incarnation, ref info } => self.connect(index, incarnation, info),
-            Ask::Fence { incarnation, fenced_coordinator, fenced_incarnation } => {
-                if !self.coordinators[index].sessions.iter().any(|by| by.incarnation == incarnation) {
-                    return Err(Refusal::NotConnected);
-                }
-                self.fence(Life { coordinator: fenced_coordinator, incarnation: fenced_incarnation })?;
-                Ok(Answer::Fenced)
-            }
-        }
-    }
-
-    fn connect(&mut self, index: usize, incarnation: u16, info: &QpInfo) -> Result<Answer, Refusal> {
-        let known = &mut self.coordinators[index];
-        if incarnation <= known.highest {
-            return Err(Refusal::Incarnation(known.highest));
-        }
-        if known.sessions.len() >= MAX_LIVES {
-            return Err(Refusal::Lives(known.sessions.len()));
-        }
-        let NodeConfig { kind, failover, .. } = &self.config;
-        let mut session = Session::new(&self.domain, &self.memory, incarnation, *kind, failover)?;
-        let connected = session.connect(info);
-        // A session that cannot be connected and cannot be ended either stays, so that a fence of it is not
-        // confirmed.
-        if connected.is_ok() || session.end().is_err() {
-            known.highest = incarnation;
-            known.sessions.push(session);
-        }
-        connected
-    }
-
-    /// Ends the lives of a coordinator up to this incarnation, and admits none of them again.
-    fn fence(&mut self, life: Life) -> Result<(), Refusal> {
-        let index = usize::from(life.coordinator).checked_sub(1);
-        let Some(known) = index.and_then(|index| self.coordinators.get_mut(index)) else {
-            return Err(Refusal::Coordinator(life.coordinator));
-        };
-        known.highest = known.highest.max(life.incarnation);
-        let mut ended = Ok(());
-        known.sessions.retain_mut(|session| {
-            if session.incarnation > life.incarnation {
-                return true;
-            }
-            let result = session.end();
-            let stays = result.is_err();
-            ended = std::mem::replace(&mut ended, Ok(())).and(result);
-            stays
-        });
-        ended
-    }
 }
-
-/// Checks that the NICs keep what transactions rely on: an acknowledged WRITE is in memory, WRITEs are placed
-/// in their order, and there are atomics.
-fn check_capabilities(domain: &Domain) -> Result<(), StartError> {
-    for nic in domain.nics() {
-        let attr = nic.provider.attr();
-        let capabilities = &attr.capabilities;
-        let needs = [
-            (capabilities.ack_after_placement, "acknowledgements after placement (ack_after_placement)"),
-            (capabilities.write_order, "WRITEs in their order (write_order)"),
-            (capabilities.atomic_scope != AtomicScope::None, "atomics"),
-        ];
-        if let Some((_, needs)) = needs.into_iter().find(|(has, _)| !has) {
-            return Err(StartError::Capability { nic: attr.name.clone(), needs });
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests;

@@ -26,9 +26,10 @@ pub enum QpKind {
 
 /// What the peer needs to connect.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum QpInfo {
+pub enum QpInfo {
     /// An encoded [`ConnectInfo`].
     Virtual(Vec<u8>),
+    /// The queue pair on rail 0.
     Rc(RcInfo),
 }
 

@@ -133,6 +133,10 @@ impl Attempt {
         Attempt { lock, log, copies, items: Vec::new(), stage: Stage::Executing, is_committed: false }
     }
 
+    pub(crate) fn lock(&self) -> LockWord {
+        self.lock
+    }
+
     /// Returns whether the transaction is committed, so that its caller may be told.
     pub fn is_committed(&self) -> bool {
         self.is_committed
@@ -496,6 +500,7 @@ impl Attempt {
                 return Err(Conflict::Locked(place, holder));
             }
             None if *outcome == Outcome::NodeDead => return Err(Conflict::Unavailable(place)),
+            None if Mutant::UndecidedLockTaken.is_on() => Lock::Held,
             None => Lock::Undecided,
         };
         Ok(())

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use mitra_mutants::Mutant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::execution::{Execution, Footprint, Progress, Store};
@@ -206,6 +207,15 @@ impl Coordinator {
         self.core.borrow().is_ended
     }
 
+    /// The attempts whose log entries are being written, with what they have read and write. If the life ends now, nobody knows whether they take effect before the life is
+    /// recovered.
+    pub fn undecided(&self) -> Vec<(LockWord, Footprint)> {
+        let core = self.core.borrow();
+        let executions = core.slots.iter().filter_map(|slot| slot.execution.as_ref());
+        let logging = executions.filter(|execution| execution.is_logging());
+        logging.map(|execution| (execution.lock(), execution.footprint())).collect()
+    }
+
     /// The number of committed transactions.
     pub fn committed(&self) -> u64 {
         self.core.borrow().committed
@@ -232,7 +242,7 @@ impl fmt::Debug for Coordinator {
 
 impl Core {
     /// Takes a slot for an attempt.
-    pub(crate) fn begin(&mut self, context: &Context<'_>) -> Poll<Result<usize, NotCommitted>> {
+    pub(crate) fn begin(&mut self, context: &Context<'_>) -> Poll<Result<(usize, LockWord), NotCommitted>> {
         if self.is_ended || self.attempts == u32::MAX {
             return Poll::Ready(Err(NotCommitted::Aborted(Abort::LifeEnded)));
         }
@@ -246,7 +256,7 @@ impl Core {
         let log = self.layout.log_slot(self.life.coordinator, index as u16);
         let execution = Execution::new(lock, log, self.layout.log_copies());
         self.slots[index] = Slot { execution: Some(execution), is_used: true, ..Slot::default() };
-        Poll::Ready(Ok(index))
+        Poll::Ready(Ok((index, lock)))
     }
 
     pub(crate) fn get_all(&mut self, slot: usize, items: &[(RecordKey, Access)]) {
@@ -356,7 +366,8 @@ impl Core {
                 *self.aborts.entry(why.name()).or_default() += 1;
                 if let Some((place, lock)) = lock
                     && let Some(life) = lock.life()
-                    && self.recovered.get(&life.coordinator).is_some_and(|&last| life.incarnation <= last)
+                    && (self.recovered.get(&life.coordinator).is_some_and(|&last| life.incarnation <= last)
+                        || Mutant::LiveLockFreed.is_on())
                     && let Some(Copies { primary, .. }) = self.layout.copies_of(place)
                 {
                     self.requests.push((Ticket(self.next_ticket), vec![free_stale_lock(primary, lock)]));

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mitra_mutants::Mutant;
+
 use crate::attempt::{Attempt, Conflict, Step, Write};
 use crate::index::Bucket;
 use crate::layout::Layout;
@@ -131,6 +133,10 @@ impl Execution {
     /// Returns whether a WRITE of the log entry was posted, so that the transaction may take effect whatever happens.
     pub(crate) fn is_logging(&self) -> bool {
         self.attempt.is_logging()
+    }
+
+    pub(crate) fn lock(&self) -> LockWord {
+        self.attempt.lock()
     }
 
     pub(crate) fn footprint(&self) -> Footprint {
@@ -335,7 +341,8 @@ impl Execution {
         match search.at {
             At::Record(place) => {
                 let record = self.attempt.record(place);
-                if record.is_some_and(|record| record.version.is_present() && record.key == key.key) {
+                let is_key = |found: u64| found == key.key || Mutant::CachedPlaceTrusted.is_on();
+                if record.is_some_and(|record| record.version.is_present() && is_key(record.key)) {
                     store.cache.insert(key, place);
                     self.found.insert(key, Some(place));
                     unneeded.append(&mut search.chain);
@@ -382,6 +389,9 @@ impl Execution {
                     return Ok(true);
                 }
                 self.found.insert(key, None);
+                if Mutant::AbsenceNotValidated.is_on() {
+                    unneeded.append(&mut search.chain);
+                }
                 self.needed.extend(&search.chain);
                 Ok(false)
             }

@@ -244,6 +244,18 @@ impl Layout {
         })
     }
 
+    /// All places of all tables.
+    pub fn all_places(&self) -> impl Iterator<Item = Copies> {
+        let tables = (0..).map(TableId).zip(&self.tables);
+        let partitions =
+            tables.flat_map(|(table, layout)| (0..layout.schema.partitions).map(move |it| (table, it)));
+        let kinds = partitions.flat_map(|it| [PlaceKind::Bucket, PlaceKind::Record].map(|kind| (it, kind)));
+        kinds.flat_map(move |((table, partition), kind)| {
+            let place = move |index| Place { table, partition, kind, index };
+            (0..).map_while(move |index| self.copies_of(place(index)))
+        })
+    }
+
     /// The node that has a copy of a partition, and where it begins there.
     pub(crate) fn partition(&self, table: TableId, partition: u32, copy: u16) -> Option<(NodeId, u64)> {
         let table = self.tables.get(usize::from(table.0))?;

@@ -37,7 +37,7 @@ pub use lock_word::{Life, LockWord};
 pub use model::{Model, ModelTransaction};
 pub use place::{Copies, Location, Place, PlaceKind};
 pub use record::{Record, Version};
-pub use recovery::{Recovery, RecoveryStep, free_stale_lock};
+pub use recovery::{Recovery, RecoveryStep, free_stale_lock, logged_attempt};
 pub use remote_transaction::{Client, Committed, NotCommitted, RemoteTransaction};
 pub use request::{NodeId, Op, Outcome, Request};
 pub use serial_order::{Event, Violation, serial_order};

@@ -306,3 +306,8 @@ impl Recovery {
 pub fn free_stale_lock(primary: Location, lock: LockWord) -> Request {
     Request::swap_lock(primary, lock, LockWord::FREE)
 }
+
+/// Returns the attempt whose log entry a slot has, if it has all of one. A recovery that reads the slot makes it take effect.
+pub fn logged_attempt(slot: &[u8]) -> Option<LockWord> {
+    decode_entry(slot).map(|(attempt, _)| attempt)
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::coordinator::{Core, Reply};
 use crate::execution::Footprint;
+use crate::lock_word::LockWord;
 use crate::transaction::{Abort, Access, RecordKey, Transaction};
 
 /// Runs the transactions of a task. Clones share the coordinator.
@@ -19,6 +20,7 @@ pub struct Client {
 pub struct RemoteTransaction {
     core: Rc<RefCell<Core>>,
     slot: usize,
+    lock: LockWord,
     /// Why the transaction has ended, if it has.
     failed: Option<NotCommitted>,
 }
@@ -74,8 +76,8 @@ impl Client {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let slot = poll_fn(|context| self.core.borrow_mut().begin(context)).await?;
-            let mut transaction = RemoteTransaction { core: Rc::clone(&self.core), slot, failed: None };
+            let (slot, lock) = poll_fn(|context| self.core.borrow_mut().begin(context)).await?;
+            let mut transaction = RemoteTransaction { core: Rc::clone(&self.core), slot, lock, failed: None };
             let result = match program(&mut transaction).await {
                 Ok(value) => transaction.commit().await.map(|(footprint, round_trips)| Committed {
                     value,
@@ -100,6 +102,11 @@ impl Client {
 }
 
 impl RemoteTransaction {
+    /// The lock word of the attempt, which no other attempt has.
+    pub fn attempt(&self) -> LockWord {
+        self.lock
+    }
+
     async fn reply(&mut self) -> Reply {
         let reply = poll_fn(|context| self.core.borrow_mut().reply(self.slot, context)).await;
         if let Reply::NotCommitted(why) = &reply {

@@ -16,6 +16,7 @@ mod rc;
 mod reduction;
 mod restart;
 mod revocation;
+mod txn;
 mod verdict_findings;
 
 use self::parts::Reduced as _;
@@ -40,6 +41,7 @@ pub const WORKLOADS: &[SeededWorkload] = &[
     RC,
     RESTART,
     REVOCATION,
+    TXN,
 ];
 
 const FAILOVER: SeededWorkload = SeededWorkload {
@@ -128,6 +130,14 @@ const OBJECTS: SeededWorkload = SeededWorkload {
     run: objects::run,
     has_coverage: true,
     reducible: Some(objects::Objects::REDUCIBLE),
+};
+
+const TXN: SeededWorkload = SeededWorkload {
+    name: "txn",
+    world: "2 or 3 coordinators run transactions over vQPs on 2 or 3 memory nodes; links and NICs fail, coordinators and recoverers die, sleep, and wake after they were taken over",
+    run: txn::run,
+    has_coverage: true,
+    reducible: Some(txn::Transactions::REDUCIBLE),
 };
 
 /// A workload of `mitra sim`.

@@ -11,10 +11,10 @@ use mitra_handshake::Poller;
 use mitra_txn::{Life, NodeId};
 use mitra_verbs::Error;
 
+use super::Links;
 use super::fences::Fences;
-use super::link::Link;
-use super::{Counters, Links, LostNode, Tickets};
 use crate::call::{Call, CallError};
+use crate::channels::{Channels, Link, LostNode};
 use crate::hello::{Answer, Ask, Hello, Refusal, Token, VERSION};
 use crate::queue_pair::QpKind;
 
@@ -92,11 +92,8 @@ pub(super) fn connect(domain: &Arc<Domain>, config: &LinksConfig) -> Result<Link
     let calls = nodes.iter().map(ask).collect();
     let mut links = Links {
         life: Life { coordinator, incarnation: 0 },
-        links: config.nodes.iter().map(|_| None).collect(),
-        tickets: Tickets::default(),
+        channels: Channels::new(config.nodes.len()),
         fences: Fences::new(nodes.clone(), config.timeout),
-        counters: Counters::default(),
-        lost: None,
         poller: Poller::new(domain).map_err(io::Error::from)?,
     };
     let mut highest = 0;
@@ -124,7 +121,7 @@ pub(super) fn connect(domain: &Arc<Domain>, config: &LinksConfig) -> Result<Link
         if !link.connect(&info, &region).map_err(CallError::Connect)? {
             return Err(Refusal::Kind.into());
         }
-        links.links[index] = Some(link);
+        links.channels.add(node, link);
         Ok(())
     })?;
     Ok(links)

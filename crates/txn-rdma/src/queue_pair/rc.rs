@@ -11,7 +11,7 @@ use super::{Ending, LinkError};
 
 /// What the peer needs to connect.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct RcInfo {
+pub struct RcInfo {
     gid: [u8; 16],
     mtu: u16,
     qpn: u32,

@@ -10,7 +10,7 @@ fn domain() -> Arc<Domain> {
     Domain::with_completion_channels(vec![nic]).expect("the NIC has the resources of a domain")
 }
 
-fn node(kind: QpKind) -> MemoryNode {
+fn node(kind: QpKind) -> Node {
     let config = NodeConfig {
         node: NodeId(0),
         bytes: 64,
@@ -19,15 +19,14 @@ fn node(kind: QpKind) -> MemoryNode {
         kind,
         failover: mitra_failover::Config::default(),
     };
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    MemoryNode::new(domain(), listener, config).expect("the node starts")
+    Node::new(domain(), config).expect("the node starts")
 }
 
 fn hello(ask: Ask) -> Hello {
     Hello { version: VERSION, token: [1; 16], fingerprint: 1, node: 0, coordinator: 1, ask }
 }
 
-fn refusal(node: &mut MemoryNode, hello: Hello) -> Refusal {
+fn refusal(node: &mut Node, hello: Hello) -> Refusal {
     node.answer(&hello).expect_err("the node refuses")
 }
 

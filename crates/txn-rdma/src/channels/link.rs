@@ -14,7 +14,7 @@ use crate::queue_pair::{Ending, LinkError, QpInfo, QpKind, QueuePair};
 
 /// The connection to one memory node.
 #[derive(Debug)]
-pub(super) struct Link {
+pub struct Link {
     /// Declared before `staging`, so that no queue pair uses the staging memory when it is dropped.
     qp: QueuePair,
     staging: Staging,
@@ -34,8 +34,11 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Creates an unconnected end.
-    pub(super) fn new(
+    /// Creates an unconnected end, whose WRITEs in `repeatable` may be repeated after a failure. `staging_bytes` of registered memory take the payload of the requests that are under way.
+    ///
+    /// # Errors
+    /// The NIC's.
+    pub fn new(
         domain: &Arc<Domain>,
         kind: QpKind,
         failover: &Config,
@@ -59,13 +62,17 @@ impl Link {
         })
     }
 
-    pub(super) fn info(&self) -> Result<QpInfo, Error> {
+    /// What the node needs to connect its end.
+    ///
+    /// # Errors
+    /// The NIC's.
+    pub fn info(&self) -> Result<QpInfo, Error> {
         self.qp.info()
     }
 
     /// Connects to the node, which has connected its end and lends `region`. Returns false if its end is of
     /// another kind.
-    pub(super) fn connect(&mut self, info: &QpInfo, region: &[u8]) -> Result<bool, Error> {
+    pub fn connect(&mut self, info: &QpInfo, region: &[u8]) -> Result<bool, Error> {
         self.region = RemoteRegion::decode(region)?;
         let is_connected = self.qp.connect(info)?;
         if is_connected {
@@ -133,7 +140,8 @@ impl Link {
             &Op::CompareSwap { compare, swap } => (SendOp::CompareSwap { remote, compare, swap }, staged),
             Op::Write(content) => {
                 let end = request.at + bytes;
-                if self.repeatable.iter().any(|range| range.start <= request.at && end <= range.end) {
+                let is_repeatable = |range: &Range<u64>| range.start <= request.at && end <= range.end;
+                if self.repeatable.iter().any(is_repeatable) {
                     policy = WritePolicy::Repeatable;
                 }
                 let data = if is_inline {

@@ -1,0 +1,108 @@
+//! What fails in a world, and when.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use super::process::{End, Fate};
+use crate::seeded::parts::FaultNumbers;
+use crate::{Failure, Prng, SimNic, World};
+
+/// The fates that a world has at most.
+const MAX_FATES: u64 = 4;
+
+/// The faults of a world.
+pub(super) struct Faults {
+    rng: Prng,
+    rails: u8,
+    timeout: Duration,
+    /// The most requests that a process posts before its fate.
+    latest: u64,
+    /// The fates of the processes that are started; `None` for one that is left out.
+    fates: Vec<Option<Fate>>,
+    /// Whether no fault happens any more.
+    pub(super) is_over: bool,
+}
+
+impl Faults {
+    pub(super) fn new(seed: u64, rails: u8, timeout: Duration) -> Faults {
+        let mut rng = Prng::stream(seed, "faults of transactions");
+        let latest = 16 << rng.below(6);
+        Faults { rng, rails, timeout, latest, fates: Vec::new(), is_over: false }
+    }
+
+    /// Returns a time below 40 µs · 2^`doublings`; short times are as frequent as long ones.
+    fn time(&mut self, doublings: u64) -> Duration {
+        let limit = 40_000 << self.rng.below(doublings);
+        Duration::from_nanos(self.rng.between(1_000, limit))
+    }
+
+    /// Draws the fates of processes.
+    pub(super) fn draw_fates(&mut self, numbers: &mut FaultNumbers<'_>) {
+        for _ in 0..self.rng.below(MAX_FATES + 1) {
+            let fate = self.draw_fate();
+            self.fates.push(numbers.keeps_next().then_some(fate));
+        }
+    }
+
+    /// Schedules failures of links and NICs of these hosts.
+    pub(super) fn schedule(
+        &mut self,
+        world: &mut World,
+        nics: &[Vec<Arc<SimNic>>],
+        numbers: &mut FaultNumbers<'_>,
+    ) {
+        let loses_nics = self.rng.below(4) == 0;
+        let mut at = Duration::ZERO;
+        for _ in 0..self.rng.below(8) {
+            at += self.time(9);
+            let host = self.rng.index(nics.len());
+            if loses_nics && self.rng.below(2) == 0 {
+                // The last rail stays.
+                let nic = nics[host][self.rng.index(usize::from(self.rails) - 1)].id();
+                let failure = *self.rng.pick(&[Failure::NicDead, Failure::NicHung]);
+                if numbers.keeps_next() {
+                    world.after(at, move |world| world.fail(nic, failure));
+                }
+                continue;
+            }
+            let nic = nics[host][self.rng.index(self.rails.into())].id();
+            let up = at + self.time(10);
+            if numbers.keeps_next() {
+                world.after(at, move |world| world.set_link(nic, false));
+                world.after(up, move |world| world.set_link(nic, true));
+            }
+        }
+    }
+
+    fn draw_fate(&mut self) -> Fate {
+        let in_takeover = self.rng.below(4) == 0;
+        let requests = self.rng.below(if in_takeover { 24 } else { self.latest });
+        let latest = 40_000 >> self.rng.below(6);
+        let delay = Duration::from_nanos(self.rng.below(latest));
+        let longest = self.timeout.as_nanos() as u64 * 4;
+        let end = match self.rng.below(4) {
+            0 => End::Silent,
+            1 | 2 => End::Exits,
+            _ => End::Sleeps(Duration::from_nanos(self.rng.between(10_000, longest))),
+        };
+        Fate { in_takeover, requests, delay, end }
+    }
+
+    /// Returns the fate of a process that starts.
+    pub(super) fn next_fate(&mut self) -> Option<Fate> {
+        if self.is_over || self.rng.below(4) == 0 {
+            return None;
+        }
+        self.fates.pop().flatten()
+    }
+
+    /// Draws when another process of a coordinator starts whose process has ended; `None` if not before the faults are over.
+    pub(super) fn draw_restart(&mut self) -> Option<Duration> {
+        let longest = self.timeout * 3;
+        if self.is_over {
+            return Some(Duration::from_millis(1));
+        }
+        (self.rng.below(3) > 0)
+            .then(|| Duration::from_nanos(self.rng.between(1_000, longest.as_nanos() as u64)))
+    }
+}
