@@ -21,7 +21,7 @@ const CALM_AT: u64 = 15_000;
 const INTERVAL: u64 = 200;
 const TIMEOUT: u64 = 2_000;
 const MAX_SLEEP: u64 = 6_000;
-const SEEDS_FOR_MUTANTS: u64 = 500;
+const SEEDS_FOR_MUTANTS: u64 = 2000;
 
 /// A rule that is not kept.
 #[derive(Clone, Copy, PartialEq, Debug)]
