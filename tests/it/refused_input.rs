@@ -37,7 +37,7 @@ fn assert_refused(words: &[impl AsRef<OsStr> + std::fmt::Debug], code: i32, expe
 
 #[test]
 fn wrong_values_are_explained() {
-    let cases: [(&[&str], &[&str]); 31] = [
+    let cases: [(&[&str], &[&str]); 37] = [
         (&["nosuch"], &["nosuch", "--help"]),
         (&["check", "nosuch"], &["nosuch", "paxos"]),
         (&["check", "paxos", "--seeds"], &["--seeds", "see --help"]),

@@ -42,14 +42,16 @@ fn assert_clean(check: &Value) {
 #[test]
 fn store_in_memory_processes_is_clean_after_a_rail_has_failed() {
     let options = ["--workload", "smallbank", "--accounts", "500"];
-    let memories = ["0", "1", "2"].map(|id| memory(id, &options));
+    // The failure comes when the thousandth message has been executed, long after the load.
+    let fault = [&options[..], &["--fault", "rail0 link-down@5:1000"]].concat();
+    let memories = [memory("0", &fault), memory("1", &options), memory("2", &options)];
     let nodes = memories.iter().map(|(_, address)| address.as_str()).collect::<Vec<_>>().join(",");
     let with = |words: &[&str]| run(&[words, &options, &["--nodes", &nodes]].concat());
 
-    let (code, ran) = with(&["local", "--seconds", "2", "--fault", "500ms:rail0 down"]);
+    let (code, ran) = with(&["local", "--seconds", "2"]);
     assert_eq!(code, Some(0), "{ran}");
     assert!(ran["committed"].as_u64() > Some(0) && ran["rolled_back"].is_u64(), "{ran}");
-    assert_eq!(ran["failovers"], 3, "{ran}");
+    assert_eq!(ran["failovers"], 1, "{ran}");
     assert_eq!(ran["is_full"], false, "{ran}");
     assert!(ran["total"]["found"].is_i64(), "{ran}");
     assert_eq!(ran["total"]["found"], ran["total"]["expected"], "{ran}");

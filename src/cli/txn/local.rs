@@ -38,7 +38,7 @@ const SEED: u64 = 1;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
-  mitra txn local --workload smallbank --fault '500ms:rail0 down'
+  mitra txn local --workload smallbank --fault 'rail0 down at 1s'
 --json: `committed`, `rolled_back` (by the program, as the workload asks for), `aborts` (attempts without an effect, by
 reason), `seconds`, `failovers` (memory nodes to which the coordinator moved to another rail), `is_full` (a table had no
 place left, so the transactions ended early), `total` (smallbank: `expected`, `found`), `check` (as of `mitra txn check`).
@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ran = match transactions(args, &domain, &layout, config) {
         Ok(ran) => ran,
         Err(error) => {
-            complain(format_args!("the store is lost: {error:#}"));
+            complain(format_args!("the store cannot be used: {error:#}"));
             return Ok(ExitCode::FAILURE);
         }
     };

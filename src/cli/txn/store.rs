@@ -42,7 +42,7 @@ pub(super) struct StoreArgs {
     /// What the tables are, and the transactions
     #[arg(long, value_enum, default_value = "tpcc")]
     pub(super) workload: Workload,
-    /// tpcc: number of warehouses; each needs about 400 MiB on all memory nodes together
+    /// tpcc: number of warehouses; each needs about 250 MB for each copy of its records
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     warehouses: u16,
     /// smallbank: number of accounts
