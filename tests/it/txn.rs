@@ -95,3 +95,28 @@ fn result_in_words_says_what_was_checked() {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
 }
+
+#[test]
+fn store_that_was_never_loaded_violates_conditions() {
+    let memories = ["0", "1", "2"].map(|id| memory(id, &[]));
+    let nodes = memories.iter().map(|(_, address)| address.as_str()).collect::<Vec<_>>().join(",");
+    let (code, check) = run(&["check", "--nodes", &nodes]);
+    assert_eq!(code, Some(1), "{check}");
+    assert_eq!(check["is_clean"], false, "{check}");
+    assert_eq!(check["consistency"]["c1"], false, "{check}");
+    assert!(check["violations"]["count"].as_u64() > Some(0), "{check}");
+    assert_eq!(check["index_errors"]["count"], 0, "{check}");
+}
+
+#[test]
+fn coordinator_without_a_rail_has_lost_the_store() {
+    let options = ["--workload", "smallbank", "--accounts", "100"];
+    // The failure comes among the transactions.
+    let fault = [&options[..], &["--rails", "1", "--fault", "rail0 nic-dead@5:1000"]].concat();
+    let (_memory, address) = memory("0", &[&fault[..], &["--memories", "1", "--backups", "0"]].concat());
+    let local = ["local", "--memories", "1", "--backups", "0", "--rails", "1", "--nodes", &address];
+    let output = output(txn(&[&local, &options[..]].concat()).stderr(Stdio::piped()));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the store cannot be used") && said.contains("memory node 0 is lost"), "{said}");
+}
