@@ -30,6 +30,8 @@ use crate::cli::{complain, write_json};
 /// The coordinator that loads the store and runs the transactions.
 const COORDINATOR: u16 = 1;
 const SEED: u64 = 1;
+/// The records that are made between two polls of the links, in about a millisecond.
+const RECORDS_PER_POLL: u64 = 256;
 
 /// Load a store, run transactions, and check it: memory nodes and a coordinator on this machine
 ///
@@ -142,8 +144,12 @@ fn load(store: &StoreArgs, layout: &Layout, mut links: Links) -> anyhow::Result<
     let mut bytes = 0;
     for (name, records) in parts {
         bar.set_message(name.clone());
-        for (at, value) in records {
+        for (number, (at, value)) in (1_u64..).zip(records) {
             loader.insert(at, value)?;
+            // The links must not be silent while a large part is made.
+            if number.is_multiple_of(RECORDS_PER_POLL) {
+                links.poll(&mut Vec::new())?;
+            }
         }
         write_all(&mut links, loader.take_requests(), |written| {
             bytes += written as u64;
