@@ -76,6 +76,7 @@
 //! |---|---|---|
 //! | [`counter`](examples::counter) | two processes, WRITE and fetch-and-add, a failing rail | `cargo run --example counter -- server`, then `… client ADDRESS --fail-rail-0` |
 //! | [`cell`](examples::cell) | two clients change one cell while the server's NIC dies | `cargo run --example cell` |
+//! | [`bank`](examples::bank) | transactions over three memories, while a rail fails and a coordinator ends | `cargo run --example bank` |
 //! | [`tokio`](examples::tokio) | a virtual queue pair in an event loop | `cargo run --example tokio` |
 //! | [`rpc`](examples::rpc) | remote calls that are executed exactly once, over datagrams and over virtual queue pairs | `cargo run --example rpc` |
 //! | [`survive`](examples::survive) | a failover in one process | `cargo run --example survive` |
@@ -93,6 +94,7 @@
 //! | parse or emit RoCEv2 packets | [`wire`] | |
 //! | embed the NIC's state machine elsewhere | [`transport`] | |
 //! | agree on values, replicate a log or a store | [`consensus`], [`consensus_rdma`], [`kv`] | `consensus` |
+//! | run transactions over the memory of other processes | [`txn`], [`txn_rdma`] | `transactions` |
 //! | test a program in virtual time, from seeds | [`sim`] | `sim` |
 //! | explore a protocol in every order of steps | [`consensus_check`] | `sim` |
 //! | find how many crashes a graph of shared memory tolerates | [`topology`] | `topology` |
@@ -122,6 +124,10 @@ pub use mitra_softnic as softnic;
 #[cfg(feature = "topology")]
 pub use mitra_topology as topology;
 pub use mitra_transport as transport;
+#[cfg(feature = "transactions")]
+pub use mitra_txn as txn;
+#[cfg(feature = "transactions")]
+pub use mitra_txn_rdma as txn_rdma;
 pub use mitra_verbs as verbs;
 pub use mitra_wire as wire;
 
@@ -136,6 +142,10 @@ pub mod examples {
     /// Two clients add to one recoverable cell while the server's NIC of rail 0 dies: `cargo run --example cell`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/cell.rs"), "\n```")]
     pub mod cell {}
+
+    /// Two coordinators move money between accounts in three memories, while a rail fails and heals and one of them ends: `cargo run --example bank`.
+    #[doc = concat!("```rust,no_run\n", include_str!("../examples/bank.rs"), "\n```")]
+    pub mod bank {}
 
     /// Waits for a virtual queue pair in tokio, by `AsyncFd`: `cargo run --example tokio`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/tokio.rs"), "\n```")]

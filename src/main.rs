@@ -38,6 +38,7 @@ enum Command {
     Run(cli::run::Args),
     Sim(cli::seeded_runs::Args),
     Topology(cli::topology::Args),
+    Txn(cli::txn::Args),
     Watch(cli::watch::Args),
 }
 
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::Run(args) => cli::run::run(&args),
         Command::Sim(args) => cli::seeded_runs::run(&args),
         Command::Topology(args) => cli::topology::run(&args),
+        Command::Txn(args) => cli::txn::run(&args),
         Command::Watch(args) => cli::watch::run(&args),
     };
     match done {

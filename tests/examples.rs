@@ -1,5 +1,7 @@
 //! Runs the programs in `examples/`, whose assertions must hold. An example of two processes runs as two processes of this program.
 
+#[path = "../examples/bank.rs"]
+mod bank;
 #[path = "../examples/cell.rs"]
 mod cell;
 #[allow(dead_code)] // this program passes other arguments than its own, so it does not call the example's `main`
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         trial("write_arrives", write::main),
         trial("cell_of_two_clients_survives_death_of_server_nic", cell::main),
         trial("counter_survives_rail_failure", survive::main),
+        trial("sum_of_accounts_survives_rail_failure_and_end_of_coordinator", bank::main),
         trial("calls_are_executed_exactly_once", rpc::main),
         trial("tokio_waits_through_rail_failure", tokio_example::main),
         Trial::test("two_processes_add_and_write", || two_processes(false)),

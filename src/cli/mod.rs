@@ -14,6 +14,7 @@ pub(crate) mod seeded_runs;
 mod svg_units;
 mod text_table;
 pub(crate) mod topology;
+pub(crate) mod txn;
 pub(crate) mod watch;
 
 use std::fmt::Display;

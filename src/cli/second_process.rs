@@ -1,10 +1,10 @@
-//! `mitra peer`: the second process of `mitra bench`, or one of the two processes that `mitra demo` connects.
+//! `mitra peer`: the second process of `mitra bench`, one of the two processes that `mitra demo` connects, or a memory node of `mitra txn local`.
 
 use std::process::ExitCode;
 
 use super::demo::Side;
 
-/// For internal use: a process that `mitra bench` or `mitra demo` starts
+/// For internal use: a process that `mitra bench`, `mitra demo` or `mitra txn local` starts
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The command and side that this process serves
@@ -25,6 +25,9 @@ enum Role {
     /// The server of `mitra demo`
     #[value(name = Side::Server.peer_role())]
     DemoServer,
+    /// A memory node of `mitra txn local`
+    #[value(name = super::txn::PEER_ROLE)]
+    TxnMemory,
 }
 
 /// Runs the second process until its work is done or the process that started it ends.
@@ -34,6 +37,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Role::Bench => mitra_bench::run_peer(&mut connection),
         Role::DemoClient => super::demo::run_participant(Side::Client, &connection),
         Role::DemoServer => super::demo::run_participant(Side::Server, &connection),
+        Role::TxnMemory => super::txn::run_peer(&mut connection),
     };
     if let Err(error) = result {
         // The first process reports the error to the user. If that process has ended, no process waits for the error.

@@ -20,3 +20,4 @@ mod reports;
 mod run;
 mod topology;
 mod two_hosts;
+mod txn;

@@ -37,7 +37,7 @@ fn assert_refused(words: &[impl AsRef<OsStr> + std::fmt::Debug], code: i32, expe
 
 #[test]
 fn wrong_values_are_explained() {
-    let cases: [(&[&str], &[&str]); 31] = [
+    let cases: [(&[&str], &[&str]); 37] = [
         (&["nosuch"], &["nosuch", "--help"]),
         (&["check", "nosuch"], &["nosuch", "paxos"]),
         (&["check", "paxos", "--seeds"], &["--seeds", "see --help"]),
@@ -91,6 +91,12 @@ fn wrong_values_are_explained() {
         ),
         (&["topology", "--family", "ring"], &["ring N"]),
         (&["topology", "--suggest", "5", "9"], &["at most 4"]),
+        (&["txn", "memory", "--backups", "3"], &["--backups 3", "--memories 4"]),
+        (&["txn", "memory", "--id", "3"], &["--id 3", "3 memory nodes"]),
+        (&["txn", "memory", "--listen", "192.0.2.1:7"], &["192.0.2.1:7", "--secret"]),
+        (&["txn", "check"], &["--nodes", "--help"]),
+        (&["txn", "check", "--nodes", "127.0.0.1:1"], &["--nodes has 1", "--memories is 3"]),
+        (&["txn", "local", "--workload", "ycsb"], &["--workload", "tpcc, smallbank"]),
         (&["run", "--rails", "9", "--", "true"], &["use 1 to 8"]),
         (&["demo", "--rounds", "x"], &["--rounds", "use a whole number"]),
         (&["bench", "latency", "--nosuch"], &["--nosuch", "--help"]),

@@ -262,7 +262,6 @@ mutants! {
         OrphanOverwritten "orphan-overwritten" in "transactions" within 4000: "A recovery writes the backups of a record whose primary is dead without a look at their versions.";
         UndecidedLockTaken "undecided-lock-taken" in "txn" within 2000: "A compare-and-swap of a lock whose outcome is unknown is taken for one that has succeeded.";
         LifeNotFenced "life-not-fenced" in "txn" within 2000: "A memory node confirms a fence and leaves the life its rights.";
-        ClaimReplacedUnfenced "claim-replaced-unfenced" in "txn" within 10000: "The claim of a recoverer that seems to have ended is replaced without a fence of the recoverer.";
         EndedLifeAdmitted "ended-life-admitted" in "txn" within 2000: "A memory node admits an incarnation that it has fenced or admitted before.";
         CachedPlaceTrusted "cached-place-trusted" in "txn" within 2000: "A record at a cached place is used although it has another key.";
         AbsenceNotValidated "absence-not-validated" in "txn" within 2000: "The buckets that show that a record does not exist are not validated.";

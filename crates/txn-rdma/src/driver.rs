@@ -35,6 +35,10 @@ impl Driver {
         mut config: LinksConfig,
         timing: Timing,
     ) -> Result<Driver, ConnectError> {
+        let coordinators = layout.schema().coordinators;
+        if !(1..=coordinators).contains(&config.coordinator) {
+            return Err(ConnectError::Coordinator(config.coordinator, coordinators));
+        }
         let heartbeat = layout.life_line(config.coordinator) + 8;
         let log = layout.log(config.coordinator)..layout.log(config.coordinator + 1);
         config.repeatable = vec![heartbeat..heartbeat + 8, log];
@@ -90,6 +94,11 @@ impl Driver {
                 self.links.fence(fenced.life);
             }
         }
-        self.session.ending()
+        let ending = self.session.ending();
+        if ending.is_some() {
+            // The tasks learn of it.
+            self.session.poll(now - self.begin);
+        }
+        ending
     }
 }

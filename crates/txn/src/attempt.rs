@@ -279,10 +279,11 @@ impl Attempt {
                         _ => again.push(location),
                     }
                 }
-                if again.is_empty() && complete < self.copies {
+                let is_undecided = again.is_empty() && complete < self.copies;
+                self.stage = Stage::Logging { wanted: again, spare, complete };
+                if is_undecided {
                     return Step::Undecided;
                 }
-                self.stage = Stage::Logging { wanted: again, spare, complete };
             }
             Stage::ApplyingBackups { wanted } => {
                 let again = wanted.into_iter().filter(|_| {

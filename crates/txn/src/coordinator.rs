@@ -4,7 +4,7 @@
 //! are executed in their order. A ticket has one list of requests under way at a time.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -68,7 +68,7 @@ pub(crate) struct Core {
     /// The attempts that have begun.
     attempts: u32,
     slots: Vec<Slot>,
-    waiting_for_slot: VecDeque<Waker>,
+    waiting_for_slot: Vec<Waker>,
     cache: PlaceCache,
     dead: BTreeSet<NodeId>,
     /// For each coordinator, its last incarnation that is recovered.
@@ -95,7 +95,7 @@ impl Coordinator {
             life,
             attempts: 0,
             slots: (0..slots).map(|_| Slot::default()).collect(),
-            waiting_for_slot: VecDeque::new(),
+            waiting_for_slot: Vec::new(),
             cache: PlaceCache::default(),
             dead: BTreeSet::new(),
             recovered: BTreeMap::new(),
@@ -248,7 +248,7 @@ impl Core {
         }
         let free = self.slots.iter().position(|slot| !slot.is_used && slot.execution.is_none());
         let Some(index) = free else {
-            self.waiting_for_slot.push_back(context.waker().clone());
+            self.waiting_for_slot.push(context.waker().clone());
             return Poll::Pending;
         };
         self.attempts += 1;
@@ -267,7 +267,12 @@ impl Core {
         self.with_execution(slot, |execution, store| execution.commit(store));
     }
 
-    pub(crate) fn roll_back(&mut self, slot: usize) {
+    /// Ends a transaction whose program has refused, once it is known that the program has read what was there together.
+    pub(crate) fn refuse(&mut self, slot: usize, why: Abort) {
+        self.with_execution(slot, |execution, store| execution.refuse(store, why));
+    }
+
+    fn roll_back(&mut self, slot: usize) {
         self.with_execution(slot, |execution, _| execution.roll_back());
     }
 
@@ -328,10 +333,9 @@ impl Core {
         Poll::Pending
     }
 
-    /// Forgets what a transaction did not wait for. Returns whether it must still wait for outcomes.
-    pub(crate) fn is_busy(&mut self, slot: usize) -> bool {
-        self.slots[slot].reply = None;
-        self.slots[slot].is_posted && !self.is_ended
+    /// Returns whether the transaction of a slot has a reply, or will get one.
+    pub(crate) fn is_busy(&self, slot: usize) -> bool {
+        self.slots[slot].reply.is_some() || self.slots[slot].is_posted && !self.is_ended
     }
 
     fn with_execution(
@@ -402,7 +406,8 @@ impl Core {
     fn on_free(&mut self, index: usize) {
         let slot = &self.slots[index];
         if slot.execution.is_none() && !slot.is_used {
-            self.waiting_for_slot.pop_front().into_iter().for_each(Waker::wake);
+            // One that no longer waits must not keep the slot from the others.
+            self.waiting_for_slot.drain(..).for_each(Waker::wake);
         }
     }
 

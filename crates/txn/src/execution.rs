@@ -219,6 +219,13 @@ impl Execution {
         self.search(store)
     }
 
+    /// Ends the transaction without an effect, after a validation of what the program has read.
+    pub(crate) fn refuse(&mut self, store: &mut Store<'_>, why: Abort) -> Progress {
+        self.writes.clear();
+        self.failed = Some(why);
+        self.commit_attempt(store)
+    }
+
     /// Ends the transaction without an effect.
     pub(crate) fn roll_back(&mut self) -> Progress {
         self.abort(Abort::RolledBack)

@@ -8,7 +8,7 @@ use mitra_mutants::Mutant;
 use crate::lock_word::{Life, LockWord};
 use crate::log_entry::{Logged, decode_entry, encode_entry};
 use crate::place::{Copies, Location, Place};
-use crate::record::{self, LOCK_AND_VERSION_BYTES, LOCK_BYTES, Version};
+use crate::record::{self, HEADER_BYTES, LOCK_AND_VERSION_BYTES, LOCK_BYTES, Version};
 use crate::request::{Outcome, Request};
 
 /// What a recovery needs next, or how it has ended.
@@ -20,7 +20,7 @@ pub enum RecoveryStep {
     Recovered,
     /// Fewer nodes live than must have an entry, so nothing may be decided.
     TooFewNodes,
-    /// A log entry names a place that does not exist: the memory is damaged, or the layouts differ.
+    /// A log entry names a place that does not exist, or a content that does not fit there: the memory is damaged, or the layouts differ.
     UnknownPlace(Place),
 }
 
@@ -290,6 +290,10 @@ impl Recovery {
             let Some((attempt, records)) = &slot.entry else { continue };
             for Logged { place, content } in records {
                 let copies = resolve(*place).ok_or(*place)?;
+                let fits = content.len() + LOCK_BYTES <= copies.bytes as usize;
+                if content.len() < HEADER_BYTES - LOCK_BYTES || !fits {
+                    return Err(*place);
+                }
                 let (attempt, content) = (*attempt, content.clone());
                 self.changes.push(Change { attempt, copies, content, is_orphan: false });
             }
@@ -310,4 +314,36 @@ pub fn free_stale_lock(primary: Location, lock: LockWord) -> Request {
 /// Returns the attempt whose log entry a slot has, if it has all of one. A recovery that reads the slot makes it take effect.
 pub fn logged_attempt(slot: &[u8]) -> Option<LockWord> {
     decode_entry(slot).map(|(attempt, _)| attempt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NodeId, PlaceKind, TableId};
+
+    #[test]
+    fn content_that_does_not_fit_is_an_error() {
+        let life = Life { coordinator: 1, incarnation: 1 };
+        let attempt = LockWord::new(life, 1);
+        let place = Place { table: TableId(0), partition: 0, kind: PlaceKind::Record, index: 0 };
+        let entry = encode_entry(attempt, &[Logged { place, content: Vec::new() }]);
+        let at = |node| Location { node: NodeId(node), at: 0 };
+        let mut recovery = Recovery::new(life, vec![vec![at(0), at(1)]], 4096, 2);
+        let copies = Copies { place, primary: at(0), backups: vec![at(1)], bytes: 64 };
+        let resolve = |_: Place| Some(copies.clone());
+        let mut step = recovery.start(resolve);
+        for _ in 0..10 {
+            let RecoveryStep::Post(requests) = step else { break };
+            let outcomes: Vec<_> = requests
+                .iter()
+                .map(|request| match request.op {
+                    crate::Op::Read(16) => Outcome::Executed([attempt.bits().to_le_bytes(), [0; 8]].concat()),
+                    crate::Op::Read(_) => Outcome::Executed(entry.clone()),
+                    _ => Outcome::Executed(vec![0; 8]),
+                })
+                .collect();
+            step = recovery.on_outcomes(&outcomes, resolve);
+        }
+        assert_eq!(step, RecoveryStep::UnknownPlace(place));
+    }
 }

@@ -85,10 +85,7 @@ impl Client {
                     attempts,
                     round_trips,
                 }),
-                Err(why) => {
-                    transaction.roll_back().await;
-                    Err(NotCommitted::Aborted(why))
-                }
+                Err(why) => Err(transaction.refuse(why).await),
             };
             drop(transaction);
             match result {
@@ -117,7 +114,7 @@ impl RemoteTransaction {
 
     /// Ends what the program has begun and not waited for.
     async fn settle(&mut self) {
-        while self.core.borrow_mut().is_busy(self.slot) {
+        while self.core.borrow().is_busy(self.slot) {
             self.reply().await;
         }
     }
@@ -135,12 +132,13 @@ impl RemoteTransaction {
         }
     }
 
-    async fn roll_back(&mut self) {
+    async fn refuse(&mut self, why: Abort) -> NotCommitted {
         self.settle().await;
         if self.failed.is_none() {
-            self.core.borrow_mut().roll_back(self.slot);
+            self.core.borrow_mut().refuse(self.slot, why.clone());
             self.reply().await;
         }
+        self.failed.clone().unwrap_or(NotCommitted::Aborted(why))
     }
 }
 

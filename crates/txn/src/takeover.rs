@@ -13,8 +13,6 @@
 //! A claim of another recoverer is replaced only after that recoverer has been fenced, too. So a recovery
 //! never writes while a second one runs, even if it pauses.
 
-use mitra_mutants::Mutant;
-
 use crate::life_word::{LifeState, LifeWord};
 use crate::lock_word::Life;
 use crate::place::{Copies, Location, Place};
@@ -150,9 +148,6 @@ impl Takeover {
     pub fn replace(&mut self, resolve: impl Fn(Place) -> Option<Copies>) -> TakeoverStep {
         if let Stage::Waiting(change, recoverer) = &self.stage {
             self.stage = Stage::FencingRecoverer(change.clone(), *recoverer);
-            if Mutant::ClaimReplacedUnfenced.is_on() {
-                return self.on_fenced(resolve);
-            }
         }
         self.go_on(resolve)
     }

@@ -55,6 +55,22 @@ pub(crate) struct Visibility {
 }
 
 impl ClusterArgs {
+    /// The options of a process that only processes of this machine use, with a number of rails.
+    pub(crate) fn on_loopback(rails: usize) -> ClusterArgs {
+        ClusterArgs {
+            rails: RailsConfig::Count(rails),
+            secret: None,
+            fault: Vec::new(),
+            metrics: None,
+            latency: false,
+        }
+    }
+
+    /// The rails.
+    pub(crate) fn rails(&self) -> &RailsConfig {
+        &self.rails
+    }
+
     /// Opens the rails. `mitra fault` can control them, and `mitra watch` shows them, while the second result lives.
     pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, Visibility)> {
         let configs: Vec<_> = match &self.rails {

@@ -254,7 +254,13 @@ fn load(setup: &Setup, layout: &Layout, links: &mut Links, bar: &ProgressBar) ->
     bar.inc(1);
     for warehouse in 1..=setup.warehouses {
         bar.set_message(format!("{}: warehouse {warehouse}", setup.variant.name()));
-        load.warehouse(warehouse).try_for_each(|(at, value)| loader.insert(at, value))?;
+        for (number, (at, value)) in load.warehouse(warehouse).enumerate() {
+            loader.insert(at, value)?;
+            if number % 256 == 0 {
+                // A node takes a peer that does not poll for silent.
+                links.poll(&mut Vec::new())?;
+            }
+        }
         write_all(links, loader.take_requests(), |_| ())?;
         bar.inc(1);
     }

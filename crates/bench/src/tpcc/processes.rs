@@ -179,8 +179,6 @@ impl Process {
                     Some(lost) => format!("{ending}: {lost}"),
                     None => ending.to_string(),
                 });
-                // The tasks learn that the life is over.
-                driver.poll();
             }
             let aborts = driver.session().coordinator().aborts();
             for (reason, count) in aborts {

@@ -64,6 +64,9 @@ pub enum ConnectError {
     /// The coordinator has used up its incarnations.
     #[error("coordinator {0} has used up its 65535 incarnations; run as another coordinator")]
     Incarnations(u16),
+    /// The layout has no such coordinator.
+    #[error("the layout has no coordinator {0}; its coordinators are 1 to {1}")]
+    Coordinator(u16, u16),
     /// A node was lost that had just connected.
     #[error(transparent)]
     Lost(#[from] LostNode),

@@ -1,6 +1,7 @@
 //! Transactions over nodes whose requests are executed in every order, torn, lost and in doubt, from seeds.
 
 mod by_key;
+mod client;
 mod cluster;
 mod history;
 mod list_append;

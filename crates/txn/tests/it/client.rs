@@ -1,0 +1,219 @@
+//! What programs and their callers see of a coordinator, in the cases that are rare.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use mitra_txn::{
+    Abort, Access, Coordinator, Layout, Life, NodeId, Op, Outcome, RecordKey, Request, Schema, TableId,
+    TableSchema, Transaction,
+};
+
+fn layout(slots: u16, nodes: u16) -> Rc<Layout> {
+    let table = TableSchema { max_value_bytes: 64, partitions: 1, records: 12, group_bits: 0 };
+    let schema = Schema { tables: vec![table], nodes, backups: 1, coordinators: 2, slots, slot_bytes: 4096 };
+    Rc::new(Layout::new(schema, |_| 0).unwrap())
+}
+
+const KEY: RecordKey = RecordKey { table: TableId(0), key: 7 };
+
+#[derive(Default)]
+struct Memory(BTreeMap<(NodeId, u64), u8>);
+
+impl Memory {
+    fn bytes(&self, node: NodeId, at: u64, len: u64) -> Vec<u8> {
+        (at..at + len).map(|at| self.0.get(&(node, at)).copied().unwrap_or(0)).collect()
+    }
+    fn put(&mut self, node: NodeId, at: u64, bytes: &[u8]) {
+        for (at, byte) in (at..).zip(bytes) {
+            self.0.insert((node, at), *byte);
+        }
+    }
+    fn execute(&mut self, request: &Request) -> Outcome {
+        let Request { node, at, op } = request;
+        match op {
+            Op::Read(len) => Outcome::Executed(self.bytes(*node, *at, u64::from(*len))),
+            Op::Write(bytes) => {
+                self.put(*node, *at, bytes);
+                Outcome::Executed(Vec::new())
+            }
+            Op::CompareSwap { compare, swap } => {
+                let old = self.bytes(*node, *at, 8);
+                if u64::from_le_bytes(old.clone().try_into().unwrap()) == *compare {
+                    self.put(*node, *at, &swap.to_le_bytes());
+                }
+                Outcome::Executed(old)
+            }
+        }
+    }
+}
+
+/// Runs a coordinator for some rounds; `dead` tells which requests end as on a dead node.
+fn drive(coordinator: &mut Coordinator, memory: &mut Memory, rounds: u64, dead: impl Fn(&Request) -> bool) {
+    for round in 0..rounds {
+        coordinator.poll(Duration::from_millis(round));
+        for (ticket, requests) in coordinator.take_requests() {
+            let outcomes: Vec<_> = requests
+                .iter()
+                .map(|request| if dead(request) { Outcome::NodeDead } else { memory.execute(request) })
+                .collect();
+            coordinator.on_outcomes(ticket, &outcomes);
+        }
+    }
+}
+
+/// The entry is in one log, the other node is dead: nobody knows.
+#[test]
+fn undecided_is_unknown() {
+    let layout = layout(1, 2);
+    let mut coordinator = Coordinator::new(Rc::clone(&layout), Life { coordinator: 1, incarnation: 1 });
+    let client = coordinator.client();
+    let result = Rc::new(RefCell::new(None));
+    let told = Rc::clone(&result);
+    coordinator.spawn(async move {
+        let run = client.run(async |tx| {
+            tx.insert(KEY, vec![1]);
+            Ok(())
+        });
+        *told.borrow_mut() = Some(run.await.map(|_| ()));
+    });
+    let log = layout.log(1);
+    let mut memory = Memory::default();
+    drive(&mut coordinator, &mut memory, 50, |request| {
+        request.node == NodeId(1) && request.at >= log && request.at < log + 4096
+    });
+    coordinator.poll(Duration::from_secs(1));
+    assert_eq!(*result.borrow(), Some(Err(mitra_txn::NotCommitted::Unknown)));
+    assert_ne!(memory.bytes(NodeId(0), log, 8), vec![0; 8]);
+}
+
+/// A program drops a read in the middle, which aborts meanwhile.
+#[test]
+fn dropped_read_does_not_hang() {
+    let layout = layout(1, 2);
+    let mut coordinator = Coordinator::new(Rc::clone(&layout), Life { coordinator: 1, incarnation: 1 });
+    let client = coordinator.client();
+    let done = Rc::new(Cell::new(false));
+    let is_done = Rc::clone(&done);
+    let passed = Rc::new(Cell::new(false));
+    let passes = Rc::clone(&passed);
+    coordinator.spawn(async move {
+        let _ = client
+            .run(async |tx| {
+                {
+                    let mut get = pin!(tx.get(KEY, Access::Read));
+                    poll_fn(|context| {
+                        let _ = get.as_mut().poll(context);
+                        Poll::Ready(())
+                    })
+                    .await;
+                }
+                // Something else is waited for.
+                poll_fn(|context| {
+                    context.waker().wake_by_ref();
+                    if passes.get() { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+                tx.get(KEY, Access::Read).await?;
+                Ok(())
+            })
+            .await;
+        is_done.set(true);
+    });
+    let mut memory = Memory::default();
+    // The node is dead: the read ends as unavailable.
+    drive(&mut coordinator, &mut memory, 5, |_| true);
+    passed.set(true);
+    drive(&mut coordinator, &mut memory, 20, |_| true);
+    assert!(done.get());
+}
+
+/// A waiter that has polled twice takes the wake of another one.
+#[test]
+fn free_slot_is_not_lost() {
+    let layout = layout(1, 2);
+    let mut coordinator = Coordinator::new(Rc::clone(&layout), Life { coordinator: 1, incarnation: 1 });
+    let done = Rc::new(Cell::new(0));
+    let memory = &mut Memory::default();
+    // Takes the slot.
+    let (client, count) = (coordinator.client(), Rc::clone(&done));
+    coordinator.spawn(async move {
+        client.run(async |tx| tx.get(KEY, Access::Read).await).await.unwrap();
+        count.set(count.get() + 1);
+    });
+    coordinator.poll(Duration::ZERO);
+    // Waits, and gives up.
+    let client = coordinator.client();
+    coordinator.spawn(async move {
+        let mut run = pin!(client.run(async |tx| tx.get(KEY, Access::Read).await));
+        poll_fn(|context| {
+            let _ = run.as_mut().poll(context);
+            Poll::Ready(())
+        })
+        .await;
+    });
+    coordinator.poll(Duration::ZERO);
+    // Waits.
+    let (client, count) = (coordinator.client(), Rc::clone(&done));
+    coordinator.spawn(async move {
+        client.run(async |tx| tx.get(KEY, Access::Read).await).await.unwrap();
+        count.set(count.get() + 1);
+    });
+    drive(&mut coordinator, memory, 50, |_| false);
+    assert_eq!(done.get(), 2);
+}
+
+/// A program refuses on what it has read, which no serial order has: A + B is always 2.
+#[test]
+fn refusals_are_validated() {
+    let layout = layout(1, 2);
+    let memory = &mut Memory::default();
+    let (a, b) = (KEY, RecordKey { key: 8, ..KEY });
+    let mut first = Coordinator::new(Rc::clone(&layout), Life { coordinator: 1, incarnation: 1 });
+    let client = first.client();
+    first.spawn(async move {
+        client
+            .run(async |tx| {
+                tx.insert(a, vec![1]);
+                tx.insert(b, vec![1]);
+                Ok(())
+            })
+            .await
+            .unwrap();
+    });
+    drive(&mut first, memory, 50, |_| false);
+    assert!(first.is_idle());
+    let client = first.client();
+    let result = Rc::new(RefCell::new(None));
+    let told = Rc::clone(&result);
+    first.spawn(async move {
+        let run = client.run(async |tx| {
+            let a = tx.get(a, Access::Read).await?.unwrap()[0];
+            let b = tx.get(b, Access::Read).await?.unwrap()[0];
+            if a + b == 2 { Ok(()) } else { Err(Abort::RolledBack) }
+        });
+        *told.borrow_mut() = Some(run.await.map(|_| ()));
+    });
+    // Reads A.
+    drive(&mut first, memory, 1, |_| false);
+    let mut second = Coordinator::new(layout, Life { coordinator: 2, incarnation: 1 });
+    let client = second.client();
+    second.spawn(async move {
+        client
+            .run(async |tx| {
+                tx.put(a, vec![0]);
+                tx.put(b, vec![2]);
+                Ok(())
+            })
+            .await
+            .unwrap();
+    });
+    drive(&mut second, memory, 50, |_| false);
+    assert!(second.is_idle());
+    drive(&mut first, memory, 50, |_| false);
+    assert_eq!(*result.borrow(), Some(Ok(())));
+}

@@ -1,0 +1,148 @@
+//! `mitra txn check`: whether a store at rest is right.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use mitra_txn::{Findings, Inspection, Layout, RecordKey};
+use mitra_txn_rdma::{Links, inspect};
+use mitra_txn_workloads::tpcc::{self, Report};
+use serde_json::{Map, Value, json};
+
+use super::store::{StoreArgs, Workload};
+use crate::cli::cluster::ClusterArgs;
+use crate::cli::write_json;
+
+/// The most violations of TPC-C's conditions that are printed.
+const FIRST: usize = 20;
+
+/// Read all tables of a store, and report held locks, torn records, copies that differ, and a wrong index
+///
+/// No transaction may run meanwhile, because what it changes may be found torn or different. For tpcc, the twelve
+/// consistency conditions of the specification are checked too.
+#[derive(clap::Args)]
+#[command(after_help = "\
+--json: `is_clean`; `records` (number by table); `held_locks`, `torn`, `differing`, `index_errors`, each with `count` and
+`first` (up to 20, in words); `recovered_locks` (number of locks of recovered coordinators, which the next transaction
+frees); tpcc: `consistency` (`c1` to `c12`: whether the condition holds) and `violations` (`count`, `first`).
+Exit codes: 0 nothing is wrong, 1 something is, 2 bad arguments or input.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Address of each memory node, from memory node 0
+    #[arg(long, value_name = "ADDRESS:PORT,...", value_delimiter = ',', required = true)]
+    nodes: Vec<SocketAddr>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let config = args.store.links(args.store.checker(), &args.nodes, &args.cluster)?;
+    let (domain, _faults) = args.cluster.open()?;
+    let mut links = Links::connect(&domain, &config)?;
+    let found = Found::read(&args.store, &mut links, &args.store.layout()?)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        write_json(&mut out, &found.json())?
+    } else {
+        found.print(&mut out)?
+    }
+    out.flush()?;
+    Ok(if found.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What a check has found.
+pub(super) struct Found {
+    pub(super) records: BTreeMap<RecordKey, Vec<u8>>,
+    inspection: Inspection,
+    /// For tpcc.
+    report: Option<Report>,
+    tables: Vec<(String, u64)>,
+}
+
+impl Found {
+    /// Reads a store at rest.
+    pub(super) fn read(store: &StoreArgs, links: &mut Links, layout: &Rc<Layout>) -> anyhow::Result<Found> {
+        let mut records = BTreeMap::new();
+        let inspection = inspect(links, layout, |at, value| _ = records.insert(at, value.to_vec()))?;
+        let report = match store.workload {
+            Workload::Tpcc => Some(tpcc::check(&records, &store.scale()?)),
+            Workload::Smallbank => None,
+        };
+        let number = |(name, table): (String, mitra_txn::TableId)| {
+            (name, inspection.records.get(usize::from(table.0)).copied().unwrap_or_default())
+        };
+        let tables = store.table_names().into_iter().map(number).collect();
+        Ok(Found { records, inspection, report, tables })
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.inspection.is_clean() && self.report.as_ref().is_none_or(Report::is_consistent)
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let Inspection { held_locks, recovered_locks, torn, differing, index_errors, .. } = &self.inspection;
+        let tables: Map<_, _> =
+            self.tables.iter().map(|(name, records)| (name.clone(), json!(records))).collect();
+        let mut object = json!({
+            "is_clean": self.is_clean(),
+            "records": tables,
+            "held_locks": findings(held_locks),
+            "recovered_locks": recovered_locks,
+            "torn": findings(torn),
+            "differing": findings(differing),
+            "index_errors": findings(index_errors),
+        });
+        if let Some(report) = &self.report {
+            let conditions = (1..).zip(report.conditions());
+            let conditions: Map<_, _> =
+                conditions.map(|(number, holds)| (format!("c{number}"), json!(holds))).collect();
+            let first: Vec<_> = report.violations.iter().take(FIRST).map(ToString::to_string).collect();
+            object["consistency"] = conditions.into();
+            object["violations"] = json!({"count": report.violations.len(), "first": first});
+        }
+        object
+    }
+
+    pub(super) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        for (name, records) in &self.tables {
+            writeln!(out, "{name}: {records} records")?;
+        }
+        let Inspection { held_locks, recovered_locks, torn, differing, index_errors, .. } = &self.inspection;
+        list(out, "held locks", held_locks)?;
+        writeln!(out, "locks of recovered coordinators, which transactions free: {recovered_locks}")?;
+        list(out, "torn records", torn)?;
+        list(out, "copies that differ from the primary", differing)?;
+        list(out, "index errors", index_errors)?;
+        if let Some(report) = &self.report {
+            let hold = report.conditions().into_iter().filter(|holds| *holds).count();
+            writeln!(out, "consistency conditions of TPC-C that hold: {hold} of 12")?;
+            for violation in report.violations.iter().take(FIRST) {
+                writeln!(out, "  {violation}")?;
+            }
+            if let Some(more) = report.violations.len().checked_sub(FIRST + 1) {
+                writeln!(out, "  and {} more", more + 1)?;
+            }
+        }
+        writeln!(out, "{}", if self.is_clean() { "nothing is wrong" } else { "the store is damaged" })
+    }
+}
+
+fn findings<T: Display>(Findings { count, first }: &Findings<T>) -> Value {
+    json!({"count": count, "first": first.iter().map(ToString::to_string).collect::<Vec<_>>()})
+}
+
+fn list<T: Display>(out: &mut impl Write, what: &str, found: &Findings<T>) -> std::io::Result<()> {
+    writeln!(out, "{what}: {}", found.count)?;
+    found.first.iter().try_for_each(|finding| writeln!(out, "  {finding}"))?;
+    match found.count - found.first.len() as u64 {
+        0 => Ok(()),
+        more => writeln!(out, "  and {more} more"),
+    }
+}

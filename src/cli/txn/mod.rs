@@ -1,0 +1,45 @@
+//! `mitra txn`: transactions over the memory of other processes.
+
+mod check;
+mod local;
+mod memory;
+mod store;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+pub(crate) use memory::{PEER_ROLE, run_peer};
+
+/// Strictly serializable transactions over the memory of other processes
+///
+/// The processors of the memory nodes take no part: coordinators read, lock, log and write by RDMA.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  mitra txn local --workload smallbank --seconds 2
+  mitra txn memory --id 0 --listen 127.0.0.1:7001      (also --id 1 and 2, at ports 7002 and 7003)
+  mitra txn local --nodes 127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
+  mitra txn check --nodes 127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
+All processes of a store need the same --workload, --warehouses or --accounts, --memories, --coordinators, --backups and
+number of rails. `mitra bench tpcc` measures.
+Exit codes: 0 success, 1 the store is damaged or was lost, 2 bad arguments or input.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Memory(memory::Args),
+    Local(local::Args),
+    Check(check::Args),
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Memory(args) => memory::run(args),
+        Command::Local(args) => local::run(args),
+        Command::Check(args) => check::run(args),
+    }
+}
