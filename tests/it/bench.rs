@@ -415,3 +415,29 @@ fn ctrl_c_ends_both_processes() {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// A rail fails twice a second and a coordinator is killed. Nothing is lost, torn or left locked, and no transaction aborts because of it.
+#[test]
+fn tpcc_stays_consistent_through_failures() {
+    let report = json(&[
+        "tpcc",
+        "--warehouses=1",
+        "--memories=2",
+        "--terminals=2",
+        "--seconds=4",
+        "--fault=500ms",
+        "--kill-coordinator=500ms",
+        "--takeover-timeout=1s",
+    ]);
+    let conditions = report["consistency"].as_object().unwrap();
+    assert_eq!(conditions.len(), 12);
+    assert!(conditions.values().all(|holds| holds == true), "{report:#}");
+    for (field, expected) in [("cycles", 0), ("stuck_locks", 0), ("corrupt", 0)] {
+        assert_eq!(report[field], expected, "{field}: {report:#}");
+    }
+    assert!(report["committed"].as_u64() > Some(0) && report["failures"].as_u64() > Some(0), "{report:#}");
+    assert_eq!(report["is_clean"], true, "{report:#}");
+    assert_eq!(report["recovered_coordinators"], 1, "{report:#}");
+    assert!(is_positive(row(&report, "exact/throughput"), "median"));
+    assert!(is_positive(row(&report, "exact/latency/new_order"), "ratio"));
+}
