@@ -147,7 +147,7 @@ impl Channels {
         self.links[usize::from(node.0)] = Some(link);
     }
 
-    /// Takes the requests of a ticket, which are posted by the next poll. [`Links::poll`] returns their
+    /// Takes the requests of a ticket, which are posted by the next poll. [`Channels::poll`] returns their
     /// outcomes together when all have ended. The caller chooses the ticket's number, which names no other
     /// requests that have not ended.
     ///

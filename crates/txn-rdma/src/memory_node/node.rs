@@ -18,7 +18,7 @@ use crate::queue_pair::{QpInfo, QpKind};
 /// the next one needs its place.
 const MAX_LIVES: usize = 4;
 
-/// The configuration of a [`MemoryNode`].
+/// The configuration of a [`MemoryNode`](crate::MemoryNode).
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// The number of the node.

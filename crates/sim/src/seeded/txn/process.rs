@@ -57,7 +57,7 @@ pub(super) enum ProcessEvent {
     Live(u16),
 }
 
-/// What befalls a process.
+/// What happens to a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
     /// Whether requests of takeovers count, instead of all requests.
