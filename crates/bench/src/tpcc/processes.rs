@@ -23,6 +23,8 @@ use crate::report::median;
 const ROUND_TRIPS: usize = 2000;
 /// The time between two looks for a message of the first process.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(1);
+/// How often in a row a coordinator may fail to connect again.
+const MAX_REFUSALS: u32 = 50;
 /// The time before a coordinator whose life has ended connects again.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -117,17 +119,20 @@ impl Process {
         let mut is_told_live = false;
         let mut is_pausing = false;
         let mut stops = false;
+        let mut refusals = 0;
         while !stops {
             let connected = Driver::connect(&domain, &layout, links.clone(), self.setup.timing());
             let mut driver = match connected {
                 Ok(driver) => driver,
-                Err(error) if !is_told_live => return Err(error.into()),
+                Err(error) if !is_told_live || refusals == MAX_REFUSALS => return Err(error.into()),
                 Err(error) => {
+                    refusals += 1;
                     self.summary.ended_lives.push(error.to_string());
                     std::thread::sleep(RECONNECT_INTERVAL);
                     continue;
                 }
             };
+            refusals = 0;
             let life = driver.links().life();
             self.spawn(&mut driver, &shared, life)?;
             let mut last_look = Instant::now();
@@ -146,10 +151,13 @@ impl Process {
                 }
                 last_look = Instant::now();
                 for (node, last) in failovers.iter_mut().enumerate() {
+                    // A move back to the preferred rail is none.
                     let report = driver.links().last_failover(NodeId(node as u16));
-                    if report != *last {
-                        self.summary.failovers += u64::from(report.is_some());
-                        *last = report;
+                    let report = report.filter(|report| report.cause.detector().is_some());
+                    let epoch = report.map(|report| report.epoch);
+                    if epoch.is_some() && epoch != *last {
+                        self.summary.failovers += 1;
+                        *last = epoch;
                     }
                 }
                 if !is_told_live && driver.session().is_live() {
