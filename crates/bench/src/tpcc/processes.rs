@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mitra_peer_process::PeerConnection;
 use mitra_prng::Prng;
 use mitra_softnic::fault::Failure;
-use mitra_txn::{Client, Life, Location, NodeId, NotCommitted, TableId};
+use mitra_txn::{Abort, Client, Life, Location, NodeId, NotCommitted, TableId};
 use mitra_txn_rdma::{Driver, Links, MemoryNode, NodeConfig, round_trips};
 use mitra_txn_workloads::Program;
 use mitra_txn_workloads::tpcc::{Constants, Scale, Terminal};
@@ -259,7 +259,12 @@ async fn run_terminal(
                     }
                     writer.borrow_mut().add(&entry).expect("the history can be written");
                 }
-                Err(NotCommitted::Unknown) => shared.unknown.set(shared.unknown.get() + 1),
+                Err(NotCommitted::Unknown) => {
+                    shared.unknown.set(shared.unknown.get() + 1);
+                    return;
+                }
+                // The next life has tasks of its own.
+                Err(NotCommitted::Aborted(Abort::LifeEnded)) => return,
                 Err(NotCommitted::Aborted(_)) => {}
             }
         }
