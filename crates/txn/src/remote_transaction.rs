@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::coordinator::{Core, Reply};
@@ -74,6 +75,9 @@ impl Client {
         mut program: impl AsyncFnMut(&mut RemoteTransaction) -> Result<T, Abort>,
     ) -> Result<Committed<T>, NotCommitted> {
         let mut attempts = 0;
+        if self.core.borrow().is_ended() {
+            yield_once().await;
+        }
         loop {
             attempts += 1;
             let (slot, lock) = poll_fn(|context| self.core.borrow_mut().begin(context)).await?;
@@ -96,6 +100,19 @@ impl Client {
             poll_fn(|context| self.core.borrow_mut().wait_until(until, context)).await;
         }
     }
+}
+
+/// Lets others run. A task that runs transactions in a loop would otherwise keep its process when its life is over.
+async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if core::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl RemoteTransaction {

@@ -217,3 +217,24 @@ fn refusals_are_validated() {
     drive(&mut first, memory, 50, |_| false);
     assert_eq!(*result.borrow(), Some(Ok(())));
 }
+
+/// A task that does not look at the result does not keep its process for ever.
+#[test]
+fn tasks_of_an_ended_life_let_others_run() {
+    let layout = layout(1, 2);
+    let mut coordinator = Coordinator::new(layout, Life { coordinator: 1, incarnation: 1 });
+    let (client, runs) = (coordinator.client(), Rc::new(Cell::new(0)));
+    let count = Rc::clone(&runs);
+    coordinator.spawn(async move {
+        loop {
+            let _ = client.run(async |tx| tx.get(KEY, Access::Read).await).await;
+            count.set(count.get() + 1);
+        }
+    });
+    coordinator.poll(Duration::ZERO);
+    coordinator.end_life();
+    for round in 1..10 {
+        coordinator.poll(Duration::from_millis(round));
+    }
+    assert!((1..100).contains(&runs.get()), "{}", runs.get());
+}
