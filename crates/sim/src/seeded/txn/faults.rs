@@ -96,6 +96,11 @@ impl Faults {
         self.fates.pop().flatten()
     }
 
+    /// Draws what [`Faults::next_fate`] draws, for a process that is left out.
+    pub(super) fn skip_fate(&mut self) {
+        self.rng.below(4);
+    }
+
     /// Draws when another process of a coordinator starts whose process has ended; `None` if not before the faults are over.
     pub(super) fn draw_restart(&mut self) -> Option<Duration> {
         let longest = self.timeout * 3;

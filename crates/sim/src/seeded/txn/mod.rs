@@ -62,7 +62,7 @@ fn run_reduced(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRu
     let mut faults = FaultNumbers::new(reduction);
     let mut world = TransactionWorld::new(seed, config, vqp, rng, reduction, &mut parts, kept_records);
     world.faults.draw_fates(&mut faults);
-    world.run(&mut faults);
+    world.run(parts.connections, &mut faults);
     parts.faults = faults.drawn();
     let mut result = SeedRun { faults: faults.kept(), ..SeedRun::default() };
     world.check();
@@ -231,10 +231,12 @@ impl TransactionWorld {
     }
 
     /// Runs the world until all work is done and all lives are recovered.
-    fn run(&mut self, numbers: &mut FaultNumbers<'_>) {
-        for coordinator in 1..=self.shared.layout.schema().coordinators {
-            self.start(coordinator);
-        }
+    /// `drawn` is the number of coordinators of the whole world.
+    fn run(&mut self, drawn: usize, numbers: &mut FaultNumbers<'_>) {
+        let coordinators = self.shared.layout.schema().coordinators;
+        (1..=coordinators).for_each(|coordinator| self.start(coordinator));
+        // The failures of links and NICs are those of the whole world.
+        (usize::from(coordinators)..drawn).for_each(|_| self.faults.skip_fate());
         let of_processes = self.processes.iter().map(|process| process.borrow().nics.clone());
         let nics: Vec<_> = self.node_nics.iter().cloned().chain(of_processes).collect();
         self.faults.schedule(&mut self.world, &nics, numbers);
