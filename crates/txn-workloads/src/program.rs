@@ -9,7 +9,7 @@ use crate::{Damaged, Value};
 /// A program that runs as one transaction, over any store.
 #[allow(async_fn_in_trait, reason = "a coordinator polls the futures of its transactions on its own thread")]
 pub trait Program: Debug {
-    /// What a committed transaction has returned.
+    /// The result of a committed transaction.
     type Output: PartialEq + Debug;
 
     /// Runs the program. A store that calls this commits the transaction after `Ok`.
@@ -100,9 +100,9 @@ pub struct Difference {
     pub position: usize,
     /// The program, with its inputs.
     pub program: String,
-    /// What the program has returned in the run.
+    /// The result in the run.
     pub recorded: String,
-    /// What the program has returned in the replay.
+    /// The result in the replay.
     pub replayed: String,
 }
 

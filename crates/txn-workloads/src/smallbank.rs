@@ -83,13 +83,13 @@ pub enum Input {
     },
 }
 
-/// What a committed transaction has returned.
+/// The result of a committed transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Output {
     /// The sum of the balances that the transaction has read, before it wrote. For SendPayment, of the two
     /// checking balances.
     pub read: Cents,
-    /// What the sum of all balances has changed by.
+    /// The change of the sum of all balances, in cents.
     pub change: Cents,
 }
 
