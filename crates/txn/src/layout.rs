@@ -265,11 +265,6 @@ impl Layout {
         Some((NodeId(node as u16), table.base + position * table.partition_bytes))
     }
 
-    /// The length of a partition of a table, in bytes; 0 if there is no such table.
-    pub fn partition_bytes(&self, table: TableId) -> u64 {
-        self.tables.get(usize::from(table.0)).map_or(0, |table| table.partition_bytes)
-    }
-
     /// The number of buckets of a partition, and of the keys of a bucket; `None` if there is no such table.
     pub(crate) fn buckets(&self, table: TableId) -> Option<(u32, u32)> {
         let table = self.tables.get(usize::from(table.0))?;

@@ -193,11 +193,6 @@ impl Session {
         }
     }
 
-    /// Tells that a node is declared dead. The driver ends all requests to it as [`Outcome::NodeDead`].
-    pub fn set_dead(&mut self, node: NodeId) {
-        self.coordinator.set_dead(node);
-    }
-
     /// Ends the session: the connection to a node that is not declared dead is lost.
     pub fn end(&mut self) {
         self.end_with(Ending::Disconnected);

@@ -12,7 +12,7 @@ use mitra_softnic::fault::Failure;
 use mitra_txn::{Abort, Client, Life, Location, NodeId, NotCommitted, TableId};
 use mitra_txn_rdma::{Driver, Links, MemoryNode, NodeConfig, round_trips};
 use mitra_txn_workloads::Program;
-use mitra_txn_workloads::tpcc::{Constants, Scale, Terminal};
+use mitra_txn_workloads::tpcc::{Constants, Terminal};
 use serde::de::DeserializeOwned;
 
 use super::history::{Entry, Writer};
@@ -220,7 +220,7 @@ impl Process {
             let prng = Prng::stream(self.setup.seed, &name);
             let terminal = Terminal::new(scale, Constants::new(self.setup.seed), warehouse, district, prng);
             let (client, shared, writer) = (coordinator.client(), Rc::clone(shared), Rc::clone(&self.writer));
-            coordinator.spawn(run_terminal(client, terminal, scale, shared, writer));
+            coordinator.spawn(run_terminal(client, terminal, shared, writer));
         }
         Ok(())
     }
@@ -229,7 +229,6 @@ impl Process {
 async fn run_terminal(
     client: Client,
     mut terminal: Terminal,
-    _scale: Scale,
     shared: Rc<Shared>,
     writer: Rc<RefCell<Writer>>,
 ) {
