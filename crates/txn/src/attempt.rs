@@ -163,6 +163,11 @@ impl Attempt {
         items.map(|(index, item)| (item.copies.place, self.new_version(index)))
     }
 
+    /// Returns the primaries whose locks the attempt holds or may hold.
+    pub(crate) fn locked(&self) -> impl Iterator<Item = Location> {
+        self.items.iter().filter(|item| item.lock != Lock::No).map(|item| item.copies.primary)
+    }
+
     /// Takes a place out of what the attempt has read, so that it is not validated. The attempt must not have requests under way. Returns false if the attempt locks or writes the place.
     pub fn forget(&mut self, place: Place) -> bool {
         let position = self.items.iter().position(|item| item.copies.place == place);
@@ -226,8 +231,10 @@ impl Attempt {
             Stage::Fetching { wanted, rereads } => {
                 let mut again = Vec::new();
                 let mut conflict = None;
-                for (index, locks) in wanted {
-                    match self.on_fetched(index, locks, &mut next) {
+                let lock = |&(index, locks): &(usize, bool)| self.takes_lock(index, locks).then(&mut next);
+                let taken: Vec<_> = wanted.iter().map(lock).collect();
+                for ((index, locks), lock) in wanted.into_iter().zip(taken) {
+                    match self.on_fetched(index, locks, lock, next()) {
                         Ok(true) => {}
                         Ok(false) => again.push((index, locks)),
                         Err(Conflict::Locked(..)) if !locks && rereads < MAX_REREADS => {
@@ -244,8 +251,9 @@ impl Attempt {
             Stage::Locking { wanted } => {
                 let mut again = Vec::new();
                 let mut conflict = None;
-                for index in wanted {
-                    match self.on_locked(index, &mut next) {
+                let taken: Vec<_> = wanted.iter().map(|_| next()).collect();
+                for (index, lock) in wanted.into_iter().zip(taken) {
+                    match self.on_locked(index, lock, next()) {
                         Ok(true) => {}
                         Ok(false) => again.push(index),
                         Err(why) => _ = conflict.get_or_insert(why),
@@ -286,16 +294,20 @@ impl Attempt {
                 }
             }
             Stage::ApplyingBackups { wanted } => {
-                let again = wanted.into_iter().filter(|_| {
-                    [next(), next()].iter().any(|write| write.needs_repetition())
+                let first: Vec<_> = wanted.iter().map(|_| next()).collect();
+                let again = wanted.into_iter().zip(first).filter(|(_, first)| {
+                    [*first, next()].iter().any(|write| write.needs_repetition())
                         && !Mutant::BackupNotRepeated.is_on()
                 });
-                self.stage = Stage::ApplyingBackups { wanted: again.collect() };
+                self.stage = Stage::ApplyingBackups { wanted: again.map(|(wanted, _)| wanted).collect() };
             }
             Stage::ApplyingPrimaries { wanted } => {
-                let again = wanted
-                    .into_iter()
-                    .filter_map(|(index, apply)| self.after(apply, &mut next).map(|apply| (index, apply)));
+                let first = |(_, apply): &(usize, Apply)| (*apply != Apply::Unlock).then(&mut next);
+                let first: Vec<_> = wanted.iter().map(first).collect();
+                let again = wanted.into_iter().zip(first).filter_map(|((index, apply), first)| {
+                    let unlock = (apply != Apply::Look).then(&mut next);
+                    Some((index, self.after(first, unlock)?))
+                });
                 self.stage = Stage::ApplyingPrimaries { wanted: again.collect() };
             }
             Stage::Releasing { wanted, why } => {
@@ -378,29 +390,24 @@ impl Attempt {
         Stage::ApplyingPrimaries { wanted: self.items.iter().enumerate().filter_map(apply).collect() }
     }
 
-    /// Returns the requests that the stage needs.
+    /// Returns the requests that the stage needs. Those of a kind come together, because a NIC sends and receives packets of the same length at less cost.
     fn requests(&self) -> Vec<Request> {
         let copies = |index: usize| &self.items[index].copies;
         match &self.stage {
             Stage::Executing | Stage::Ended => Vec::new(),
             Stage::Fetching { wanted, .. } => {
-                let requests = |&(index, locks): &(usize, bool)| {
-                    let item = &self.items[index];
-                    let lock = (locks && item.lock != Lock::Held).then(|| self.take_lock(index));
-                    lock.into_iter().chain([Request::read(item.copies.primary, item.copies.bytes)])
+                let taken = wanted.iter().filter(|&&(index, locks)| self.takes_lock(index, locks));
+                let locks = taken.map(|&(index, _)| self.take_lock(index));
+                let read = |&(index, _): &(usize, bool)| {
+                    Request::read(copies(index).primary, copies(index).bytes)
                 };
-                wanted.iter().flat_map(requests).collect()
+                locks.chain(wanted.iter().map(read)).collect()
             }
             Stage::Locking { wanted } => {
-                let requests = |&index: &usize| {
-                    [self.take_lock(index), Request::read(copies(index).primary, LOCK_AND_VERSION_BYTES)]
-                };
-                wanted.iter().flat_map(requests).collect()
+                let locks = wanted.iter().map(|&index| self.take_lock(index));
+                locks.chain(wanted.iter().map(|&index| self.read_header(index))).collect()
             }
-            Stage::Validating { wanted } => wanted
-                .iter()
-                .map(|&index| Request::read(copies(index).primary, LOCK_AND_VERSION_BYTES))
-                .collect(),
+            Stage::Validating { wanted } => wanted.iter().map(|&index| self.read_header(index)).collect(),
             Stage::Logging { wanted, .. } => {
                 if wanted.is_empty() {
                     return Vec::new();
@@ -408,40 +415,38 @@ impl Attempt {
                 let entry = self.entry();
                 wanted.iter().map(|&location| Request::write(location, 0, entry.clone())).collect()
             }
-            Stage::ApplyingBackups { wanted } => wanted
-                .iter()
-                .flat_map(|&(index, location)| Request::write_backup(location, &self.content(index)))
-                .collect(),
-            Stage::ApplyingPrimaries { wanted } => {
-                let requests = |&(index, apply): &(usize, Apply)| {
-                    let primary = copies(index).primary;
-                    match apply {
-                        Apply::WriteAndUnlock => {
-                            vec![
-                                Request::write(primary, LOCK_BYTES, self.content(index)),
-                                self.free_lock(index),
-                            ]
-                        }
-                        Apply::Unlock => vec![self.free_lock(index)],
-                        Apply::Look => vec![Request::read(primary, LOCK_AND_VERSION_BYTES)],
-                    }
+            Stage::ApplyingBackups { wanted } => {
+                let write = |&(index, location): &(usize, Location)| {
+                    Request::write_backup(location, &self.content(index))
                 };
-                wanted.iter().flat_map(requests).collect()
+                let (first, second): (Vec<_>, Vec<_>) = wanted.iter().map(write).map(<(_, _)>::from).unzip();
+                [first, second].concat()
+            }
+            Stage::ApplyingPrimaries { wanted } => {
+                let first = |&(index, apply): &(usize, Apply)| match apply {
+                    Apply::WriteAndUnlock => {
+                        Some(Request::write(copies(index).primary, LOCK_BYTES, self.content(index)))
+                    }
+                    Apply::Unlock => None,
+                    Apply::Look => Some(self.read_header(index)),
+                };
+                let unlocked = wanted.iter().filter(|(_, apply)| *apply != Apply::Look);
+                let unlocks = unlocked.map(|&(index, _)| self.free_lock(index));
+                wanted.iter().filter_map(first).chain(unlocks).collect()
             }
             Stage::Releasing { wanted, .. } => wanted.iter().map(|&index| self.free_lock(index)).collect(),
         }
     }
 
     /// Takes the outcomes of a fetched item. Returns whether it needs nothing more.
-    fn on_fetched<'a>(
+    fn on_fetched(
         &mut self,
         index: usize,
         locks: bool,
-        next: &mut impl FnMut() -> &'a Outcome,
+        lock: Option<&Outcome>,
+        outcome: &Outcome,
     ) -> Result<bool, Conflict> {
         let place = self.items[index].copies.place;
-        let lock = (locks && self.items[index].lock != Lock::Held).then(&mut *next);
-        let outcome = next();
         lock.map_or(Ok(()), |lock| self.on_lock(index, lock))?;
         if *outcome == Outcome::NodeDead {
             return Err(Conflict::Unavailable(place));
@@ -468,12 +473,8 @@ impl Attempt {
     }
 
     /// Takes the outcomes of an item that was locked. Returns whether it needs nothing more.
-    fn on_locked<'a>(
-        &mut self,
-        index: usize,
-        next: &mut impl FnMut() -> &'a Outcome,
-    ) -> Result<bool, Conflict> {
-        let (lock, header) = (next(), next().bytes().and_then(record::decode_header));
+    fn on_locked(&mut self, index: usize, lock: &Outcome, header: &Outcome) -> Result<bool, Conflict> {
+        let header = header.bytes().and_then(record::decode_header);
         self.on_lock(index, lock)?;
         let item = &mut self.items[index];
         let (Some(header), Lock::Held) = (header, item.lock) else { return Ok(false) };
@@ -525,28 +526,22 @@ impl Attempt {
         Ok(true)
     }
 
-    /// Takes the outcomes at a primary. Returns what is still to be done there.
-    fn after<'a>(&self, apply: Apply, next: &mut impl FnMut() -> &'a Outcome) -> Option<Apply> {
-        match apply {
-            Apply::WriteAndUnlock => match (next(), next()) {
-                (Outcome::NodeDead, _) | (_, Outcome::NodeDead) => None,
-                // The node executes them in order.
-                (_, unlock) if is_answered(unlock) => None,
-                (write, _) if write.is_executed() => Some(Apply::Unlock),
-                (_, Outcome::NotExecuted) => Some(Apply::WriteAndUnlock),
-                _ if Mutant::AppliedAgainUnseen.is_on() => Some(Apply::WriteAndUnlock),
-                _ => Some(Apply::Look),
-            },
-            Apply::Unlock => match next() {
-                Outcome::NodeDead => None,
-                unlock => (!is_answered(unlock)).then_some(Apply::Unlock),
-            },
-            Apply::Look => match next() {
-                Outcome::NodeDead => None,
-                look => match look.bytes().and_then(record::decode_header) {
-                    None => Some(Apply::Look),
-                    Some(header) => (header.lock == self.lock).then_some(Apply::WriteAndUnlock),
-                },
+    /// Takes the outcomes at a primary: of the WRITE or READ, and of the compare-and-swap. Returns what is still to be done there.
+    fn after(&self, first: Option<&Outcome>, unlock: Option<&Outcome>) -> Option<Apply> {
+        if [first, unlock].contains(&Some(&Outcome::NodeDead)) {
+            return None;
+        }
+        match (first, unlock) {
+            // The node executes them in order.
+            (_, Some(unlock)) if is_answered(unlock) => None,
+            (None, Some(_)) => Some(Apply::Unlock),
+            (Some(write), Some(_)) if write.is_executed() => Some(Apply::Unlock),
+            (Some(_), Some(Outcome::NotExecuted)) => Some(Apply::WriteAndUnlock),
+            (Some(_), Some(_)) if Mutant::AppliedAgainUnseen.is_on() => Some(Apply::WriteAndUnlock),
+            (Some(_), Some(_)) => Some(Apply::Look),
+            (look, None) => match look.and_then(Outcome::bytes).and_then(record::decode_header) {
+                None => Some(Apply::Look),
+                Some(header) => (header.lock == self.lock).then_some(Apply::WriteAndUnlock),
             },
         }
     }
@@ -582,6 +577,15 @@ impl Attempt {
         let logged = written
             .map(|index| Logged { place: self.items[index].copies.place, content: self.content(index) });
         encode_entry(self.lock, &logged.collect::<Vec<_>>())
+    }
+
+    /// Returns whether a fetch of an item takes its lock, too.
+    fn takes_lock(&self, index: usize, locks: bool) -> bool {
+        locks && self.items[index].lock != Lock::Held
+    }
+
+    fn read_header(&self, index: usize) -> Request {
+        Request::read(self.items[index].copies.primary, LOCK_AND_VERSION_BYTES)
     }
 
     fn take_lock(&self, index: usize) -> Request {

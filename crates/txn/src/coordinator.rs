@@ -56,8 +56,10 @@ struct Slot {
     /// Whether a [`RemoteTransaction`](crate::RemoteTransaction) uses the slot.
     is_used: bool,
     is_told: bool,
-    /// Whether requests are under way.
+    /// Whether requests are under way or parked.
     is_posted: bool,
+    /// Requests that wait until a committed transaction of this coordinator has freed the locks that they would meet.
+    parked: Option<Vec<Request>>,
     /// How often requests were under way.
     round_trips: u32,
 }
@@ -343,21 +345,20 @@ impl Core {
         index: usize,
         step: impl FnOnce(&mut Execution, &mut Store<'_>) -> Progress,
     ) {
-        let Some(execution) = &mut self.slots[index].execution else { return };
+        let Slot { execution, is_told, .. } = &mut self.slots[index];
+        let Some(execution) = execution else { return };
         let store = &mut Store { layout: &self.layout, cache: &mut self.cache, dead: &self.dead };
         let progress = step(execution, store);
-        let footprint = execution.is_committed().then(|| execution.footprint());
-        if let Some(footprint) = footprint.filter(|_| !self.slots[index].is_told) {
+        if execution.is_committed() && !core::mem::replace(is_told, true) {
+            let footprint = execution.footprint();
             self.committed += 1;
-            self.slots[index].is_told = true;
             let round_trips = self.slots[index].round_trips;
             self.tell(index, Reply::Committed(footprint, round_trips));
         }
         match progress {
             Progress::Post(requests) => {
                 self.slots[index].is_posted = true;
-                self.slots[index].round_trips += 1;
-                self.requests.push((Ticket(index as u64), requests));
+                self.post(index, requests);
             }
             Progress::Values(values) => {
                 self.tell(index, Reply::Values(values));
@@ -384,6 +385,18 @@ impl Core {
         }
     }
 
+    /// Posts the requests of a transaction, or parks them while they would only meet the locks of a committed one. That one waits for nobody, so no two wait for each other.
+    fn post(&mut self, index: usize, requests: Vec<Request>) {
+        let mut executions = self.slots.iter().filter_map(|slot| slot.execution.as_ref());
+        let is_committed = self.slots[index].execution.as_ref().is_some_and(Execution::is_committed);
+        if !is_committed && executions.any(|execution| execution.applies_at(&requests)) {
+            self.slots[index].parked = Some(requests);
+            return;
+        }
+        self.slots[index].round_trips += 1;
+        self.requests.push((Ticket(index as u64), requests));
+    }
+
     /// Posts what a scan still has to read, or ends it.
     fn go_on_with_scan(&mut self, ticket: Ticket) {
         match self.scans.get_mut(&ticket).and_then(Scan::requests).filter(|_| !self.is_ended) {
@@ -401,6 +414,11 @@ impl Core {
     fn end(&mut self, index: usize) {
         self.slots[index].execution = None;
         self.on_free(index);
+        for index in 0..self.slots.len() {
+            if let Some(requests) = self.slots[index].parked.take() {
+                self.post(index, requests);
+            }
+        }
     }
 
     fn on_free(&mut self, index: usize) {

@@ -219,6 +219,14 @@ impl Execution {
         self.search(store)
     }
 
+    /// Returns whether the transaction is committed and holds a lock at which one of the requests is directed.
+    pub(crate) fn applies_at(&self, requests: &[Request]) -> bool {
+        self.is_committed()
+            && self.attempt.locked().any(|lock| {
+                requests.iter().any(|request| request.node == lock.node && request.at == lock.at)
+            })
+    }
+
     /// Ends the transaction without an effect, after a validation of what the program has read.
     pub(crate) fn refuse(&mut self, store: &mut Store<'_>, why: Abort) -> Progress {
         self.writes.clear();

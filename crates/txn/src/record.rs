@@ -13,7 +13,7 @@
 //! either value; the checksum tells.
 
 use mitra_mutants::Mutant;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::lock_word::LockWord;
 
@@ -116,12 +116,12 @@ pub(crate) fn version_behind_lock(content: &[u8]) -> Version {
 }
 
 fn checksum(version: Version, key: u64, value: &[u8]) -> u64 {
-    let mut bytes = Vec::with_capacity(24 + value.len());
+    let mut hasher = Xxh3::new();
     for word in [version.bits(), key, value.len() as u64] {
-        bytes.extend_from_slice(&word.to_le_bytes());
+        hasher.update(&word.to_le_bytes());
     }
-    bytes.extend_from_slice(value);
-    xxh3_64(&bytes)
+    hasher.update(value);
+    hasher.digest()
 }
 
 #[cfg(test)]
