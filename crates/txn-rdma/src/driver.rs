@@ -9,8 +9,10 @@ use mitra_txn::{Command, Ending, Layout, Outcome, Session, Ticket, Timing};
 
 use crate::links::{ConnectError, Links, LinksConfig};
 
-/// For how long a driver polls without a result before it sleeps.
-const SPIN: Duration = Duration::from_micros(200);
+/// For how long a driver polls without a result while transactions are under way, before it sleeps. A failover of a rail ends within it.
+const SPIN: Duration = Duration::from_millis(5);
+/// A sleep is longer than asked for, so a driver polls if it has something to do within this time.
+const MIN_SLEEP: Duration = Duration::from_micros(100);
 /// The longest sleep: links must be polled about every millisecond.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
@@ -72,17 +74,21 @@ impl Driver {
                 Command::Fence(life) => self.links.fence(life),
             }
         }
-        let polled = if now - self.last_result > SPIN {
-            let timer = self.session.next_timer().map_or(MAX_SLEEP, |at| at.saturating_sub(now - self.begin));
-            self.links.wait(&mut self.done, timer.min(MAX_SLEEP))
-        } else {
+        let timer = self.session.next_timer().map_or(MAX_SLEEP, |at| at.saturating_sub(now - self.begin));
+        let is_busy = !self.session.coordinator().is_settled() && now - self.last_result < SPIN;
+        let polled = if is_busy || timer < MIN_SLEEP {
             self.links.poll(&mut self.done)
+        } else {
+            self.links.wait(&mut self.done, timer.min(MAX_SLEEP))
         };
         if polled.is_err() {
             self.session.end();
         }
         if !self.done.is_empty() {
             self.last_result = now;
+        } else if is_busy {
+            // The memory nodes may need this CPU for what is waited for.
+            std::thread::yield_now();
         }
         for (ticket, outcomes) in self.done.drain(..) {
             self.session.on_outcomes(Ticket(ticket), &outcomes);

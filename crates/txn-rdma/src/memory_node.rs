@@ -10,15 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mitra_failover::Domain;
-use mitra_handshake::{Acceptor, Poller};
+use mitra_handshake::{Acceptor, Poller, Waker};
 use mitra_txn::Life;
 use mitra_verbs::Buffer;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 
 pub use self::node::{Node, NodeConfig, StartError};
 use crate::hello::{Answer, Hello};
-
-/// The longest time between two polls. A failover raises no event, and the node takes part in it when it polls.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A memory node. It makes progress only inside [`MemoryNode::poll`] and [`MemoryNode::serve_for`]. One-sided
 /// operations of coordinators do not depend on these calls.
@@ -65,7 +64,7 @@ impl MemoryNode {
     }
 
     /// Answers coordinators, drives all connections, and ends lives whose connection has closed. Call it
-    /// about every millisecond.
+    /// whenever [`MemoryNode::wait`] returns.
     pub fn poll(&mut self) {
         while let Some(incoming) = self.acceptor.next() {
             let answer = self.node.answer(&incoming.hello).unwrap_or_else(Answer::Refused);
@@ -75,13 +74,22 @@ impl MemoryNode {
         self.node.poll();
     }
 
-    /// Blocks until a coordinator dials, for at most `timeout`.
+    /// Blocks until [`MemoryNode::poll`] has something to do or a [`Waker`] wakes the node, for at most `timeout`.
     pub fn wait(&self, timeout: Duration) {
-        self.poller.wait(timeout);
+        let timeout = self.node.due_in().map_or(timeout, |due| due.min(timeout));
+        let fds: Vec<_> = self.poller.fds().into_iter().chain(self.node.event_fds()).collect();
+        let mut fds: Vec<_> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        // After an error such as EINTR, the node polls early, which is harmless.
+        let _ = ppoll(&mut fds, Some(TimeSpec::from(timeout)), None);
+        self.poller.drain_events();
     }
 
-    /// Serves until `duration` has passed. The processor is idle while nothing happens, but for a poll every
-    /// millisecond.
+    /// Returns a handle that ends a wait from any thread.
+    pub fn waker(&self) -> Waker {
+        self.poller.waker()
+    }
+
+    /// Serves until `duration` has passed. The processor is idle while nothing happens.
     pub fn serve_for(&mut self, duration: Duration) {
         let deadline = Instant::now() + duration;
         loop {
@@ -90,7 +98,7 @@ impl MemoryNode {
             if remaining.is_zero() {
                 return;
             }
-            self.wait(remaining.min(POLL_INTERVAL));
+            self.wait(remaining);
         }
     }
 }

@@ -2,13 +2,14 @@
 
 mod rc;
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use mitra_failover::{
     CloseReason, Completion, Config, ConnectInfo, Domain, FailoverReport, Outcome, RemoteRegion,
     UnresolvedError, VirtualQp, WritePolicy,
 };
-use mitra_verbs::{Error, SendWr, WcStatus};
+use mitra_verbs::{Error, SendWr, Time, WcStatus};
 use serde::{Deserialize, Serialize};
 
 use self::rc::{RcInfo, RcQp};
@@ -65,13 +66,27 @@ pub(crate) enum QueuePair {
 }
 
 impl QueuePair {
-    /// Creates an unconnected end.
+    /// Creates an unconnected end, which is polled.
     pub(crate) fn new(domain: &Arc<Domain>, kind: QpKind, config: &Config) -> Result<QueuePair, Error> {
+        QueuePair::with_channels(domain, kind, config, false)
+    }
+
+    /// Creates an unconnected end that posts nothing, and waits for events.
+    pub(crate) fn passive(domain: &Arc<Domain>, kind: QpKind, config: &Config) -> Result<QueuePair, Error> {
+        QueuePair::with_channels(domain, kind, config, true)
+    }
+
+    fn with_channels(
+        domain: &Arc<Domain>,
+        kind: QpKind,
+        config: &Config,
+        own_channels: bool,
+    ) -> Result<QueuePair, Error> {
         Ok(match kind {
-            QpKind::Virtual => QueuePair::Virtual {
-                vqp: Box::new(VirtualQp::builder(domain).config(*config).build()?),
-                completions: Vec::new(),
-            },
+            QpKind::Virtual => {
+                let builder = VirtualQp::builder(domain).config(*config).own_channels(own_channels);
+                QueuePair::Virtual { vqp: Box::new(builder.build()?), completions: Vec::new() }
+            }
             QpKind::Rc => QueuePair::Rc(RcQp::new(domain, config)?),
         })
     }
@@ -126,6 +141,34 @@ impl QueuePair {
                 vqp.close_reason().map_or(Ok(()), |reason| Err(LinkError::Closed(reason)))
             }
             QueuePair::Rc(qp) => qp.poll(ended),
+        }
+    }
+
+    /// Handles the events of a passive end.
+    pub(crate) fn handle_events(&mut self) -> Result<(), LinkError> {
+        match self {
+            QueuePair::Virtual { vqp, .. } => {
+                vqp.handle_events()?;
+                vqp.close_reason().map_or(Ok(()), |reason| Err(LinkError::Closed(reason)))
+            }
+            QueuePair::Rc(_) => Ok(()),
+        }
+    }
+
+    /// The descriptors that are readable when a passive end has events.
+    pub(crate) fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let vqp = match self {
+            QueuePair::Virtual { vqp, .. } => Some(vqp),
+            QueuePair::Rc(_) => None,
+        };
+        vqp.into_iter().flat_map(|vqp| vqp.event_channels()).map(|channel| channel.as_fd())
+    }
+
+    /// The time at which [`QueuePair::handle_events`] is due without an event.
+    pub(crate) fn event_timeout(&self) -> Option<Time> {
+        match self {
+            QueuePair::Virtual { vqp, .. } => vqp.event_timeout(),
+            QueuePair::Rc(_) => None,
         }
     }
 

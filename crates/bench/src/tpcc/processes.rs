@@ -67,7 +67,7 @@ fn run_memory(setup: &Setup, node: NodeId, connection: &mut PeerConnection) -> a
     connection.send(&memory.address())?;
     let messages = receive(connection)?;
     loop {
-        memory.serve_for(MESSAGE_INTERVAL);
+        memory.serve_for(Duration::from_millis(20));
         match messages.try_recv() {
             Ok(ToMemory::LinkDown { rail }) => nics[rail].faults().fail(Failure::LinkDown),
             Ok(ToMemory::LinkUp { rail }) => nics[rail].faults().heal(),

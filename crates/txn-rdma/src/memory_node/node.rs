@@ -3,7 +3,9 @@
 mod session;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mitra_failover::{Domain, Policy};
 use mitra_mutants::Mutant;
@@ -116,8 +118,23 @@ impl Node {
     /// Drives all connections, and ends lives whose connection has closed.
     pub fn poll(&mut self) {
         for known in &mut self.coordinators {
-            known.sessions.retain_mut(|session| session.poll() || session.end().is_err());
+            known.sessions.retain_mut(|session| session.handle_events() || session.end().is_err());
         }
+    }
+
+    fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.coordinators.iter().flat_map(|known| &known.sessions)
+    }
+
+    /// The descriptors that are readable when [`Node::poll`] has something to do.
+    pub(super) fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sessions().flat_map(|session| session.qp().event_fds())
+    }
+
+    /// The time after which [`Node::poll`] is due without an event.
+    pub(super) fn due_in(&self) -> Option<Duration> {
+        let due = self.sessions().filter_map(|session| session.qp().event_timeout()).min()?;
+        Some(due.saturating_since(self.domain.nics()[0].provider.now()))
     }
 
     /// Does what a coordinator asks for.

@@ -29,7 +29,7 @@ impl Session {
         failover: &Config,
     ) -> Result<Session, Refusal> {
         let domain = domain.with_own_pds().map_err(refusal)?;
-        let qp = QueuePair::new(&domain, kind, failover).map_err(refusal)?;
+        let qp = QueuePair::passive(&domain, kind, failover).map_err(refusal)?;
         let mr = domain.register(memory, Access::LOCAL_WRITE | Access::REMOTE).map_err(refusal)?;
         Ok(Session { incarnation, domain, mr: Some(mr), qp })
     }
@@ -44,8 +44,12 @@ impl Session {
     }
 
     /// Drives the connection. Returns whether it is open.
-    pub(super) fn poll(&mut self) -> bool {
-        self.qp.poll(&mut Vec::new()).is_ok()
+    pub(super) fn handle_events(&mut self) -> bool {
+        self.qp.handle_events().is_ok()
+    }
+
+    pub(super) fn qp(&self) -> &QueuePair {
+        &self.qp
     }
 
     /// Takes all rights away. After `Ok`, no access of the life is under way on any rail, and none follows.
