@@ -4,7 +4,8 @@
 //!
 //! | offset | content |
 //! |---|---|
-//! | 64 (c − 1) | the line of coordinator c, from 1: its life word, and its heartbeat |
+//! | 0 | the line of the store: its number, nonzero, which the loader writes last |
+//! | 64 c | the line of coordinator c, from 1: its life word, and its heartbeat |
 //! | then | the log: the slots of coordinator 1, of coordinator 2, … |
 //! | then | for each table, and each copy i from 0 to f: the partitions p of which the node has copy i, since (p + i) mod M is its number |
 //!
@@ -116,7 +117,7 @@ impl Layout {
         if backups >= nodes {
             return Err(InvalidSchema::TooFewNodes { nodes, backups });
         }
-        let log = u64::from(coordinators) * LINE_BYTES;
+        let log = (1 + u64::from(coordinators)) * LINE_BYTES;
         let slot_bytes = in_lines(slot_bytes.into());
         let mut base = log + u64::from(coordinators) * u64::from(slots) * slot_bytes;
         let mut tables = Vec::new();
@@ -186,9 +187,14 @@ impl Layout {
         xxh3_64(format!("{:?}", self.schema).as_bytes())
     }
 
+    /// The offset of the line of the store on each node. Its first word is the store's number.
+    pub fn store_line(&self) -> u64 {
+        0
+    }
+
     /// The offset of a coordinator's line on each node.
     pub fn life_line(&self, coordinator: u16) -> u64 {
-        u64::from(coordinator.saturating_sub(1)) * LINE_BYTES
+        u64::from(coordinator) * LINE_BYTES
     }
 
     /// Where a coordinator's log begins on each node.
@@ -313,7 +319,7 @@ mod tests {
     #[test]
     fn nothing_overlaps_and_all_is_inside() {
         let layout = layout();
-        let mut ranges = Vec::new();
+        let mut ranges: Vec<_> = layout.nodes().map(|node| (node, layout.store_line(), 64)).collect();
         for coordinator in 1..=2 {
             for node in layout.nodes() {
                 ranges.push((node, layout.life_line(coordinator), 64));

@@ -13,10 +13,13 @@ use crate::layout::Layout;
 use crate::lock_word::Life;
 use crate::place::{Location, Place};
 use crate::request::{NodeId, Outcome, Request};
+use crate::store_number::{self, StoreError};
 use crate::takeover::{Log, Takeover, TakeoverStep};
 
-/// The tickets from here on are not the coordinator's: this one is the heartbeat's, and the ones behind it those of the takeovers, by the number of the coordinator that is taken over.
+/// The tickets from [`STORE`] on are not the coordinator's: this one is the heartbeat's, and the ones behind it those of the takeovers, by the number of the coordinator that is taken over.
 const BEAT: u64 = 1 << 63;
+/// The ticket of the READs of the store's number, with which a life begins.
+const STORE: u64 = BEAT - 1;
 
 /// What a driver does for a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,6 +57,9 @@ pub enum Ending {
         "a log entry names {0:?}, which does not exist: the layouts of the processes differ, or the memory is damaged"
     )]
     UnknownPlace(Place),
+    /// The memory nodes do not have one store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// Nobody knows whether a transaction takes effect, so a recovery must decide.
     #[error("too few memory nodes are left for a log entry")]
     Undecided,
@@ -108,14 +114,13 @@ impl Session {
             timing,
             takeovers: BTreeMap::new(),
             commands: Vec::new(),
-            next_beat: Some(Duration::ZERO),
+            next_beat: None,
             now: Duration::ZERO,
             is_live: false,
             ending: None,
             recovered: Vec::new(),
         };
-        let (line, log) = session.line_and_log(life.coordinator);
-        session.take_over(life.coordinator, Takeover::start(life, line, log));
+        session.read_store();
         session
     }
 
@@ -170,6 +175,7 @@ impl Session {
             return;
         }
         match ticket.0.checked_sub(BEAT) {
+            None if ticket.0 == STORE => self.on_store(outcomes),
             None => {
                 self.coordinator.on_outcomes(ticket, outcomes);
                 if self.coordinator.is_ended() {
@@ -211,6 +217,23 @@ impl Session {
         let line = self.layout.nodes().map(|node| Location { node, at }).collect();
         let slots = self.layout.log_slots(coordinator);
         (line, Log { slots, slot_bytes: self.layout.slot_bytes(), copies: self.layout.log_copies() })
+    }
+
+    fn read_store(&mut self) {
+        self.commands.push(Command::Post(Ticket(STORE), store_number::reads(&self.layout)));
+    }
+
+    /// Begins to take the life if all nodes have the same store.
+    fn on_store(&mut self, outcomes: &[Outcome]) {
+        match store_number::check(&self.layout, outcomes).as_deref() {
+            None => self.read_store(),
+            Some(&[error, ..]) => self.end_with(error.into()),
+            Some([]) => {
+                self.next_beat = Some(self.now);
+                let (line, log) = self.line_and_log(self.life.coordinator);
+                self.take_over(self.life.coordinator, Takeover::start(self.life, line, log));
+            }
+        }
     }
 
     fn beat(&mut self) {

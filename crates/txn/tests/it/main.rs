@@ -7,5 +7,6 @@ mod history;
 mod list_append;
 mod lives;
 mod loaded;
+mod restarted_nodes;
 mod sessions;
 mod workload;
