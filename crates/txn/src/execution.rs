@@ -256,6 +256,10 @@ impl Execution {
                     Conflict::Locked(place, lock) => (Abort::Locked(place.table), Some((place, lock))),
                     Conflict::Changed(place) => (Abort::Changed(place.table), None),
                     Conflict::Unavailable(place) => (Abort::Unavailable(place.table), None),
+                    Conflict::Damaged(Place { table, kind: PlaceKind::Bucket, .. }) => {
+                        (Abort::DamagedIndex(table), None)
+                    }
+                    Conflict::Damaged(Place { table, .. }) => (Abort::DamagedRecord(table), None),
                     Conflict::RolledBack => (Abort::RolledBack, None),
                 };
                 match &self.stage {
