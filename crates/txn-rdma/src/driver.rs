@@ -66,7 +66,7 @@ impl Driver {
                 Command::Post(ticket, requests) => {
                     if self.links.post(ticket.0, requests).is_err() {
                         // The layout is that of the nodes, so this does not happen; if it did, the outcomes would never come.
-                        self.session.end();
+                        self.session.end(Ending::Disconnected);
                     }
                 }
                 Command::Fence(life) => self.links.fence(life),
@@ -79,7 +79,7 @@ impl Driver {
             self.links.poll(&mut self.done)
         };
         if polled.is_err() {
-            self.session.end();
+            self.session.end(Ending::Disconnected);
         }
         if !self.done.is_empty() {
             self.last_result = now;
@@ -88,10 +88,12 @@ impl Driver {
             self.session.on_outcomes(Ticket(ticket), &outcomes);
         }
         while let Some(fenced) = self.links.take_fenced() {
-            if fenced.failed.is_empty() {
-                self.session.on_fenced(fenced.life);
-            } else {
-                self.links.fence(fenced.life);
+            let life = fenced.life;
+            match fenced.refused {
+                None => self.session.on_fenced(life),
+                Some((node, error)) => {
+                    self.session.end(Ending::FenceRefused { node, life, reason: error.to_string() });
+                }
             }
         }
         let ending = self.session.ending();

@@ -1,7 +1,7 @@
 //! A coordinator's process in one of its lives, without I/O: it takes the life, runs transactions, beats, and takes over the lives of other coordinators that have ended.
 //!
 //! The driver executes each [`Command`] of [`Session::poll`], and passes what comes of it to [`Session::on_outcomes`] and [`Session::on_fenced`]. It ends the session with [`Session::end`] when it has lost a node
-//! that is not declared dead: the process then takes its next life with a new session.
+//! that is not declared dead, or when a node refuses a fence: the process then takes its next life with a new session.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -40,10 +40,10 @@ pub struct Timing {
 }
 
 /// Why a session has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ending {
-    /// The driver has ended it.
+    /// The driver has lost a node.
     #[error("the connection to a memory node that is not declared dead is lost")]
     Disconnected,
     /// Another coordinator takes the life over, or another process has the coordinator's number.
@@ -52,7 +52,7 @@ pub enum Ending {
     /// Too few nodes live to decide anything.
     #[error("fewer memory nodes live than must have a log entry")]
     TooFewNodes,
-    /// A log entry names a place that is not in the layout.
+    /// A log entry of the coordinator's earlier life names a place that is not in the layout.
     #[error(
         "a log entry names {0:?}, which does not exist: the layouts of the processes differ, or the memory is damaged"
     )]
@@ -60,6 +60,16 @@ pub enum Ending {
     /// The memory nodes do not have one store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A node refuses to fence a life that is to be recovered.
+    #[error("memory node {} refuses to fence incarnation {} of coordinator {}: {reason}", node.0, life.incarnation, life.coordinator)]
+    FenceRefused {
+        /// The node.
+        node: NodeId,
+        /// The life.
+        life: Life,
+        /// What the node says.
+        reason: String,
+    },
     /// Nobody knows whether a transaction takes effect, so a recovery must decide.
     #[error("too few memory nodes are left for a log entry")]
     Undecided,
@@ -97,6 +107,7 @@ pub struct Session {
     is_live: bool,
     ending: Option<Ending>,
     recovered: Vec<Life>,
+    unrecoverable: BTreeMap<Life, Place>,
 }
 
 impl Session {
@@ -119,6 +130,7 @@ impl Session {
             is_live: false,
             ending: None,
             recovered: Vec::new(),
+            unrecoverable: BTreeMap::new(),
         };
         session.read_store();
         session
@@ -136,12 +148,18 @@ impl Session {
 
     /// Returns why the session has ended, if it has.
     pub fn ending(&self) -> Option<Ending> {
-        self.ending
+        self.ending.clone()
     }
 
     /// Takes the lives that this session has recovered since the last call, its own earlier one included.
     pub fn take_recovered(&mut self) -> Vec<Life> {
         core::mem::take(&mut self.recovered)
+    }
+
+    /// Returns the lives of other coordinators that this session has fenced and cannot recover, each with a place of its log that is not in the layout: the memory is damaged, or the layouts of the
+    /// processes differ. What they have locked stays locked.
+    pub fn unrecoverable(&self) -> &BTreeMap<Life, Place> {
+        &self.unrecoverable
     }
 
     /// Goes on. `now` is the time since any fixed moment. Returns what is to be done.
@@ -179,7 +197,7 @@ impl Session {
             None => {
                 self.coordinator.on_outcomes(ticket, outcomes);
                 if self.coordinator.is_ended() {
-                    self.end_with(Ending::Undecided);
+                    self.end(Ending::Undecided);
                 }
             }
             Some(0) => self.on_beat(outcomes),
@@ -199,13 +217,10 @@ impl Session {
         }
     }
 
-    /// Ends the session: the connection to a node that is not declared dead is lost.
-    pub fn end(&mut self) {
-        self.end_with(Ending::Disconnected);
-    }
-
-    fn end_with(&mut self, ending: Ending) {
-        self.ending.get_or_insert(ending);
+    /// Ends the session, unless it has ended. The driver ends it when it has lost a node that is not declared dead ([`Ending::Disconnected`]), or when a node refuses a fence
+    /// ([`Ending::FenceRefused`]).
+    pub fn end(&mut self, why: Ending) {
+        self.ending.get_or_insert(why);
         self.coordinator.end_life();
         self.takeovers.clear();
         self.commands.clear();
@@ -227,7 +242,7 @@ impl Session {
     fn on_store(&mut self, outcomes: &[Outcome]) {
         match store_number::check(&self.layout, outcomes).as_deref() {
             None => self.read_store(),
-            Some(&[error, ..]) => self.end_with(error.into()),
+            Some(&[error, ..]) => self.end(error.into()),
             Some([]) => {
                 self.next_beat = Some(self.now);
                 let (line, log) = self.line_and_log(self.life.coordinator);
@@ -248,7 +263,7 @@ impl Session {
         self.next_beat = Some(self.now + self.timing.interval);
         let ended = self.detector.on_outcomes(outcomes, self.now);
         if self.is_live && self.detector.is_taken_over() {
-            return self.end_with(Ending::TakenOver);
+            return self.end(Ending::TakenOver);
         }
         self.detector.recovered().for_each(|life| self.coordinator.set_recovered(life));
         let waiting = self.takeovers.iter().filter_map(|(&coordinator, running)| match running.waits {
@@ -263,7 +278,8 @@ impl Session {
         }
         for life in ended {
             // A life that has not begun recovers no others.
-            if self.is_live && !self.takeovers.contains_key(&life.coordinator) {
+            let is_left = self.takeovers.contains_key(&life.coordinator) || self.unrecoverable.contains_key(&life);
+            if self.is_live && !is_left {
                 let (line, log) = self.line_and_log(life.coordinator);
                 self.take_over(life.coordinator, Takeover::new(life, self.life, line, log));
             }
@@ -286,6 +302,10 @@ impl Session {
             }
             TakeoverStep::Fence(life) => {
                 running.waits = Waits::Fence(life);
+                if !(1..=self.layout.schema().coordinators).contains(&life.coordinator) {
+                    // A damaged word names it. Nobody has this number, so nobody has rights to lose.
+                    return self.on_fenced(life);
+                }
                 return self.commands.push(Command::Fence(life));
             }
             TakeoverStep::ClaimedBy(life) => return running.waits = Waits::Recoverer(life),
@@ -308,7 +328,10 @@ impl Session {
         match ending {
             // Another coordinator may have done it, and if not, it is suspected again.
             Some(Ending::TakenOver) if coordinator != self.life.coordinator => {}
-            Some(ending) => self.end_with(ending),
+            Some(Ending::UnknownPlace(place)) if coordinator != self.life.coordinator => {
+                self.unrecoverable.insert(of, place);
+            }
+            Some(ending) => self.end(ending),
             None => {}
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mitra_prng::Prng;
 use mitra_txn::{
-    Access, Client, Command, Inspector, Layout, Life, Loader, NodeId, NotCommitted, Op, Outcome, RecordKey, Schema,
+    Access, Client, Command, Ending, Inspector, Layout, Life, Loader, NodeId, NotCommitted, Op, Outcome, RecordKey, Schema,
     Session, TableId, TableSchema, Ticket, Timing, Transaction as _,
 };
 
@@ -171,7 +171,7 @@ impl World {
             process.session.on_outcomes(ticket, &outcomes);
         }
         if !process.fenced.is_empty() && self.prng.chance(100_000) {
-            process.session.end();
+            process.session.end(Ending::Disconnected);
         }
         let commands = process.session.poll(Duration::from_micros(now));
         self.recovered += process.session.take_recovered().len() as u32;

@@ -266,7 +266,7 @@ impl Process {
     fn end(&mut self) {
         self.state = State::Ended;
         if let Some(session) = &mut self.session {
-            session.end();
+            session.end(Ending::Disconnected);
             session.poll(Duration::ZERO);
         }
         self.shared.events.borrow_mut().push(ProcessEvent::Ended(self.id));
@@ -290,7 +290,8 @@ impl Process {
             for (lock, footprint) in session.coordinator().undecided() {
                 self.shared.history.borrow_mut().is_logged(lock, footprint);
             }
-            if let Some(why @ (Ending::TooFewNodes | Ending::UnknownPlace(_))) = session.ending() {
+            let unrecoverable = session.unrecoverable().values().next().map(|&place| Ending::UnknownPlace(place));
+            if let Some(why @ (Ending::TooFewNodes | Ending::UnknownPlace(_))) = session.ending().or(unrecoverable) {
                 self.shared.history.borrow_mut().find("recovery", why.to_string());
             }
             if session.is_live() && self.state == State::Starting {
