@@ -40,8 +40,11 @@ impl Driver {
             return Err(ConnectError::Coordinator(config.coordinator, coordinators));
         }
         let heartbeat = layout.life_line(config.coordinator) + 8;
-        let log = layout.log(config.coordinator)..layout.log(config.coordinator + 1);
-        config.repeatable = vec![heartbeat..heartbeat + 8, log];
+        config.repeatable = vec![heartbeat..heartbeat + 8, layout.log(config.coordinator)];
+        let needed = layout.longest_request();
+        if (config.staging_bytes as u64) < needed {
+            return Err(ConnectError::Staging { bytes: config.staging_bytes, needed });
+        }
         let links = Links::connect(domain, &config)?;
         let session = Session::new(Rc::clone(layout), links.life(), timing, &config.dead);
         let now = Instant::now();

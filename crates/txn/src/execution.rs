@@ -214,6 +214,8 @@ impl Execution {
             let inserts = !pending.exists && pending.value.is_some();
             searches.push(Search { key, locks: pending.exists, inserts, at, chain: Vec::new() });
         }
+        // What is removed makes place.
+        searches.sort_by_key(|search| !self.removes(search.key));
         self.searches = searches;
         self.stage = Stage::Preparing;
         self.search(store)
@@ -357,8 +359,7 @@ impl Execution {
                     store.cache.insert(key, place);
                     self.found.insert(key, Some(place));
                     unneeded.append(&mut search.chain);
-                    let deletes = self.stage == Stage::Preparing
-                        && self.writes.get(&key).is_some_and(|pending| pending.value.is_none());
+                    let deletes = self.stage == Stage::Preparing && self.removes(key);
                     search.at = At::Removal(place);
                     return Ok(deletes);
                 }
@@ -392,6 +393,10 @@ impl Execution {
                     return Ok(true);
                 }
                 if search.inserts && !self.add(store, key, &search.chain)? {
+                    if is_last && self.searches.iter().any(|search| self.removes(search.key)) {
+                        search.chain.pop();
+                        return Ok(true);
+                    }
                     if is_last {
                         return Err(Abort::Full(key.table));
                     }
@@ -418,6 +423,11 @@ impl Execution {
                 Ok(false)
             }
         }
+    }
+
+    /// Whether the transaction deletes a record.
+    fn removes(&self, key: RecordKey) -> bool {
+        self.writes.get(&key).is_some_and(|pending| pending.value.is_none())
     }
 
     /// Adds a key to the first of these locked buckets that has place. Returns false if none has.

@@ -70,6 +70,9 @@ pub enum Ending {
         /// What the node says.
         reason: String,
     },
+    /// The life has had all its attempts.
+    #[error("the life has had all its 4294967295 attempts; the process goes on as its next life")]
+    NoAttempts,
     /// Nobody knows whether a transaction takes effect, so a recovery must decide.
     #[error("too few memory nodes are left for a log entry")]
     Undecided,
@@ -175,6 +178,9 @@ impl Session {
         }
         if self.is_live {
             self.coordinator.poll(now);
+            if self.coordinator.is_ended() {
+                self.end(Ending::NoAttempts);
+            }
             let requests = self.coordinator.take_requests();
             self.commands
                 .extend(requests.into_iter().map(|(ticket, requests)| Command::Post(ticket, requests)));

@@ -43,7 +43,7 @@ pub struct LinksConfig {
     /// that are under way at one node.
     pub failover: mitra_failover::Config,
     /// The registered memory for the payload of the requests under way at one node, in bytes: at least the
-    /// longest request.
+    /// longest request ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
     pub staging_bytes: usize,
     /// The time for which a node that does not answer is asked again by [`Links::connect`].
     pub timeout: Duration,
@@ -67,6 +67,14 @@ pub enum ConnectError {
     /// The layout has no such coordinator.
     #[error("the layout has no coordinator {0}; its coordinators are 1 to {1}")]
     Coordinator(u16, u16),
+    /// The staging memory is shorter than the longest request.
+    #[error("staging_bytes is {bytes}, and the longest request of the layout has {needed} bytes; raise it")]
+    Staging {
+        /// The length of the staging memory for a node, in bytes.
+        bytes: usize,
+        /// The length of the longest request ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
+        needed: u64,
+    },
     /// A node was lost that had just connected.
     #[error(transparent)]
     Lost(#[from] LostNode),

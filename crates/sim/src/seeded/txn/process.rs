@@ -232,9 +232,8 @@ impl Process {
     fn connect(&mut self, now: Time) {
         self.state = State::Connecting;
         let log = self.shared.layout.log(self.life.coordinator);
-        let slots = u64::from(self.shared.layout.schema().slots) * u64::from(self.shared.layout.slot_bytes());
         let line = self.shared.layout.life_line(self.life.coordinator);
-        let repeatable: Arc<[_]> = Arc::new([log..log + slots, line + 8..line + 16]);
+        let repeatable: Arc<[_]> = Arc::new([log, line + 8..line + 16]);
         for node in self.nodes() {
             let link = Link::new(&self.domain, QpKind::Virtual, &self.shared.vqp, STAGING_BYTES, &repeatable)
                 .and_then(|link| Ok((link.info()?, link)));
