@@ -18,7 +18,8 @@ use std::time::Duration;
 use mitra::failover::Domain;
 use mitra::softnic::{SoftNic, fault::Failure};
 use mitra::txn::{
-    Abort, Access, Client, Layout, Loader, NodeId, RecordKey, Schema, TableId, TableSchema, Timing, Transaction,
+    Abort, Access, Client, Layout, Loader, NodeId, RecordKey, Schema, TableId, TableSchema, Timing,
+    Transaction,
 };
 use mitra::txn_rdma::{Driver, Links, LinksConfig, MemoryNode, NodeConfig, QpKind, Token, write_all};
 use mitra::verbs::Provider;

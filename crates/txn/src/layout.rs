@@ -463,7 +463,8 @@ mod tests {
         let table = TableSchema { max_value_bytes: 0, partitions: 1, records: 1, group_bits: 0 };
         let tables = |count| Schema { tables: vec![table.clone(); count], ..schema() };
         assert_eq!(refused(tables(MAX_TABLES + 1)), InvalidSchema::TooManyTables(MAX_TABLES + 1));
-        let many = Layout::new(Schema { nodes: u16::MAX, coordinators, slots: 1, ..tables(MAX_TABLES) }, |_| 0);
+        let many =
+            Layout::new(Schema { nodes: u16::MAX, coordinators, slots: 1, ..tables(MAX_TABLES) }, |_| 0);
         let many = many.unwrap();
         assert_eq!(many.log(coordinators).end, many.tables[0].base);
         assert_eq!(many.longest_request(), u64::from(coordinators) * LINE_BYTES);

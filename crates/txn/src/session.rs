@@ -284,7 +284,8 @@ impl Session {
         }
         for life in ended {
             // A life that has not begun recovers no others.
-            let is_left = self.takeovers.contains_key(&life.coordinator) || self.unrecoverable.contains_key(&life);
+            let is_left =
+                self.takeovers.contains_key(&life.coordinator) || self.unrecoverable.contains_key(&life);
             if self.is_live && !is_left {
                 let (line, log) = self.line_and_log(life.coordinator);
                 self.take_over(life.coordinator, Takeover::new(life, self.life, line, log));
@@ -340,5 +341,56 @@ impl Session {
             Some(ending) => self.end(ending),
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::{Abort, NotCommitted, Op, Schema, TableSchema};
+
+    /// Executes what a session posts, over memory that has the store's number everywhere and all else zero.
+    fn drive(session: &mut Session) {
+        for now in 0..100 {
+            for command in session.poll(Duration::from_millis(now)) {
+                let Command::Post(ticket, requests) = command else {
+                    panic!("nobody is fenced: {command:?}")
+                };
+                let outcome = |request: &Request| match request.op {
+                    Op::Read(bytes) => Outcome::Executed(vec![u8::from(request.at == 0); bytes as usize]),
+                    Op::Write(_) => Outcome::Executed(Vec::new()),
+                    Op::CompareSwap { .. } => Outcome::Executed(vec![0; 8]),
+                };
+                let outcomes: Vec<_> = requests.iter().map(outcome).collect();
+                session.on_outcomes(ticket, &outcomes);
+            }
+        }
+    }
+
+    #[test]
+    fn life_that_has_no_attempts_left_ends() {
+        let table = TableSchema { max_value_bytes: 8, partitions: 1, records: 1, group_bits: 0 };
+        let (nodes, backups, coordinators, slots, slot_bytes) = (1, 0, 1, 1, 64);
+        let schema = Schema { tables: vec![table], nodes, backups, coordinators, slots, slot_bytes };
+        let layout = Rc::new(Layout::new(schema, |_| 0).unwrap());
+        let timing = Timing { interval: Duration::from_secs(60), timeout: Duration::from_secs(600) };
+        let life = Life { coordinator: 1, incarnation: 1 };
+        let mut session = Session::new(layout, life, timing, &[]);
+        session.coordinator.leave_attempts(2);
+        let (client, results) = (session.coordinator.client(), Rc::new(Cell::new(Vec::new())));
+        let told = Rc::clone(&results);
+        session.coordinator.spawn(async move {
+            let mut results = Vec::new();
+            for _ in 0..3 {
+                results.push(client.run(async |_| Ok(())).await.map(|_| ()));
+            }
+            told.set(results);
+        });
+        drive(&mut session);
+        let ended = Err(NotCommitted::Aborted(Abort::LifeEnded));
+        assert_eq!(results.take(), [Ok(()), Ok(()), ended]);
+        assert_eq!(session.ending(), Some(Ending::NoAttempts));
     }
 }

@@ -25,9 +25,9 @@ const FIRST: usize = 20;
 /// consistency conditions of the specification are checked too.
 #[derive(clap::Args)]
 #[command(after_help = "\
---json: `is_clean`; `records` (number by table); `held_locks`, `torn`, `differing`, `index_errors`, `store_errors`, each with `count` and
-`first` (up to 20, in words); `recovered_locks` (number of locks of recovered coordinators, which the next transaction
-frees); tpcc: `consistency` (`c1` to `c12`: whether the condition holds) and `violations` (`count`, `first`).
+--json: `is_clean`; `records` (number by table); `held_locks`, `torn`, `differing`, `index_errors`,
+`store_errors` (memory nodes that do not have the store), each with `count` and `first` (up to 20,
+in words); `recovered_locks` (number of locks of recovered coordinators, which the next transaction frees); tpcc: `consistency` (`c1` to `c12`: whether the condition holds) and `violations` (`count`, `first`).
 Exit codes: 0 nothing is wrong, 1 something is, 2 bad arguments or input.")]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -613,6 +613,67 @@ fn nodes_without_the_store_are_found() {
     assert_eq!(store.inspect().store_errors.count, 0, "nobody asks a dead node");
 }
 
+/// The checksum of a record, and of a bucket, is wrong, and nobody writes them: transactions end, with the locks that they have taken.
+#[test]
+fn damaged_records_end_transactions() {
+    for access in [Access::Read, Access::Update] {
+        let (mut store, [(damaged, place), (other, other_place)]) = small_store();
+        assert_ne!(bucket_of(place), bucket_of(other_place));
+        let damaged_places = [(place, damaged), (bucket_of(other_place), other)];
+        for (place, _) in damaged_places {
+            let primary = store.copies(place)[0];
+            let flipped = !store.memory(primary)[24];
+            store.damage(primary, 24, vec![flipped]);
+        }
+        let mut coordinator = store.coordinator();
+        for ((_, key), why) in damaged_places
+            .into_iter()
+            .zip([Abort::DamagedRecord(damaged.table), Abort::DamagedIndex(other.table)])
+        {
+            let posted = store.run_task(&mut coordinator, async move |client| {
+                let read = client.run(async |tx| tx.get(key, access).await).await;
+                assert_eq!(read.unwrap_err(), NotCommitted::Aborted(why));
+            });
+            assert!(posted > 8, "a torn record is read again, {posted} times");
+        }
+        assert_eq!(store.inspect().held_locks.count, 0);
+    }
+}
+
+/// A bucket and its partition are full, and a transaction replaces a record by another one, whichever key is the first.
+#[test]
+fn what_is_deleted_makes_place_for_what_is_inserted() {
+    let table = TableSchema { max_value_bytes: 8, partitions: 1, records: 1, group_bits: 0 };
+    let schema = Schema { tables: vec![table], ..schema(1) };
+    let layout = Rc::new(Layout::new(schema, partition_of).unwrap());
+    let cluster = Cluster::new(usize::from(NODES), layout.bytes() as usize, Prng::new(1), 0);
+    let mut store = Store { layout, cluster };
+    store.load(&(1..=16).map(|key| (at(0, key), vec![1])).collect());
+    for warms_up in [false, true] {
+        let mut coordinator = store.coordinator();
+        if warms_up {
+            coordinator.warm_up([(TableId(0), 0)]);
+            store.run(&mut coordinator);
+        }
+        for (old, new) in [(16, 0), (0, 17), (17, 16)] {
+            store.run_task(&mut coordinator, async move |client| {
+                let replace = async |tx: &mut RemoteTransaction| {
+                    tx.insert(at(0, new), vec![2]);
+                    tx.delete(at(0, old));
+                    Ok(())
+                };
+                client.run(replace).await.unwrap();
+                let full = async |tx: &mut RemoteTransaction| {
+                    tx.insert(at(0, 99), vec![2]);
+                    Ok(())
+                };
+                let full = client.run(full).await.unwrap_err();
+                assert_eq!(full, NotCommitted::Aborted(Abort::Full(TableId(0))));
+            });
+        }
+    }
+}
+
 #[test]
 fn findings_are_counted_and_the_first_are_kept() {
     let mut store = Store::new(60, 1, 0);

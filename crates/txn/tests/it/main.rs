@@ -3,10 +3,10 @@
 mod by_key;
 mod client;
 mod cluster;
+mod damaged_memory;
 mod history;
 mod list_append;
 mod lives;
 mod loaded;
-mod restarted_nodes;
 mod sessions;
 mod workload;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use mitra_prng::Prng;
 use mitra_txn::{
-    Access, Client, Command, Ending, Inspector, Layout, Life, Loader, NodeId, NotCommitted, Op, Outcome, RecordKey, Schema,
-    Session, TableId, TableSchema, Ticket, Timing, Transaction as _,
+    Access, Client, Command, Ending, Inspector, Layout, Life, Loader, NodeId, NotCommitted, Op, Outcome,
+    RecordKey, Schema, Session, TableId, TableSchema, Ticket, Timing, Transaction as _,
 };
 
 use crate::cluster::{Cluster, DOUBT_PPM};

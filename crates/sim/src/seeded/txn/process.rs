@@ -289,9 +289,13 @@ impl Process {
             for (lock, footprint) in session.coordinator().undecided() {
                 self.shared.history.borrow_mut().is_logged(lock, footprint);
             }
-            let unrecoverable = session.unrecoverable().values().next().map(|&place| Ending::UnknownPlace(place));
-            if let Some(why @ (Ending::TooFewNodes | Ending::UnknownPlace(_))) = session.ending().or(unrecoverable) {
+            let unrecoverable =
+                session.unrecoverable().values().next().map(|&place| Ending::UnknownPlace(place));
+            if let Some(why @ (Ending::TooFewNodes | Ending::UnknownPlace(_))) =
+                session.ending().or(unrecoverable)
+            {
                 self.shared.history.borrow_mut().find("recovery", why.to_string());
+                return self.end();
             }
             if session.is_live() && self.state == State::Starting {
                 self.state = State::Live;
