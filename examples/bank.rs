@@ -6,7 +6,9 @@
 
 use std::cell::Cell;
 use std::error::Error;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -16,9 +18,10 @@ use std::time::Duration;
 use mitra::failover::Domain;
 use mitra::softnic::{SoftNic, fault::Failure};
 use mitra::txn::{
-    Abort, Access, Client, Layout, NodeId, RecordKey, Schema, TableId, TableSchema, Timing, Transaction,
+    Abort, Access, Client, Layout, Loader, NodeId, RecordKey, Schema, TableId, TableSchema, Timing,
+    Transaction,
 };
-use mitra::txn_rdma::{Driver, LinksConfig, MemoryNode, NodeConfig, QpKind, Token};
+use mitra::txn_rdma::{Driver, Links, LinksConfig, MemoryNode, NodeConfig, QpKind, Token, write_all};
 use mitra::verbs::Provider;
 
 const ACCOUNTS: u64 = 100;
@@ -74,12 +77,11 @@ fn memory_node(number: u16) -> Result<(MemoryNode, Arc<SoftNic>), Failed> {
     Ok((MemoryNode::new(domain, TcpListener::bind("127.0.0.1:0")?, config)?, rail0))
 }
 
-fn connect(coordinator: u16, nodes: &[SocketAddr]) -> Result<Driver, Failed> {
-    let ((domain, _), layout) = (open()?, layout()?);
-    let config = LinksConfig {
+fn config(coordinator: u16, nodes: &[SocketAddr]) -> Result<LinksConfig, Failed> {
+    Ok(LinksConfig {
         coordinator,
         token: TOKENS[usize::from(coordinator) - 1],
-        fingerprint: layout.fingerprint(),
+        fingerprint: layout()?.fingerprint(),
         nodes: nodes.to_vec(),
         dead: Vec::new(),
         repeatable: Vec::new(),
@@ -87,8 +89,18 @@ fn connect(coordinator: u16, nodes: &[SocketAddr]) -> Result<Driver, Failed> {
         failover: mitra::failover::Config::default(),
         staging_bytes: 1 << 16,
         timeout: Duration::from_secs(10),
-    };
-    Ok(Driver::connect(&domain, &layout, config, TIMING)?)
+    })
+}
+
+fn connect(coordinator: u16, nodes: &[SocketAddr]) -> Result<Driver, Failed> {
+    Ok(Driver::connect(&open()?.0, &layout()?, config(coordinator, nodes)?, TIMING)?)
+}
+
+/// Loads a store without records: the nodes only get its number, by which coordinators know that they have not lost their memory.
+fn load(nodes: &[SocketAddr]) -> Result<(), Failed> {
+    let mut links = Links::connect(&open()?.0, &config(1, nodes)?)?;
+    let number = NonZeroU64::MIN | RandomState::new().hash_one("store"); // at random
+    Ok(write_all(&mut links, Loader::new(&*layout()?).finish(number)?, |_| ())?)
 }
 
 fn account(key: u64) -> RecordKey {
@@ -173,6 +185,7 @@ fn spawn_transfers(driver: &mut Driver, coordinator: usize, shared: &Arc<Shared>
 
 /// Coordinator 1: opens the accounts, and makes transfers until it crashes.
 fn first(nodes: &[SocketAddr], shared: &Arc<Shared>) -> Result<u64, Failed> {
+    load(nodes)?;
     let mut driver = connect(1, nodes)?;
     run(&mut driver, async |tx| open_accounts(tx).await)?;
     shared.accounts_exist.store(true, Relaxed);

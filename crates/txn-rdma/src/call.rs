@@ -36,20 +36,20 @@ pub enum CallError {
     Connect(mitra_verbs::Error),
 }
 
-/// A question, which is repeated until it is answered or its time is over.
+/// A question, which is repeated while the node is unreachable, until its time is over.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) node: NodeId,
     address: SocketAddr,
     hello: Hello,
     answer: Receiver<io::Result<Answer>>,
-    /// No attempt begins after this time.
-    deadline: Instant,
+    /// No attempt begins after this time, if there is one.
+    deadline: Option<Instant>,
 }
 
 impl Call {
     /// Asks now. A question whose deadline is over is asked once.
-    pub(crate) fn new(address: SocketAddr, hello: Hello, deadline: Instant) -> Call {
+    pub(crate) fn new(address: SocketAddr, hello: Hello, deadline: Option<Instant>) -> Call {
         let answer = dial(address, hello.clone(), Duration::ZERO);
         Call { node: NodeId(hello.node), address, hello, answer, deadline }
     }
@@ -63,7 +63,7 @@ impl Call {
             Ok(Err(error)) => error,
             Err(TryRecvError::Disconnected) => io::Error::other("the system refused a thread"),
         };
-        if Instant::now() + RETRY_INTERVAL > self.deadline {
+        if self.deadline.is_some_and(|deadline| Instant::now() + RETRY_INTERVAL > deadline) {
             return Some(Err(CallError::Unreachable { address: self.address, error }));
         }
         self.answer = dial(self.address, self.hello.clone(), RETRY_INTERVAL);

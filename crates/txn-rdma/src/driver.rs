@@ -42,8 +42,11 @@ impl Driver {
             return Err(ConnectError::Coordinator(config.coordinator, coordinators));
         }
         let heartbeat = layout.life_line(config.coordinator) + 8;
-        let log = layout.log(config.coordinator)..layout.log(config.coordinator + 1);
-        config.repeatable = vec![heartbeat..heartbeat + 8, log];
+        config.repeatable = vec![heartbeat..heartbeat + 8, layout.log(config.coordinator)];
+        let needed = layout.longest_request();
+        if (config.staging_bytes as u64) < needed {
+            return Err(ConnectError::Staging { bytes: config.staging_bytes, needed });
+        }
         let links = Links::connect(domain, &config)?;
         let session = Session::new(Rc::clone(layout), links.life(), timing, &config.dead);
         let now = Instant::now();
@@ -68,7 +71,7 @@ impl Driver {
                 Command::Post(ticket, requests) => {
                     if self.links.post(ticket.0, requests).is_err() {
                         // The layout is that of the nodes, so this does not happen; if it did, the outcomes would never come.
-                        self.session.end();
+                        self.session.end(Ending::Disconnected);
                     }
                 }
                 Command::Fence(life) => self.links.fence(life),
@@ -82,7 +85,7 @@ impl Driver {
             self.links.wait(&mut self.done, timer.min(MAX_SLEEP))
         };
         if polled.is_err() {
-            self.session.end();
+            self.session.end(Ending::Disconnected);
         }
         if !self.done.is_empty() {
             self.last_result = now;
@@ -94,10 +97,12 @@ impl Driver {
             self.session.on_outcomes(Ticket(ticket), &outcomes);
         }
         while let Some(fenced) = self.links.take_fenced() {
-            if fenced.failed.is_empty() {
-                self.session.on_fenced(fenced.life);
-            } else {
-                self.links.fence(fenced.life);
+            let life = fenced.life;
+            match fenced.refused {
+                None => self.session.on_fenced(life),
+                Some((node, error)) => {
+                    self.session.end(Ending::FenceRefused { node, life, reason: error.to_string() });
+                }
             }
         }
         let ending = self.session.ending();

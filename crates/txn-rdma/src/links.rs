@@ -93,7 +93,7 @@ impl Links {
     }
 
     /// Begins to fence a life on all memory nodes that are not declared dead, in the background. Polls drive
-    /// it, and [`Links::take_fenced`] returns the result. A fence that has failed may be begun again.
+    /// it, and [`Links::take_fenced`] returns the result. A node that is not reached is asked again and again.
     pub fn fence(&mut self, life: Life) {
         self.fences.begin(self.life, life);
     }

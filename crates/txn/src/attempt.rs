@@ -12,8 +12,10 @@ use crate::place::{Copies, Location, Place};
 use crate::record::{self, LOCK_AND_VERSION_BYTES, LOCK_BYTES, Record, Version};
 use crate::request::{Outcome, Request};
 
-/// How often a record is read again that is torn, or that another attempt has locked.
-const MAX_REREADS: u32 = 8;
+/// How often records are read again that another attempt has locked.
+const MAX_LOCKED_READS: u32 = 8;
+/// How often records are read again whose checksum is wrong although their locks are free: a few times if a WRITE was under way, always if the memory is damaged.
+const MAX_TORN_READS: u32 = 64;
 
 /// What an attempt needs next, or how it has ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -39,6 +41,8 @@ pub enum Conflict {
     Changed(Place),
     /// The primary of this place is dead.
     Unavailable(Place),
+    /// The checksum of this place was wrong each time it was read.
+    Damaged(Place),
     /// The caller has ended the attempt.
     RolledBack,
 }
@@ -73,7 +77,7 @@ enum Lock {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Stage {
     Executing,
-    /// The records of these items are read, and those with `true` locked. `rereads` counts rounds.
+    /// The records of these items are read, and those with `true` locked. `rereads` counts the rounds in which one was torn, or locked by another attempt.
     Fetching {
         wanted: Vec<(usize, bool)>,
         rereads: u32,
@@ -231,14 +235,21 @@ impl Attempt {
             Stage::Fetching { wanted, rereads } => {
                 let mut again = Vec::new();
                 let mut conflict = None;
+                let mut is_reread = false;
                 let lock = |&(index, locks): &(usize, bool)| self.takes_lock(index, locks).then(&mut next);
                 let taken: Vec<_> = wanted.iter().map(lock).collect();
                 for ((index, locks), lock) in wanted.into_iter().zip(taken) {
+                    let max_rereads = |why: &Conflict| match why {
+                        Conflict::Locked(..) if !locks => MAX_LOCKED_READS,
+                        Conflict::Damaged(_) => MAX_TORN_READS,
+                        _ => 0,
+                    };
                     match self.on_fetched(index, locks, lock, next()) {
                         Ok(true) => {}
                         Ok(false) => again.push((index, locks)),
-                        Err(Conflict::Locked(..)) if !locks && rereads < MAX_REREADS => {
-                            again.push((index, locks))
+                        Err(why) if rereads < max_rereads(&why) => {
+                            is_reread = true;
+                            again.push((index, locks));
                         }
                         Err(why) => _ = conflict.get_or_insert(why),
                     }
@@ -246,7 +257,7 @@ impl Attempt {
                 if let Some(why) = conflict {
                     return self.abort(why);
                 }
-                self.stage = Stage::Fetching { wanted: again, rereads: rereads + 1 };
+                self.stage = Stage::Fetching { wanted: again, rereads: rereads + u32::from(is_reread) };
             }
             Stage::Locking { wanted } => {
                 let mut again = Vec::new();
@@ -462,7 +473,7 @@ impl Attempt {
         if !is_used && header.lock != self.lock {
             return Err(Conflict::Locked(place, header.lock));
         }
-        let Some(record) = record else { return Ok(false) };
+        let Some(record) = record else { return Err(Conflict::Damaged(place)) };
         match &item.record {
             Some(before) if before.version != record.version => Err(Conflict::Changed(place)),
             _ => {

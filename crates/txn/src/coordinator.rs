@@ -204,7 +204,13 @@ impl Coordinator {
         self.core.borrow_mut().end_life();
     }
 
-    /// Returns whether the life has ended.
+    /// Uses up almost all numbers of attempts: this many are left.
+    #[cfg(test)]
+    pub(crate) fn leave_attempts(&self, left: u32) {
+        self.core.borrow_mut().attempts = u32::MAX - left;
+    }
+
+    /// Returns whether the life has ended: by [`Coordinator::end_life`], because nobody knows whether a transaction takes effect, or because 2³² − 1 attempts have begun.
     pub fn is_ended(&self) -> bool {
         self.core.borrow().is_ended
     }
@@ -245,7 +251,10 @@ impl fmt::Debug for Coordinator {
 impl Core {
     /// Takes a slot for an attempt.
     pub(crate) fn begin(&mut self, context: &Context<'_>) -> Poll<Result<(usize, LockWord), NotCommitted>> {
-        if self.is_ended || self.attempts == u32::MAX {
+        if self.attempts == u32::MAX {
+            self.end_life(); // numbers are not used again
+        }
+        if self.is_ended {
             return Poll::Ready(Err(NotCommitted::Aborted(Abort::LifeEnded)));
         }
         let free = self.slots.iter().position(|slot| !slot.is_used && slot.execution.is_none());

@@ -128,14 +128,9 @@ impl Detector {
         word.is_some_and(|word| is_claimed(word) || word.is_recovered(self.me))
     }
 
-    /// Returns whether a life had been recovered when the lines were last read.
-    pub fn is_recovered(&self, life: Life) -> bool {
-        self.line(life).is_some_and(|line| line.changed.is_some() && line.word.is_recovered(life))
-    }
-
     /// Returns the latest life of each coordinator that had been recovered when the lines were last read.
     pub fn recovered(&self) -> impl Iterator<Item = Life> {
-        let read = (1..).zip(&self.lines).filter(|(_, line)| line.changed.is_some());
+        let read = (1..=u16::MAX).zip(&self.lines).filter(|(_, line)| line.changed.is_some());
         read.filter_map(|(coordinator, Line { word, .. })| {
             let is_over = word.state() == LifeState::Recovered;
             let incarnation = word.incarnation().checked_sub(u16::from(!is_over))?;

@@ -214,6 +214,8 @@ impl Execution {
             let inserts = !pending.exists && pending.value.is_some();
             searches.push(Search { key, locks: pending.exists, inserts, at, chain: Vec::new() });
         }
+        // What is removed makes place.
+        searches.sort_by_key(|search| !self.removes(search.key));
         self.searches = searches;
         self.stage = Stage::Preparing;
         self.search(store)
@@ -264,6 +266,10 @@ impl Execution {
                     Conflict::Locked(place, lock) => (Abort::Locked(place.table), Some((place, lock))),
                     Conflict::Changed(place) => (Abort::Changed(place.table), None),
                     Conflict::Unavailable(place) => (Abort::Unavailable(place.table), None),
+                    Conflict::Damaged(Place { table, kind: PlaceKind::Bucket, .. }) => {
+                        (Abort::DamagedIndex(table), None)
+                    }
+                    Conflict::Damaged(Place { table, .. }) => (Abort::DamagedRecord(table), None),
                     Conflict::RolledBack => (Abort::RolledBack, None),
                 };
                 match &self.stage {
@@ -361,8 +367,7 @@ impl Execution {
                     store.cache.insert(key, place);
                     self.found.insert(key, Some(place));
                     unneeded.append(&mut search.chain);
-                    let deletes = self.stage == Stage::Preparing
-                        && self.writes.get(&key).is_some_and(|pending| pending.value.is_none());
+                    let deletes = self.stage == Stage::Preparing && self.removes(key);
                     search.at = At::Removal(place);
                     return Ok(deletes);
                 }
@@ -396,6 +401,10 @@ impl Execution {
                     return Ok(true);
                 }
                 if search.inserts && !self.add(store, key, &search.chain)? {
+                    if is_last && self.searches.iter().any(|search| self.removes(search.key)) {
+                        search.chain.pop();
+                        return Ok(true);
+                    }
                     if is_last {
                         return Err(Abort::Full(key.table));
                     }
@@ -422,6 +431,11 @@ impl Execution {
                 Ok(false)
             }
         }
+    }
+
+    /// Whether the transaction deletes a record.
+    fn removes(&self, key: RecordKey) -> bool {
+        self.writes.get(&key).is_some_and(|pending| pending.value.is_none())
     }
 
     /// Adds a key to the first of these locked buckets that has place. Returns false if none has.

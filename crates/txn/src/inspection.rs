@@ -12,6 +12,7 @@ use crate::place::{Place, PlaceKind};
 use crate::record::{self, Record, Version};
 use crate::request::{NodeId, Outcome, Request};
 use crate::scan::Scan;
+use crate::store_number::{self, StoreError};
 use crate::transaction::{RecordKey, TableId};
 
 /// How many findings of a kind are kept. All are counted.
@@ -104,6 +105,8 @@ pub struct Inspection {
     pub differing: Findings<PlaceCopy>,
     /// Where an index and its records do not fit together.
     pub index_errors: Findings<IndexError>,
+    /// The nodes that do not have the store, as after a restart, or after a load that has not ended.
+    pub store_errors: Findings<StoreError>,
     /// The nodes that are declared dead. Nothing is known of what they had.
     pub dead_nodes: BTreeSet<NodeId>,
     /// The partitions that have copies on dead nodes only.
@@ -117,6 +120,8 @@ pub struct Inspection {
 #[derive(Clone, Debug)]
 pub struct Inspector {
     layout: Rc<Layout>,
+    /// Whether the store's number is still to be read.
+    reads_store: bool,
     scan: Scan,
     recovered: BTreeMap<u16, u16>,
     /// The buckets of the partition that is read; `None` for one that is not known.
@@ -149,7 +154,7 @@ impl Inspector {
         });
         let scan = Scan::new(Rc::clone(&layout), areas.collect(), layout.log_copies());
         let found = Inspection { records: vec![0; layout.schema().tables.len()], ..Inspection::default() };
-        Inspector { layout, scan, recovered: BTreeMap::new(), buckets: Vec::new(), found }
+        Inspector { layout, reads_store: true, scan, recovered: BTreeMap::new(), buckets: Vec::new(), found }
     }
 
     /// Tells that a life and all earlier ones of its coordinator are recovered.
@@ -160,11 +165,16 @@ impl Inspector {
 
     /// The requests to execute; `None` when all is read.
     pub fn requests(&mut self) -> Option<Vec<Request>> {
-        self.scan.requests()
+        if self.reads_store { Some(store_number::reads(&self.layout)) } else { self.scan.requests() }
     }
 
     /// Takes the outcomes of the last requests, in the same order. Passes all records that they have to `record`, in the order of their places.
     pub fn on_outcomes(&mut self, outcomes: &[Outcome], mut record: impl FnMut(RecordKey, &[u8])) {
+        if self.reads_store {
+            let Some(errors) = store_number::check(&self.layout, outcomes) else { return };
+            self.reads_store = false;
+            return errors.into_iter().for_each(|error| self.found.store_errors.add(error));
+        }
         let Some(piece) = self.scan.on_outcomes(outcomes) else { return };
         self.found.dead_nodes.extend(piece.dead_nodes());
         for (place, copies) in piece.places() {
@@ -296,8 +306,9 @@ impl Inspector {
 impl Inspection {
     /// Returns whether nothing is wrong.
     pub fn is_clean(&self) -> bool {
-        let Inspection { held_locks, torn, differing, index_errors, lost, .. } = self;
-        held_locks.count + torn.count + differing.count + index_errors.count + lost.count == 0
+        let Inspection { held_locks, torn, differing, index_errors, store_errors, lost, .. } = self;
+        let damage = held_locks.count + torn.count + differing.count + index_errors.count;
+        damage + store_errors.count + lost.count == 0
     }
 }
 
@@ -350,6 +361,9 @@ impl Display for Inspection {
         list(f, "torn records", &self.torn, PlaceCopy::to_string)?;
         list(f, "copies that differ from the primary", &self.differing, PlaceCopy::to_string)?;
         list(f, "index errors", &self.index_errors, IndexError::to_string)?;
+        if self.store_errors.count > 0 {
+            list(f, "memory nodes without the store", &self.store_errors, StoreError::to_string)?;
+        }
         for node in &self.dead_nodes {
             writeln!(f, "node {} is declared dead, and was not read", node.0)?;
         }

@@ -4,11 +4,14 @@
 //!
 //! | offset | content |
 //! |---|---|
-//! | 64 (c − 1) | the line of coordinator c, from 1: its life word, and its heartbeat |
+//! | 0 | the line of the store: its number, nonzero, which the loader writes last |
+//! | 64 c | the line of coordinator c, from 1: its life word, and its heartbeat |
 //! | then | the log: the slots of coordinator 1, of coordinator 2, … |
 //! | then | for each table, and each copy i from 0 to f: the partitions p of which the node has copy i, since (p + i) mod M is its number |
 //!
 //! A partition has its buckets first, and then the places of its records: as many for each bucket as the bucket has keys. Copy 0 of a partition is the primary.
+
+use std::ops::Range;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -16,12 +19,16 @@ use crate::index;
 use crate::place::{Copies, Location, Place, PlaceKind};
 use crate::record::HEADER_BYTES;
 use crate::request::NodeId;
+use crate::scan::MAX_PIECE_BYTES;
 use crate::transaction::{RecordKey, TableId};
 
 /// The length of a line of the memory, in bytes. Records, slots and the words of a coordinator begin at its multiples.
 const LINE_BYTES: u64 = 64;
 /// How many records a partition has place for, for each one that it must hold. A full bucket makes the ones behind it longer to search.
 const SPARE: (u64, u64) = (5, 4);
+/// The longest region of a node, in bytes.
+const MAX_BYTES: u64 = 1 << 47;
+const MAX_TABLES: usize = 1 << 15;
 
 /// What a store needs to know of a table.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -59,7 +66,7 @@ pub struct Schema {
 #[non_exhaustive]
 pub enum InvalidSchema {
     /// A record and its log entries must be on different nodes.
-    #[error("{backups} backups need {} memory nodes, and there are {nodes}", backups + 1)]
+    #[error("{backups} backups need {} memory nodes, and there are {nodes}", u32::from(*backups) + 1)]
     TooFewNodes {
         /// The number of nodes.
         nodes: u16,
@@ -72,6 +79,19 @@ pub enum InvalidSchema {
     /// A table, or all together, need more memory than can be addressed.
     #[error("the table {0:?} is too large")]
     TooLarge(TableId),
+    /// The slots of all coordinators need more memory than can be addressed.
+    #[error("a log of {coordinators} coordinators with {slots} slots of {slot_bytes} bytes is too large")]
+    LogTooLarge {
+        /// The number of coordinators.
+        coordinators: u16,
+        /// The number of slots of each.
+        slots: u16,
+        /// The length of a slot, in bytes.
+        slot_bytes: u32,
+    },
+    /// There are too many tables.
+    #[error("there are {0} tables, and a store has at most 32768")]
+    TooManyTables(usize),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -116,9 +136,17 @@ impl Layout {
         if backups >= nodes {
             return Err(InvalidSchema::TooFewNodes { nodes, backups });
         }
-        let log = u64::from(coordinators) * LINE_BYTES;
+        if schema.tables.len() > MAX_TABLES {
+            return Err(InvalidSchema::TooManyTables(schema.tables.len()));
+        }
+        let log = (1 + u64::from(coordinators)) * LINE_BYTES;
+        let log_too_large = InvalidSchema::LogTooLarge { coordinators, slots, slot_bytes };
         let slot_bytes = in_lines(slot_bytes.into());
+        // No overflow: 16, 16 and 32 bits.
         let mut base = log + u64::from(coordinators) * u64::from(slots) * slot_bytes;
+        if base > MAX_BYTES || slot_bytes > u32::MAX.into() {
+            return Err(log_too_large);
+        }
         let mut tables = Vec::new();
         for (number, table) in schema.tables.iter().enumerate() {
             let too_large = InvalidSchema::TooLarge(TableId(number as u16));
@@ -130,7 +158,12 @@ impl Layout {
             let buckets = places.div_ceil(bucket_records.into());
             let record_bytes = in_lines(HEADER_BYTES as u64 + u64::from(table.max_value_bytes));
             let bucket_bytes = in_lines((HEADER_BYTES + index::bucket_bytes(bucket_records)) as u64);
-            let partition_bytes = buckets * (bucket_bytes + u64::from(bucket_records) * record_bytes);
+            if record_bytes > u32::MAX.into() {
+                return Err(too_large);
+            }
+            let partition_bytes = (bucket_bytes + u64::from(bucket_records) * record_bytes)
+                .checked_mul(buckets)
+                .ok_or(too_large)?;
             let partitions_of_node = u64::from(table.partitions).div_ceil(nodes.into());
             let layout = TableLayout {
                 schema: table.clone(),
@@ -149,7 +182,7 @@ impl Layout {
             base = copies
                 .checked_mul(partition_bytes)
                 .and_then(|bytes| base.checked_add(bytes))
-                .filter(|&end| end < 1 << 47)
+                .filter(|&end| end <= MAX_BYTES)
                 .ok_or(too_large)?;
             tables.push(layout);
         }
@@ -181,25 +214,41 @@ impl Layout {
         self.slot_bytes as u32
     }
 
+    /// The length of the longest request of a session, a loader or an inspection, in bytes, or somewhat more.
+    pub fn longest_request(&self) -> u64 {
+        let lines = u64::from(self.schema.coordinators) * LINE_BYTES;
+        let piece = |table: &TableLayout| {
+            let longest = MAX_PIECE_BYTES.max(table.bucket_bytes).max(table.record_bytes);
+            longest.min(table.partition_bytes)
+        };
+        self.tables.iter().map(piece).fold(lines.max(self.slot_bytes), u64::max)
+    }
+
     /// A number that two stores share only if their layouts are the same. It does not cover the function that gives the partitions.
     pub fn fingerprint(&self) -> u64 {
         xxh3_64(format!("{:?}", self.schema).as_bytes())
     }
 
-    /// The offset of a coordinator's line on each node.
-    pub fn life_line(&self, coordinator: u16) -> u64 {
-        u64::from(coordinator.saturating_sub(1)) * LINE_BYTES
+    /// The offset of the line of the store on each node. Its first word is the store's number.
+    pub fn store_line(&self) -> u64 {
+        0
     }
 
-    /// Where a coordinator's log begins on each node.
-    pub fn log(&self, coordinator: u16) -> u64 {
-        let slots = u64::from(self.schema.slots);
-        self.log + u64::from(coordinator.saturating_sub(1)) * slots * self.slot_bytes
+    /// The offset of a coordinator's line on each node.
+    pub fn life_line(&self, coordinator: u16) -> u64 {
+        u64::from(coordinator) * LINE_BYTES
+    }
+
+    /// The offsets of a coordinator's log on each node.
+    pub fn log(&self, coordinator: u16) -> Range<u64> {
+        let bytes = u64::from(self.schema.slots) * self.slot_bytes;
+        let begin = self.log + u64::from(coordinator.saturating_sub(1)) * bytes;
+        begin..begin + bytes
     }
 
     /// A slot of a coordinator's log on all nodes. The nodes rotate with the slot, so that the first ones of all slots together share the writes.
     pub fn log_slot(&self, coordinator: u16, slot: u16) -> Vec<Location> {
-        let at = self.log(coordinator) + u64::from(slot) * self.slot_bytes;
+        let at = self.log(coordinator).start + u64::from(slot) * self.slot_bytes;
         let nodes = self.schema.nodes;
         (0..nodes).map(|node| Location { node: NodeId((node + slot % nodes) % nodes), at }).collect()
     }
@@ -313,7 +362,7 @@ mod tests {
     #[test]
     fn nothing_overlaps_and_all_is_inside() {
         let layout = layout();
-        let mut ranges = Vec::new();
+        let mut ranges: Vec<_> = layout.nodes().map(|node| (node, layout.store_line(), 64)).collect();
         for coordinator in 1..=2 {
             for node in layout.nodes() {
                 ranges.push((node, layout.life_line(coordinator), 64));
@@ -380,6 +429,45 @@ mod tests {
             };
         };
         assert_eq!(refused(huge), InvalidSchema::TooLarge(TableId(0)));
+    }
+
+    #[test]
+    fn largest_numbers_of_a_schema_are_refused_or_laid_out() {
+        let most = |records, group_bits| TableSchema {
+            max_value_bytes: u32::MAX,
+            partitions: u32::MAX,
+            records,
+            group_bits,
+        };
+        let refused = |schema: Schema| {
+            let error = Layout::new(schema, |_| 0).unwrap_err();
+            assert!(!error.to_string().is_empty());
+            error
+        };
+        for (records, group_bits) in [(1, 0), (u32::MAX, 0), (u32::MAX, 4), (3 << 30, u8::MAX)] {
+            for max_value_bytes in [u32::MAX, u32::MAX - 64, 1 << 20] {
+                let table = TableSchema { max_value_bytes, ..most(records, group_bits) };
+                assert_eq!(
+                    refused(Schema { tables: vec![table], ..schema() }),
+                    InvalidSchema::TooLarge(TableId(0))
+                );
+            }
+        }
+        let (coordinators, slots, slot_bytes) = (u16::MAX, u16::MAX, u32::MAX);
+        let log = Schema { coordinators, slots, slot_bytes, ..schema() };
+        assert_eq!(refused(log), InvalidSchema::LogTooLarge { coordinators, slots, slot_bytes });
+        let long = Schema { slot_bytes, ..schema() };
+        assert!(matches!(refused(long), InvalidSchema::LogTooLarge { .. }), "a length of 32 bits");
+        let backups = Schema { backups: u16::MAX, nodes: u16::MAX, ..schema() };
+        assert!(matches!(refused(backups), InvalidSchema::TooFewNodes { .. }));
+        let table = TableSchema { max_value_bytes: 0, partitions: 1, records: 1, group_bits: 0 };
+        let tables = |count| Schema { tables: vec![table.clone(); count], ..schema() };
+        assert_eq!(refused(tables(MAX_TABLES + 1)), InvalidSchema::TooManyTables(MAX_TABLES + 1));
+        let many =
+            Layout::new(Schema { nodes: u16::MAX, coordinators, slots: 1, ..tables(MAX_TABLES) }, |_| 0);
+        let many = many.unwrap();
+        assert_eq!(many.log(coordinators).end, many.tables[0].base);
+        assert_eq!(many.longest_request(), u64::from(coordinators) * LINE_BYTES);
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod request;
 mod scan;
 mod serial_order;
 mod session;
+mod store_number;
 mod takeover;
 mod transaction;
 
@@ -42,5 +43,6 @@ pub use remote_transaction::{Client, Committed, NotCommitted, RemoteTransaction}
 pub use request::{NodeId, Op, Outcome, Request};
 pub use serial_order::{Event, Violation, serial_order};
 pub use session::{Command, Ending, Session, Timing};
+pub use store_number::StoreError;
 pub use takeover::{Log, Takeover, TakeoverStep};
 pub use transaction::{Abort, Access, RecordKey, TableId, Transaction};

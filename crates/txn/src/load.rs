@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
+use std::num::NonZeroU64;
 
 use crate::index::Bucket;
 use crate::layout::Layout;
-use crate::place::{Copies, Place, PlaceKind};
+use crate::place::{Copies, Location, Place, PlaceKind};
 use crate::record::{self, LOCK_BYTES, Version};
 use crate::request::Request;
 use crate::scan::MAX_PIECE_BYTES;
@@ -52,12 +53,15 @@ pub enum LoadError {
         /// The partition.
         partition: u32,
     },
+    /// The load ends before all records were taken out of the loader.
+    #[error("records were not taken out of the loader; take and write them before the load ends")]
+    Untaken,
 }
 
 /// Places records, and makes the WRITEs that put them into the memory of the nodes, which must be zero before.
 ///
 /// The records of several partitions may come mixed. The loader keeps them until [`Loader::take_requests`], so a caller that calls it whenever some partitions are complete needs memory
-/// for these only.
+/// for these only. [`Loader::finish`] ends the load: no life begins on a store whose load has not ended.
 #[derive(Clone, Debug)]
 pub struct Loader<'a> {
     layout: &'a Layout,
@@ -146,6 +150,20 @@ impl<'a> Loader<'a> {
                 nodes.map(move |at| Request::write(at, LOCK_BYTES, bytes.clone()))
             })
         })
+    }
+
+    /// Ends the load. Returns the WRITEs of the store's number, which all nodes get, for when all other WRITEs were executed, over connections none of which was lost meanwhile. They may be
+    /// executed in any order, and repeated. The caller draws `number` at random, so that no two stores share one.
+    ///
+    /// # Errors
+    /// [`LoadError::Untaken`].
+    pub fn finish(self, number: NonZeroU64) -> Result<Vec<Request>, LoadError> {
+        if !self.partitions.is_empty() {
+            return Err(LoadError::Untaken);
+        }
+        let at = self.layout.store_line();
+        let number = number.get().to_le_bytes();
+        Ok(self.layout.nodes().map(|node| Request::write(Location { node, at }, 0, number.into())).collect())
     }
 }
 

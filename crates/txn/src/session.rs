@@ -1,7 +1,7 @@
 //! A coordinator's process in one of its lives, without I/O: it takes the life, runs transactions, beats, and takes over the lives of other coordinators that have ended.
 //!
 //! The driver executes each [`Command`] of [`Session::poll`], and passes what comes of it to [`Session::on_outcomes`] and [`Session::on_fenced`]. It ends the session with [`Session::end`] when it has lost a node
-//! that is not declared dead: the process then takes its next life with a new session.
+//! that is not declared dead, or when a node refuses a fence: the process then takes its next life with a new session.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,10 +13,13 @@ use crate::layout::Layout;
 use crate::lock_word::Life;
 use crate::place::{Location, Place};
 use crate::request::{NodeId, Outcome, Request};
+use crate::store_number::{self, StoreError};
 use crate::takeover::{Log, Takeover, TakeoverStep};
 
-/// The tickets from here on are not the coordinator's: this one is the heartbeat's, and the ones behind it those of the takeovers, by the number of the coordinator that is taken over.
+/// The tickets from [`STORE`] on are not the coordinator's: this one is the heartbeat's, and the ones behind it those of the takeovers, by the number of the coordinator that is taken over.
 const BEAT: u64 = 1 << 63;
+/// The ticket of the READs of the store's number, with which a life begins.
+const STORE: u64 = BEAT - 1;
 
 /// What a driver does for a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,10 +40,10 @@ pub struct Timing {
 }
 
 /// Why a session has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ending {
-    /// The driver has ended it.
+    /// The driver has lost a node.
     #[error("the connection to a memory node that is not declared dead is lost")]
     Disconnected,
     /// Another coordinator takes the life over, or another process has the coordinator's number.
@@ -49,11 +52,27 @@ pub enum Ending {
     /// Too few nodes live to decide anything.
     #[error("fewer memory nodes live than must have a log entry")]
     TooFewNodes,
-    /// A log entry names a place that is not in the layout.
+    /// A log entry of the coordinator's earlier life names a place that is not in the layout.
     #[error(
         "a log entry names {0:?}, which does not exist: the layouts of the processes differ, or the memory is damaged"
     )]
     UnknownPlace(Place),
+    /// The memory nodes do not have one store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A node refuses to fence a life that is to be recovered.
+    #[error("memory node {} refuses to fence incarnation {} of coordinator {}: {reason}", node.0, life.incarnation, life.coordinator)]
+    FenceRefused {
+        /// The node.
+        node: NodeId,
+        /// The life.
+        life: Life,
+        /// What the node says.
+        reason: String,
+    },
+    /// The life has had all its attempts.
+    #[error("the life has had all its 4294967295 attempts; the process goes on as its next life")]
+    NoAttempts,
     /// Nobody knows whether a transaction takes effect, so a recovery must decide.
     #[error("too few memory nodes are left for a log entry")]
     Undecided,
@@ -91,6 +110,7 @@ pub struct Session {
     is_live: bool,
     ending: Option<Ending>,
     recovered: Vec<Life>,
+    unrecoverable: BTreeMap<Life, Place>,
 }
 
 impl Session {
@@ -108,14 +128,14 @@ impl Session {
             timing,
             takeovers: BTreeMap::new(),
             commands: Vec::new(),
-            next_beat: Some(Duration::ZERO),
+            next_beat: None,
             now: Duration::ZERO,
             is_live: false,
             ending: None,
             recovered: Vec::new(),
+            unrecoverable: BTreeMap::new(),
         };
-        let (line, log) = session.line_and_log(life.coordinator);
-        session.take_over(life.coordinator, Takeover::start(life, line, log));
+        session.read_store();
         session
     }
 
@@ -131,12 +151,18 @@ impl Session {
 
     /// Returns why the session has ended, if it has.
     pub fn ending(&self) -> Option<Ending> {
-        self.ending
+        self.ending.clone()
     }
 
     /// Takes the lives that this session has recovered since the last call, its own earlier one included.
     pub fn take_recovered(&mut self) -> Vec<Life> {
         core::mem::take(&mut self.recovered)
+    }
+
+    /// Returns the lives of other coordinators that this session has fenced and cannot recover, each with a place of its log that is not in the layout: the memory is damaged, or the layouts of the
+    /// processes differ. What they have locked stays locked.
+    pub fn unrecoverable(&self) -> &BTreeMap<Life, Place> {
+        &self.unrecoverable
     }
 
     /// Goes on. `now` is the time since any fixed moment. Returns what is to be done.
@@ -152,6 +178,9 @@ impl Session {
         }
         if self.is_live {
             self.coordinator.poll(now);
+            if self.coordinator.is_ended() {
+                self.end(Ending::NoAttempts);
+            }
             let requests = self.coordinator.take_requests();
             self.commands
                 .extend(requests.into_iter().map(|(ticket, requests)| Command::Post(ticket, requests)));
@@ -170,10 +199,11 @@ impl Session {
             return;
         }
         match ticket.0.checked_sub(BEAT) {
+            None if ticket.0 == STORE => self.on_store(outcomes),
             None => {
                 self.coordinator.on_outcomes(ticket, outcomes);
                 if self.coordinator.is_ended() {
-                    self.end_with(Ending::Undecided);
+                    self.end(Ending::Undecided);
                 }
             }
             Some(0) => self.on_beat(outcomes),
@@ -193,13 +223,10 @@ impl Session {
         }
     }
 
-    /// Ends the session: the connection to a node that is not declared dead is lost.
-    pub fn end(&mut self) {
-        self.end_with(Ending::Disconnected);
-    }
-
-    fn end_with(&mut self, ending: Ending) {
-        self.ending.get_or_insert(ending);
+    /// Ends the session, unless it has ended. The driver ends it when it has lost a node that is not declared dead ([`Ending::Disconnected`]), or when a node refuses a fence
+    /// ([`Ending::FenceRefused`]).
+    pub fn end(&mut self, why: Ending) {
+        self.ending.get_or_insert(why);
         self.coordinator.end_life();
         self.takeovers.clear();
         self.commands.clear();
@@ -211,6 +238,23 @@ impl Session {
         let line = self.layout.nodes().map(|node| Location { node, at }).collect();
         let slots = self.layout.log_slots(coordinator);
         (line, Log { slots, slot_bytes: self.layout.slot_bytes(), copies: self.layout.log_copies() })
+    }
+
+    fn read_store(&mut self) {
+        self.commands.push(Command::Post(Ticket(STORE), store_number::reads(&self.layout)));
+    }
+
+    /// Begins to take the life if all nodes have the same store.
+    fn on_store(&mut self, outcomes: &[Outcome]) {
+        match store_number::check(&self.layout, outcomes).as_deref() {
+            None => self.read_store(),
+            Some(&[error, ..]) => self.end(error.into()),
+            Some([]) => {
+                self.next_beat = Some(self.now);
+                let (line, log) = self.line_and_log(self.life.coordinator);
+                self.take_over(self.life.coordinator, Takeover::start(self.life, line, log));
+            }
+        }
     }
 
     fn beat(&mut self) {
@@ -225,7 +269,7 @@ impl Session {
         self.next_beat = Some(self.now + self.timing.interval);
         let ended = self.detector.on_outcomes(outcomes, self.now);
         if self.is_live && self.detector.is_taken_over() {
-            return self.end_with(Ending::TakenOver);
+            return self.end(Ending::TakenOver);
         }
         self.detector.recovered().for_each(|life| self.coordinator.set_recovered(life));
         let waiting = self.takeovers.iter().filter_map(|(&coordinator, running)| match running.waits {
@@ -240,7 +284,9 @@ impl Session {
         }
         for life in ended {
             // A life that has not begun recovers no others.
-            if self.is_live && !self.takeovers.contains_key(&life.coordinator) {
+            let is_left =
+                self.takeovers.contains_key(&life.coordinator) || self.unrecoverable.contains_key(&life);
+            if self.is_live && !is_left {
                 let (line, log) = self.line_and_log(life.coordinator);
                 self.take_over(life.coordinator, Takeover::new(life, self.life, line, log));
             }
@@ -263,6 +309,10 @@ impl Session {
             }
             TakeoverStep::Fence(life) => {
                 running.waits = Waits::Fence(life);
+                if !(1..=self.layout.schema().coordinators).contains(&life.coordinator) {
+                    // A damaged word names it. Nobody has this number, so nobody has rights to lose.
+                    return self.on_fenced(life);
+                }
                 return self.commands.push(Command::Fence(life));
             }
             TakeoverStep::ClaimedBy(life) => return running.waits = Waits::Recoverer(life),
@@ -285,8 +335,62 @@ impl Session {
         match ending {
             // Another coordinator may have done it, and if not, it is suspected again.
             Some(Ending::TakenOver) if coordinator != self.life.coordinator => {}
-            Some(ending) => self.end_with(ending),
+            Some(Ending::UnknownPlace(place)) if coordinator != self.life.coordinator => {
+                self.unrecoverable.insert(of, place);
+            }
+            Some(ending) => self.end(ending),
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::{Abort, NotCommitted, Op, Schema, TableSchema};
+
+    /// Executes what a session posts, over memory that has the store's number everywhere and all else zero.
+    fn drive(session: &mut Session) {
+        for now in 0..100 {
+            for command in session.poll(Duration::from_millis(now)) {
+                let Command::Post(ticket, requests) = command else {
+                    panic!("nobody is fenced: {command:?}")
+                };
+                let outcome = |request: &Request| match request.op {
+                    Op::Read(bytes) => Outcome::Executed(vec![u8::from(request.at == 0); bytes as usize]),
+                    Op::Write(_) => Outcome::Executed(Vec::new()),
+                    Op::CompareSwap { .. } => Outcome::Executed(vec![0; 8]),
+                };
+                let outcomes: Vec<_> = requests.iter().map(outcome).collect();
+                session.on_outcomes(ticket, &outcomes);
+            }
+        }
+    }
+
+    #[test]
+    fn life_that_has_no_attempts_left_ends() {
+        let table = TableSchema { max_value_bytes: 8, partitions: 1, records: 1, group_bits: 0 };
+        let (nodes, backups, coordinators, slots, slot_bytes) = (1, 0, 1, 1, 64);
+        let schema = Schema { tables: vec![table], nodes, backups, coordinators, slots, slot_bytes };
+        let layout = Rc::new(Layout::new(schema, |_| 0).unwrap());
+        let timing = Timing { interval: Duration::from_secs(60), timeout: Duration::from_secs(600) };
+        let life = Life { coordinator: 1, incarnation: 1 };
+        let mut session = Session::new(layout, life, timing, &[]);
+        session.coordinator.leave_attempts(2);
+        let (client, results) = (session.coordinator.client(), Rc::new(Cell::new(Vec::new())));
+        let told = Rc::clone(&results);
+        session.coordinator.spawn(async move {
+            let mut results = Vec::new();
+            for _ in 0..3 {
+                results.push(client.run(async |_| Ok(())).await.map(|_| ()));
+            }
+            told.set(results);
+        });
+        drive(&mut session);
+        let ended = Err(NotCommitted::Aborted(Abort::LifeEnded));
+        assert_eq!(results.take(), [Ok(()), Ok(()), ended]);
+        assert_eq!(session.ending(), Some(Ending::NoAttempts));
     }
 }

@@ -69,6 +69,9 @@ pub enum Abort {
     /// The memory of the index has something else than an index.
     #[error("the index of {0:?} is damaged")]
     DamagedIndex(TableId),
+    /// The memory of a record has something else than a record.
+    #[error("a record of {0:?} is damaged")]
+    DamagedRecord(TableId),
     /// The life of the coordinator has ended before the transaction committed.
     #[error("the coordinator's life has ended")]
     LifeEnded,
@@ -95,6 +98,7 @@ impl Abort {
             Abort::TooManyBytes { .. } => "too_many_bytes",
             Abort::Full(_) => "full",
             Abort::DamagedIndex(_) => "damaged_index",
+            Abort::DamagedRecord(_) => "damaged_record",
             Abort::LifeEnded => "life_ended",
         }
     }

@@ -25,9 +25,9 @@ const FIRST: usize = 20;
 /// consistency conditions of the specification are checked too.
 #[derive(clap::Args)]
 #[command(after_help = "\
---json: `is_clean`; `records` (number by table); `held_locks`, `torn`, `differing`, `index_errors`, each with `count` and
-`first` (up to 20, in words); `recovered_locks` (number of locks of recovered coordinators, which the next transaction
-frees); tpcc: `consistency` (`c1` to `c12`: whether the condition holds) and `violations` (`count`, `first`).
+--json: `is_clean`; `records` (number by table); `held_locks`, `torn`, `differing`, `index_errors`,
+`store_errors` (memory nodes that do not have the store), each with `count` and `first` (up to 20,
+in words); `recovered_locks` (number of locks of recovered coordinators, which the next transaction frees); tpcc: `consistency` (`c1` to `c12`: whether the condition holds) and `violations` (`count`, `first`).
 Exit codes: 0 nothing is wrong, 1 something is, 2 bad arguments or input.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -87,7 +87,8 @@ impl Found {
     }
 
     pub(super) fn json(&self) -> Value {
-        let Inspection { held_locks, recovered_locks, torn, differing, index_errors, .. } = &self.inspection;
+        let Inspection { held_locks, recovered_locks, torn, differing, index_errors, store_errors, .. } =
+            &self.inspection;
         let tables: Map<_, _> =
             self.tables.iter().map(|(name, records)| (name.clone(), json!(records))).collect();
         let mut object = json!({
@@ -98,6 +99,7 @@ impl Found {
             "torn": findings(torn),
             "differing": findings(differing),
             "index_errors": findings(index_errors),
+            "store_errors": findings(store_errors),
         });
         if let Some(report) = &self.report {
             let conditions = (1..).zip(report.conditions());
@@ -114,12 +116,14 @@ impl Found {
         for (name, records) in &self.tables {
             writeln!(out, "{name}: {records} records")?;
         }
-        let Inspection { held_locks, recovered_locks, torn, differing, index_errors, .. } = &self.inspection;
+        let Inspection { held_locks, recovered_locks, torn, differing, index_errors, store_errors, .. } =
+            &self.inspection;
         list(out, "held locks", held_locks)?;
         writeln!(out, "locks of recovered coordinators, which transactions free: {recovered_locks}")?;
         list(out, "torn records", torn)?;
         list(out, "copies that differ from the primary", differing)?;
         list(out, "index errors", index_errors)?;
+        list(out, "memory nodes without the store", store_errors)?;
         if let Some(report) = &self.report {
             let hold = report.conditions().into_iter().filter(|holds| *holds).count();
             writeln!(out, "consistency conditions of TPC-C that hold: {hold} of 12")?;

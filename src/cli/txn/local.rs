@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write, stderr};
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -157,6 +158,8 @@ fn load(store: &StoreArgs, layout: &Layout, mut links: Links) -> anyhow::Result<
         })?;
         bar.inc(1);
     }
+    let number = NonZeroU64::MIN | getrandom::u64()?;
+    write_all(&mut links, loader.finish(number)?, |_| ())?;
     bar.finish_and_clear();
     Ok(total)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use mitra_txn_workloads::tpcc::{self, Load, Report};
 
 use super::history::{self, Entry};
 use super::setup::{FromCoordinator, Role, Setup, Summary, ToCoordinator, ToMemory, clock, open};
+use crate::endpoint::random;
 use crate::{PEER_ROLE, Task};
 
 /// How long a coordinator may take to become live, to finish its transactions, and to end.
@@ -264,5 +266,7 @@ fn load(setup: &Setup, layout: &Layout, links: &mut Links, bar: &ProgressBar) ->
         write_all(links, loader.take_requests(), |_| ())?;
         bar.inc(1);
     }
+    let number = NonZeroU64::MIN | random()?;
+    write_all(links, loader.finish(number)?, |_| ())?;
     Ok(())
 }

@@ -43,9 +43,9 @@ pub struct LinksConfig {
     /// that are under way at one node.
     pub failover: mitra_failover::Config,
     /// The registered memory for the payload of the requests under way at one node, in bytes: at least the
-    /// longest request.
+    /// longest request ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
     pub staging_bytes: usize,
-    /// The time for which a node that does not answer is asked again, by [`Links::connect`] and by a fence.
+    /// The time for which a node that does not answer is asked again by [`Links::connect`].
     pub timeout: Duration,
 }
 
@@ -67,6 +67,14 @@ pub enum ConnectError {
     /// The layout has no such coordinator.
     #[error("the layout has no coordinator {0}; its coordinators are 1 to {1}")]
     Coordinator(u16, u16),
+    /// The staging memory is shorter than the longest request.
+    #[error("staging_bytes is {bytes}, and the longest request of the layout has {needed} bytes; raise it")]
+    Staging {
+        /// The length of the staging memory for a node, in bytes.
+        bytes: usize,
+        /// The length of the longest request ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
+        needed: u64,
+    },
     /// A node was lost that had just connected.
     #[error(transparent)]
     Lost(#[from] LostNode),
@@ -91,12 +99,12 @@ pub(super) fn connect(domain: &Arc<Domain>, config: &LinksConfig) -> Result<Link
     let all = (0..).zip(&config.nodes).filter(|(node, _)| !config.dead.contains(&NodeId(*node)));
     let nodes: Vec<_> = all.map(|(node, &address)| (address, hello(node))).collect();
     let deadline = Instant::now() + config.timeout;
-    let ask = |(address, hello): &(SocketAddr, Hello)| Call::new(*address, hello.clone(), deadline);
+    let ask = |(address, hello): &(SocketAddr, Hello)| Call::new(*address, hello.clone(), Some(deadline));
     let calls = nodes.iter().map(ask).collect();
     let mut links = Links {
         life: Life { coordinator, incarnation: 0 },
         channels: Channels::new(config.nodes.len()),
-        fences: Fences::new(nodes.clone(), config.timeout),
+        fences: Fences::new(nodes.clone()),
         poller: Poller::new(domain).map_err(io::Error::from)?,
     };
     let mut highest = 0;
@@ -115,7 +123,7 @@ pub(super) fn connect(domain: &Arc<Domain>, config: &LinksConfig) -> Result<Link
         let ask = Ask::Connect { incarnation: links.life.incarnation, info: link.info()? };
         unconnected[usize::from(hello.node)] = Some(link);
         // Asked once: if the answer is lost, the node may have admitted the life.
-        calls.push(Call::new(address, Hello { ask, ..hello }, Instant::now()));
+        calls.push(Call::new(address, Hello { ask, ..hello }, Some(Instant::now())));
     }
     finish(&mut links, calls, |links, node, answer| {
         let index = usize::from(node.0);

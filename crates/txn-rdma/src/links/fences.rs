@@ -1,7 +1,6 @@
 //! Fences: the ends of other lives on all memory nodes, as one coordinator asks for them.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use mitra_txn::{Life, NodeId};
 
@@ -13,9 +12,9 @@ use crate::hello::{Answer, Ask, Hello};
 pub struct Fenced {
     /// The life.
     pub life: Life,
-    /// The nodes that have not confirmed the fence, with the reasons. If there are none, no access of the
-    /// life is under way on a node that is not declared dead, and none follows.
-    pub failed: Vec<(NodeId, CallError)>,
+    /// A node that does not confirm the fence, with the reason. If there is none, no access of the life is
+    /// under way on a node that is not declared dead, and none follows.
+    pub refused: Option<(NodeId, CallError)>,
 }
 
 /// The fences of one coordinator.
@@ -23,8 +22,6 @@ pub struct Fenced {
 pub(super) struct Fences {
     /// The nodes that are not declared dead, with what the coordinator says to each.
     nodes: Vec<(SocketAddr, Hello)>,
-    /// The time for which an unreachable node is asked again.
-    timeout: Duration,
     fences: Vec<Fence>,
 }
 
@@ -32,30 +29,29 @@ pub(super) struct Fences {
 struct Fence {
     life: Life,
     calls: Vec<Call>,
-    failed: Vec<(NodeId, CallError)>,
+    refused: Option<(NodeId, CallError)>,
 }
 
 impl Fences {
-    pub(super) fn new(nodes: Vec<(SocketAddr, Hello)>, timeout: Duration) -> Fences {
-        Fences { nodes, timeout, fences: Vec::new() }
+    pub(super) fn new(nodes: Vec<(SocketAddr, Hello)>) -> Fences {
+        Fences { nodes, fences: Vec::new() }
     }
 
     /// Asks all nodes, as the life `by`.
     pub(super) fn begin(&mut self, by: Life, life: Life) {
-        let deadline = Instant::now() + self.timeout;
         let call = |(address, hello): &(SocketAddr, Hello)| {
             let ask = Ask::Fence {
                 incarnation: by.incarnation,
                 fenced_coordinator: life.coordinator,
                 fenced_incarnation: life.incarnation,
             };
-            Call::new(*address, Hello { ask, ..hello.clone() }, deadline)
+            Call::new(*address, Hello { ask, ..hello.clone() }, None)
         };
-        self.fences.push(Fence { life, calls: self.nodes.iter().map(call).collect(), failed: Vec::new() });
+        self.fences.push(Fence { life, calls: self.nodes.iter().map(call).collect(), refused: None });
     }
 
     pub(super) fn poll(&mut self) {
-        for Fence { calls, failed, .. } in &mut self.fences {
+        for Fence { calls, refused, .. } in &mut self.fences {
             calls.retain_mut(|call| {
                 let error = match call.poll() {
                     None => return true,
@@ -63,15 +59,16 @@ impl Fences {
                     Some(Ok(_)) => CallError::Answer,
                     Some(Err(error)) => error,
                 };
-                failed.push((call.node, error));
+                refused.get_or_insert((call.node, error));
                 false
             });
         }
     }
 
     pub(super) fn take_ended(&mut self) -> Option<Fenced> {
-        let at = self.fences.iter().position(|fence| fence.calls.is_empty())?;
-        let Fence { life, failed, .. } = self.fences.swap_remove(at);
-        Some(Fenced { life, failed })
+        let is_over = |fence: &Fence| fence.calls.is_empty() || fence.refused.is_some();
+        let at = self.fences.iter().position(is_over)?;
+        let Fence { life, refused, .. } = self.fences.swap_remove(at);
+        Some(Fenced { life, refused })
     }
 }

@@ -110,7 +110,7 @@ impl Node {
 
     /// Returns the lives that are connected.
     pub fn lives(&self) -> impl Iterator<Item = Life> {
-        (1..).zip(&self.coordinators).flat_map(|(coordinator, known)| {
+        (1..=u16::MAX).zip(&self.coordinators).flat_map(|(coordinator, known)| {
             known.sessions.iter().map(move |session| Life { coordinator, incarnation: session.incarnation })
         })
     }

@@ -79,7 +79,7 @@ fn lives_that_are_not_fenced_are_bounded() {
     }
     assert_eq!(refusal(&config), Refusal::Lives(4));
     let (mut other, _nics) = connect(&links_config(2, &nodes, QpKind::Rc), 1);
-    assert!(fence(&mut other, Life { coordinator: 1, incarnation: 4 }).failed.is_empty());
+    assert!(fence(&mut other, Life { coordinator: 1, incarnation: 4 }).refused.is_none());
     let (links, _nics) = connect(&config, 1);
     assert_eq!(links.life().incarnation, 5);
 }
@@ -156,7 +156,7 @@ fn fence_under_load(kind: QpKind, rails: usize, failure: Option<Failure>) {
         nodes[0].nics[0].faults().fail(failure);
     }
     let result = fence(&mut recoverer, life);
-    assert!(result.failed.is_empty(), "{result:?}");
+    assert!(result.refused.is_none(), "{result:?}");
     let content = |node: &ServedNode| {
         let mut bytes = vec![0; 2048];
         node.memory.read_at(0, &mut bytes);
@@ -176,7 +176,7 @@ fn fence_under_load(kind: QpKind, rails: usize, failure: Option<Failure>) {
     let word = nodes[1].memory.load(0);
     assert_eq!(execute(&mut recoverer, vec![read(1, 0, 8)]), [executed(word)]);
     // The fence can be repeated, and no incarnation that is not above comes back.
-    assert!(fence(&mut recoverer, life).failed.is_empty());
+    assert!(fence(&mut recoverer, life).refused.is_none());
     let (next, _nics) = connect(&links_config(1, &nodes, kind), rails);
     assert_eq!(next.life().incarnation, life.incarnation + 1);
 }
@@ -202,12 +202,11 @@ fn nothing_of_a_fenced_life_is_executed_over_rc() {
 fn fenced_incarnations_are_skipped() {
     let nodes = start_nodes(2, 1, QpKind::Virtual);
     let (mut links, _nics) = connect(&links_config(1, &nodes, QpKind::Virtual), 1);
-    assert!(fence(&mut links, Life { coordinator: 3, incarnation: 9 }).failed.is_empty());
+    assert!(fence(&mut links, Life { coordinator: 3, incarnation: 9 }).refused.is_none());
     let (third, _nics) = connect(&links_config(3, &nodes, QpKind::Virtual), 1);
     assert_eq!(third.life().incarnation, 10);
     let unknown = fence(&mut links, Life { coordinator: 40, incarnation: 1 });
-    assert_eq!(unknown.failed.len(), 2);
-    assert!(matches!(unknown.failed[0].1, CallError::Refused(Refusal::Coordinator(40))));
+    assert!(matches!(unknown.refused, Some((_, CallError::Refused(Refusal::Coordinator(40))))));
 }
 
 /// A node that is declared dead has nothing to confirm. One that does not answer is named.
@@ -220,7 +219,7 @@ fn fence_asks_the_nodes_that_are_not_declared_dead() {
     let (mut links, _nics) = connect(&config, 1);
     nodes.truncate(1);
     let life = Life { coordinator: 2, incarnation: 1 };
-    assert!(fence(&mut links, life).failed.is_empty());
+    assert!(fence(&mut links, life).refused.is_none());
     config.dead = Vec::new();
     let missing = try_connect(&config, 1).err();
     let is_named = matches!(

@@ -1,6 +1,7 @@
 //! Tests of memory nodes and links in one process, each with NICs of its own on loopback.
 
 mod common;
+mod drivers;
 mod failover;
 mod hostile;
 mod lives;

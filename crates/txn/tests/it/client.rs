@@ -81,7 +81,7 @@ fn undecided_is_unknown() {
         });
         *told.borrow_mut() = Some(run.await.map(|_| ()));
     });
-    let log = layout.log(1);
+    let log = layout.log(1).start;
     let mut memory = Memory::default();
     drive(&mut coordinator, &mut memory, 50, |request| {
         request.node == NodeId(1) && request.at >= log && request.at < log + 4096

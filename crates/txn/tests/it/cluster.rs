@@ -53,6 +53,14 @@ impl Cluster {
         &self.memories[usize::from(node.0)]
     }
 
+    /// Executes WRITEs at once.
+    pub fn load(&mut self, requests: Vec<Request>) {
+        for Request { node, at, op } in requests {
+            let Op::Write(bytes) = op else { panic!("a load only writes") };
+            self.memories[usize::from(node.0)][at as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+    }
+
     /// Declares a node dead. Requests to it end so.
     pub fn kill(&mut self, node: NodeId) {
         self.dead[usize::from(node.0)] = true;

@@ -366,7 +366,12 @@ impl World {
                 process.running = Some(running);
             }
             Next::Ended(Some((place, lock)))
-                if lock.life().is_some_and(|life| process.detector.is_recovered(life)) =>
+                if lock.life().is_some_and(|life| {
+                    let is_later = |last: Life| {
+                        last.coordinator == life.coordinator && last.incarnation >= life.incarnation
+                    };
+                    process.detector.recovered().any(is_later)
+                }) =>
             {
                 self.cluster.post(client(id, Activity::Transaction), workload::free(place, lock));
                 process.is_freeing = true;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,13 +10,14 @@ use mitra_prng::Prng;
 use mitra_txn::{
     Abort, Access, Client, Coordinator, HeldLock, IndexError, Inspection, Inspector, Layout, Life, LoadError,
     Loader, Location, LockWord, Model, NodeId, NotCommitted, Op, Outcome, Place, PlaceCopy, PlaceKind,
-    RecordKey, RemoteTransaction, Request, Schema, TableId, TableSchema, Transaction,
+    RecordKey, RemoteTransaction, Request, Schema, StoreError, TableId, TableSchema, Transaction,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cluster::{Cluster, DOUBT_PPM};
 
 const LIFE: Life = Life { coordinator: 1, incarnation: 1 };
+const NUMBER: NonZeroU64 = NonZeroU64::new(77).unwrap();
 const NODES: u16 = 3;
 const PARTITIONS: u32 = 4;
 const MAX_VALUE_BYTES: u32 = 30;
@@ -88,7 +90,8 @@ impl Store {
     fn new(records: u32, seed: u64, doubt_ppm: u32) -> Store {
         let layout = Layout::new(schema(records), partition_of).unwrap();
         let prng = Prng::stream(seed, "cluster");
-        let cluster = Cluster::new(usize::from(NODES), layout.bytes() as usize, prng, doubt_ppm);
+        let mut cluster = Cluster::new(usize::from(NODES), layout.bytes() as usize, prng, doubt_ppm);
+        cluster.load(Loader::new(&layout).finish(NUMBER).unwrap());
         Store { layout: Rc::new(layout), cluster }
     }
 
@@ -391,6 +394,7 @@ fn records_that_do_not_fit_are_refused() {
     loader.insert(at(0, 1), vec![0; 30]).unwrap();
     assert_eq!(loader.take_requests().count(), 2, "bucket and record in one piece for each copy");
     loader.insert(at(1, 1), Vec::new()).unwrap();
+    assert_eq!(loader.clone().finish(NUMBER), Err(LoadError::Untaken));
     loader.insert(at(0, 16), Vec::new()).unwrap();
     let late = LoadError::Late { at: at(0, 2), partition: 0 };
     assert_eq!(loader.insert(at(0, 2), Vec::new()), Err(late));
@@ -586,6 +590,88 @@ fn stores_with_dead_nodes_are_read_from_backups() {
     let inspection = store.inspect();
     assert_eq!(inspection.lost.first, [(TableId(0), 1), (TableId(1), 1)]);
     assert!(!inspection.is_clean());
+}
+
+/// A node that was started again is named, and so is one of another store.
+#[test]
+fn nodes_without_the_store_are_found() {
+    let (mut store, _) = small_store();
+    let line = |node| Location { node: NodeId(node), at: store.layout.store_line() };
+    let (first, last) = (line(0), line(2));
+    store.damage(last, 0, vec![0; 8]);
+    let inspection = store.inspect();
+    assert_eq!(inspection.store_errors.first, [StoreError::Missing(NodeId(2))]);
+    assert!(!inspection.is_clean());
+    assert!(inspection.to_string().contains("  memory node 2 has no store: it was started again"));
+    store.damage(last, 0, vec![1; 8]);
+    assert_eq!(store.inspect().store_errors.first, [StoreError::Different(NodeId(0), NodeId(2))]);
+    store.damage(first, 0, vec![0; 8]);
+    let expected = [StoreError::Missing(NodeId(0)), StoreError::Different(NodeId(1), NodeId(2))];
+    assert_eq!(store.inspect().store_errors.first, expected);
+    store.cluster.kill(NodeId(0));
+    store.cluster.kill(NodeId(2));
+    assert_eq!(store.inspect().store_errors.count, 0, "nobody asks a dead node");
+}
+
+/// The checksum of a record, and of a bucket, is wrong, and nobody writes them: transactions end, with the locks that they have taken.
+#[test]
+fn damaged_records_end_transactions() {
+    for access in [Access::Read, Access::Update] {
+        let (mut store, [(damaged, place), (other, other_place)]) = small_store();
+        assert_ne!(bucket_of(place), bucket_of(other_place));
+        let damaged_places = [(place, damaged), (bucket_of(other_place), other)];
+        for (place, _) in damaged_places {
+            let primary = store.copies(place)[0];
+            let flipped = !store.memory(primary)[24];
+            store.damage(primary, 24, vec![flipped]);
+        }
+        let mut coordinator = store.coordinator();
+        for ((_, key), why) in damaged_places
+            .into_iter()
+            .zip([Abort::DamagedRecord(damaged.table), Abort::DamagedIndex(other.table)])
+        {
+            let posted = store.run_task(&mut coordinator, async move |client| {
+                let read = client.run(async |tx| tx.get(key, access).await).await;
+                assert_eq!(read.unwrap_err(), NotCommitted::Aborted(why));
+            });
+            assert!(posted > 8, "a torn record is read again, {posted} times");
+        }
+        assert_eq!(store.inspect().held_locks.count, 0);
+    }
+}
+
+/// A bucket and its partition are full, and a transaction replaces a record by another one, whichever key is the first.
+#[test]
+fn what_is_deleted_makes_place_for_what_is_inserted() {
+    let table = TableSchema { max_value_bytes: 8, partitions: 1, records: 1, group_bits: 0 };
+    let schema = Schema { tables: vec![table], ..schema(1) };
+    let layout = Rc::new(Layout::new(schema, partition_of).unwrap());
+    let cluster = Cluster::new(usize::from(NODES), layout.bytes() as usize, Prng::new(1), 0);
+    let mut store = Store { layout, cluster };
+    store.load(&(1..=16).map(|key| (at(0, key), vec![1])).collect());
+    for warms_up in [false, true] {
+        let mut coordinator = store.coordinator();
+        if warms_up {
+            coordinator.warm_up([(TableId(0), 0)]);
+            store.run(&mut coordinator);
+        }
+        for (old, new) in [(16, 0), (0, 17), (17, 16)] {
+            store.run_task(&mut coordinator, async move |client| {
+                let replace = async |tx: &mut RemoteTransaction| {
+                    tx.insert(at(0, new), vec![2]);
+                    tx.delete(at(0, old));
+                    Ok(())
+                };
+                client.run(replace).await.unwrap();
+                let full = async |tx: &mut RemoteTransaction| {
+                    tx.insert(at(0, 99), vec![2]);
+                    Ok(())
+                };
+                let full = client.run(full).await.unwrap_err();
+                assert_eq!(full, NotCommitted::Aborted(Abort::Full(TableId(0))));
+            });
+        }
+    }
 }
 
 #[test]

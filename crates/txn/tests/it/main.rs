@@ -3,6 +3,7 @@
 mod by_key;
 mod client;
 mod cluster;
+mod damaged_memory;
 mod history;
 mod list_append;
 mod lives;

@@ -2,13 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::Duration;
 
 use mitra_prng::Prng;
 use mitra_txn::{
-    Access, Client, Command, Inspector, Layout, Life, NodeId, NotCommitted, Op, Outcome, RecordKey, Schema,
-    Session, TableId, TableSchema, Ticket, Timing, Transaction as _,
+    Access, Client, Command, Ending, Inspector, Layout, Life, Loader, NodeId, NotCommitted, Op, Outcome,
+    RecordKey, Schema, Session, TableId, TableSchema, Ticket, Timing, Transaction as _,
 };
 
 use crate::cluster::{Cluster, DOUBT_PPM};
@@ -170,7 +171,7 @@ impl World {
             process.session.on_outcomes(ticket, &outcomes);
         }
         if !process.fenced.is_empty() && self.prng.chance(100_000) {
-            process.session.end();
+            process.session.end(Ending::Disconnected);
         }
         let commands = process.session.poll(Duration::from_micros(now));
         self.recovered += process.session.take_recovered().len() as u32;
@@ -298,8 +299,9 @@ fn run(seed: u64) -> Result<(usize, u32), String> {
     };
     let layout = Rc::new(Layout::new(schema, |at| at.key as u32).unwrap());
     let doubt_ppm = if seed.is_multiple_of(2) { DOUBT_PPM } else { 0 };
-    let cluster =
+    let mut cluster =
         Cluster::new(NODES.into(), layout.bytes() as usize, Prng::stream(seed, "cluster"), doubt_ppm);
+    cluster.load(Loader::new(&layout).finish(NonZeroU64::MIN).unwrap());
     let history = Rc::new(History {
         now: Cell::new(0),
         to_do: Cell::new(120),

@@ -12,6 +12,7 @@ mod process;
 mod program;
 
 use core::cell::{Cell, RefCell};
+use core::num::NonZeroU64;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -466,6 +467,8 @@ fn load(layout: &Layout, records: &[(RecordKey, Vec<u8>)], memories: &[Arc<Buffe
     }
     let requests: Vec<Request> = loader.take_requests().collect();
     execute(memories, &requests);
+    let number = loader.finish(NonZeroU64::MIN).expect("all records were taken");
+    execute(memories, &number);
 }
 
 /// The life word of a coordinator on a node.
@@ -488,7 +491,8 @@ fn all_recovered(shared: &Shared, processes: &[Rc<RefCell<Process>>], memory: &B
 
 /// Returns a byte that is not zero, outside of all lines, logs and places.
 fn touched(layout: &Layout, memories: &[Arc<Buffer>]) -> Option<(usize, usize)> {
-    let mut used: Vec<Vec<core::ops::Range<usize>>> = vec![Vec::new(); memories.len()];
+    let store = layout.store_line() as usize;
+    let mut used: Vec<Vec<core::ops::Range<usize>>> = vec![vec![store..store + 8]; memories.len()];
     let coordinators = 1..=layout.schema().coordinators;
     for coordinator in coordinators {
         for (node, used) in used.iter_mut().enumerate() {

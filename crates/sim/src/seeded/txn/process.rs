@@ -232,9 +232,8 @@ impl Process {
     fn connect(&mut self, now: Time) {
         self.state = State::Connecting;
         let log = self.shared.layout.log(self.life.coordinator);
-        let slots = u64::from(self.shared.layout.schema().slots) * u64::from(self.shared.layout.slot_bytes());
         let line = self.shared.layout.life_line(self.life.coordinator);
-        let repeatable: Arc<[_]> = Arc::new([log..log + slots, line + 8..line + 16]);
+        let repeatable: Arc<[_]> = Arc::new([log, line + 8..line + 16]);
         for node in self.nodes() {
             let link = Link::new(&self.domain, QpKind::Virtual, &self.shared.vqp, STAGING_BYTES, &repeatable)
                 .and_then(|link| Ok((link.info()?, link)));
@@ -266,7 +265,7 @@ impl Process {
     fn end(&mut self) {
         self.state = State::Ended;
         if let Some(session) = &mut self.session {
-            session.end();
+            session.end(Ending::Disconnected);
             session.poll(Duration::ZERO);
         }
         self.shared.events.borrow_mut().push(ProcessEvent::Ended(self.id));
@@ -290,8 +289,13 @@ impl Process {
             for (lock, footprint) in session.coordinator().undecided() {
                 self.shared.history.borrow_mut().is_logged(lock, footprint);
             }
-            if let Some(why @ (Ending::TooFewNodes | Ending::UnknownPlace(_))) = session.ending() {
+            let unrecoverable =
+                session.unrecoverable().values().next().map(|&place| Ending::UnknownPlace(place));
+            if let Some(why @ (Ending::TooFewNodes | Ending::UnknownPlace(_))) =
+                session.ending().or(unrecoverable)
+            {
                 self.shared.history.borrow_mut().find("recovery", why.to_string());
+                return self.end();
             }
             if session.is_live() && self.state == State::Starting {
                 self.state = State::Live;
