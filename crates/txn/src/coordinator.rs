@@ -216,6 +216,12 @@ impl Coordinator {
         logging.map(|execution| (execution.lock(), execution.footprint())).collect()
     }
 
+    /// Begins as if the life had had this many attempts.
+    #[cfg(test)]
+    pub(crate) fn begin_at(&mut self, attempts: u32) {
+        self.core.borrow_mut().attempts = attempts;
+    }
+
     /// The number of committed transactions.
     pub fn committed(&self) -> u64 {
         self.core.borrow().committed
@@ -243,7 +249,11 @@ impl fmt::Debug for Coordinator {
 impl Core {
     /// Takes a slot for an attempt.
     pub(crate) fn begin(&mut self, context: &Context<'_>) -> Poll<Result<(usize, LockWord), NotCommitted>> {
-        if self.is_ended || self.attempts == u32::MAX {
+        if self.attempts == u32::MAX {
+            // No number is used twice, and the next life has all of them.
+            self.end_life();
+        }
+        if self.is_ended {
             return Poll::Ready(Err(NotCommitted::Aborted(Abort::LifeEnded)));
         }
         let free = self.slots.iter().position(|slot| !slot.is_used && slot.execution.is_none());

@@ -54,6 +54,9 @@ pub enum Ending {
         "a log entry names {0:?}, which does not exist: the layouts of the processes differ, or the memory is damaged"
     )]
     UnknownPlace(Place),
+    /// The life has used all numbers of attempts. The next life has its own.
+    #[error("the life has had all its 4294967295 attempts; connect again as a new life")]
+    NoAttempt,
     /// Nobody knows whether a transaction takes effect, so a recovery must decide.
     #[error("too few memory nodes are left for a log entry")]
     Undecided,
@@ -152,6 +155,10 @@ impl Session {
         }
         if self.is_live {
             self.coordinator.poll(now);
+            if self.coordinator.is_ended() {
+                self.end_with(Ending::NoAttempt);
+                return Vec::new();
+            }
             let requests = self.coordinator.take_requests();
             self.commands
                 .extend(requests.into_iter().map(|(ticket, requests)| Command::Post(ticket, requests)));
@@ -288,5 +295,52 @@ impl Session {
             Some(ending) => self.end_with(ending),
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, NotCommitted, RecordKey, Schema, TableId, TableSchema, Transaction as _};
+
+    /// Schedule 19 of `docs/transactions.md`: two attempts with one number would free each other's locks.
+    #[test]
+    fn life_ends_when_its_attempts_are_used_up() {
+        let table = TableSchema { max_value_bytes: 8, partitions: 1, records: 1, group_bits: 0 };
+        let schema =
+            Schema { tables: vec![table], nodes: 2, backups: 1, coordinators: 1, slots: 1, slot_bytes: 4096 };
+        let layout = Rc::new(Layout::new(schema, |_| 0).unwrap());
+        let timing = Timing { interval: Duration::from_secs(1), timeout: Duration::from_secs(9) };
+        let life = Life { coordinator: 1, incarnation: 1 };
+        let mut session = Session::new(layout, life, timing, &[]);
+        session.coordinator.begin_at(u32::MAX - 1);
+        let client = session.coordinator.client();
+        let results = Rc::new(core::cell::RefCell::new(Vec::new()));
+        let told = Rc::clone(&results);
+        session.coordinator.spawn(async move {
+            for _ in 0..2 {
+                let key = RecordKey { table: TableId(0), key: 0 };
+                let result = client.run(async |tx| tx.get(key, Access::Read).await).await;
+                told.borrow_mut().push(result.map(|committed| committed.value));
+            }
+        });
+        for round in 0..40 {
+            for command in session.poll(Duration::from_millis(round)) {
+                let Command::Post(ticket, requests) = command else { panic!("{command:?}") };
+                // The memory is zero, and every compare-and-swap succeeds.
+                let outcome = |request: &Request| match request.op {
+                    crate::Op::Read(bytes) => Outcome::Executed(vec![0; bytes as usize]),
+                    crate::Op::Write(_) => Outcome::Executed(Vec::new()),
+                    crate::Op::CompareSwap { compare, .. } => {
+                        Outcome::Executed(compare.to_le_bytes().to_vec())
+                    }
+                };
+                let outcomes: Vec<_> = requests.iter().map(outcome).collect();
+                session.on_outcomes(ticket, &outcomes);
+            }
+        }
+        let ended = NotCommitted::Aborted(crate::Abort::LifeEnded);
+        assert_eq!(*results.borrow(), [Ok(None), Err(ended)]);
+        assert_eq!(session.ending(), Some(Ending::NoAttempt));
     }
 }
