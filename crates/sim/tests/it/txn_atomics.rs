@@ -33,8 +33,9 @@ impl Coordinator {
         domain: &Arc<Domain>,
         failover: mitra_failover::Config,
     ) -> Coordinator {
+        let repeatable: Arc<[_]> = Arc::new([]);
         let mut link =
-            Link::new(domain, QpKind::Virtual, &failover, 4096, &Arc::new([])).expect("the NICs are new");
+            Link::new(domain, QpKind::Virtual, &failover, 4096, &repeatable).expect("the NICs are new");
         let ask = Ask::Connect { incarnation: 1, info: link.info().expect("the NICs are new") };
         let (version, token) = (VERSION, [number as u8; 16]);
         let hello = Hello { version, token, fingerprint: 0, node: 0, coordinator: number, ask };
