@@ -26,6 +26,7 @@ mod packet_capture;
 mod rc_delivery;
 mod rc_failure_stages;
 mod seeded_workloads;
+mod txn_atomics;
 mod txn_seeded;
 mod user_programs;
 mod workload_verdict;

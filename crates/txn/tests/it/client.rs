@@ -1,7 +1,6 @@
 //! What programs and their callers see of a coordinator, in the cases that are rare.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -9,9 +8,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use mitra_txn::{
-    Abort, Access, Coordinator, Layout, Life, NodeId, Op, Outcome, RecordKey, Request, Schema, TableId,
+    Abort, Access, Coordinator, Layout, Life, NodeId, Outcome, RecordKey, Request, Schema, TableId,
     TableSchema, Transaction,
 };
+
+use crate::memory::Memory;
 
 fn layout(slots: u16, nodes: u16) -> Rc<Layout> {
     let table = TableSchema { max_value_bytes: 64, partitions: 1, records: 12, group_bits: 0 };
@@ -20,37 +21,6 @@ fn layout(slots: u16, nodes: u16) -> Rc<Layout> {
 }
 
 const KEY: RecordKey = RecordKey { table: TableId(0), key: 7 };
-
-#[derive(Default)]
-struct Memory(BTreeMap<(NodeId, u64), u8>);
-
-impl Memory {
-    fn bytes(&self, node: NodeId, at: u64, len: u64) -> Vec<u8> {
-        (at..at + len).map(|at| self.0.get(&(node, at)).copied().unwrap_or(0)).collect()
-    }
-    fn put(&mut self, node: NodeId, at: u64, bytes: &[u8]) {
-        for (at, byte) in (at..).zip(bytes) {
-            self.0.insert((node, at), *byte);
-        }
-    }
-    fn execute(&mut self, request: &Request) -> Outcome {
-        let Request { node, at, op } = request;
-        match op {
-            Op::Read(len) => Outcome::Executed(self.bytes(*node, *at, u64::from(*len))),
-            Op::Write(bytes) => {
-                self.put(*node, *at, bytes);
-                Outcome::Executed(Vec::new())
-            }
-            Op::CompareSwap { compare, swap } => {
-                let old = self.bytes(*node, *at, 8);
-                if u64::from_le_bytes(old.clone().try_into().unwrap()) == *compare {
-                    self.put(*node, *at, &swap.to_le_bytes());
-                }
-                Outcome::Executed(old)
-            }
-        }
-    }
-}
 
 /// Runs a coordinator for some rounds; `dead` tells which requests end as on a dead node.
 fn drive(coordinator: &mut Coordinator, memory: &mut Memory, rounds: u64, dead: impl Fn(&Request) -> bool) {

@@ -8,5 +8,7 @@ mod history;
 mod list_append;
 mod lives;
 mod loaded;
+mod memory;
+mod schedules;
 mod sessions;
 mod workload;

@@ -74,3 +74,15 @@ fn other_version_is_refused_by_name() {
     let other = Hello { version: VERSION + 1, ..hello(Ask::Highest) };
     assert_eq!(refusal(&mut node(QpKind::Virtual), other), Refusal::Version(VERSION));
 }
+
+/// A node whose queue pairs share a home rail, which compare-and-swaps need, connects none that does not keep to it.
+#[test]
+fn queue_pair_without_a_home_rail_is_refused_by_name() {
+    let config = mitra_failover::Config { policy: Policy::Blanket, ..mitra_failover::Config::default() };
+    let vqp = VirtualQp::builder(&domain()).config(config).build().expect("a free queue pair");
+    let info = QpInfo::Virtual(vqp.local_info().expect("the queue pair is open").encode());
+    let mut node = node(QpKind::Virtual);
+    let refused = refusal(&mut node, hello(Ask::Connect { incarnation: 1, info })).to_string();
+    assert!(refused.contains("different policies"), "{refused}");
+    assert_eq!(node.lives().count(), 0);
+}
