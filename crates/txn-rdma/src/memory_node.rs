@@ -29,7 +29,8 @@ pub struct MemoryNode {
 }
 
 impl MemoryNode {
-    /// Creates a memory node, whose memory is zero, and accepts coordinators on `listener`.
+    /// Creates a memory node, whose memory is zero, and accepts coordinators on `listener`. The domain must have completion channels
+    /// ([`Domain::with_completion_channels`]), whose events end [`MemoryNode::wait`].
     ///
     /// Virtual queue pairs with the policy exact share atomics ([`Domain::share_atomics`]), so that
     /// compare-and-swaps of different coordinators exclude each other also after a failover. With the other

@@ -71,9 +71,10 @@ impl QueuePair {
         QueuePair::with_channels(domain, kind, config, false)
     }
 
-    /// Creates an unconnected end that posts nothing, and waits for events.
+    /// Creates an unconnected end that posts nothing, and waits for events if the domain has completion channels.
     pub(crate) fn passive(domain: &Arc<Domain>, kind: QpKind, config: &Config) -> Result<QueuePair, Error> {
-        QueuePair::with_channels(domain, kind, config, true)
+        let has_channels = domain.nics().iter().any(|nic| nic.channel.is_some());
+        QueuePair::with_channels(domain, kind, config, has_channels)
     }
 
     fn with_channels(

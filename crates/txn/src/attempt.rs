@@ -409,9 +409,8 @@ impl Attempt {
             Stage::Fetching { wanted, .. } => {
                 let taken = wanted.iter().filter(|&&(index, locks)| self.takes_lock(index, locks));
                 let locks = taken.map(|&(index, _)| self.take_lock(index));
-                let read = |&(index, _): &(usize, bool)| {
-                    Request::read(copies(index).primary, copies(index).bytes)
-                };
+                let read =
+                    |&(index, _): &(usize, bool)| Request::read(copies(index).primary, copies(index).bytes);
                 locks.chain(wanted.iter().map(read)).collect()
             }
             Stage::Locking { wanted } => {

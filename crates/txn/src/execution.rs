@@ -224,9 +224,10 @@ impl Execution {
     /// Returns whether the transaction is committed and holds a lock at which one of the requests is directed.
     pub(crate) fn applies_at(&self, requests: &[Request]) -> bool {
         self.is_committed()
-            && self.attempt.locked().any(|lock| {
-                requests.iter().any(|request| request.node == lock.node && request.at == lock.at)
-            })
+            && self
+                .attempt
+                .locked()
+                .any(|lock| requests.iter().any(|request| request.node == lock.node && request.at == lock.at))
     }
 
     /// Ends the transaction without an effect, after a validation of what the program has read.

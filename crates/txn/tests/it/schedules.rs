@@ -514,7 +514,7 @@ fn life_that_one_node_cannot_hear_is_taken_over_when_it_ends() {
     assert!(second.coordinator().aborts()["locked"] > 0);
 
     // The driver has lost the node.
-    first.end();
+    first.end(Ending::Disconnected);
     turn(&mut first, memory, clock.next().unwrap(), false);
     assert_eq!(*put.borrow(), Some(Err(NotCommitted::Unknown)));
     let silent_since = clock.next().unwrap();
