@@ -15,7 +15,7 @@ use mitra_control::RailsConfig;
 use mitra_failover::Domain;
 use mitra_prng::Prng;
 use mitra_txn::{Abort, Client, Layout, Loader, NotCommitted, RecordKey};
-use mitra_txn_rdma::{Driver, Links, LinksConfig, write_all};
+use mitra_txn_rdma::{Driver, Links, LinksConfig};
 use mitra_txn_workloads::Program;
 use mitra_txn_workloads::smallbank::{self, Hotspot, Inputs};
 use mitra_txn_workloads::tpcc::{Constants, Load, Terminal};
@@ -30,8 +30,6 @@ use crate::cli::{complain, write_json};
 /// The coordinator that loads the store and runs the transactions.
 const COORDINATOR: u16 = 1;
 const SEED: u64 = 1;
-/// The records that are made between two polls of the links, in about a millisecond.
-const RECORDS_PER_POLL: u64 = 256;
 
 /// Load a store, run transactions, and check it: memory nodes and a coordinator on this machine
 ///
@@ -75,7 +73,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let config = store.links(COORDINATOR, &nodes, &args.cluster)?;
     let (domain, _faults) = args.cluster.open()?;
-    let total = load(store, &layout, Links::connect(&domain, &config)?)?;
+    let total = load(store, &layout, &domain, &config)?;
     let ran = match transactions(args, &domain, &layout, config) {
         Ok(ran) => ran,
         Err(error) => {
@@ -109,54 +107,37 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Loads a store. Returns the sum of all balances of smallbank.
-fn load(store: &StoreArgs, layout: &Layout, mut links: Links) -> anyhow::Result<Option<i128>> {
+fn load(
+    store: &StoreArgs,
+    layout: &Layout,
+    domain: &Arc<Domain>,
+    config: &LinksConfig,
+) -> anyhow::Result<Option<i128>> {
+    let mut total = None;
+    type Part = Box<dyn Iterator<Item = (RecordKey, Vec<u8>)>>;
+    let parts: Vec<Part> = match store.workload {
+        Workload::Tpcc => Load::new(store.scale()?, SEED, 0).parts().collect(),
+        Workload::Smallbank => {
+            let all = smallbank::load(store.accounts(), SEED).collect();
+            total =
+                Some(smallbank::total(&all).map_err(|(at, damaged)| anyhow::anyhow!("{at:?}: {damaged}"))?);
+            vec![Box::new(all.into_iter())]
+        }
+    };
+    let mut links = Links::connect(domain, config)?;
     ensure!(
         links.life().incarnation == 1,
         "the memory nodes have been used before; start new ones, with `mitra txn memory`"
     );
     let target =
         if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let mut loader = Loader::new(layout);
-    let mut total = None;
-    // The parts are loaded one after the other, because a part is in this process as a whole.
-    type Records = Box<dyn Iterator<Item = (RecordKey, Vec<u8>)>>;
-    let parts: Vec<(String, Records)> = match store.workload {
-        Workload::Tpcc => {
-            let scale = store.scale()?;
-            let load = Load::new(scale, SEED, 0);
-            let warehouse = |number| -> (String, Records) {
-                (format!("warehouse {number}"), Box::new(load.warehouse(number)))
-            };
-            let items: (String, Records) = ("items".to_owned(), Box::new(load.items()));
-            std::iter::once(items).chain((1..=scale.warehouses()).map(warehouse)).collect()
-        }
-        Workload::Smallbank => {
-            let records = smallbank::load(store.accounts(), SEED);
-            let all = smallbank::load(store.accounts(), SEED).collect();
-            total =
-                Some(smallbank::total(&all).map_err(|(at, damaged)| anyhow::anyhow!("{at:?}: {damaged}"))?);
-            vec![("accounts".to_owned(), Box::new(records))]
-        }
-    };
     let bar = ProgressBar::with_draw_target(Some(parts.len() as u64), target);
     let style = ProgressStyle::with_template("  loading {bar:40} {pos}/{len} parts {elapsed} {msg}");
     bar.set_style(style.context("the template is valid")?.progress_chars("━╸·"));
-    let mut bytes = 0;
-    for (name, records) in parts {
-        bar.set_message(name.clone());
-        for (number, (at, value)) in (1_u64..).zip(records) {
-            loader.insert(at, value)?;
-            // The links must not be silent while a large part is made.
-            if number.is_multiple_of(RECORDS_PER_POLL) {
-                links.poll(&mut Vec::new())?;
-            }
-        }
-        write_all(&mut links, loader.take_requests(), |written| {
-            bytes += written as u64;
-            bar.set_message(format!("{name}: {}", HumanBytes(bytes)));
-        })?;
-        bar.inc(1);
-    }
+    mitra_txn_rdma::load(&mut links, Loader::new(layout), parts, |written, bytes| {
+        bar.set_position(written as u64);
+        bar.set_message(HumanBytes(bytes).to_string());
+    })?;
     bar.finish_and_clear();
     Ok(total)
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use indicatif::ProgressBar;
+use indicatif::{HumanBytes, ProgressBar};
 use mitra_failover::Domain;
 use mitra_peer_process::PeerProcess;
 use mitra_softnic::SoftNic;
 use mitra_txn::{Inspection, Layout, Loader};
-use mitra_txn_rdma::{Links, inspect, write_all};
+use mitra_txn_rdma::{Links, inspect};
 use mitra_txn_workloads::tpcc::{self, Load, Report};
 
 use super::history::{self, Entry};
@@ -244,25 +244,13 @@ impl Cluster {
     }
 }
 
-/// Loads a warehouse after the other, so that little of the store is in the memory of this process.
+/// Loads the store. The bar has a step for each part.
 fn load(setup: &Setup, layout: &Layout, links: &mut Links, bar: &ProgressBar) -> anyhow::Result<()> {
-    let load = Load::new(setup.scale()?, setup.seed, 0);
-    let mut loader = Loader::new(layout);
-    bar.set_message(format!("{}: items", setup.variant.name()));
-    load.items().try_for_each(|(at, value)| loader.insert(at, value))?;
-    write_all(links, loader.take_requests(), |_| ())?;
-    bar.inc(1);
-    for warehouse in 1..=setup.warehouses {
-        bar.set_message(format!("{}: warehouse {warehouse}", setup.variant.name()));
-        for (number, (at, value)) in load.warehouse(warehouse).enumerate() {
-            loader.insert(at, value)?;
-            if number % 256 == 0 {
-                // A node takes a peer that does not poll for silent.
-                links.poll(&mut Vec::new())?;
-            }
-        }
-        write_all(links, loader.take_requests(), |_| ())?;
-        bar.inc(1);
-    }
+    let parts = Load::new(setup.scale()?, setup.seed, 0).parts();
+    let begun = bar.position();
+    mitra_txn_rdma::load(links, Loader::new(layout), parts, |written, bytes| {
+        bar.set_position(begun + written as u64);
+        bar.set_message(format!("{}: loading, {}", setup.variant.name(), HumanBytes(bytes)));
+    })?;
     Ok(())
 }
