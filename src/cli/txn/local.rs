@@ -18,7 +18,7 @@ use mitra_txn::{Abort, Client, Layout, Loader, NotCommitted, RecordKey};
 use mitra_txn_rdma::{Driver, Links, LinksConfig};
 use mitra_txn_workloads::Program;
 use mitra_txn_workloads::smallbank::{self, Hotspot, Inputs};
-use mitra_txn_workloads::tpcc::{Constants, Load, Terminal};
+use mitra_txn_workloads::tpcc::{Load, Terminal};
 use serde_json::{Value, json};
 
 use super::check::Found;
@@ -200,13 +200,9 @@ fn spawn(store: &StoreArgs, driver: &mut Driver, ran: &Rc<Ran>) -> anyhow::Resul
     let coordinator = driver.session().coordinator();
     for task in 0..TASKS {
         let (client, ran) = (coordinator.client(), Rc::clone(ran));
-        let prng = Prng::stream(SEED, &format!("task {task}"));
         match store.workload {
             Workload::Tpcc => {
-                let scale = store.scale()?;
-                let warehouse = 1 + task % scale.warehouses();
-                let district = 1 + (task / scale.warehouses() % 10) as u8;
-                let mut terminal = Terminal::new(scale, Constants::new(SEED), warehouse, district, prng);
+                let mut terminal = Terminal::numbered(store.scale()?, SEED, task.into(), 0);
                 coordinator.spawn(async move {
                     while !ran.ends.get() {
                         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -217,6 +213,7 @@ fn spawn(store: &StoreArgs, driver: &mut Driver, ran: &Rc<Ran>) -> anyhow::Resul
                 });
             }
             Workload::Smallbank => {
+                let prng = Prng::stream(SEED, &format!("smallbank task {task}"));
                 let mut inputs = Inputs::new(store.accounts(), Hotspot::USUAL, prng);
                 coordinator.spawn(async move {
                     while !ran.ends.get() {

@@ -11,16 +11,19 @@ use indicatif::{HumanBytes, ProgressBar};
 use mitra_failover::Domain;
 use mitra_peer_process::PeerProcess;
 use mitra_softnic::SoftNic;
-use mitra_txn::{Inspection, Layout, Loader};
-use mitra_txn_rdma::{Links, inspect};
+use mitra_txn::{Inspection, Layout, Loader, Location, NodeId};
+use mitra_txn_rdma::{Links, inspect, round_trips};
 use mitra_txn_workloads::tpcc::{self, Load, Report};
 
 use super::history::{self, Entry};
 use super::setup::{FromCoordinator, Role, Setup, Summary, ToCoordinator, ToMemory, clock, open};
+use crate::report::median;
 use crate::{PEER_ROLE, Task};
 
 /// How long a coordinator may take to become live, to finish its transactions, and to end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The READs that measure the round trip.
+const ROUND_TRIPS: usize = 2000;
 /// The time between two looks at what is due.
 const INTERVAL: Duration = Duration::from_millis(1);
 
@@ -50,7 +53,6 @@ pub(super) struct Cluster {
     pub(super) killed: Option<u64>,
     /// When transactions ran, from and to.
     pub(super) runs: Vec<(u64, u64)>,
-    restarts: u64,
 }
 
 /// What a check of a store at rest has found.
@@ -81,6 +83,9 @@ impl Cluster {
         let nics = open()?;
         let loader = setup.coordinators + 1;
         let mut links = Links::connect(&nics.0, &setup.links(loader, &addresses)?)?;
+        let at = Location { node: NodeId(0), at: layout.life_line(loader) };
+        let times = round_trips(&mut links, at, ROUND_TRIPS)?;
+        let round_trip = median(&times.iter().map(|time| time.as_nanos() as f64).collect::<Vec<_>>());
         load(&setup, &layout, &mut links, bar)?;
         let mut cluster = Cluster {
             histories: tempfile::tempdir().context("cannot create a directory for the histories")?,
@@ -91,11 +96,10 @@ impl Cluster {
             coordinators: Vec::new(),
             links,
             _nics: nics,
-            round_trip: 0.0,
+            round_trip,
             failures: Vec::new(),
             killed: None,
             runs: Vec::new(),
-            restarts: 0,
         };
         for coordinator in 1..=cluster.setup.coordinators {
             let process = cluster.start_coordinator(coordinator)?;
@@ -112,13 +116,9 @@ impl Cluster {
             coordinator,
             nodes: self.addresses.clone(),
             history: self.histories.path().join(coordinator.to_string()),
-            stream: self.restarts,
         };
         process.connection.send(&Task::Tpcc(Box::new(role)))?;
-        match self.wait(&mut process)? {
-            FromCoordinator::Live { round_trip } if self.restarts == 0 => self.round_trip = round_trip,
-            _ => {}
-        }
+        self.wait(&mut process)?;
         Ok(process)
     }
 
@@ -208,7 +208,6 @@ impl Cluster {
     }
 
     fn restart(&mut self) -> anyhow::Result<()> {
-        self.restarts += 1;
         let mut process = self.start_coordinator(1)?;
         process.connection.send(&ToCoordinator::Run)?;
         self.coordinators.insert(0, process);

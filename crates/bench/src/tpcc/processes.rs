@@ -7,20 +7,16 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mitra_peer_process::PeerConnection;
-use mitra_prng::Prng;
 use mitra_softnic::fault::Failure;
-use mitra_txn::{Abort, Client, Life, Location, NodeId, NotCommitted, TableId};
-use mitra_txn_rdma::{Driver, Links, MemoryNode, NodeConfig, round_trips};
+use mitra_txn::{Abort, Client, Life, NodeId, NotCommitted, TableId};
+use mitra_txn_rdma::{Driver, MemoryNode, NodeConfig};
 use mitra_txn_workloads::Program;
-use mitra_txn_workloads::tpcc::{Constants, Terminal};
+use mitra_txn_workloads::tpcc::Terminal;
 use serde::de::DeserializeOwned;
 
 use super::history::{Entry, Writer};
 use super::setup::{FromCoordinator, Role, Setup, Summary, ToCoordinator, ToMemory, clock, open};
-use crate::report::median;
 
-/// The READs that measure the round trip.
-const ROUND_TRIPS: usize = 2000;
 /// The time between two looks for a message of the first process.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(1);
 /// How often in a row a coordinator may fail to connect again.
@@ -31,9 +27,9 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) fn run(role: Role, connection: &mut PeerConnection) -> anyhow::Result<()> {
     match role {
         Role::Memory { setup, node } => run_memory(&setup, NodeId(node), connection),
-        Role::Coordinator { setup, coordinator, nodes, history, stream } => {
+        Role::Coordinator { setup, coordinator, nodes, history } => {
             let writer = Rc::new(RefCell::new(Writer::create(&history)?));
-            Process { setup, coordinator, nodes, writer, stream, summary: Summary::default() }.run(connection)
+            Process { setup, coordinator, nodes, writer, summary: Summary::default() }.run(connection)
         }
     }
 }
@@ -93,8 +89,6 @@ struct Process {
     coordinator: u16,
     nodes: Vec<SocketAddr>,
     writer: Rc<RefCell<Writer>>,
-    /// The number of processes that were this coordinator before, for other random numbers.
-    stream: u64,
     summary: Summary,
 }
 
@@ -110,12 +104,6 @@ impl Process {
         });
         let messages = receive(connection)?;
         let links = self.setup.links(self.coordinator, &self.nodes)?;
-        let round_trip = {
-            let mut links = Links::connect(&domain, &links)?;
-            let at = Location { node: NodeId(0), at: layout.life_line(self.coordinator) };
-            let times = round_trips(&mut links, at, ROUND_TRIPS)?;
-            median(&times.iter().map(|time| time.as_nanos() as f64).collect::<Vec<_>>())
-        };
         let mut is_told_live = false;
         let mut is_pausing = false;
         let mut stops = false;
@@ -162,7 +150,7 @@ impl Process {
                 }
                 if !is_told_live && driver.session().is_live() {
                     is_told_live = true;
-                    connection.send(&FromCoordinator::Live { round_trip })?;
+                    connection.send(&FromCoordinator::Live)?;
                 }
                 // The slots that are still applied are those of told transactions.
                 if is_pausing && is_idle && driver.session().coordinator().is_settled() {
@@ -214,11 +202,9 @@ impl Process {
         for terminal in 0..self.setup.terminals {
             let place =
                 u32::from(self.coordinator - 1) * u32::from(self.setup.terminals) + u32::from(terminal);
-            let warehouse = 1 + (place % u32::from(scale.warehouses())) as u16;
-            let district = 1 + (place / u32::from(scale.warehouses()) % 10) as u8;
-            let name = format!("terminal {place} {} {}", self.stream, life.incarnation);
-            let prng = Prng::stream(self.setup.seed, &name);
-            let terminal = Terminal::new(scale, Constants::new(self.setup.seed), warehouse, district, prng);
+            // Each life of the coordinator, in whichever process, starts its terminals again.
+            let starts = u64::from(life.incarnation) - 1;
+            let terminal = Terminal::numbered(scale, self.setup.seed, place, starts);
             let (client, shared, writer) = (coordinator.client(), Rc::clone(shared), Rc::clone(&self.writer));
             coordinator.spawn(run_terminal(client, terminal, shared, writer));
         }

@@ -46,7 +46,8 @@ impl Load {
 
     /// All records in parts, each of which has all records of its partitions: the items, and each warehouse.
     pub fn parts(self) -> impl Iterator<Item = Box<dyn Iterator<Item = Loaded>>> {
-        let warehouse = move |warehouse| -> Box<dyn Iterator<Item = _>> { Box::new(self.warehouse(warehouse)) };
+        let warehouse =
+            move |warehouse| -> Box<dyn Iterator<Item = _>> { Box::new(self.warehouse(warehouse)) };
         let items: Box<dyn Iterator<Item = _>> = Box::new(self.items());
         iter::once(items).chain((1..=self.scale.warehouses()).map(warehouse))
     }
