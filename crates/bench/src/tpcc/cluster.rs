@@ -18,6 +18,7 @@ use mitra_txn_workloads::tpcc::{self, Load, Report};
 use super::history::{self, Entry};
 use super::setup::{FromCoordinator, Role, Setup, Summary, ToCoordinator, ToMemory, clock, open};
 use crate::report::median;
+use crate::stopwatch::cpu_seconds;
 use crate::{PEER_ROLE, Task};
 
 /// How long a coordinator may take to become live, to finish its transactions, and to end.
@@ -51,8 +52,25 @@ pub(super) struct Cluster {
     /// When rails have failed, and when the coordinator was killed.
     pub(super) failures: Vec<u64>,
     pub(super) killed: Option<u64>,
-    /// When transactions ran, from and to.
-    pub(super) runs: Vec<(u64, u64)>,
+    /// The turns: when transactions ran, from and to, and the CPU time meanwhile.
+    pub(super) turns: Vec<Turn>,
+    /// The CPU time of coordinator processes that were killed.
+    killed_cpu: f64,
+}
+
+/// When transactions ran, and the CPU time that the processes used then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) cpu: CpuSeconds,
+}
+
+/// The CPU time of the memory nodes' processes and of the coordinators', in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CpuSeconds {
+    pub(super) memories: f64,
+    pub(super) coordinators: f64,
 }
 
 /// What a check of a store at rest has found.
@@ -99,7 +117,8 @@ impl Cluster {
             round_trip,
             failures: Vec::new(),
             killed: None,
-            runs: Vec::new(),
+            turns: Vec::new(),
+            killed_cpu: 0.0,
         };
         for coordinator in 1..=cluster.setup.coordinators {
             let process = cluster.start_coordinator(coordinator)?;
@@ -144,6 +163,14 @@ impl Cluster {
         self.coordinators.iter_mut().try_for_each(|process| Ok(process.connection.send(&message)?))
     }
 
+    fn cpu_seconds(&self) -> anyhow::Result<CpuSeconds> {
+        let sum = |processes: &[PeerProcess]| -> anyhow::Result<f64> {
+            processes.iter().map(|process| cpu_seconds(process.id())).sum()
+        };
+        let coordinators = sum(&self.coordinators)? + self.killed_cpu;
+        Ok(CpuSeconds { memories: sum(&self.memories)?, coordinators })
+    }
+
     /// Runs transactions for a time, with faults. `others` are kept alive.
     pub(super) fn run(
         &mut self,
@@ -151,6 +178,7 @@ impl Cluster {
         faults: Faults,
         others: &mut dyn FnMut(),
     ) -> anyhow::Result<()> {
+        let before = self.cpu_seconds()?;
         self.tell_all(ToCoordinator::Run)?;
         let begin = Instant::now();
         let begun = clock();
@@ -182,7 +210,9 @@ impl Cluster {
                 next_down = Some(at + period);
             }
             if kill.is_some_and(|at| now >= at) {
-                drop(self.coordinators.remove(0));
+                let coordinator = self.coordinators.remove(0);
+                self.killed_cpu += cpu_seconds(coordinator.id())?;
+                drop(coordinator);
                 self.killed = Some(clock());
                 kill = None;
                 restart = Some(now + self.setup.timeout + Duration::from_secs(1));
@@ -197,7 +227,12 @@ impl Cluster {
         if restart.is_some() {
             self.restart()?;
         }
-        self.runs.push((begun, clock()));
+        let (to, after) = (clock(), self.cpu_seconds()?);
+        let cpu = CpuSeconds {
+            memories: after.memories - before.memories,
+            coordinators: after.coordinators - before.coordinators,
+        };
+        self.turns.push(Turn { from: begun, to, cpu });
         self.tell_all(ToCoordinator::Pause)?;
         let mut coordinators = std::mem::take(&mut self.coordinators);
         for process in &mut coordinators {

@@ -25,7 +25,8 @@ transactions of TPC-C without keying and think times: new_orders_per_minute is n
 stores of their own; rows give their ratio to `bare`. At the middle of the run and at its end the coordinators pause, and all
 tables are read: the twelve conditions of TPC-C, held locks, torn records, copies that differ. The committed transactions
 of all processes are checked for a serial order that respects real time.
-Rows: POLICY/throughput; POLICY/latency/KIND beside its floor, the round trips of the transaction times the measured one;
+Rows: POLICY/throughput; POLICY/transactions and POLICY/database_transactions by CPU-second of the memory nodes and
+coordinators (a Delivery is one transaction and ten database transactions); POLICY/latency/KIND beside its floor, the round trips of the transaction times the measured one;
 POLICY/failover/... if rails fail. docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 a condition, the serial order or a table was violated under exact or bare, 2 bad arguments.")]
 pub(crate) struct Args {
