@@ -176,18 +176,26 @@ impl Cluster {
         &mut self,
         time: Duration,
         faults: Faults,
+        bar: &ProgressBar,
         others: &mut dyn FnMut(),
     ) -> anyhow::Result<()> {
         let before = self.cpu_seconds()?;
         self.tell_all(ToCoordinator::Run)?;
         let begin = Instant::now();
         let begun = clock();
+        let mut shown = None;
         let mut next_down = faults.period;
         let mut up: Option<(Duration, usize, usize)> = None;
         let mut kill = faults.kill;
         let mut restart: Option<Duration> = None;
         loop {
             let now = begin.elapsed();
+            if shown != Some(now.as_secs()) {
+                shown = Some(now.as_secs());
+                let (policy, seconds) = (self.setup.variant.name(), now.as_secs());
+                let failures = self.failures.len();
+                bar.set_message(format!("{policy}: {seconds} of {time:.0?}, {failures} failures of rails"));
+            }
             if let Some((at, node, rail)) = up
                 && (now >= at || now >= time)
             {

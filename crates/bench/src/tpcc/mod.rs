@@ -103,12 +103,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut middle = Vec::new();
     for round in 0..args.rounds {
         for running in 0..clusters.len() {
-            bar.set_message(format!("{}: round {}", args.policy[running].name(), round + 1));
             let kill = args.kill_coordinator.filter(|_| round == 1);
             let (before, rest) = clusters.split_at_mut(running);
             let Some((cluster, after)) = rest.split_first_mut() else { continue };
             let faults = Faults { period: args.fault, kill };
-            cluster.run(turn, faults, &mut || {
+            cluster.run(turn, faults, &bar, &mut || {
                 before.iter_mut().chain(after.iter_mut()).for_each(Cluster::poll)
             })?;
             if round == args.rounds / 2 - 1 {
