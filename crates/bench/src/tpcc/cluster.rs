@@ -51,6 +51,8 @@ pub(super) struct Cluster {
     pub(super) round_trip: f64,
     /// When rails have failed, and when the coordinator was killed.
     pub(super) failures: Vec<u64>,
+    /// When the links of rails were up again.
+    pub(super) returns: Vec<u64>,
     pub(super) killed: Option<u64>,
     /// The turns: when transactions ran, from and to, and the CPU time meanwhile.
     pub(super) turns: Vec<Turn>,
@@ -116,6 +118,7 @@ impl Cluster {
             _nics: nics,
             round_trip,
             failures: Vec::new(),
+            returns: Vec::new(),
             killed: None,
             turns: Vec::new(),
             killed_cpu: 0.0,
@@ -200,6 +203,7 @@ impl Cluster {
                 && (now >= at || now >= time)
             {
                 self.memories[node].connection.send(&ToMemory::LinkUp { rail })?;
+                self.returns.push(clock());
                 up = None;
             }
             if now >= time {

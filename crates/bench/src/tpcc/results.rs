@@ -14,7 +14,7 @@ use super::setup::Variant;
 use crate::report::{Report, Row, median, quantile};
 
 /// The transactions, with their names in rows.
-const KINDS: [(Kind, &str); 5] = [
+pub(super) const KINDS: [(Kind, &str); 5] = [
     (Kind::NewOrder, "new_order"),
     (Kind::Payment, "payment"),
     (Kind::OrderStatus, "order_status"),
@@ -27,12 +27,13 @@ const WINDOW: u64 = 250_000_000;
 
 /// What the first process has measured.
 pub(super) struct Measured {
-    variant: Variant,
+    pub(super) variant: Variant,
     round_trip: f64,
-    failures: Vec<u64>,
-    killed: Option<u64>,
-    turns: Vec<Turn>,
-    timeout: Duration,
+    pub(super) failures: Vec<u64>,
+    pub(super) returns: Vec<u64>,
+    pub(super) killed: Option<u64>,
+    pub(super) turns: Vec<Turn>,
+    pub(super) timeout: Duration,
 }
 
 impl Measured {
@@ -41,6 +42,7 @@ impl Measured {
             variant: cluster.setup.variant,
             round_trip: cluster.round_trip,
             failures: cluster.failures.clone(),
+            returns: cluster.returns.clone(),
             killed: cluster.killed,
             turns: cluster.turns.clone(),
             timeout: cluster.setup.timeout,
@@ -51,25 +53,25 @@ impl Measured {
 /// The result of a policy. The names are stable.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
-    policy: &'static str,
-    committed: u64,
+    pub(super) policy: &'static str,
+    pub(super) committed: u64,
     /// The attempts without an effect.
-    aborted: u64,
-    aborts: BTreeMap<String, u64>,
+    pub(super) aborted: u64,
+    pub(super) aborts: BTreeMap<String, u64>,
     /// The aborted attempts that no other transaction and no program caused, and the transactions that nobody knows of.
-    aborted_by_failures: u64,
-    unknown: u64,
-    new_orders_per_minute: f64,
-    failovers: u64,
-    failures: u64,
-    ended_lives: Vec<String>,
-    recovered_coordinators: u64,
-    consistency: BTreeMap<String, bool>,
-    cycles: u64,
-    stuck_locks: u64,
+    pub(super) aborted_by_failures: u64,
+    pub(super) unknown: u64,
+    pub(super) new_orders_per_minute: f64,
+    pub(super) failovers: u64,
+    pub(super) failures: u64,
+    pub(super) ended_lives: Vec<String>,
+    pub(super) recovered_coordinators: u64,
+    pub(super) consistency: BTreeMap<String, bool>,
+    pub(super) cycles: u64,
+    pub(super) stuck_locks: u64,
     /// Whether all copies and the index were right at the end.
-    is_clean: bool,
-    corrupt: u64,
+    pub(super) is_clean: bool,
+    pub(super) corrupt: u64,
 }
 
 impl Outcome {
