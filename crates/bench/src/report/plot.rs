@@ -146,7 +146,7 @@ impl Plot {
         plot
     }
 
-    /// Draws lines of (x, y) points, and marks x positions.
+    /// Draws lines of (x, y) points, and marks x positions, with a text or without.
     pub(crate) fn lines(
         (title, caption): (&str, &str),
         (x_unit, unit): (&str, &str),
@@ -172,7 +172,9 @@ impl Plot {
         for (at, text) in marks {
             let x = Px(x(*at));
             plot.rules.push(Rule { x1: x, y1: Px(TOP), x2: x, y2: Px(HEIGHT - BOTTOM), class: "mark" });
-            plot.labels.push(Label { x, y: Px(TOP + 10.0), class: "mark", text: text.clone() });
+            if !text.is_empty() {
+                plot.labels.push(Label { x, y: Px(TOP + 10.0), class: "mark", text: text.clone() });
+            }
         }
         plot
     }

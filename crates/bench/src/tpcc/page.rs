@@ -129,24 +129,25 @@ pub(super) fn render(
     page.render(report)
 }
 
-fn header(first: &str, outcomes: &[Outcome], cell: fn(&'static str) -> Cell) -> Vec<Cell> {
-    std::iter::once(Cell::text(first)).chain(outcomes.iter().map(|outcome| cell(outcome.policy))).collect()
+fn header(first: &str, outcomes: &[Outcome]) -> Vec<Cell> {
+    let policies = outcomes.iter().map(|outcome| Cell::text(outcome.policy));
+    std::iter::once(Cell::text(first)).chain(policies).collect()
 }
 
 fn kept(outcomes: &[Outcome]) -> Table {
     let row = |name: &str, cell: &dyn Fn(&Outcome) -> Cell| {
         std::iter::once(Cell::text(name)).chain(outcomes.iter().map(cell)).collect::<Vec<_>>()
     };
-    let count = |of: fn(&Outcome) -> u64| move |outcome: &Outcome| Cell::number(of(outcome).to_string());
+    let count = |of: fn(&Outcome) -> u64| move |outcome: &Outcome| Cell::text(of(outcome).to_string());
     let none = |of: fn(&Outcome) -> u64| {
         move |outcome: &Outcome| Cell::verdict(of(outcome) == 0, "none", &of(outcome).to_string())
     };
     Table {
         title: "What each policy did and kept".to_owned(),
-        header: header("", outcomes, Cell::number),
+        header: header("", outcomes),
         rows: vec![
             row("committed", &count(|outcome| outcome.committed)),
-            row("new orders a minute", &|outcome| Cell::number(format_figure(outcome.new_orders_per_minute))),
+            row("new orders a minute", &|outcome| Cell::text(format_figure(outcome.new_orders_per_minute))),
             row("attempts without an effect", &count(|outcome| outcome.aborted)),
             row("of them because of failures", &count(|outcome| outcome.aborted_by_failures)),
             row("failures of rails", &count(|outcome| outcome.failures)),
@@ -173,7 +174,7 @@ fn conditions(outcomes: &[Outcome]) -> Table {
     };
     Table {
         title: "The twelve consistency conditions, in the middle and at the end".to_owned(),
-        header: header("TPC-C 3.3.2", outcomes, Cell::text),
+        header: header("TPC-C 3.3.2", outcomes),
         rows: (1..).zip(&CONDITIONS).map(row).collect(),
     }
 }
