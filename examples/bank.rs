@@ -18,10 +18,9 @@ use std::time::Duration;
 use mitra::failover::Domain;
 use mitra::softnic::{SoftNic, fault::Failure};
 use mitra::txn::{
-    Abort, Access, Client, Layout, Loader, NodeId, RecordKey, Schema, TableId, TableSchema, Timing,
-    Transaction,
+    Abort, Access, Client, Layout, NodeId, RecordKey, Schema, TableId, TableSchema, Timing, Transaction,
 };
-use mitra::txn_rdma::{Driver, Links, LinksConfig, MemoryNode, NodeConfig, QpKind, Token, write_all};
+use mitra::txn_rdma::{Driver, Links, LinksConfig, MemoryNode, NodeConfig, QpKind, Token};
 use mitra::verbs::Provider;
 
 const ACCOUNTS: u64 = 100;
@@ -100,7 +99,7 @@ fn connect(coordinator: u16, nodes: &[SocketAddr]) -> Result<Driver, Failed> {
 fn load(nodes: &[SocketAddr]) -> Result<(), Failed> {
     let mut links = Links::connect(&open()?.0, &config(1, nodes)?)?;
     let number = NonZeroU64::MIN | RandomState::new().hash_one("store"); // at random
-    Ok(write_all(&mut links, Loader::new(&*layout()?).finish(number)?, |_| ())?)
+    Ok(mitra::txn_rdma::load(&mut links, &*layout()?, number, None::<Vec<_>>, |_, _| ())?)
 }
 
 fn account(key: u64) -> RecordKey {

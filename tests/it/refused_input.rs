@@ -128,6 +128,10 @@ fn files_that_cannot_be_used_are_explained() {
             &["bench", "varuna", "--report", "/nonexistent/a.html"],
             &["cannot write /nonexistent/a.html", "directory that exists"],
         ),
+        (
+            &["bench", "tpcc", "--report", "/nonexistent/a.html"],
+            &["cannot write /nonexistent/a.html", "directory that exists"],
+        ),
         (&["demo", "--pcap", "/proc/a"], &["cannot create the directory /proc/a", "choose another"]),
         (&["topology", "--edges", "/nonexistent"], &["cannot open /nonexistent", "edge list"]),
         (&["topology", "--edges", &directory], &["cannot read", "Is a directory"]),

@@ -17,7 +17,7 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use anyhow::{Context, Result};
-use mitra_txn_workloads::tpcc::{Kind, Load, Rule, Scale, Violation, check};
+use mitra_txn_workloads::tpcc::{Kind, Load, Rule, Scale, Terminal, Violation, check};
 use serde_json::{Value, json};
 
 use cluster::{Clusters, Server};
@@ -105,7 +105,7 @@ fn run_once(
 ) -> Result<Run> {
     database::reset(clusters)?;
     let time = Duration::from_secs(args.seconds.get().into());
-    let terminal = |client| measure::terminal(scale, args.seed, client);
+    let terminal = |client| Terminal::numbered(*scale, args.seed, client, 0);
     clusters.is_synchronous()?;
     let (tally, cpu) = measure::run(clusters, isolation, clients.get(), time, terminal)?;
     clusters.is_synchronous()?;

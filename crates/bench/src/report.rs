@@ -1,5 +1,8 @@
 //! The result of a benchmark: rows, printed as a table or as JSON, with a description of the machine.
 
+pub(crate) mod page;
+pub(crate) mod plot;
+
 use std::fs;
 use std::io::{self, Write};
 

@@ -2,13 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
-
 use mitra_peer_process::RECEIVE_TIMEOUT;
+use nix::time::clock_getcpuclockid;
+use nix::unistd::Pid;
 
 /// The number of calls of [`Deadline::check`] between two reads of the clock.
 const SPINS_PER_CHECK: u32 = 1 << 14;
+
+/// Returns the CPU time, user and system, that all threads of a process have used so far, in seconds.
+pub(crate) fn cpu_seconds(process: u32) -> anyhow::Result<f64> {
+    let clock = clock_getcpuclockid(Pid::from_raw(process as i32)).context("a measured process has ended")?;
+    Ok(Duration::from(clock.now()?).as_secs_f64())
+}
 
 /// Measures the laps of a loop. The laps of the warm-up, one tenth more than the counted laps, are not in the histogram.
 pub(crate) struct Stopwatch {

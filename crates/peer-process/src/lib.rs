@@ -108,6 +108,11 @@ impl PeerProcess {
         Ok(PeerProcess { child, connection: PeerConnection(here) })
     }
 
+    /// Returns the number of the second process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns the error that the second process reported, if it reported one. Waits up to 500 ms for
     /// each message, and discards other messages.
     ///

@@ -1,9 +1,12 @@
 //! Loading a store and inspecting it, over links.
 
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::Duration;
 
-use mitra_txn::{Inspection, Inspector, Layout, Life, LifeWord, Location, Op, Outcome, RecordKey, Request};
+use mitra_txn::{
+    Inspection, Inspector, Layout, Life, LifeWord, Loader, Location, Op, Outcome, RecordKey, Request,
+};
 
 use crate::channels::LostNode;
 use crate::links::Links;
@@ -12,15 +15,53 @@ use crate::links::Links;
 const MAX_POSTED: usize = 32;
 /// The longest sleep between two polls.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
+/// The records that are made between two polls of the links, in about a millisecond.
+const RECORDS_PER_POLL: usize = 256;
 
-/// Executes WRITEs in any order, each until it is executed, such as those of a [`Loader`](mitra_txn::Loader). Calls `written` with the length of each.
+/// Why a store was not loaded as a whole.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A record has no place in the store.
+    #[error(transparent)]
+    Record(#[from] mitra_txn::LoadError),
+    /// The links are over.
+    #[error(transparent)]
+    Lost(#[from] LostNode),
+}
+
+/// Writes the first content of a store, and keeps the links alive meanwhile. A part has all records of its partitions, and is in this process as a
+/// whole; the parts are made and written one after the other. The store's `number` comes last; the caller draws it at random. Calls `progress` with the
+/// number of parts that are written and with the bytes written so far, those of all copies.
 ///
 /// # Errors
-/// [`LostNode`]: the links are over.
-///
-/// # Panics
-/// If a request is outside the memory of its node.
-pub fn write_all(
+/// A [`LoadError`]. Some of the store is written then.
+pub fn load<Records: IntoIterator<Item = (RecordKey, Vec<u8>)>>(
+    links: &mut Links,
+    layout: &Layout,
+    number: NonZeroU64,
+    parts: impl IntoIterator<Item = Records>,
+    mut progress: impl FnMut(usize, u64),
+) -> Result<(), LoadError> {
+    let (mut loader, mut bytes) = (Loader::new(layout), 0);
+    for (written_parts, records) in parts.into_iter().enumerate() {
+        for (count, (at, value)) in (1..).zip(records) {
+            loader.insert(at, value)?;
+            // A node takes a peer that does not poll for silent.
+            if count % RECORDS_PER_POLL == 0 {
+                links.poll(&mut Vec::new())?;
+            }
+        }
+        write_all(links, loader.take_requests(), |written| {
+            bytes += written as u64;
+            progress(written_parts, bytes);
+        })?;
+        progress(written_parts + 1, bytes);
+    }
+    Ok(write_all(links, loader.finish(number)?, |_| ())?)
+}
+
+/// Executes WRITEs in any order, each until it is executed. Calls `written` with the length of each.
+fn write_all(
     links: &mut Links,
     requests: impl IntoIterator<Item = Request>,
     mut written: impl FnMut(usize),

@@ -15,11 +15,11 @@ use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mitra_control::RailsConfig;
 use mitra_failover::Domain;
 use mitra_prng::Prng;
-use mitra_txn::{Abort, Client, Layout, Loader, NotCommitted, RecordKey};
-use mitra_txn_rdma::{Driver, Links, LinksConfig, write_all};
+use mitra_txn::{Abort, Client, Layout, NotCommitted, RecordKey};
+use mitra_txn_rdma::{Driver, Links, LinksConfig};
 use mitra_txn_workloads::Program;
 use mitra_txn_workloads::smallbank::{self, Hotspot, Inputs};
-use mitra_txn_workloads::tpcc::{Constants, Load, Terminal};
+use mitra_txn_workloads::tpcc::{Load, Terminal};
 use serde_json::{Value, json};
 
 use super::check::Found;
@@ -31,8 +31,6 @@ use crate::cli::{complain, write_json};
 /// The coordinator that loads the store and runs the transactions.
 const COORDINATOR: u16 = 1;
 const SEED: u64 = 1;
-/// The records that are made between two polls of the links, in about a millisecond.
-const RECORDS_PER_POLL: u64 = 256;
 
 /// Load a store, run transactions, and check it: memory nodes and a coordinator on this machine
 ///
@@ -76,7 +74,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let config = store.links(COORDINATOR, &nodes, &args.cluster)?;
     let (domain, _faults) = args.cluster.open()?;
-    let total = load(store, &layout, Links::connect(&domain, &config)?)?;
+    let total = load(store, &layout, &domain, &config)?;
     let ran = match transactions(args, &domain, &layout, config) {
         Ok(ran) => ran,
         Err(error) => {
@@ -110,56 +108,38 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Loads a store. Returns the sum of all balances of smallbank.
-fn load(store: &StoreArgs, layout: &Layout, mut links: Links) -> anyhow::Result<Option<i128>> {
+fn load(
+    store: &StoreArgs,
+    layout: &Layout,
+    domain: &Arc<Domain>,
+    config: &LinksConfig,
+) -> anyhow::Result<Option<i128>> {
+    let mut total = None;
+    type Part = Box<dyn Iterator<Item = (RecordKey, Vec<u8>)>>;
+    let parts: Vec<Part> = match store.workload {
+        Workload::Tpcc => Load::new(store.scale()?, SEED, 0).parts().collect(),
+        Workload::Smallbank => {
+            let all = smallbank::load(store.accounts(), SEED).collect();
+            total =
+                Some(smallbank::total(&all).map_err(|(at, damaged)| anyhow::anyhow!("{at:?}: {damaged}"))?);
+            vec![Box::new(all.into_iter())]
+        }
+    };
+    let mut links = Links::connect(domain, config)?;
     ensure!(
         links.life().incarnation == 1,
         "the memory nodes have been used before; start new ones, with `mitra txn memory`"
     );
     let target =
         if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let mut loader = Loader::new(layout);
-    let mut total = None;
-    // The parts are loaded one after the other, because a part is in this process as a whole.
-    type Records = Box<dyn Iterator<Item = (RecordKey, Vec<u8>)>>;
-    let parts: Vec<(String, Records)> = match store.workload {
-        Workload::Tpcc => {
-            let scale = store.scale()?;
-            let load = Load::new(scale, SEED, 0);
-            let warehouse = |number| -> (String, Records) {
-                (format!("warehouse {number}"), Box::new(load.warehouse(number)))
-            };
-            let items: (String, Records) = ("items".to_owned(), Box::new(load.items()));
-            std::iter::once(items).chain((1..=scale.warehouses()).map(warehouse)).collect()
-        }
-        Workload::Smallbank => {
-            let records = smallbank::load(store.accounts(), SEED);
-            let all = smallbank::load(store.accounts(), SEED).collect();
-            total =
-                Some(smallbank::total(&all).map_err(|(at, damaged)| anyhow::anyhow!("{at:?}: {damaged}"))?);
-            vec![("accounts".to_owned(), Box::new(records))]
-        }
-    };
     let bar = ProgressBar::with_draw_target(Some(parts.len() as u64), target);
     let style = ProgressStyle::with_template("  loading {bar:40} {pos}/{len} parts {elapsed} {msg}");
     bar.set_style(style.context("the template is valid")?.progress_chars("━╸·"));
-    let mut bytes = 0;
-    for (name, records) in parts {
-        bar.set_message(name.clone());
-        for (number, (at, value)) in (1_u64..).zip(records) {
-            loader.insert(at, value)?;
-            // The links must not be silent while a large part is made.
-            if number.is_multiple_of(RECORDS_PER_POLL) {
-                links.poll(&mut Vec::new())?;
-            }
-        }
-        write_all(&mut links, loader.take_requests(), |written| {
-            bytes += written as u64;
-            bar.set_message(format!("{name}: {}", HumanBytes(bytes)));
-        })?;
-        bar.inc(1);
-    }
     let number = NonZeroU64::MIN | getrandom::u64()?;
-    write_all(&mut links, loader.finish(number)?, |_| ())?;
+    mitra_txn_rdma::load(&mut links, layout, number, parts, |written, bytes| {
+        bar.set_position(written as u64);
+        bar.set_message(HumanBytes(bytes).to_string());
+    })?;
     bar.finish_and_clear();
     Ok(total)
 }
@@ -222,13 +202,9 @@ fn spawn(store: &StoreArgs, driver: &mut Driver, ran: &Rc<Ran>) -> anyhow::Resul
     let coordinator = driver.session().coordinator();
     for task in 0..TASKS {
         let (client, ran) = (coordinator.client(), Rc::clone(ran));
-        let prng = Prng::stream(SEED, &format!("task {task}"));
         match store.workload {
             Workload::Tpcc => {
-                let scale = store.scale()?;
-                let warehouse = 1 + task % scale.warehouses();
-                let district = 1 + (task / scale.warehouses() % 10) as u8;
-                let mut terminal = Terminal::new(scale, Constants::new(SEED), warehouse, district, prng);
+                let mut terminal = Terminal::numbered(store.scale()?, SEED, task.into(), 0);
                 coordinator.spawn(async move {
                     while !ran.ends.get() {
                         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -239,6 +215,7 @@ fn spawn(store: &StoreArgs, driver: &mut Driver, ran: &Rc<Ran>) -> anyhow::Resul
                 });
             }
             Workload::Smallbank => {
+                let prng = Prng::stream(SEED, &format!("smallbank task {task}"));
                 let mut inputs = Inputs::new(store.accounts(), Hotspot::USUAL, prng);
                 coordinator.spawn(async move {
                     while !ran.ends.get() {

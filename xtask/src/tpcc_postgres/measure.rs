@@ -5,9 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow};
-use mitra_prng::Prng;
 use mitra_txn_workloads::tpcc::rows::Time;
-use mitra_txn_workloads::tpcc::{Constants, Kind, Scale, Terminal};
+use mitra_txn_workloads::tpcc::{Kind, Terminal};
 
 use super::cluster::{Clusters, Server};
 use super::cpu;
@@ -44,16 +43,6 @@ pub(super) struct CpuTimes {
 pub(super) fn now() -> Time {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     since_epoch.map_or(0, |time| time.as_micros() as Time)
-}
-
-/// The terminal of a client, counted from 0. The clients are spread over the warehouses, and then over the
-/// districts.
-pub(super) fn terminal(scale: &Scale, seed: u64, client: u32) -> Terminal {
-    let warehouses = u32::from(scale.warehouses());
-    let warehouse = 1 + (client % warehouses) as u16;
-    let district = 1 + (client / warehouses % u32::from(scale.sizes().districts)) as u8;
-    let prng = Prng::stream(seed, &format!("tpcc terminal {client}"));
-    Terminal::new(*scale, Constants::new(seed), warehouse, district, prng)
 }
 
 /// Runs `clients` clients for a time.

@@ -3,12 +3,11 @@
 use anyhow::{Result, ensure};
 use mitra_txn::Model;
 use mitra_txn_workloads::Program;
-use mitra_txn_workloads::tpcc::{Load, Scale, Sizes, Table, check};
+use mitra_txn_workloads::tpcc::{Load, Scale, Sizes, Table, Terminal, check};
 
 use super::cluster::{Clusters, Server};
 use super::columns::TABLES;
 use super::database::{self, RUN};
-use super::measure::terminal;
 use super::session::{Isolation, Session};
 
 /// A tenth of TPC-C's customers, orders and items.
@@ -28,7 +27,7 @@ pub(super) fn run(seed: u64) -> Result<()> {
         let mut session = Session::connect(clusters.config(Server::Primary, RUN), isolation)?;
         let mut model = Model::new();
         load.records().for_each(|(at, value)| model.load(at, value));
-        let mut terminals = [0, 1].map(|client| terminal(&scale, seed, client));
+        let mut terminals = [0, 1].map(|client| Terminal::numbered(scale, seed, client, 0));
         let (mut count, mut rolled_back) = (0, 0);
         for now in 1..=TRANSACTIONS {
             for input in terminals[(now % 2) as usize].next(now) {

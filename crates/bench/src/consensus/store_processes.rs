@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use mitra_kv::RespConnection;
 use mitra_kv::resp::Reply;
-use nix::time::clock_getcpuclockid;
-use nix::unistd::Pid;
+
+use crate::stopwatch::cpu_seconds;
 
 /// The time within which a store must serve clients.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -113,13 +113,7 @@ impl Store {
 
     /// Returns the CPU time of all processes of the store so far, in seconds.
     pub(super) fn cpu_seconds(&self) -> anyhow::Result<f64> {
-        let mut sum = 0.0;
-        for child in &self.children {
-            let clock = clock_getcpuclockid(Pid::from_raw(child.id() as i32))
-                .context("a process of the store has ended")?;
-            sum += Duration::from(clock.now()?).as_secs_f64();
-        }
-        Ok(sum)
+        self.children.iter().map(|child| cpu_seconds(child.id())).sum()
     }
 
     /// Checks that at least 90 % of the keys of `redis-benchmark` exist and that their values have `size` bytes.

@@ -8,21 +8,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use indicatif::ProgressBar;
+use indicatif::{HumanBytes, ProgressBar};
 use mitra_failover::Domain;
 use mitra_peer_process::PeerProcess;
 use mitra_softnic::SoftNic;
-use mitra_txn::{Inspection, Layout, Loader};
-use mitra_txn_rdma::{Links, inspect, write_all};
+use mitra_txn::{Inspection, Layout, Location, NodeId};
+use mitra_txn_rdma::{Links, inspect, round_trips};
 use mitra_txn_workloads::tpcc::{self, Load, Report};
 
 use super::history::{self, Entry};
 use super::setup::{FromCoordinator, Role, Setup, Summary, ToCoordinator, ToMemory, clock, open};
 use crate::endpoint::random;
+use crate::report::median;
+use crate::stopwatch::cpu_seconds;
 use crate::{PEER_ROLE, Task};
 
 /// How long a coordinator may take to become live, to finish its transactions, and to end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The READs that measure the round trip.
+const ROUND_TRIPS: usize = 2000;
 /// The time between two looks at what is due.
 const INTERVAL: Duration = Duration::from_millis(1);
 
@@ -49,10 +53,28 @@ pub(super) struct Cluster {
     pub(super) round_trip: f64,
     /// When rails have failed, and when the coordinator was killed.
     pub(super) failures: Vec<u64>,
+    /// When the links of rails were up again.
+    pub(super) returns: Vec<u64>,
     pub(super) killed: Option<u64>,
-    /// When transactions ran, from and to.
-    pub(super) runs: Vec<(u64, u64)>,
-    restarts: u64,
+    /// The turns: when transactions ran, from and to, and the CPU time meanwhile.
+    pub(super) turns: Vec<Turn>,
+    /// The CPU time of coordinator processes that were killed.
+    killed_cpu: f64,
+}
+
+/// When transactions ran, and the CPU time that the processes used then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) cpu: CpuSeconds,
+}
+
+/// The CPU time of the memory nodes' processes and of the coordinators', in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CpuSeconds {
+    pub(super) memories: f64,
+    pub(super) coordinators: f64,
 }
 
 /// What a check of a store at rest has found.
@@ -83,6 +105,9 @@ impl Cluster {
         let nics = open()?;
         let loader = setup.coordinators + 1;
         let mut links = Links::connect(&nics.0, &setup.links(loader, &addresses)?)?;
+        let at = Location { node: NodeId(0), at: layout.life_line(loader) };
+        let times = round_trips(&mut links, at, ROUND_TRIPS)?;
+        let round_trip = median(&times.iter().map(|time| time.as_nanos() as f64).collect::<Vec<_>>());
         load(&setup, &layout, &mut links, bar)?;
         let mut cluster = Cluster {
             histories: tempfile::tempdir().context("cannot create a directory for the histories")?,
@@ -93,11 +118,12 @@ impl Cluster {
             coordinators: Vec::new(),
             links,
             _nics: nics,
-            round_trip: 0.0,
+            round_trip,
             failures: Vec::new(),
+            returns: Vec::new(),
             killed: None,
-            runs: Vec::new(),
-            restarts: 0,
+            turns: Vec::new(),
+            killed_cpu: 0.0,
         };
         for coordinator in 1..=cluster.setup.coordinators {
             let process = cluster.start_coordinator(coordinator)?;
@@ -114,13 +140,9 @@ impl Cluster {
             coordinator,
             nodes: self.addresses.clone(),
             history: self.histories.path().join(coordinator.to_string()),
-            stream: self.restarts,
         };
         process.connection.send(&Task::Tpcc(Box::new(role)))?;
-        match self.wait(&mut process)? {
-            FromCoordinator::Live { round_trip } if self.restarts == 0 => self.round_trip = round_trip,
-            _ => {}
-        }
+        self.wait(&mut process)?;
         Ok(process)
     }
 
@@ -146,26 +168,44 @@ impl Cluster {
         self.coordinators.iter_mut().try_for_each(|process| Ok(process.connection.send(&message)?))
     }
 
+    fn cpu_seconds(&self) -> anyhow::Result<CpuSeconds> {
+        let sum = |processes: &[PeerProcess]| -> anyhow::Result<f64> {
+            processes.iter().map(|process| cpu_seconds(process.id())).sum()
+        };
+        let coordinators = sum(&self.coordinators)? + self.killed_cpu;
+        Ok(CpuSeconds { memories: sum(&self.memories)?, coordinators })
+    }
+
     /// Runs transactions for a time, with faults. `others` are kept alive.
     pub(super) fn run(
         &mut self,
         time: Duration,
         faults: Faults,
+        bar: &ProgressBar,
         others: &mut dyn FnMut(),
     ) -> anyhow::Result<()> {
+        let before = self.cpu_seconds()?;
         self.tell_all(ToCoordinator::Run)?;
         let begin = Instant::now();
         let begun = clock();
+        let mut shown = None;
         let mut next_down = faults.period;
         let mut up: Option<(Duration, usize, usize)> = None;
         let mut kill = faults.kill;
         let mut restart: Option<Duration> = None;
         loop {
             let now = begin.elapsed();
+            if shown != Some(now.as_secs()) {
+                shown = Some(now.as_secs());
+                let (policy, seconds) = (self.setup.variant.name(), now.as_secs());
+                let failures = self.failures.len();
+                bar.set_message(format!("{policy}: {seconds} of {time:.0?}, {failures} failures of rails"));
+            }
             if let Some((at, node, rail)) = up
                 && (now >= at || now >= time)
             {
                 self.memories[node].connection.send(&ToMemory::LinkUp { rail })?;
+                self.returns.push(clock());
                 up = None;
             }
             if now >= time {
@@ -184,7 +224,9 @@ impl Cluster {
                 next_down = Some(at + period);
             }
             if kill.is_some_and(|at| now >= at) {
-                drop(self.coordinators.remove(0));
+                let coordinator = self.coordinators.remove(0);
+                self.killed_cpu += cpu_seconds(coordinator.id())?;
+                drop(coordinator);
                 self.killed = Some(clock());
                 kill = None;
                 restart = Some(now + self.setup.timeout + Duration::from_secs(1));
@@ -199,7 +241,12 @@ impl Cluster {
         if restart.is_some() {
             self.restart()?;
         }
-        self.runs.push((begun, clock()));
+        let (to, after) = (clock(), self.cpu_seconds()?);
+        let cpu = CpuSeconds {
+            memories: after.memories - before.memories,
+            coordinators: after.coordinators - before.coordinators,
+        };
+        self.turns.push(Turn { from: begun, to, cpu });
         self.tell_all(ToCoordinator::Pause)?;
         let mut coordinators = std::mem::take(&mut self.coordinators);
         for process in &mut coordinators {
@@ -210,7 +257,6 @@ impl Cluster {
     }
 
     fn restart(&mut self) -> anyhow::Result<()> {
-        self.restarts += 1;
         let mut process = self.start_coordinator(1)?;
         process.connection.send(&ToCoordinator::Run)?;
         self.coordinators.insert(0, process);
@@ -246,27 +292,14 @@ impl Cluster {
     }
 }
 
-/// Loads a warehouse after the other, so that little of the store is in the memory of this process.
+/// Loads the store. The bar has a step for each part.
 fn load(setup: &Setup, layout: &Layout, links: &mut Links, bar: &ProgressBar) -> anyhow::Result<()> {
-    let load = Load::new(setup.scale()?, setup.seed, 0);
-    let mut loader = Loader::new(layout);
-    bar.set_message(format!("{}: items", setup.variant.name()));
-    load.items().try_for_each(|(at, value)| loader.insert(at, value))?;
-    write_all(links, loader.take_requests(), |_| ())?;
-    bar.inc(1);
-    for warehouse in 1..=setup.warehouses {
-        bar.set_message(format!("{}: warehouse {warehouse}", setup.variant.name()));
-        for (number, (at, value)) in load.warehouse(warehouse).enumerate() {
-            loader.insert(at, value)?;
-            if number % 256 == 0 {
-                // A node takes a peer that does not poll for silent.
-                links.poll(&mut Vec::new())?;
-            }
-        }
-        write_all(links, loader.take_requests(), |_| ())?;
-        bar.inc(1);
-    }
+    let parts = Load::new(setup.scale()?, setup.seed, 0).parts();
+    let begun = bar.position();
     let number = NonZeroU64::MIN | random()?;
-    write_all(links, loader.finish(number)?, |_| ())?;
+    mitra_txn_rdma::load(links, layout, number, parts, |written, bytes| {
+        bar.set_position(begun + written as u64);
+        bar.set_message(format!("{}: loading, {}", setup.variant.name(), HumanBytes(bytes)));
+    })?;
     Ok(())
 }

@@ -2,20 +2,23 @@
 
 mod cluster;
 mod history;
+mod page;
 mod processes;
 mod results;
 mod setup;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use self::cluster::{Cluster, Faults};
+use self::page::Timeline;
 pub(crate) use self::processes::run as peer;
 use self::results::Outcome;
 pub(crate) use self::setup::Role;
 use self::setup::{Setup, Variant};
-use super::progress;
 use super::report::{Machine, Report};
+use super::{OutputFile, progress};
 
 /// TPC-C by transactions over remote memory: throughput, latency, the twelve conditions, through failures
 #[derive(clap::Args, Debug)]
@@ -25,7 +28,8 @@ transactions of TPC-C without keying and think times: new_orders_per_minute is n
 stores of their own; rows give their ratio to `bare`. At the middle of the run and at its end the coordinators pause, and all
 tables are read: the twelve conditions of TPC-C, held locks, torn records, copies that differ. The committed transactions
 of all processes are checked for a serial order that respects real time.
-Rows: POLICY/throughput; POLICY/latency/KIND beside its floor, the round trips of the transaction times the measured one;
+Rows: POLICY/throughput; POLICY/transactions and POLICY/database_transactions by CPU-second of the memory nodes and
+coordinators (a Delivery is one transaction and ten database transactions); POLICY/latency/KIND beside its floor, the round trips of the transaction times the measured one;
 POLICY/failover/... if rails fail. docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 a condition, the serial order or a table was violated under exact or bare, 2 bad arguments.")]
 pub(crate) struct Args {
@@ -62,6 +66,9 @@ pub(crate) struct Args {
     /// Seed of the first content and of the inputs
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Write the figures and plots of the committed transactions to this file, as one page of HTML
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -82,6 +89,8 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // The path is checked before the measurement, so that the command fails early.
+    let page_file = args.report.clone().map(OutputFile::new).transpose()?;
     let machine = Machine::detect();
     let bar = progress(args.policy.len() as u64 * (u64::from(args.warehouses) + 1 + u64::from(args.rounds)));
     let mut clusters = Vec::new();
@@ -102,12 +111,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut middle = Vec::new();
     for round in 0..args.rounds {
         for running in 0..clusters.len() {
-            bar.set_message(format!("{}: round {}", args.policy[running].name(), round + 1));
             let kill = args.kill_coordinator.filter(|_| round == 1);
             let (before, rest) = clusters.split_at_mut(running);
             let Some((cluster, after)) = rest.split_first_mut() else { continue };
             let faults = Faults { period: args.fault, kill };
-            cluster.run(turn, faults, &mut || {
+            cluster.run(turn, faults, &bar, &mut || {
                 before.iter_mut().chain(after.iter_mut()).for_each(Cluster::poll)
             })?;
             if round == args.rounds / 2 - 1 {
@@ -117,7 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     let mut notes = machine.warnings();
-    let (mut rows, mut outcomes): (Vec<_>, Vec<Outcome>) = Default::default();
+    let (mut rows, mut outcomes, mut timelines): (Vec<_>, Vec<Outcome>, Vec<_>) = Default::default();
     for (mut cluster, middle) in clusters.into_iter().zip(middle) {
         bar.set_message(format!("{}: check", cluster.setup.variant.name()));
         let end = cluster.check()?;
@@ -126,6 +134,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let (outcome, own) = results::evaluate(&measured, &results, [&middle, &end], &mut notes);
         rows.extend(own);
         outcomes.push(outcome);
+        timelines.push(Timeline::new(measured, results.entries.iter().map(|entry| entry.told)));
     }
     bar.finish_and_clear();
     results::compare(&mut rows);
@@ -140,6 +149,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     });
     let is_right = outcomes.iter().all(Outcome::is_right);
     let report = Report { name: "tpcc", unit: "us", machine, settings, rows, claims: Vec::new(), notes };
+    // The figures are printed even if the page cannot be written.
+    let written = page_file.map_or(Ok(()), |file| file.write(&page::render(&report, &outcomes, &timelines)?));
     results::print(&report, &outcomes, args.json)?;
+    written?;
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

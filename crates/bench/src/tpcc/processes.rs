@@ -3,24 +3,24 @@
 use std::cell::{Cell, RefCell};
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mitra_peer_process::PeerConnection;
-use mitra_prng::Prng;
 use mitra_softnic::fault::Failure;
-use mitra_txn::{Abort, Client, Life, Location, NodeId, NotCommitted, TableId};
-use mitra_txn_rdma::{Driver, Links, MemoryNode, NodeConfig, round_trips};
+use mitra_txn::{Abort, Client, Ending, NodeId, NotCommitted, TableId};
+use mitra_txn_rdma::{Driver, MemoryNode, NodeConfig};
 use mitra_txn_workloads::Program;
-use mitra_txn_workloads::tpcc::{Constants, Terminal};
+use mitra_txn_workloads::tpcc::Terminal;
 use serde::de::DeserializeOwned;
 
 use super::history::{Entry, Writer};
 use super::setup::{FromCoordinator, Role, Setup, Summary, ToCoordinator, ToMemory, clock, open};
-use crate::report::median;
 
-/// The READs that measure the round trip.
-const ROUND_TRIPS: usize = 2000;
+/// The longest sleep of a memory node.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 /// The time between two looks for a message of the first process.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(1);
 /// How often in a row a coordinator may fail to connect again.
@@ -31,9 +31,13 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) fn run(role: Role, connection: &mut PeerConnection) -> anyhow::Result<()> {
     match role {
         Role::Memory { setup, node } => run_memory(&setup, NodeId(node), connection),
-        Role::Coordinator { setup, coordinator, nodes, history, stream } => {
+        Role::Coordinator { setup, coordinator, nodes, history } => {
             let writer = Rc::new(RefCell::new(Writer::create(&history)?));
-            Process { setup, coordinator, nodes, writer, stream, summary: Summary::default() }.run(connection)
+            let messages = receive(connection)?;
+            let first_process =
+                FirstProcess { connection, messages, is_told_live: false, is_pausing: false, stops: false };
+            let (shared, summary) = Default::default();
+            Process { setup, coordinator, nodes, writer, shared, first_process, summary }.run()
         }
     }
 }
@@ -65,19 +69,28 @@ fn run_memory(setup: &Setup, node: NodeId, connection: &mut PeerConnection) -> a
     };
     let mut memory = MemoryNode::new(domain, TcpListener::bind("127.0.0.1:0")?, config)?;
     connection.send(&memory.address())?;
-    let messages = receive(connection)?;
-    loop {
-        memory.serve_for(Duration::from_millis(20));
-        match messages.try_recv() {
-            Ok(ToMemory::LinkDown { rail }) => nics[rail].faults().fail(Failure::LinkDown),
-            Ok(ToMemory::LinkUp { rail }) => nics[rail].faults().heal(),
-            Err(mpsc::TryRecvError::Empty) => {}
-            Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
+    let mut messages = connection.try_clone()?;
+    let (waker, ends) = (memory.waker(), Arc::new(AtomicBool::new(false)));
+    let has_ended = Arc::clone(&ends);
+    std::thread::spawn(move || {
+        while let Ok(message) = messages.receive_within(None) {
+            match message {
+                ToMemory::LinkDown { rail } => nics[rail].faults().fail(Failure::LinkDown),
+                ToMemory::LinkUp { rail } => nics[rail].faults().heal(),
+            }
         }
+        ends.store(true, Ordering::Release);
+        waker.wake();
+    });
+    while !has_ended.load(Ordering::Acquire) {
+        memory.poll();
+        memory.wait(MAX_SLEEP);
     }
+    Ok(())
 }
 
 /// What the tasks of a coordinator share with its loop.
+#[derive(Default)]
 struct Shared {
     /// Whether transactions may begin.
     runs: Cell<bool>,
@@ -88,139 +101,143 @@ struct Shared {
 }
 
 /// A coordinator process, over all its lives.
-struct Process {
+struct Process<'a> {
     setup: Setup,
     coordinator: u16,
     nodes: Vec<SocketAddr>,
     writer: Rc<RefCell<Writer>>,
-    /// The number of processes that were this coordinator before, for other random numbers.
-    stream: u64,
+    shared: Rc<Shared>,
+    first_process: FirstProcess<'a>,
     summary: Summary,
 }
 
-impl Process {
-    fn run(mut self, connection: &mut PeerConnection) -> anyhow::Result<()> {
+/// What the first process has asked for, and what it was told.
+struct FirstProcess<'a> {
+    connection: &'a mut PeerConnection,
+    messages: Receiver<ToCoordinator>,
+    is_told_live: bool,
+    is_pausing: bool,
+    stops: bool,
+}
+
+impl Process<'_> {
+    fn run(mut self) -> anyhow::Result<()> {
         let (domain, _nics) = open()?;
         let layout = self.setup.layout()?;
-        let shared = Rc::new(Shared {
-            runs: Cell::new(false),
-            busy: Cell::new(0),
-            unknown: Cell::new(0),
-            corrupt: Cell::new(0),
-        });
-        let messages = receive(connection)?;
         let links = self.setup.links(self.coordinator, &self.nodes)?;
-        let round_trip = {
-            let mut links = Links::connect(&domain, &links)?;
-            let at = Location { node: NodeId(0), at: layout.life_line(self.coordinator) };
-            let times = round_trips(&mut links, at, ROUND_TRIPS)?;
-            median(&times.iter().map(|time| time.as_nanos() as f64).collect::<Vec<_>>())
-        };
-        let mut is_told_live = false;
-        let mut is_pausing = false;
-        let mut stops = false;
         let mut refusals = 0;
-        while !stops {
-            let connected = Driver::connect(&domain, &layout, links.clone(), self.setup.timing());
-            let mut driver = match connected {
-                Ok(driver) => driver,
-                Err(error) if !is_told_live || refusals == MAX_REFUSALS => return Err(error.into()),
+        while !self.first_process.stops {
+            match Driver::connect(&domain, &layout, links.clone(), self.setup.timing()) {
+                Ok(driver) => {
+                    refusals = 0;
+                    self.live(driver)?;
+                }
+                Err(error) if !self.first_process.is_told_live || refusals == MAX_REFUSALS => {
+                    return Err(error.into());
+                }
                 Err(error) => {
                     refusals += 1;
                     self.summary.ended_lives.push(error.to_string());
                     std::thread::sleep(RECONNECT_INTERVAL);
-                    continue;
                 }
-            };
-            refusals = 0;
-            let life = driver.links().life();
-            self.spawn(&mut driver, &shared, life)?;
-            let mut last_look = Instant::now();
-            let mut failovers = vec![None; self.nodes.len()];
-            let ending = loop {
-                let ending = driver.poll();
-                let recovered = driver.session().take_recovered();
-                let others = recovered.iter().filter(|life| life.coordinator != self.coordinator);
-                self.summary.recovered.extend(others.map(|_| clock()));
-                if ending.is_some() {
-                    break ending;
-                }
-                let is_idle = shared.busy.get() == 0;
-                if last_look.elapsed() < MESSAGE_INTERVAL {
-                    continue;
-                }
-                last_look = Instant::now();
-                for (node, last) in failovers.iter_mut().enumerate() {
-                    // A move back to the preferred rail is none.
-                    let report = driver.links().last_failover(NodeId(node as u16));
-                    let report = report.filter(|report| report.cause.detector().is_some());
-                    let epoch = report.map(|report| report.epoch);
-                    if epoch.is_some() && epoch != *last {
-                        self.summary.failovers += 1;
-                        *last = epoch;
-                    }
-                }
-                if !is_told_live && driver.session().is_live() {
-                    is_told_live = true;
-                    connection.send(&FromCoordinator::Live { round_trip })?;
-                }
-                // The slots that are still applied are those of told transactions.
-                if is_pausing && is_idle && driver.session().coordinator().is_settled() {
-                    is_pausing = false;
-                    connection.send(&FromCoordinator::Paused)?;
-                }
-                match messages.try_recv() {
-                    Ok(ToCoordinator::Run) => shared.runs.set(true),
-                    Ok(ToCoordinator::Pause) => {
-                        shared.runs.set(false);
-                        is_pausing = true;
-                    }
-                    Ok(ToCoordinator::Stop) | Err(mpsc::TryRecvError::Disconnected) => {
-                        stops = true;
-                        break None;
-                    }
-                    Err(mpsc::TryRecvError::Empty) => {}
-                }
-            };
-            if let Some(ending) = ending {
-                self.summary.ended_lives.push(match driver.links().lost() {
-                    Some(lost) => format!("{ending}: {lost}"),
-                    None => ending.to_string(),
-                });
             }
-            let aborts = driver.session().coordinator().aborts();
-            for (reason, count) in aborts {
-                *self.summary.aborts.entry(reason.to_owned()).or_default() += count;
-            }
-            let counters = driver.links().counters();
-            self.summary.requests += counters.requests;
-            self.summary.bytes += counters.bytes;
-            self.summary.doorbells += counters.doorbells;
-            drop(driver);
-            shared.busy.set(0);
         }
-        (self.summary.unknown, self.summary.corrupt) = (shared.unknown.get(), shared.corrupt.get());
-        connection.send(&FromCoordinator::Stopped(self.summary))?;
+        (self.summary.unknown, self.summary.corrupt) = (self.shared.unknown.get(), self.shared.corrupt.get());
+        self.first_process.connection.send(&FromCoordinator::Stopped(self.summary))?;
         Ok(())
     }
 
-    fn spawn(&self, driver: &mut Driver, shared: &Rc<Shared>, life: Life) -> anyhow::Result<()> {
+    /// Drives a life until it ends, or until the process is to stop.
+    fn live(&mut self, mut driver: Driver) -> anyhow::Result<()> {
+        self.spawn(&mut driver)?;
+        let mut last_look = Instant::now();
+        let mut failovers = vec![None; self.nodes.len()];
+        let mut ending = None;
+        while ending.is_none() && !self.first_process.stops {
+            ending = driver.poll();
+            let recovered = driver.session().take_recovered();
+            let others = recovered.iter().filter(|life| life.coordinator != self.coordinator);
+            self.summary.recovered.extend(others.map(|_| clock()));
+            if ending.is_none() && last_look.elapsed() >= MESSAGE_INTERVAL {
+                last_look = Instant::now();
+                self.count_failovers(&driver, &mut failovers);
+                self.first_process.look(&mut driver, &self.shared)?;
+            }
+        }
+        self.sum_up(&mut driver, ending);
+        self.shared.busy.set(0);
+        Ok(())
+    }
+
+    /// Counts failovers that are new. `last` is the epoch of the last one of each node's connection.
+    fn count_failovers(&mut self, driver: &Driver, last: &mut [Option<u16>]) {
+        for (node, last) in (0..).map(NodeId).zip(last) {
+            // A move back to the preferred rail is none.
+            let report = driver.links().last_failover(node);
+            let epoch = report.filter(|report| report.cause.detector().is_some()).map(|report| report.epoch);
+            if epoch.is_some() && epoch != *last {
+                self.summary.failovers += 1;
+                *last = epoch;
+            }
+        }
+    }
+
+    /// Adds what a life has counted.
+    fn sum_up(&mut self, driver: &mut Driver, ending: Option<Ending>) {
+        self.summary.ended_lives.extend(ending.map(|ending| match driver.links().lost() {
+            Some(lost) => format!("{ending}: {lost}"),
+            None => ending.to_string(),
+        }));
+        for (reason, count) in driver.session().coordinator().aborts() {
+            *self.summary.aborts.entry(reason.to_owned()).or_default() += count;
+        }
+        let counters = driver.links().counters();
+        self.summary.requests += counters.requests;
+        self.summary.bytes += counters.bytes;
+        self.summary.doorbells += counters.doorbells;
+    }
+
+    fn spawn(&self, driver: &mut Driver) -> anyhow::Result<()> {
         let scale = self.setup.scale()?;
         let tables = 0..self.setup.layout()?.schema().tables.len() as u16;
         let partitions =
             tables.flat_map(|table| (0..scale.warehouses()).map(move |at| (TableId(table), at.into())));
+        let incarnation = driver.links().life().incarnation;
         let coordinator = driver.session().coordinator();
         coordinator.warm_up(partitions);
         for terminal in 0..self.setup.terminals {
             let place =
                 u32::from(self.coordinator - 1) * u32::from(self.setup.terminals) + u32::from(terminal);
-            let warehouse = 1 + (place % u32::from(scale.warehouses())) as u16;
-            let district = 1 + (place / u32::from(scale.warehouses()) % 10) as u8;
-            let name = format!("terminal {place} {} {}", self.stream, life.incarnation);
-            let prng = Prng::stream(self.setup.seed, &name);
-            let terminal = Terminal::new(scale, Constants::new(self.setup.seed), warehouse, district, prng);
-            let (client, shared, writer) = (coordinator.client(), Rc::clone(shared), Rc::clone(&self.writer));
-            coordinator.spawn(run_terminal(client, terminal, shared, writer));
+            // Each life of the coordinator, in whichever process, starts its terminals again.
+            let starts = u64::from(incarnation) - 1;
+            let terminal = Terminal::numbered(scale, self.setup.seed, place, starts);
+            let (shared, writer) = (Rc::clone(&self.shared), Rc::clone(&self.writer));
+            coordinator.spawn(run_terminal(coordinator.client(), terminal, shared, writer));
+        }
+        Ok(())
+    }
+}
+
+impl FirstProcess<'_> {
+    /// Tells the first process what is due, and takes a message from it.
+    fn look(&mut self, driver: &mut Driver, shared: &Shared) -> anyhow::Result<()> {
+        if !self.is_told_live && driver.session().is_live() {
+            self.is_told_live = true;
+            self.connection.send(&FromCoordinator::Live)?;
+        }
+        // The slots that are still applied are those of told transactions.
+        if self.is_pausing && shared.busy.get() == 0 && driver.session().coordinator().is_settled() {
+            self.is_pausing = false;
+            self.connection.send(&FromCoordinator::Paused)?;
+        }
+        match self.messages.try_recv() {
+            Ok(ToCoordinator::Run) => shared.runs.set(true),
+            Ok(ToCoordinator::Pause) => {
+                shared.runs.set(false);
+                self.is_pausing = true;
+            }
+            Ok(ToCoordinator::Stop) | Err(mpsc::TryRecvError::Disconnected) => self.stops = true,
+            Err(mpsc::TryRecvError::Empty) => {}
         }
         Ok(())
     }

@@ -8,13 +8,13 @@ use mitra_txn::{Event, serial_order};
 use mitra_txn_workloads::tpcc::Kind;
 use serde::Serialize;
 
-use super::cluster::{Check, Cluster, Results};
+use super::cluster::{Check, Cluster, Results, Turn};
 use super::history::Entry;
 use super::setup::Variant;
 use crate::report::{Report, Row, median, quantile};
 
 /// The transactions, with their names in rows.
-const KINDS: [(Kind, &str); 5] = [
+pub(super) const KINDS: [(Kind, &str); 5] = [
     (Kind::NewOrder, "new_order"),
     (Kind::Payment, "payment"),
     (Kind::OrderStatus, "order_status"),
@@ -27,12 +27,13 @@ const WINDOW: u64 = 250_000_000;
 
 /// What the first process has measured.
 pub(super) struct Measured {
-    variant: Variant,
+    pub(super) variant: Variant,
     round_trip: f64,
-    failures: Vec<u64>,
-    killed: Option<u64>,
-    runs: Vec<(u64, u64)>,
-    timeout: Duration,
+    pub(super) failures: Vec<u64>,
+    pub(super) returns: Vec<u64>,
+    pub(super) killed: Option<u64>,
+    pub(super) turns: Vec<Turn>,
+    pub(super) timeout: Duration,
 }
 
 impl Measured {
@@ -41,8 +42,9 @@ impl Measured {
             variant: cluster.setup.variant,
             round_trip: cluster.round_trip,
             failures: cluster.failures.clone(),
+            returns: cluster.returns.clone(),
             killed: cluster.killed,
-            runs: cluster.runs.clone(),
+            turns: cluster.turns.clone(),
             timeout: cluster.setup.timeout,
         }
     }
@@ -51,25 +53,25 @@ impl Measured {
 /// The result of a policy. The names are stable.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
-    policy: &'static str,
-    committed: u64,
+    pub(super) policy: &'static str,
+    pub(super) committed: u64,
     /// The attempts without an effect.
-    aborted: u64,
-    aborts: BTreeMap<String, u64>,
+    pub(super) aborted: u64,
+    pub(super) aborts: BTreeMap<String, u64>,
     /// The aborted attempts that no other transaction and no program caused, and the transactions that nobody knows of.
-    aborted_by_failures: u64,
-    unknown: u64,
-    new_orders_per_minute: f64,
-    failovers: u64,
-    failures: u64,
-    ended_lives: Vec<String>,
-    recovered_coordinators: u64,
-    consistency: BTreeMap<String, bool>,
-    cycles: u64,
-    stuck_locks: u64,
+    pub(super) aborted_by_failures: u64,
+    pub(super) unknown: u64,
+    pub(super) new_orders_per_minute: f64,
+    pub(super) failovers: u64,
+    pub(super) failures: u64,
+    pub(super) ended_lives: Vec<String>,
+    pub(super) recovered_coordinators: u64,
+    pub(super) consistency: BTreeMap<String, bool>,
+    pub(super) cycles: u64,
+    pub(super) stuck_locks: u64,
     /// Whether all copies and the index were right at the end.
-    is_clean: bool,
-    corrupt: u64,
+    pub(super) is_clean: bool,
+    pub(super) corrupt: u64,
 }
 
 impl Outcome {
@@ -124,7 +126,7 @@ pub(super) fn evaluate(
         }
     }
     let [_, end] = checks;
-    let seconds: f64 = measured.runs.iter().map(|(from, to)| (to - from) as f64 / 1e9).sum();
+    let seconds: f64 = measured.turns.iter().map(|turn| (turn.to - turn.from) as f64 / 1e9).sum();
     let of_kind = |kind: Kind| results.entries.iter().filter(move |entry| entry.kind == kind);
     let mut aborts: BTreeMap<String, u64> = BTreeMap::new();
     for (reason, count) in results.summaries.iter().flat_map(|summary| &summary.aborts) {
@@ -153,7 +155,7 @@ pub(super) fn evaluate(
         is_clean: end.inspection.is_clean(),
         corrupt: results.summaries.iter().map(|summary| summary.corrupt).sum(),
     };
-    let mut rows = vec![throughput(measured, &results.entries)];
+    let mut rows = throughput(measured, &results.entries);
     let round_trip = measured.round_trip / 1e3;
     rows.push(Row { median: round_trip, p99: round_trip, ..row(format!("{policy}/round_trip"), "us", &[]) });
     for (kind, name) in KINDS {
@@ -193,14 +195,35 @@ fn row(name: String, unit: &'static str, values: &[f64]) -> Row {
     Row { name, unit, median: median(values), p99: quantile(values, 0.99), ..Row::default() }
 }
 
-/// Committed transactions a second; a block is a turn.
-fn throughput(measured: &Measured, entries: &[Entry]) -> Row {
-    let rates: Vec<f64> = measured.runs.iter().map(|&(from, to)| rate(entries, from, to)).collect();
-    Row {
-        p99: quantile(&rates, 0.01),
-        blocks: rates.clone(),
-        ..row(format!("{}/throughput", measured.variant.name()), "/s", &rates)
-    }
+/// Committed database transactions a second and by CPU-second, and transactions, of which a Delivery is one. A block is a turn.
+fn throughput(measured: &Measured, entries: &[Entry]) -> Vec<Row> {
+    let policy = measured.variant.name();
+    let turns = |of: &dyn Fn(&Turn) -> f64| measured.turns.iter().map(of).collect::<Vec<_>>();
+    let by_cpu = |turn: &Turn, count: f64| count / (turn.cpu.memories + turn.cpu.coordinators).max(1e-9);
+    let all = |_: &Entry| 1.0;
+    let cards = |entry: &Entry| if entry.kind == Kind::Delivery { 0.1 } else { 1.0 };
+    let count = |turn: &Turn, of: &dyn Fn(&Entry) -> f64| -> f64 {
+        entries.iter().filter(|entry| (turn.from..turn.to).contains(&entry.told)).map(of).sum()
+    };
+    let rates = [
+        ("throughput", "/s", turns(&|turn| rate(entries, turn.from, turn.to))),
+        ("transactions", "1/cpu-s", turns(&|turn| by_cpu(turn, count(turn, &cards)))),
+        ("database_transactions", "1/cpu-s", turns(&|turn| by_cpu(turn, count(turn, &all)))),
+    ];
+    let rates = rates.into_iter().map(|(name, unit, values)| Row {
+        p99: quantile(&values, 0.01),
+        blocks: values.clone(),
+        ..row(format!("{policy}/{name}"), unit, &values)
+    });
+    let times = [
+        ("memories", turns(&|turn| turn.cpu.memories)),
+        ("coordinators", turns(&|turn| turn.cpu.coordinators)),
+    ];
+    let times = times.into_iter().map(|(name, values)| Row {
+        blocks: values.clone(),
+        ..row(format!("{policy}/cpu/{name}"), "s", &values)
+    });
+    rates.chain(times).collect()
 }
 
 fn rate(entries: &[Entry], from: u64, to: u64) -> f64 {
@@ -236,10 +259,8 @@ fn failures(measured: &Measured, entries: &[Entry]) -> Vec<Row> {
     told.sort_unstable();
     let (mut gaps, mut ratios) = (Vec::new(), Vec::new());
     for &failure in &measured.failures {
-        let Some(&(from, to)) = measured.runs.iter().find(|(from, to)| (*from..*to).contains(&failure))
-        else {
-            continue;
-        };
+        let turn = measured.turns.iter().find(|turn| (turn.from..turn.to).contains(&failure));
+        let Some(&Turn { from, to, .. }) = turn else { continue };
         let first = told.partition_point(|&at| at < failure);
         let near =
             &told[first.saturating_sub(1)..told.partition_point(|&at| at < (failure + WINDOW).min(to))];
@@ -261,16 +282,21 @@ fn failures(measured: &Measured, entries: &[Entry]) -> Vec<Row> {
     ]
 }
 
-/// Sets each policy's throughput beside that of bare queue pairs, turn by turn.
+/// Sets each policy's rates beside that of bare queue pairs, turn by turn.
 pub(super) fn compare(rows: &mut [Row]) {
-    let baseline = format!("{}/throughput", Variant::Bare.name());
-    let Some(bare) = rows.iter().find(|row| row.name == baseline).cloned() else { return };
-    for row in rows.iter_mut().filter(|row| row.name.ends_with("/throughput") && row.name != baseline) {
-        let ratios: Vec<f64> =
-            row.blocks.iter().zip(&bare.blocks).map(|(own, bare)| own / bare.max(1.0)).collect();
-        row.baseline = Some(baseline.clone());
-        row.baseline_median = Some(bare.median);
-        row.ratio = Some(median(&ratios));
+    for rate in ["throughput", "transactions", "database_transactions"] {
+        let baseline = format!("{}/{rate}", Variant::Bare.name());
+        let Some(bare) = rows.iter().find(|row| row.name == baseline).cloned() else { return };
+        let is_beside = |row: &&mut Row| {
+            row.name != baseline && row.name.split_once('/').is_some_and(|(_, name)| name == rate)
+        };
+        for row in rows.iter_mut().filter(is_beside) {
+            let ratios: Vec<f64> =
+                row.blocks.iter().zip(&bare.blocks).map(|(own, bare)| own / bare.max(1.0)).collect();
+            row.baseline = Some(baseline.clone());
+            row.baseline_median = Some(bare.median);
+            row.ratio = Some(median(&ratios));
+        }
     }
 }
 

@@ -151,7 +151,7 @@ pub(crate) fn clock() -> u64 {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
     Memory { setup: Setup, node: u16 },
-    Coordinator { setup: Setup, coordinator: u16, nodes: Vec<SocketAddr>, history: PathBuf, stream: u64 },
+    Coordinator { setup: Setup, coordinator: u16, nodes: Vec<SocketAddr>, history: PathBuf },
 }
 
 /// What the first process tells a memory process.
@@ -175,10 +175,8 @@ pub(crate) enum ToCoordinator {
 /// What a coordinator tells the first process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum FromCoordinator {
-    /// It is live. The median round trip of its links, in nanoseconds.
-    Live {
-        round_trip: f64,
-    },
+    /// It is live.
+    Live,
     Paused,
     Stopped(Summary),
 }

@@ -5,7 +5,6 @@ mod claims;
 mod many_vqps;
 mod overhead;
 mod page;
-mod plot;
 mod timeline;
 mod trials;
 

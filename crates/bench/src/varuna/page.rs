@@ -1,56 +1,41 @@
 //! `--report FILE.html`: one page with the claims, the plots and all rows.
 
-use anyhow::Context;
-use askama::Template;
-
-use super::plot::{Arrangement, Plot};
 use crate::failover_trial::{Mix, TrialPolicy};
+use crate::report::page::{Cell, Page, Table};
+use crate::report::plot::{Arrangement, Plot};
 use crate::report::{Claim, Report, Row, format_figure};
-
-#[derive(Template)]
-#[template(path = "varuna/page.html")]
-struct Page<'a> {
-    machine: String,
-    met: usize,
-    claims: Vec<ClaimLine<'a>>,
-    plots: Vec<Plot>,
-    rows: Vec<[String; 7]>,
-    /// The warnings about the machine that make the figures unreliable. The page prints them above the figures.
-    warnings: Vec<String>,
-    notes: Vec<&'a String>,
-    version: &'static str,
-}
-
-struct ClaimLine<'a> {
-    claim: &'a Claim,
-    value: String,
-}
 
 /// Returns the report as HTML.
 ///
 /// # Errors
-/// Fails if the template does.
+/// The template fails.
 pub(super) fn render(report: &Report) -> anyhow::Result<String> {
-    let machine = &report.machine;
-    let warnings = machine.warnings();
+    let met = report.claims.iter().filter(|claim| claim.met).count();
     let page = Page {
-        machine: format!(
-            "{}, {} CPUs, Linux {}, load {:.1}",
-            machine.cpu, machine.cpus, machine.kernel, machine.load
-        ),
-        met: report.claims.iter().filter(|claim| claim.met).count(),
-        claims: report
-            .claims
-            .iter()
-            .map(|claim| ClaimLine { claim, value: format_figure(claim.value) })
-            .collect(),
+        heading: format!("{met} of {} targets met", report.claims.len()),
+        about: "Software NICs of two processes on loopback. Every ratio compares blocks of the same round.",
+        tables: if report.claims.is_empty() { Vec::new() } else { vec![claims(&report.claims)] },
         plots: plots(&report.rows),
-        rows: report.rows.iter().map(Row::cells).collect(),
-        notes: report.notes.iter().filter(|note| !warnings.contains(note)).collect(),
-        warnings,
-        version: env!("CARGO_PKG_VERSION"),
     };
-    page.render().context("cannot render the report")
+    page.render(report)
+}
+
+fn claims(claims: &[Claim]) -> Table {
+    let row = |claim: &Claim| {
+        vec![
+            Cell::text(claim.name.as_str()),
+            Cell::text(claim.paper),
+            Cell::text(claim.target),
+            Cell::number(format!("{} {}", format_figure(claim.value), claim.unit)),
+            Cell::verdict(claim.met, "met", "missed"),
+        ]
+    };
+    let [figure, paper, target] = ["figure", "paper (hardware NICs)", "target"].map(Cell::text);
+    Table {
+        title: "The paper, the target, this run".to_owned(),
+        header: vec![figure, paper, target, Cell::number("here"), Cell::text("")],
+        rows: claims.iter().map(row).collect(),
+    }
 }
 
 /// Returns the plots for which the run has rows.

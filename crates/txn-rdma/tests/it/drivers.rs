@@ -6,10 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mitra_failover::Domain;
-use mitra_txn::{
-    Ending, Layout, Life, LifeState, LifeWord, Loader, NodeId, Schema, StoreError, TableSchema, Timing,
-};
-use mitra_txn_rdma::{ConnectError, Driver, LinksConfig, QpKind, write_all};
+use mitra_txn::{Ending, Layout, Life, LifeState, LifeWord, NodeId, Schema, StoreError, TableSchema, Timing};
+use mitra_txn_rdma::{ConnectError, Driver, LinksConfig, QpKind};
 
 use crate::common::{BYTES, COORDINATORS, ServedNode, TIMEOUT, connect, links_config, nics, start_nodes};
 
@@ -30,8 +28,8 @@ fn drive(domain: &Arc<Domain>, layout: &Rc<Layout>, config: &LinksConfig) -> Res
 /// Loads a store without records.
 fn load(layout: &Layout, config: &LinksConfig) {
     let (mut links, _nics) = connect(config, 1);
-    let number = Loader::new(layout).finish(NonZeroU64::MIN).expect("there are no records");
-    write_all(&mut links, number, |_| ()).expect("the nodes are connected");
+    mitra_txn_rdma::load(&mut links, layout, NonZeroU64::MIN, None::<Vec<_>>, |_, _| ())
+        .expect("the nodes are connected");
 }
 
 /// Drives until the life has begun or ended.

@@ -41,8 +41,15 @@ impl Load {
 
     /// All records: the items, and warehouse after warehouse.
     pub fn records(self) -> impl Iterator<Item = Loaded> {
-        let warehouses = 1..=self.scale.warehouses();
-        self.items().chain(warehouses.flat_map(move |warehouse| self.warehouse(warehouse)))
+        self.parts().flatten()
+    }
+
+    /// All records in parts, each of which has all records of its partitions: the items, and each warehouse.
+    pub fn parts(self) -> impl Iterator<Item = Box<dyn Iterator<Item = Loaded>>> {
+        let warehouse =
+            move |warehouse| -> Box<dyn Iterator<Item = _>> { Box::new(self.warehouse(warehouse)) };
+        let items: Box<dyn Iterator<Item = _>> = Box::new(self.items());
+        iter::once(items).chain((1..=self.scale.warehouses()).map(warehouse))
     }
 
     /// The records of ITEM.

@@ -67,6 +67,17 @@ impl Terminal {
         Terminal { scale, constants, warehouse, district, prng, deck: Vec::new() }
     }
 
+    /// Terminal `number` of a run, counted from 0. They are spread over the warehouses, and then over the
+    /// districts. The same scale, seed, number and `starts` give the same inputs in each store; `starts` is how
+    /// often the terminal has been started before, after which it asks for others.
+    pub fn numbered(scale: Scale, seed: u64, number: u32, starts: u64) -> Terminal {
+        let warehouses = u32::from(scale.warehouses());
+        let warehouse = 1 + (number % warehouses) as u16;
+        let district = 1 + (number / warehouses % u32::from(scale.sizes().districts)) as u8;
+        let prng = Prng::stream(seed, &format!("tpcc terminal {number} {starts}"));
+        Terminal::new(scale, Constants::new(seed), warehouse, district, prng)
+    }
+
     /// The database transactions of the next transaction, which run one after the other or at the same time:
     /// one, or for a Delivery one for each district. `now` is the date that they write.
     ///

@@ -30,6 +30,26 @@ fn is_share(count: usize, total: usize, percent: f64) -> bool {
 }
 
 #[test]
+fn numbered_terminals_are_spread_and_draw_the_same_again() {
+    let scale = Scale::full(3).unwrap();
+    let inputs = |number, starts| {
+        let mut terminal = Terminal::numbered(scale, SEED, number, starts);
+        (0..100).flat_map(|_| terminal.next(0)).collect::<Vec<_>>()
+    };
+    // After one terminal at each warehouse, the next district has its turn, and after ten the first one again.
+    for (number, place) in [(0, (1, 1)), (2, (3, 1)), (3, (1, 2)), (29, (3, 10)), (30, (1, 1))] {
+        let place_of = |input| match input {
+            Input::StockLevel(input) => Some((input.warehouse, input.district)),
+            _ => None,
+        };
+        assert_eq!(inputs(number, 0).into_iter().find_map(place_of), Some(place), "{number}");
+    }
+    assert_eq!(inputs(30, 0), inputs(30, 0));
+    assert_ne!(inputs(30, 0), inputs(0, 0));
+    assert_ne!(inputs(30, 0), inputs(30, 1));
+}
+
+#[test]
 fn each_deck_has_exactly_the_mix() {
     let mut terminal = terminal(1);
     for deck in 0..20 {

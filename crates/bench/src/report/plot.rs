@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::report::format_figure;
+use super::format_figure;
 
 /// The size of a drawing, and the margins around its plot area, in user units of the SVG.
 const WIDTH: f64 = 1100.0;
@@ -16,7 +16,7 @@ const MAX_LABELS: usize = 14;
 
 /// A length or position with one decimal.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Px(f64);
+pub(crate) struct Px(f64);
 
 impl fmt::Display for Px {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,57 +24,59 @@ impl fmt::Display for Px {
     }
 }
 
-pub(super) struct Bar {
-    pub(super) x: Px,
-    pub(super) y: Px,
-    pub(super) width: Px,
-    pub(super) height: Px,
+pub(crate) struct Bar {
+    pub(crate) x: Px,
+    pub(crate) y: Px,
+    pub(crate) width: Px,
+    pub(crate) height: Px,
     /// The number of the series, which determines the colour.
-    pub(super) series: usize,
-    pub(super) tooltip: String,
+    pub(crate) series: usize,
+    pub(crate) tooltip: String,
 }
 
-pub(super) struct Polyline {
-    pub(super) series: usize,
+pub(crate) struct Polyline {
+    pub(crate) series: usize,
     /// The value of the attribute `points`.
-    pub(super) points: String,
+    pub(crate) points: String,
 }
 
 /// A text, whose position is the middle of its baseline or its end.
-pub(super) struct Label {
-    pub(super) x: Px,
-    pub(super) y: Px,
-    pub(super) class: &'static str,
-    pub(super) text: String,
+pub(crate) struct Label {
+    pub(crate) x: Px,
+    pub(crate) y: Px,
+    pub(crate) class: &'static str,
+    pub(crate) text: String,
 }
 
 /// A horizontal or vertical line.
-pub(super) struct Rule {
-    pub(super) x1: Px,
-    pub(super) y1: Px,
-    pub(super) x2: Px,
-    pub(super) y2: Px,
-    pub(super) class: &'static str,
+pub(crate) struct Rule {
+    pub(crate) x1: Px,
+    pub(crate) y1: Px,
+    pub(crate) x2: Px,
+    pub(crate) y2: Px,
+    pub(crate) class: &'static str,
 }
 
 /// A figure of the report.
-pub(super) struct Plot {
-    pub(super) title: String,
-    pub(super) caption: String,
+pub(crate) struct Plot {
+    pub(crate) title: String,
+    pub(crate) caption: String,
     /// The names of the series, in the order of their colours.
-    pub(super) legend: Vec<String>,
-    pub(super) width: f64,
-    pub(super) height: f64,
-    pub(super) bars: Vec<Bar>,
-    pub(super) lines: Vec<Polyline>,
-    pub(super) labels: Vec<Label>,
-    pub(super) rules: Vec<Rule>,
+    pub(crate) legend: Vec<String>,
+    pub(crate) width: f64,
+    pub(crate) height: f64,
+    pub(crate) bars: Vec<Bar>,
+    pub(crate) lines: Vec<Polyline>,
+    pub(crate) labels: Vec<Label>,
+    pub(crate) rules: Vec<Rule>,
 }
 
 /// How the bars of a group stand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Arrangement {
+pub(crate) enum Arrangement {
     Beside,
+    /// Beside each other, on a logarithmic axis.
+    BesideLogarithmic,
     Stacked,
 }
 
@@ -94,7 +96,7 @@ impl Plot {
     }
 
     /// Draws groups of bars. The values of a group are those of the series of the legend, in order.
-    pub(super) fn bars(
+    pub(crate) fn bars(
         (title, caption): (&str, &str),
         unit: &str,
         legend: &[&str],
@@ -103,22 +105,29 @@ impl Plot {
     ) -> Plot {
         let mut plot = Plot::new(title, caption, legend);
         let height_of = |values: &[f64]| match arrangement {
-            Arrangement::Beside => values.iter().copied().fold(0.0, f64::max),
+            Arrangement::Beside | Arrangement::BesideLogarithmic => {
+                values.iter().copied().fold(0.0, f64::max)
+            }
             Arrangement::Stacked => values.iter().sum(),
         };
         let highest = groups.iter().map(|(_, values)| height_of(values)).fold(0.0, f64::max);
-        let lowest = groups.iter().flat_map(|(_, values)| values.iter().copied()).fold(0.0, f64::min);
-        let scale = plot.vertical_axis(lowest, highest, unit);
+        let values = || groups.iter().flat_map(|(_, values)| values.iter().copied());
+        let scale = if arrangement == Arrangement::BesideLogarithmic {
+            Scale::logarithmic(values().filter(|&value| value > 0.0).fold(highest, f64::min), highest)
+        } else {
+            Scale::linear(values().fold(0.0, f64::min), highest)
+        };
+        plot.vertical_axis(&scale, unit);
         let group_width = (WIDTH - LEFT - RIGHT) / groups.len().max(1) as f64;
         let every = groups.len().div_ceil(MAX_LABELS);
         for (at, (name, values)) in groups.iter().enumerate() {
             let left = LEFT + group_width * (at as f64 + 0.1);
-            let count = if arrangement == Arrangement::Beside { values.len().max(1) } else { 1 };
+            let count = if arrangement == Arrangement::Stacked { 1 } else { values.len().max(1) };
             let width = group_width * 0.8 / count as f64;
             let mut below = 0.0;
             for (series, &value) in values.iter().enumerate() {
                 let (column, from) =
-                    if arrangement == Arrangement::Beside { (series, 0.0) } else { (0, below) };
+                    if arrangement == Arrangement::Stacked { (0, below) } else { (series, 0.0) };
                 let (y1, y2) = (scale.y(from), scale.y(from + value));
                 below += value;
                 plot.bars.push(Bar {
@@ -137,8 +146,8 @@ impl Plot {
         plot
     }
 
-    /// Draws lines of (x, y) points, and marks x positions.
-    pub(super) fn lines(
+    /// Draws lines of (x, y) points, and marks x positions, with a text or without.
+    pub(crate) fn lines(
         (title, caption): (&str, &str),
         (x_unit, unit): (&str, &str),
         legend: &[&str],
@@ -147,10 +156,12 @@ impl Plot {
     ) -> Plot {
         let mut plot = Plot::new(title, caption, legend);
         let points = || series.iter().flatten();
-        let scale = plot.vertical_axis(0.0, points().map(|point| point.1).fold(0.0, f64::max), unit);
+        let scale = Scale::linear(0.0, points().map(|point| point.1).fold(0.0, f64::max));
+        plot.vertical_axis(&scale, unit);
+        let first = points().map(|point| point.0).fold(0.0, f64::min);
         let last = points().map(|point| point.0).fold(1.0, f64::max);
-        let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * value / last;
-        for tick in ticks(0.0, last) {
+        let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * (value - first) / (last - first);
+        for tick in ticks(first, last) {
             plot.horizontal_label(x(tick), format!("{} {x_unit}", format_figure(tick)));
         }
         for (number, line) in series.iter().enumerate() {
@@ -161,7 +172,9 @@ impl Plot {
         for (at, text) in marks {
             let x = Px(x(*at));
             plot.rules.push(Rule { x1: x, y1: Px(TOP), x2: x, y2: Px(HEIGHT - BOTTOM), class: "mark" });
-            plot.labels.push(Label { x, y: Px(TOP + 10.0), class: "mark", text: text.clone() });
+            if !text.is_empty() {
+                plot.labels.push(Label { x, y: Px(TOP + 10.0), class: "mark", text: text.clone() });
+            }
         }
         plot
     }
@@ -170,11 +183,9 @@ impl Plot {
         self.labels.push(Label { x: Px(x), y: Px(HEIGHT - BOTTOM + 18.0), class: "tick", text });
     }
 
-    /// Draws the vertical axis from `low` to `high` with its ticks.
-    fn vertical_axis(&mut self, low: f64, high: f64, unit: &str) -> Scale {
-        let high = if high > low { high } else { low + 1.0 };
-        let scale = Scale { low, high };
-        for tick in ticks(low, high) {
+    /// Draws the vertical axis with its ticks.
+    fn vertical_axis(&mut self, scale: &Scale, unit: &str) {
+        for tick in scale.ticks() {
             let y = scale.y(tick);
             self.rules.push(Rule {
                 x1: Px(LEFT),
@@ -186,7 +197,6 @@ impl Plot {
             let text = format!("{} {unit}", format_figure(tick));
             self.labels.push(Label { x: Px(LEFT - 6.0), y: Px(y + 4.0), class: "value", text });
         }
-        scale
     }
 }
 
@@ -194,11 +204,36 @@ impl Plot {
 struct Scale {
     low: f64,
     high: f64,
+    is_logarithmic: bool,
 }
 
 impl Scale {
+    fn linear(low: f64, high: f64) -> Scale {
+        Scale { low, high: if high > low { high } else { low + 1.0 }, is_logarithmic: false }
+    }
+
+    /// From a power of ten below `low`, which is above zero, to one above `high`.
+    fn logarithmic(low: f64, high: f64) -> Scale {
+        let low = if low > 0.0 { low.log10().floor() } else { 0.0 };
+        let high = if high > 0.0 { high.log10().ceil() } else { 0.0 };
+        Scale { low: 10_f64.powf(low), high: 10_f64.powf(high.max(low + 1.0)), is_logarithmic: true }
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        if !self.is_logarithmic {
+            return ticks(self.low, self.high);
+        }
+        let powers = self.low.log10().round() as i32..=self.high.log10().round() as i32;
+        powers.map(|power| 10_f64.powi(power)).collect()
+    }
+
     fn y(&self, value: f64) -> f64 {
-        let part = (value.clamp(self.low, self.high) - self.low) / (self.high - self.low);
+        let (value, low, high) = (value.clamp(self.low, self.high), self.low, self.high);
+        let part = if self.is_logarithmic {
+            (value / low).log10() / (high / low).log10()
+        } else {
+            (value - low) / (high - low)
+        };
         HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM)
     }
 }
@@ -245,6 +280,26 @@ mod tests {
             beside.bars[0].y.0 + beside.bars[0].height.0,
             beside.bars[1].y.0 + beside.bars[1].height.0
         );
+    }
+
+    #[test]
+    fn logarithmic_bars_stand_on_a_power_of_ten() {
+        let groups = [("a".to_owned(), vec![20.0, 200.0, 2000.0])];
+        let plot = Plot::bars(("t", "c"), "", &["x", "y", "z"], &groups, Arrangement::BesideLogarithmic);
+        assert_eq!(plot.rules.len(), 4, "10, 100, 1,000 and 10,000");
+        let [low, middle, high] = [0, 1, 2].map(|bar: usize| plot.bars[bar].height.0);
+        assert!((middle - low - (high - middle)).abs() < 0.01 && low > 0.0);
+        let empty = [("a".to_owned(), vec![0.0])];
+        let plot = Plot::bars(("t", "c"), "", &["x"], &empty, Arrangement::BesideLogarithmic);
+        assert_eq!(plot.bars[0].height.0, 0.0);
+    }
+
+    #[test]
+    fn lines_before_zero_begin_at_the_left() {
+        let points = vec![(-9.0, 5.0), (1.0, 0.0)];
+        let plot = Plot::lines(("t", "c"), ("ms", "B"), &["x"], &[points], &[(0.0, "m".to_owned())]);
+        assert_eq!(plot.lines[0].points, "70.0,14.0 1084.0,256.0");
+        assert!(plot.rules.iter().any(|rule| rule.class == "mark" && rule.x1 == Px(982.6)), "nine tenths");
     }
 
     #[test]

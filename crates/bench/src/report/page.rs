@@ -1,0 +1,100 @@
+//! `--report FILE.html`: a report as one page, with tables, plots and all rows.
+
+use anyhow::Context;
+use askama::Template;
+
+use super::plot::Plot;
+use super::{Report, Row};
+
+/// What a page shows above the rows of a report.
+pub(crate) struct Page {
+    /// The result in a line.
+    pub(crate) heading: String,
+    /// What was measured, behind the machine.
+    pub(crate) about: &'static str,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) plots: Vec<Plot>,
+}
+
+/// A table. The first cell of a row is its name.
+pub(crate) struct Table {
+    pub(crate) title: String,
+    pub(crate) header: Vec<Cell>,
+    pub(crate) rows: Vec<Vec<Cell>>,
+}
+
+/// A cell, with its class in the style sheet.
+pub(crate) struct Cell {
+    pub(crate) text: String,
+    pub(crate) class: &'static str,
+}
+
+impl Cell {
+    pub(crate) fn text(text: impl Into<String>) -> Cell {
+        Cell { text: text.into(), class: "" }
+    }
+
+    pub(crate) fn number(text: impl Into<String>) -> Cell {
+        Cell { text: text.into(), class: "number" }
+    }
+
+    /// A verdict, in its colour.
+    pub(crate) fn verdict(is_good: bool, good: &str, bad: &str) -> Cell {
+        if is_good {
+            Cell { text: good.to_owned(), class: "good" }
+        } else {
+            Cell { text: bad.to_owned(), class: "bad" }
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "report/page.html")]
+struct Html<'a> {
+    name: &'a str,
+    machine: String,
+    page: Page,
+    rows: Table,
+    /// The warnings about the machine that make the figures unreliable. The page prints them above the figures.
+    warnings: Vec<String>,
+    notes: Vec<&'a String>,
+    version: &'static str,
+}
+
+impl Page {
+    /// Returns the page as HTML.
+    ///
+    /// # Errors
+    /// The template fails.
+    pub(crate) fn render(self, report: &Report) -> anyhow::Result<String> {
+        let machine = &report.machine;
+        let warnings = machine.warnings();
+        let html = Html {
+            name: report.name,
+            machine: format!(
+                "{}, {} CPUs, Linux {}, load {:.1}",
+                machine.cpu, machine.cpus, machine.kernel, machine.load
+            ),
+            page: self,
+            rows: all_rows(&report.rows),
+            notes: report.notes.iter().filter(|note| !warnings.contains(note)).collect(),
+            warnings,
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        html.render().context("cannot render the report")
+    }
+}
+
+fn all_rows(rows: &[Row]) -> Table {
+    let cells = |[name, unit, median, p99, baseline, its_median, ratio]: [String; 7]| {
+        let [name, unit, baseline] = [name, unit, baseline].map(Cell::text);
+        let [median, p99, its_median, ratio] = [median, p99, its_median, ratio].map(Cell::number);
+        vec![name, unit, median, p99, baseline, its_median, ratio]
+    };
+    let header = ["row", "unit", "median", "p99", "beside", "its median", "ratio"];
+    Table {
+        title: "All rows".to_owned(),
+        header: cells(header.map(str::to_owned)),
+        rows: rows.iter().map(|row| cells(row.cells())).collect(),
+    }
+}
