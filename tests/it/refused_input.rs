@@ -113,7 +113,7 @@ fn files_that_cannot_be_used_are_explained() {
     fs::write(&existing, "text").expect("written");
     let path = |path: &PathBuf| path.to_str().expect("UTF-8").to_owned();
     let (directory, existing) = (path(&dir.path().to_path_buf()), path(&existing));
-    let cases: [(&[&str], &[&str]); 15] = [
+    let cases: [(&[&str], &[&str]); 16] = [
         (
             &["decode", "/nonexistent"],
             &["cannot open /nonexistent", "give the path of a capture", "No such file"],

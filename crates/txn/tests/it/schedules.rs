@@ -1,12 +1,13 @@
 //! Scripted schedules, of those that broke the first draft of the protocol: `docs/transactions.md` has their numbers, and what finds the others.
 
 use std::cell::RefCell;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::Duration;
 
 use mitra_txn::{
     Abort, Access, Attempt, Command, Conflict, Coordinator, Copies, Inspection, Inspector, Layout, Life,
-    Location, LockWord, NodeId, NotCommitted, Op, Outcome, Place, PlaceKind, RecordKey, Recovery,
+    Loader, Location, LockWord, NodeId, NotCommitted, Op, Outcome, Place, PlaceKind, RecordKey, Recovery,
     RecoveryStep, Request, Schema, Session, Step, TableId, TableSchema, Timing, Transaction as _, Write,
 };
 
@@ -325,6 +326,14 @@ fn spawn<T: 'static>(
     told
 }
 
+/// The memory of a store without records.
+fn loaded(layout: &Layout) -> Memory {
+    let mut memory = Memory::default();
+    let number = Loader::new(layout).finish(NonZeroU64::MIN).unwrap();
+    execute(&mut memory, &number);
+    memory
+}
+
 fn inspect(layout: &Rc<Layout>, memory: &mut Memory, recovered: Life) -> Inspection {
     let mut inspector = Inspector::new(Rc::clone(layout));
     inspector.set_recovered(recovered);
@@ -338,7 +347,7 @@ fn inspect(layout: &Rc<Layout>, memory: &mut Memory, recovered: Life) -> Inspect
 #[test]
 fn insert_and_delete_are_recovered_after_every_request() {
     let layout = layout();
-    let loaded = &mut Memory::default();
+    let loaded = &mut loaded(&layout);
     let mut loader = Coordinator::new(Rc::clone(&layout), SECOND);
     let inserted = spawn(&loader, async |tx| {
         tx.insert(OTHER, vec![1]);
@@ -392,7 +401,8 @@ fn insert_and_delete_are_recovered_after_every_request() {
 #[test]
 fn known_place_of_a_deleted_record_is_not_trusted() {
     for is_reading in [false, true] {
-        let (layout, memory) = (layout(), &mut Memory::default());
+        let layout = layout();
+        let memory = &mut loaded(&layout);
         let mut coordinators = LIVES.map(|life| Coordinator::new(Rc::clone(&layout), life));
         let [first, second] = &mut coordinators;
         let _inserted = spawn(first, async |tx| {
@@ -433,7 +443,8 @@ fn known_place_of_a_deleted_record_is_not_trusted() {
 /// Schedule 20: a READ returns a part of a bucket that is being written, in which the key is missing. It says nothing about the key.
 #[test]
 fn torn_bucket_does_not_show_that_a_record_is_missing() {
-    let (layout, memory) = (layout(), &mut Memory::default());
+    let layout = layout();
+    let memory = &mut loaded(&layout);
     let [mut first, mut second] = LIVES.map(|life| Coordinator::new(Rc::clone(&layout), life));
     let _inserted = spawn(&first, async |tx| {
         tx.insert(KEY, vec![1]);
@@ -478,7 +489,8 @@ fn turn(session: &mut Session, memory: &mut Memory, now: Duration, hears: bool) 
 /// Schedule 15: one node does not hear a coordinator, which beats on the other node. Nobody takes the life over because of its lock, until it ends its life and no longer beats. Then its commit takes effect.
 #[test]
 fn life_that_one_node_cannot_hear_is_taken_over_when_it_ends() {
-    let (layout, memory) = (layout(), &mut Memory::default());
+    let layout = layout();
+    let memory = &mut loaded(&layout);
     let timing = Timing { interval: Duration::from_millis(1), timeout: Duration::from_millis(10) };
     let [mut first, mut second] = LIVES.map(|life| Session::new(Rc::clone(&layout), life, timing, &[]));
     let mut clock = (0..).map(Duration::from_millis);
@@ -514,7 +526,7 @@ fn life_that_one_node_cannot_hear_is_taken_over_when_it_ends() {
     assert!(second.coordinator().aborts()["locked"] > 0);
 
     // The driver has lost the node.
-    first.end(Ending::Disconnected);
+    first.end(mitra_txn::Ending::Disconnected);
     turn(&mut first, memory, clock.next().unwrap(), false);
     assert_eq!(*put.borrow(), Some(Err(NotCommitted::Unknown)));
     let silent_since = clock.next().unwrap();
