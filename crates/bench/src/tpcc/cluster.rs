@@ -11,7 +11,6 @@ use anyhow::{Context, bail};
 use indicatif::{HumanBytes, ProgressBar};
 use mitra_failover::Domain;
 use mitra_peer_process::PeerProcess;
-use mitra_softnic::SoftNic;
 use mitra_txn::{Inspection, Layout, Location, NodeId};
 use mitra_txn_rdma::{Links, inspect, round_trips};
 use mitra_txn_workloads::tpcc::{self, Load, Report};
@@ -46,10 +45,9 @@ pub(super) struct Cluster {
     memories: Vec<PeerProcess>,
     coordinators: Vec<PeerProcess>,
     histories: tempfile::TempDir,
-    /// The links that load and check, and what they need.
-    links: Links,
-    _nics: (Arc<Domain>, [Arc<SoftNic>; 2]),
-    /// The median round trip, in nanoseconds.
+    /// The NICs of the links that load and check.
+    domain: Arc<Domain>,
+    /// The median round trip, in nanoseconds: the lowest of some medians.
     pub(super) round_trip: f64,
     /// When rails have failed, and when the coordinator was killed.
     pub(super) failures: Vec<u64>,
@@ -102,13 +100,15 @@ impl Cluster {
             addresses.push(memory.connection.receive()?);
             memories.push(memory);
         }
-        let nics = open()?;
+        let domain = open()?.0;
         let loader = setup.coordinators + 1;
-        let mut links = Links::connect(&nics.0, &setup.links(loader, &addresses)?)?;
+        let mut links = Links::connect(&domain, &setup.links(loader, &addresses)?)?;
         let at = Location { node: NodeId(0), at: layout.life_line(loader) };
         let times = round_trips(&mut links, at, ROUND_TRIPS)?;
-        let round_trip = median(&times.iter().map(|time| time.as_nanos() as f64).collect::<Vec<_>>());
+        let times: Vec<f64> = times.iter().map(|time| time.as_nanos() as f64).collect();
+        let round_trip = times.chunks(ROUND_TRIPS / 10).map(median).fold(f64::INFINITY, f64::min);
         load(&setup, &layout, &mut links, bar)?;
+        drop(links);
         let mut cluster = Cluster {
             histories: tempfile::tempdir().context("cannot create a directory for the histories")?,
             setup,
@@ -116,8 +116,7 @@ impl Cluster {
             addresses,
             memories,
             coordinators: Vec::new(),
-            links,
-            _nics: nics,
+            domain,
             round_trip,
             failures: Vec::new(),
             returns: Vec::new(),
@@ -142,26 +141,8 @@ impl Cluster {
             history: self.histories.path().join(coordinator.to_string()),
         };
         process.connection.send(&Task::Tpcc(Box::new(role)))?;
-        self.wait(&mut process)?;
+        answer(&mut process)?;
         Ok(process)
-    }
-
-    /// Waits for a message of a coordinator. The links stay alive meanwhile.
-    fn wait(&mut self, process: &mut PeerProcess) -> anyhow::Result<FromCoordinator> {
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        while !process.connection.is_readable()? {
-            if Instant::now() > deadline {
-                bail!("a coordinator gave no answer for {ANSWER_TIMEOUT:?}");
-            }
-            self.poll();
-        }
-        Ok(process.connection.receive()?)
-    }
-
-    /// Keeps the links alive. They may be lost in a run whose rails fail, and are made again for the check.
-    pub(super) fn poll(&mut self) {
-        let _ = self.links.wait(&mut Vec::new(), INTERVAL);
-        std::thread::sleep(INTERVAL / 4);
     }
 
     fn tell_all(&mut self, message: ToCoordinator) -> anyhow::Result<()> {
@@ -176,14 +157,8 @@ impl Cluster {
         Ok(CpuSeconds { memories: sum(&self.memories)?, coordinators })
     }
 
-    /// Runs transactions for a time, with faults. `others` are kept alive.
-    pub(super) fn run(
-        &mut self,
-        time: Duration,
-        faults: Faults,
-        bar: &ProgressBar,
-        others: &mut dyn FnMut(),
-    ) -> anyhow::Result<()> {
+    /// Runs transactions for a time, with faults.
+    pub(super) fn run(&mut self, time: Duration, faults: Faults, bar: &ProgressBar) -> anyhow::Result<()> {
         let before = self.cpu_seconds()?;
         self.tell_all(ToCoordinator::Run)?;
         let begin = Instant::now();
@@ -235,8 +210,7 @@ impl Cluster {
                 restart = None;
                 self.restart()?;
             }
-            self.poll();
-            others();
+            std::thread::sleep(INTERVAL);
         }
         if restart.is_some() {
             self.restart()?;
@@ -248,12 +222,7 @@ impl Cluster {
         };
         self.turns.push(Turn { from: begun, to, cpu });
         self.tell_all(ToCoordinator::Pause)?;
-        let mut coordinators = std::mem::take(&mut self.coordinators);
-        for process in &mut coordinators {
-            self.wait(process)?;
-        }
-        self.coordinators = coordinators;
-        Ok(())
+        self.coordinators.iter_mut().try_for_each(|process| answer(process).map(|_| ()))
     }
 
     fn restart(&mut self) -> anyhow::Result<()> {
@@ -264,14 +233,12 @@ impl Cluster {
     }
 
     /// Reads all tables while the coordinators pause.
-    pub(super) fn check(&mut self) -> anyhow::Result<Check> {
-        if self.links.lost().is_some() {
-            let config = self.setup.links(self.setup.coordinators + 1, &self.addresses)?;
-            self.links = Links::connect(&self._nics.0, &config)?;
-        }
+    pub(super) fn check(&self) -> anyhow::Result<Check> {
+        let config = self.setup.links(self.setup.coordinators + 1, &self.addresses)?;
+        let mut links = Links::connect(&self.domain, &config)?;
         let mut records = BTreeMap::new();
         let inspection =
-            inspect(&mut self.links, &self.layout, |at, value| _ = records.insert(at, value.to_vec()))?;
+            inspect(&mut links, &self.layout, |at, value| _ = records.insert(at, value.to_vec()))?;
         Ok(Check { inspection, report: tpcc::check(&records, &self.setup.scale()?) })
     }
 
@@ -280,7 +247,7 @@ impl Cluster {
         self.tell_all(ToCoordinator::Stop)?;
         let mut results = Results::default();
         for mut process in std::mem::take(&mut self.coordinators) {
-            match self.wait(&mut process)? {
+            match answer(&mut process)? {
                 FromCoordinator::Stopped(summary) => results.summaries.push(summary),
                 other => bail!("a coordinator answered {other:?} instead of its summary"),
             }
@@ -290,6 +257,12 @@ impl Cluster {
         }
         Ok(results)
     }
+}
+
+/// Waits for a message of a coordinator.
+fn answer(process: &mut PeerProcess) -> anyhow::Result<FromCoordinator> {
+    let answer = process.connection.receive_within(Some(ANSWER_TIMEOUT));
+    answer.with_context(|| format!("a coordinator gave no answer within {ANSWER_TIMEOUT:?}"))
 }
 
 /// Loads the store. The bar has a step for each part.

@@ -110,23 +110,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let turn = Duration::from_secs(args.seconds) / args.rounds;
     let mut middle = Vec::new();
     for round in 0..args.rounds {
-        for running in 0..clusters.len() {
+        for cluster in &mut clusters {
             let kill = args.kill_coordinator.filter(|_| round == 1);
-            let (before, rest) = clusters.split_at_mut(running);
-            let Some((cluster, after)) = rest.split_first_mut() else { continue };
-            let faults = Faults { period: args.fault, kill };
-            cluster.run(turn, faults, &bar, &mut || {
-                before.iter_mut().chain(after.iter_mut()).for_each(Cluster::poll)
-            })?;
+            cluster.run(turn, Faults { period: args.fault, kill }, &bar)?;
             if round == args.rounds / 2 - 1 {
-                middle.push(clusters[running].check()?);
+                middle.push(cluster.check()?);
             }
             bar.inc(1);
         }
     }
     let mut notes = machine.warnings();
     let (mut rows, mut outcomes, mut timelines): (Vec<_>, Vec<Outcome>, Vec<_>) = Default::default();
-    for (mut cluster, middle) in clusters.into_iter().zip(middle) {
+    for (cluster, middle) in clusters.into_iter().zip(middle) {
         bar.set_message(format!("{}: check", cluster.setup.variant.name()));
         let end = cluster.check()?;
         let measured = results::Measured::new(&cluster);
