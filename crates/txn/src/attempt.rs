@@ -6,6 +6,7 @@
 
 use mitra_mutants::Mutant;
 
+use crate::joined_reads::{JoinedReads, ReadOutcome};
 use crate::lock_word::LockWord;
 use crate::log_entry::{Logged, encode_entry};
 use crate::place::{Copies, Location, Place};
@@ -238,13 +239,14 @@ impl Attempt {
                 let mut is_reread = false;
                 let lock = |&(index, locks): &(usize, bool)| self.takes_lock(index, locks).then(&mut next);
                 let taken: Vec<_> = wanted.iter().map(lock).collect();
-                for ((index, locks), lock) in wanted.into_iter().zip(taken) {
+                let found = self.read_records(&wanted).outcomes(outcomes);
+                for (((index, locks), lock), found) in wanted.into_iter().zip(taken).zip(found) {
                     let max_rereads = |why: &Conflict| match why {
                         Conflict::Locked(..) if !locks => MAX_LOCKED_READS,
                         Conflict::Damaged(_) => MAX_TORN_READS,
                         _ => 0,
                     };
-                    match self.on_fetched(index, locks, lock, next()) {
+                    match self.on_fetched(index, locks, lock, found) {
                         Ok(true) => {}
                         Ok(false) => again.push((index, locks)),
                         Err(why) if rereads < max_rereads(&why) => {
@@ -263,8 +265,9 @@ impl Attempt {
                 let mut again = Vec::new();
                 let mut conflict = None;
                 let taken: Vec<_> = wanted.iter().map(|_| next()).collect();
-                for (index, lock) in wanted.into_iter().zip(taken) {
-                    match self.on_locked(index, lock, next()) {
+                let found = self.read_headers(&wanted).outcomes(outcomes);
+                for ((index, lock), header) in wanted.into_iter().zip(taken).zip(found) {
+                    match self.on_locked(index, lock, header) {
                         Ok(true) => {}
                         Ok(false) => again.push(index),
                         Err(why) => _ = conflict.get_or_insert(why),
@@ -277,8 +280,9 @@ impl Attempt {
             }
             Stage::Validating { wanted } => {
                 let mut again = Vec::new();
-                for index in wanted {
-                    match self.on_validated(index, next()) {
+                let found = self.read_headers(&wanted).outcomes(outcomes);
+                for (index, header) in wanted.into_iter().zip(found) {
+                    match self.on_validated(index, header) {
                         Ok(true) => {}
                         Ok(false) => again.push(index),
                         // Validation posts READs only, so no lock is undecided.
@@ -409,15 +413,13 @@ impl Attempt {
             Stage::Fetching { wanted, .. } => {
                 let taken = wanted.iter().filter(|&&(index, locks)| self.takes_lock(index, locks));
                 let locks = taken.map(|&(index, _)| self.take_lock(index));
-                let read =
-                    |&(index, _): &(usize, bool)| Request::read(copies(index).primary, copies(index).bytes);
-                locks.chain(wanted.iter().map(read)).collect()
+                locks.chain(self.read_records(wanted).into_requests()).collect()
             }
             Stage::Locking { wanted } => {
                 let locks = wanted.iter().map(|&index| self.take_lock(index));
-                locks.chain(wanted.iter().map(|&index| self.read_header(index))).collect()
+                locks.chain(self.read_headers(wanted).into_requests()).collect()
             }
-            Stage::Validating { wanted } => wanted.iter().map(|&index| self.read_header(index)).collect(),
+            Stage::Validating { wanted } => self.read_headers(wanted).into_requests(),
             Stage::Logging { wanted, .. } => {
                 if wanted.is_empty() {
                     return Vec::new();
@@ -438,7 +440,7 @@ impl Attempt {
                         Some(Request::write(copies(index).primary, LOCK_BYTES, self.content(index)))
                     }
                     Apply::Unlock => None,
-                    Apply::Look => Some(self.read_header(index)),
+                    Apply::Look => Some(Request::read(copies(index).primary, LOCK_AND_VERSION_BYTES)),
                 };
                 let unlocked = wanted.iter().filter(|(_, apply)| *apply != Apply::Look);
                 let unlocks = unlocked.map(|&(index, _)| self.free_lock(index));
@@ -454,20 +456,20 @@ impl Attempt {
         index: usize,
         locks: bool,
         lock: Option<&Outcome>,
-        outcome: &Outcome,
+        found: ReadOutcome<'_>,
     ) -> Result<bool, Conflict> {
         let place = self.items[index].copies.place;
         lock.map_or(Ok(()), |lock| self.on_lock(index, lock))?;
-        if *outcome == Outcome::NodeDead {
+        if found.is_dead {
             return Err(Conflict::Unavailable(place));
         }
         let item = &mut self.items[index];
-        let Some(header) = outcome.bytes().and_then(record::decode_header) else { return Ok(false) };
+        let Some(header) = found.bytes.and_then(record::decode_header) else { return Ok(false) };
         if locks && item.lock != Lock::Held {
             return Ok(false);
         }
         // The holder may have ended in the middle of a WRITE, so a torn record counts as locked, too.
-        let record = outcome.bytes().and_then(record::decode);
+        let record = found.bytes.and_then(record::decode);
         let is_used = header.lock == LockWord::FREE || (Mutant::ReadUnderLock.is_on() && record.is_some());
         if !is_used && header.lock != self.lock {
             return Err(Conflict::Locked(place, header.lock));
@@ -483,8 +485,8 @@ impl Attempt {
     }
 
     /// Takes the outcomes of an item that was locked. Returns whether it needs nothing more.
-    fn on_locked(&mut self, index: usize, lock: &Outcome, header: &Outcome) -> Result<bool, Conflict> {
-        let header = header.bytes().and_then(record::decode_header);
+    fn on_locked(&mut self, index: usize, lock: &Outcome, found: ReadOutcome<'_>) -> Result<bool, Conflict> {
+        let header = found.bytes.and_then(record::decode_header);
         self.on_lock(index, lock)?;
         let item = &mut self.items[index];
         let (Some(header), Lock::Held) = (header, item.lock) else { return Ok(false) };
@@ -519,13 +521,13 @@ impl Attempt {
     }
 
     /// Takes the outcome of the READ that validates an item. Returns whether it needs nothing more.
-    fn on_validated(&mut self, index: usize, outcome: &Outcome) -> Result<bool, Conflict> {
+    fn on_validated(&mut self, index: usize, found: ReadOutcome<'_>) -> Result<bool, Conflict> {
         let item = &self.items[index];
         let place = item.copies.place;
-        if *outcome == Outcome::NodeDead {
+        if found.is_dead {
             return Err(Conflict::Unavailable(place));
         }
-        let Some(header) = outcome.bytes().and_then(record::decode_header) else { return Ok(false) };
+        let Some(header) = found.bytes.and_then(record::decode_header) else { return Ok(false) };
         if item.record.as_ref().is_none_or(|record| record.version != header.version) {
             return Err(Conflict::Changed(place));
         }
@@ -594,8 +596,14 @@ impl Attempt {
         locks && self.items[index].lock != Lock::Held
     }
 
-    fn read_header(&self, index: usize) -> Request {
-        Request::read(self.items[index].copies.primary, LOCK_AND_VERSION_BYTES)
+    fn read_records(&self, wanted: &[(usize, bool)]) -> JoinedReads {
+        let copies = |&(index, _): &(usize, bool)| &self.items[index].copies;
+        JoinedReads::new(wanted.iter().map(copies).map(|copies| (copies, copies.bytes)))
+    }
+
+    fn read_headers(&self, wanted: &[usize]) -> JoinedReads {
+        let copies = |&index: &usize| &self.items[index].copies;
+        JoinedReads::new(wanted.iter().map(copies).map(|copies| (copies, LOCK_AND_VERSION_BYTES)))
     }
 
     fn take_lock(&self, index: usize) -> Request {

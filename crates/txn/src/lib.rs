@@ -7,6 +7,7 @@ mod detector;
 mod execution;
 mod index;
 mod inspection;
+mod joined_reads;
 mod layout;
 mod life_word;
 mod load;
