@@ -16,7 +16,7 @@ use mitra_txn_rdma::{Links, inspect, round_trips};
 use mitra_txn_workloads::tpcc::{self, Load, Report};
 
 use super::history::{self, Entry};
-use super::setup::{FromCoordinator, Role, Setup, Summary, ToCoordinator, ToMemory, clock, open};
+use super::setup::{FromCoordinator, Role, SetLink, Setup, Summary, ToCoordinator, clock, open};
 use crate::endpoint::random;
 use crate::report::median;
 use crate::stopwatch::cpu_seconds;
@@ -176,10 +176,10 @@ impl Cluster {
                 let failures = self.failures.len();
                 bar.set_message(format!("{policy}: {seconds} of {time:.0?}, {failures} failures of rails"));
             }
-            if let Some((at, node, rail)) = up
+            if let Some((at, process, rail)) = up
                 && (now >= at || now >= time)
             {
-                self.memories[node].connection.send(&ToMemory::LinkUp { rail })?;
+                self.set_link(process, SetLink { rail, is_up: true })?;
                 self.returns.push(clock());
                 up = None;
             }
@@ -190,18 +190,20 @@ impl Cluster {
                 && now >= at
                 && up.is_none()
             {
-                // Each rail is down when it carries the traffic: it has since the other one of its node was down.
-                let number = self.failures.len();
-                let (node, rail) = (number % self.memories.len(), number / self.memories.len() % 2);
-                self.memories[node].connection.send(&ToMemory::LinkDown { rail })?;
+                // Each rail is down when it carries the traffic: it has since the other one of its process was down.
+                let (number, processes) =
+                    (self.failures.len(), self.memories.len() + self.coordinators.len());
+                let (process, rail) = (number % processes, number / processes % 2);
+                self.set_link(process, SetLink { rail, is_up: false })?;
                 self.failures.push(clock());
-                up = Some((at + period / 2, node, rail));
+                up = Some((at + period / 2, process, rail));
                 next_down = Some(at + period);
             }
             if kill.is_some_and(|at| now >= at) {
                 let coordinator = self.coordinators.remove(0);
                 self.killed_cpu += cpu_seconds(coordinator.id())?;
                 drop(coordinator);
+                up = up.filter(|(_, process, _)| *process < self.memories.len());
                 self.killed = Some(clock());
                 kill = None;
                 restart = Some(now + self.setup.timeout + Duration::from_secs(1));
@@ -225,10 +227,21 @@ impl Cluster {
         self.coordinators.iter_mut().try_for_each(|process| answer(process).map(|_| ()))
     }
 
+    /// Tells a process, memories first, that a link of it goes down or comes back.
+    fn set_link(&mut self, process: usize, link: SetLink) -> anyhow::Result<()> {
+        match process.checked_sub(self.memories.len()) {
+            None => self.memories[process].connection.send(&link)?,
+            Some(coordinator) => {
+                self.coordinators[coordinator].connection.send(&ToCoordinator::SetLink(link))?;
+            }
+        }
+        Ok(())
+    }
+
     fn restart(&mut self) -> anyhow::Result<()> {
         let mut process = self.start_coordinator(1)?;
         process.connection.send(&ToCoordinator::Run)?;
-        self.coordinators.insert(0, process);
+        self.coordinators.push(process);
         Ok(())
     }
 

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use mitra_failover::Domain;
 use mitra_peer_process::PeerConnection;
-use mitra_softnic::fault::Failure;
+use mitra_softnic::SoftNic;
 use mitra_txn::{Abort, Client, Ending, NodeId, NotCommitted, TableId};
 use mitra_txn_rdma::{Driver, MemoryNode, NodeConfig};
 use mitra_txn_workloads::Program;
 use mitra_txn_workloads::tpcc::Terminal;
-use serde::de::DeserializeOwned;
 
 use super::history::{Entry, Writer};
-use super::setup::{FromCoordinator, Role, Setup, Summary, ToCoordinator, ToMemory, clock, open};
+use super::setup::{FromCoordinator, Role, SetLink, Setup, Summary, ToCoordinator, clock, open};
 
 /// The longest sleep of a memory node.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
@@ -33,21 +33,25 @@ pub(crate) fn run(role: Role, connection: &mut PeerConnection) -> anyhow::Result
         Role::Memory { setup, node } => run_memory(&setup, NodeId(node), connection),
         Role::Coordinator { setup, coordinator, nodes, history } => {
             let writer = Rc::new(RefCell::new(Writer::create(&history)?));
-            let messages = receive(connection)?;
+            let (domain, nics) = open()?;
+            let messages = receive(connection, nics)?;
             let first_process =
                 FirstProcess { connection, messages, is_told_live: false, is_pausing: false, stops: false };
             let (shared, summary) = Default::default();
-            Process { setup, coordinator, nodes, writer, shared, first_process, summary }.run()
+            Process { setup, coordinator, nodes, writer, shared, first_process, summary, domain }.run()
         }
     }
 }
 
-/// Receives messages on a thread, because the caller must not block. The channel ends with the connection.
-fn receive<T: DeserializeOwned + Send + 'static>(connection: &PeerConnection) -> anyhow::Result<Receiver<T>> {
+/// Receives messages on a thread, because the caller must not block, and sets links there, because a caller that connects looks at no message. The channel ends with the connection.
+fn receive(connection: &PeerConnection, nics: [Arc<SoftNic>; 2]) -> anyhow::Result<Receiver<ToCoordinator>> {
     let mut connection = connection.try_clone()?;
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         while let Ok(message) = connection.receive_within(None) {
+            if let ToCoordinator::SetLink(link) = message {
+                link.apply(&nics);
+            }
             if sender.send(message).is_err() {
                 return;
             }
@@ -73,11 +77,8 @@ fn run_memory(setup: &Setup, node: NodeId, connection: &mut PeerConnection) -> a
     let (waker, ends) = (memory.waker(), Arc::new(AtomicBool::new(false)));
     let has_ended = Arc::clone(&ends);
     std::thread::spawn(move || {
-        while let Ok(message) = messages.receive_within(None) {
-            match message {
-                ToMemory::LinkDown { rail } => nics[rail].faults().fail(Failure::LinkDown),
-                ToMemory::LinkUp { rail } => nics[rail].faults().heal(),
-            }
+        while let Ok(link) = messages.receive_within::<SetLink>(None) {
+            link.apply(&nics);
         }
         ends.store(true, Ordering::Release);
         waker.wake();
@@ -109,6 +110,7 @@ struct Process<'a> {
     shared: Rc<Shared>,
     first_process: FirstProcess<'a>,
     summary: Summary,
+    domain: Arc<Domain>,
 }
 
 /// What the first process has asked for, and what it was told.
@@ -122,12 +124,11 @@ struct FirstProcess<'a> {
 
 impl Process<'_> {
     fn run(mut self) -> anyhow::Result<()> {
-        let (domain, _nics) = open()?;
         let layout = self.setup.layout()?;
         let links = self.setup.links(self.coordinator, &self.nodes)?;
         let mut refusals = 0;
         while !self.first_process.stops {
-            match Driver::connect(&domain, &layout, links.clone(), self.setup.timing()) {
+            match Driver::connect(&self.domain, &layout, links.clone(), self.setup.timing()) {
                 Ok(driver) => {
                     refusals = 0;
                     self.live(driver)?;
@@ -226,7 +227,9 @@ impl FirstProcess<'_> {
             self.connection.send(&FromCoordinator::Live)?;
         }
         // The slots that are still applied are those of told transactions.
-        if self.is_pausing && shared.busy.get() == 0 && driver.session().coordinator().is_settled() {
+        let session = driver.session();
+        let is_at_rest = session.is_live() && session.coordinator().is_settled();
+        if self.is_pausing && shared.busy.get() == 0 && is_at_rest {
             self.is_pausing = false;
             self.connection.send(&FromCoordinator::Paused)?;
         }
@@ -237,7 +240,7 @@ impl FirstProcess<'_> {
                 self.is_pausing = true;
             }
             Ok(ToCoordinator::Stop) | Err(mpsc::TryRecvError::Disconnected) => self.stops = true,
-            Err(mpsc::TryRecvError::Empty) => {}
+            Ok(ToCoordinator::SetLink(_)) | Err(mpsc::TryRecvError::Empty) => {}
         }
         Ok(())
     }

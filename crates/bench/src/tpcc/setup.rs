@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use mitra_failover::{DetectorConfig, Domain, Policy};
 use mitra_softnic::SoftNic;
+use mitra_softnic::fault::Failure;
 use mitra_txn::{Layout, Schema, Timing};
 use mitra_txn_rdma::{LinksConfig, QpKind, Token};
 use mitra_txn_workloads::tpcc::{self, Scale};
@@ -154,11 +155,18 @@ pub(crate) enum Role {
     Coordinator { setup: Setup, coordinator: u16, nodes: Vec<SocketAddr>, history: PathBuf },
 }
 
-/// What the first process tells a memory process.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum ToMemory {
-    LinkDown { rail: usize },
-    LinkUp { rail: usize },
+/// The link of a rail of the process goes down, or comes back. All that the first process tells a memory process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct SetLink {
+    pub(crate) rail: usize,
+    pub(crate) is_up: bool,
+}
+
+impl SetLink {
+    pub(crate) fn apply(self, nics: &[Arc<SoftNic>; 2]) {
+        let faults = nics[self.rail].faults();
+        if self.is_up { faults.heal() } else { faults.fail(Failure::LinkDown) }
+    }
 }
 
 /// What the first process tells a coordinator.
@@ -170,6 +178,7 @@ pub(crate) enum ToCoordinator {
     Pause,
     /// End, with a summary.
     Stop,
+    SetLink(SetLink),
 }
 
 /// What a coordinator tells the first process.
