@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Policies to compare, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "exact")]
     policy: Vec<Variant>,
-    /// Take a rail of a memory node down every so often, for half of the time; nodes and rails take turns: 1s, 500ms
+    /// Take a rail of a process down every so often, for half of the time; memory nodes, then coordinators, and rails take turns: 1s, 500ms
     #[arg(long, value_name = "PERIOD", value_parser = parse_time)]
     fault: Option<Duration>,
     /// Kill a coordinator this long after the beginning of each policy's second turn, and start it again later
