@@ -9,7 +9,7 @@ use mitra_txn::{Command, Ending, Layout, Outcome, Session, Ticket, Timing};
 
 use crate::links::{ConnectError, Links, LinksConfig};
 
-/// For how long a driver polls without a result while transactions are under way, before it sleeps. A failover of a rail ends within it.
+/// For how long a driver polls without a result while transactions are under way, before it sleeps. Most failovers of a rail take less.
 const SPIN: Duration = Duration::from_millis(5);
 /// A sleep is longer than asked for, so a driver polls if it has something to do within this time.
 const MIN_SLEEP: Duration = Duration::from_micros(100);

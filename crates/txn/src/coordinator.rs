@@ -394,7 +394,7 @@ impl Core {
         }
     }
 
-    /// Posts the requests of a transaction, or parks them while they would only meet the locks of a committed one. That one waits for nobody, so no two wait for each other.
+    /// Posts the requests of a transaction, or parks them while they would meet a lock of a committed transaction. A committed transaction waits for no other one, so no two wait for each other.
     fn post(&mut self, index: usize, requests: Vec<Request>) {
         let mut executions = self.slots.iter().filter_map(|slot| slot.execution.as_ref());
         let is_committed = self.slots[index].execution.as_ref().is_some_and(Execution::is_committed);

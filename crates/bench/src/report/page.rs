@@ -6,11 +6,11 @@ use askama::Template;
 use super::plot::Plot;
 use super::{Report, Row};
 
-/// What a page shows above the rows of a report.
+/// The part of a page above the report's rows.
 pub(crate) struct Page {
     /// The result in a line.
     pub(crate) heading: String,
-    /// What was measured, behind the machine.
+    /// A sentence about the measurement, which follows the description of the machine.
     pub(crate) about: &'static str,
     pub(crate) tables: Vec<Table>,
     pub(crate) plots: Vec<Plot>,

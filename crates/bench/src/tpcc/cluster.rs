@@ -32,7 +32,7 @@ const INTERVAL: Duration = Duration::from_millis(1);
 /// Faults of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Faults {
-    /// A rail of a memory node is down every so often, for half of the time.
+    /// A rail of a process is down every so often, for half of the time.
     pub(super) period: Option<Duration>,
     /// When coordinator 1 is killed, from the beginning of the measured time.
     pub(super) kill: Option<Duration>,

@@ -98,7 +98,8 @@ impl Timeline {
             begin = seconds(turn.to);
         }
         let title = format!("Committed transactions under {}", self.policy());
-        let caption = "In bins of 100 ms, over all turns of the policy. A dashed line is a failure of a rail of a memory node.";
+        let caption =
+            "In bins of 100 ms, over all turns of the policy. A dashed line is a failure of a rail.";
         Plot::lines((&title, caption), ("s", "/s"), &[self.policy()], &[points], &marks)
     }
 }

@@ -113,7 +113,7 @@ struct Process<'a> {
     domain: Arc<Domain>,
 }
 
-/// What the first process has asked for, and what it was told.
+/// The connection to the first process, with its open demands.
 struct FirstProcess<'a> {
     connection: &'a mut PeerConnection,
     messages: Receiver<ToCoordinator>,
@@ -240,6 +240,7 @@ impl FirstProcess<'_> {
                 self.is_pausing = true;
             }
             Ok(ToCoordinator::Stop) | Err(mpsc::TryRecvError::Disconnected) => self.stops = true,
+            // `receive` has set the link.
             Ok(ToCoordinator::SetLink(_)) | Err(mpsc::TryRecvError::Empty) => {}
         }
         Ok(())

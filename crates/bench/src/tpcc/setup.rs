@@ -184,7 +184,7 @@ pub(crate) enum ToCoordinator {
 /// What a coordinator tells the first process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum FromCoordinator {
-    /// It is live.
+    /// The coordinator's first life has begun.
     Live,
     Paused,
     Stopped(Summary),

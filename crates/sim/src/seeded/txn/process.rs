@@ -57,7 +57,7 @@ pub(super) enum ProcessEvent {
     Live(u16),
 }
 
-/// What happens to a process.
+/// The end of a process: its kind, and the requests and the delay after which it comes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
     /// Whether requests of takeovers count, instead of all requests.
