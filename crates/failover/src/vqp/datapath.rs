@@ -7,7 +7,7 @@ use mitra_verbs::{Error, Mtu, Psn, QpState, Qpn, RecvWr, Result, RnrTimer, SendW
 use crate::ballot::Ballot;
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog};
-use crate::config::{Config, DetectorConfig};
+use crate::config::{Config, DetectorConfig, WritePolicy};
 use crate::connect_info::ConnectInfo;
 use crate::domain::{Domain, HomeMove, HomeView, LocalNic};
 use crate::evidence::{Contradiction, Evidence, Placed};
@@ -15,12 +15,13 @@ use crate::home_rail::Home;
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::rail::Rail;
 use crate::secret::{Secret, SecretWord};
+use crate::vqp::failure::Failure;
 use crate::vqp::home_membership::HomeMembership;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
-use crate::vqp::send_queue::{PostFailure, PostedNew, SendQueue};
+use crate::vqp::send_queue::SendQueue;
 use crate::vqp::shared_receives::{ReceiveSource, SharedReceives};
-use crate::vqp::window_sync::{SyncFailure, WindowSync};
+use crate::vqp::window_sync::WindowSync;
 
 /// The path of requests and completions between the application and the rails. Its state does not include the progress of a failover.
 #[derive(Debug)]
@@ -198,15 +199,15 @@ impl Datapath {
         if wr.op.is_local() {
             self.windows.prepare(&wr.op, &self.domain)?;
         }
-        self.send.check_push(wr, self.rails.config(), self.rails.qpn())
+        self.send.check(wr, self.rails.config(), self.rails.qpn())
     }
 
-    /// Checks a send, except for its remote key. See [`SendQueue::check`].
+    /// Checks a send, except for its remote key. See [`SendQueue::check_shape`].
     pub(super) fn check_send(&self, wr: &SendWr) -> Result<()> {
         if wr.op.is_local() {
             self.domain.check_window_op(&wr.op)?;
         }
-        self.send.check(wr, self.config())
+        self.send.check_shape(wr, self.config())
     }
 
     /// Checks a receive and appends it to the queue. The caller has checked that the vQP is open.
@@ -257,14 +258,20 @@ impl Datapath {
 
     /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
     #[inline]
-    pub(super) fn post_sends(&mut self, rail: usize, epoch: u16, replaying: bool) -> Result<(), PostFailure> {
+    pub(super) fn post_sends(&mut self, rail: usize, epoch: u16, replaying: bool) -> Option<Failure> {
         self.send.post(self.rails.get(rail).data(), rail, epoch, &self.domain, replaying)
     }
 
-    /// See [`SendQueue::post_new`].
+    /// Records a send, which the caller has checked, and posts it first if it may be posted on the rail `on`. See [`SendQueue::submit`].
     #[inline]
-    pub(super) fn post_new_send(&mut self, rail: usize, wr: &mut SendWr) -> Option<PostedNew> {
-        self.send.post_new(wr, self.rails.get(rail).data(), rail, &self.domain)
+    pub(super) fn submit(
+        &mut self,
+        wr: SendWr,
+        write_policy: WritePolicy,
+        on: Option<usize>,
+    ) -> (u64, Option<Failure>) {
+        let path = on.map(|rail| (self.rails.get(rail).data(), rail));
+        self.send.submit(wr, write_policy, path, &self.domain)
     }
 
     /// Posts the receives on the rail of the receive queue. If none is posted and a shared receive is longer than the slots, they become longer.
@@ -288,7 +295,7 @@ impl Datapath {
 
     /// Keeps the windows of the rails in step, and completes the local operation that all NICs have executed. Returns the first failure of a
     /// rail.
-    pub(super) fn drive_windows(&mut self, active: usize) -> Option<SyncFailure> {
+    pub(super) fn drive_windows(&mut self, active: usize) -> Option<Failure> {
         let (polled, rails) = ([active, self.recv.rail()], &self.rails);
         let (executed, failure) =
             self.windows.drive(polled, |rail| Some(rails.get(rail).data()), &self.domain);

@@ -165,7 +165,7 @@ impl Maintenance {
         }
         // Before the actions, one of which may close the vQP.
         of_durability.iter().for_each(|message| self.durability.on_message(message, recovery, dp));
-        recovery.run_actions(dp);
+        recovery.settle(dp);
         // Before a new queue pair is connected to the address.
         addresses.iter().for_each(|body| self.addresses.on_message(now, body, recovery, dp));
         // Of several messages about new queue pairs, only the last is handled, because it supersedes the others. The peer repeats a question

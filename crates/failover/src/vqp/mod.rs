@@ -23,7 +23,7 @@ mod datapath;
 mod durability;
 mod event_channels;
 mod failover_report;
-mod failure_cause;
+mod failure;
 mod fence;
 mod futile_move_detector;
 mod heartbeats;
@@ -49,7 +49,7 @@ mod wr_id_flags;
 mod xrc_messages;
 
 pub use failover_report::FailoverReport;
-pub use failure_cause::Cause;
+pub use failure::Cause;
 pub use shared_backup::{BackedQp, BackedQpInfo, SharedBackup};
 pub(crate) use shared_receives::{ReceiveSource, with_slots};
 pub use state_lengths::StateLengths;

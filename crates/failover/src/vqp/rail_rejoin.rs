@@ -94,7 +94,7 @@ impl RailRejoin {
         if peer_qp.asks {
             send_new_qp(rail, ballot, !peer_qp.connected, recovery, dp);
         }
-        recovery.run_actions(dp);
+        recovery.settle(dp);
     }
 
     /// Creates the new queue pair of a rail, unless it exists. Returns the ballot by which the vQP left the rail, or `None` if the rail has

@@ -1,8 +1,10 @@
 //! A failover at this end (detection, fence, evidence, decision, move), and the closing of the vQP.
 //!
-//! [`Recovery`] executes the actions of the negotiation on the datapath. An action may detect another failure, so the methods call each
-//! other recursively. Each method leaves the state consistent before it calls another method.
+//! [`Recovery`] executes the actions of the negotiation on the datapath. What fails meanwhile is queued as a [`Failure`]. One loop,
+//! [`Recovery::settle`], handles the failures and the actions until none is left. The methods that the loop calls queue failures and
+//! never run the loop. The methods for the other parts of the vQP run it before they return.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mitra_mutants::Mutant;
@@ -14,13 +16,14 @@ use crate::control_message::{Body, Message};
 use crate::evidence::{Contradiction, Evidence};
 use crate::negotiation::{Action, CloseReason, RailFailure, RailNegotiation};
 use crate::telemetry::VqpTelemetry;
+use crate::vqp::FailoverReport;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::failover_report::ReportRecorder;
+use crate::vqp::failure::{Cause, Failure};
 use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::futile_move_detector::FutileMoveDetector;
 use crate::vqp::termination::Termination;
-use crate::vqp::{Cause, FailoverReport};
 
 mod closing;
 mod completions;
@@ -34,6 +37,8 @@ pub(super) struct Recovery {
     report: ReportRecorder,
     futile_moves: FutileMoveDetector,
     termination: Termination,
+    /// The failures that were noticed and not handled yet, in order.
+    failures: VecDeque<Failure>,
     /// Whether an invalid request ends alone, and the queue pair that it has stopped is replaced. Otherwise the vQP closes.
     survives_refusals: bool,
     /// The completions of a poll. The list keeps its allocation between polls.
@@ -48,6 +53,7 @@ impl Recovery {
             report: ReportRecorder::new(telemetry),
             futile_moves: FutileMoveDetector::default(),
             termination: Termination::default(),
+            failures: VecDeque::new(),
             survives_refusals: false,
             wcs: Vec::new(),
         }
@@ -146,18 +152,47 @@ impl Recovery {
         self.termination.contradiction()
     }
 
+    /// Handles the failures that were noticed, and executes the actions of the negotiation, until none is left. A failure comes before the
+    /// actions that were queued when it was noticed.
+    pub(super) fn settle(&mut self, dp: &mut Datapath) {
+        loop {
+            if let Some(failure) = self.failures.pop_front() {
+                self.handle_failure(dp, failure);
+            } else if let Some(action) = self.control.as_mut().and_then(|c| c.negotiation_mut().poll_action())
+            {
+                self.perform(dp, action);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Handles a failure.
+    pub(super) fn fail(&mut self, dp: &mut Datapath, failure: Failure) {
+        self.failures.push_back(failure);
+        self.settle(dp);
+    }
+
     // Detection.
 
-    /// Handles the failure of another queue pair on the active rail. If the rail is being fenced, the vQP leaves it already: a failure that was recorded now would make the
-    /// rail unusable until its port changes.
+    /// Handles the failure of a rail at this end.
+    pub(super) fn rail_failed(&mut self, dp: &mut Datapath, rail: usize, cause: Cause) {
+        self.fail(dp, Failure::Rail { rail, cause });
+    }
+
+    /// Handles the failure of another queue pair on the active rail. If the rail is being fenced, the vQP leaves it already: a failure that
+    /// was recorded now would make the rail unusable until its port changes.
     pub(super) fn active_rail_failed(&mut self, dp: &mut Datapath, cause: Cause) {
         if self.fence.is_idle() {
             self.rail_failed(dp, self.active_rail(), cause);
         }
     }
 
-    /// Handles the failure of a rail at this end.
-    pub(super) fn rail_failed(&mut self, dp: &mut Datapath, rail: usize, cause: Cause) {
+    fn handle_failure(&mut self, dp: &mut Datapath, failure: Failure) {
+        let (rail, cause) = match failure {
+            Failure::Rail { rail, cause } => (rail, cause),
+            Failure::Close(reason) => return self.begin_close(dp, reason),
+        };
         let now = dp.now();
         let Some(negotiation) = self.negotiation() else { return };
         let is_active = negotiation.is_active() && negotiation.active() == rail;
@@ -170,15 +205,22 @@ impl Recovery {
                 dp.config().peer_timeout,
             );
         if is_futile || is_active && dp.config().policy == Policy::None {
-            return self.close(dp, CloseReason::NoRail);
+            return self.begin_close(dp, CloseReason::NoRail);
         }
         if is_active {
             self.report.on_detected(rail, cause, now, dp.send().ledger().next_seq());
             // The choice of the next rail needs the current state of every other rail.
             for other in (0..dp.rails().len()).filter(|&other| other != rail) {
-                self.check_device(dp, other, true);
+                if let Some(Failure::Rail { rail, cause }) = self.observe_device(dp, other, true) {
+                    self.record_rail_failure(dp, rail, cause);
+                }
             }
         }
+        self.record_rail_failure(dp, rail, cause);
+    }
+
+    /// Tells the negotiation that a rail has failed.
+    fn record_rail_failure(&mut self, dp: &Datapath, rail: usize, cause: Cause) {
         let failure = match cause {
             _ if !dp.rails().nic_answers(rail) => RailFailure::NicDead,
             Cause::Device => RailFailure::LinkDown,
@@ -187,46 +229,53 @@ impl Recovery {
         };
         self.read_home(dp);
         let Some(control) = &mut self.control else { return };
-        control.negotiation_mut().rail_failed(now, rail, failure);
-        self.run_actions(dp);
+        control.negotiation_mut().rail_failed(dp.now(), rail, failure);
         self.discard_report_if_no_move();
     }
 
     /// Handles the events of a rail's NIC. `query` says whether to query the NIC too, because a NIC may die without an event.
     pub(super) fn check_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) {
+        let failure = self.observe_device(dp, rail, query);
+        self.failures.extend(failure);
+        self.settle(dp);
+    }
+
+    /// Reads the events of a rail's NIC as [`Recovery::check_device`] does, and returns the failure that they report.
+    fn observe_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) -> Option<Failure> {
         let event_says_down = dp.domain().poll_rail_down(rail);
-        if rail == self.active_rail() && self.fence.is_idle() && self.close_on_qp_error(dp, rail) {
-            return;
+        if rail == self.active_rail()
+            && self.fence.is_idle()
+            && let Some(failure) = self.take_qp_error(dp, rail)
+        {
+            return Some(failure);
         }
         if !event_says_down && !query {
-            return;
+            return None;
         }
         let is_dead = query && !dp.rails().nic_answers(rail);
         let (is_down, was_down) = (event_says_down || is_dead, dp.rails().is_down(rail));
         if is_down && !was_down {
             dp.rails_mut().set_down(rail, true);
-            self.rail_failed(dp, rail, Cause::Device);
-        } else if is_dead && let Some(control) = &mut self.control {
+            return Some(Failure::Rail { rail, cause: Cause::Device });
+        }
+        if is_dead && let Some(control) = &mut self.control {
             // Until now, perhaps only the link was down, which does not make a rail broken.
             control.negotiation_mut().rail_failed(dp.now(), rail, RailFailure::NicDead);
-            self.run_actions(dp);
         } else if !is_down && was_down {
             dp.rails_mut().set_down(rail, false);
             self.rail_recovered(dp, rail);
-            self.run_actions(dp);
         }
+        None
     }
 
-    /// Closes the vQP if an event reports an error of the queue pair of this rail. Returns whether there was such an event.
-    fn close_on_qp_error(&mut self, dp: &mut Datapath, rail: usize) -> bool {
-        let Some(event) = dp.domain().take_qp_error(rail, dp.rails().get(rail).qpn()) else { return false };
+    /// Returns the failure that an event about the queue pair of this rail reports, if there is one.
+    fn take_qp_error(&mut self, dp: &Datapath, rail: usize) -> Option<Failure> {
+        let event = dp.domain().take_qp_error(rail, dp.rails().get(rail).qpn())?;
         if self.survives_refusals {
-            self.rail_failed(dp, rail, Cause::Completion(WcStatus::Flushed));
-            return true;
+            return Some(Failure::Rail { rail, cause: Cause::Completion(WcStatus::Flushed) });
         }
         self.termination.set_qp_error_event(event, dp.rails().qpn());
-        self.close(dp, CloseReason::RequestError);
-        true
+        Some(Failure::Close(CloseReason::RequestError))
     }
 
     /// Closes the vQP because a message of the peer names no shared receive queue of the XRC domain. The event is the one that a NIC reports.
@@ -247,7 +296,7 @@ impl Recovery {
     pub(super) fn rail_usable(&mut self, dp: &mut Datapath, now: Time, rail: usize) {
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().rail_recovered(now, rail);
-        self.run_actions(dp);
+        self.settle(dp);
     }
 
     /// Discards the report of a failure after which the vQP stays on the active rail.
@@ -265,55 +314,52 @@ impl Recovery {
             control.negotiation_mut().handle_timeout(now);
             control.negotiation_mut().drive_failback(now);
         }
-        self.run_actions(dp);
+        self.settle(dp);
         self.follow_home(dp);
         let step = self.fence.drive(dp.rails().get(self.active_rail()).data(), dp.now());
         self.on_fence_step(dp, step);
+        self.settle(dp);
     }
 
-    /// Executes the actions of the negotiation.
-    pub(super) fn run_actions(&mut self, dp: &mut Datapath) {
-        while let Some(action) =
-            self.control.as_mut().and_then(|control| control.negotiation_mut().poll_action())
-        {
-            match action {
-                Action::Send(message) => {
-                    let new_rail = match message.body {
-                        Body::Evidence { rail, .. } => Some(usize::from(rail)),
-                        _ => None,
-                    };
-                    let new_rail = new_rail.filter(|&rail| rail != self.active_rail());
-                    if new_rail.is_some_and(|rail| !dp.windows().is_in_step(rail)) {
-                        continue; // the peer may use the rail as soon as it has the evidence, which is sent again until it is answered
-                    }
-                    let Some(message) = self.with_home_moved(dp, message) else { continue };
-                    if let Some(rail) = new_rail
-                        && self.fence.is_done()
-                        && !Mutant::ReceivesPostedLate.is_on()
-                    {
-                        // The peer may replay a SEND as soon as it has the evidence, so the receives must be posted first.
-                        self.post_recvs(dp, rail);
-                    }
-                    self.broadcast(dp, &message);
+    /// Executes an action of the negotiation.
+    fn perform(&mut self, dp: &mut Datapath, action: Action) {
+        match action {
+            Action::Send(message) => {
+                let new_rail = match message.body {
+                    Body::Evidence { rail, .. } => Some(usize::from(rail)),
+                    _ => None,
+                };
+                let new_rail = new_rail.filter(|&rail| rail != self.active_rail());
+                if new_rail.is_some_and(|rail| !dp.windows().is_in_step(rail)) {
+                    return; // the peer may use the rail as soon as it has the evidence, which is sent again until it is answered
                 }
-                Action::Fence { rail } => self.start_fence(dp, usize::from(rail)),
-                Action::Decide { rail, peer_evidence } => {
-                    let negotiation = self.negotiation();
-                    let ballot = negotiation.and_then(RailNegotiation::move_ballot);
-                    let to = negotiation.and_then(RailNegotiation::home_of_move);
-                    if ballot.zip(to).is_some_and(|(ballot, to)| self.move_home(dp, ballot, to)) {
-                        self.decide_and_move(dp, usize::from(rail), &peer_evidence);
-                    }
+                let Some(message) = self.with_home_moved(dp, message) else { return };
+                if let Some(rail) = new_rail
+                    && self.fence.is_done()
+                    && !Mutant::ReceivesPostedLate.is_on()
+                {
+                    // The peer may replay a SEND as soon as it has the evidence, so the receives must be posted first.
+                    self.post_recvs(dp, rail);
                 }
-                Action::PeerMoved { partial_imm_bytes } => dp.release_held_recvs(Some(partial_imm_bytes)),
-                Action::Stay => {
-                    let now = dp.now();
-                    dp.rails_mut().note_heard(self.active_rail(), now);
-                    self.discard_report_if_no_move();
-                    self.post_sends(dp);
-                }
-                Action::Close { reason, peer_evidence } => self.on_close(dp, reason, peer_evidence),
+                self.broadcast(dp, &message);
             }
+            Action::Fence { rail } => self.start_fence(dp, usize::from(rail)),
+            Action::Decide { rail, peer_evidence } => {
+                let negotiation = self.negotiation();
+                let ballot = negotiation.and_then(RailNegotiation::move_ballot);
+                let to = negotiation.and_then(RailNegotiation::home_of_move);
+                if ballot.zip(to).is_some_and(|(ballot, to)| self.move_home(dp, ballot, to)) {
+                    self.decide_and_move(dp, usize::from(rail), &peer_evidence);
+                }
+            }
+            Action::PeerMoved { partial_imm_bytes } => dp.release_held_recvs(Some(partial_imm_bytes)),
+            Action::Stay => {
+                let now = dp.now();
+                dp.rails_mut().note_heard(self.active_rail(), now);
+                self.discard_report_if_no_move();
+                self.post_burst(dp);
+            }
+            Action::Close { reason, peer_evidence } => self.on_close(dp, reason, peer_evidence),
         }
     }
 
@@ -375,7 +421,6 @@ impl Recovery {
         dp.recv_mut().on_flushed(rail);
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().fenced(now, evidence);
-        self.run_actions(dp);
     }
 
     /// Keeps the event of a request of the peer that `rail` refused before the vQP fenced the rail or closed. If the peer has received the NAK,
@@ -401,10 +446,10 @@ impl Recovery {
         let stats = match dp.decide(old, (rail, first_psn), peer_evidence, self.fence.is_done_with_live_nic())
         {
             Ok(Some(stats)) => stats,
-            Ok(None) => return self.close(dp, CloseReason::RequestError),
+            Ok(None) => return self.begin_close(dp, CloseReason::RequestError),
             Err(contradiction) => {
                 self.termination.set_contradiction(contradiction);
-                return self.close(dp, CloseReason::Contradiction);
+                return self.begin_close(dp, CloseReason::Contradiction);
             }
         };
         if stats.carried_data {
@@ -423,6 +468,6 @@ impl Recovery {
         }
         self.report.on_decided(now, (old, rail), ballot, stats);
         self.post_recvs(dp, rail);
-        self.post_sends(dp);
+        self.post_burst(dp);
     }
 }

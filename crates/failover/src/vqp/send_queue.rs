@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 use mitra_mutants::Mutant;
 use mitra_verbs::{Error, Key, Limits, Mtu, PostError, Psn, Qpn, Result, SendOp, SendWr, WcStatus};
 
+use crate::close_reason::CloseReason;
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::completion_log;
 use crate::config::{Config, WritePolicy};
@@ -10,8 +11,9 @@ use crate::data_qp::DataQp;
 use crate::domain::Domain;
 use crate::evidence::{Contradiction, Placed};
 use crate::key_translation::{self, RemoteKeys};
-use crate::ledger::{Entry, Ledger, RecoveryInput, RecoveryStats};
+use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
+use crate::vqp::failure::{Cause, Failure};
 use crate::vqp::wr_id_flags;
 
 /// The number of work requests at which a list is posted. It is large enough for the NIC to send several packets with one system call, and
@@ -22,25 +24,6 @@ const NUMBERS_USED_UP: Error =
     Error::Invalid("2^48 operations were posted, as many as the queue pair can number: connect a new one");
 
 const HALTED: Error = Error::Invalid("an operation ended in an error: take its completions, then resume()");
-
-/// The reason why the send queue could not post.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum PostFailure {
-    /// The NIC is dead.
-    Device,
-    /// The queue pair refused a request, which has failed. The caller must close the vQP.
-    Request,
-}
-
-/// A request that was posted before it is in the ledger.
-#[derive(Debug)]
-pub(super) struct PostedNew {
-    entry: Entry,
-    /// The rail on which it was posted.
-    pub(super) rail: usize,
-    /// The result of the post, or the error of the translation of its keys.
-    result: Result<()>,
-}
 
 /// The send queue: the ledger of operations, and the translation and posting of requests.
 #[derive(Debug)]
@@ -96,7 +79,7 @@ impl SendQueue {
 
     /// Checks whether a request may be appended to the ledger of the vQP with this number. The caller has checked that the vQP is open.
     #[inline]
-    pub(super) fn check_push(&self, wr: &SendWr, config: &Config, qpn: Qpn) -> Result<()> {
+    pub(super) fn check(&self, wr: &SendWr, config: &Config, qpn: Qpn) -> Result<()> {
         if self.ledger.is_halted() {
             return Err(HALTED);
         }
@@ -110,41 +93,30 @@ impl SendQueue {
         key_translation::check_rkey(wr, &self.remote_keys)
     }
 
-    /// Appends a request to the ledger. The caller has called [`SendQueue::check_push`]: a function that may still refuse a request copies it.
+    /// Records a request in the ledger, and returns its sequence number. If `path` names a queue pair and its rail, and nothing waits before the
+    /// request ([`Ledger::admit_new`]), posts it first: it is recorded while its packets are on their way. Otherwise [`SendQueue::post`] posts it. The caller
+    /// has called [`SendQueue::check`]: a function that may still refuse a request copies it.
     #[inline]
-    pub(super) fn push(&mut self, wr: SendWr, write_policy: WritePolicy) -> u64 {
-        self.ledger.push(wr, write_policy)
-    }
-
-    /// Posts a request that is not in the ledger yet. [`SendQueue::push_posted`] appends it, while its packets are on their way. Returns `None`
-    /// if it must be appended first, see [`Ledger::admit_new`]. The caller has called [`SendQueue::check_push`].
-    #[inline]
-    pub(super) fn post_new(
+    pub(super) fn submit(
         &mut self,
-        wr: &mut SendWr,
-        qp: &DataQp,
-        index: usize,
-        domain: &Domain,
-    ) -> Option<PostedNew> {
-        let entry = self.ledger.admit_new(wr)?;
-        Some(PostedNew { entry, rail: index, result: post_one(wr, qp, index, domain, &self.remote_keys) })
-    }
-
-    /// Appends a request that [`SendQueue::post_new`] has posted.
-    #[inline]
-    pub(super) fn push_posted(
-        &mut self,
-        wr: SendWr,
+        mut wr: SendWr,
         write_policy: WritePolicy,
-        posted: PostedNew,
-    ) -> Result<(), PostFailure> {
-        let id = wr.wr_id;
-        self.ledger.push_posted(wr, write_policy, posted.entry);
-        posted.result.or_else(|error| self.on_refused(id, error))
+        path: Option<(&DataQp, usize)>,
+        domain: &Domain,
+    ) -> (u64, Option<Failure>) {
+        if let Some((qp, rail)) = path
+            && let Some(entry) = self.ledger.admit_new(&mut wr)
+        {
+            let posted = post_one(&wr, qp, rail, domain, &self.remote_keys);
+            let seq = wr.wr_id;
+            self.ledger.push_posted(wr, write_policy, entry);
+            return (seq, posted.err().and_then(|error| self.on_refused(rail, seq, error)));
+        }
+        (self.ledger.push(wr, write_policy), None)
     }
 
     /// Checks a request, except for its remote key and the state of the queue.
-    pub(super) fn check(&self, wr: &SendWr, config: &Config) -> Result<()> {
+    pub(super) fn check_shape(&self, wr: &SendWr, config: &Config) -> Result<()> {
         key_translation::check_shape(wr, config, self.max_message)
     }
 
@@ -170,30 +142,30 @@ impl SendQueue {
     pub(super) fn post(
         &mut self,
         qp: &DataQp,
-        index: usize,
+        rail: usize,
         epoch: u16,
         domain: &Domain,
         replaying: bool,
-    ) -> Result<(), PostFailure> {
+    ) -> Option<Failure> {
         let is_single = self.ledger.unposted() == 1;
-        let Some(first) = self.ledger.next_posting() else { return Ok(()) };
+        let first = self.ledger.next_posting()?;
         if is_single && first.log_seq.is_none() {
             let id = first.wr.wr_id;
-            let posted = post_one(first.wr, qp, index, domain, &self.remote_keys);
-            return posted.or_else(|error| self.on_refused(id, error));
+            let posted = post_one(first.wr, qp, rail, domain, &self.remote_keys);
+            return posted.err().and_then(|error| self.on_refused(rail, id, error));
         }
         self.burst.clear();
         let mut next = Some(first);
         let mut failed = None;
         while let Some(posting) = next {
             let mut wr = posting.wr.clone();
-            if let Err(error) = key_translation::translate_send(&mut wr, index, domain, &self.remote_keys) {
+            if let Err(error) = key_translation::translate_send(&mut wr, rail, domain, &self.remote_keys) {
                 failed = Some((wr.wr_id, error));
                 break;
             }
             self.burst.push(wr);
             if let Some((seq, region)) = posting.log_seq.zip(self.log_region.as_ref()) {
-                self.burst.push(completion_log::entry(region, index, wr_id_flags::LOG | seq, epoch, seq));
+                self.burst.push(completion_log::entry(region, rail, wr_id_flags::LOG | seq, epoch, seq));
             }
             let may_continue = self.burst.len() < BURST && (!replaying || self.ledger.next_is_replay());
             next = if may_continue { self.ledger.next_posting() } else { None };
@@ -201,20 +173,20 @@ impl SendQueue {
         let posted = if self.burst.is_empty() { Ok(()) } else { qp.post_send(&self.burst) };
         match (posted, failed) {
             (Err(PostError { index, error }), _) if !matches!(error, Error::WrongState { .. }) => {
-                self.on_refused(self.burst[index].wr_id, error)
+                self.on_refused(rail, self.burst[index].wr_id, error)
             }
-            (_, Some((id, error))) => self.on_refused(id, error),
-            _ => Ok(()),
+            (_, Some((id, error))) => self.on_refused(rail, id, error),
+            _ => None,
         }
     }
 
     /// Handles the refusal of an operation or a log entry, whose `wr_id` on the rail is `id`.
     #[cold]
-    fn on_refused(&mut self, id: u64, error: Error) -> Result<(), PostFailure> {
+    fn on_refused(&mut self, rail: usize, id: u64, error: Error) -> Option<Failure> {
         match error {
             // The queue pair is in ERR. An error completion will report the cause, and a failover replays the operations that were not sent.
-            Error::WrongState { .. } => return Ok(()),
-            Error::DeviceFatal => return Err(PostFailure::Device),
+            Error::WrongState { .. } => return None,
+            Error::DeviceFatal => return Some(Failure::Rail { rail, cause: Cause::Device }),
             _ => {}
         }
         if id & wr_id_flags::LOG == 0 {
@@ -223,7 +195,7 @@ impl SendQueue {
         } else {
             self.ledger.unpost_after(id & !wr_id_flags::LOG);
         }
-        Err(PostFailure::Request)
+        Some(Failure::Close(CloseReason::RequestError))
     }
 
     /// Posts the next pending operations with `post`, which returns false if it does not accept an operation, after their translation. Stops at

@@ -16,23 +16,15 @@ use std::sync::Arc;
 use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Error, Key, Result, SendOp, SendWr, Wc, WcStatus, WindowType};
 
+use crate::close_reason::CloseReason;
 use crate::data_qp::DataQp;
 use crate::domain::{Domain, WindowOwner};
-use crate::vqp::Cause;
+use crate::vqp::failure::{Cause, Failure};
 use crate::vqp::local_qp::LocalQp;
 use crate::vqp::wr_id_flags;
 
 /// The maximum number of operations posted on one queue pair. A data queue pair has this many spare slots.
 const MAX_POSTED: u32 = 4;
-
-/// A NIC did not execute a bind or an invalidation that another one has executed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SyncFailure {
-    /// The queue pair of the rail is in ERR, or its NIC was reset. It grants nothing.
-    Rail { rail: usize, cause: Cause },
-    /// The NIC answers neither requests nor the reset, and may still grant what the other NICs no longer do.
-    Unfenced,
-}
 
 /// The operations that one queue pair has to execute.
 #[derive(Debug, Default)]
@@ -207,10 +199,10 @@ impl WindowSync {
     }
 
     /// Records a completion that was polled from the active rail. Returns the failure, if it is one.
-    pub(super) fn on_completion(&mut self, rail: usize, wc: &Wc) -> Option<SyncFailure> {
+    pub(super) fn on_completion(&mut self, rail: usize, wc: &Wc) -> Option<Failure> {
         let status = self.rails[rail].on_completions(core::slice::from_ref(wc))?;
         self.rails[rail].cut_off();
-        Some(SyncFailure::Rail { rail, cause: Cause::Completion(status) })
+        Some(Failure::Rail { rail, cause: Cause::Completion(status) })
     }
 
     /// Records that the queue pair of a rail is in ERR.
@@ -233,7 +225,7 @@ impl WindowSync {
         polled: [usize; 2],
         data_qp: impl Fn(usize) -> Option<&'a DataQp>,
         domain: &Domain,
-    ) -> (Option<u64>, Option<SyncFailure>) {
+    ) -> (Option<u64>, Option<Failure>) {
         let mut failure = None;
         for (i, backlog) in self.rails.iter_mut().enumerate().filter(|(_, backlog)| !backlog.is_empty()) {
             let Some(qp) = data_qp(i) else { continue };
@@ -265,7 +257,7 @@ impl WindowSync {
                 failure = failure.or(Some(fence_rail(i, Cause::Device, backlog, domain)));
             }
         }
-        if failure == Some(SyncFailure::Unfenced) {
+        if failure == Some(Failure::Close(CloseReason::Unfenced)) {
             return (None, failure);
         }
         let mut backlogs = self.rails.iter().chain(self.local_qps.iter().map(|(_, backlog)| backlog));
@@ -296,13 +288,13 @@ impl WindowSync {
 
 /// Makes sure that a rail which has failed to execute an operation grants nothing: resets its NIC if it does not answer, because it may
 /// only be hung.
-fn fence_rail(rail: usize, cause: Cause, backlog: &mut Backlog, domain: &Domain) -> SyncFailure {
+fn fence_rail(rail: usize, cause: Cause, backlog: &mut Backlog, domain: &Domain) -> Failure {
     let needs_reset = cause == Cause::Device && !Mutant::StandbyNotReset.is_on();
     if needs_reset && domain.nics()[rail].provider.reset().is_err() {
-        return SyncFailure::Unfenced;
+        return Failure::Close(CloseReason::Unfenced);
     }
     backlog.cut_off();
-    SyncFailure::Rail { rail, cause }
+    Failure::Rail { rail, cause }
 }
 
 /// Returns whether the NIC of a rail answers a query.

@@ -5,6 +5,7 @@ use crate::completion::UnresolvedError;
 use crate::evidence::Evidence;
 use crate::negotiation::{CloseReason, RailNegotiation};
 use crate::vqp::datapath::Datapath;
+use crate::vqp::failure::Failure;
 use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::wr_id_flags;
 
@@ -14,11 +15,15 @@ const DRAIN_BATCH: usize = 64;
 const MAX_EMPTY_POLLS: u32 = 100;
 
 impl Recovery {
-    /// Closes the vQP and sends the peer a Closed message. A vQP that is not connected has no peer; its receives are flushed.
+    /// Closes the vQP and sends the peer a Closed message.
     pub(in crate::vqp) fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
+        self.fail(dp, Failure::Close(reason));
+    }
+
+    /// Has the negotiation close the vQP. A vQP that is not connected has no peer; its receives are flushed.
+    pub(super) fn begin_close(&mut self, dp: &mut Datapath, reason: CloseReason) {
         if let Some(control) = &mut self.control {
             control.negotiation_mut().close(reason);
-            self.run_actions(dp);
         } else if !self.is_closed() {
             self.termination.close_unconnected(reason);
             dp.flush_recvs();
@@ -80,7 +85,6 @@ impl Recovery {
         if let Some(control) = &mut self.control {
             control.negotiation_mut().closed(evidence);
         }
-        self.run_actions(dp);
         if let Some(peer_evidence) = self.termination.take_peer_evidence().filter(|_| is_decidable) {
             let first_psn = dp.rails().get(active).first_psn(); // nothing is posted any more
             if let Err(contradiction) = dp.decide(active, (active, first_psn), &peer_evidence, local_placed) {
@@ -138,7 +142,10 @@ impl Recovery {
                     Some(fence) if wc.wr_id & wr_id_flags::MARKER != 0 => {
                         fence.on_marker(wc.wr_id & wr_id_flags::RECV != 0);
                     }
-                    _ => self.on_completion(dp, rail, &wc),
+                    _ => {
+                        let failure = self.on_completion(dp, rail, &wc);
+                        self.failures.extend(failure);
+                    }
                 }
             }
         }

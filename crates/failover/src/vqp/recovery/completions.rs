@@ -7,9 +7,8 @@ use crate::completion::UnresolvedError;
 use crate::config::{Service, WritePolicy};
 use crate::negotiation::CloseReason;
 use crate::vqp::datapath::Datapath;
-use crate::vqp::send_queue::{PostFailure, PostedNew};
-use crate::vqp::window_sync::SyncFailure;
-use crate::vqp::{Cause, wr_id_flags};
+use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::wr_id_flags;
 
 /// The maximum number of completions taken from the active rail in one poll.
 const POLL_BATCH: usize = 32;
@@ -34,19 +33,24 @@ impl Recovery {
             self.wcs = wcs;
             if let Some(nic_alive) = self.fence.on_empty_poll() {
                 self.finish_fence(dp, nic_alive);
+                self.settle(dp);
             }
         } else {
             self.termination.begin_batch();
             for wc in &wcs {
-                self.on_completion(dp, rail, wc);
+                if let Some(failure) = self.on_completion(dp, rail, wc) {
+                    self.fail(dp, failure);
+                }
             }
             self.termination.end_batch();
             self.wcs = wcs;
             self.flush_if_closed(dp);
+            self.settle(dp);
         }
         if result.is_err() {
-            self.rail_failed(dp, rail, Cause::Device);
+            self.failures.push_back(Failure::Rail { rail, cause: Cause::Device });
         }
+        self.settle_failures(dp);
         self.drive_windows(dp);
         dp.take_send_completions();
         self.report.on_progress(dp.send().ledger().first_seq(), || dp.now());
@@ -56,20 +60,29 @@ impl Recovery {
         is_full_batch
     }
 
+    /// Runs [`Recovery::settle`] if a failure was noticed.
     #[inline]
-    pub(super) fn on_completion(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
+    pub(in crate::vqp) fn settle_failures(&mut self, dp: &mut Datapath) {
+        if !self.failures.is_empty() {
+            self.settle(dp);
+        }
+    }
+
+    /// Handles a completion of a rail, and returns the failure that it reports.
+    #[inline]
+    pub(super) fn on_completion(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) -> Option<Failure> {
         if wc.wr_id & wr_id_flags::MARKER != 0 {
             self.fence.on_marker(wc.wr_id & wr_id_flags::RECV != 0);
+            None
         } else if wc.wr_id & wr_id_flags::RECV != 0 {
-            self.on_recv(dp, rail, wc);
+            self.on_recv(dp, rail, wc)
         } else if wc.wr_id & wr_id_flags::WINDOW != 0 {
-            if let Some(failure) = dp.windows_mut().on_completion(rail, wc) {
-                self.on_sync_failure(dp, failure);
-            }
+            dp.windows_mut().on_completion(rail, wc)
         } else if wc.status == WcStatus::Success {
             dp.on_send_success(rail, wc);
+            None
         } else {
-            self.on_flush_or_error(dp, rail, wc);
+            self.on_flush_or_error(dp, rail, wc)
         }
     }
 
@@ -79,37 +92,33 @@ impl Recovery {
         if dp.windows().is_busy()
             && let Some(failure) = dp.drive_windows(self.active_rail())
         {
-            self.on_sync_failure(dp, failure);
+            self.fail(dp, failure);
         }
     }
 
-    fn on_sync_failure(&mut self, dp: &mut Datapath, failure: SyncFailure) {
-        match failure {
-            SyncFailure::Rail { rail, cause } => self.rail_failed(dp, rail, cause),
-            SyncFailure::Unfenced => self.close(dp, CloseReason::Unfenced),
-        }
-    }
-
-    fn on_recv(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
+    fn on_recv(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) -> Option<Failure> {
         match wc.status {
             // Without a fence, the old rail can receive a message after the receives were posted on the new rail. If that message completed
             // the oldest receive, every later message would be matched with the wrong buffer.
-            WcStatus::Success if self.fence.is_done() => {}
-            WcStatus::Success => dp.complete_recv(rail, wc),
+            WcStatus::Success if self.fence.is_done() => None,
+            WcStatus::Success => {
+                dp.complete_recv(rail, wc);
+                None
+            }
             WcStatus::Flushed => self.on_flush_or_error(dp, rail, wc),
             _ => {
                 dp.complete_recv(rail, wc);
-                self.close(dp, CloseReason::RequestError);
+                Some(Failure::Close(CloseReason::RequestError))
             }
         }
     }
 
     /// Handles a failed send or a flushed receive, which results from a failure of the rail or of a single request.
-    fn on_flush_or_error(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
+    fn on_flush_or_error(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) -> Option<Failure> {
         if dp.config().service == Service::Unreliable && Self::on_unreliable_error(dp, wc) {
-            return;
+            return None;
         }
-        // An error that the responder or the local NIC reported for this request decides it, also if the vQP has closed or fences the rail
+        // An error that the responder or the local NIC reported for this request decides it, even if the vQP has closed or fences the rail
         // before the completion is polled. Errors of the other kinds result from the closing and the fence.
         let is_decided =
             !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
@@ -117,35 +126,33 @@ impl Recovery {
             if is_decided {
                 dp.send_mut().on_request_error(wc.wr_id, wc.status, UnresolvedError::Undecided(reason));
             }
-            return;
+            return None;
         }
         if !self.fence.is_idle() && !is_decided {
-            return;
+            return None;
         }
+        let rail_failed = Failure::Rail { rail, cause: Cause::Completion(wc.status) };
         match wc.status {
             WcStatus::RetryExceeded | WcStatus::LocalQpOperation
                 // The NIC refuses an invalidation with this status.
                 if !(wc.status == WcStatus::LocalQpOperation && dp.send().ledger().is_local(wc.wr_id)) =>
             {
-                self.rail_failed(dp, rail, Cause::Completion(wc.status));
+                Some(rail_failed)
             }
             WcStatus::Flushed => {
                 // No error completion came first, so a request of the peer was invalid or the device failed. The event of an invalid request
                 // names the queue pair.
                 let _ = dp.domain().poll_rail_down(rail);
-                if !self.close_on_qp_error(dp, rail) {
-                    self.rail_failed(dp, rail, Cause::Completion(wc.status));
-                }
+                self.take_qp_error(dp, rail).or(Some(rail_failed))
             }
             status if self.survives_refusals => {
                 dp.send_mut().refuse(wc.wr_id, status);
-                self.rail_failed(dp, rail, Cause::Completion(status));
+                Some(rail_failed)
             }
             status => {
-                let seq = wc.wr_id;
                 let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
-                dp.send_mut().on_request_error(seq, status, undecided);
-                self.close(dp, CloseReason::RequestError);
+                dp.send_mut().on_request_error(wc.wr_id, status, undecided);
+                Some(Failure::Close(CloseReason::RequestError))
             }
         }
     }
@@ -167,35 +174,29 @@ impl Recovery {
 
     /// Posts a burst of pending sends, unless a move is in progress.
     pub(in crate::vqp) fn post_sends(&mut self, dp: &mut Datapath) {
+        self.post_burst(dp);
+        self.settle_failures(dp);
+    }
+
+    pub(super) fn post_burst(&mut self, dp: &mut Datapath) {
         if let Some((rail, epoch)) = self.posting_rail(dp) {
-            let posted = dp.post_sends(rail, epoch, self.is_replaying());
-            self.on_posted(dp, rail, posted);
+            self.failures.extend(dp.post_sends(rail, epoch, self.is_replaying()));
         }
     }
 
-    /// Posts a send that is not in the send queue yet. [`Recovery::push_posted_send`] appends it. Returns `None` if it must be appended before it
-    /// is posted.
+    /// Records a send, which the caller has checked, and returns its sequence number. If `at_once`, posts it first if nothing waits before it.
     #[inline]
-    pub(in crate::vqp) fn post_new_send(&self, dp: &mut Datapath, wr: &mut SendWr) -> Option<PostedNew> {
-        if self.is_replaying() {
-            return None; // until the operations that were in flight at a failure have completed, only polls post sends
-        }
-        let (rail, _) = self.posting_rail(dp)?;
-        dp.post_new_send(rail, wr)
-    }
-
-    /// Appends a send that [`Recovery::post_new_send`] has posted, and returns its sequence number.
-    #[inline]
-    pub(in crate::vqp) fn push_posted_send(
+    pub(in crate::vqp) fn submit(
         &mut self,
         dp: &mut Datapath,
         wr: SendWr,
         write_policy: WritePolicy,
-        posted: PostedNew,
+        at_once: bool,
     ) -> u64 {
-        let (seq, rail) = (wr.wr_id, posted.rail);
-        let result = dp.send_mut().push_posted(wr, write_policy, posted);
-        self.on_posted(dp, rail, result);
+        // Until the operations that were in flight at a failure have completed, only polls post sends.
+        let on = if at_once && !self.is_replaying() { self.posting_rail(dp) } else { None };
+        let (seq, failure) = dp.submit(wr, write_policy, on.map(|(rail, _)| rail));
+        self.failures.extend(failure);
         seq
     }
 
@@ -216,15 +217,6 @@ impl Recovery {
         Some((rail, negotiation.ballot().epoch))
     }
 
-    #[inline]
-    fn on_posted(&mut self, dp: &mut Datapath, rail: usize, posted: Result<(), PostFailure>) {
-        match posted {
-            Ok(()) => {}
-            Err(PostFailure::Device) => self.rail_failed(dp, rail, Cause::Device),
-            Err(PostFailure::Request) => self.close(dp, CloseReason::RequestError),
-        }
-    }
-
     /// Posts the receives on `rail`. If they are already posted on another rail, discards them there.
     pub(in crate::vqp) fn post_recvs(&mut self, dp: &mut Datapath, rail: usize) {
         if self.is_qp_missing(rail) {
@@ -236,7 +228,7 @@ impl Recovery {
         {
             match dp.rails().get(old).reconnect_unused(dp.config()) {
                 Ok(()) => dp.on_qp_connected(old),
-                Err(_) => self.rail_failed(dp, old, Cause::Device),
+                Err(_) => self.failures.push_back(Failure::Rail { rail: old, cause: Cause::Device }),
             }
         }
         dp.post_recvs();
@@ -251,6 +243,7 @@ impl Recovery {
         } else if self.fence.is_done() && dp.recv().rail() != active {
             dp.post_recvs();
         }
+        self.settle_failures(dp);
     }
 }
 

@@ -8,8 +8,8 @@ use crate::control_message::{Body, Message};
 use crate::domain::{HomeMove, HomeView};
 use crate::home_rail::Home;
 use crate::negotiation::RailNegotiation;
-use crate::vqp::Cause;
 use crate::vqp::datapath::Datapath;
+use crate::vqp::failure::{Cause, Failure};
 
 impl Recovery {
     /// Moves the vQP to the home rail, if another vQP has moved the home and has fenced this vQP's queue pair.
@@ -73,7 +73,7 @@ impl Recovery {
                 dp.recv_mut().on_flushed(rail);
                 dp.on_qp_connected(rail);
             }
-            Err(_) => self.rail_failed(dp, rail, Cause::Device),
+            Err(_) => self.failures.push_back(Failure::Rail { rail, cause: Cause::Device }),
         }
     }
 }

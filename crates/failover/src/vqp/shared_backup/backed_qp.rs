@@ -21,13 +21,14 @@ use crate::home_rail::MemberId as OwnerId;
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
 use crate::shared_receive_queue::SharedReceiveQueue;
+use crate::vqp::failure::Failure;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::SendQueue;
 use crate::vqp::shared_receives::{ReceiveSource, SharedReceives};
 use crate::vqp::termination::Termination;
 use crate::vqp::window_sync::WindowSync;
-use crate::vqp::{Cause, with_slots};
+use crate::vqp::with_slots;
 
 mod closing;
 mod completions;
@@ -47,17 +48,6 @@ const NOT_DURABLE: Error = Error::Invalid(
 const NOT_CONNECTED: Error = Error::Invalid("this queue pair is not connected yet");
 /// The maximum number of completions taken from the queue pair at once.
 const POLL_BATCH: usize = 32;
-
-/// The failure of a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum QpFailure {
-    /// A request was invalid.
-    Refused,
-    /// The queue pair failed although all requests are valid.
-    Failed(Cause),
-    /// A NIC answers neither requests nor the reset, and may still grant access by a key that is invalid on the others.
-    Unfenced,
-}
 
 /// A reliable connection with one queue pair and a [`SharedBackup`].
 ///
@@ -104,7 +94,7 @@ pub struct BackedQp {
     early_resume: Option<(u16, u32)>,
     ready: VecDeque<Completion>,
     /// A failure that is to be handled after the completions.
-    failure: Option<QpFailure>,
+    failure: Option<Failure>,
     schedule: MaintenanceSchedule,
     termination: Termination,
     wcs: Vec<Wc>,

@@ -336,7 +336,7 @@ impl State {
         }
         wr.wr_id = user(member);
         wr.flags.set(SendFlags::SIGNALED, true);
-        if self.backup.push_send(wr, policy).is_err() {
+        if self.backup.submit(wr, policy, false).is_err() {
             return false;
         }
         self.note_posted(Posted::Op { member, seq });

@@ -41,18 +41,8 @@ impl VirtualQp {
     /// request is malformed, or if its remote key is not of an imported region; [`Error::Limit`] if the request exceeds a limit;
     /// [`Error::Unsupported`] for the bind or invalidation of a window if a NIC has no windows. A send that names local memory that is not registered
     /// completes with [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection).
-    pub fn post_send_with(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
-        let seq = if self.datapath.config().service.is_xrc() {
-            self.push_send(wr, write_policy)?
-        } else {
-            self.check_open()?;
-            self.datapath.prepare_send(&wr)?;
-            self.latency.on_post(self.datapath.send().ledger().next_seq(), || self.datapath.now());
-            match self.recovery.post_new_send(&mut self.datapath, &mut wr) {
-                Some(posted) => self.recovery.push_posted_send(&mut self.datapath, wr, write_policy, posted),
-                None => self.datapath.send_mut().push(wr, write_policy),
-            }
-        };
+    pub fn post_send_with(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+        let seq = self.submit(wr, write_policy, true)?;
         self.post_pending_sends();
         Ok(seq)
     }
@@ -76,7 +66,7 @@ impl VirtualQp {
     ) -> Result<(), PostError> {
         let first = self.datapath.send().ledger().next_seq();
         for (index, (wr, write_policy)) in wrs.into_iter().enumerate() {
-            if let Err(error) = self.push_send(wr, write_policy) {
+            if let Err(error) = self.submit(wr, write_policy, false) {
                 self.truncate_sends(first);
                 return Err(PostError { index, error });
             }
@@ -108,26 +98,28 @@ impl VirtualQp {
         self.recovery.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
     }
 
-    /// Checks a send and appends it to the send queue, without posting it.
+    /// Checks a send and records it. If `at_once`, posts it first if nothing waits before it; otherwise [`VirtualQp::post_pending_sends`] posts it.
     #[inline]
-    pub(in crate::vqp) fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+    pub(in crate::vqp) fn submit(&mut self, wr: SendWr, policy: WritePolicy, at_once: bool) -> Result<u64> {
         self.check_open()?;
-        let seq = match self.datapath.config().service {
-            Service::Reliable | Service::Unreliable => {
-                self.datapath.prepare_send(&wr)?;
-                self.datapath.send_mut().push(wr, write_policy)
-            }
-            Service::XrcSend => self.push_xrc_send(wr, write_policy)?,
+        match self.datapath.config().service {
+            Service::Reliable | Service::Unreliable => self.submit_one(wr, policy, at_once),
+            Service::XrcSend => self.submit_xrc(wr, policy),
             Service::XrcReceive => {
-                return Err(Error::Invalid("the receiving end of an XRC connection sends nothing"));
+                Err(Error::Invalid("the receiving end of an XRC connection sends nothing"))
             }
-        };
-        self.latency.on_post(seq, || self.datapath.now());
-        Ok(seq)
+        }
     }
 
-    /// Checks a send of an XRC connection and appends it and its header to the send queue, or neither.
-    fn push_xrc_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+    #[inline]
+    fn submit_one(&mut self, wr: SendWr, policy: WritePolicy, at_once: bool) -> Result<u64> {
+        self.datapath.prepare_send(&wr)?;
+        self.latency.on_post(self.datapath.send().ledger().next_seq(), || self.datapath.now());
+        Ok(self.recovery.submit(&mut self.datapath, wr, policy, at_once))
+    }
+
+    /// Checks a send of an XRC connection, and records it and its header, or neither.
+    fn submit_xrc(&mut self, wr: SendWr, policy: WritePolicy) -> Result<u64> {
         let depth = self.datapath.config().send_wrs;
         if self.outstanding() >= depth as usize {
             return Err(Error::QueueFull { queue: "send queue", qpn: self.qpn(), depth });
@@ -138,14 +130,12 @@ impl VirtualQp {
         let oldest = if self.datapath.has_completions() { 0 } else { ledger.first_seq() };
         let first = ledger.next_seq();
         if let Some(header) = header {
-            self.datapath.prepare_send(&header)?;
-            let header = self.datapath.send_mut().push(header, write_policy);
+            let header = self.submit_one(header, policy, false)?;
             if let Some(headers) = &mut self.xrc_headers {
                 headers.push(header + 1, oldest);
             }
         }
-        self.datapath.prepare_send(&message).inspect_err(|_| self.truncate_sends(first))?;
-        Ok(self.datapath.send_mut().push(message, write_policy))
+        self.submit_one(message, policy, false).inspect_err(|_| self.truncate_sends(first))
     }
 
     /// Removes the sends from this sequence number on. None of them has been posted.
@@ -157,7 +147,9 @@ impl VirtualQp {
         }
     }
 
+    /// Posts what waits in the send queue, and handles a failure to post.
     pub(in crate::vqp) fn post_pending_sends(&mut self) {
+        self.recovery.settle_failures(&mut self.datapath);
         // Until the operations that were in flight at a failure have completed, only polls post sends.
         if self.datapath.send().ledger().unposted() > 0 && !self.recovery.is_replaying() {
             self.recovery.post_sends(&mut self.datapath);

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use mitra_verbs::{Wc, WcStatus};
 
 use super::super::state::State;
-use super::{BackedQp, POLL_BATCH, QpFailure};
+use super::{BackedQp, POLL_BATCH};
 use crate::close_reason::CloseReason;
 use crate::completion::UnresolvedError;
-use crate::vqp::{Cause, wr_id_flags};
+use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::wr_id_flags;
+
+const REFUSED: Failure = Failure::Close(CloseReason::RequestError);
 
 impl BackedQp {
     /// Handles the completions of the own queue pair: one batch, or all while it is fenced, because the peer waits for the fence.
@@ -28,7 +31,7 @@ impl BackedQp {
             && let Some(event) = own.take_refusal(&self.domain)
         {
             self.termination.set_qp_error_event(event, own.qp().qpn());
-            self.failure.get_or_insert(QpFailure::Refused);
+            self.failure.get_or_insert(REFUSED);
         }
     }
 
@@ -41,11 +44,11 @@ impl BackedQp {
         if wcs.is_empty() {
             own.is_emptied = own.is_emptied.or(own.fence.on_empty_poll());
         }
+        let (is_full_batch, rail) = (wcs.len() == POLL_BATCH, own.rail);
         wcs.iter().for_each(|wc| self.on_completion(wc));
-        let is_full_batch = wcs.len() == POLL_BATCH;
         self.wcs = wcs;
         if polled.is_err() {
-            self.failure.get_or_insert(QpFailure::Failed(Cause::Device));
+            self.failure.get_or_insert(Failure::Rail { rail, cause: Cause::Device });
         }
         is_full_batch
     }
@@ -72,7 +75,7 @@ impl BackedQp {
             }
             status if is_recv && status != WcStatus::Flushed => {
                 self.recv.on_error(wc, &mut self.ready);
-                self.failure.get_or_insert(QpFailure::Refused);
+                self.failure.get_or_insert(REFUSED);
             }
             status => self.on_flush_or_error(wc, status),
         }
@@ -90,24 +93,23 @@ impl BackedQp {
         if is_decided {
             let reason = self.termination.reason().unwrap_or(CloseReason::RequestError);
             self.send.on_request_error(wc.wr_id, status, UnresolvedError::Undecided(reason));
-            self.failure.get_or_insert(QpFailure::Refused);
+            self.failure.get_or_insert(REFUSED);
         } else if own.fence.is_idle() {
             // A flush without another error: a request of the peer was invalid, or the device failed.
             let event = own.take_error(&self.domain).filter(|_| status == WcStatus::Flushed);
             if let Some(event) = event {
                 self.termination.set_qp_error_event(event, own.qp().qpn());
             }
-            let failed = QpFailure::Failed(Cause::Completion(status));
-            self.failure.get_or_insert(if event.is_some() { QpFailure::Refused } else { failed });
+            let failed = Failure::Rail { rail: own.rail, cause: Cause::Completion(status) };
+            self.failure.get_or_insert(if event.is_some() { REFUSED } else { failed });
         }
     }
 
     /// Closes the queue pair because of an invalid request, or reports to the backup that the own queue pair failed, so that the backup moves.
     fn handle_failure(&mut self, state: &mut State) {
         match self.failure.take() {
-            Some(QpFailure::Refused) => self.close_locked(state, CloseReason::RequestError),
-            Some(QpFailure::Unfenced) => self.close_locked(state, CloseReason::Unfenced),
-            Some(QpFailure::Failed(cause)) => {
+            Some(Failure::Close(reason)) => self.close_locked(state, reason),
+            Some(Failure::Rail { cause, .. }) => {
                 if let Some(own) = self.own.as_mut().filter(|own| own.fence.is_idle())
                     && !core::mem::replace(&mut own.is_failure_reported, true)
                 {

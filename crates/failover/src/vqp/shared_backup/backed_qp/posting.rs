@@ -2,9 +2,7 @@
 
 use mitra_verbs::{Error, PostError, Qpn, Result, SendWr};
 
-use super::{BackedQp, NOT_CONNECTED, QpFailure, on_backup};
-use crate::vqp::Cause;
-use crate::vqp::send_queue::PostFailure;
+use super::{BackedQp, NOT_CONNECTED, on_backup};
 
 impl BackedQp {
     /// Posts a send with the configured [`WritePolicy`](crate::WritePolicy), and returns its sequence number. While the queue pair has no rail, a WRITE or READ of
@@ -40,8 +38,8 @@ impl BackedQp {
         if wr.op.is_local() {
             self.prepare_window_op(&wr.op)?;
         }
-        self.send.check_push(&wr, &self.config, Qpn::new(self.id.slot))?;
-        Ok(self.send.push(wr, self.config.write_policy))
+        self.send.check(&wr, &self.config, Qpn::new(self.id.slot))?;
+        Ok(self.send.submit(wr, self.config.write_policy, None, &self.domain).0)
     }
 
     fn check_open(&self) -> Result<()> {
@@ -55,15 +53,8 @@ impl BackedQp {
     pub(super) fn post_sends(&mut self) {
         if self.uses_own {
             let Some(own) = self.own.as_ref().filter(|own| own.fence.is_idle()) else { return };
-            match self.send.post(own.qp(), own.rail, own.epoch, &self.domain, false) {
-                Ok(()) => {}
-                Err(failure) => {
-                    self.failure.get_or_insert(match failure {
-                        PostFailure::Device => QpFailure::Failed(Cause::Device),
-                        PostFailure::Request => QpFailure::Refused,
-                    });
-                }
-            }
+            self.failure =
+                self.failure.or(self.send.post(own.qp(), own.rail, own.epoch, &self.domain, false));
             return; // the next poll handles the failure
         }
         let mut state = self.backup.lock();

@@ -6,9 +6,10 @@
 
 use mitra_verbs::{Result, SendOp, Wc};
 
-use super::{BackedQp, QpFailure};
+use super::BackedQp;
 use crate::completion::Completion;
-use crate::vqp::window_sync::{SyncFailure, WindowSync};
+use crate::vqp::failure::Failure;
+use crate::vqp::window_sync::WindowSync;
 
 impl BackedQp {
     /// Prepares for a bind or a local invalidation that is about to be posted.
@@ -30,11 +31,8 @@ impl BackedQp {
 
     /// Records the completion of a bind that a new queue pair executes before it is used.
     pub(super) fn on_rebound(&mut self, rail: usize, wc: &Wc) {
-        if let Some(SyncFailure::Rail { cause, .. }) =
-            self.windows.as_mut().and_then(|windows| windows.on_completion(rail, wc))
-        {
-            self.failure.get_or_insert(QpFailure::Failed(cause));
-        }
+        let failure = self.windows.as_mut().and_then(|windows| windows.on_completion(rail, wc));
+        self.failure = self.failure.or(failure);
     }
 
     /// Returns the completion of a receive with the key that the application knows, if the message has invalidated one.
@@ -74,12 +72,12 @@ impl BackedQp {
             self.send.complete_local(seq);
         }
         match failure {
-            Some(SyncFailure::Unfenced) => self.failure = Some(QpFailure::Unfenced),
+            Some(Failure::Close(_)) => self.failure = failure,
             // Another NIC was reset, which the backup notices.
-            Some(SyncFailure::Rail { rail: failed, cause }) if failed == rail => {
-                self.failure.get_or_insert(QpFailure::Failed(cause));
+            Some(Failure::Rail { rail: failed, .. }) if failed == rail => {
+                self.failure = self.failure.or(failure)
             }
-            Some(SyncFailure::Rail { .. }) | None => {}
+            Some(Failure::Rail { .. }) | None => {}
         }
     }
 

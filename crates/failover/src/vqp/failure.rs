@@ -2,6 +2,17 @@ use core::fmt;
 
 use mitra_verbs::WcStatus;
 
+use crate::close_reason::CloseReason;
+
+/// What a part of a vQP has noticed, for the part that handles it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Failure {
+    /// The vQP must leave this rail, or cannot move to it.
+    Rail { rail: usize, cause: Cause },
+    /// The vQP must close.
+    Close(CloseReason),
+}
+
 /// Why a vQP leaves a rail: the detector that reported the failure of the rail, or a preference.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
