@@ -38,8 +38,8 @@ fn client(number: u8, peer: &DrivenQp, memory: &RemoteRegion, rail0: &SoftNic) -
     let (here, _) = domain()?;
     let mut vqp = VirtualQp::builder(&here).build()?;
     // Two processes exchange the two infos over a socket (`mitra::failover::handshake`).
-    vqp.connect(&peer.lock().local_info()?)?;
-    peer.lock().connect(&vqp.local_info()?)?;
+    vqp.connect(&peer.lock().local_info())?;
+    peer.lock().connect(&vqp.local_info())?;
     vqp.import(memory)?;
 
     let mut session = VqpSession::new(&here, 0)?;

@@ -75,8 +75,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let driver = Driver::start()?;
     let server = driver.serve(VirtualQp::builder(&there))?;
     let mut client = PollableQp::build(VirtualQp::builder(&here))?;
-    client.vqp_mut().connect(&server.lock().local_info()?)?;
-    server.lock().connect(&client.vqp().local_info()?)?;
+    client.vqp_mut().connect(&server.lock().local_info())?;
+    server.lock().connect(&client.vqp().local_info())?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(add(client, &here, &there, &rail0))

@@ -41,8 +41,8 @@
 //!
 //! let mut a = VirtualQp::builder(&client).build()?;
 //! let mut b = VirtualQp::builder(&server).build()?;
-//! a.connect(&b.local_info()?)?;
-//! b.connect(&a.local_info()?)?;
+//! a.connect(&b.local_info())?;
+//! b.connect(&a.local_info())?;
 //!
 //! // The server gives the client access to a counter.
 //! let counter = Arc::new(Buffer::new(8));

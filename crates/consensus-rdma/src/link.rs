@@ -71,7 +71,7 @@ impl Link {
 
     /// Returns the encoded [`ConnectInfo`] that the peer needs to connect.
     pub(crate) fn info(&self) -> Result<Vec<u8>> {
-        Ok(self.vqp.local_info()?.encode())
+        Ok(self.vqp.local_info().encode())
     }
 
     /// Connects to the peer with the encoded [`ConnectInfo`] `info`.

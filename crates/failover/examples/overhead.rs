@@ -245,7 +245,7 @@ fn main() -> Result<()> {
         let mut b = VirtualQp::builder(&domain).config(config).build()?;
         let memory = Arc::new(Buffer::new(1 << 16));
         let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE)?;
-        let (info_a, info_b) = (a.local_info()?, b.local_info()?);
+        let (info_a, info_b) = (a.local_info(), b.local_info());
         a.connect(&info_b)?;
         b.connect(&info_a)?;
         let region = mr.remote();

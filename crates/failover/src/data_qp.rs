@@ -20,7 +20,7 @@ pub(crate) const NO_QP: Qpn = Qpn::new(0);
 pub(crate) const NO_CQ: CqId = CqId(u32::MAX);
 
 #[derive(Debug)]
-pub(crate) struct DataQp {
+pub struct DataQp {
     nic: LocalNic,
     cq: CqId,
     qpn: Qpn,
@@ -158,6 +158,14 @@ impl DataQp {
     #[inline]
     pub(crate) fn poll_cq(&self, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         self.provider().poll_cq(self.cq, max, out)
+    }
+
+    /// Requests an event at the next completion. A dead NIC raises none.
+    pub(crate) fn arm(&self) -> Result<()> {
+        match self.provider().req_notify_cq(self.cq, false) {
+            Ok(()) | Err(Error::DeviceFatal) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Adds the evidence of the fenced queue pair that its NIC has: the responder PSN and the saved results. A NIC that is not alive has none.

@@ -5,7 +5,7 @@
 //! use mitra_failover::handshake;
 //!
 //! let mut stream = std::net::TcpStream::connect("server:7000")?;
-//! let (peer, regions) = handshake::exchange(&mut stream, &vqp.local_info()?, &[lent.remote()])?;
+//! let (peer, regions) = handshake::exchange(&mut stream, &vqp.local_info(), &[lent.remote()])?;
 //! vqp.connect(&peer)?;
 //! handshake::confirm(&mut stream)?;
 //! # Ok(())

@@ -71,5 +71,8 @@ pub use secret::Secret;
 pub use shared_receive_queue::SharedReceiveQueue;
 #[doc(hidden)]
 pub use vqp::StateLengths;
-pub use vqp::{BackedQp, BackedQpInfo, Cause, FailoverReport, SharedBackup, VirtualQp};
+pub use vqp::{
+    BackedQp, BackedQpInfo, Cause, Failover, FailoverReport, OwnFailover, SharedBackup, SharedFailover,
+    VirtualQp,
+};
 pub use xrc_domain::XrcDomain;

@@ -145,11 +145,6 @@ impl Rail {
         self.peer.is_none_or(|(peer, _)| peer.acks_after_placement)
     }
 
-    /// Returns whether this end's NIC acknowledges data only after the data is in memory.
-    pub(crate) fn acks_after_placement(&self) -> bool {
-        self.provider().attr().capabilities.ack_after_placement
-    }
-
     /// Connects both queue pairs to the peer. The data queue pair is moved to RTR.
     pub(crate) fn connect(&mut self, peer: &RailInfo, mtu: Mtu, config: &Config) -> Result<()> {
         self.peer = Some((*peer, mtu));

@@ -200,7 +200,7 @@ fn run(world: &mut World, version: Version) -> Result<(), Box<dyn Error>> {
         for (replica, replica_domain, words) in &replicas {
             let mut vqp = VirtualQp::builder(&domain).build()?;
             let mut peer = VirtualQp::builder(replica_domain).build()?;
-            let (info, peer_info) = (vqp.local_info()?, peer.local_info()?);
+            let (info, peer_info) = (vqp.local_info(), peer.local_info());
             vqp.connect(&peer_info)?;
             peer.connect(&info)?;
             vqp.import(words)?;

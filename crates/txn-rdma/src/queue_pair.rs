@@ -94,7 +94,7 @@ impl QueuePair {
 
     pub(crate) fn info(&self) -> Result<QpInfo, Error> {
         Ok(match self {
-            QueuePair::Virtual { vqp, .. } => QpInfo::Virtual(vqp.local_info()?.encode()),
+            QueuePair::Virtual { vqp, .. } => QpInfo::Virtual(vqp.local_info().encode()),
             QueuePair::Rc(qp) => QpInfo::Rc(qp.info()?),
         })
     }

@@ -160,7 +160,7 @@ impl Group {
 
     fn connect(&mut self, connection: &mut PeerConnection, role: Role, count: usize) -> anyhow::Result<()> {
         if let Qps::Shared(backup, qps) = &mut self.qps {
-            let peer: Vec<u8> = exchange(connection, role, &backup.local_info()?.encode())?;
+            let peer: Vec<u8> = exchange(connection, role, &backup.local_info().encode())?;
             backup.connect(&ConnectInfo::decode(&peer)?)?;
             for _ in 0..count {
                 qps.push(backup.queue_pair(config())?);
@@ -169,7 +169,7 @@ impl Group {
         let connect = match &self.qps {
             Qps::Shared(_, qps) => qps.iter().map(|qp| qp.local_info().encode()).collect(),
             Qps::Own(qps) => {
-                let infos = qps.iter().map(|vqp| Ok(vqp.local_info()?.encode()));
+                let infos = qps.iter().map(|vqp| Ok(vqp.local_info().encode()));
                 infos.collect::<anyhow::Result<_>>()?
             }
         };

@@ -51,17 +51,17 @@ impl AddressChanges {
 
     /// Handles the changes at this end, and sends the addresses that the peer does not know.
     pub(super) fn run(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
-        for rail in 0..dp.rails().len() {
-            let changes = dp.domain().gid_changes(rail);
+        for rail in 0..dp.rails.len() {
+            let changes = dp.domain.gid_changes(rail);
             if mem::replace(&mut self.rails[rail].changes, changes) == changes {
                 continue;
             }
-            self.rails[rail].unknown = dp.rails_mut().refresh_gid(rail);
+            self.rails[rail].unknown = dp.rails.refresh_gid(rail);
             self.next_send = now;
             // The peer cannot use the rail before it knows the address.
             recovery.rail_failed(dp, rail, Cause::Address);
         }
-        for rail in 0..dp.rails().len() {
+        for rail in 0..dp.rails.len() {
             if self.rails[rail].is_stale && !is_in_use(rail, recovery, dp) {
                 self.rails[rail].is_stale = false;
                 reconnect(now, rail, recovery, dp);
@@ -93,7 +93,7 @@ impl AddressChanges {
                 {
                     return;
                 }
-                if !is_active && !dp.rails().is_down(rail) {
+                if !is_active && !dp.rails.is_down(rail) {
                     recovery.rail_usable(dp, now, rail);
                 }
             }
@@ -105,12 +105,12 @@ impl AddressChanges {
         let Address { rail, change, gid } = address;
         let rail = usize::from(rail);
         let ip = IpAddr::from(gid);
-        if rail >= dp.rails().len() || ip.is_multicast() || ip.is_unspecified() {
+        if rail >= dp.rails.len() || ip.is_multicast() || ip.is_unspecified() {
             return;
         }
         if change > self.rails[rail].peer_change {
             // An error may be a temporary lack of resources, or the NIC is dead. The peer sends the address again.
-            let Ok(changed) = dp.rails_mut().set_peer_gid(rail, gid) else { return };
+            let Ok(changed) = dp.rails.set_peer_gid(rail, gid) else { return };
             self.rails[rail].peer_change = change;
             if changed && is_in_use(rail, recovery, dp) {
                 self.rails[rail].is_stale = true;
@@ -127,7 +127,7 @@ impl AddressChanges {
 
 /// Returns whether the data queue pair of a rail may have carried data: the rail is active, or the vQP moves to it.
 fn is_in_use(rail: usize, recovery: &Recovery, dp: &Datapath) -> bool {
-    rail == recovery.active_rail() || rail == dp.recv().rail()
+    rail == recovery.active_rail() || rail == dp.recv.rail()
 }
 
 /// Connects the data queue pair of a rail that is not in use to the peer's new address.
@@ -138,12 +138,12 @@ fn reconnect(now: Time, rail: usize, recovery: &mut Recovery, dp: &mut Datapath)
     }
     // Otherwise, the next queue pair of the rail is connected to the new address.
     if !control.negotiation().is_local_qp_missing(rail) {
-        match dp.rails().get(rail).reconnect_unused(dp.config()) {
+        match dp.rails.get(rail).reconnect_unused(dp.config()) {
             Ok(()) => dp.on_qp_connected(rail),
             Err(_) => return recovery.rail_failed(dp, rail, Cause::Device),
         }
     }
-    if !dp.rails().is_down(rail) {
+    if !dp.rails.is_down(rail) {
         recovery.rail_usable(dp, now, rail);
     }
 }

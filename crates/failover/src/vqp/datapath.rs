@@ -1,112 +1,97 @@
+use core::fmt;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_mutants::Mutant;
-use mitra_verbs::{Error, Mtu, Psn, QpState, Qpn, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
+use mitra_verbs::{Error, Mtu, Psn, Qpn, RecvWr, Result, SendWr, Time, Wc, WcStatus};
 
-use crate::ballot::Ballot;
+use crate::close_reason::CloseReason;
 use crate::completion::{Completion, UnresolvedError};
-use crate::completion_log::{self, CompletionLog};
-use crate::config::{Config, DetectorConfig, WritePolicy};
-use crate::connect_info::ConnectInfo;
-use crate::domain::{Domain, HomeMove, HomeView, LocalNic};
+use crate::completion_log::{self, CompletionLog, LogTerms};
+use crate::config::{Config, Service, WritePolicy};
+use crate::data_qp::DataQp;
+use crate::domain::Domain;
 use crate::evidence::{Contradiction, Evidence, Placed};
-use crate::home_rail::Home;
+use crate::home_rail::MemberId;
 use crate::ledger::{RecoveryInput, RecoveryStats};
-use crate::rail::Rail;
-use crate::secret::{Secret, SecretWord};
-use crate::vqp::failure::Failure;
+use crate::memory_region::RemoteRegion;
+use crate::telemetry::LatencySampler;
+use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::fence::Fence;
 use crate::vqp::home_membership::HomeMembership;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::SendQueue;
 use crate::vqp::shared_receives::{ReceiveSource, SharedReceives};
+use crate::vqp::termination::Termination;
 use crate::vqp::window_sync::WindowSync;
+use crate::vqp::wr_id_flags;
+use crate::vqp::xrc_messages::SentHeaders;
 
-/// The path of requests and completions between the application and the rails. Its state does not include the progress of a failover.
+mod over_rails;
+
+/// The queue pairs that execute the requests of a vQP.
+pub trait DataQps: fmt::Debug {
+    /// Returns the queue pair on a rail. `None` if there is none on this rail.
+    fn data_qp(&self, rail: usize) -> Option<&DataQp>;
+
+    /// The configuration of the vQP.
+    fn config(&self) -> &Config;
+
+    /// The queue pair number that errors and events name.
+    fn qpn(&self) -> Qpn;
+
+    /// Adds the evidence of the fenced queue pair on a rail.
+    fn add_evidence(&self, rail: usize, nic_alive: bool, evidence: &mut Evidence);
+}
+
+/// The path of requests and completions between the application and the queue pairs. Its state does not include the progress of a failover.
 #[derive(Debug)]
-pub(super) struct Datapath {
-    domain: Arc<Domain>,
-    rails: RailSet,
-    send: SendQueue,
-    recv: ReceiveQueue,
+pub struct Datapath<Q = RailSet> {
+    pub(super) domain: Arc<Domain>,
+    pub(super) rails: Q,
+    pub(super) send: SendQueue,
+    pub(super) recv: ReceiveQueue,
     /// `None` if the vQP has no shared receive queue.
     shared: Option<SharedReceives>,
     /// The completion log in this end's memory, into which the peer writes entries for its own operations.
     log: Option<CompletionLog>,
-    windows: WindowSync,
-    home: HomeMembership,
+    pub(super) windows: WindowSync,
+    pub(super) home: HomeMembership,
     /// Completions for the application.
     ready: VecDeque<Completion>,
+    pub(super) latency: LatencySampler,
+    /// `None` unless the vQP is the sending end of an XRC connection.
+    pub(super) xrc_headers: Option<SentHeaders>,
+    /// Whether an invalid request ends alone, and the queue pair that it has stopped is replaced. Otherwise the vQP closes.
+    pub(super) survives_refusals: bool,
 }
 
-impl Datapath {
-    /// Creates the rails and queues, unconnected. `own` are the domain's NICs with the vQP's own completion channels, if it has any.
-    ///
-    /// # Errors
-    /// Any error of a NIC.
+impl<Q: DataQps> Datapath<Q> {
+    /// Creates the queues, unconnected, over these queue pairs. `home` is the vQP as a user of the home rail and as the owner of keys, and `first_psn` is the first PSN on the first of them.
     pub(super) fn new(
         domain: Arc<Domain>,
-        own: Option<&[LocalNic]>,
-        config: Config,
-        secret: &Secret,
+        home: MemberId,
+        rails: Q,
+        first_psn: Psn,
+        log: Option<CompletionLog>,
         shared: Option<ReceiveSource>,
-    ) -> Result<Datapath> {
-        let limits = domain.limits();
-        let rails = RailSet::new(&domain, own, config, secret)?;
-        let log = match CompletionLog::of_config(&domain, &config) {
-            Ok(log) => log,
-            Err(error) => {
-                let _ = rails.destroy(&domain); // best effort: the caller gets the first error
-                return Err(error);
-            }
-        };
-        let send = SendQueue::new(&config, &limits, Mtu::M256, rails.get(0).first_psn(), None);
-        let recv = ReceiveQueue::new(limits.message_bytes.into(), config.service);
-        let windows = WindowSync::new(&domain);
-        let home = HomeMembership::new(&domain);
-        let shared = shared.map(|source| SharedReceives::new(source, config.service));
-        Ok(Datapath { domain, rails, send, recv, shared, log, windows, home, ready: VecDeque::new() })
-    }
-
-    pub(super) fn domain(&self) -> &Arc<Domain> {
-        &self.domain
-    }
-
-    #[inline]
-    pub(super) fn rails(&self) -> &RailSet {
-        &self.rails
-    }
-
-    pub(super) fn rails_mut(&mut self) -> &mut RailSet {
-        &mut self.rails
-    }
-
-    #[inline]
-    pub(super) fn send(&self) -> &SendQueue {
-        &self.send
-    }
-
-    #[inline]
-    pub(super) fn send_mut(&mut self) -> &mut SendQueue {
-        &mut self.send
-    }
-
-    pub(super) fn recv(&self) -> &ReceiveQueue {
-        &self.recv
-    }
-
-    pub(super) fn recv_mut(&mut self) -> &mut ReceiveQueue {
-        &mut self.recv
-    }
-
-    #[inline]
-    pub(super) fn windows(&self) -> &WindowSync {
-        &self.windows
-    }
-
-    pub(super) fn windows_mut(&mut self) -> &mut WindowSync {
-        &mut self.windows
+    ) -> Datapath<Q> {
+        let (limits, config) = (domain.limits(), rails.config());
+        let service = config.service;
+        Datapath {
+            send: SendQueue::new(config, &limits, Mtu::M256, first_psn, None),
+            recv: ReceiveQueue::new(limits.message_bytes.into(), service),
+            shared: shared.map(|source| SharedReceives::new(source, service)),
+            log,
+            windows: WindowSync::new(&domain),
+            home: HomeMembership::new(home),
+            ready: VecDeque::new(),
+            latency: LatencySampler::default(),
+            xrc_headers: (service == Service::XrcSend).then(SentHeaders::default),
+            survives_refusals: false,
+            domain,
+            rails,
+        }
     }
 
     #[inline]
@@ -114,83 +99,15 @@ impl Datapath {
         self.rails.config()
     }
 
-    /// The failure detectors on which both ends have agreed. Before the vQP is connected, those of the configuration.
-    pub(super) fn detector(&self) -> &DetectorConfig {
-        self.rails.detector()
-    }
-
+    /// The time on the clock of rail 0's NIC.
     #[inline]
     pub(super) fn now(&self) -> Time {
-        self.rails.now()
+        self.domain.nics()[0].provider.now()
     }
 
-    /// Returns the connection parameters that the peer needs.
-    pub(super) fn connect_info(&self, cookie: SecretWord) -> ConnectInfo {
-        let config = self.config();
-        ConnectInfo {
-            cookie,
-            service: config.service,
-            policy: config.policy,
-            log: config.completion_log,
-            durable: config.durable,
-            preferred_rail: config.preferred_rail,
-            rd_atomic: config.rd_atomic,
-            heartbeat_interval: config.detector.heartbeat_interval,
-            max_missed_heartbeats: config.detector.max_missed_heartbeats,
-            rails: self.rails.iter().map(|rail| rail.info()).collect(),
-            log_region: self.log.as_ref().and_then(|log| log.offer(config.access)),
-        }
-    }
-
-    /// Connects every rail to the peer and moves its queue pair to RTR.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the ends' configurations do not match; any error of a NIC.
-    pub(super) fn connect(
-        &mut self,
-        local: &ConnectInfo,
-        peer: &ConnectInfo,
-        min_rnr_timer: RnrTimer,
-    ) -> Result<()> {
-        let mismatches = [
-            (
-                peer.rails.len() != local.rails.len(),
-                "the two ends have different numbers of rails; give both the same number (--rails)",
-            ),
-            (
-                peer.service != local.service.of_peer(),
-                "one end is a reliable connection and the other an unreliable one, or one is of XRC; create both with the same type, and one end of an XRC connection for sending",
-            ),
-            (
-                peer.policy != local.policy,
-                "the two ends have different policies; give both the same (--policy)",
-            ),
-            (
-                peer.preferred_rail != local.preferred_rail,
-                "the two ends prefer different rails; give both the same preferred_rail",
-            ),
-            (peer.rd_atomic != local.rd_atomic, "the two ends have different rd_atomic; give both the same"),
-            (peer.cookie == local.cookie, "the two ends have the same secret; draw each at random"),
-        ];
-        let first = mismatches.into_iter().find(|(mismatch, _)| *mismatch).map(|(_, message)| message);
-        let (log, rails) = ((local.log_terms(), peer.log_terms()), peer.rails.len());
-        let limits = self.domain.limits();
-        let depth = self.config().posted_depth(limits.wrs);
-        let mismatch = first.or(completion_log::mismatch(log.0, log.1, depth, rails));
-        if let Some(message) = mismatch {
-            return Err(Error::Invalid(message));
-        }
-        let mtu = local.rails.iter().chain(&peer.rails).map(|r| r.mtu).min().unwrap_or(Mtu::M256);
-        self.rails.connect(&peer.rails, mtu, min_rnr_timer)?;
-        self.rails.agree_on_heartbeats(peer.heartbeat_interval, peer.max_missed_heartbeats);
-        let log_region = peer.log_region.clone().filter(|_| peer.log);
-        let first_psn = self.rails.get(0).first_psn();
-        let mut config = *self.rails.config();
-        let acks_after_placement = self.rails.iter().all(Rail::peer_acks_after_placement);
-        config.completion_log_interval = completion_log::interval(&config, acks_after_placement);
-        self.send = SendQueue::new(&config, &limits, mtu, first_psn, log_region);
-        self.send.set_durable(self.is_durable(0));
-        Ok(())
+    /// The completion log as it is offered to the peer.
+    pub(super) fn log_offer(&self) -> Option<RemoteRegion> {
+        self.log.as_ref().and_then(|log| log.offer(self.config().access))
     }
 
     /// Prepares for a send, and checks it. The caller has checked that the vQP is open.
@@ -200,6 +117,54 @@ impl Datapath {
             self.windows.prepare(&wr.op, &self.domain)?;
         }
         self.send.check(wr, self.rails.config(), self.rails.qpn())
+    }
+
+    /// Records a send that was prepared, and posts it first if `at_once` names a rail and nothing waits before it. Returns the sequence number, and the
+    /// failure of the rail if there was one.
+    #[inline]
+    pub(super) fn submit(
+        &mut self,
+        wr: SendWr,
+        write_policy: WritePolicy,
+        at_once: Option<usize>,
+    ) -> (u64, Option<Failure>) {
+        let domain = &self.domain;
+        self.latency.on_post(self.send.ledger().next_seq(), || domain.nics()[0].provider.now());
+        let path = at_once.and_then(|rail| Some((self.rails.data_qp(rail)?, rail)));
+        self.send.submit(wr, write_policy, path, domain)
+    }
+
+    /// Checks that the two ends agree about the completion log.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they do not.
+    pub(super) fn check_logs(&self, local: LogTerms<'_>, peer: LogTerms<'_>) -> Result<()> {
+        let depth = self.config().posted_depth(self.domain.limits().wrs);
+        let mismatch = completion_log::mismatch(local, peer, depth, self.domain.nics().len());
+        mismatch.map_or(Ok(()), |mismatch| Err(Error::Invalid(mismatch)))
+    }
+
+    /// Begins the connection: the send queue is empty and knows the peer's completion log.
+    pub(super) fn begin(&mut self, mtu: Mtu, first_psn: Psn, peer: LogTerms<'_>, acks_after_placement: bool) {
+        let mut config = *self.config();
+        config.completion_log_interval = completion_log::interval(&config, acks_after_placement);
+        let log_region = peer.region.filter(|_| peer.is_kept).cloned();
+        self.send = SendQueue::new(&config, &self.domain.limits(), mtu, first_psn, log_region);
+    }
+
+    /// Removes the sends from this sequence number on. None of them has been posted.
+    pub(super) fn truncate_sends(&mut self, from: u64) {
+        self.send.truncate(from);
+        self.latency.truncate(from);
+        if let Some(headers) = &mut self.xrc_headers {
+            headers.truncate(from);
+        }
+    }
+
+    /// The number of sends of the application that have not completed.
+    pub(super) fn outstanding(&self) -> usize {
+        let ledger = self.send.ledger();
+        ledger.len() - self.xrc_headers.as_ref().map_or(0, |headers| headers.count_from(ledger.first_seq()))
     }
 
     /// Checks a send, except for its remote key. See [`SendQueue::check_shape`].
@@ -229,21 +194,6 @@ impl Datapath {
         self.shared.as_mut().is_some_and(SharedReceives::take_refused)
     }
 
-    /// Stops the queue pair on which the slots are posted, if they are shorter than a shared receive. A receive cannot be withdrawn from a queue pair. The
-    /// vQP therefore moves as if the rail had failed, with longer slots, and a message that does not fit is sent again.
-    pub(super) fn stop_short_slots(&mut self) {
-        let needs_move =
-            self.recv.is_posted() && self.config().requires_fence() && self.config().service.is_reliable();
-        if needs_move
-            && let Some(shared) = &mut self.shared
-            && shared.has_short_slots()
-            && shared.begin_lengthening()
-        {
-            // A dead NIC has failed anyway.
-            let _ = self.rails.get(self.recv.rail()).data().modify_to(QpState::Err);
-        }
-    }
-
     /// Makes the slots in which messages for shared receives arrive, if a shared receive was posted and they were not made before.
     ///
     /// # Errors
@@ -259,19 +209,7 @@ impl Datapath {
     /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
     #[inline]
     pub(super) fn post_sends(&mut self, rail: usize, epoch: u16, replaying: bool) -> Option<Failure> {
-        self.send.post(self.rails.get(rail).data(), rail, epoch, &self.domain, replaying)
-    }
-
-    /// Records a send, which the caller has checked, and posts it first if it may be posted on the rail `on`. See [`SendQueue::submit`].
-    #[inline]
-    pub(super) fn submit(
-        &mut self,
-        wr: SendWr,
-        write_policy: WritePolicy,
-        on: Option<usize>,
-    ) -> (u64, Option<Failure>) {
-        let path = on.map(|rail| (self.rails.get(rail).data(), rail));
-        self.send.submit(wr, write_policy, path, &self.domain)
+        self.send.post(self.rails.data_qp(rail)?, rail, epoch, &self.domain, replaying)
     }
 
     /// Posts the receives on the rail of the receive queue. If none is posted and a shared receive is longer than the slots, they become longer.
@@ -282,7 +220,9 @@ impl Datapath {
             // If a NIC refuses the memory, the slots stay as they are.
             let _ = shared.lengthen_slots(self.rails.config().recv_wrs, &mut self.recv);
         }
-        self.recv.post(self.rails.get(self.recv.rail()).data(), &self.domain);
+        if let Some(qp) = self.rails.data_qp(self.recv.rail()) {
+            self.recv.post(qp, &self.domain);
+        }
     }
 
     /// Records the successful completion of a send or a log entry on `rail`.
@@ -297,42 +237,11 @@ impl Datapath {
     /// rail.
     pub(super) fn drive_windows(&mut self, active: usize) -> Option<Failure> {
         let (polled, rails) = ([active, self.recv.rail()], &self.rails);
-        let (executed, failure) =
-            self.windows.drive(polled, |rail| Some(rails.get(rail).data()), &self.domain);
+        let (executed, failure) = self.windows.drive(polled, |rail| rails.data_qp(rail), &self.domain);
         if let Some(seq) = executed {
             self.send.complete_local(seq);
         }
         failure
-    }
-
-    /// See [`HomeMembership::join`].
-    pub(super) fn join_home(&mut self) -> Result<()> {
-        self.home.join(&self.domain, &self.rails)
-    }
-
-    /// See [`HomeMembership::leave`].
-    pub(super) fn leave_home(&mut self) {
-        self.home.leave(&self.domain, &self.rails);
-    }
-
-    /// See [`HomeMembership::is_at_home`].
-    pub(super) fn is_at_home(&self, ballot: Ballot, rail: usize) -> bool {
-        self.home.is_at_home(&self.domain, ballot, rail)
-    }
-
-    /// See [`HomeMembership::bind`].
-    pub(super) fn bind_home(&mut self, ballot: Ballot, to: Home) -> (HomeMove, Option<usize>) {
-        self.home.bind(&self.domain, &self.rails, ballot, to)
-    }
-
-    /// See [`HomeMembership::view`].
-    pub(super) fn view_home(&self, rail: usize) -> Option<HomeView> {
-        self.home.view(&self.domain, rail)
-    }
-
-    /// See [`HomeMembership::connect_replacement`].
-    pub(super) fn connect_replacement(&mut self, rail: (usize, bool), peer: (Qpn, Psn)) -> Result<()> {
-        self.home.connect_replacement(&self.domain, &mut self.rails, rail, peer)
     }
 
     /// Records that a queue pair of a rail was connected.
@@ -340,11 +249,113 @@ impl Datapath {
         self.windows.on_connected(rail, &self.domain);
     }
 
-    /// Unbinds the windows that are bound on the vQP: resets the data queue pairs. The vQP has closed.
-    pub(super) fn release_windows(&mut self) {
-        // A dead NIC grants nothing, or was reset when the vQP closed.
-        self.rails.iter().for_each(|rail| drop(rail.modify_to_reset()));
-        self.windows.release(&self.domain);
+    /// Handles a completion of the queue pair of a rail, and returns the failure that it reports. The completions of markers belong to `fence`.
+    #[inline]
+    pub(super) fn on_completion(
+        &mut self,
+        rail: usize,
+        wc: &Wc,
+        fence: &mut Fence,
+        termination: &mut Termination,
+    ) -> Option<Failure> {
+        let is_recv = wc.wr_id & wr_id_flags::RECV != 0;
+        if wc.wr_id & wr_id_flags::MARKER != 0 {
+            fence.on_marker(is_recv);
+        } else if is_recv {
+            match wc.status {
+                // Without a fence, the old rail can receive a message after the receives were posted on the new rail. If that message
+                // completed the oldest receive, every later message would be matched with the wrong buffer.
+                WcStatus::Success if fence.is_done() => {}
+                WcStatus::Success => self.complete_recv(rail, wc),
+                WcStatus::Flushed => return self.on_flush_or_error(rail, wc, fence, termination),
+                _ => {
+                    self.complete_recv(rail, wc);
+                    return Some(Failure::Close(CloseReason::RequestError));
+                }
+            }
+        } else if wc.wr_id & wr_id_flags::WINDOW != 0 {
+            return self.windows.on_completion(rail, wc);
+        } else if wc.status == WcStatus::Success {
+            self.on_send_success(rail, wc);
+        } else {
+            return self.on_flush_or_error(rail, wc, fence, termination);
+        }
+        None
+    }
+
+    /// Handles a failed send or a flushed receive, which results from a failure of the rail or of a single request.
+    fn on_flush_or_error(
+        &mut self,
+        rail: usize,
+        wc: &Wc,
+        fence: &Fence,
+        termination: &mut Termination,
+    ) -> Option<Failure> {
+        if self.config().service == Service::Unreliable && self.on_unreliable_error(wc) {
+            return None;
+        }
+        // An error that the responder or the local NIC reported for this request decides it, even if the vQP has closed or fences the rail
+        // before the completion is polled. Errors of the other kinds result from the closing and the fence.
+        let is_decided =
+            !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
+        if let Some(reason) = termination.reason() {
+            if is_decided {
+                self.send.on_request_error(wc.wr_id, wc.status, UnresolvedError::Undecided(reason));
+            }
+            return None;
+        }
+        if !fence.is_idle() && !is_decided {
+            return None;
+        }
+        let rail_failed = Failure::Rail { rail, cause: Cause::Completion(wc.status) };
+        match wc.status {
+            WcStatus::RetryExceeded | WcStatus::LocalQpOperation
+                // The NIC refuses an invalidation with this status.
+                if !(wc.status == WcStatus::LocalQpOperation && self.send.ledger().is_local(wc.wr_id)) =>
+            {
+                Some(rail_failed)
+            }
+            WcStatus::Flushed => {
+                // No error completion came first, so a request of the peer was invalid or the device failed. The event of an invalid request
+                // names the queue pair.
+                let _ = self.domain.poll_rail_down(rail);
+                self.take_qp_error(rail, termination).or(Some(rail_failed))
+            }
+            status if self.survives_refusals => {
+                self.send.refuse(wc.wr_id, status);
+                Some(rail_failed)
+            }
+            status => {
+                let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
+                self.send.on_request_error(wc.wr_id, status, undecided);
+                Some(Failure::Close(CloseReason::RequestError))
+            }
+        }
+    }
+
+    /// Handles a failed send of an unreliable connection. A request that its NIC cannot execute stops the send queue, not the connection. No
+    /// other error shows a failure of the rail, since nothing is acknowledged. Returns false if the completion is of another kind.
+    fn on_unreliable_error(&mut self, wc: &Wc) -> bool {
+        let is_send = wc.wr_id & wr_id_flags::RECV == 0;
+        if is_send && !self.send.ledger().is_in_flight(wc.wr_id) {
+            return true; // it ended with the request that failed before it
+        }
+        let is_failed = is_send && wc.status != WcStatus::Flushed;
+        if is_failed {
+            let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
+            self.send.on_request_error(wc.wr_id, wc.status, undecided);
+        }
+        is_failed
+    }
+
+    /// Returns the failure that an event about the queue pair of this rail reports, if there is one.
+    pub(super) fn take_qp_error(&self, rail: usize, termination: &mut Termination) -> Option<Failure> {
+        let event = self.domain.take_qp_error(rail, self.rails.data_qp(rail)?.qpn())?;
+        if self.survives_refusals {
+            return Some(Failure::Rail { rail, cause: Cause::Completion(WcStatus::Flushed) });
+        }
+        termination.set_qp_error_event(event, self.rails.qpn());
+        Some(Failure::Close(CloseReason::RequestError))
     }
 
     /// Completes the oldest receive, successfully or not. The completion is one of `rail`.
@@ -392,50 +403,27 @@ impl Datapath {
         };
         if self.config().decides_by_evidence() {
             evidence.log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
-            self.rails.get(rail).add_evidence(nic_alive, &mut evidence);
+            self.rails.add_evidence(rail, nic_alive, &mut evidence);
         }
         evidence
     }
 
-    /// Decides the operations in flight on the rail `old` from the peer's evidence, and prepares their replay on the rail `new`, on the queue pair
-    /// whose first PSN is `first_psn`. For `local_placed`, see [`RecoveryInput`]; for the result, see [`SendQueue::decide`].
+    /// Decides the operations in flight from the peer's evidence, and prepares their replay. See [`SendQueue::decide`].
     ///
     /// # Errors
     /// A contradiction in the evidence.
     pub(super) fn decide(
         &mut self,
-        old: usize,
-        (new, first_psn): (usize, Psn),
-        evidence: &Evidence,
-        local_placed: bool,
+        input: &RecoveryInput<'_>,
     ) -> Result<Option<RecoveryStats>, Contradiction> {
         self.take_send_completions();
-        let input = RecoveryInput {
-            policy: self.config().policy,
-            evidence,
-            local_placed,
-            acks_after_placement: self.acks_after_placement(old),
-            first_psn,
-            durable: self.is_durable(new),
-        };
-        self.send.decide(&input, &self.domain)
-    }
-
-    /// Returns whether the peer's NIC of `rail` acknowledges data only after the data is in memory.
-    fn acks_after_placement(&self, rail: usize) -> bool {
-        let rail = if Mutant::FirstRailDecidesPlacement.is_on() { 0 } else { rail };
-        self.rails.get(rail).peer_acks_after_placement()
-    }
-
-    /// Returns whether this end's completions on `rail` wait for the peer's confirmation.
-    fn is_durable(&self, rail: usize) -> bool {
-        let rail = if Mutant::FirstRailDecidesDurability.is_on() { 0 } else { rail };
-        self.config().durable && !self.rails.get(rail).peer_acks_after_placement()
+        self.send.decide(input, &self.domain)
     }
 
     /// Returns what this end's processor has seen of the peer's operations in `epoch`, if the peer waits for that on `rail`.
     pub(super) fn placed(&self, rail: usize, epoch: u16) -> Option<Placed> {
-        if !self.config().durable || self.rails.get(rail).acks_after_placement() {
+        let attr = self.rails.data_qp(rail)?.provider().attr();
+        if !self.config().durable || attr.capabilities.ack_after_placement {
             return None;
         }
         let log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
@@ -485,10 +473,10 @@ impl Datapath {
         out.len() - before
     }
 
-    /// Destroys the vQP's objects on the NICs.
-    pub(super) fn destroy(&mut self) -> Result<()> {
-        let rails = self.rails.destroy(&self.domain).and(self.windows.destroy());
+    /// Destroys what belongs to the queues on the NICs: the queue pairs for windows, and the completion log.
+    pub(super) fn destroy_queues(&mut self) -> Result<()> {
+        let windows = self.windows.destroy();
         self.windows.release(&self.domain);
-        rails.and(self.log.as_ref().map_or(Ok(()), |log| self.domain.deregister(log.mr())))
+        windows.and(self.log.as_ref().map_or(Ok(()), |log| self.domain.deregister(log.mr())))
     }
 }

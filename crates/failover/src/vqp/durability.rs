@@ -96,7 +96,7 @@ impl Durability {
 
     /// Returns the time between two questions if operations wait for the peer, and whether they have waited since this run only.
     fn question_interval(&mut self, dp: &Datapath) -> Option<(Duration, bool)> {
-        let (ledger, config) = (dp.send().ledger(), dp.config());
+        let (ledger, config) = (dp.send.ledger(), dp.config());
         if ledger.awaits_placement() {
             return Some((config.control_retry_interval, false));
         }

@@ -57,7 +57,7 @@ impl Heartbeats {
         let timeout = detector.heartbeat_interval.saturating_mul(detector.max_missed_heartbeats);
         // A long time without a run does not show that the peer was silent: it may have been suspended together with this end. A part of the
         // time counts nevertheless, so that an end that runs rarely notices that its peer is gone.
-        dp.rails_mut().note_unobserved(now, since_last_run.saturating_sub(timeout / 2));
+        dp.rails.note_unobserved(now, since_last_run.saturating_sub(timeout / 2));
         if now >= self.next {
             self.next = now + detector.heartbeat_interval;
             if self.peer_exit.has_exited(now, dp) {
@@ -70,7 +70,7 @@ impl Heartbeats {
             recovery.broadcast(dp, &message);
         }
         let active = recovery.active_rail();
-        let silence = now.saturating_since(dp.rails().get(active).last_heard());
+        let silence = now.saturating_since(dp.rails.get(active).last_heard());
         let timeout = if self.peer_heard { timeout } else { timeout.max(detector.first_contact_timeout) };
         if recovery.is_active() && silence > timeout {
             recovery.rail_failed(dp, active, Cause::Heartbeat);

@@ -19,8 +19,12 @@ pub(super) struct HomeMembership {
 }
 
 impl HomeMembership {
-    pub(super) fn new(domain: &Domain) -> HomeMembership {
-        HomeMembership { id: domain.new_home_member(), has_joined: false, bound_for: None }
+    pub(super) fn new(id: MemberId) -> HomeMembership {
+        HomeMembership { id, has_joined: false, bound_for: None }
+    }
+
+    pub(super) fn id(&self) -> MemberId {
+        self.id
     }
 
     /// See [`Domain::join_home`].

@@ -103,7 +103,7 @@ impl Maintenance {
         }
         if recovery.is_closed() {
             // The negotiation answers a peer that missed the Closed message.
-            (0..dp.rails().len()).for_each(|rail| self.poll_control(rail, now, recovery, dp));
+            (0..dp.rails.len()).for_each(|rail| self.poll_control(rail, now, recovery, dp));
             return;
         }
         self.runs = self.runs.wrapping_add(1);
@@ -112,7 +112,7 @@ impl Maintenance {
             || since_last_run >= FULL_RUN_INTERVAL
             || self.runs.is_multiple_of(RUNS_PER_FULL_RUN);
         let active = recovery.active_rail();
-        for rail in 0..dp.rails().len() {
+        for rail in 0..dp.rails.len() {
             if is_full || rail == active {
                 recovery.check_device(dp, rail, is_full);
             }
@@ -128,7 +128,7 @@ impl Maintenance {
     /// Handles the control messages that have arrived on `rail`.
     fn poll_control(&mut self, rail: usize, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         // An error means that the NIC is dead. `Recovery::check_device` detects that.
-        let datagrams = dp.rails().get(rail).receive_control().unwrap_or_default();
+        let datagrams = dp.rails.get(rail).receive_control().unwrap_or_default();
         if !datagrams.is_empty() {
             recovery.read_home(dp);
         }
@@ -137,7 +137,7 @@ impl Maintenance {
         for message in &messages {
             // An end that has slept may have an unread event of the proposed rail. It must not accept a rail that it cannot use.
             if let Body::Propose { rail, .. } = message.body
-                && usize::from(rail) < dp.rails().len()
+                && usize::from(rail) < dp.rails.len()
                 && !recovery.is_closed()
             {
                 recovery.check_device(dp, rail.into(), true);
@@ -156,7 +156,7 @@ impl Maintenance {
             control.negotiation_mut().handle(now, message);
         }
         if heard {
-            let is_first = dp.rails_mut().note_message(rail, now);
+            let is_first = dp.rails.note_message(rail, now);
             self.heartbeats.on_peer_heard();
             if is_first && dp.config().service == Service::Unreliable {
                 // The peer waits for a message on this rail before it sends, and may have connected after the last one.

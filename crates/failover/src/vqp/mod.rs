@@ -22,6 +22,7 @@ mod control_protocol;
 mod datapath;
 mod durability;
 mod event_channels;
+mod failover;
 mod failover_report;
 mod failure;
 mod fence;
@@ -32,12 +33,10 @@ mod local_qp;
 mod maintenance;
 mod maintenance_schedule;
 mod peer_exit_watch;
-mod publication;
 mod rail_rejoin;
 mod rail_set;
 mod receive_queue;
 mod recovery;
-mod send_drain;
 mod send_queue;
 pub(crate) mod shared_backup;
 mod shared_receives;
@@ -48,10 +47,15 @@ mod window_sync;
 mod wr_id_flags;
 mod xrc_messages;
 
+use mitra_verbs::Error;
+
+pub use failover::Failover;
 pub use failover_report::FailoverReport;
 pub use failure::Cause;
-pub use shared_backup::{BackedQp, BackedQpInfo, SharedBackup};
+pub use shared_backup::{BackedQp, BackedQpInfo, SharedBackup, SharedFailover};
 pub(crate) use shared_receives::{ReceiveSource, with_slots};
 pub use state_lengths::StateLengths;
-pub use virtual_qp::VirtualQp;
+pub use virtual_qp::{OwnFailover, VirtualQp};
 pub(crate) use xrc_messages::HEADER_BYTES;
+
+const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");

@@ -27,8 +27,8 @@ impl PeerExitWatch {
 
     /// Reads the NICs, once per heartbeat. Returns whether the peer's process has ended.
     pub(super) fn has_exited(&mut self, now: Time, dp: &Datapath) -> bool {
-        for rail in 0..dp.rails().len() {
-            let count = dp.rails().get(rail).peer_refusals();
+        for rail in 0..dp.rails.len() {
+            let count = dp.rails.get(rail).peer_refusals();
             if self.seen[rail].replace(count).is_some_and(|before| before != count) {
                 self.detector.on_refusal(now, rail);
             }
@@ -36,7 +36,7 @@ impl PeerExitWatch {
         if self.detector.refusing() == 0 {
             return false;
         }
-        let alive = (0..dp.rails().len()).filter(|&rail| dp.rails().nic_answers(rail));
+        let alive = (0..dp.rails.len()).filter(|&rail| dp.rails.nic_answers(rail));
         let DetectorConfig { heartbeat_interval, max_missed_heartbeats, .. } = *dp.detector();
         let silence: Duration = heartbeat_interval.saturating_mul(max_missed_heartbeats);
         let confirm_after = silence.max(dp.config().peer_timeout / CONFIRMATIONS_PER_TIMEOUT);

@@ -29,7 +29,7 @@ impl RailRejoin {
     /// The time of the next probe. `None` if no rail is to be probed.
     pub(super) fn next_probe(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
         let negotiation = recovery.control()?.negotiation();
-        (0..dp.rails().len()).any(|rail| is_probed(rail, negotiation, dp)).then_some(self.next_probe)
+        (0..dp.rails.len()).any(|rail| is_probed(rail, negotiation, dp)).then_some(self.next_probe)
     }
 
     /// Probes the rails that the vQP left, if a probe is due: on each of them whose device is up at this end, creates the new queue pair and
@@ -37,16 +37,16 @@ impl RailRejoin {
     pub(super) fn probe(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let Some(control) = recovery.control() else { return };
         let negotiation = control.negotiation();
-        let probed = (0..dp.rails().len()).filter(|&rail| is_probed(rail, negotiation, dp));
+        let probed = (0..dp.rails.len()).filter(|&rail| is_probed(rail, negotiation, dp));
         let probed = probed.fold(0_u8, |rails, rail| rails | 1 << rail);
         let active = negotiation.active();
-        let is_replaced = |left_by| dp.rails().get(active).is_replacement_for(left_by);
+        let is_replaced = |left_by| dp.rails.get(active).is_replacement_for(left_by);
         let waits = probed & 1 << active == 0 || negotiation.left_by(active).is_none_or(is_replaced);
         if probed == 0 || waits && now < self.next_probe {
             return;
         }
         self.next_probe = now + dp.detector().heartbeat_interval;
-        for rail in (0..dp.rails().len()).filter(|rail| probed & (1 << rail) != 0) {
+        for rail in (0..dp.rails.len()).filter(|rail| probed & (1 << rail) != 0) {
             if let Some(left_by) = self.replace_qp(rail, recovery, dp) {
                 send_new_qp(rail, left_by, true, recovery, dp);
             }
@@ -63,23 +63,22 @@ impl RailRejoin {
         recovery: &mut Recovery,
         dp: &mut Datapath,
     ) {
-        if usize::from(peer_qp.rail) != rail || dp.rails().is_down(rail) {
+        if usize::from(peer_qp.rail) != rail || dp.rails.is_down(rail) {
             return;
         }
         let left_by = self.replace_qp(rail, recovery, dp);
         if left_by.is_none() || left_by != Some(ballot) && !Mutant::NewQpOfAnotherBallot.is_on() {
             return;
         }
-        if !dp.rails().get(rail).is_replacement_connected() {
-            if dp
-                .connect_replacement((rail, rail == recovery.active_rail()), (peer_qp.qpn, peer_qp.psn))
-                .is_err()
-            {
+        if !dp.rails.get(rail).is_replacement_connected() {
+            let is_active = rail == recovery.active_rail();
+            let peer = (peer_qp.qpn, peer_qp.psn);
+            if dp.home.connect_replacement(&dp.domain, &mut dp.rails, (rail, is_active), peer).is_err() {
                 return; // the NIC has failed, or the home rail has moved: maintenance handles both
             }
             dp.on_qp_connected(rail);
         }
-        if rail == recovery.active_rail() && !dp.windows().is_in_step(rail) {
+        if rail == recovery.active_rail() && !dp.windows.is_in_step(rail) {
             return; // the peer may post as soon as it has the answer, for which it asks again
         }
         if let Some(control) = recovery.control_mut() {
@@ -105,11 +104,11 @@ impl RailRejoin {
         if !dp.config().requires_fence() {
             return None;
         }
-        if !dp.rails().get(rail).is_replacement_for(left_by) {
-            let old = dp.rails().get(rail).qpn();
+        if !dp.rails.get(rail).is_replacement_for(left_by) {
+            let old = dp.rails.get(rail).qpn();
             // An error may be a temporary lack of resources. The next probe tries again.
-            dp.rails_mut().replace_qp(rail, left_by).ok()?;
-            let _ = dp.domain().take_qp_error(rail, old); // discards the events of the old queue pair
+            dp.rails.replace_qp(rail, left_by).ok()?;
+            let _ = dp.domain.take_qp_error(rail, old); // discards the events of the old queue pair
         }
         Some(left_by)
     }
@@ -117,13 +116,13 @@ impl RailRejoin {
 
 /// Returns whether `rail` is to be probed: the vQP left it, its new queue pairs are not connected, and its device is up at this end.
 fn is_probed(rail: usize, negotiation: &RailNegotiation, dp: &Datapath) -> bool {
-    negotiation.awaits_new_qps(rail) && !dp.rails().is_down(rail)
+    negotiation.awaits_new_qps(rail) && !dp.rails.is_down(rail)
 }
 
 /// Sends the parameters of this end's new queue pair to the peer on the rail itself. `asks` requests an answer.
 fn send_new_qp(rail: usize, ballot: Ballot, asks: bool, recovery: &Recovery, dp: &Datapath) {
     let Some(control) = recovery.control() else { return };
-    let this = dp.rails().get(rail);
+    let this = dp.rails.get(rail);
     let qp = NewQp {
         rail: rail as u8,
         connected: !control.negotiation().is_local_qp_missing(rail),

@@ -12,7 +12,7 @@ use crate::secret::{Secret, SecretWord};
 
 /// The rails of a vQP, and the vQP's configuration.
 #[derive(Debug)]
-pub(super) struct RailSet {
+pub struct RailSet {
     rails: Vec<Rail>,
     config: Config,
     /// Bit i: the port of rail i is down at this end, or its NIC is dead.

@@ -13,7 +13,8 @@ use mitra_verbs::{AsyncEvent, Time, Wc, WcStatus};
 use crate::ballot::Ballot;
 use crate::config::Policy;
 use crate::control_message::{Body, Message};
-use crate::evidence::{Contradiction, Evidence};
+use crate::evidence::Evidence;
+use crate::ledger::RecoveryInput;
 use crate::negotiation::{Action, CloseReason, RailFailure, RailNegotiation};
 use crate::telemetry::VqpTelemetry;
 use crate::vqp::FailoverReport;
@@ -39,8 +40,6 @@ pub(super) struct Recovery {
     termination: Termination,
     /// The failures that were noticed and not handled yet, in order.
     failures: VecDeque<Failure>,
-    /// Whether an invalid request ends alone, and the queue pair that it has stopped is replaced. Otherwise the vQP closes.
-    survives_refusals: bool,
     /// The completions of a poll. The list keeps its allocation between polls.
     wcs: Vec<Wc>,
 }
@@ -54,7 +53,6 @@ impl Recovery {
             futile_moves: FutileMoveDetector::default(),
             termination: Termination::default(),
             failures: VecDeque::new(),
-            survives_refusals: false,
             wcs: Vec::new(),
         }
     }
@@ -62,11 +60,6 @@ impl Recovery {
     /// Starts the control protocol, once the vQP is connected.
     pub(super) fn start_control(&mut self, control: ControlProtocol) {
         self.control = Some(control);
-    }
-
-    /// Makes an invalid request end alone, because the requests of the vQP are those of several users.
-    pub(super) fn survive_refusals(&mut self) {
-        self.survives_refusals = true;
     }
 
     pub(super) fn control(&self) -> Option<&ControlProtocol> {
@@ -140,16 +133,13 @@ impl Recovery {
         self.termination.is_closed()
     }
 
+    #[inline]
+    pub(super) fn termination(&self) -> &Termination {
+        &self.termination
+    }
+
     pub(super) fn close_reason(&self) -> Option<CloseReason> {
         self.termination.reason()
-    }
-
-    pub(super) fn qp_error_event(&self) -> Option<AsyncEvent> {
-        self.termination.qp_error_event()
-    }
-
-    pub(super) fn contradiction(&self) -> Option<Contradiction> {
-        self.termination.contradiction()
     }
 
     /// Handles the failures that were noticed, and executes the actions of the negotiation, until none is left. A failure comes before the
@@ -200,17 +190,17 @@ impl Recovery {
             && cause == Cause::Completion(WcStatus::RetryExceeded)
             && self.futile_moves.on_retries_exhausted(
                 now,
-                dp.send().ledger().first_seq(),
-                dp.rails().len(),
+                dp.send.ledger().first_seq(),
+                dp.rails.len(),
                 dp.config().peer_timeout,
             );
         if is_futile || is_active && dp.config().policy == Policy::None {
             return self.begin_close(dp, CloseReason::NoRail);
         }
         if is_active {
-            self.report.on_detected(rail, cause, now, dp.send().ledger().next_seq());
+            self.report.on_detected(rail, cause, now, dp.send.ledger().next_seq());
             // The choice of the next rail needs the current state of every other rail.
-            for other in (0..dp.rails().len()).filter(|&other| other != rail) {
+            for other in (0..dp.rails.len()).filter(|&other| other != rail) {
                 if let Some(Failure::Rail { rail, cause }) = self.observe_device(dp, other, true) {
                     self.record_rail_failure(dp, rail, cause);
                 }
@@ -222,7 +212,7 @@ impl Recovery {
     /// Tells the negotiation that a rail has failed.
     fn record_rail_failure(&mut self, dp: &Datapath, rail: usize, cause: Cause) {
         let failure = match cause {
-            _ if !dp.rails().nic_answers(rail) => RailFailure::NicDead,
+            _ if !dp.rails.nic_answers(rail) => RailFailure::NicDead,
             Cause::Device => RailFailure::LinkDown,
             Cause::Heartbeat => RailFailure::Silent,
             Cause::Completion(_) | Cause::Peer | Cause::Address | Cause::Failback => RailFailure::QpFailed,
@@ -242,45 +232,35 @@ impl Recovery {
 
     /// Reads the events of a rail's NIC as [`Recovery::check_device`] does, and returns the failure that they report.
     fn observe_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) -> Option<Failure> {
-        let event_says_down = dp.domain().poll_rail_down(rail);
+        let event_says_down = dp.domain.poll_rail_down(rail);
         if rail == self.active_rail()
             && self.fence.is_idle()
-            && let Some(failure) = self.take_qp_error(dp, rail)
+            && let Some(failure) = dp.take_qp_error(rail, &mut self.termination)
         {
             return Some(failure);
         }
         if !event_says_down && !query {
             return None;
         }
-        let is_dead = query && !dp.rails().nic_answers(rail);
-        let (is_down, was_down) = (event_says_down || is_dead, dp.rails().is_down(rail));
+        let is_dead = query && !dp.rails.nic_answers(rail);
+        let (is_down, was_down) = (event_says_down || is_dead, dp.rails.is_down(rail));
         if is_down && !was_down {
-            dp.rails_mut().set_down(rail, true);
+            dp.rails.set_down(rail, true);
             return Some(Failure::Rail { rail, cause: Cause::Device });
         }
         if is_dead && let Some(control) = &mut self.control {
             // Until now, perhaps only the link was down, which does not make a rail broken.
             control.negotiation_mut().rail_failed(dp.now(), rail, RailFailure::NicDead);
         } else if !is_down && was_down {
-            dp.rails_mut().set_down(rail, false);
+            dp.rails.set_down(rail, false);
             self.rail_recovered(dp, rail);
         }
         None
     }
 
-    /// Returns the failure that an event about the queue pair of this rail reports, if there is one.
-    fn take_qp_error(&mut self, dp: &Datapath, rail: usize) -> Option<Failure> {
-        let event = dp.domain().take_qp_error(rail, dp.rails().get(rail).qpn())?;
-        if self.survives_refusals {
-            return Some(Failure::Rail { rail, cause: Cause::Completion(WcStatus::Flushed) });
-        }
-        self.termination.set_qp_error_event(event, dp.rails().qpn());
-        Some(Failure::Close(CloseReason::RequestError))
-    }
-
     /// Closes the vQP because a message of the peer names no shared receive queue of the XRC domain. The event is the one that a NIC reports.
     pub(super) fn close_on_access_error(&mut self, dp: &mut Datapath) {
-        let qpn = dp.rails().qpn();
+        let qpn = dp.rails.qpn();
         self.termination.set_qp_error_event(AsyncEvent::QpAccessError(qpn), qpn);
         self.close(dp, CloseReason::RequestError);
     }
@@ -316,7 +296,7 @@ impl Recovery {
         }
         self.settle(dp);
         self.follow_home(dp);
-        let step = self.fence.drive(dp.rails().get(self.active_rail()).data(), dp.now());
+        let step = self.fence.drive(dp.rails.get(self.active_rail()).data(), dp.now());
         self.on_fence_step(dp, step);
         self.settle(dp);
     }
@@ -330,7 +310,7 @@ impl Recovery {
                     _ => None,
                 };
                 let new_rail = new_rail.filter(|&rail| rail != self.active_rail());
-                if new_rail.is_some_and(|rail| !dp.windows().is_in_step(rail)) {
+                if new_rail.is_some_and(|rail| !dp.windows.is_in_step(rail)) {
                     return; // the peer may use the rail as soon as it has the evidence, which is sent again until it is answered
                 }
                 let Some(message) = self.with_home_moved(dp, message) else { return };
@@ -355,7 +335,7 @@ impl Recovery {
             Action::PeerMoved { partial_imm_bytes } => dp.release_held_recvs(Some(partial_imm_bytes)),
             Action::Stay => {
                 let now = dp.now();
-                dp.rails_mut().note_heard(self.active_rail(), now);
+                dp.rails.note_heard(self.active_rail(), now);
                 self.discard_report_if_no_move();
                 self.post_burst(dp);
             }
@@ -367,7 +347,7 @@ impl Recovery {
     pub(super) fn broadcast(&self, dp: &Datapath, message: &Message) {
         if let Some(control) = &self.control {
             let first = control.negotiation().destination();
-            dp.rails().broadcast(first, &control.encode(message), message.body.wakes());
+            dp.rails.broadcast(first, &control.encode(message), message.body.wakes());
         }
     }
 
@@ -375,17 +355,17 @@ impl Recovery {
     fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
         let is_failback = self.negotiation().is_some_and(RailNegotiation::is_failback);
         let cause = if is_failback { Cause::Failback } else { Cause::Peer };
-        self.report.on_detected(rail, cause, dp.now(), dp.send().ledger().next_seq());
+        self.report.on_detected(rail, cause, dp.now(), dp.send.ledger().next_seq());
         self.report.on_fence_began(dp.now());
-        dp.windows_mut().cut_off(rail);
-        if !dp.rails().is_down(rail) {
+        dp.windows.cut_off(rail);
+        if !dp.rails.is_down(rail) {
             self.rail_recovered(dp, rail); // only the path or the queue pair failed: the rail may be used again
         }
         let step = if self.is_qp_missing(rail) {
             self.fence.skip(); // nothing was posted to the rail since the last move
             FenceStep::Pending
         } else if dp.config().requires_fence() && !Mutant::FenceSkipped.is_on() {
-            self.fence.start(dp.rails().get(rail).data(), dp.now(), [true; 2])
+            self.fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2])
         } else {
             self.fence.skip();
             FenceStep::Pending
@@ -399,7 +379,7 @@ impl Recovery {
             FenceStep::Drained => self.finish_fence(dp, true),
             FenceStep::Reset if Mutant::HungNicNotReset.is_on() => self.finish_fence(dp, false),
             FenceStep::Reset => {
-                if !self.fence.reset_nic(dp.rails().get(self.active_rail()).data())
+                if !self.fence.reset_nic(dp.rails.get(self.active_rail()).data())
                     && let Some(control) = &mut self.control
                 {
                     control.negotiation_mut().fence_failed();
@@ -418,7 +398,7 @@ impl Recovery {
         let is_qp_readable = nic_alive && !self.is_qp_missing(rail);
         let evidence = dp.collect_evidence(rail, epoch, is_qp_readable);
         self.report.on_fenced(now);
-        dp.recv_mut().on_flushed(rail);
+        dp.recv.on_flushed(rail);
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().fenced(now, evidence);
     }
@@ -426,10 +406,10 @@ impl Recovery {
     /// Keeps the event of a request of the peer that `rail` refused before the vQP fenced the rail or closed. If the peer has received the NAK,
     /// it closes the vQP, and the event tells why. If not, it sends the request again, which is refused again.
     fn keep_qp_error(&mut self, dp: &Datapath, rail: usize) {
-        let _ = dp.domain().poll_rail_down(rail); // reads the events
-        let event = dp.domain().take_qp_error(rail, dp.rails().get(rail).qpn());
+        let _ = dp.domain.poll_rail_down(rail); // reads the events
+        let event = dp.domain.take_qp_error(rail, dp.rails.get(rail).qpn());
         if let Some(event @ (AsyncEvent::QpAccessError(_) | AsyncEvent::QpRequestError(_))) = event {
-            self.termination.set_qp_error_event(event, dp.rails().qpn());
+            self.termination.set_qp_error_event(event, dp.rails.qpn());
         }
     }
 
@@ -438,13 +418,17 @@ impl Recovery {
         self.report.on_evidence(dp.now());
         let old = self.active_rail();
         let Some(ballot) = self.negotiation().and_then(RailNegotiation::move_ballot) else { return };
-        let first_psn = if rail == old {
-            dp.rails().replacement_psn(rail, ballot)
-        } else {
-            dp.rails().get(rail).first_psn()
+        let first_psn =
+            if rail == old { dp.rails.replacement_psn(rail, ballot) } else { dp.rails.get(rail).first_psn() };
+        let input = RecoveryInput {
+            policy: dp.config().policy,
+            evidence: peer_evidence,
+            local_placed: self.fence.is_done_with_live_nic(),
+            acks_after_placement: dp.acks_after_placement(old),
+            first_psn,
+            durable: dp.is_durable(rail),
         };
-        let stats = match dp.decide(old, (rail, first_psn), peer_evidence, self.fence.is_done_with_live_nic())
-        {
+        let stats = match dp.decide(&input) {
             Ok(Some(stats)) => stats,
             Ok(None) => return self.begin_close(dp, CloseReason::RequestError),
             Err(contradiction) => {
@@ -460,11 +444,11 @@ impl Recovery {
         control.negotiation_mut().moved(now, stats.imm_bytes_kept);
         self.fence.clear();
         if !Mutant::ReceivesOfEarlierEpochCounted.is_on() {
-            dp.recv_mut().begin_epoch();
+            dp.recv.begin_epoch();
         }
-        dp.rails_mut().note_heard(rail, now);
+        dp.rails.note_heard(rail, now);
         if self.report.is_recording() {
-            dp.domain().counters().count_failover();
+            dp.domain.counters().count_failover();
         }
         self.report.on_decided(now, (old, rail), ballot, stats);
         self.post_recvs(dp, rail);

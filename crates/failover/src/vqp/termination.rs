@@ -5,7 +5,7 @@ use crate::evidence::{Contradiction, Evidence};
 
 /// The reason for which a vQP closed, and the state of closing.
 #[derive(Debug, Default)]
-pub(super) struct Termination {
+pub struct Termination {
     reason: Option<CloseReason>,
     qp_error_event: Option<AsyncEvent>,
     contradiction: Option<Contradiction>,

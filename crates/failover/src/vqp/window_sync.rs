@@ -112,13 +112,6 @@ impl WindowSync {
         WindowSync { owner, rails, local_qps, executed: None, is_busy: false, is_awaited: false, scratch }
     }
 
-    /// Creates the state of a queue pair with a shared backup, which has one data queue pair at a time and maybe none yet.
-    pub(super) fn without_rails(domain: &Arc<Domain>) -> WindowSync {
-        let mut windows = WindowSync::new(domain);
-        windows.rails.iter_mut().for_each(Backlog::cut_off);
-        windows
-    }
-
     /// Prepares for a bind or local invalidation that is about to be posted. The first bind of a type 1 window creates the queue pairs for it.
     ///
     /// # Errors

@@ -4,8 +4,8 @@ use core::fmt;
 use std::sync::Arc;
 
 use mitra_failover::{
-    BackedQp, CloseReason, Completion, Config, Contradiction, Domain, FailoverReport, Outcome, RemoteRegion,
-    SharedReceiveQueue, StateLengths, UnresolvedError, VirtualQp,
+    BackedQp, CloseReason, Completion, Config, Contradiction, Domain, Failover, FailoverReport, Outcome,
+    RemoteRegion, SharedBackup, SharedReceiveQueue, StateLengths, UnresolvedError, VirtualQp,
 };
 use mitra_verbs::{Error, PostError, Qpn, RecvWr, Result, SendWr, WcStatus};
 
@@ -28,8 +28,8 @@ pub trait FailoverQp: fmt::Debug {
     /// Drives the queue pair, and appends completions to `out`.
     fn poll(&mut self, out: &mut Vec<Completion>);
 
-    /// Appends completions to `out`, and runs no maintenance. A queue pair without such a call does nothing and returns false.
-    fn poll_completions(&mut self, out: &mut Vec<Completion>) -> bool;
+    /// Appends completions to `out`, and runs no maintenance.
+    fn poll_completions(&mut self, out: &mut Vec<Completion>);
 
     /// Returns whether the send queue has stopped at an operation that ended in an error.
     fn is_halted(&self) -> bool;
@@ -50,9 +50,7 @@ pub trait FailoverQp: fmt::Debug {
     fn contradiction(&self) -> Option<Contradiction>;
 
     /// The lengths of the lists that each virtual queue pair of the end keeps.
-    fn state_lengths(&self) -> Vec<StateLengths> {
-        Vec::new()
-    }
+    fn state_lengths(&self) -> Vec<StateLengths>;
 
     /// The active rail.
     fn active_rail(&self) -> usize;
@@ -75,12 +73,11 @@ pub trait FailoverQp: fmt::Debug {
     /// Those of the queue pair.
     fn import(&mut self, region: &RemoteRegion) -> Result<()>;
 
-    /// Ends the queue pair: itself at once, or, if not `abruptly`, so that it tells its peer when it is polled. With a shared backup, the
-    /// latter ends all queue pairs of the backup.
+    /// Ends the queue pair: at once, or, if not `abruptly`, so that it tells its peer when it is polled.
     fn leave(&mut self, abruptly: bool);
 }
 
-impl FailoverQp for VirtualQp {
+impl<F: Failover> FailoverQp for VirtualQp<F> {
     fn post_send(&mut self, wr: SendWr) -> Result<u64> {
         VirtualQp::post_send(self, wr)
     }
@@ -93,9 +90,8 @@ impl FailoverQp for VirtualQp {
         VirtualQp::poll(self, out);
     }
 
-    fn poll_completions(&mut self, out: &mut Vec<Completion>) -> bool {
+    fn poll_completions(&mut self, out: &mut Vec<Completion>) {
         VirtualQp::poll_completions(self, out);
-        true
     }
 
     fn is_halted(&self) -> bool {
@@ -159,80 +155,6 @@ impl FailoverQp for VirtualQp {
     }
 }
 
-impl FailoverQp for BackedQp {
-    fn post_send(&mut self, wr: SendWr) -> Result<u64> {
-        BackedQp::post_send(self, wr)
-    }
-
-    fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
-        BackedQp::post_recv(self, wr)
-    }
-
-    fn poll(&mut self, out: &mut Vec<Completion>) {
-        BackedQp::poll(self, out);
-    }
-
-    fn poll_completions(&mut self, _out: &mut Vec<Completion>) -> bool {
-        false
-    }
-
-    fn is_halted(&self) -> bool {
-        BackedQp::is_halted(self)
-    }
-
-    fn resume(&mut self) {
-        BackedQp::resume(self);
-    }
-
-    fn outstanding(&self) -> usize {
-        BackedQp::outstanding(self)
-    }
-
-    fn waiting_messages(&self) -> usize {
-        BackedQp::waiting_messages(self)
-    }
-
-    fn close_reason(&self) -> Option<CloseReason> {
-        BackedQp::close_reason(self)
-    }
-
-    fn contradiction(&self) -> Option<Contradiction> {
-        BackedQp::contradiction(self)
-    }
-
-    fn active_rail(&self) -> usize {
-        self.backup().active_rail()
-    }
-
-    fn last_failover(&self) -> Option<FailoverReport> {
-        self.backup().last_failover()
-    }
-
-    fn rejected_messages(&self) -> u64 {
-        self.backup().rejected_messages()
-    }
-
-    fn config(&self) -> Config {
-        *BackedQp::config(self)
-    }
-
-    fn domain(&self) -> &Arc<Domain> {
-        BackedQp::domain(self)
-    }
-
-    fn import(&mut self, region: &RemoteRegion) -> Result<()> {
-        BackedQp::import(self, region)
-    }
-
-    fn leave(&mut self, abruptly: bool) {
-        if abruptly {
-            self.close();
-        } else {
-            self.backup().shutdown();
-        }
-    }
-}
-
 /// A halt of the send queue: the operations from one that failed to the last one that was posted before posting resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Halt {
@@ -259,8 +181,8 @@ pub struct FailoverEndpoint<Q> {
     pub takes_completions_only: bool,
     /// The queue from which the queue pair takes receives. `None` if it has its own.
     pub shared_receives: Option<Arc<SharedReceiveQueue>>,
-    /// Whether the last poll took no completions, so that completions of failed operations may be outstanding.
-    is_unpolled: bool,
+    /// The shared backup of the queue pair, if it has one.
+    pub backup: Option<Arc<SharedBackup>>,
     completions: Vec<Completion>,
 }
 
@@ -280,8 +202,16 @@ impl<Q: FailoverQp> FailoverEndpoint<Q> {
             resumed: Vec::new(),
             takes_completions_only: false,
             shared_receives: None,
-            is_unpolled: false,
+            backup: None,
             completions: Vec::new(),
+        }
+    }
+
+    /// Ends the queue pair as [`FailoverQp::leave`] does, or, if not `abruptly`, all queue pairs of its shared backup.
+    pub fn leave(&mut self, abruptly: bool) {
+        match &self.backup {
+            Some(backup) if !abruptly => backup.shutdown(),
+            _ => self.qp.leave(abruptly),
         }
     }
 
@@ -334,8 +264,9 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
 
     fn poll(&mut self, out: &mut Vec<EndpointCompletion>) {
         let mut completions = core::mem::take(&mut self.completions);
-        self.is_unpolled = self.takes_completions_only && !self.qp.poll_completions(&mut completions);
-        if !self.takes_completions_only {
+        if self.takes_completions_only {
+            self.qp.poll_completions(&mut completions);
+        } else {
             self.qp.poll(&mut completions);
         }
         for c in completions.drain(..) {
@@ -354,7 +285,7 @@ impl<Q: FailoverQp> Endpoint for FailoverEndpoint<Q> {
     }
 
     fn is_idle(&self) -> bool {
-        !self.is_unpolled && self.qp.outstanding() == 0
+        self.qp.outstanding() == 0
     }
 }
 

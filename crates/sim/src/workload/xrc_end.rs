@@ -69,8 +69,8 @@ impl XrcEnd {
 }
 
 fn connect(sender: &mut VirtualQp, receiver: &mut VirtualQp) -> Result<()> {
-    let info = sender.local_info()?;
-    sender.connect(&receiver.local_info()?)?;
+    let info = sender.local_info();
+    sender.connect(&receiver.local_info())?;
     receiver.connect(&info)
 }
 
@@ -99,10 +99,9 @@ impl FailoverQp for XrcEnd {
         self.receiver.poll(out);
     }
 
-    fn poll_completions(&mut self, out: &mut Vec<Completion>) -> bool {
+    fn poll_completions(&mut self, out: &mut Vec<Completion>) {
         self.sender.poll_completions(out);
         self.receiver.poll_completions(out);
-        true
     }
 
     fn is_halted(&self) -> bool {

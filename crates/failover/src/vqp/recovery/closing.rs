@@ -3,6 +3,7 @@
 use super::Recovery;
 use crate::completion::UnresolvedError;
 use crate::evidence::Evidence;
+use crate::ledger::RecoveryInput;
 use crate::negotiation::{CloseReason, RailNegotiation};
 use crate::vqp::datapath::Datapath;
 use crate::vqp::failure::Failure;
@@ -40,15 +41,15 @@ impl Recovery {
             return;
         }
         // The peer may have moved before this end did, and its request may have been refused on the new rail.
-        (0..dp.rails().len()).for_each(|rail| self.keep_qp_error(dp, rail));
+        (0..dp.rails.len()).for_each(|rail| self.keep_qp_error(dp, rail));
         if reason == CloseReason::PeerClosed && self.fence.is_idle() {
             // A queue pair in ERR drops the responses that have arrived and wait in the NIC.
             self.poll_all(dp, self.active_rail(), None);
         }
         // During a move, the peer may have posted requests on the rail of the receives, for which it has this end's evidence.
-        let reason = dp.rails().stop_all([self.active_rail(), dp.recv().rail()], reason);
-        dp.leave_home();
-        (0..dp.rails().len()).for_each(|rail| dp.windows_mut().cut_off(rail));
+        let reason = dp.rails.stop_all([self.active_rail(), dp.recv.rail()], reason);
+        dp.home.leave(&dp.domain, &dp.rails);
+        (0..dp.rails.len()).for_each(|rail| dp.windows.cut_off(rail));
         self.termination.close(reason);
         self.termination.set_peer_evidence(peer_evidence);
         self.report.discard();
@@ -71,12 +72,12 @@ impl Recovery {
         if !is_fenced {
             evidence = self.final_evidence(dp, active, drained, reason);
         }
-        let recv_rail = dp.recv().rail();
+        let recv_rail = dp.recv.rail();
         if recv_rail != active {
             // The peer may have moved to the rail of the receives and sent messages there. Its Resume, which states how many bytes earlier
             // rails placed, will not arrive.
             dp.release_held_recvs(None);
-            dp.recv_mut().begin_epoch();
+            dp.recv.begin_epoch();
             drained = self.drain_rail(dp, recv_rail);
             if is_fenced {
                 evidence = self.final_evidence(dp, recv_rail, drained, reason);
@@ -86,8 +87,15 @@ impl Recovery {
             control.negotiation_mut().closed(evidence);
         }
         if let Some(peer_evidence) = self.termination.take_peer_evidence().filter(|_| is_decidable) {
-            let first_psn = dp.rails().get(active).first_psn(); // nothing is posted any more
-            if let Err(contradiction) = dp.decide(active, (active, first_psn), &peer_evidence, local_placed) {
+            let input = RecoveryInput {
+                policy: dp.config().policy,
+                evidence: &peer_evidence,
+                local_placed,
+                acks_after_placement: dp.acks_after_placement(active),
+                first_psn: dp.rails.get(active).first_psn(), // nothing is posted any more
+                durable: dp.is_durable(active),
+            };
+            if let Err(contradiction) = dp.decide(&input) {
                 self.termination.set_contradiction(contradiction);
             }
         }
@@ -115,16 +123,16 @@ impl Recovery {
     /// the queues at once, so that there may be more completions.
     fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) -> Option<bool> {
         let mut fence = Fence::new();
-        let mut step = fence.start(dp.rails().get(rail).data(), dp.now(), [true; 2]);
+        let mut step = fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2]);
         for _ in 0..MAX_EMPTY_POLLS {
-            if step == FenceStep::Reset && !fence.reset_nic(dp.rails().get(rail).data()) {
+            if step == FenceStep::Reset && !fence.reset_nic(dp.rails.get(rail).data()) {
                 break;
             }
             self.poll_all(dp, rail, Some(&mut fence));
             if let Some(nic_alive) = fence.on_empty_poll() {
                 return Some(nic_alive);
             }
-            step = fence.drive(dp.rails().get(rail).data(), dp.now());
+            step = fence.drive(dp.rails.get(rail).data(), dp.now());
             if step == FenceStep::Drained {
                 return Some(true);
             }
@@ -136,15 +144,15 @@ impl Recovery {
     /// Handles the completions that are in the completion queue of a rail. The completions of markers belong to `fence`.
     fn poll_all(&mut self, dp: &mut Datapath, rail: usize, mut fence: Option<&mut Fence>) {
         let mut wcs = Vec::new();
-        while dp.rails().get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {
+        while dp.rails.get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {
             for wc in wcs.drain(..) {
                 match &mut fence {
                     Some(fence) if wc.wr_id & wr_id_flags::MARKER != 0 => {
                         fence.on_marker(wc.wr_id & wr_id_flags::RECV != 0);
                     }
                     _ => {
-                        let failure = self.on_completion(dp, rail, &wc);
-                        self.failures.extend(failure);
+                        let fence = &mut self.fence;
+                        self.failures.extend(dp.on_completion(rail, &wc, fence, &mut self.termination));
                     }
                 }
             }

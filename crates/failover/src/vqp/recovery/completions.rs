@@ -1,14 +1,9 @@
 //! The completions of the active rail, and the posts for which they make room.
 
-use mitra_verbs::{SendWr, Wc, WcStatus};
-
 use super::Recovery;
-use crate::completion::UnresolvedError;
-use crate::config::{Service, WritePolicy};
-use crate::negotiation::CloseReason;
+use crate::config::Service;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::failure::{Cause, Failure};
-use crate::vqp::wr_id_flags;
 
 /// The maximum number of completions taken from the active rail in one poll.
 const POLL_BATCH: usize = 32;
@@ -27,7 +22,7 @@ impl Recovery {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
-        let result = dp.rails().get(rail).poll_cq(POLL_BATCH, &mut wcs);
+        let result = dp.rails.get(rail).poll_cq(POLL_BATCH, &mut wcs);
         let is_full_batch = wcs.len() == POLL_BATCH;
         if wcs.is_empty() {
             self.wcs = wcs;
@@ -38,14 +33,16 @@ impl Recovery {
         } else {
             self.termination.begin_batch();
             for wc in &wcs {
-                if let Some(failure) = self.on_completion(dp, rail, wc) {
+                if let Some(failure) = dp.on_completion(rail, wc, &mut self.fence, &mut self.termination) {
                     self.fail(dp, failure);
                 }
             }
             self.termination.end_batch();
             self.wcs = wcs;
-            self.flush_if_closed(dp);
-            self.settle(dp);
+            if self.is_closed() {
+                self.flush_if_closed(dp);
+                self.settle(dp);
+            }
         }
         if result.is_err() {
             self.failures.push_back(Failure::Rail { rail, cause: Cause::Device });
@@ -53,8 +50,8 @@ impl Recovery {
         self.settle_failures(dp);
         self.drive_windows(dp);
         dp.take_send_completions();
-        self.report.on_progress(dp.send().ledger().first_seq(), || dp.now());
-        if dp.send().ledger().unposted() > 0 {
+        self.report.on_progress(dp.send.ledger().first_seq(), || dp.now());
+        if dp.send.ledger().unposted() > 0 {
             self.post_sends(dp);
         }
         is_full_batch
@@ -68,108 +65,14 @@ impl Recovery {
         }
     }
 
-    /// Handles a completion of a rail, and returns the failure that it reports.
-    #[inline]
-    pub(super) fn on_completion(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) -> Option<Failure> {
-        if wc.wr_id & wr_id_flags::MARKER != 0 {
-            self.fence.on_marker(wc.wr_id & wr_id_flags::RECV != 0);
-            None
-        } else if wc.wr_id & wr_id_flags::RECV != 0 {
-            self.on_recv(dp, rail, wc)
-        } else if wc.wr_id & wr_id_flags::WINDOW != 0 {
-            dp.windows_mut().on_completion(rail, wc)
-        } else if wc.status == WcStatus::Success {
-            dp.on_send_success(rail, wc);
-            None
-        } else {
-            self.on_flush_or_error(dp, rail, wc)
-        }
-    }
-
     /// Keeps the windows of the rails in step.
     #[inline]
     fn drive_windows(&mut self, dp: &mut Datapath) {
-        if dp.windows().is_busy()
+        if dp.windows.is_busy()
             && let Some(failure) = dp.drive_windows(self.active_rail())
         {
             self.fail(dp, failure);
         }
-    }
-
-    fn on_recv(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) -> Option<Failure> {
-        match wc.status {
-            // Without a fence, the old rail can receive a message after the receives were posted on the new rail. If that message completed
-            // the oldest receive, every later message would be matched with the wrong buffer.
-            WcStatus::Success if self.fence.is_done() => None,
-            WcStatus::Success => {
-                dp.complete_recv(rail, wc);
-                None
-            }
-            WcStatus::Flushed => self.on_flush_or_error(dp, rail, wc),
-            _ => {
-                dp.complete_recv(rail, wc);
-                Some(Failure::Close(CloseReason::RequestError))
-            }
-        }
-    }
-
-    /// Handles a failed send or a flushed receive, which results from a failure of the rail or of a single request.
-    fn on_flush_or_error(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) -> Option<Failure> {
-        if dp.config().service == Service::Unreliable && Self::on_unreliable_error(dp, wc) {
-            return None;
-        }
-        // An error that the responder or the local NIC reported for this request decides it, even if the vQP has closed or fences the rail
-        // before the completion is polled. Errors of the other kinds result from the closing and the fence.
-        let is_decided =
-            !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
-        if let Some(reason) = self.close_reason() {
-            if is_decided {
-                dp.send_mut().on_request_error(wc.wr_id, wc.status, UnresolvedError::Undecided(reason));
-            }
-            return None;
-        }
-        if !self.fence.is_idle() && !is_decided {
-            return None;
-        }
-        let rail_failed = Failure::Rail { rail, cause: Cause::Completion(wc.status) };
-        match wc.status {
-            WcStatus::RetryExceeded | WcStatus::LocalQpOperation
-                // The NIC refuses an invalidation with this status.
-                if !(wc.status == WcStatus::LocalQpOperation && dp.send().ledger().is_local(wc.wr_id)) =>
-            {
-                Some(rail_failed)
-            }
-            WcStatus::Flushed => {
-                // No error completion came first, so a request of the peer was invalid or the device failed. The event of an invalid request
-                // names the queue pair.
-                let _ = dp.domain().poll_rail_down(rail);
-                self.take_qp_error(dp, rail).or(Some(rail_failed))
-            }
-            status if self.survives_refusals => {
-                dp.send_mut().refuse(wc.wr_id, status);
-                Some(rail_failed)
-            }
-            status => {
-                let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
-                dp.send_mut().on_request_error(wc.wr_id, status, undecided);
-                Some(Failure::Close(CloseReason::RequestError))
-            }
-        }
-    }
-
-    /// Handles a failed send of an unreliable connection. A request that its NIC cannot execute stops the send queue, not the connection. No
-    /// other error shows a failure of the rail, since nothing is acknowledged. Returns false if the completion is of another kind.
-    fn on_unreliable_error(dp: &mut Datapath, wc: &Wc) -> bool {
-        let is_send = wc.wr_id & wr_id_flags::RECV == 0;
-        if is_send && !dp.send().ledger().is_in_flight(wc.wr_id) {
-            return true; // it ended with the request that failed before it
-        }
-        let is_failed = is_send && wc.status != WcStatus::Flushed;
-        if is_failed {
-            let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
-            dp.send_mut().on_request_error(wc.wr_id, wc.status, undecided);
-        }
-        is_failed
     }
 
     /// Posts a burst of pending sends, unless a move is in progress.
@@ -184,20 +87,17 @@ impl Recovery {
         }
     }
 
-    /// Records a send, which the caller has checked, and returns its sequence number. If `at_once`, posts it first if nothing waits before it.
+    /// Returns the rail on which a new send may be posted at once.
     #[inline]
-    pub(in crate::vqp) fn submit(
-        &mut self,
-        dp: &mut Datapath,
-        wr: SendWr,
-        write_policy: WritePolicy,
-        at_once: bool,
-    ) -> u64 {
+    pub(in crate::vqp) fn open_rail(&self, dp: &Datapath) -> Option<usize> {
         // Until the operations that were in flight at a failure have completed, only polls post sends.
-        let on = if at_once && !self.is_replaying() { self.posting_rail(dp) } else { None };
-        let (seq, failure) = dp.submit(wr, write_policy, on.map(|(rail, _)| rail));
+        if self.is_replaying() { None } else { self.posting_rail(dp).map(|(rail, _)| rail) }
+    }
+
+    /// Records a failure, for [`Recovery::settle_failures`].
+    #[inline]
+    pub(in crate::vqp) fn note_failure(&mut self, failure: Option<Failure>) {
         self.failures.extend(failure);
-        seq
     }
 
     /// Returns the rail on which sends may be posted, and its epoch.
@@ -207,11 +107,11 @@ impl Recovery {
         let rail = negotiation.active();
         if dp.config().service == Service::Unreliable
             && !carries_messages(dp, rail)
-            && !dp.send().next_is_local()
+            && !dp.send.next_is_local()
         {
             return None; // the messages would be lost; they wait for the next rail, or for this one
         }
-        if !dp.windows().is_in_step(rail) {
+        if !dp.windows.is_in_step(rail) {
             return None; // the next poll posts them behind the binds and invalidations of the rail
         }
         Some((rail, negotiation.ballot().epoch))
@@ -223,10 +123,10 @@ impl Recovery {
             return; // they are posted as soon as the rail's new queue pair is connected
         }
         // The active rail needs no discarding: its queue pair is fenced and has flushed its receives.
-        if let Some(old) = dp.recv_mut().switch_rail(rail)
+        if let Some(old) = dp.recv.switch_rail(rail)
             && old != self.active_rail()
         {
-            match dp.rails().get(old).reconnect_unused(dp.config()) {
+            match dp.rails.get(old).reconnect_unused(dp.config()) {
                 Ok(()) => dp.on_qp_connected(old),
                 Err(_) => self.failures.push_back(Failure::Rail { rail: old, cause: Cause::Device }),
             }
@@ -240,7 +140,7 @@ impl Recovery {
         let active = self.active_rail();
         if self.is_active() || !self.is_closed() && self.fence.is_idle() {
             self.post_recvs(dp, active);
-        } else if self.fence.is_done() && dp.recv().rail() != active {
+        } else if self.fence.is_done() && dp.recv.rail() != active {
             dp.post_recvs();
         }
         self.settle_failures(dp);
@@ -252,7 +152,7 @@ impl Recovery {
 ///
 /// [`VirtualQp::send_to_unheard_peer`]: crate::VirtualQp::send_to_unheard_peer
 fn carries_messages(dp: &Datapath, rail: usize) -> bool {
-    let rails = dp.rails();
+    let rails = &dp.rails;
     let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
     let needs_no_hearing = !has_heartbeats || rails.sends_unheard() && !rails.is_peer_heard();
     !rails.is_down(rail) && (rails.was_heard(rail) || needs_no_hearing)

@@ -22,7 +22,7 @@ impl Recovery {
 
     /// Tells the negotiation where the home is. `None` if the vQPs do not share atomics.
     pub(in crate::vqp) fn read_home(&mut self, dp: &Datapath) -> Option<HomeView> {
-        let view = dp.view_home(self.active_rail())?;
+        let view = dp.home.view(&dp.domain, self.active_rail())?;
         self.control.as_mut()?.negotiation_mut().set_home(view.home, view.is_bound);
         Some(view)
     }
@@ -32,7 +32,7 @@ impl Recovery {
     pub(super) fn with_home_moved(&mut self, dp: &mut Datapath, message: Message) -> Option<Message> {
         let Body::Evidence { rail, home, .. } = message.body else { return Some(message) };
         let has_accepted = self.negotiation().is_some_and(RailNegotiation::has_peer_accepted);
-        if !has_accepted && !dp.is_at_home(message.ballot, usize::from(rail)) {
+        if !has_accepted && !dp.home.is_at_home(&dp.domain, message.ballot, usize::from(rail)) {
             return Some(Message { body: Body::Propose { rail, home }, ..message });
         }
         let to = home.map_or(Home { rail, ..Home::default() }, |home| home.moved_to(rail));
@@ -42,7 +42,7 @@ impl Recovery {
     /// Moves the home to the new rail of a ballot. Returns false if the home is newer, so that another rail is proposed, or if the NIC of the old home can
     /// be neither fenced nor reset, so that the vQP closes.
     pub(super) fn move_home(&mut self, dp: &mut Datapath, ballot: Ballot, to: Home) -> bool {
-        let (moved, before) = dp.bind_home(ballot, to);
+        let (moved, before) = dp.home.bind(&dp.domain, &dp.rails, ballot, to);
         if let Some(before) = before {
             self.reconnect_unused_qp(dp, before, to.rail.into());
         }
@@ -65,12 +65,12 @@ impl Recovery {
     fn reconnect_unused_qp(&mut self, dp: &mut Datapath, rail: usize, new_rail: usize) {
         let negotiation = self.negotiation();
         let was_used = negotiation.is_none_or(|n| n.active() == rail || n.is_local_qp_missing(rail));
-        if was_used || rail == new_rail || dp.view_home(rail).is_none() {
+        if was_used || rail == new_rail || dp.home.view(&dp.domain, rail).is_none() {
             return;
         }
-        match dp.rails().get(rail).reconnect_unused(dp.config()) {
+        match dp.rails.get(rail).reconnect_unused(dp.config()) {
             Ok(()) => {
-                dp.recv_mut().on_flushed(rail);
+                dp.recv.on_flushed(rail);
                 dp.on_qp_connected(rail);
             }
             Err(_) => self.failures.push_back(Failure::Rail { rail, cause: Cause::Device }),

@@ -8,8 +8,8 @@
 //! - the members' WRITEs and READs, until each has a new queue pair (SENDs and atomics wait for it);
 //! - the parameters of the new queue pairs.
 //!
-//! So nothing is negotiated for a member. `member` is the state machine of one end; `state` is the backup with all its members; `backed_qp` has the
-//! member's queues, and `own_qp` its queue pair.
+//! So nothing is negotiated for a member. `member` is the state machine of one end; `state` is the backup with all its members; `shared_failover` drives the
+//! member's datapath, and `own_qp` is its queue pair.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,18 +26,18 @@ use crate::vqp::VirtualQp;
 use message_buffers::{BUFFER_LEN, MessageBuffers, RECVS};
 use state::State;
 
-mod backed_qp;
 mod backed_qp_info;
 mod member;
 mod message;
 mod message_buffers;
 mod own_qp;
+mod shared_failover;
 mod state;
 
-pub use backed_qp::BackedQp;
 pub use backed_qp_info::BackedQpInfo;
 pub use member::{Member, Step};
 pub use message::{Body, Grant, OfferedQp};
+pub use shared_failover::{BackedQp, SharedFailover};
 
 /// The depth of the backup's send queue, unless a NIC has less.
 const SENDS: u32 = 2048;
@@ -59,7 +59,7 @@ const SENDS: u32 = 2048;
 /// let (client_domain, server_domain) = (domain()?, domain()?);
 /// let client = SharedBackup::new(VirtualQp::builder(&client_domain))?;
 /// let server = SharedBackup::new(VirtualQp::builder(&server_domain))?;
-/// let (client_info, server_info) = (client.local_info()?, server.local_info()?);
+/// let (client_info, server_info) = (client.local_info(), server.local_info());
 /// client.connect(&server_info)?;
 /// server.connect(&client_info)?;
 ///
@@ -116,10 +116,7 @@ impl SharedBackup {
     }
 
     /// Returns the parameters that the peer's end needs for [`SharedBackup::connect`].
-    ///
-    /// # Errors
-    /// Those of [`VirtualQp::local_info`].
-    pub fn local_info(&self) -> Result<ConnectInfo> {
+    pub fn local_info(&self) -> ConnectInfo {
         self.lock().backup().local_info()
     }
 
@@ -142,7 +139,7 @@ impl SharedBackup {
     /// not durable, and the configuration asks for that; with [`Error::Unsupported`] for another policy than exact; the errors of
     /// [`VirtualQpBuilder::build`].
     pub fn queue_pair(self: &Arc<Self>, config: Config) -> Result<BackedQp, BuildError> {
-        BackedQp::new(self, config, None)
+        BackedQp::of_backup(self, config, None)
     }
 
     /// Creates an end as [`SharedBackup::queue_pair`] does, which takes receives from a shared queue. [`Config::recv_wrs`] and
@@ -155,7 +152,7 @@ impl SharedBackup {
         config: Config,
         queue: &Arc<SharedReceiveQueue>,
     ) -> Result<BackedQp, BuildError> {
-        BackedQp::new(self, config, Some(queue))
+        BackedQp::of_backup(self, config, Some(queue))
     }
 
     /// Drives the backup and takes its messages, without driving the members.

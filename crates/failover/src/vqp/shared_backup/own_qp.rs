@@ -1,15 +1,45 @@
 //! The queue pair of a member: making, connecting, fencing and stopping it, and its completions.
 
-use mitra_verbs::{Access, AsyncEvent, Error, Psn, QpAttr, QpState, RcConnection, Time, Wc};
+use mitra_verbs::{Access, AsyncEvent, Error, Psn, QpAttr, QpState, Qpn, RcConnection};
 
-use super::message::OfferedQp;
+use super::message::{MemberId, OfferedQp};
 use crate::config::Config;
 use crate::data_qp::DataQp;
 use crate::domain::Domain;
+use crate::evidence::Evidence;
 use crate::rail::first_psn;
 use crate::secret::SecretWord;
-use crate::vqp::fence::{Fence, FenceStep};
+use crate::vqp::datapath::DataQps;
 use crate::vqp::rail_set::derive_secret;
+
+/// The data queue pair of a member, which has one at most.
+#[derive(Debug)]
+pub struct MemberQp {
+    pub(super) own: Option<OwnQp>,
+    pub(super) config: Config,
+    pub(super) id: MemberId,
+}
+
+impl DataQps for MemberQp {
+    fn data_qp(&self, rail: usize) -> Option<&DataQp> {
+        self.own.as_ref().filter(|own| own.rail == rail).map(OwnQp::qp)
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The number of the queue pair, or of the member while it has none.
+    fn qpn(&self) -> Qpn {
+        self.own.as_ref().map_or(Qpn::new(self.id.slot), |own| own.qp.qpn())
+    }
+
+    fn add_evidence(&self, rail: usize, nic_alive: bool, evidence: &mut Evidence) {
+        if let Some(qp) = self.data_qp(rail) {
+            qp.add_evidence(nic_alive, evidence);
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct OwnQp {
@@ -20,22 +50,6 @@ pub(super) struct OwnQp {
     pub(super) is_connected: bool,
     /// The connection, until the queue pair is in RTS.
     in_rtr: Option<Box<RcConnection>>,
-    /// Whether the failure of the queue pair was reported to the backup.
-    pub(super) is_failure_reported: bool,
-    pub(super) fence: Fence,
-    /// Whether the NIC is alive, when the completion queue of a queue pair without markers has been emptied.
-    pub(super) is_emptied: Option<bool>,
-}
-
-/// The result of a fence.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fenced {
-    /// More completions are to be polled.
-    Pending,
-    /// The queue pair executes nothing more. `nic_alive` says whether its NIC can be read.
-    Done { nic_alive: bool },
-    /// The NIC can be neither fenced nor reset.
-    Failed,
 }
 
 impl OwnQp {
@@ -53,17 +67,7 @@ impl OwnQp {
         let psn = first_psn(derive_secret(secret, epoch.into()));
         let qp = DataQp::create(&domain.nics()[rail], config, psn)?;
         let _ = domain.take_qp_error(rail, qp.qpn()); // discards the events of an earlier queue pair
-        let fence = Fence::new();
-        Ok(OwnQp {
-            qp,
-            rail,
-            epoch,
-            is_connected: false,
-            in_rtr: None,
-            is_failure_reported: false,
-            fence,
-            is_emptied: None,
-        })
+        Ok(OwnQp { qp, rail, epoch, is_connected: false, in_rtr: None })
     }
 
     pub(super) fn qp(&self) -> &DataQp {
@@ -97,7 +101,7 @@ impl OwnQp {
     /// # Errors
     /// Any error of the NIC.
     pub(super) fn start_sending(&mut self, config: &Config) -> mitra_verbs::Result<()> {
-        let Some(connection) = self.in_rtr.take().filter(|_| self.fence.is_idle()) else { return Ok(()) };
+        let Some(connection) = self.in_rtr.take() else { return Ok(()) };
         let connection = RcConnection { access: config.access, rnr_retry: config.rnr_retry, ..*connection };
         match self.qp.modify_to_rts(&connection) {
             // The state is read after the refusal, because the NIC may move the queue pair to ERR at any time.
@@ -123,23 +127,6 @@ impl OwnQp {
         self.qp.provider().query_qp(self.qp.qpn()).is_ok_and(|status| status.state == state)
     }
 
-    /// Begins or continues the fence. For `used`, see [`Fence::start`].
-    pub(super) fn drive_fence(&mut self, now: Time, used: [bool; 2]) -> Fenced {
-        if let Some(nic_alive) = self.is_emptied {
-            return Fenced::Done { nic_alive };
-        }
-        let step = match self.fence.is_idle() {
-            true => self.fence.start(&self.qp, now, used),
-            false => self.fence.drive(&self.qp, now),
-        };
-        match step {
-            FenceStep::Pending => Fenced::Pending,
-            FenceStep::Drained => Fenced::Done { nic_alive: true },
-            FenceStep::Reset if self.fence.reset_nic(&self.qp) => Fenced::Pending, // until the completion queue is empty
-            FenceStep::Reset => Fenced::Failed,
-        }
-    }
-
     /// Stops the queue pair, because its owner closes. Returns false if the NIC can be neither stopped nor reset.
     pub(super) fn stop(&self) -> bool {
         match self.qp.modify_to(QpState::Err) {
@@ -149,21 +136,10 @@ impl OwnQp {
         }
     }
 
-    /// Returns the event that reports an error of the queue pair, if there is one.
-    pub(super) fn take_error(&self, domain: &Domain) -> Option<AsyncEvent> {
-        let _ = domain.poll_rail_down(self.rail); // reads the events
-        domain.take_qp_error(self.rail, self.qp.qpn())
-    }
-
     /// Returns the event by which the NIC reports that the queue pair refused a request of the peer, if there is one.
     pub(super) fn take_refusal(&self, domain: &Domain) -> Option<AsyncEvent> {
         let _ = domain.poll_rail_down(self.rail); // reads the events
         domain.take_refusal(self.rail, self.qp.qpn())
-    }
-
-    /// Appends completions to `out`.
-    pub(super) fn poll(&self, max: usize, out: &mut Vec<Wc>) -> mitra_verbs::Result<usize> {
-        self.qp.poll_cq(max, out)
     }
 
     /// The first PSN that the queue pair sends.

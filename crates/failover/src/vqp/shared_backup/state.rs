@@ -143,7 +143,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(mut backup: VirtualQp, buffers: MessageBuffers) -> State {
-        backup.recovery.survive_refusals(); // those of one member do not concern the others
+        backup.datapath.survives_refusals = true; // those of one member do not concern the others
         State {
             backup,
             slots: Vec::new(),
@@ -187,14 +187,14 @@ impl State {
 
     /// This end's role and the epoch and rail of the backup. `None` before it is connected, and after it has closed.
     pub(super) fn binding(&self) -> Option<(Role, u16, u8)> {
-        let role = self.backup.recovery.control().map(ControlProtocol::role)?;
-        let epoch = self.backup.recovery.ballot()?.epoch;
+        let role = self.backup.failover.recovery.control().map(ControlProtocol::role)?;
+        let epoch = self.backup.failover.recovery.ballot()?.epoch;
         Some((role, epoch, self.backup.active_rail() as u8))
     }
 
     /// The address of the peer's NIC on a rail, the path MTU, and whether the NIC acknowledges data only after the data is in memory.
     pub(super) fn peer_nic(&self, rail: u8) -> Option<(Gid, Mtu, bool)> {
-        let rail = self.backup.datapath.rails().get(rail.into());
+        let rail = self.backup.datapath.rails.get(rail.into());
         let (gid, mtu) = rail.peer_address()?;
         Some((gid, mtu, rail.peer_acks_after_placement()))
     }
@@ -353,13 +353,13 @@ impl State {
 
     /// The number of requests that the backup has not posted yet.
     fn unposted(&self) -> usize {
-        self.backup.datapath.send().ledger().unposted()
+        self.backup.datapath.send.ledger().unposted()
     }
 
     /// Reports that the queue pair of a member failed in an epoch, although the request was valid. The backup then moves.
     pub(super) fn report_failure(&mut self, epoch: u16, cause: Cause) {
         if self.binding().is_some_and(|(_, current, _)| current == epoch) {
-            let VirtualQp { recovery, datapath, .. } = &mut self.backup;
+            let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
             recovery.follow_home(datapath); // it may have failed because the home has moved
             recovery.active_rail_failed(datapath, cause);
         }
@@ -367,15 +367,15 @@ impl State {
 
     /// Stops the backup's queue pair, so that no NIC accesses the memory of the operations of this member any more. Those of the other members are replayed.
     pub(super) fn stop_operations(&mut self, member: MemberId) {
-        let VirtualQp { recovery, datapath, .. } = &mut self.backup;
+        let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
         if recovery.is_closed() {
             return;
         }
-        datapath.send_mut().cancel(user(member));
+        datapath.send.cancel(user(member));
         let rail = recovery.active_rail();
         // The NIC is dead, or it hangs and may still access memory.
-        if datapath.rails().get(rail).data().modify_to(QpState::Err) == Err(Error::DeviceFatal) {
-            let _ = datapath.rails().get(rail).provider().reset(); // one that cannot be reset is the reason for `Unfenced` soon
+        if datapath.rails.get(rail).data().modify_to(QpState::Err) == Err(Error::DeviceFatal) {
+            let _ = datapath.rails.get(rail).provider().reset(); // one that cannot be reset is the reason for `Unfenced` soon
         }
         recovery.active_rail_failed(datapath, Cause::Completion(WcStatus::Flushed));
     }
@@ -404,7 +404,7 @@ impl State {
         self.completions = completions;
         if self.is_message_refused {
             // Without the message, the members at the two ends would wait for each other.
-            let VirtualQp { recovery, datapath, .. } = &mut self.backup;
+            let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
             recovery.close(datapath, CloseReason::RequestError);
         }
         if self.backup.close_reason().is_some() {
@@ -417,7 +417,7 @@ impl State {
             self.backup.resume();
         }
         if self.posted.is_empty() {
-            let send = self.backup.datapath.send_mut();
+            let send = &mut self.backup.datapath.send;
             self.retired.drain(..).for_each(|rkey| send.forget(rkey));
         }
         // What is posted one by one costs a system call each. So operations and messages wait for others while some are in flight. Messages wait only for

@@ -4,27 +4,12 @@ use mitra_verbs::{Error, PostError, RecvWr, Result, SendWr};
 
 use super::VirtualQp;
 use crate::config::{Service, WritePolicy};
-use crate::memory_region::RemoteRegion;
+use crate::vqp::NOT_CONNECTED;
+use crate::vqp::datapath::DataQps;
+use crate::vqp::failover::Failover;
 use crate::vqp::xrc_messages;
 
-const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
-
-impl VirtualQp {
-    /// Adds a region of the peer to the regions that the remote keys of sends may name.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the vQP is not connected, or if the region and the vQP differ in the number of rails.
-    pub fn import(&mut self, region: &RemoteRegion) -> Result<()> {
-        if self.recovery.control().is_none() {
-            return Err(NOT_CONNECTED);
-        }
-        if region.rail_count() != self.datapath.rails().len() {
-            return Err(Error::Invalid("the region is registered for another number of rails"));
-        }
-        self.datapath.send_mut().import(region.clone());
-        Ok(())
-    }
-
+impl<F: Failover> VirtualQp<F> {
     /// Posts a send with the configured [`WritePolicy`], and returns its sequence number.
     ///
     /// # Errors
@@ -64,10 +49,10 @@ impl VirtualQp {
         &mut self,
         wrs: impl IntoIterator<Item = (SendWr, WritePolicy)>,
     ) -> Result<(), PostError> {
-        let first = self.datapath.send().ledger().next_seq();
+        let first = self.datapath.send.ledger().next_seq();
         for (index, (wr, write_policy)) in wrs.into_iter().enumerate() {
             if let Err(error) = self.submit(wr, write_policy, false) {
-                self.truncate_sends(first);
+                self.datapath.truncate_sends(first);
                 return Err(PostError { index, error });
             }
         }
@@ -87,7 +72,7 @@ impl VirtualQp {
     }
 
     pub(in crate::vqp) fn check_open(&self) -> Result<()> {
-        if self.recovery.control().is_none() {
+        if !self.failover.may_send() {
             return Err(NOT_CONNECTED);
         }
         self.check_not_closed()
@@ -95,7 +80,7 @@ impl VirtualQp {
 
     #[inline]
     pub(in crate::vqp) fn check_not_closed(&self) -> Result<()> {
-        self.recovery.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
+        self.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
     }
 
     /// Checks a send and records it. If `at_once`, posts it first if nothing waits before it; otherwise [`VirtualQp::post_pending_sends`] posts it.
@@ -114,50 +99,36 @@ impl VirtualQp {
     #[inline]
     fn submit_one(&mut self, wr: SendWr, policy: WritePolicy, at_once: bool) -> Result<u64> {
         self.datapath.prepare_send(&wr)?;
-        self.latency.on_post(self.datapath.send().ledger().next_seq(), || self.datapath.now());
-        Ok(self.recovery.submit(&mut self.datapath, wr, policy, at_once))
+        let rail = if at_once { self.failover.open_rail(&self.datapath) } else { None };
+        let (seq, failure) = self.datapath.submit(wr, policy, rail);
+        self.failover.note_failure(failure);
+        Ok(seq)
     }
 
     /// Checks a send of an XRC connection, and records it and its header, or neither.
     fn submit_xrc(&mut self, wr: SendWr, policy: WritePolicy) -> Result<u64> {
         let depth = self.datapath.config().send_wrs;
         if self.outstanding() >= depth as usize {
-            return Err(Error::QueueFull { queue: "send queue", qpn: self.qpn(), depth });
+            return Err(Error::QueueFull { queue: "send queue", qpn: self.datapath.rails.qpn(), depth });
         }
         let (header, message) = xrc_messages::messages(wr)?;
-        let ledger = self.datapath.send().ledger();
+        let ledger = self.datapath.send.ledger();
         // The completion of a header that has failed may not have been delivered.
         let oldest = if self.datapath.has_completions() { 0 } else { ledger.first_seq() };
         let first = ledger.next_seq();
         if let Some(header) = header {
             let header = self.submit_one(header, policy, false)?;
-            if let Some(headers) = &mut self.xrc_headers {
+            if let Some(headers) = &mut self.datapath.xrc_headers {
                 headers.push(header + 1, oldest);
             }
         }
-        self.submit_one(message, policy, false).inspect_err(|_| self.truncate_sends(first))
-    }
-
-    /// Removes the sends from this sequence number on. None of them has been posted.
-    fn truncate_sends(&mut self, from: u64) {
-        self.datapath.send_mut().truncate(from);
-        self.latency.truncate(from);
-        if let Some(headers) = &mut self.xrc_headers {
-            headers.truncate(from);
-        }
+        self.submit_one(message, policy, false).inspect_err(|_| self.datapath.truncate_sends(first))
     }
 
     /// Posts what waits in the send queue, and handles a failure to post.
+    #[inline]
     pub(in crate::vqp) fn post_pending_sends(&mut self) {
-        self.recovery.settle_failures(&mut self.datapath);
-        // Until the operations that were in flight at a failure have completed, only polls post sends.
-        if self.datapath.send().ledger().unposted() > 0 && !self.recovery.is_replaying() {
-            self.recovery.post_sends(&mut self.datapath);
-        }
-        if self.maintenance.on_post(|| self.datapath.now()) {
-            self.maintenance.run(&mut self.recovery, &mut self.datapath);
-            self.publish();
-        }
+        self.failover.post_pending_sends(&mut self.datapath);
     }
 
     /// Posts a receive. It stays outstanding across failovers.
@@ -171,11 +142,11 @@ impl VirtualQp {
         if self.datapath.shared().is_some() {
             return Err(Error::Invalid("the queue pair has a shared receive queue: post receives there"));
         }
-        if self.xrc_headers.is_some() {
+        if self.datapath.xrc_headers.is_some() {
             return Err(Error::Invalid("the sending end of an XRC connection receives nothing"));
         }
         self.datapath.push_recv(wr)?;
-        self.recovery.post_added_recvs(&mut self.datapath);
+        self.failover.post_added_recvs(&mut self.datapath);
         Ok(())
     }
 }

@@ -75,7 +75,7 @@ impl Backup {
     /// Those of [`SharedBackup::local_info`].
     pub(in crate::rails) fn offer(&self) -> Result<Offer> {
         let PairId { own, is_second, .. } = self.pair;
-        Ok(Offer { pd: own, is_second, id: self.id, info: self.shared.local_info()? })
+        Ok(Offer { pd: own, is_second, id: self.id, info: self.shared.local_info() })
     }
 
     /// Connects to the peer's end with this number, if this end has no peer. Returns whether it is connected to that end.

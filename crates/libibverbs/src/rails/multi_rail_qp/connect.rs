@@ -117,7 +117,7 @@ impl MultiRailQp {
         }
         let peer = if self.has_shared_backup() {
             self.connect_backed(gid, qpn, min_rnr_timer)
-        } else if qpn == self.qpn && self.local_info()?.gids().any(|own| own == gid) {
+        } else if qpn == self.qpn && self.local_info().gids().any(|own| own == gid) {
             lock(&self.locked)
                 .connect_to_itself(&self.domain, min_rnr_timer)
                 .map(|info| Some(Peer::of(&info)))
@@ -128,7 +128,7 @@ impl MultiRailQp {
                 match found {
                     // The program knows its device by a former GID.
                     PeerConnection::Data(info)
-                        if qpn == self.qpn && info.gids().eq(locked.vqp.local_info()?.gids()) =>
+                        if qpn == self.qpn && info.gids().eq(locked.vqp.local_info().gids()) =>
                     {
                         locked
                             .connect_to_itself(&self.domain, min_rnr_timer)

@@ -133,8 +133,8 @@ impl LockedState {
     ) -> Result<ConnectInfo> {
         let vqp = self.vqp.virtual_qp()?;
         let mut sender = domain.duplicate(vqp)?;
-        let info = vqp.local_info()?;
-        vqp.modify_to_rtr(&sender.local_info()?, min_rnr_timer)?;
+        let info = vqp.local_info();
+        vqp.modify_to_rtr(&sender.local_info(), min_rnr_timer)?;
         sender.modify_to_rtr(&info, min_rnr_timer)?;
         self.sender = Some(Connection::Virtual(Box::new(sender)));
         Ok(info)

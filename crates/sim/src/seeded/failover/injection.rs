@@ -132,8 +132,7 @@ impl<Q: FailoverQp + 'static> Target<Q> {
                 true
             }
             Fault::Leave { end, abruptly } => {
-                let end = &mut *self.ends[end].borrow_mut();
-                end.endpoint.qp.leave(abruptly);
+                self.ends[end].borrow_mut().endpoint.leave(abruptly);
                 true
             }
         }

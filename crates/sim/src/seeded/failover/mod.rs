@@ -147,7 +147,7 @@ fn connect_xrc(setup: &Setup, domains: [Arc<Domain>; 2]) -> Result<Vec<[EndQp<Xr
     let queues = setup.xrc_queues.unwrap_or(1);
     let mut ends = XrcEnd::pair(domains, setup.configs(), secrets, queues)?;
     ends.iter_mut().for_each(|end| end.begin_at(setup.limits.first_epoch, setup.limits.first_seq));
-    Ok(vec![ends.map(|qp| (qp, None))])
+    Ok(vec![ends.map(|qp| EndQp { qp, shared_receives: None, backup: None })])
 }
 
 impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
@@ -177,11 +177,11 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         };
         let qps = connect(&setup, [domain(&nics[0])?, domain(&nics[1])?])?;
         let mut connections = Vec::new();
-        for (i, [(mut a, queue_a), (mut b, queue_b)]) in qps.into_iter().enumerate() {
+        for (i, [mut a, mut b]) in qps.into_iter().enumerate() {
             let plans = &setup.plans[i];
             let mut peers =
                 [WorkloadPeer::new(&plans[0], &plans[1]), WorkloadPeer::new(&plans[1], &plans[0])];
-            let ends = [&mut a, &mut b];
+            let ends = [&mut a.qp, &mut b.qp];
             match setup.options.and_then(|options| options.windows) {
                 Some(windows) => exchange_windows(&mut world, ends, peers.each_mut(), windows)?,
                 None => exchange_memory(ends, peers.each_mut())?,
@@ -191,9 +191,10 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 let changes = world.memory_changes(host, peer.memory());
                 peer.watch(changes);
             }
-            let mut end = |mut peer: WorkloadPeer, (qp, shared_receives): EndQp<Q>| {
-                let mut endpoint = FailoverEndpoint::new(qp);
-                endpoint.shared_receives = shared_receives;
+            let mut end = |mut peer: WorkloadPeer, end: EndQp<Q>| {
+                let mut endpoint = FailoverEndpoint::new(end.qp);
+                endpoint.shared_receives = end.shared_receives;
+                endpoint.backup = end.backup;
                 peer.hold_back(held_back.next().unwrap_or(0));
                 if setup.receives_posted_ahead {
                     peer.post_receives(&mut endpoint);
@@ -201,7 +202,7 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
                 Rc::new(RefCell::new(End { peer, endpoint, checked: 0, early: Vec::new(), too_long: None }))
             };
             let [first, second] = peers;
-            connections.push([end(first, (a, queue_a)), end(second, (b, queue_b))]);
+            connections.push([end(first, a), end(second, b)]);
         }
         let mut made = FailoverWorld {
             world,

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_failover::{
-    BackedQp, Config as VqpConfig, Domain, Secret, SharedReceiveQueue, VirtualMr, VirtualQp,
+    BackedQp, Config as VqpConfig, Domain, Secret, SharedBackup, SharedReceiveQueue, VirtualMr, VirtualQp,
 };
 use mitra_verbs::{Access, Data, Error, Key, RemoteAddr, SendFlags, SendOp, SendWr, WindowBind, WindowType};
 
@@ -51,8 +51,12 @@ impl ConnectionOptions {
     }
 }
 
-/// An end of a connection, with its shared receive queue if it has one.
-pub(super) type EndQp<Q> = (Q, Option<Arc<SharedReceiveQueue>>);
+/// An end of a connection, with its shared receive queue and its shared backup if it has them.
+pub(super) struct EndQp<Q> {
+    pub qp: Q,
+    pub shared_receives: Option<Arc<SharedReceiveQueue>>,
+    pub backup: Option<Arc<SharedBackup>>,
+}
 
 /// Makes the connection of a world whose ends have a vQP.
 ///
@@ -70,8 +74,9 @@ pub(super) fn connect_vqps(
         queues.each_ref().map(Option::as_ref),
     )?;
     qps.iter_mut().for_each(|qp| qp.begin_at(setup.limits.first_epoch, setup.limits.first_seq));
-    let ([qp_a, qp_b], [queue_a, queue_b]) = (qps, queues);
-    Ok(vec![[(qp_a, queue_a), (qp_b, queue_b)]])
+    let ([a, b], [queue_a, queue_b]) = (qps, queues);
+    let end = |qp, shared_receives| EndQp { qp, shared_receives, backup: None };
+    Ok(vec![[end(a, queue_a), end(b, queue_b)]])
 }
 
 /// Makes the shared receive queues of the ends of one connection, for those that have one.
@@ -92,7 +97,12 @@ pub(super) fn connect_backed(
     let backups = shared_backups(domains, setup.configs(), setup.secrets.map(Secret::fixed))?;
     let connect = |[a, b]: [Option<Arc<SharedReceiveQueue>>; 2]| {
         let [qp_a, qp_b] = backed_qps_with(&backups, setup.vqp, [a.as_ref(), b.as_ref()])?;
-        Ok([(qp_a, a), (qp_b, b)])
+        let end = |qp, shared_receives, h: usize| EndQp {
+            qp,
+            shared_receives,
+            backup: Some(Arc::clone(&backups[h])),
+        };
+        Ok([end(qp_a, a, 0), end(qp_b, b, 1)])
     };
     queues.into_iter().map(connect).collect()
 }

@@ -223,7 +223,7 @@ fn both_ends_are_durable_and_let_the_peer_write_the_log() {
     let others = [build(1), build(1).durable(true).access(Access::REMOTE_READ)];
     for (other, reason) in others.into_iter().zip(["is durable and the other is not", "REMOTE_WRITE"]) {
         let other = other.build().expect("the NICs have room");
-        let error = durable.connect(&other.local_info().expect("not closed")).expect_err("the ends differ");
+        let error = durable.connect(&other.local_info()).expect_err("the ends differ");
         assert!(error.to_string().contains(reason), "{error}");
     }
 }

@@ -13,7 +13,7 @@ fn domain(seed: u64) -> (Testbed, Arc<Domain>) {
 }
 
 fn info(vqp: &VirtualQp) -> ConnectInfo {
-    vqp.local_info().expect("the NICs are alive")
+    vqp.local_info()
 }
 
 #[test]

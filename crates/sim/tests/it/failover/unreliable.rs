@@ -250,6 +250,6 @@ fn mixed_ends_and_policies_that_replay_are_refused() {
     assert_eq!(log.err(), Some(BuildError::Unreliable));
     let mut one = build(unreliable()).expect("the policy is exact");
     let other = VirtualQp::builder(&domains[1]).config(config()).build().expect("the NICs have room");
-    let info = other.local_info().expect("the vQP is not closed");
+    let info = other.local_info();
     assert!(matches!(one.connect(&info), Err(Error::Invalid(rule)) if rule.contains("unreliable")));
 }

@@ -73,7 +73,7 @@ impl Scene {
         let words = Arc::new(Buffer::new(8 * SENDERS));
         let words_mr = b.register(&words, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect(built);
         for (sender, receiver) in senders.iter_mut().zip(&mut receivers) {
-            let infos = [sender.local_info(), receiver.local_info()].map(|info| info.expect("not closed"));
+            let infos = [sender.local_info(), receiver.local_info()];
             sender.connect(&infos[1]).expect("the ends match");
             receiver.connect(&infos[0]).expect("the ends match");
             sender.import(&words_mr.remote()).expect("the vQP is connected");

@@ -111,7 +111,7 @@ fn refused_operation_on_the_backup_costs_no_other() {
     pair.write(1, 2, 1);
     pair.poll(&[0], 200);
     assert_eq!(pair.outcomes(0, 1), [(1, Outcome::Success)]);
-    pair.qps[1][0].close();
+    pair.qps[1][0].shutdown();
     pair.write(1, 2, 2);
     pair.write(0, 1, 2);
     pair.write(1, 2, 3);

@@ -184,7 +184,7 @@ fn member_may_close_at_any_moment_of_a_failover() {
             let nic = pair.testbed.rail(0)[1 - end];
             pair.testbed.world.set_link(nic, false);
             pair.poll(&[0, 1], turns * 8);
-            pair.qps[end][1].close();
+            pair.qps[end][1].shutdown();
             pair.poll(&[0, 1], 4000);
             let reasons = [0, 1].map(|h: usize| pair.qps[h][1].close_reason());
             assert_eq!(reasons[end], Some(CloseReason::Closed), "end {end}, turn {turns}");

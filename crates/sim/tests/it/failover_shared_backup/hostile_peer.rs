@@ -48,8 +48,8 @@ impl World {
             VirtualQp::builder(&domain_b).config(config()).secret(Secret::fixed([3, 78])).rnr_retry(7);
         let mut peer =
             builder.access(Access::LOCAL_WRITE | Access::REMOTE).build().expect("a free queue pair");
-        backup.connect(&peer.local_info().expect("it is open")).expect("the ends match");
-        peer.connect(&backup.local_info().expect("it is open")).expect("the ends match");
+        backup.connect(&peer.local_info()).expect("the ends match");
+        peer.connect(&backup.local_info()).expect("the ends match");
         let peer_memory = Arc::new(Buffer::new(1 << 16));
         let peer_mr = domain_b
             .register(&peer_memory, Access::LOCAL_WRITE | Access::REMOTE)
@@ -145,7 +145,7 @@ fn closed_queue_pair_grants_no_key_that_the_peer_asks_for() {
         let mr = world.qps[0].domain().register(&memory, access).expect("the NICs have a free region");
         world.qps[0].connect(&info(0)).expect("the ends match");
         if is_closed {
-            world.qps[0].close();
+            world.qps[0].shutdown();
         }
         world.poll(40);
         let before = world.peer_completions.len();

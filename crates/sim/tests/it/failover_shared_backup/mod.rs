@@ -161,7 +161,7 @@ fn closed_queue_pair_grants_nothing_and_others_go_on() {
         pair.write(1, 2, 1);
         pair.poll(&[0], 200);
         assert_eq!((pair.word(1), pair.word(2)), (1, 1));
-        pair.qps[1][0].close();
+        pair.qps[1][0].shutdown();
         pair.write(0, 1, 2);
         pair.write(1, 2, 2);
         pair.testbed.world.run_for(Duration::from_micros(delay));
@@ -208,7 +208,7 @@ fn final_evidence_decides_what_is_in_flight_when_peer_closes() {
         let nic = pair.testbed.nics[0][0].id();
         pair.testbed.world.set_link(nic, false);
         pair.testbed.world.run_for(Duration::from_micros(10));
-        pair.qps[1][0].close();
+        pair.qps[1][0].shutdown();
         pair.poll(&[0, 1], 2000);
         let is_received = pair.completions[1][0].iter().any(|c| c.is_success());
         let expected = if is_received { SUCCESS } else { Outcome::Failed(WcStatus::Flushed) };

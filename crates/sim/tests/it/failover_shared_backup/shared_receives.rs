@@ -133,7 +133,7 @@ fn messages_that_wait_for_receives_survive_the_end_of_the_queue_pair() {
     scene.pair.poll(&[0, 1], 20);
     assert_eq!((scene.pair.outcomes(0, 0).len(), scene.received(0)), (3, vec![0]));
     assert_eq!(scene.pair.qps[1][0].waiting_messages(), 2);
-    scene.pair.qps[1][0].close();
+    scene.pair.qps[1][0].shutdown();
     scene.post_receives(4);
     scene.pair.poll(&[0, 1], 20);
     assert_eq!((scene.received(0), scene.pair.qps[1][0].waiting_messages()), (vec![0, 1, 2], 0));

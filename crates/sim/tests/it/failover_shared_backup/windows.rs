@@ -177,7 +177,7 @@ fn invalidated_window_is_refused_on_every_rail() {
             let again = windows.bind(4, 8);
             windows.check_permitted(11, again);
             windows.check_refused(12, to);
-            windows.pair.qps[1][0].close();
+            windows.pair.qps[1][0].shutdown();
             windows.pair.poll(&[0, 1], SETTLE);
             windows.pair.qps[1][0].domain().deregister(&windows.mr).expect("no window is bound");
         }

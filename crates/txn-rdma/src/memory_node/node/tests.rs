@@ -34,7 +34,7 @@ fn refusal(node: &mut Node, hello: Hello) -> Refusal {
 fn second_connection_of_a_life_is_refused() {
     let mut node = node(QpKind::Virtual);
     let vqp = VirtualQp::builder(&domain()).build().expect("a free queue pair");
-    let info = QpInfo::Virtual(vqp.local_info().expect("the queue pair is open").encode());
+    let info = QpInfo::Virtual(vqp.local_info().encode());
     let connect = |incarnation| hello(Ask::Connect { incarnation, info: info.clone() });
     assert_eq!(refusal(&mut node, connect(0)), Refusal::Incarnation(0));
     assert!(matches!(node.answer(&connect(5)), Ok(Answer::Connected { .. })));
@@ -80,7 +80,7 @@ fn other_version_is_refused_by_name() {
 fn queue_pair_without_a_home_rail_is_refused_by_name() {
     let config = mitra_failover::Config { policy: Policy::Blanket, ..mitra_failover::Config::default() };
     let vqp = VirtualQp::builder(&domain()).config(config).build().expect("a free queue pair");
-    let info = QpInfo::Virtual(vqp.local_info().expect("the queue pair is open").encode());
+    let info = QpInfo::Virtual(vqp.local_info().encode());
     let mut node = node(QpKind::Virtual);
     let refused = refusal(&mut node, hello(Ask::Connect { incarnation: 1, info })).to_string();
     assert!(refused.contains("different policies"), "{refused}");

@@ -4,7 +4,6 @@ use mitra_verbs::Time;
 
 use super::{Posted, State};
 use crate::close_reason::CloseReason;
-use crate::vqp::VirtualQp;
 
 impl State {
     pub(in super::super) fn has_heartbeats(&self) -> bool {
@@ -35,7 +34,7 @@ impl State {
     fn close_without_receives(&mut self, now: Time) {
         let completed = self.posted_count - self.posted.len() as u64;
         let is_message = matches!(self.posted.front(), Some(Posted::Message { .. }));
-        if !is_message || self.backup.recovery.is_failover_in_progress() {
+        if !is_message || self.backup.failover.recovery.is_failover_in_progress() {
             self.oldest_since = None;
             return;
         }
@@ -45,8 +44,7 @@ impl State {
         };
         self.oldest_since = Some((completed, since));
         if now.saturating_since(since) >= self.backup.config().peer_timeout {
-            let VirtualQp { recovery, datapath, .. } = &mut self.backup;
-            recovery.close(datapath, CloseReason::PeerUnreachable);
+            self.backup.failover.recovery.close(&mut self.backup.datapath, CloseReason::PeerUnreachable);
         }
     }
 }

@@ -64,7 +64,7 @@ impl Receiver {
         let (a, qp) = (End::of_type(QpType::XrcSend, DEPTH, true), self.create_qp());
         assert_eq!(qp.enter_pd_of_xrc_domain(), Ok(true));
         for (end, peer) in [(&a.qp, &qp), (&qp, &a.qp)] {
-            let info = peer.local_info().expect("the NICs are alive");
+            let info = peer.local_info();
             let mut locked = lock(&end.locked);
             locked.vqp.virtual_qp().and_then(|vqp| vqp.connect(&info)).expect("the configurations agree");
             locked.attr.dest_qpn = Some(peer.qpn());

@@ -15,23 +15,23 @@ impl VirtualQp {
     /// [`Error::Invalid`](mitra_verbs::Error::Invalid) if the vQP is not connected or closed.
     pub fn drain_sends(&mut self) -> Result<()> {
         self.check_open()?;
-        if self.datapath.send_mut().drain() {
+        if self.datapath.send.drain() {
             // A queue pair that refuses has failed, and the vQP moves to the next rail.
-            let _ = self.datapath.rails().get(self.recovery.active_rail()).modify_sqd(true);
+            let _ = self.datapath.rails.get(self.failover.recovery.active_rail()).modify_sqd(true);
         }
         Ok(())
     }
 
     /// Returns whether every request that had begun when [`VirtualQp::drain_sends`] was called has ended. To be called after a poll.
     pub fn are_sends_drained(&mut self) -> bool {
-        let ledger = self.datapath.send().ledger();
-        if ledger.is_draining() && self.recovery.may_post() {
-            let rail = self.datapath.rails().get(self.recovery.active_rail());
+        let ledger = self.datapath.send.ledger();
+        if ledger.is_draining() && self.failover.recovery.may_post() {
+            let rail = self.datapath.rails.get(self.failover.recovery.active_rail());
             if rail.is_sqd_drained().unwrap_or_else(|| ledger.has_no_begun_operation()) {
-                self.datapath.send_mut().set_drained();
+                self.datapath.send.set_drained();
             }
         }
-        self.datapath.send().ledger().is_drained()
+        self.datapath.send.ledger().is_drained()
     }
 
     /// Restarts the send queue after [`VirtualQp::drain_sends`].
@@ -40,24 +40,13 @@ impl VirtualQp {
     /// [`Error::Invalid`](mitra_verbs::Error::Invalid) if the vQP is not connected or closed.
     pub fn restart_sends(&mut self) -> Result<()> {
         self.check_open()?;
-        self.datapath.send_mut().undrain();
-        let rail = self.datapath.rails().get(self.recovery.active_rail());
+        self.datapath.send.undrain();
+        let rail = self.datapath.rails.get(self.failover.recovery.active_rail());
         if rail.is_sqd_drained().is_some() {
             // A queue pair that refuses has failed, and the vQP moves to the next rail.
             let _ = rail.modify_sqd(false);
         }
         self.post_pending_sends();
         Ok(())
-    }
-
-    /// Returns whether a packet of the peer has arrived before [`VirtualQp::modify_to_rts`], on any rail, since the last call that returned true
-    /// ([`AsyncEvent::CommunicationEstablished`](mitra_verbs::AsyncEvent::CommunicationEstablished)).
-    pub fn take_established(&mut self) -> bool {
-        let domain = self.domain();
-        let taken = self.datapath.rails().iter().enumerate().map(|(i, rail)| {
-            domain.poll_rail_down(i); // reads the events
-            domain.take_established(i, rail.qpn())
-        });
-        taken.fold(false, |any, taken| any | taken)
     }
 }

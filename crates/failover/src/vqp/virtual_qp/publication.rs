@@ -1,29 +1,30 @@
 //! What a vQP publishes for monitoring.
 
+use super::over_rails::OwnFailover;
 use crate::telemetry::{PublishedFields, VqpPhase};
-use crate::vqp::VirtualQp;
 use crate::vqp::control_protocol::ControlProtocol;
+use crate::vqp::datapath::Datapath;
 
-impl VirtualQp {
+impl OwnFailover {
     /// Publishes the vQP's fields. Called after each maintenance run, and when the vQP closes.
-    pub(super) fn publish(&mut self) {
+    pub(super) fn publish(&mut self, dp: &mut Datapath) {
         let negotiation = self.recovery.control().map(ControlProtocol::negotiation);
-        let ledger = self.datapath.send().ledger();
+        let ledger = dp.send.ledger();
         self.telemetry.publish(&PublishedFields {
-            qpn: self.qpn(),
-            phase: self.phase(),
-            active_rail: self.active_rail(),
+            qpn: dp.rails.qpn(),
+            phase: self.phase(dp),
+            active_rail: self.recovery.active_rail(),
             epoch: negotiation.map_or(0, |negotiation| negotiation.ballot().epoch),
             posted: ledger.next_seq(),
             completed: ledger.first_seq(),
-            rejected_messages: self.rejected_messages(),
+            rejected_messages: self.recovery.control().map_or(0, ControlProtocol::rejected),
             now: self.maintenance.last_run(),
-            close_reason: self.close_reason(),
+            close_reason: self.recovery.close_reason(),
         });
-        self.latency.switch(self.telemetry.shared().samples_latency());
+        dp.latency.switch(self.telemetry.shared().samples_latency());
     }
 
-    fn phase(&self) -> VqpPhase {
+    fn phase(&self, dp: &Datapath) -> VqpPhase {
         if self.recovery.is_closed() {
             VqpPhase::Closed
         } else if self.recovery.control().is_none() {
@@ -32,7 +33,7 @@ impl VirtualQp {
             VqpPhase::Recovering
         } else if self.recovery.is_replaying() {
             VqpPhase::Replaying
-        } else if self.is_halted() {
+        } else if dp.send.ledger().is_halted() {
             VqpPhase::Halted
         } else {
             VqpPhase::Active
@@ -41,8 +42,8 @@ impl VirtualQp {
 
     /// Takes the latency of the send that is measured, if it has completed.
     #[inline]
-    pub(super) fn sample_latency(&mut self) {
-        let first_seq = self.datapath.send().ledger().first_seq();
-        self.latency.on_poll(first_seq, &self.telemetry, || self.datapath.now());
+    pub(super) fn sample_latency(&self, dp: &mut Datapath) {
+        let (first_seq, domain) = (dp.send.ledger().first_seq(), &dp.domain);
+        dp.latency.on_poll(first_seq, &self.telemetry, || domain.nics()[0].provider.now());
     }
 }

@@ -1,0 +1,70 @@
+//! The closing of a member.
+
+use super::super::state::State;
+use super::completions::{Fenced, POLL_BATCH};
+use super::{MemberPath, SharedFailover};
+use crate::close_reason::CloseReason;
+use crate::completion::UnresolvedError;
+use crate::evidence::Evidence;
+use crate::vqp::shared_backup::own_qp::OwnQp;
+
+/// The number of polls after which a queue pair that closes is not drained. This process cannot wait: it may exit.
+const MAX_CLOSING_POLLS: u32 = 100;
+
+impl SharedFailover {
+    pub(super) fn close_locked(&mut self, dp: &mut MemberPath, state: &mut State, reason: CloseReason) {
+        if self.termination.is_closed() {
+            return;
+        }
+        let own = dp.rails.own.as_ref();
+        let is_stopped = own.is_none_or(OwnQp::stop) & dp.domain.revoke_grants_of(dp.home.id()).is_ok();
+        self.termination.close(if is_stopped { reason } else { CloseReason::Unfenced });
+        self.counted = None;
+        if let Some(own) = own.filter(|_| is_stopped) {
+            dp.domain.unbind_at_home(dp.home.id(), own.rail as u8); // else it stays bound, and the home stays there
+        }
+        self.uses_own = false;
+        let evidence = self.final_evidence(dp);
+        state.with_core(self.id, |core| core.closed(evidence));
+    }
+
+    /// Drains the own queue pair, which is stopped, and returns its evidence with its epoch. `None` if the peer has it already, or if the NIC does not
+    /// flush the queues at once.
+    fn final_evidence(&mut self, dp: &mut MemberPath) -> Option<(u16, Evidence)> {
+        let (rail, epoch) = dp.rails.own.as_ref().map(|own| (own.rail, own.epoch))?;
+        if self.termination.reason() == Some(CloseReason::Unfenced) || self.fence.is_done() {
+            return None;
+        }
+        for _ in 0..MAX_CLOSING_POLLS {
+            if let Fenced::Done { nic_alive } = self.drive_fence(dp) {
+                self.fence.finish(nic_alive);
+                return Some((epoch, dp.collect_evidence(rail, epoch, nic_alive)));
+            }
+            while self.poll_batch(dp) {}
+        }
+        None
+    }
+
+    /// Completes every outstanding request after the queue pair has closed. Operations on the backup end first, because it may still
+    /// access their memory.
+    pub(super) fn flush_if_closed(&mut self, dp: &mut MemberPath) {
+        if self.on_backup > 0 {
+            return;
+        }
+        let Some(reason) = self.termination.take_flush() else { return };
+        let mut wcs = Vec::new();
+        while !self.fence.is_done()
+            && let Some((rail, qp)) = dp.rails.own.as_ref().map(|own| (own.rail, own.qp()))
+            && qp.poll_cq(POLL_BATCH, &mut wcs).is_ok()
+            && !wcs.is_empty()
+        {
+            for wc in wcs.drain(..) {
+                let _ = dp.on_completion(rail, &wc, &mut self.fence, &mut self.termination); // the vQP has closed
+            }
+        }
+        (dp.rails.own, self.failure) = (None, None);
+        dp.windows.release(&dp.domain);
+        dp.abandon_sends(UnresolvedError::Undecided(reason));
+        dp.flush_recvs();
+    }
+}

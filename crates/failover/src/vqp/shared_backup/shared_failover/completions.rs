@@ -1,0 +1,125 @@
+//! The completions and failures of a member's own queue pair, and its fence.
+
+use std::sync::Arc;
+
+use super::super::state::State;
+use super::{MemberPath, SharedFailover};
+use crate::close_reason::CloseReason;
+use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::fence::FenceStep;
+
+/// The maximum number of completions taken from the queue pair at once.
+pub(super) const POLL_BATCH: usize = 32;
+
+/// The result of a fence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fenced {
+    /// More completions are to be polled.
+    Pending,
+    /// The queue pair executes nothing more. `nic_alive` says whether its NIC can be read.
+    Done { nic_alive: bool },
+    /// The NIC can be neither fenced nor reset.
+    Failed,
+}
+
+impl SharedFailover {
+    /// Handles the completions of the own queue pair: one batch, or all while it is fenced, because the peer waits for the fence.
+    pub(super) fn poll_own(&mut self, dp: &mut MemberPath) {
+        while self.poll_batch(dp) && self.fence.is_draining() {}
+        self.drive_windows(dp);
+        if self.failure.is_some() {
+            let backup = Arc::clone(&self.backup);
+            self.handle_failure(dp, &mut backup.lock());
+        }
+        self.flush_if_closed(dp);
+    }
+
+    /// Closes the queue pair if its NIC has reported that it refused a request of the peer. Without a receive, no completion tells that.
+    pub(super) fn notice_refused_request(&mut self, dp: &MemberPath) {
+        if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle() && !self.is_failure_reported)
+            && let Some(event) = own.take_refusal(&dp.domain)
+        {
+            self.termination.set_qp_error_event(event, own.qp().qpn());
+            self.note(Failure::Close(CloseReason::RequestError));
+        }
+    }
+
+    /// Records a failure, which [`SharedFailover::poll_own`] handles, unless there is an earlier one.
+    pub(super) fn note(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    /// Handles a batch of completions of the own queue pair, unless it is fenced and drained. Returns whether there may be more.
+    pub(super) fn poll_batch(&mut self, dp: &mut MemberPath) -> bool {
+        let Some(own) = dp.rails.own.as_ref().filter(|_| !self.fence.is_done()) else { return false };
+        let rail = own.rail;
+        let mut wcs = core::mem::take(&mut self.wcs);
+        wcs.clear();
+        let polled = own.qp().poll_cq(POLL_BATCH, &mut wcs);
+        if wcs.is_empty() {
+            self.is_emptied = self.is_emptied.or(self.fence.on_empty_poll());
+        }
+        for wc in &wcs {
+            let failure = dp.on_completion(rail, wc, &mut self.fence, &mut self.termination);
+            self.failure = self.failure.or(failure);
+        }
+        let is_full_batch = wcs.len() == POLL_BATCH;
+        self.wcs = wcs;
+        if polled.is_err() {
+            self.note(Failure::Rail { rail, cause: Cause::Device });
+        }
+        is_full_batch
+    }
+
+    /// Closes the queue pair because of an invalid request, or reports to the backup that the own queue pair failed, so that the backup moves.
+    fn handle_failure(&mut self, dp: &mut MemberPath, state: &mut State) {
+        match self.failure.take() {
+            Some(Failure::Close(reason)) => self.close_locked(dp, state, reason),
+            Some(Failure::Rail { cause, .. }) => {
+                if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle())
+                    && !core::mem::replace(&mut self.is_failure_reported, true)
+                {
+                    state.report_failure(own.epoch, cause);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Begins or continues the fence of the own queue pair.
+    pub(super) fn drive_fence(&mut self, dp: &MemberPath) -> Fenced {
+        let Some(own) = &dp.rails.own else { return Fenced::Pending };
+        if let Some(nic_alive) = self.is_emptied {
+            return Fenced::Done { nic_alive };
+        }
+        let step = match self.fence.is_idle() {
+            true => {
+                let used = [dp.send.ledger().has_in_flight(), dp.recv.is_posted()];
+                self.fence.start(own.qp(), dp.now(), used)
+            }
+            false => self.fence.drive(own.qp(), dp.now()),
+        };
+        match step {
+            FenceStep::Pending => Fenced::Pending,
+            FenceStep::Drained => Fenced::Done { nic_alive: true },
+            FenceStep::Reset if self.fence.reset_nic(own.qp()) => Fenced::Pending, // until the completion queue is empty
+            FenceStep::Reset => Fenced::Failed,
+        }
+    }
+
+    /// Keeps the windows of the NICs in step. Type 2 windows are bound on the own queue pair, so a request that names one waits for the peer's own queue
+    /// pair. A new queue pair executes the binds in force before the peer learns that it is connected.
+    pub(super) fn drive_windows(&mut self, dp: &mut MemberPath) {
+        if !dp.windows.is_busy() {
+            return;
+        }
+        let rail = dp.rails.own.as_ref().map_or(0, |own| own.rail); // without an own queue pair, no rail has operations for one
+        match dp.drive_windows(rail) {
+            Some(failure @ Failure::Close(_)) => self.failure = Some(failure),
+            // Another NIC was reset, which the backup notices.
+            Some(Failure::Rail { rail: failed, .. }) if failed != rail => {}
+            Some(failure) => self.note(failure),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What a member does when the backup has moved: the steps of its state machine, and the outcomes of its operations on the backup.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mitra_verbs::{Psn, WcStatus};
+
+use super::super::member::Step;
+use super::super::message::{Body, OfferedQp};
+use super::super::own_qp::OwnQp;
+use super::super::state::{Event, State};
+use super::completions::Fenced;
+use super::{MemberPath, SharedFailover, UsableGrant, on_backup};
+use crate::close_reason::CloseReason;
+use crate::completion::{Outcome, UnresolvedError};
+use crate::config::Policy;
+use crate::evidence::{Evidence, Placed};
+use crate::ledger::RecoveryInput;
+use crate::vqp::failover::sealed::Failover as _;
+
+impl SharedFailover {
+    /// Drives the backup, and does what the state machine asks for.
+    pub(super) fn run(&mut self, dp: &mut MemberPath) {
+        let backup = Arc::clone(&self.backup);
+        let mut state = backup.lock();
+        self.tell_placed(dp, &mut state);
+        self.note_waiting(dp, &mut state);
+        let has_news = self.attention.swap(false, Ordering::AcqRel);
+        state.drive_for_member(has_news);
+        let events = state.take_events(self.id);
+        let last_executed = events.iter().filter_map(Event::executed_behind_error).max();
+        for event in events {
+            self.on_event(dp, event, last_executed);
+        }
+        if let Some(reason) = state.close_reason()
+            && !self.termination.is_closed()
+        {
+            drop(state);
+            return self.close(dp, reason);
+        }
+        while !self.termination.is_closed()
+            && let Some(step) = state.with_core(self.id, |core| core.next_step()).flatten()
+            && self.take_step(dp, &mut state, step)
+        {}
+        self.uses_own = state.with_core(self.id, |core| core.is_calm()).unwrap_or(false);
+        drop(state);
+        self.flush_if_closed(dp);
+    }
+
+    /// Tells the peer what this end's processor has seen of its operations on the own queue pair, if that has changed and the peer waits for it
+    /// ([`Config::durable`](crate::Config::durable)). The backup delivers these messages exactly once and in order, so nobody asks for them.
+    fn tell_placed(&mut self, dp: &MemberPath, state: &mut State) {
+        let Some(own) = dp.rails.own.as_ref().filter(|own| own.is_connected && self.fence.is_idle()) else {
+            return;
+        };
+        let Some(placed) = dp.placed(own.rail, own.epoch) else { return };
+        let is_new = self.told.replace((own.epoch, placed)) != Some((own.epoch, placed));
+        if is_new && placed != Placed::default() {
+            state.tell(self.id, Body::Placed { epoch: own.epoch, placed });
+        }
+    }
+
+    /// Tells the backup whether operations wait for the peer's confirmation, or for a receive.
+    fn note_waiting(&self, dp: &MemberPath, state: &mut State) {
+        let ledger = dp.send.ledger();
+        let awaits_receive = !state.has_heartbeats() && ledger.awaited_receive().is_some();
+        state.set_awaits_program(self.id, ledger.awaits_placement() || awaits_receive);
+    }
+
+    /// Handles an event. `last_executed` is the last operation that the backup executed although one of another queue pair failed before it.
+    fn on_event(&mut self, dp: &mut MemberPath, event: Event, last_executed: Option<u64>) {
+        match event {
+            Event::Done { seq, outcome, byte_len } => {
+                let is_passed = last_executed.is_some_and(|last| seq < last);
+                self.on_backup_done(dp, seq, outcome, byte_len, is_passed);
+            }
+            Event::Resumed { epoch, partial_imm_bytes } => {
+                if self.awaited_resume == Some(epoch) {
+                    self.awaited_resume = None;
+                    dp.release_held_recvs(Some(partial_imm_bytes));
+                } else if dp.rails.own.as_ref().is_some_and(|own| own.epoch == epoch) {
+                    self.early_resume = Some((epoch, partial_imm_bytes));
+                }
+            }
+            // The evidence decides the operations on an earlier queue pair.
+            Event::Placed { epoch, placed }
+                if dp.rails.own.as_ref().is_some_and(|own| own.epoch == epoch) =>
+            {
+                dp.confirm_sends(placed);
+            }
+            Event::Placed { .. } => {}
+            Event::Granted(grant) => {
+                if let Some(at) = self.asked.iter().position(|region| region.at(0).rkey == grant.rkey) {
+                    let imported = self.asked.swap_remove(at);
+                    self.grants.retain(|old| old.grant.rkey != grant.rkey);
+                    self.grants.push(UsableGrant { base: imported.at(0).addr, len: imported.len(), grant });
+                }
+            }
+        }
+    }
+
+    /// Handles the outcome of an operation that was posted on the backup. `is_passed` says whether a later one was executed.
+    fn on_backup_done(
+        &mut self,
+        dp: &mut MemberPath,
+        seq: u64,
+        outcome: Outcome,
+        byte_len: u32,
+        is_passed: bool,
+    ) {
+        self.on_backup -= 1;
+        let is_behind_error = dp.send.ledger().is_behind_error(seq);
+        match outcome {
+            Outcome::Success if is_behind_error => {
+                dp.send.end(seq, Outcome::Unresolved(UnresolvedError::ExecutedBehindError));
+            }
+            Outcome::Success => {
+                dp.send.on_success(seq, byte_len);
+            }
+            // An operation of another queue pair failed, and the backup did not execute those behind it, apart from READs. A READ that a later
+            // operation has passed must not be repeated if that one was posted with FENCE.
+            Outcome::Failed(WcStatus::Flushed) if !is_behind_error && is_passed => {
+                dp.send.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
+            }
+            Outcome::Failed(WcStatus::Flushed) if !is_behind_error => dp.send.unpost(seq),
+            Outcome::Unresolved(UnresolvedError::ExecutedBehindError) if !is_behind_error => {
+                dp.send.on_success(seq, byte_len);
+            }
+            _ => dp.send.end(seq, outcome),
+        }
+        dp.take_send_completions();
+    }
+
+    /// Performs a step. Returns whether the next one may follow at once.
+    fn take_step(&mut self, dp: &mut MemberPath, state: &mut State, step: Step) -> bool {
+        match step {
+            Step::Fence => {
+                self.uses_own = false;
+                if let Some(own) = &dp.rails.own {
+                    dp.windows.cut_off(own.rail);
+                }
+                let mut fenced = self.drive_fence(dp);
+                if fenced == Fenced::Pending {
+                    while self.poll_batch(dp) {}
+                    fenced = self.drive_fence(dp);
+                }
+                match fenced {
+                    Fenced::Done { nic_alive } => self.finish_fence(dp, state, nic_alive),
+                    Fenced::Failed => self.close_locked(dp, state, CloseReason::Unfenced),
+                    Fenced::Pending => return false,
+                }
+            }
+            Step::Decide(evidence) => self.decide(dp, state, &evidence),
+            Step::Create { epoch, rail } => return self.create(dp, state, epoch, rail),
+            Step::Connect(offer) => return self.connect_own(dp, state, offer),
+            Step::Switch => {
+                if self.on_backup > 0 || !dp.windows.is_settled() {
+                    return false;
+                }
+                dp.take_send_completions();
+                let Some(own) = &dp.rails.own else { return false };
+                dp.send.begin_epoch(own.first_psn());
+                let acks_after_placement = state.peer_nic(own.rail as u8).is_none_or(|(_, _, acks)| acks);
+                dp.send.set_durable(dp.config().durable && !acks_after_placement);
+                state.with_core(self.id, |core| core.switched());
+            }
+            Step::Close => {
+                // The peer closes because its request was refused.
+                let refused = dp
+                    .rails
+                    .own
+                    .as_ref()
+                    .and_then(|own| Some((own.take_refusal(&dp.domain)?, own.qp().qpn())));
+                if let Some((event, qpn)) = refused {
+                    self.termination.set_qp_error_event(event, qpn);
+                }
+                let reason =
+                    if refused.is_some() { CloseReason::RequestError } else { CloseReason::PeerClosed };
+                self.close_locked(dp, state, reason);
+            }
+        }
+        true
+    }
+
+    /// Passes the evidence of the fenced queue pair on to the peer.
+    fn finish_fence(&mut self, dp: &mut MemberPath, state: &mut State, nic_alive: bool) {
+        let Some(own) = &dp.rails.own else { return };
+        let (rail, epoch, is_connected) = (own.rail, own.epoch, own.is_connected);
+        let evidence = dp.collect_evidence(rail, epoch, nic_alive);
+        self.fence.finish(nic_alive);
+        dp.recv.on_flushed(rail);
+        dp.domain.unbind_at_home(dp.home.id(), rail as u8);
+        if is_connected {
+            // The peer may have torn a WRITE with immediate.
+            dp.recv.begin_epoch();
+            self.awaited_resume = Some(epoch);
+            if let Some((_, bytes)) = self.early_resume.filter(|(resumed, _)| *resumed == epoch) {
+                self.awaited_resume = None;
+                dp.release_held_recvs(Some(bytes));
+            }
+        }
+        let imm_bytes_kept = dp.send.ledger().imm_bytes_kept();
+        state.with_core(self.id, |core| core.fenced(evidence, imm_bytes_kept));
+    }
+
+    /// Decides the operations that were in flight on the fenced queue pair.
+    fn decide(&mut self, dp: &mut MemberPath, state: &mut State, evidence: &Evidence) {
+        let Some(own) = &dp.rails.own else { return };
+        let acks_after_placement = state.peer_nic(own.rail as u8).is_none_or(|(_, _, acks)| acks);
+        let input = RecoveryInput {
+            policy: Policy::Exact,
+            evidence,
+            local_placed: self.fence.is_done_with_live_nic(),
+            acks_after_placement,
+            first_psn: Psn::new(0),
+            durable: false, // the backup completes durably what it carries
+        };
+        match dp.decide(&input) {
+            Ok(Some(stats)) => {
+                state.with_core(self.id, |core| core.decided(stats.imm_bytes_kept));
+            }
+            Ok(None) => self.close_locked(dp, state, CloseReason::RequestError),
+            Err(contradiction) => {
+                self.termination.set_contradiction(contradiction);
+                self.close_locked(dp, state, CloseReason::Contradiction);
+            }
+        }
+    }
+
+    fn create(&mut self, dp: &mut MemberPath, state: &mut State, epoch: u16, rail: u8) -> bool {
+        let needs_it =
+            dp.send.ledger().next_pending().is_some_and(|(wr, _)| on_backup(wr, &self.grants).is_none());
+        if !needs_it && state.defers_own_qps(dp.now()) {
+            return false;
+        }
+        dp.rails.own = None; // the fenced queue pair has no use any more
+        self.fence.clear();
+        (self.is_emptied, self.is_failure_reported) = (None, false);
+        // An error may be a temporary lack of resources, or the NIC has failed and the backup is about to move.
+        let Ok(own) = OwnQp::create(&dp.domain, rail.into(), epoch, dp.config(), self.secret) else {
+            return false;
+        };
+        let offer = own.offer();
+        dp.rails.own = Some(own);
+        state.with_core(self.id, |core| core.created(offer.qpn, offer.psn));
+        true
+    }
+
+    fn connect_own(&mut self, dp: &mut MemberPath, state: &mut State, peer: OfferedQp) -> bool {
+        let (Some(own), Some((gid, mtu, _))) = (&mut dp.rails.own, state.peer_nic(peer.rail)) else {
+            return false;
+        };
+        let (rail, offer) = (own.rail, own.offer());
+        if !own.is_connected {
+            let (config, sends) = (&dp.rails.config, self.may_send && self.fence.is_idle());
+            let connect = || {
+                own.connect(config, peer, (gid, mtu))?;
+                if sends { own.start_sending(config) } else { Ok(()) }
+            };
+            if dp.domain.connect_at_home(dp.home.id(), rail as u8, offer.qpn, connect).is_err() {
+                return false; // the NIC has failed or the home has moved, which the backup notices
+            }
+            dp.recv.switch_rail(rail);
+            self.post_added_recvs(dp);
+            dp.on_qp_connected(rail);
+            self.drive_windows(dp);
+        }
+        // The peer may post as soon as it knows that the queue pair is connected.
+        let is_ready = dp.windows.is_in_step(rail);
+        if is_ready {
+            state.with_core(self.id, |core| core.connected(offer.qpn, offer.psn));
+        }
+        is_ready
+    }
+}
