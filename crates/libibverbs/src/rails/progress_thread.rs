@@ -104,7 +104,6 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
         qp.make_progress();
         qp.rearm();
     }
-    multi_rail.domain().backups.drive();
     multi_rail.drive_datagrams();
     multi_rail.answer_queries();
     multi_rail.close_lingering();

@@ -13,7 +13,7 @@ use mitra_verbs::{
 use crate::common::grh::GRH_LEN;
 
 /// The maximum length of a message, in bytes.
-const MAX_MESSAGE: usize = 1024;
+const MAX_MESSAGE: usize = 512;
 /// The number of receives that are posted. It is also the maximum number of sends in flight.
 const SLOTS: u64 = 32;
 /// The size of a receive buffer or a send buffer, in bytes.
