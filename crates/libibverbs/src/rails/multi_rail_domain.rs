@@ -90,11 +90,6 @@ impl MultiRailDomain {
         self.failover.claim_events(move |rail, event| rail == 0 && deliver(event));
     }
 
-    /// Delivers the events that the NICs have reported.
-    pub(super) fn poll_events(&self) {
-        self.failover.poll_events();
-    }
-
     /// Returns the configuration of the virtual queue pairs for queue pairs of this type, RC, UC or XRC. `MultiRail::create_qp` sets the depths of
     /// the queues in a copy. The policies of RC that replay operations do not apply to UC and XRC.
     pub(super) fn config(&self, qp_type: QpType) -> Config {

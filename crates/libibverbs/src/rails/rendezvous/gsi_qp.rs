@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use mitra_failover::LocalNic;
 use mitra_verbs::{
-    Access, AhId, Buffer, CqId, Data, GSI_QKEY, Gid, Mr, PortState, Psn, QpAttr, QpCap, QpInitAttr, QpState,
-    QpType, Qpn, RecvWr, Result, SendOp, SendWr, SrqId, UdDestination, Wc, WcOpcode, WcStatus,
+    Access, AhId, Buffer, CqId, Data, GRH_LEN, GSI_QKEY, Gid, Mr, PortState, Psn, QpAttr, QpCap, QpInitAttr,
+    QpState, QpType, Qpn, RecvWr, Result, SendOp, SendWr, SrqId, UdDestination, Wc, WcOpcode, WcStatus,
 };
-
-use crate::common::grh::GRH_LEN;
 
 /// The maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 512;
