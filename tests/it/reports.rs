@@ -93,7 +93,7 @@ fn docs_pingpong() {
 /// A planned move back to the preferred rail is no failure of the rail that it leaves, at neither end.
 #[test]
 fn failback_cause() {
-    for rails in ["--rails 2", "--rails 3", "--rails 2 --shared-backups"] {
+    for rails in ["--rails 2", "--rails 3"] {
         run_script(&format!(
             r#"
             cat >failback.py <<'END'

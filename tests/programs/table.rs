@@ -460,29 +460,6 @@ static SECTIONS: &[Section] = &[
         fails: &[],
     },
     Section {
-        title: "Two rails and a shared backup, of which one rail fails",
-        about: "All RC queue pairs between two processes have one backup. The link of the server's first rail goes down after the server's NIC has \
-                executed the 2000th request. All queue pairs must move together.",
-        under: &["--rails", "2", "--shared-backups"],
-        fault: Some("rail0 link-down@5:2000"),
-        shape: Shape::Pair,
-        works: &[
-            "ibv_rc_pingpong -g 0 -c -e -n 4000",
-            "ibv_srq_pingpong -g 0 -c -n 4000",
-            "ib_write_lat -F -n 4000",
-            "ib_write_bw -F -n 100 -q 200 -s 4096",
-            "ib_read_bw -F -n 4000 -q 4",
-            "ib_send_lat -F -n 4000 -R",
-            "ib_send_bw -F -n 200 -q 100",
-            "ib_send_bw -F -n 4000 --use-srq -q 4",
-            "ib_atomic_lat -F -n 4000 -A CMP_AND_SWAP",
-            "ib_atomic_bw -F -n 4000 -A FETCH_AND_ADD",
-            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 4000 -w 10 -t tag_lat",
-            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 4000 -w 10 -t ucp_fadd",
-        ],
-        fails: &[],
-    },
-    Section {
         title: "Two rails, of which a NIC dies: XRC",
         about: "The server's first NIC dies after it has executed the 2000th request. What it executed of WRITEs and atomics nobody knows then, so these \
                 programs send or read.",

@@ -9,6 +9,7 @@ use super::failover_trial::{self, Fault, Mix, TrialPlan, TrialPolicy, TrialResul
 use super::report::{Machine, Report, Row, median, quantile};
 use super::{Common, PEER_ROLE, Task, progress, run_error};
 use mitra_peer_process::{PeerConnection, PeerProcess};
+use mitra_prng::Prng;
 
 /// The number of READs that measure the round-trip time of the rail.
 const ROUND_TRIPS: u64 = 5000;
@@ -75,12 +76,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut exact = PolicyTrials::new("exact", TrialPolicy::Exact);
     let mut blanket = PolicyTrials::new("blanket", TrialPolicy::Blanket);
     let mut silent = PolicyTrials::new("exact/silent", TrialPolicy::Exact);
-    let mut random = Random(args.seed);
+    let mut random = Prng::new(args.seed);
     // Stage 4 lies between two packets of one message.
     let packets = args.size.div_ceil(args.common.mtu.unwrap_or(4096)) as u64;
     for _ in 0..args.trials {
         // Both policies get the same failure, one after the other.
-        let fault = random.fault(args.in_flight, packets);
+        let fault = draw_fault(&mut random, args.in_flight, packets);
         for policy in [&mut exact, &mut blanket] {
             let plan = TrialPlan { policy: policy.policy, fault: Ok(fault), ..plan.clone() };
             policy.run_trial(&plan, &local, &mut peer)?;
@@ -241,30 +242,13 @@ pub(crate) fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
     }
 }
 
-/// The SplitMix64 generator.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// Draws a stage that messages of this number of packets pass, and the number of a packet after the window of operations in
-    /// flight is full.
-    pub(crate) fn fault(&mut self, in_flight: u32, packets: u64) -> Fault {
-        let stages: &[u8] = if packets > 1 { &[1, 2, 3, 4, 5, 6, 7] } else { &[1, 2, 3, 5, 6, 7] };
-        let stage = stages[self.below(stages.len() as u64) as usize];
-        let fill = u64::from(in_flight) * packets;
-        // There are fewer responses than requests: only a quarter of the operations is certain to get a response of its own.
-        let count = if matches!(stage, 6 | 7) { fill.div_ceil(4) } else { fill };
-        Fault::Link { stage, nth: (count + self.below(2 * count)) as u32 }
-    }
+/// Draws a stage that messages of this number of packets pass, and the number of a packet after the window of operations in
+/// flight is full.
+pub(crate) fn draw_fault(random: &mut Prng, in_flight: u32, packets: u64) -> Fault {
+    let stages: &[u8] = if packets > 1 { &[1, 2, 3, 4, 5, 6, 7] } else { &[1, 2, 3, 5, 6, 7] };
+    let stage = *random.pick(stages);
+    let fill = u64::from(in_flight) * packets;
+    // There are fewer responses than requests: only a quarter of the operations is certain to get a response of its own.
+    let count = if matches!(stage, 6 | 7) { fill.div_ceil(4) } else { fill };
+    Fault::Link { stage, nth: (count + random.below(2 * count)) as u32 }
 }

@@ -70,8 +70,8 @@ impl Link {
     }
 
     /// Returns the encoded [`ConnectInfo`] that the peer needs to connect.
-    pub(crate) fn info(&self) -> Result<Vec<u8>> {
-        Ok(self.vqp.local_info().encode())
+    pub(crate) fn info(&self) -> Vec<u8> {
+        self.vqp.local_info().encode()
     }
 
     /// Connects to the peer with the encoded [`ConnectInfo`] `info`.

@@ -15,7 +15,6 @@ const POLICY: &str = "MITRA_POLICY";
 const WRITES: &str = "MITRA_WRITES";
 const PREFER: &str = "MITRA_PREFER";
 const LOG: &str = "MITRA_LOG";
-const SHARED_BACKUPS: &str = "MITRA_SHARED_BACKUPS";
 const VERBOSE: &str = "MITRA_VERBOSE";
 const QUIET: &str = "MITRA_QUIET";
 const FAULTS: &str = "MITRA_FAULTS";
@@ -37,8 +36,6 @@ pub struct Settings {
     pub prefer: Option<u8>,
     /// `MITRA_LOG`: whether virtual queue pairs keep a completion log. Default: 0.
     pub completion_log: bool,
-    /// `MITRA_SHARED_BACKUPS`: whether the RC queue pairs between two processes share one backup. Default: 0.
-    pub shared_backups: bool,
     /// `MITRA_VERBOSE`: whether the library explains every refused call on standard error, not only the first of each kind. Default: 0.
     pub verbose: bool,
     /// `MITRA_QUIET`: whether the library writes nothing to standard error, except that the device cannot be opened. Default: 0.
@@ -69,14 +66,13 @@ pub struct SettingsError {
 
 impl Settings {
     /// Returns the environment variables that [`Settings::from_env`] parses to these settings.
-    pub fn to_env(&self) -> [(&'static str, OsString); 13] {
+    pub fn to_env(&self) -> [(&'static str, OsString); 12] {
         [
             (RAILS, self.rails.to_string().into()),
             (POLICY, self.policy.to_string().into()),
             (WRITES, self.writes.to_string().into()),
             (PREFER, self.prefer.map(|rail| rail.to_string()).unwrap_or_default().into()),
             (LOG, u8::from(self.completion_log).to_string().into()),
-            (SHARED_BACKUPS, u8::from(self.shared_backups).to_string().into()),
             (VERBOSE, u8::from(self.verbose).to_string().into()),
             (QUIET, u8::from(self.quiet).to_string().into()),
             (FAULTS, self.faults.to_string().into()),
@@ -108,7 +104,6 @@ impl Settings {
                 SettingsError { reason: "expected the number of a rail, such as 0".to_owned(), ..error }
             })?,
             completion_log: parse::<Flag>(LOG, get(LOG))?.0,
-            shared_backups: parse::<Flag>(SHARED_BACKUPS, get(SHARED_BACKUPS))?.0,
             verbose: parse::<Flag>(VERBOSE, get(VERBOSE))?.0,
             quiet: parse::<Flag>(QUIET, get(QUIET))?.0,
             faults: parse(FAULTS, get(FAULTS))?,
@@ -123,15 +118,13 @@ impl Settings {
     ///
     /// # Errors
     /// [`SettingsError`] for `MITRA_FAULTS` if it names a rail that the device does not have, and for `MITRA_PREFER` by the rules of
-    /// [`Settings::check_prefer`], and for `MITRA_SHARED_BACKUPS` by those of [`Settings::check_shared_backups`].
+    /// [`Settings::check_prefer`].
     pub fn checked(self) -> Result<Settings, SettingsError> {
         let error =
             |reason| SettingsError { variable: FAULTS, value: self.faults.to_string().into(), reason };
         self.faults.check_rails(self.rails.count()).map_err(error)?;
         let value = self.prefer.map(|rail| rail.to_string()).unwrap_or_default().into();
         self.check_prefer().map_err(|reason| SettingsError { variable: PREFER, value, reason })?;
-        let error = |reason| SettingsError { variable: SHARED_BACKUPS, value: OsString::from("1"), reason };
-        self.check_shared_backups().map_err(error)?;
         Ok(self)
     }
 
@@ -154,21 +147,6 @@ impl Settings {
             ));
         }
         Ok(())
-    }
-}
-
-impl Settings {
-    /// Checks shared backups against the policy.
-    ///
-    /// # Errors
-    /// Why there can be none, and what to change.
-    pub fn check_shared_backups(&self) -> Result<(), String> {
-        match self.shared_backups && self.policy != Policy::Exact {
-            true => {
-                Err(format!("shared backups need the policy exact, not {}; use --policy exact", self.policy))
-            }
-            false => Ok(()),
-        }
     }
 }
 
@@ -243,7 +221,6 @@ mod tests {
             writes,
             prefer,
             completion_log,
-            shared_backups,
             verbose,
             quiet,
             faults,
@@ -252,7 +229,7 @@ mod tests {
             latency,
             trace,
         } = Settings::default();
-        assert!(!shared_backups && metrics.is_none() && prefer.is_none() && !latency && !trace);
+        assert!(metrics.is_none() && prefer.is_none() && !latency && !trace);
         assert_eq!((rails, policy, writes), (RailsConfig::Count(1), Policy::Exact, WritePolicy::Strict));
         assert!(faults.0.is_empty() && run_dir.is_none() && !completion_log && !verbose && !quiet);
     }
@@ -265,7 +242,6 @@ mod tests {
             writes: WritePolicy::Repeatable,
             prefer: Some(1),
             completion_log: true,
-            shared_backups: true,
             verbose: true,
             quiet: true,
             faults: "rail1 down at 2s; rail1 up at 3s".parse().unwrap(),
@@ -298,7 +274,6 @@ mod tests {
             ),
             (TRACE, "yes", "MITRA_TRACE=\"yes\": expected 1 or 0"),
             (LOG, "yes", "MITRA_LOG=\"yes\": expected 1 or 0"),
-            (SHARED_BACKUPS, "yes", "MITRA_SHARED_BACKUPS=\"yes\": expected 1 or 0"),
             (WRITES, "lax", "MITRA_WRITES=\"lax\": \"lax\" is none of the choices; say strict or"),
             (FAULTS, "rail0 gone", "MITRA_FAULTS=\"rail0 gone\": unknown fault \"gone\"; expected"),
             (PREFER, "1", "MITRA_PREFER=\"1\": the device has no rail1; say a rail below 1,"),

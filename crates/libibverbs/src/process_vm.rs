@@ -3,10 +3,12 @@
 
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use libc::{c_ulong, iovec, pid_t, process_vm_readv, process_vm_writev};
 use mitra_verbs::Unmapped;
+
+use crate::common::lock::lock;
 
 /// Copies from foreign memory.
 ///
@@ -63,7 +65,7 @@ pub(crate) unsafe fn compare_exchange(
     new: u64,
 ) -> Result<Result<u64, u64>, Unmapped> {
     static EXCHANGE_LOCK: Mutex<()> = Mutex::new(());
-    let _guard = EXCHANGE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = lock(&EXCHANGE_LOCK);
     let mut old = [0; 8];
     // SAFETY: by the contract of this function.
     unsafe { read(word.cast(), &mut old)? };

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
+use mitra_prng::Prng;
 use mitra_transport::fault::{Stage, Trigger};
 use nix::sys::signal::{SigSet, Signal};
 
@@ -18,7 +19,7 @@ use super::protocol::{
     ClientReport, ConnectionInfo, FromParticipant, RoundSetup, ServerReport, ToParticipant,
 };
 use super::text::verb_name;
-use super::workload::{SplitMix64, Workload, mix};
+use super::workload::{Workload, mix};
 
 /// The time for which the coordinator waits for a message. After it, the demo ends with an error.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -152,7 +153,7 @@ impl Participants {
         let workload = Workload::new(seed, settings.ops);
         let fault = match settings.fault {
             Some(trigger) => Fault::chosen(trigger),
-            None => fault(&workload, number, &mut SplitMix64(mix(seed)), settings.log),
+            None => fault(&workload, number, &mut Prng::stream(seed, "fault"), settings.log),
         };
         for side in Side::BOTH {
             let round = RoundSetup {

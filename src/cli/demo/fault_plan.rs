@@ -1,8 +1,9 @@
 //! The fault of each round: which failure, at which stage, and at which operation.
 
+use mitra_prng::Prng;
 use mitra_transport::fault::{Failure, Stage, Trigger};
 
-use super::workload::{Kind, SplitMix64, Workload};
+use super::workload::{Kind, Workload};
 
 /// A side of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,11 +104,11 @@ const FAULT_SEQUENCE: [(Failure, Stage, Option<Kind>); 10] = [
 pub(super) const ROUNDS: usize = FAULT_SEQUENCE.len();
 
 /// Returns the fault of a round. `log` says whether the vQP keeps a completion log, whose entries are packets too.
-pub(super) fn fault(workload: &Workload, round: usize, rng: &mut SplitMix64, log: bool) -> Fault {
+pub(super) fn fault(workload: &Workload, round: usize, rng: &mut Prng, log: bool) -> Fault {
     let (failure, stage, kind) = FAULT_SEQUENCE[round % ROUNDS];
     let count = workload.ops.len();
     // A point in the middle half, so that operations come before and after the failure.
-    let middle = |n: usize, rng: &mut SplitMix64| n / 4 + rng.below(n as u64 / 2 + 1) as usize;
+    let middle = |n: usize, rng: &mut Prng| n / 4 + rng.index(n / 2 + 1);
     let (nth, victim) = match stage {
         Stage::Executed => {
             let from = middle(count, rng);
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn first_rounds_target_an_operation_of_each_kind() {
         let w = Workload::new(3, 300);
-        let mut rng = SplitMix64(4);
+        let mut rng = Prng::new(4);
         let targets: Vec<Kind> = (0..5)
             .map(|round| {
                 let fault = fault(&w, round, &mut rng, false);

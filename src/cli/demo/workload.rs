@@ -4,6 +4,7 @@
 //! processor consumes that word: it logs the word and resets it to 0. An operation that is executed twice is therefore
 //! logged twice.
 
+use mitra_prng::Prng;
 use mitra_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
@@ -82,17 +83,17 @@ pub(super) struct Workload {
 impl Workload {
     /// Draws `count` operations from a seed.
     pub(super) fn new(seed: u64, count: usize) -> Workload {
-        let mut rng = SplitMix64(seed);
-        let tag = (rng.next() | 1 << 63) & !u64::from(u32::MAX);
+        let mut rng = Prng::new(seed);
+        let tag = (rng.bits() | 1 << 63) & !u64::from(u32::MAX);
         let mut memory_len = COUNTER + 8;
         let ops = (0..count)
             .map(|_| {
                 let (kind, len) = match rng.below(16) {
                     0..4 => (Kind::Write, 8),
-                    4..6 => (Kind::Write, rng.words(MTU.bytes() + 8, MAX_LEN)),
-                    6..9 => (Kind::Read, rng.words(8, MAX_LEN)),
-                    9..11 => (Kind::Send, rng.words(8, 512)),
-                    11 => (Kind::Send, rng.words(MTU.bytes() + 8, 4 * MTU.bytes())),
+                    4..6 => (Kind::Write, words(&mut rng, MTU.bytes() + 8, MAX_LEN)),
+                    6..9 => (Kind::Read, words(&mut rng, 8, MAX_LEN)),
+                    9..11 => (Kind::Send, words(&mut rng, 8, 512)),
+                    11 => (Kind::Send, words(&mut rng, MTU.bytes() + 8, 4 * MTU.bytes())),
                     12..14 => (Kind::Cas, 8),
                     _ => (Kind::Faa, 8),
                 };
@@ -102,7 +103,7 @@ impl Workload {
                         memory_len += u64::from(len);
                         at
                     }
-                    Kind::Read => u64::from(rng.words(0, PATTERN_LEN - len as usize)),
+                    Kind::Read => u64::from(words(&mut rng, 0, PATTERN_LEN - len as usize)),
                     Kind::Send => 0,
                     Kind::Faa => COUNTER,
                 };
@@ -159,24 +160,9 @@ pub(super) fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The SplitMix64 generator: sufficient to mix a workload, and the same on every machine.
-pub(super) struct SplitMix64(pub(super) u64);
-
-impl SplitMix64 {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// Returns a number below `n`.
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
-    }
-
-    /// Returns a multiple of 8 from `least` to `most`, which are multiples of 8.
-    fn words(&mut self, least: usize, most: usize) -> u32 {
-        (least + 8 * self.below(((most - least) / 8 + 1) as u64) as usize) as u32
-    }
+/// Returns a multiple of 8 from `least` to `most`, which are multiples of 8.
+fn words(rng: &mut Prng, least: usize, most: usize) -> u32 {
+    (least + 8 * rng.index((most - least) / 8 + 1)) as u32
 }
 
 #[cfg(test)]

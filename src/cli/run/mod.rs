@@ -28,8 +28,8 @@ Examples:
   sleep 1; mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
   mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
-Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_SHARED_BACKUPS,
-MITRA_VERBOSE, MITRA_QUIET, MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
+Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_PREFER, MITRA_LOG, MITRA_VERBOSE, MITRA_QUIET,
+MITRA_FAULTS, MITRA_METRICS, MITRA_LATENCY and MITRA_TRACE.
 MITRA_PRELOAD is the path of another library to preload than the one in this program. docs/faults.md describes the
 fault scripts.
 Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
@@ -52,10 +52,6 @@ pub(crate) struct Args {
     /// except for one, and costs one small packet per WRITE and atomic. Both sides need it
     #[arg(long)]
     log: bool,
-    /// Use one backup for all RC queue pairs between two processes, for programs with hundreds of them: less memory, and one
-    /// failover for all. Both sides need it
-    #[arg(long)]
-    shared_backups: bool,
     /// Explain every refused call on standard error; by default, each kind of refusal is explained once, and calls by which
     /// programs find out about the device are not
     #[arg(long)]
@@ -116,7 +112,6 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     settings.writes = args.writes.unwrap_or(settings.writes);
     settings.prefer = args.prefer.or(settings.prefer);
     settings.completion_log |= args.log;
-    settings.shared_backups |= args.shared_backups;
     settings.metrics = args.metrics.or(settings.metrics);
     settings.latency |= args.latency;
     settings.trace |= args.trace;
@@ -132,8 +127,6 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     settings.faults.check_rails(settings.rails.count()).map_err(anyhow::Error::msg).context(source)?;
     let source = name(args.prefer.is_some(), "--prefer", "MITRA_PREFER");
     settings.check_prefer().map_err(anyhow::Error::msg).context(source)?;
-    let source = name(args.shared_backups, "--shared-backups", "MITRA_SHARED_BACKUPS");
-    settings.check_shared_backups().map_err(anyhow::Error::msg).context(source)?;
     let dir = settings.run_dir.get_or_insert_with(run_dir::default_path);
     run_dir::ensure(dir)?;
     Ok(settings)

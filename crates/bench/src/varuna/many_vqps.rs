@@ -168,10 +168,7 @@ impl Group {
         }
         let connect = match &self.qps {
             Qps::Shared(_, qps) => qps.iter().map(|qp| qp.local_info().encode()).collect(),
-            Qps::Own(qps) => {
-                let infos = qps.iter().map(|vqp| Ok(vqp.local_info().encode()));
-                infos.collect::<anyhow::Result<_>>()?
-            }
+            Qps::Own(qps) => qps.iter().map(|vqp| vqp.local_info().encode()).collect(),
         };
         let own = GroupInfo { connect, region: self.region.remote().encode() };
         let peer: GroupInfo = exchange(connection, role, &own)?;

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use mitra_peer_process::PeerProcess;
+use mitra_prng::Prng;
 
 use super::{Args, MESSAGE_BYTES};
 use crate::endpoint::NicPlacement;
-use crate::failover::{PolicyTrials, Random, row};
+use crate::failover::{PolicyTrials, draw_fault, row};
 use crate::failover_trial::{Mix, TrialPlan, TrialPolicy, TrialResult, measure_round_trip};
 use crate::report::{Row, median};
 use crate::{PEER_ROLE, Task, progress};
@@ -51,10 +52,10 @@ pub(super) fn run_mixes(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<
     for mix in Mix::HEAVY {
         let policies = TrialPolicy::ALL.map(|policy| PolicyTrials::new(policy.name(), policy));
         let mut trials = MixTrials { mix, policies: policies.into() };
-        let mut random = Random(args.seed);
+        let mut random = Prng::new(args.seed);
         for _ in 0..args.trials {
             // Every policy gets the same failure, one after the other.
-            let fault = random.fault(args.in_flight, 1);
+            let fault = draw_fault(&mut random, args.in_flight, 1);
             for of_policy in &mut trials.policies {
                 bar.set_message(format!("{} under {}", mix.name(), of_policy.policy.name()));
                 let plan = TrialPlan { policy: of_policy.policy, mix, fault: Ok(fault), ..plan.clone() };
@@ -174,9 +175,9 @@ fn phases_of(args: &Args, size: usize, prefix: &str) -> anyhow::Result<(Vec<Row>
     let rtt = measure_round_trip(&plan, &local, &mut peer.connection)? / 1000.0;
     let bar = progress(args.trials.into());
     let mut exact = PolicyTrials::new("exact", TrialPolicy::Exact);
-    let mut random = Random(args.seed);
+    let mut random = Prng::new(args.seed);
     for _ in 0..args.trials {
-        let fault = Ok(random.fault(args.in_flight, 1));
+        let fault = Ok(draw_fault(&mut random, args.in_flight, 1));
         exact.run_trial(&TrialPlan { fault, ..plan.clone() }, &local, &mut peer)?;
         bar.inc(1);
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use mitra_verbs::{AhId, Error, Gid, Provider, Result};
+use mitra_verbs::{AhId, Error, GRH_LEN, Gid, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
@@ -10,7 +10,7 @@ use super::gid_table::GID_COUNT;
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{minus_one, pointer, refuse, status, unless_dead};
-use crate::common::grh::{GRH_LEN, ReceivedHeader};
+use crate::common::grh::ReceivedHeader;
 
 /// An address handle, which begins with its C structure.
 #[repr(C)]

@@ -15,9 +15,10 @@ use super::context::Context;
 use super::pd::PdMember;
 use super::unanswered;
 use crate::abi::*;
-use crate::common::errno::{log_failure, pointer, status, unless_dead};
+use crate::common::errno::{pointer, status, unless_dead};
 use crate::common::lock::lock;
 use crate::common::poller_lock::PollerLock;
+use crate::common::refusal;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::{ChannelEvents, CqEntry};
 use crate::rails::virtual_cq::VirtualCq;
@@ -270,7 +271,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     let (cq, mut polled, _poller, max) = match filled {
         Ok(filled) => filled,
         Err(error) => {
-            log_failure("ibv_poll_cq", &error);
+            refusal::explain("ibv_poll_cq", &error);
             return -1;
         }
     };

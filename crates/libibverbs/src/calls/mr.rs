@@ -10,9 +10,9 @@ use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::{Context, find_with_context};
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
-use crate::common::errno::{errno_of, log_failure, pointer, refuse, refuse_object, set_errno, status};
+use crate::common::errno::{errno_of, pointer, refuse, refuse_object, set_errno, status};
 use crate::common::lock::lock;
-use crate::common::refusal::explain_if_verbose;
+use crate::common::refusal;
 use crate::program_memory::{self, page_check};
 use crate::rails::on_demand_regions::OnDemandRegion;
 use crate::rails::protection_domain::MultiRailPd;
@@ -277,7 +277,7 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
         "a software NIC cannot access the memory of another device; copy the data to memory of the program";
     if fd < 0 {
         // UCX finds out by such a call whether the device has the feature (`uct_ib_md_check_dmabuf`).
-        explain_if_verbose(CALL, &REASON);
+        refusal::explain_if_verbose(CALL, &REASON);
         set_errno(libc::EOPNOTSUPP);
         return std::ptr::null_mut();
     }
@@ -342,7 +342,7 @@ unsafe extern "C" fn ibv_rereg_mr(
     match unsafe { reregister(mr, changes, pd, addr, length, access as c_uint) } {
         Ok(()) => 0,
         Err(error) => {
-            log_failure("ibv_rereg_mr", &error);
+            refusal::explain("ibv_rereg_mr", &error);
             set_errno(errno_of(&error));
             IBV_REREG_MR_ERR_CMD
         }

@@ -202,14 +202,14 @@ fn modify(object: &Srq, context: &Context, attr: &ibv_srq_attr, mask: u32) -> Re
         check_limit("shared receive queue entries", attr.max_wr, context.rails.limits().wrs)?;
         match &object.virtual_srq {
             None => context.nic().resize_srq(object.id, attr.max_wr)?,
-            Some(virtual_srq) => virtual_srq.resize(attr.max_wr)?,
+            Some(virtual_srq) => virtual_srq.queue().resize(attr.max_wr)?,
         }
         object.depth.store(attr.max_wr, Ordering::Relaxed);
     }
     if has(IBV_SRQ_LIMIT) {
         match &object.virtual_srq {
             None => context.nic().arm_srq(object.id, attr.srq_limit)?,
-            Some(virtual_srq) => virtual_srq.arm(attr.srq_limit)?,
+            Some(virtual_srq) => virtual_srq.queue().arm(attr.srq_limit)?,
         }
         object.limit.store(attr.srq_limit, Ordering::Relaxed);
     }

@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
-use std::ptr;
 use std::sync::Arc;
 
 use mitra_verbs::{Error, Provider, Result, XrcdId};
@@ -11,7 +10,7 @@ use super::abi_object::{AbiHeader, AbiObject, abi_object};
 use super::context::Context;
 use super::pd::PdMember;
 use crate::abi::*;
-use crate::common::errno::{log_failure, pointer, set_errno, status};
+use crate::common::errno::{pointer, refuse_object, status};
 use crate::rails::virtual_xrc_domain::VirtualXrcDomain;
 use crate::rails::xrc_domains::{OpenFlags, OpenXrcdError};
 
@@ -50,9 +49,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             (libc::EINVAL, "an XRC domain is associated with the file already; leave out O_EXCL")
         }
     };
-    log_failure("ibv_open_xrcd", &why);
-    set_errno(errno);
-    ptr::null_mut()
+    refuse_object("ibv_open_xrcd", errno, why)
 }
 
 fn open(context: &Context, init: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, OpenXrcdError> {

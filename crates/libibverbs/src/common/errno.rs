@@ -5,7 +5,7 @@ use std::ptr;
 
 use mitra_verbs::Error;
 
-use super::refusal::{self, Refusal};
+use super::refusal;
 
 /// Returns the `errno` value that the manual pages of the verbs give for an error.
 pub(crate) fn errno_of(error: &Error) -> c_int {
@@ -21,11 +21,6 @@ pub(crate) fn errno_of(error: &Error) -> c_int {
         Error::Unsupported(_) => libc::EOPNOTSUPP,
         _ => libc::EINVAL,
     }
-}
-
-/// Explains why a call is refused, once for each kind of refusal.
-pub(crate) fn log_failure(verb: &str, reason: &impl Refusal) {
-    refusal::explain(verb, reason);
 }
 
 /// Explains why a call is refused, and sets and returns `errno`: for a verb that returns an error number.
@@ -47,7 +42,7 @@ pub(crate) fn status(verb: &str, result: Result<(), Error>) -> c_int {
     match result {
         Ok(()) => 0,
         Err(error) => {
-            log_failure(verb, &error);
+            refusal::explain(verb, &error);
             set_errno(errno_of(&error));
             errno_of(&error)
         }
@@ -68,7 +63,7 @@ pub(crate) fn unless_dead(destroyed: Result<(), Error>) -> Result<(), Error> {
 /// Converts a result for a verb that returns a pointer, or null after an error. Logs an error, and sets `errno`.
 pub(crate) fn pointer<T>(verb: &str, result: Result<*mut T, Error>) -> *mut T {
     result.unwrap_or_else(|error| {
-        log_failure(verb, &error);
+        refusal::explain(verb, &error);
         set_errno(errno_of(&error));
         ptr::null_mut()
     })

@@ -2,9 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use mitra_verbs::Gid;
-
-pub(crate) use mitra_verbs::GRH_LEN;
+use mitra_verbs::{GRH_LEN, Gid};
 
 use crate::abi::IB_GRH_FLOWLABEL_MASK;
 

@@ -20,13 +20,11 @@ impl ControlledDevice for FaultControl {
         let Some(rails) = self.0.upgrade() else {
             return DeviceStatus { rails: Vec::new(), queue_pairs: 0, failovers: 0 };
         };
-        let of_backups =
-            rails.multi_rail.as_ref().map_or(0, |multi_rail| multi_rail.domain().backups.failovers());
         let virtual_qps = rails.multi_rail.as_ref().map(|multi_rail| multi_rail.qps());
         DeviceStatus {
             rails: rails.nics().iter().map(|nic| rail_status(nic)).collect(),
             queue_pairs: rails.objects().qps.len(),
-            failovers: of_backups + virtual_qps.iter().flatten().map(|qp| qp.failovers()).sum::<u64>(),
+            failovers: virtual_qps.iter().flatten().map(|qp| qp.failovers()).sum(),
         }
     }
 

@@ -10,7 +10,6 @@
 //! [`multi_rail_qp`] and [`datagrams`] → everything else.
 
 mod async_event_thread;
-mod connection;
 pub(crate) mod datagrams;
 pub(crate) mod device_memory;
 mod fault_control;

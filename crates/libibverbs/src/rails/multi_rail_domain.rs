@@ -9,8 +9,6 @@ use mitra_failover::{Config, DetectorConfig, Domain, LocalNic, Policy, Service, 
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Access, AsyncEvent, CompletionChannel, Limits, Provider, QpType, Result};
 
-use super::connection::Connection;
-use super::connection::registry::Registry;
 use super::protection_domain::MultiRailPd;
 use super::rendezvous::Rendezvous;
 use crate::common::lock::lock;
@@ -36,9 +34,7 @@ pub(crate) struct MultiRailDomain {
     pub(super) rendezvous: Arc<Rendezvous>,
     config: Config,
     /// The virtual queue pairs that `ibv_modify_qp` to RESET has replaced, each with the time of the reset. They are kept for [`LINGER`].
-    retired: Mutex<Vec<(Instant, Connection)>>,
-    /// The shared backups of RC queue pairs.
-    pub(super) backups: Registry,
+    retired: Mutex<Vec<(Instant, VirtualQp)>>,
 }
 
 impl MultiRailDomain {
@@ -75,8 +71,7 @@ impl MultiRailDomain {
             access: Access::empty(),
             ..Config::default()
         };
-        let backups = Registry::new(settings.shared_backups.then_some(config));
-        MultiRailDomain { failover, rendezvous, config, retired: Mutex::default(), backups }
+        MultiRailDomain { failover, rendezvous, config, retired: Mutex::default() }
     }
 
     /// Returns the NICs, rail 0 first.
@@ -93,11 +88,6 @@ impl MultiRailDomain {
     /// program has no objects on the other NICs.
     pub(super) fn deliver_events(&self, deliver: impl Fn(AsyncEvent) -> bool + Send + Sync + 'static) {
         self.failover.claim_events(move |rail, event| rail == 0 && deliver(event));
-    }
-
-    /// Delivers the events that the NICs have reported.
-    pub(super) fn poll_events(&self) {
-        self.failover.poll_events();
     }
 
     /// Returns the configuration of the virtual queue pairs for queue pairs of this type, RC, UC or XRC. `MultiRail::create_qp` sets the depths of
@@ -151,10 +141,10 @@ impl MultiRailDomain {
     }
 
     /// Shuts down a virtual queue pair that a reset has replaced, and keeps it for [`LINGER`].
-    pub(super) fn retire(&self, mut connection: Connection) {
-        connection.shutdown();
-        connection.release_windows();
-        lock(&self.retired).push((Instant::now(), connection));
+    pub(super) fn retire(&self, mut vqp: VirtualQp) {
+        vqp.shutdown();
+        vqp.release_windows();
+        lock(&self.retired).push((Instant::now(), vqp));
     }
 
     /// Drives the retired virtual queue pairs, and closes those that were retired at least `age` ago.

@@ -86,7 +86,7 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
     let Some(rails) = rails.upgrade() else { return false };
     multi_rail.notify_peers_at_exit();
     port.update(&rails);
-    multi_rail.domain().poll_events();
+    multi_rail.domain().failover().poll_events();
     let qps = multi_rail.qps();
     for (rail, channel) in channels {
         while let Ok(Some(id)) = channel.next_event() {
@@ -104,7 +104,6 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
         qp.make_progress();
         qp.rearm();
     }
-    multi_rail.domain().backups.drive();
     multi_rail.drive_datagrams();
     multi_rail.answer_queries();
     multi_rail.close_lingering();

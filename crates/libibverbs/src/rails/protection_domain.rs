@@ -7,15 +7,12 @@ use mitra_failover::{Domain, Policy, RemoteRegion, VirtualMr, VirtualMw};
 use mitra_verbs::{Access, Buffer, Error, Key, PdId, Result, WindowType};
 
 use crate::common::lock::lock;
-use crate::common::random::random;
 
 /// A protection domain of the program. It has a protection domain of its own on each NIC, so the NICs refuse keys of other domains.
 pub(crate) struct MultiRailPd {
     failover: Arc<Domain>,
     /// The policy of the domain's virtual queue pairs.
     policy: Policy,
-    /// The unpredictable number by which peers tell this domain from others.
-    token: u64,
     /// The keys of the domain's memory regions on all rails, by the rkey on rail 0. Peers of the domain's queue pairs query them.
     regions: Mutex<HashMap<Key, RemoteRegion>>,
 }
@@ -24,20 +21,14 @@ impl MultiRailPd {
     /// Creates a protection domain on the NICs of `device`.
     ///
     /// # Errors
-    /// The errors of [`Domain::with_own_pds`], or `System` if the system's random source cannot be read.
+    /// The errors of [`Domain::with_own_pds`].
     pub(super) fn new(device: &Domain, policy: Policy) -> Result<Arc<MultiRailPd>> {
-        let (failover, token) = (device.with_own_pds()?, random()?);
-        Ok(Arc::new(MultiRailPd { failover, policy, token, regions: Mutex::default() }))
+        Ok(Arc::new(MultiRailPd { failover: device.with_own_pds()?, policy, regions: Mutex::default() }))
     }
 
     /// Returns the failover domain, in which the domain's virtual queue pairs are.
     pub(super) fn failover(&self) -> &Arc<Domain> {
         &self.failover
-    }
-
-    /// Returns the number by which peers tell this domain from others.
-    pub(super) fn token(&self) -> u64 {
-        self.token
     }
 
     /// Returns the protection domain on rail 0, in which the queue pairs are that use rail 0 only.

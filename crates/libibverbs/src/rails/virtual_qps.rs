@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use mitra_control::Settings;
 use mitra_failover::{Config, VirtualQp};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Error, QpType, Qpn, Result};
+use mitra_verbs::{Error, Qpn, Result};
 
-use super::connection::{BackedConnection, Connection, QpNumber};
 use super::datagrams::network::DatagramNetwork;
 use super::datagrams::queue_pair::{DatagramParams, MultiRailUd};
 use super::multi_rail_domain::{LINGER, MultiRailDomain};
@@ -90,21 +89,8 @@ impl MultiRail {
         if let Some(xrc) = &params.xrc {
             builder = builder.xrc_domain(xrc.queues());
         }
-        let qp = match pd {
-            Some(pd) if self.domain.backups.is_on() && params.init.qp_type == QpType::Rc => {
-                let number =
-                    self.with_unused_number(|| QpNumber::new(pd.failover().nics()), QpNumber::qpn)?;
-                let srq = params.srq.as_ref().map(|srq| srq.queue());
-                let connection = BackedConnection::new(&pd, config, srq);
-                let connection = Connection::Backed(Box::new(connection));
-                MultiRailQp::new(Arc::clone(&self.domain), connection, number.qpn(), Some(number), params)
-            }
-            _ => {
-                let vqp = self.with_unused_number(|| Ok(builder.clone().build()?), VirtualQp::qpn)?;
-                let (qpn, connection) = (vqp.qpn(), Connection::Virtual(Box::new(vqp)));
-                MultiRailQp::new(Arc::clone(&self.domain), connection, qpn, None, params)
-            }
-        };
+        let vqp = self.with_unused_number(|| Ok(builder.clone().build()?), VirtualQp::qpn)?;
+        let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
         lock(&self.qps).insert(qp.qpn(), Arc::downgrade(&qp));
         Ok(qp)
     }
@@ -206,20 +192,16 @@ impl MultiRail {
                     if qp.as_ref().is_some_and(|qp| !matches!(qp.enter_pd_of_xrc_domain(), Ok(true))) {
                         continue;
                     }
-                    let info = qp.as_ref().and_then(|qp| qp.announcement().ok());
+                    let info = qp.as_ref().map(|qp| qp.local_info());
                     if let (Some(qp), Some(info)) = (&qp, &info) {
                         if qp.has_ended() {
-                            rendezvous.answer_ended(&query, info.clone());
+                            rendezvous.answer_ended(&query, info);
                             continue;
                         }
                         // The peer connects, so it has been reset, and can answer this end's own query.
                         qp.hasten_connection();
                     }
-                    info
-                }
-                Subject::Member { qpn, ref offer } => {
-                    let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from, &query.device));
-                    qp.and_then(|qp| qp.join_offered_backup(offer))
+                    info.map(|info| info.encode())
                 }
                 Subject::Connected { qpn, asker } => {
                     match self.qp(qpn).map(|qp| qp.is_connected_to(asker, query.from, &query.device)) {
@@ -236,7 +218,7 @@ impl MultiRail {
                         }
                         None
                     }
-                    qp => qp.and_then(|qp| qp.describe(&query.subject)),
+                    qp => qp.and_then(|qp| qp.describe(query.subject)),
                 },
             };
             rendezvous.answer(&query, answer);
@@ -277,7 +259,6 @@ impl MultiRail {
     pub(super) fn notify_peers_at_exit(&self) {
         if self.exiting.load(Ordering::Acquire) && !self.peers_notified.load(Ordering::Relaxed) {
             self.qps().iter().for_each(|qp| qp.try_shutdown());
-            self.domain.backups.close_at_exit();
             self.peers_notified.store(true, Ordering::Release);
         }
     }

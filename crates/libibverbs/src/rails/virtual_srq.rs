@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 
 use mitra_failover::SharedReceiveQueue;
-use mitra_verbs::{PostError, RecvWr, Result};
+use mitra_verbs::{PostError, RecvWr};
 
 use super::protection_domain::MultiRailPd;
 use crate::common::lock::lock;
@@ -34,7 +34,7 @@ impl VirtualSrq {
     }
 
     /// Returns the queue from which virtual queue pairs take receives.
-    pub(super) fn queue(&self) -> &Arc<SharedReceiveQueue> {
+    pub(crate) fn queue(&self) -> &Arc<SharedReceiveQueue> {
         &self.queue
     }
 
@@ -64,21 +64,5 @@ impl VirtualSrq {
         let consumers = lock(&self.consumers).clone();
         consumers.iter().filter_map(Weak::upgrade).for_each(|consumer| consumer.on_receives_posted());
         Ok(())
-    }
-
-    /// Changes the maximum number of receives, as [`SharedReceiveQueue::resize`] does.
-    ///
-    /// # Errors
-    /// The errors of [`SharedReceiveQueue::resize`].
-    pub(crate) fn resize(&self, depth: u32) -> Result<()> {
-        self.queue.resize(depth)
-    }
-
-    /// Requests a limit event, as [`SharedReceiveQueue::arm`] does.
-    ///
-    /// # Errors
-    /// The errors of [`SharedReceiveQueue::arm`].
-    pub(crate) fn arm(&self, limit: u32) -> Result<()> {
-        self.queue.arm(limit)
     }
 }

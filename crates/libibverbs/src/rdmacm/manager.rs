@@ -20,6 +20,7 @@ use crate::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_xrcd, ibv
 use crate::calls::context::Context;
 use crate::calls::xrcd::open_xrcd;
 use crate::common::close_on_fork::CloseOnFork;
+use crate::common::lock::lock;
 
 /// The manager of this process. Null before the first call of librdmacm, also in the child of a `fork`.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
@@ -111,7 +112,7 @@ impl Manager {
 
     /// Locks the state.
     pub fn lock(&self) -> MutexGuard<'_, ManagerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Returns the device, and opens it in the first call.
@@ -119,7 +120,7 @@ impl Manager {
     /// # Errors
     /// The error of [`Device::open`].
     pub fn device(&self) -> Result<Device, Errno> {
-        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut device = lock(&self.device);
         match *device {
             Some(device) => Ok(device),
             None => {
@@ -139,7 +140,7 @@ impl Manager {
     /// The error of [`device`](Self::device) or of `ibv_open_xrcd`.
     pub fn xrc_domain(&self) -> Result<*mut ibv_xrcd, Errno> {
         let device = self.device()?;
-        let mut domain = self.xrc_domain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut domain = lock(&self.xrc_domain);
         if let Some(CallerPtr(domain)) = *domain {
             return Ok(domain);
         }

@@ -7,8 +7,8 @@
 //!
 //! The modules form layers. A module uses only modules of its own layer and of the layers before it:
 //!
-//! 1. `protocol`: messages and state machines without I/O. `caller_ptr`, `sockaddr`, `return_code`, `explanation`, `random`: conversions
-//!    at the C boundary and other helpers.
+//! 1. `protocol`: messages and state machines without I/O. `caller_ptr`, `sockaddr`, `return_code`, `explanation`: conversions at the C
+//!    boundary and other helpers.
 //! 2. `rdma_port`, `cm_event`, `membership`, `device`, `identifier`, `qp_attributes`: the parts of the state.
 //! 3. `manager_state` (all identifiers), `network_events` (handles ready sockets and timers), `manager` (the lock and the
 //!    thread).
@@ -33,7 +33,6 @@ mod membership;
 mod network_events;
 mod protocol;
 mod qp_attributes;
-mod random;
 mod rdma_port;
 mod return_code;
 mod sockaddr;

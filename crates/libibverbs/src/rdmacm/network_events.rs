@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use mitra_os_util::random::random_u64;
+use mitra_verbs::Psn;
 use nix::errno::Errno;
 use nix::sys::socket::{SockaddrStorage, recvfrom};
 use socket2::Socket;
@@ -16,7 +18,6 @@ use super::manager_state::ManagerState;
 use super::protocol::connection::{Connection, ConnectionEvent};
 use super::protocol::message::{ConnectionParams, MAX_MESSAGE, SidrReply, SidrRequest, sidr_status};
 use super::protocol::service_lookup::{LookupAction, ReceivedDatagram, RequestKey};
-use super::random::random_psn;
 use super::rdma_port::{Port, PortSpace, errno_of, source_towards, translate_address};
 
 /// The maximum number of streams or datagrams that one run of a listener's handler takes, so that one busy port does not delay
@@ -165,18 +166,19 @@ impl ManagerState {
         }
     }
 
-    /// Queues the event of a REQ on a stream of `listener`, or drops the REQ if the backlog is full.
+    /// Queues the event of a REQ on a stream of `listener`. Drops the REQ if the backlog is full, or if the
+    /// system's random source cannot be read.
     fn on_connection_request(&mut self, child: IdHandle, listener: IdHandle, params: ConnectionParams) {
-        let (starting_psn, has_room) = (random_psn(), self.backlog_has_room(listener));
+        let psn = random_u64().ok().filter(|_| self.backlog_has_room(listener));
         let Ok(identifier) = self.get(child) else { return };
-        if !has_room {
+        let Some(psn) = psn else {
             if let NetworkState::Connected(stream) = &mut identifier.network {
                 stream.connection.drop_request(Instant::now());
             }
             return;
-        }
+        };
         identifier.params = NegotiatedParams {
-            starting_psn,
+            starting_psn: Psn::new(psn as u32).value(),
             // One side's initiator depth is the other side's responder resources.
             responder_resources: params.initiator_depth,
             initiator_depth: params.responder_resources,

@@ -17,6 +17,7 @@ static CONNECT_WITHOUT_RAIL_0: LazyLock<PathBuf> = LazyLock::new(|| build("conne
 static CHANGED_ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("changed_addresses"));
 static DEVICE_MEMORY: LazyLock<PathBuf> = LazyLock::new(|| build("device_memory"));
 static NIC_EVENTS: LazyLock<PathBuf> = LazyLock::new(|| build("nic_events"));
+static RC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("rc_rails"));
 static XRC: LazyLock<PathBuf> = LazyLock::new(|| build("xrc"));
 static XRC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("xrc_rails"));
 static FORKS: LazyLock<PathBuf> = LazyLock::new(|| build("forks"));
@@ -29,7 +30,6 @@ static DATAGRAM_STATES: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_sta
 static DATAGRAM_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("datagram_rails"));
 static UC_QUEUE_PAIRS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_queue_pairs"));
 static UC_RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("uc_rails"));
-static SHARED_BACKUPS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_backups"));
 static SHARED_ATOMICS: LazyLock<PathBuf> = LazyLock::new(|| build("shared_atomics"));
 static ACKNOWLEDGEMENTS: LazyLock<PathBuf> = LazyLock::new(|| build_with("acknowledgements", &["-lrdmacm"]));
 static CQEX_THREADS: LazyLock<PathBuf> = LazyLock::new(|| build("cqex_threads"));
@@ -71,20 +71,6 @@ fn on_two_rails_with_log(program: &Path, scenario: &str) {
     run(program, &[scenario], "2", &[LOG]);
 }
 
-const SHARED: (&str, &str) = ("MITRA_SHARED_BACKUPS", "1");
-
-fn with_shared_backups(program: &Path, scenario: &str) {
-    run(program, &[scenario], "2", &[SHARED]);
-}
-
-fn with_shared_backups_and_log(program: &Path, scenario: &str) {
-    run(program, &[scenario], "2", &[SHARED, LOG]);
-}
-
-fn with_shared_backups_on_three_rails(program: &Path, scenario: &str) {
-    run(program, &[scenario], "3", &[SHARED]);
-}
-
 fn on_three_rails(program: &Path, scenario: &str) {
     run(program, &[scenario], "3", &[]);
 }
@@ -104,23 +90,6 @@ macro_rules! scenarios {
 
 scenarios! { TWO_PROCESSES (on_one_rail on_two_rails): unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives }
 
-mod shared_backups {
-    use super::*;
-
-    // Without a failure, and when the peer ends, a program sees what it sees with backups of its own.
-    scenarios! { TWO_PROCESSES (with_shared_backups): unmapped killed killed_idle forks forks_during_progress late_acknowledgement destroyed_while_polled exits_in_signal_handler peer_closed read_only sleepers shared_receives }
-
-    scenarios! { DEVICE_AND_RAILS (with_shared_backups): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn rnr_retries_are_limited solicited events_of_destroyed_objects limit_events }
-
-    scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups with_shared_backups_and_log with_shared_backups_on_three_rails): link_down nic_dead nic_hung link_down_at_peer nic_dead_at_peer nic_hung_at_peer down_from_start in_turn renewed new_addresses }
-
-    scenarios! { SHARED_BACKUPS (on_two_rails with_shared_backups): peer_killed two_domains same_process }
-
-    scenarios! { SHARED_BACKUPS (with_shared_backups): mixed }
-
-    scenarios! { SHARED_ATOMICS (with_shared_backups): link_of_one_client nic_of_one_client region_registered_later right_given_later }
-}
-
 scenarios! { MULTICAST (on_one_rail on_two_rails): multicast }
 
 scenarios! { DEVICE_AND_RAILS (on_one_rail on_two_rails): port_events device_fatal access_error last_wqe_reached registration_after_nic_death resets resets_in_turn connected_to_itself rnr_retries_are_limited solicited events_of_destroyed_objects limit_events }
@@ -128,6 +97,12 @@ scenarios! { DEVICE_AND_RAILS (on_one_rail on_two_rails): port_events device_fat
 scenarios! { DEVICE_AND_RAILS (on_two_rails on_two_rails_with_log): completion_log }
 
 scenarios! { CALLS_WITHOUT_POLLS (on_one_rail on_two_rails): query_port query_qp register_and_deregister create_and_destroy }
+
+mod rc_rails {
+    use super::*;
+
+    scenarios! { RC_RAILS (on_two_rails): link_down nic_dead nic_hung link_down_at_peer nic_dead_at_peer nic_hung_at_peer down_from_start in_turn renewed new_addresses peer_killed two_domains same_process }
+}
 
 scenarios! { XRC (on_one_rail on_two_rails on_two_rails_with_log on_three_rails): xrc_operations xrc_wrong_number xrc_limit_event xrc_domains xrc_refused xrc_queue_pair_first xrc_two_queues xrc_two_contexts }
 
@@ -297,12 +272,6 @@ scenarios! { CONNECT_WITHOUT_RAIL_0 (on_two_rails on_three_rails): one_end_is_do
 
 // Each end has lost another rail.
 scenarios! { CONNECT_WITHOUT_RAIL_0 (on_three_rails): recovers_on_third }
-
-mod shared_connect_without_rail_0 {
-    use super::*;
-
-    scenarios! { CONNECT_WITHOUT_RAIL_0 (with_shared_backups with_shared_backups_on_three_rails): one_nic_is_dead recovers_on_last recovers_on_last_of_both recovers_on_first recovers_on_last_after_hangs }
-}
 
 /// The program's messages say that the peer's process has ended, not only that no rail reaches it.
 #[test]

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use crate::common::{Endpoint, connected_pair, sleep_until};
+use mitra_prng::Prng;
 use mitra_verbs::*;
 use mitra_wire::{IcrcPath, Message, Packet, ROCE_PORT, Reth, Transport};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -92,15 +93,12 @@ fn damaged_malformed_and_foreign_packets_are_counted_and_dropped() {
 fn random_datagrams_of_every_length_do_no_harm() {
     let (a, b) = connected_pair();
     let sender = RawSender::bind("127.200.1.2:0".parse().unwrap(), &b);
-    let mut random = 0x1234_5678_9abc_def1_u64;
+    let mut prng = Prng::new(1);
     let mut datagram = vec![0; 9000];
     let mut sent = 0;
     for round in 0..500 {
-        for byte in &mut datagram {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            *byte = random as u8;
+        for word in datagram.chunks_exact_mut(8) {
+            word.copy_from_slice(&prng.bits().to_ne_bytes());
         }
         let len = round * 17 % datagram.len();
         // Every other datagram has a valid version and opcode, to reach the code after the header checks.

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Error, Limits, PdId, RecvWr, SrqId};
+use mitra_verbs::{Error, GRH_LEN, Limits, PdId, RecvWr, SrqId};
 
 use crate::nic::xrc::XrcSrq;
-use crate::qp::ud_receiver::GRH_LEN;
 use crate::scatter_gather::total_len;
 
 /// Posted receives in posting order.

@@ -111,17 +111,15 @@ impl TimerHeap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mitra_prng::Prng;
     use std::collections::BTreeMap;
 
     #[test]
     fn timer_heap_agrees_with_sorted_map() {
         let mut timers = TimerHeap::default();
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut x: u64 = 1;
-        let mut random = |n: u64| {
-            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (x >> 33) % n
-        };
+        let mut prng = Prng::new(1);
+        let mut random = |n| prng.below(n);
         for _ in 0..20_000 {
             let (slot, at) = (random(40) as u32, random(1000));
             match random(4) {

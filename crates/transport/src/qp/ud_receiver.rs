@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use mitra_verbs::{Wc, WcOpcode, WcStatus};
+use mitra_verbs::{GRH_LEN, Wc, WcOpcode, WcStatus};
 use mitra_wire::{Deth, Packet};
 
 use crate::nic::recv_queue::RecvSource;
@@ -10,10 +10,6 @@ use crate::nic::shared_state::{Route, SharedState};
 use crate::opcode;
 use crate::qp::attributes::QpAttributes;
 use crate::{Memory, scatter_gather};
-
-/// The length of the GRH area, in bytes. It precedes the message in the receive buffer of a datagram and shows the
-/// addresses of sender and receiver (IBTA volume 1, 11.4.1).
-pub(crate) const GRH_LEN: usize = 40;
 
 /// A receive has completed with an error, because its memory may not be written. The queue pair enters ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

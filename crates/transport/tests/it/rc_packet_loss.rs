@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use crate::common::*;
 use core::time::Duration;
+use mitra_prng::Prng;
 use mitra_verbs::*;
 use mitra_wire::{Aeth, Message, Packet, Syndrome};
 
@@ -151,15 +152,6 @@ fn operations_survive_delay_of_any_one_packet() {
     }
 }
 
-/// Returns a linear congruential generator of numbers below its argument.
-fn random(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    move |n| {
-        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (x >> 33) % n
-    }
-}
-
 #[test]
 fn operations_survive_random_loss_duplication_and_reordering() {
     for seed in 0..2000 {
@@ -167,11 +159,11 @@ fn operations_survive_random_loss_duplication_and_reordering() {
         setup.rd_atomic = 1 + (seed % 4) as u8;
         setup.send_window = [2048, 8192, 256 * 1024][seed as usize % 3];
         let mut p = setup.pair();
-        let mut random = random(seed);
-        p.set_link(move |_, _| match random(100) {
+        let mut random = Prng::new(seed);
+        p.set_link(move |_, _| match random.below(100) {
             0..=7 => LinkAction::Drop,
             8..=14 => LinkAction::Duplicate,
-            15..=24 => LinkAction::Delay(Duration::from_micros(random(20))),
+            15..=24 => LinkAction::Delay(Duration::from_micros(random.below(20))),
             25 => LinkAction::Delay(Duration::from_micros(1500)),
             _ => LinkAction::Pass,
         });

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use mitra_prng::Prng;
 use mitra_wire::*;
 use proptest::prelude::*;
 
@@ -130,11 +131,10 @@ fn solving_misses_about_one_corruption_in_65536() {
     let (src, dst) = v4_pair();
     let path = IcrcPath::new(src, dst);
     let mut datagram = sealed(&path, 0, 16);
-    let (mut missed, mut prng_state) = (0, 1u64);
+    let (mut missed, mut prng) = (0, Prng::new(1));
     const TRIES: u64 = 1 << 20;
     for _ in 0..TRIES {
-        prng_state = prng_state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        datagram[12..16].copy_from_slice(&((prng_state >> 32) as u32).to_be_bytes());
+        datagram[12..16].copy_from_slice(&(prng.bits() as u32).to_be_bytes());
         match path.verify(&datagram, 0) {
             Verdict::Good { solved: true, .. } => missed += 1,
             Verdict::Bad => {}

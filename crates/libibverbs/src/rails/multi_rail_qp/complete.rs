@@ -33,7 +33,7 @@ impl MultiRailQp {
             && !std::mem::replace(&mut locked.request_error_reported, true)
         {
             locked.fail();
-            (self.params.on_event)(self.own_event(event));
+            (self.params.on_event)(event);
         }
         match locked.vqp.close_reason() {
             Some(CloseReason::PeerClosed) if locked.state != QpState::Err => {
@@ -64,15 +64,6 @@ impl MultiRailQp {
             self.release_withheld(locked, WcStatus::Flushed);
         }
         self.log_failover(locked);
-    }
-
-    /// Returns the event of a queue pair that executes requests as one of the program's queue pair.
-    fn own_event(&self, event: AsyncEvent) -> AsyncEvent {
-        match event {
-            AsyncEvent::QpAccessError(_) => AsyncEvent::QpAccessError(self.qpn),
-            AsyncEvent::QpRequestError(_) => AsyncEvent::QpRequestError(self.qpn),
-            _ => AsyncEvent::QpFatal(self.qpn),
-        }
     }
 
     /// Polls the virtual queue pair, and pushes its completions to the program's queues.

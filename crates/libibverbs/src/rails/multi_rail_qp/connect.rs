@@ -14,7 +14,6 @@ use super::pending_connection::PendingConnection;
 use super::{MultiRailQp, Peer};
 use crate::common::lock::lock;
 use crate::common::random::random;
-use crate::rails::connection::Connection;
 use crate::rails::rendezvous::PeerConnection;
 
 impl MultiRailQp {
@@ -38,9 +37,6 @@ impl MultiRailQp {
         self.check_limits(attr)?;
         if to == QpState::Reset {
             return self.reset();
-        }
-        if to == QpState::Sqd {
-            lock(&self.locked).vqp.check_drain()?;
         }
         if attr.access.is_some() && to != QpState::Rtr {
             lock(&self.locked).set_access(attr.access)?;
@@ -115,9 +111,7 @@ impl MultiRailQp {
             let access = attr.access.or(locked.attr.access);
             locked.set_access(access)?;
         }
-        let peer = if self.has_shared_backup() {
-            self.connect_backed(gid, qpn, min_rnr_timer)
-        } else if qpn == self.qpn && self.local_info().gids().any(|own| own == gid) {
+        let peer = if qpn == self.qpn && self.local_info().gids().any(|own| own == gid) {
             lock(&self.locked)
                 .connect_to_itself(&self.domain, min_rnr_timer)
                 .map(|info| Some(Peer::of(&info)))
@@ -165,9 +159,8 @@ impl MultiRailQp {
         let Some(xrc) = &self.params.xrc else { return Ok(true) };
         let Some(pd) = xrc.pd() else { return Ok(false) };
         let mut locked = lock(&self.locked);
-        let vqp = locked.vqp.virtual_qp()?;
-        if !Arc::ptr_eq(vqp.domain(), pd.failover()) {
-            let replacement = Connection::Virtual(Box::new(vqp.replacement_in(pd.failover())?));
+        if !Arc::ptr_eq(locked.vqp.domain(), pd.failover()) {
+            let replacement = locked.vqp.replacement_in(pd.failover())?;
             self.domain.retire(std::mem::replace(&mut locked.vqp, replacement));
         }
         Ok(true)
@@ -189,11 +182,8 @@ impl MultiRailQp {
 
     /// Connects the queue pair if it waits for the peer and the peer has answered. Never blocks.
     pub(super) fn continue_connecting(&self, locked: &mut LockedState) {
-        let Some(pending) = locked.pending.as_mut().filter(|pending| !pending.is_awaited) else { return };
+        let Some(pending) = &mut locked.pending else { return };
         self.domain.rendezvous.poll();
-        if locked.vqp.backed().is_some() {
-            return self.continue_connecting_backed(locked);
-        }
         let Poll::Ready(answer) = pending.poll() else { return };
         let min_rnr_timer = pending.min_rnr_timer;
         match answer.and_then(|info| finish(locked, &info, min_rnr_timer).map(|()| Peer::of(&info))) {
@@ -201,14 +191,12 @@ impl MultiRailQp {
                 locked.pending = None;
                 *lock(&self.peer) = peer;
             }
-            Err(error) => self.fail_connecting(locked, &error),
+            Err(error) => {
+                // The first send fails, as that of a NIC's queue pair without a peer.
+                tracing::warn!("queue pair {}: not connected: {error}", self.qpn);
+                locked.pending.iter_mut().for_each(PendingConnection::fail);
+            }
         }
-    }
-
-    /// Records that there will be no connection: the first send fails, as that of a NIC's queue pair without a peer.
-    pub(super) fn fail_connecting(&self, locked: &mut LockedState, error: &Error) {
-        tracing::warn!("queue pair {}: not connected: {error}", self.qpn);
-        locked.pending.iter_mut().for_each(PendingConnection::fail);
     }
 
     /// Returns to RESET. Outstanding requests are dropped without completions, and so are the completions that were not

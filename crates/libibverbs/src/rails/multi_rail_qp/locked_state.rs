@@ -3,22 +3,21 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use mitra_failover::{Completion, ConnectInfo, Service};
+use mitra_failover::{Completion, ConnectInfo, Service, VirtualQp};
 use mitra_verbs::{Access, QpAttr, QpState, Result, RnrTimer, SendWr};
 
 use super::first_contact::FirstContact;
 use super::pending_connection::PendingConnection;
-use crate::rails::connection::Connection;
 use crate::rails::multi_rail_domain::MultiRailDomain;
 use crate::rails::peer_closed::PeerClosed;
 use crate::rails::peer_region_keys::RegionKeys;
 
 /// The state of a queue pair that changes after creation.
 pub(super) struct LockedState {
-    /// The virtual queue pair that receives, and usually also sends, or the queue pair with a shared backup.
-    pub(super) vqp: Connection,
+    /// The virtual queue pair that receives, and usually also sends.
+    pub(super) vqp: VirtualQp,
     /// The virtual queue pair that sends, if the queue pair is connected to itself. Its peer is `vqp`.
-    pub(super) sender: Option<Connection>,
+    pub(super) sender: Option<VirtualQp>,
     pub(super) state: QpState,
     /// The connection that waits until the peer resets its queue pair. Until then, sends are deferred.
     pub(super) pending: Option<PendingConnection>,
@@ -56,7 +55,7 @@ pub(super) struct LockedState {
 
 impl LockedState {
     /// Creates the state of a queue pair in RESET.
-    pub(super) fn new(vqp: Connection) -> LockedState {
+    pub(super) fn new(vqp: VirtualQp) -> LockedState {
         let names_queues = vqp.config().service == Service::XrcSend;
         LockedState {
             vqp,
@@ -91,25 +90,25 @@ impl LockedState {
     }
 
     /// Returns the virtual queue pair that sends.
-    pub(super) fn sender(&mut self) -> &mut Connection {
+    pub(super) fn sender(&mut self) -> &mut VirtualQp {
         self.sender.as_mut().unwrap_or(&mut self.vqp)
     }
 
     /// Returns the virtual queue pair, or both virtual queue pairs if the queue pair is connected to itself.
-    pub(super) fn vqps(&mut self) -> impl Iterator<Item = &mut Connection> {
+    pub(super) fn vqps(&mut self) -> impl Iterator<Item = &mut VirtualQp> {
         std::iter::once(&mut self.vqp).chain(&mut self.sender)
     }
 
     /// Shuts down the virtual queue pairs, which tell the peer that the connection has ended. No longer waits for a connection.
     pub(super) fn shutdown(&mut self) {
         self.pending = None;
-        self.vqps().for_each(Connection::shutdown);
+        self.vqps().for_each(VirtualQp::shutdown);
     }
 
     /// Sets the operations that the peer may request, or permits none.
     ///
     /// # Errors
-    /// The errors of [`Connection::set_access`].
+    /// The errors of [`VirtualQp::set_access`].
     pub(super) fn set_access(&mut self, access: Option<Access>) -> Result<()> {
         self.vqps().try_for_each(|vqp| vqp.set_access(access.unwrap_or(Access::empty())))
     }
@@ -125,18 +124,17 @@ impl LockedState {
     /// Connects the queue pair to itself, through a second virtual queue pair that sends. Returns the connection data of the first.
     ///
     /// # Errors
-    /// The errors of [`MultiRailDomain::duplicate`], [`Connection::local_info`] and [`Connection::modify_to_rtr`].
+    /// The errors of [`MultiRailDomain::duplicate`] and [`VirtualQp::modify_to_rtr`].
     pub(super) fn connect_to_itself(
         &mut self,
         domain: &MultiRailDomain,
         min_rnr_timer: RnrTimer,
     ) -> Result<ConnectInfo> {
-        let vqp = self.vqp.virtual_qp()?;
-        let mut sender = domain.duplicate(vqp)?;
-        let info = vqp.local_info();
-        vqp.modify_to_rtr(&sender.local_info(), min_rnr_timer)?;
+        let mut sender = domain.duplicate(&self.vqp)?;
+        let info = self.vqp.local_info();
+        self.vqp.modify_to_rtr(&sender.local_info(), min_rnr_timer)?;
         sender.modify_to_rtr(&info, min_rnr_timer)?;
-        self.sender = Some(Connection::Virtual(Box::new(sender)));
+        self.sender = Some(sender);
         Ok(info)
     }
 }

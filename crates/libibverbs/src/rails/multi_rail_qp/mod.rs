@@ -2,7 +2,6 @@
 //!
 //! - [`connect`] executes `ibv_modify_qp` and `ibv_query_qp`.
 //! - [`first_contact`] bounds the time for which a UC queue pair waits for its peer.
-//! - [`connect_backed`] connects a queue pair with a shared backup.
 //! - [`pending_connection`] connects later if the peer has yet to reset its queue pair.
 //! - [`send`] posts sends, and defers sends whose region keys are not yet known.
 //! - [`receive`] posts receives, and reports the end of those of a shared receive queue.
@@ -11,7 +10,6 @@
 
 mod complete;
 mod connect;
-mod connect_backed;
 mod first_contact;
 mod locked_state;
 mod pending_connection;
@@ -22,11 +20,10 @@ mod tests;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use mitra_failover::ConnectInfo;
+use mitra_failover::{ConnectInfo, VirtualQp};
 use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, QpType, Qpn, Result, Wc, WcOpcode, WcStatus};
 
 use self::locked_state::LockedState;
-use super::connection::{Connection, QpNumber};
 use super::multi_rail_domain::MultiRailDomain;
 use super::protection_domain::MultiRailPd;
 use super::rendezvous::{DeviceGid, Subject};
@@ -83,8 +80,6 @@ pub(crate) struct MultiRailQp {
     params: CreateParams,
     /// The queue pair number that the program knows. It does not change when the queue pair fails over or is reset.
     qpn: Qpn,
-    /// What keeps the number, if no virtual queue pair does.
-    _number: Option<QpNumber>,
     locked: Mutex<LockedState>,
     peer: Mutex<Peer>,
     /// The number of failovers since creation.
@@ -95,16 +90,14 @@ impl MultiRailQp {
     /// Creates a queue pair in RESET, and attaches it to its completion queues and its shared receive queue.
     pub(super) fn new(
         domain: Arc<MultiRailDomain>,
-        vqp: Connection,
-        qpn: Qpn,
-        number: Option<QpNumber>,
+        vqp: VirtualQp,
         params: CreateParams,
     ) -> Arc<MultiRailQp> {
+        let qpn = vqp.qpn();
         let qp = Arc::new(MultiRailQp {
             domain,
             params,
             qpn,
-            _number: number,
             locked: Mutex::new(LockedState::new(vqp)),
             peer: Mutex::default(),
             failovers: AtomicU64::new(0),
@@ -135,9 +128,9 @@ impl MultiRailQp {
     }
 
     /// Returns the answer to a peer's query about an object that its requests name. `None` if the queue pair has no such object.
-    pub(super) fn describe(&self, subject: &Subject) -> Option<Vec<u8>> {
-        match *subject {
-            Subject::Connection(_) | Subject::Connected { .. } | Subject::Member { .. } => None,
+    pub(super) fn describe(&self, subject: Subject) -> Option<Vec<u8>> {
+        match subject {
+            Subject::Connection(_) | Subject::Connected { .. } => None,
             Subject::Region { key, .. } => self.pd()?.region(key).map(|region| region.encode()),
             Subject::SharedReceiveQueue { number, .. } => {
                 self.params.xrc.as_ref()?.cq(number).map(|_| Vec::new())
@@ -198,27 +191,16 @@ impl MultiRailQp {
     /// Takes the peer's addresses over from the virtual queue pair, which learns of changes.
     fn follow_peer(&self, locked: &LockedState) {
         if let Peer::Connected(known) = &mut *lock(&self.peer) {
-            let now = locked.vqp.peer_gids();
+            let now: Vec<Gid> = locked.vqp.peer_gids().collect();
             if !now.is_empty() {
                 *known = now;
             }
         }
     }
 
-    /// Returns the data that the peer needs to connect to a virtual queue pair.
-    ///
-    /// # Errors
-    /// The errors of [`Connection::local_info`].
-    pub(super) fn local_info(&self) -> Result<ConnectInfo> {
+    /// Returns the data that the peer needs to connect.
+    pub(super) fn local_info(&self) -> ConnectInfo {
         lock(&self.locked).vqp.local_info()
-    }
-
-    /// Returns the answer to a query for connection data.
-    ///
-    /// # Errors
-    /// The errors of [`Connection::announcement`].
-    pub(super) fn announcement(&self) -> Result<Vec<u8>> {
-        lock(&self.locked).vqp.announcement()
     }
 
     /// Returns whether the connection has ended. The program must reset the queue pair before it can connect again.
@@ -236,7 +218,7 @@ impl MultiRailQp {
     /// its completions. Does nothing if another thread holds the lock, because that thread drives the queue pair.
     pub(super) fn make_progress(&self) {
         if let Ok(mut locked) = self.locked.try_lock() {
-            locked.vqps().for_each(Connection::progress);
+            locked.vqps().for_each(VirtualQp::progress);
             self.collect(&mut locked);
         }
     }
@@ -278,7 +260,7 @@ impl MultiRailQp {
         let mut locked = lock(&self.locked);
         self.log_dropped_messages(&locked);
         locked.shutdown();
-        locked.vqps().for_each(Connection::release_windows);
+        locked.vqps().for_each(VirtualQp::release_windows);
         locked.state = QpState::Err;
         locked.destroyed = true;
         locked.deferred.clear();
@@ -296,7 +278,7 @@ impl MultiRailQp {
     /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In contrast to [`MultiRailQp::drive`], takes no
     /// completions, and no receives of a shared receive queue.
     pub(super) fn drive_after_destroy(&self) {
-        lock(&self.locked).vqps().for_each(Connection::progress);
+        lock(&self.locked).vqps().for_each(VirtualQp::progress);
     }
 
     /// Destroys the queue pairs on the rails.

@@ -2,25 +2,17 @@
 //! a peer whose last connection has ended has none until its program resets it. The queue pair then enters RTR and RTS all the same,
 //! continues to query the peer, and connects when the peer answers.
 
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use mitra_failover::ConnectInfo;
 use mitra_verbs::{Result, RnrTimer};
 
-use crate::rails::connection::registry::Backup;
-use crate::rails::rendezvous::{Answer, Query, connection_data};
+use crate::rails::rendezvous::{Query, connection_data};
 
 /// A connection to a peer that must reset its queue pair first.
 pub(super) struct PendingConnection {
     query: Query,
-    /// The backup whose end the query offers. `None` while the query asks for the peer's connection data.
-    backup: Option<Arc<Backup>>,
-    /// The number of backups that the peer has said to be gone.
-    pub(super) gone: u32,
-    /// Whether a thread waits for the connection, and handles the answers.
-    pub(super) is_awaited: bool,
     pub(super) min_rnr_timer: RnrTimer,
     /// The time since which a send waits for the connection.
     send_waits_since: Option<Instant>,
@@ -31,31 +23,7 @@ pub(super) struct PendingConnection {
 impl PendingConnection {
     /// Creates a connection that is made when the query is answered.
     pub(super) fn new(query: Query, min_rnr_timer: RnrTimer) -> PendingConnection {
-        let (backup, send_waits_since) = (None, None);
-        PendingConnection {
-            query,
-            backup,
-            gone: 0,
-            is_awaited: false,
-            min_rnr_timer,
-            send_waits_since,
-            failed: false,
-        }
-    }
-
-    /// Replaces the query by one that offers this end of a shared backup.
-    pub(super) fn offer(&mut self, query: Query, backup: Arc<Backup>) {
-        (self.query, self.backup) = (query, Some(backup));
-    }
-
-    /// Returns the backup whose end the query offers.
-    pub(super) fn backup(&self) -> Option<Arc<Backup>> {
-        self.backup.clone()
-    }
-
-    /// Returns whether the peer has said that it must reset its queue pair first.
-    pub(super) fn awaits_reset(&self) -> bool {
-        self.query.awaits_reset()
+        PendingConnection { query, min_rnr_timer, send_waits_since: None, failed: false }
     }
 
     /// Sends the query again at the next poll.
@@ -68,18 +36,10 @@ impl PendingConnection {
     /// # Errors
     /// `Invalid` if the peer has no such queue pair any more, or does not answer.
     pub(super) fn poll(&mut self) -> Poll<Result<ConnectInfo>> {
-        self.poll_answer().map(|answer| answer.and_then(connection_data))
-    }
-
-    /// Returns the answer of the peer as [`PendingConnection::poll`] does.
-    ///
-    /// # Errors
-    /// `Invalid` if the peer does not answer.
-    pub(super) fn poll_answer(&mut self) -> Poll<Result<Answer>> {
         if self.failed {
             return Poll::Pending;
         }
-        self.query.poll()
+        self.query.poll().map(|answer| answer.and_then(connection_data))
     }
 
     /// Records that there will be no connection.

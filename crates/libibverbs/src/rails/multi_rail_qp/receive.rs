@@ -40,15 +40,7 @@ impl MultiRailQp {
             } else if locked.state == QpState::Err {
                 self.params.recv_cq.push(flushed);
             } else {
-                locked.vqp.post_recv(wr.clone()).map_err(|error| {
-                    let error = match error {
-                        Error::QueueFull { queue, depth, .. } => {
-                            Error::QueueFull { queue, qpn: self.qpn, depth }
-                        }
-                        other => other,
-                    };
-                    PostError { index, error }
-                })?;
+                locked.vqp.post_recv(wr.clone()).map_err(|error| PostError { index, error })?;
             }
         }
         Ok(())

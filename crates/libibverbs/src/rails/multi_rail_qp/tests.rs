@@ -163,7 +163,7 @@ fn connect(a: End, b: End) -> (End, End) {
         let info = peer.qp.local_info();
         let mut locked = lock(&end.qp.locked);
         locked.set_access(Some(Access::REMOTE)).expect("the NICs are alive");
-        locked.vqp.virtual_qp().and_then(|vqp| vqp.connect(&info)).expect("the configurations agree");
+        locked.vqp.connect(&info).expect("the configurations agree");
         locked.attr.dest_qpn = Some(peer.qp.qpn());
         locked.state = QpState::Rts;
         *lock(&end.qp.peer) = Peer::Connected(info.gids().collect());
@@ -230,8 +230,7 @@ fn strangers_learn_no_keys_of_a_connected_queue_pair() {
     *lock(&local.qp.peer) = Peer::Connected(gids(&peer));
     let subject = Subject::Region { qpn: local.qp.qpn(), key: local.remote().rkey };
     for (from, is_told) in [(&peer, true), (&stranger, false)] {
-        let mut query =
-            Query::new(&from.domain().rendezvous, rand_id(), gids(&local.device), subject.clone());
+        let mut query = Query::new(&from.domain().rendezvous, rand_id(), gids(&local.device), subject);
         let answer = loop {
             local.answer_peers();
             from.domain().rendezvous.poll();

@@ -6,14 +6,12 @@ use std::sync::Arc;
 
 use mitra_failover::LocalNic;
 use mitra_verbs::{
-    Access, AhId, Buffer, CqId, Data, GSI_QKEY, Gid, Mr, PortState, Psn, QpAttr, QpCap, QpInitAttr, QpState,
-    QpType, Qpn, RecvWr, Result, SendOp, SendWr, SrqId, UdDestination, Wc, WcOpcode, WcStatus,
+    Access, AhId, Buffer, CqId, Data, GRH_LEN, GSI_QKEY, Gid, Mr, PortState, Psn, QpAttr, QpCap, QpInitAttr,
+    QpState, QpType, Qpn, RecvWr, Result, SendOp, SendWr, SrqId, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
-use crate::common::grh::GRH_LEN;
-
 /// The maximum length of a message, in bytes.
-const MAX_MESSAGE: usize = 1024;
+const MAX_MESSAGE: usize = 512;
 /// The number of receives that are posted. It is also the maximum number of sends in flight.
 const SLOTS: u64 = 32;
 /// The size of a receive buffer or a send buffer, in bytes.

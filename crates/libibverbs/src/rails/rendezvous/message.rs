@@ -2,12 +2,11 @@
 
 use mitra_verbs::{Gid, Key, Qpn, Srqn};
 
-use super::backed_messages::Offer;
 use super::device_gid::DeviceGid;
 use super::reach_message::{self, Reach};
 
 /// The object that a query asks about.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::rails) enum Subject {
     /// The connection data of a queue pair (an encoded [`mitra_failover::ConnectInfo`]).
     Connection(Qpn),
@@ -19,12 +18,10 @@ pub(in crate::rails) enum Subject {
     /// Whether there is a shared receive queue with this number in the XRC domain of the queue pair `qpn`. The answer that there is has no
     /// content.
     SharedReceiveQueue { qpn: Qpn, number: Srqn },
-    /// The parameters of the queue pair `qpn` with the shared backup of which the asking end offers its end (an encoded [`MemberAnswer`](super::MemberAnswer)).
-    Member { qpn: Qpn, offer: Box<Offer> },
 }
 
 /// The answer to a query: the encoded data, or `None` if the answering end has no such object.
-pub(in crate::rails) type Answer = Option<Vec<u8>>;
+pub(super) type Answer = Option<Vec<u8>>;
 
 /// The content of a datagram.
 #[derive(PartialEq, Eq, Debug)]
@@ -55,7 +52,6 @@ const ENDED: u8 = 7;
 const REACH: u8 = 8;
 const QUERY_SHARED_RECEIVE_QUEUE: u8 = 9;
 const QUERY_CONNECTED: u8 = 10;
-const QUERY_MEMBER: u8 = 11;
 
 /// Encodes a message as [`MAGIC`], the query's id (64 bits, little-endian), the kind of the message (8 bits), and the body. An answer has the
 /// id of its query, an owner's answer that of the question.
@@ -85,12 +81,6 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
             device.put(&mut out);
             out.extend_from_slice(&qpn.value().to_le_bytes());
             out.extend_from_slice(&number.value().to_le_bytes());
-        }
-        Message::Query(Subject::Member { qpn, offer }, device) => {
-            out.push(QUERY_MEMBER);
-            device.put(&mut out);
-            out.extend_from_slice(&qpn.value().to_le_bytes());
-            out.extend(offer.encode());
         }
         Message::WhoHas(device) => {
             out.push(WHO_HAS);
@@ -146,12 +136,6 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
             let (qpn, number) = (Qpn::new(word(qpn)?), Srqn::new(word(number)?));
             Message::Query(Subject::SharedReceiveQueue { qpn, number }, device)
         }
-        QUERY_MEMBER => {
-            let (device, member) = DeviceGid::take(body)?;
-            let (qpn, offer) = member.split_at_checked(4)?;
-            let (qpn, offer) = (Qpn::new(word(qpn)?), Box::new(Offer::decode(offer)?));
-            Message::Query(Subject::Member { qpn, offer }, device)
-        }
         WHO_HAS => Message::WhoHas(Gid(body.try_into().ok()?)),
         OWNER => Message::Owner(Gid(body.try_into().ok()?)),
         ANSWER_NONE if body.is_empty() => Message::Answer(None),
@@ -202,5 +186,14 @@ mod tests {
         let mut wrong_magic = encode(1, &Message::Answer(None));
         wrong_magic[0] ^= 1;
         assert_eq!(decode(&wrong_magic), None);
+    }
+
+    #[test]
+    fn messages_of_unknown_kinds_are_rejected() {
+        for kind in [0, QUERY_CONNECTED + 1, u8::MAX] {
+            let mut bytes = encode(1, &Message::Answer(Some(vec![0; 256])));
+            bytes[4 + 8] = kind;
+            assert_eq!(decode(&bytes), None, "kind {kind}");
+        }
     }
 }

@@ -13,7 +13,6 @@
 //! Like RoCE, the rendezvous does not authenticate. Any sender of datagrams can therefore obtain the secret of a queue pair that is not yet
 //! connected (docs/security.md). Once a queue pair is connected, only queries from its peer's addresses are answered.
 
-mod backed_messages;
 mod device_gid;
 mod gsi_qp;
 mod message;
@@ -32,17 +31,14 @@ use std::time::{Duration, Instant};
 use mitra_failover::{ConnectInfo, LocalNic};
 use mitra_verbs::{Error, Gid, Limits, Qpn, Result};
 
-pub(super) use self::backed_messages::{Announcement, MemberAnswer, Offer};
 pub(super) use self::device_gid::DeviceGid;
 use self::gsi_qp::GsiQp;
-pub(super) use self::message::{Answer, Subject};
-use self::message::{Message, decode, encode};
+pub(super) use self::message::Subject;
+use self::message::{Answer, Message, decode, encode};
 pub(super) use self::one_rail::{OneRail, limits_of_nic, limits_of_program};
 use self::owner_search::OwnerSearch;
 pub(super) use self::reach_message::{DeviceAddress, QpNumbers, RailMask, Reach, ReachKind};
 use crate::common::lock::lock;
-
-const OTHER_BACKUPS: &str = "one end runs with --shared-backups and the other without; run both the same way";
 
 /// The time after which a query is sent again.
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
@@ -168,8 +164,8 @@ impl Rendezvous {
 
     /// Answers a query of a peer about a queue pair whose connection has ended and that is not reset yet. `info` are the data of that
     /// connection, by which the peer recognizes the device.
-    pub(super) fn answer_ended(&self, query: &ReceivedQuery, info: Vec<u8>) {
-        let message = Message::Ended(info);
+    pub(super) fn answer_ended(&self, query: &ReceivedQuery, info: &ConnectInfo) {
+        let message = Message::Ended(info.encode());
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &message));
     }
 
@@ -260,34 +256,9 @@ impl Rendezvous {
 /// # Errors
 /// `Invalid` if the peer has no such queue pair, or the errors of [`ConnectInfo::decode`].
 pub(super) fn connection_data(answer: Answer) -> Result<ConnectInfo> {
-    let answer = existing(answer)?;
-    if Announcement::decode(&answer).is_some() {
-        return Err(Error::Invalid(OTHER_BACKUPS));
-    }
-    ConnectInfo::decode(&answer)
-}
-
-/// Returns the announcement of a queue pair with a shared backup in an answer.
-///
-/// # Errors
-/// `Invalid` if the peer has no such queue pair, if its queue pair has a backup of its own, or if the answer is malformed.
-pub(super) fn announcement(answer: Answer) -> Result<Announcement> {
-    let answer = existing(answer)?;
-    let other = |_| Error::Invalid(OTHER_BACKUPS);
-    Announcement::decode(&answer).ok_or_else(|| match ConnectInfo::decode(&answer) {
-        Ok(info) => other(info),
-        Err(malformed) => malformed,
-    })
-}
-
-/// Returns the answer about an object that exists.
-///
-/// # Errors
-/// `Invalid` if the peer has none.
-pub(super) fn existing(answer: Answer) -> Result<Vec<u8>> {
-    answer.ok_or(Error::Invalid(
+    ConnectInfo::decode(&answer.ok_or(Error::Invalid(
         "the peer has no such queue pair over several rails; run both ends with the same number of --rails",
-    ))
+    ))?)
 }
 
 /// Returns the limits of a NIC of another rail than rail 0 on which a program's UD queue pairs can be attached to as many multicast groups as
@@ -359,7 +330,7 @@ impl Query {
         }
         let gsi_qps = &self.rendezvous.gsi_qps;
         let device = lock(&self.rendezvous.device).clone();
-        let query = encode(self.id, &Message::Query(self.subject.clone(), device));
+        let query = encode(self.id, &Message::Query(self.subject, device));
         let rail = self.transmissions as usize % self.peer.len().max(1);
         let mut to: Vec<(usize, Gid)> = self.peer.get(rail).map(|gid| (rail, *gid)).into_iter().collect();
         // The state of the search is copied, because `Rendezvous::poll` locks it while it holds the lock of a queue pair.

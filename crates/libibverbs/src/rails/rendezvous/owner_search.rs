@@ -7,9 +7,8 @@
 //! Any host on the rail can claim the GID, as any host can send from the address of rail 0 (docs/security.md). A false claim does not
 //! displace the owner: the query goes to several addresses, and only connection data that agree with the GID and the address end it.
 
+use mitra_failover::ConnectInfo;
 use mitra_verbs::Gid;
-
-use super::backed_messages::gids_in;
 
 /// The maximum number of addresses that a search finds. Further claims are dropped.
 const MAX_OWNERS: usize = 8;
@@ -53,11 +52,11 @@ impl OwnerSearch {
     /// the rail of the answer has that address. The answer that there is no such queue pair is not accepted, because it contains nothing that
     /// could be checked.
     pub(super) fn accepts(&self, rail: usize, from: Gid, answer: Option<&[u8]>) -> bool {
-        let agrees = |gids: Vec<Gid>| {
-            let claims = |current: &Gid| self.owners.contains(&(rail, from, *current));
-            gids.first().is_some_and(claims) && gids.get(rail) == Some(&from)
+        let agrees = |info: &ConnectInfo| {
+            let claims = |current: Gid| self.owners.contains(&(rail, from, current));
+            info.gids().next().is_some_and(claims) && info.gids().nth(rail) == Some(from)
         };
-        answer.and_then(gids_in).is_some_and(agrees)
+        answer.is_some_and(|answer| ConnectInfo::decode(answer).as_ref().is_ok_and(agrees))
     }
 }
 

@@ -4,6 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
+use mitra_os_util::random::random_u64;
+use mitra_verbs::Psn;
 use nix::errno::Errno;
 
 use super::event::wait_if_synchronous;
@@ -17,7 +19,6 @@ use crate::rdmacm::manager::{Manager, manager};
 use crate::rdmacm::protocol::connection::Connection;
 use crate::rdmacm::protocol::message::*;
 use crate::rdmacm::protocol::service_lookup::{ServiceLookup, ServiceRequests};
-use crate::rdmacm::random::{random_psn, random_u64};
 use crate::rdmacm::rdma_port::{PortSpace, errno_of};
 use crate::rdmacm::return_code::return_code;
 
@@ -84,7 +85,7 @@ unsafe fn connect(
         PortSpace::Tcp => {
             check_len(&private_data, REQ_PRIVATE_DATA_LEN)?;
             let params = &mut identifier.params;
-            params.starting_psn = random_psn();
+            params.starting_psn = Psn::new(random_u64().map_err(errno_of)? as u32).value();
             params.responder_resources = param.responder_resources(device.max_responder_resources);
             params.initiator_depth = param.initiator_depth(device.max_initiator_depth);
             params.retry_count = param.retry_count;
@@ -100,7 +101,8 @@ unsafe fn connect(
         }
         PortSpace::Udp => {
             check_len(&private_data, SIDR_REQ_PRIVATE_DATA_LEN)?;
-            let request = SidrRequest { request_id: random_u64(), gid: device.gid, private_data };
+            let request_id = random_u64().map_err(errno_of)?;
+            let request = SidrRequest { request_id, gid: device.gid, private_data };
             let peer = identifier.addresses.1.ok_or(Errno::EINVAL)?;
             let port = identifier.take_port()?;
             if let Err(errno) = port.connect(peer) {

@@ -80,8 +80,7 @@ fn first_packet_in_rtr_is_reported_once() {
     let (b, events) = end_with_events();
     let a = End::new();
     let (to_a, to_b) = (a.qp.local_info(), b.qp.local_info());
-    let (to_a, to_b) = (to_a.expect("the NICs are alive"), to_b.expect("the NICs are alive"));
-    lock(&a.qp.locked).vqp.virtual_qp().and_then(|vqp| vqp.connect(&to_b)).expect("the ends match");
+    lock(&a.qp.locked).vqp.connect(&to_b).expect("the ends match");
     lock(&a.qp.locked).state = QpState::Rts;
     {
         let mut locked = lock(&b.qp.locked);

@@ -66,7 +66,7 @@ impl Receiver {
         for (end, peer) in [(&a.qp, &qp), (&qp, &a.qp)] {
             let info = peer.local_info();
             let mut locked = lock(&end.locked);
-            locked.vqp.virtual_qp().and_then(|vqp| vqp.connect(&info)).expect("the configurations agree");
+            locked.vqp.connect(&info).expect("the configurations agree");
             locked.attr.dest_qpn = Some(peer.qpn());
             locked.state = QpState::Rts;
             *lock(&end.peer) = Peer::of(&info);

@@ -255,27 +255,6 @@ static void same_process(void)
 	}
 }
 
-/* One end has shared backups and the other has not, so neither connects. */
-static void mixed(void)
-{
-	fork_peer();
-	if (child)
-		CHECK(setenv("MITRA_SHARED_BACKUPS", "0", 1) == 0);
-	set_up();
-	struct ibv_qp *qp = new_qp(0);
-	struct connection_data mine = { end.gid, qp->qp_num, 0, 0 }, theirs;
-	tell(&mine, sizeof mine);
-	hear(&theirs, sizeof theirs);
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = theirs.qpn, .rq_psn = 7, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
-		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = theirs.gid, .hop_limit = 64 } },
-	};
-	FAILS(EINVAL, ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	meet();
-	if (child)
-		exit_well(child);
-}
-
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
@@ -296,8 +275,6 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(argv[1], "renewed") == 0)
 		renewed();
-	else if (strcmp(argv[1], "mixed") == 0)
-		mixed();
 	else if (strcmp(argv[1], "peer_killed") == 0)
 		peer_killed();
 	else if (strcmp(argv[1], "same_process") == 0)
