@@ -100,10 +100,10 @@ mod tests {
 
     #[test]
     fn documentation_lists_every_reason_with_its_text() {
-        let doc = include_str!("../../../docs/failover.md");
+        let doc = include_str!("../../../docs/promises.md");
         for reason in CloseReason::ALL {
             let row = format!("| `{reason:?}` | {} | {} |", reason.cause(), reason.way_out());
-            assert!(doc.contains(&row), "docs/failover.md has no row: {row}");
+            assert!(doc.contains(&row), "docs/promises.md has no row: {row}");
         }
     }
 }

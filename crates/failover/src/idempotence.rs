@@ -114,7 +114,7 @@ mod tests {
         SendOp::FetchAdd { remote: REMOTE, add: 1 },
     ];
 
-    /// The failures of the promise table whose cells differ by operation: the start of the row in docs/failover.md, and which evidence is left.
+    /// The failures of the promise table whose cells differ by operation: the start of the row in docs/promises.md, and which evidence is left.
     struct Failure {
         row: &'static str,
         responder_nic_readable: bool,
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn decisions_are_those_of_the_promise_table() {
-        let document = include_str!("../../../docs/failover.md");
+        let document = include_str!("../../../docs/promises.md");
         for failure in &FAILURES {
             let row = document.lines().find(|line| line.starts_with(&format!("| {} |", failure.row)));
             let promised: Vec<&str> = row.expect("the row exists").split('|').skip(2).collect();

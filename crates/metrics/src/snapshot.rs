@@ -339,7 +339,7 @@ fn event_snapshot(event: &FailoverEvent, now: Time) -> EventSnapshot {
     }
 }
 
-/// Returns the name of a reason in docs/failover.md.
+/// Returns the name of a reason in docs/promises.md.
 fn reason_name(reason: CloseReason) -> String {
     format!("{reason:?}")
 }

@@ -6,7 +6,7 @@
 //! [`Faults::host_access_ok`], [`Faults::dma_ok`] and [`Faults::placement_ok`]. While [`Faults::is_idle`] returns true,
 //! the driver may skip the taps.
 //!
-//! `docs/failover.md` defines the stages, and `docs/faults.md` the script syntax. Triggers count packets, and noise
+//! `docs/faults.md` defines the stages and the script syntax. Triggers count packets, and noise
 //! uses a seeded generator, so that the same packets in the same order have the same faults.
 
 mod script;

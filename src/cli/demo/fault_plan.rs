@@ -50,7 +50,7 @@ impl Fault {
         Fault { trigger, at, victim: None }
     }
 
-    /// Returns whether the promise table (docs/failover.md) allows named errors for this fault. After a failure of the
+    /// Returns whether the promise table (docs/promises.md) allows named errors for this fault. After a failure of the
     /// responder's NIC, only a completion log shows what the NIC had executed.
     pub(super) fn allows_named_errors(&self) -> bool {
         self.at == Side::Server && self.trigger.failure != Failure::LinkDown
@@ -86,7 +86,7 @@ impl Fault {
 }
 
 /// The faults of consecutive rounds. The sequence repeats. Each of the first five faults is aimed at an executed operation
-/// of another kind. The promise table (docs/failover.md) guarantees exactly-once execution for all faults in the sequence.
+/// of another kind. The promise table (docs/promises.md) guarantees exactly-once execution for all faults in the sequence.
 const FAULT_SEQUENCE: [(Failure, Stage, Option<Kind>); 10] = [
     (Failure::LinkDown, Stage::Executed, Some(Kind::Faa)),
     (Failure::LinkDown, Stage::Executed, Some(Kind::Write)),

@@ -106,6 +106,7 @@ fn mutex_without_number_is_found() {
     is_found(mutex(BrokenMutexRule::NumberLocks, mutex_scenario::unfenced(2, 1)).world());
 }
 
+// Hazard: an unlock runs although its lock's outcome is unknown
 #[test]
 fn mutex_that_is_unlocked_after_a_lock_with_unknown_outcome_is_found() {
     is_found(mutex(BrokenMutexRule::UnlockKnownLocks, mutex_scenario::fenced(2, 1)).world());

@@ -52,6 +52,7 @@ fn decide(ledger: &mut Ledger, evidence: &Evidence) -> RecoveryStats {
     ledger.decide(&input, &mut Vec::new()).unwrap()
 }
 
+// Hazard: the same request fails twice
 #[test]
 fn write_imm_torn_twice_reports_the_bytes_of_all_earlier_rails() {
     let mut ledger = ledger();
@@ -180,6 +181,7 @@ fn replays_are_told_from_new_operations_behind_them() {
 }
 
 /// Each operation has the place in the ring that an operation of the round before had.
+// Hazard: a completion lands in a recycled slot
 #[test]
 fn completion_of_an_earlier_operation_ends_no_operation_in_its_recycled_slot() {
     let mut ledger = ledger();

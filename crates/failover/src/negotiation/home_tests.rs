@@ -72,6 +72,7 @@ fn home_that_is_back_is_not_moved_again() {
 }
 
 /// The homes of the two ends are of one generation. Both ends propose their own, and both end on that of the higher rail.
+// Hazard: two processes choose different homes
 #[test]
 fn newer_home_wins_at_both_ends() {
     let (mut a, mut b) = (end_at(Role::Zero, home(1, 1)), end_at(Role::One, home(1, 2)));

@@ -123,6 +123,7 @@ impl Net {
     }
 }
 
+// Hazard: two ends propose different rails
 #[test]
 fn both_ends_move_by_the_same_ballot_despite_loss_duplication_and_reordering() {
     for seed in 1..2000 {
@@ -249,6 +250,7 @@ fn silent_peer_closes_the_vqp_undecided() {
     assert!(now.as_nanos() >= 50_000_000);
 }
 
+// Hazard: a host pauses and wakes in an old epoch
 #[test]
 fn old_ballot_changes_nothing() {
     let mut net = Net::new(7, 2);

@@ -58,6 +58,7 @@ fn standby_rail_with_another_address_is_used() {
 }
 
 /// Failback on a stale address: both rails are used again after their addresses have changed.
+// Hazard: a failback uses a stale GID
 #[test]
 fn active_rail_with_another_address_is_left_and_used_again() {
     for end in 0..2 {

@@ -46,6 +46,7 @@ impl VqpPair {
 /// A number of polls during which a failover completes, or a recovered rail becomes ready.
 const SETTLE_POLLS: usize = 1200;
 
+// Hazard: the link returns, its throughput does not
 #[test]
 fn connection_survives_while_one_rail_lives() {
     for host in 0..2 {
@@ -403,6 +404,7 @@ fn preferring(rail: u8) -> Config {
 }
 
 /// The vQP moves back to the preferred rail while the other one works and carries operations, and each operation is executed once.
+// Hazard: the link returns, its throughput does not
 #[test]
 fn vqp_moves_back_to_the_preferred_rail() {
     for preferred in 0..3 {

@@ -1,7 +1,7 @@
-//! The hazards of a failover that other systems met. `docs/failover.md` has the table of all of them; the ones without a test elsewhere are here.
+//! Tests of the hazards of a failover that have no test elsewhere. `docs/protocol/hazards.md` has the
+//! table of all hazards, which is written from the markers `// Hazard: …` here and in other files.
 
 use core::time::Duration;
-use std::path::Path;
 
 use crate::vqp_pair::{VqpPair, config};
 use mitra_failover::{CloseReason, Config, Fencing, Outcome, UnresolvedError};
@@ -25,6 +25,7 @@ fn with_heartbeats() -> Config {
 
 /// A WRITE with immediate is torn on two rails, and an atomic fails on two rails. Each packet is executed once, and the receive has the length of
 /// the whole message.
+// Hazard: the same request fails twice
 #[test]
 fn request_that_fails_twice_is_executed_once() {
     const LEN: u32 = 40 * 1024;
@@ -60,6 +61,7 @@ fn request_that_fails_twice_is_executed_once() {
 }
 
 /// On rail 0, everything is lost that one end sends. That end sees nothing: its port is up, and the other end's heartbeats arrive.
+// Hazard: one side sees nothing (half-open)
 #[test]
 fn rail_that_is_open_in_one_direction_only_is_left_by_both_ends() {
     for deaf in 0..2 {
@@ -77,6 +79,7 @@ fn rail_that_is_open_in_one_direction_only_is_left_by_both_ends() {
 }
 
 /// The first end cannot use rail 1 and the second one cannot use rail 2, so they propose different rails when rail 0 fails at both.
+// Hazard: two ends propose different rails
 #[test]
 fn ends_that_propose_different_rails_agree_on_one() {
     for gap in 0..40 {
@@ -100,6 +103,7 @@ fn ends_that_propose_different_rails_agree_on_one() {
 }
 
 /// The process of one end runs, and answers on rail 1. Its NIC of rail 0 hangs: no verb returns, and requests of the peer are executed.
+// Hazard: a process is alive, and its NIC is wedged
 #[test]
 fn rail_whose_nic_is_wedged_is_left_although_the_process_is_alive() {
     for wedged in 0..2 {
@@ -143,6 +147,7 @@ fn memory_after_late_read_response(fencing: Fencing) -> u64 {
     pair.memory[0].load(0)
 }
 
+// Hazard: a late READ response is written into freed memory
 #[test]
 fn late_read_response_changes_no_memory_of_a_completed_read() {
     assert_eq!(memory_after_late_read_response(Fencing::On), 2);
@@ -151,6 +156,7 @@ fn late_read_response_changes_no_memory_of_a_completed_read() {
 
 /// No rail reaches the peer until the vQP has given up. The program uses the buffer of the WRITE again, and then the links are up before a queue
 /// pair would have used up its retries.
+// Hazard: the buffer of a request is reused after a time-out
 #[test]
 fn buffer_that_is_reused_after_a_timeout_is_not_sent() {
     let mut config = with_heartbeats();
@@ -176,6 +182,7 @@ fn buffer_that_is_reused_after_a_timeout_is_not_sent() {
 
 /// Whichever rail is active fails as soon as the vQP has moved there, and heals soon after. The vQP rests on a failed rail for ever longer times, so
 /// that it does not use up its epochs; when the flapping ends, it works.
+// Hazard: links flap
 #[test]
 fn flapping_links_move_the_vqp_ever_more_rarely() {
     const FLAPS: u16 = 300;
@@ -196,6 +203,7 @@ fn flapping_links_move_the_vqp_ever_more_rarely() {
 }
 
 /// The NIC of the requester hangs with requests in flight, and is reset, so none of them has a completion on the NIC. Some have no SIGNALED flag.
+// Hazard: a reset discards requests without a completion
 #[test]
 fn requests_that_a_reset_discards_without_a_completion_end() {
     for delay in 0..12 {
@@ -224,6 +232,7 @@ fn requests_that_a_reset_discards_without_a_completion_end() {
 }
 
 /// The link fails while the notifications, or their acknowledgements, are on the wire.
+// Hazard: a notification is lost or doubled when it is sent again
 #[test]
 fn notification_is_delivered_once_whether_its_request_or_its_acknowledgement_is_lost() {
     let mut replayed = [false; 2];
@@ -251,6 +260,7 @@ fn notification_is_delivered_once_whether_its_request_or_its_acknowledgement_is_
 }
 
 /// Another owner holds the lock. The NIC of the memory dies, and nothing tells whether the CAS that locks was executed.
+// Hazard: an unlock runs although its lock's outcome is unknown
 #[test]
 fn unlock_is_not_executed_if_the_outcome_of_its_lock_is_unknown() {
     const OTHER: u64 = 7;
@@ -268,29 +278,4 @@ fn unlock_is_not_executed_if_the_outcome_of_its_lock_is_unknown() {
         [Some(Outcome::Unresolved(UnresolvedError::Indeterminate)), Some(Outcome::Failed(WcStatus::Flushed))]
     );
     assert_eq!((pair.vqps[0].active_rail(), pair.memory[1].load(0)), (1, OTHER));
-}
-
-/// Each test that the table of hazards names exists.
-#[test]
-fn documentation_names_tests_that_exist() {
-    let doc = include_str!("../../../../../docs/failover.md");
-    let (_, section) = doc.split_once("## Hazards and their tests").expect("the section exists");
-    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
-    let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
-    assert!(rows.len() >= 15, "{} hazards", rows.len());
-    for row in rows {
-        let tests = row.split(" | ").nth(2).expect("a row has three cells");
-        let mut source = String::new();
-        let mut named = 0;
-        for name in tests.split('`').skip(1).step_by(2) {
-            if name.ends_with(".rs") {
-                let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
-                source = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"));
-            } else {
-                assert!(source.contains(&format!("#[test]\nfn {name}() {{")), "there is no test {name}");
-                named += 1;
-            }
-        }
-        assert!(named > 0, "no test: {row}");
-    }
 }

@@ -3,6 +3,7 @@
 use mitra_sim::seeded::WORKLOADS;
 use mitra_sim::seeds;
 
+// Hazard: two processes choose different homes
 #[test]
 fn homes_of_three_processes_agree() {
     let homes = WORKLOADS.iter().find(|workload| workload.name == "homes").expect("a workload");

@@ -1,5 +1,5 @@
 //! Virtual queue pairs over failing rails: for every combination of stage, failure target and kind of
-//! operation, the outcomes are those that the promise table (docs/failover.md) allows. The verdict uses no
+//! operation, the outcomes are those that the promise table (docs/promises.md) allows. The verdict uses no
 //! state of the queue pairs.
 
 use core::time::Duration;
@@ -176,6 +176,7 @@ fn link_failure_loses_and_repeats_nothing() {
     }
 }
 
+// Hazard: a completion lands in a recycled slot
 #[test]
 fn link_failure_with_completion_log_loses_and_repeats_nothing() {
     for seed in seeds(300) {

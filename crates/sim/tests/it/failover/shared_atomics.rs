@@ -187,6 +187,7 @@ fn home_moves_back_to_the_preferred_rail() {
 
 /// All clients prefer rail 0, and the first cannot use it. The others move the home there again and again, and the first moves it away. Each
 /// move uses up an epoch of all vQPs, so the pauses before the failbacks grow.
+// Hazard: links flap
 #[test]
 fn home_rarely_returns_to_a_preferred_rail_that_a_client_cannot_use() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);

@@ -109,6 +109,7 @@ fn check_homes(
     assert!(faults > 0);
 }
 
+// Hazard: two processes choose different homes
 #[test]
 fn homes_of_two_processes_agree() {
     check_homes(seeds(3), 3, run);

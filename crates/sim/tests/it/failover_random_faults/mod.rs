@@ -364,6 +364,7 @@ fn failure_of_all_rails_closes_both_ends() {
 
 /// A host is paused around the time of a failure. When it resumes, its peer may have moved, may be waiting
 /// for it, or may have closed.
+// Hazard: a host pauses and wakes in an old epoch
 #[test]
 fn host_paused_during_failover_resumes_in_old_epoch() {
     let mut closed = 0;

@@ -134,6 +134,7 @@ fn strike_everywhere(policy: Policy, variant: Variant) {
     });
 }
 
+// Hazard: a failure during the recovery
 #[test]
 fn exact_survives_a_second_failure_at_every_message() {
     strike_everywhere(Policy::Exact, Variant::Plain);
@@ -144,11 +145,13 @@ fn transparent_survives_a_second_failure_at_every_message() {
     strike_everywhere(Policy::Transparent, Variant::Plain);
 }
 
+// Hazard: a failure during the recovery
 #[test]
 fn durable_operations_survive_a_second_failure_at_every_message() {
     strike_everywhere(Policy::Exact, Variant::Durable);
 }
 
+// Hazard: a failure during the recovery
 #[test]
 fn windows_survive_a_second_failure_at_every_message() {
     strike_everywhere(Policy::Exact, Variant::Windows);

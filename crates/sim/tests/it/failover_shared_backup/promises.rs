@@ -1,4 +1,4 @@
-//! The promise table of docs/failover.md, for queue pairs with a shared backup and a completion log.
+//! The promise table of docs/promises.md, for queue pairs with a shared backup and a completion log.
 
 use mitra_failover::{Config, Outcome, UnresolvedError, WritePolicy};
 use mitra_sim::workload::{FailureCase, FailureTarget, OpKind, Verdict};

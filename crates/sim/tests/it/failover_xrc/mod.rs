@@ -122,7 +122,7 @@ fn messages_arrive_once_and_in_order_in_random_faults() {
         assert_eq!(scene.sender.outstanding(), 0, "seed {seed}\n{}", reproduce_command(seed));
         scene.check(|kind, outcome| match outcome {
             Outcome::Success => true,
-            // The responder's NIC is lost: `docs/failover.md`, the table of promises. A SEND may be behind such an operation.
+            // The responder's NIC is lost: `docs/promises.md`, the table of promises. A SEND may be behind such an operation.
             Outcome::Unresolved(UnresolvedError::Indeterminate | UnresolvedError::ValueLost) => {
                 is_dead && !matches!(kind, Kind::Send | Kind::SendWithImm)
             }
