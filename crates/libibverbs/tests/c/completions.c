@@ -79,7 +79,7 @@ static struct ibv_qp *datagram_qp(void)
 	return qp;
 }
 
-/* Requests that a device accepts and then completes, most of them with an error. docs/run.md lists them. */
+/* Requests that a device accepts and then completes, most of them with an error. docs/device.md lists them. */
 static void refused_by_completion(void)
 {
 	struct ibv_send_wr *bad;

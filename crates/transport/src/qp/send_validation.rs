@@ -109,7 +109,7 @@ fn is_datagram_op(op: &SendOp) -> bool {
 
 /// Returns the status with which a posted send fails when the NIC begins to execute it, because the transport service does not have the
 /// operation (IBTA volume 1, table 38), or because its local memory is too short. The cases are those of Linux's soft-RoCE, see
-/// `docs/run.md`.
+/// `docs/device.md`.
 pub(crate) fn execution_error(attrs: &QpAttributes, wr: &SendWr) -> Option<WcStatus> {
     let fetches = wr.op.is_read_or_atomic();
     let has_operation = match attrs.init.qp_type {
