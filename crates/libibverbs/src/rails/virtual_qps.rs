@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
-use mitra_failover::{Config, VirtualQp};
+use mitra_failover::{Config, VirtualQp, VirtualQpBuilder};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Error, Qpn, Result};
 
@@ -68,7 +68,7 @@ impl MultiRail {
     /// Creates a queue pair in RESET. Its capacities are within the device's limits.
     ///
     /// # Errors
-    /// The errors of [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build).
+    /// The errors of [`VirtualQpBuilder::build`].
     pub(crate) fn create_qp(&self, params: CreateParams) -> Result<Arc<MultiRailQp>> {
         let cap = &params.init.cap;
         let config = Config {
@@ -89,7 +89,7 @@ impl MultiRail {
         if let Some(xrc) = &params.xrc {
             builder = builder.xrc_domain(xrc.queues());
         }
-        let vqp = self.with_unused_number(|| Ok(builder.clone().build()?), VirtualQp::qpn)?;
+        let vqp = self.build_with_unused_number(&builder)?;
         let qp = MultiRailQp::new(Arc::clone(&self.domain), vqp, params);
         lock(&self.qps).insert(qp.qpn(), Arc::downgrade(&qp));
         Ok(qp)
@@ -145,20 +145,21 @@ impl MultiRail {
         }
     }
 
-    /// Creates what keeps a queue pair number, as [`MultiRail::with_room`] does. No other queue pair of the program has the number: one that was made when the
-    /// NIC of rail 0 was alive has its number from there, and another NIC may assign the same.
+    /// Builds a virtual queue pair, as [`MultiRail::with_room`] does. No other queue pair of the
+    /// program has its number: one that was made when the NIC of rail 0 was alive has its number
+    /// from there, and another NIC may assign the same.
     ///
     /// # Errors
-    /// The errors of `create`.
-    fn with_unused_number<T>(&self, create: impl Fn() -> Result<T>, number: impl Fn(&T) -> Qpn) -> Result<T> {
+    /// The errors of [`VirtualQpBuilder::build`].
+    fn build_with_unused_number(&self, builder: &VirtualQpBuilder) -> Result<VirtualQp> {
         let mut taken = Vec::new(); // not dropped before the end, so that the NIC does not assign these numbers again
         loop {
-            let created = self.with_room(&create)?;
-            let qpn = number(&created);
+            let vqp = self.with_room(|| Ok(builder.clone().build()?))?;
+            let qpn = vqp.qpn();
             if !lock(&self.qps).contains_key(&qpn) && !lock(&self.datagram_qps).contains_key(&qpn) {
-                return Ok(created);
+                return Ok(vqp);
             }
-            taken.push(created);
+            taken.push(vqp);
         }
     }
 
