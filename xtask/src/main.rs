@@ -28,7 +28,8 @@ struct Xtask {
 #[derive(Subcommand)]
 enum Task {
     Compatibility(compatibility::Args),
-    /// Check for words that docs/glossary.md retires, for broken links in documents and for unused dependencies
+    /// Check for words that docs/glossary.md retires, for broken links and long sentences in documents,
+    /// for circles of imports and for unused dependencies
     Lint,
     RxeVm(rxe_vm::Args),
     /// Install the tools that the tests need besides Rust: Debian packages, cargo-nextest, and in
