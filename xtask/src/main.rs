@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod compatibility;
+mod features;
 mod lint;
 mod nextest;
 mod rust_programs;
@@ -28,6 +29,8 @@ struct Xtask {
 #[derive(Subcommand)]
 enum Task {
     Compatibility(compatibility::Args),
+    /// Check each crate that has features without any, and with each alone
+    Features,
     /// Check for words that docs/glossary.md retires, for broken links and long sentences in documents,
     /// for circles of imports and for unused dependencies
     Lint,
@@ -48,6 +51,7 @@ enum Task {
 fn main() -> anyhow::Result<ExitCode> {
     match Xtask::parse().task {
         Task::Compatibility(args) => compatibility::run(&args)?,
+        Task::Features => features::run()?,
         Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
         Task::Lint => lint::run()?,
         Task::Setup => setup::run()?,
