@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod compatibility;
+mod features;
 mod lint;
 mod nextest;
 mod rust_programs;
@@ -28,8 +29,11 @@ struct Xtask {
 #[derive(Subcommand)]
 enum Task {
     Compatibility(compatibility::Args),
-    /// Check for words that docs/glossary.md retires, for broken links in documents and for unused dependencies
-    Lint,
+    /// Check each crate that has features without any, and with each alone
+    Features,
+    /// Check for words that docs/glossary.md retires, for broken links and long sentences in documents,
+    /// for circles of imports and for unused dependencies
+    Lint(lint::Args),
     RxeVm(rxe_vm::Args),
     /// Install the tools that the tests need besides Rust: Debian packages, cargo-nextest, and in
     /// ~/.cache/mitra/setup scapy, Rust programs and a virtual machine with soft-RoCE
@@ -47,8 +51,9 @@ enum Task {
 fn main() -> anyhow::Result<ExitCode> {
     match Xtask::parse().task {
         Task::Compatibility(args) => compatibility::run(&args)?,
+        Task::Features => features::run()?,
         Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
-        Task::Lint => lint::run()?,
+        Task::Lint(args) => lint::run(&args)?,
         Task::Setup => setup::run()?,
         Task::Stress(args) => return stress::run(&args),
         Task::Test { args } => return test::run(&args),

@@ -11,7 +11,6 @@ mod rdma_core;
 mod abi_layout;
 mod c_programs;
 mod exported_symbols;
-mod module_graph;
 #[allow(unsafe_code)]
 mod rdmacm;
 mod refusal_messages;
