@@ -217,4 +217,10 @@ pub(crate) mod tests {
             assert_eq!(ConnectInfo::decode(&info.encode()), Ok(info));
         }
     }
+
+    #[test]
+    fn encodings_stay_byte_for_byte() {
+        let encodings: Vec<_> = vec![format!("{:02x?}", info().encode())];
+        assert_eq!(encodings, include_str!("encodings/connect_info.txt").lines().collect::<Vec<_>>());
+    }
 }

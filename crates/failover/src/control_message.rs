@@ -486,4 +486,13 @@ mod tests {
         bytes.extend_from_slice(&[0; 11]);
         assert_eq!(Message::decode(&bytes, Role::Zero, SecretWord::new(1)), Err(Rejected::Malformed));
     }
+
+    #[test]
+    fn encodings_stay_byte_for_byte() {
+        let encodings: Vec<_> = all_messages()
+            .iter()
+            .map(|message| format!("{:02x?}", message.encode(Role::One, SecretWord::new(42)).as_slice()))
+            .collect();
+        assert_eq!(encodings, include_str!("encodings/control_messages.txt").lines().collect::<Vec<_>>());
+    }
 }

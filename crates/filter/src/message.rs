@@ -454,4 +454,17 @@ mod tests {
         bit[8] = 2;
         assert_eq!(Message::parse(&sealed(bit)), Err(ParseError::Field));
     }
+
+    #[test]
+    fn encodings_stay_byte_for_byte() {
+        let encodings: Vec<_> = every_kind()
+            .iter()
+            .map(|message| {
+                let mut bytes = Vec::new();
+                message.emit(&mut bytes);
+                format!("{bytes:02x?}")
+            })
+            .collect();
+        assert_eq!(encodings, include_str!("message_encodings.txt").lines().collect::<Vec<_>>());
+    }
 }

@@ -94,4 +94,11 @@ mod tests {
             assert!(BackedQpInfo::decode(&[&bytes[..], &[0]].concat()).is_err());
         }
     }
+
+    #[test]
+    fn encoding_stays_byte_for_byte() {
+        let id = MemberId { slot: 7, instance: 8 };
+        let info = BackedQpInfo { id, rd_atomic: 16, log: true, durable: true, log_region: None };
+        assert_eq!(info.encode(), b"MBQ2\x07\0\0\0\x08\0\0\0\x10\x05");
+    }
 }

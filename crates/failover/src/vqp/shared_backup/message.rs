@@ -245,4 +245,17 @@ mod tests {
         let parsed = core::iter::from_fn(|| (!reader.0.is_empty()).then(|| Message::parse(&mut reader)));
         assert_eq!(parsed.map(|m| m.map(|m| m.body)).collect::<Result<Vec<_>, _>>(), Ok(all_bodies()));
     }
+
+    #[test]
+    fn encodings_stay_byte_for_byte() {
+        let encodings: Vec<_> = all_bodies()
+            .into_iter()
+            .map(|body| {
+                let mut bytes = Vec::new();
+                Message { to: MemberId { slot: 7, instance: 8 }, body }.encode(&mut bytes);
+                format!("{bytes:02x?}")
+            })
+            .collect();
+        assert_eq!(encodings, include_str!("../../encodings/shared_backup_messages.txt").lines().collect::<Vec<_>>());
+    }
 }

@@ -167,11 +167,10 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn messages_round_trip_and_truncated_messages_are_rejected() {
+    fn samples() -> Vec<Message> {
         let mut device = DeviceGid::new(Gid([9; 16]));
         device.set(Gid([8; 16]));
-        for message in [
+        vec![
             Message::Query(Subject::Connection(Qpn::new(0x12_3456)), DeviceGid::new(Gid([9; 16]))),
             Message::Query(
                 Subject::Connected { qpn: Qpn::new(0x12_3456), asker: Qpn::new(0x65_4321) },
@@ -187,7 +186,12 @@ mod tests {
             Message::Ended(vec![4, 5]),
             Message::WhoHas(Gid([7; 16])),
             Message::Owner(Gid([6; 16])),
-        ] {
+        ]
+    }
+
+    #[test]
+    fn messages_round_trip_and_truncated_messages_are_rejected() {
+        for message in samples() {
             let bytes = encode(7, &message);
             let header_len = 4 + 8 + 1;
             for n in 0..header_len {
@@ -202,5 +206,11 @@ mod tests {
         let mut wrong_magic = encode(1, &Message::Answer(None));
         wrong_magic[0] ^= 1;
         assert_eq!(decode(&wrong_magic), None);
+    }
+
+    #[test]
+    fn encodings_stay_byte_for_byte() {
+        let encodings: Vec<_> = samples().iter().map(|message| format!("{:02x?}", encode(7, message))).collect();
+        assert_eq!(encodings, include_str!("message_encodings.txt").lines().collect::<Vec<_>>());
     }
 }

@@ -177,4 +177,17 @@ mod tests {
         let many = [&[TELL, MAX_RAILS as u8 + 1, 0][..], &[0; 16 * (MAX_RAILS + 1)]].concat();
         assert_eq!(decode(&many), None, "too many rails");
     }
+
+    #[test]
+    fn encoding_stays_byte_for_byte() {
+        let mut device = DeviceAddress::new(vec![Gid([3; 16]), Gid([2; 16])], 2);
+        device.set_gids(vec![Gid([1; 16]), Gid([2; 16])]);
+        let kind = ReachKind::Ask { device: Gid([9; 16]), qpn: Qpn::new(5) };
+        let qp = Some(QpNumbers { qpn: Qpn::new(0x12_3456), on_rails: vec![Qpn::new(0x12_3456), Qpn::new(7)] });
+        let expected = [
+            &[ASK][..], &[9; 16], &[5, 0, 0, 0], &[2, 2], &[1; 16], &[1], &[3; 16], &[2; 16],
+            &[0x56, 0x34, 0x12, 0], &[0x56, 0x34, 0x12, 0], &[7, 0, 0, 0],
+        ];
+        assert_eq!(encode(&Reach { kind, device, qp }), expected.concat());
+    }
 }

@@ -48,6 +48,12 @@ fn encoded(message: &Message) -> Vec<u8> {
 }
 
 #[test]
+fn encodings_stay_byte_for_byte() {
+    let encodings: Vec<_> = samples().iter().map(|message| format!("{:02x?}", encoded(message))).collect();
+    assert_eq!(encodings, include_str!("encodings.txt").lines().collect::<Vec<_>>());
+}
+
+#[test]
 fn messages_round_trip() {
     for message in samples() {
         let mut bytes = encoded(&message);
