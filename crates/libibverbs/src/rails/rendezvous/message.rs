@@ -190,4 +190,13 @@ mod tests {
             samples().iter().map(|message| format!("{:02x?}", encode(7, message))).collect();
         assert_eq!(encodings, include_str!("message_encodings.txt").lines().collect::<Vec<_>>());
     }
+
+    #[test]
+    fn corpus_of_messages() {
+        crate::replay::replay("messages", |data| {
+            if let [8, bytes @ ..] = data {
+                crate::round_trip::round_trip::<Message>(bytes);
+            }
+        });
+    }
 }

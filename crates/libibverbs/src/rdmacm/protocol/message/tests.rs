@@ -92,6 +92,15 @@ fn body_of_wrong_length_is_malformed() {
     }
 }
 
+#[test]
+fn corpus_of_messages() {
+    crate::replay::replay("messages", |data| {
+        if let [9, bytes @ ..] = data {
+            crate::round_trip::round_trip::<Message>(bytes);
+        }
+    });
+}
+
 /// The encoding is canonical: every accepted byte string is the encoding of the message that it decodes to.
 #[test]
 fn accepted_bytes_re_encode_to_themselves() {
