@@ -3,11 +3,10 @@
 use core::fmt;
 use core::time::Duration;
 
-use mitra_verbs::{Error, Gid, Mtu, Psn, Qpn, Result};
+use mitra_verbs::{Codec, Error, Gid, Malformed, Mtu, Psn, Qpn, Reader, Result, codec};
 
 use crate::completion_log::LogTerms;
 use crate::config::{Policy, Service};
-use crate::control_message::{Reader, Rejected};
 use crate::memory_region::RemoteRegion;
 use crate::negotiation::MAX_RAILS;
 use crate::secret::SecretWord;
@@ -62,33 +61,7 @@ impl ConnectInfo {
 
     /// Encodes the parameters, for the application to send to the other end.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&self.cookie.expose().to_le_bytes());
-        out.extend_from_slice(&[
-            self.policy as u8,
-            u8::from(self.log)
-                | u8::from(self.durable) << 1
-                | (self.service as u8) << 2
-                | self.preferred_rail.map_or(0, |rail| rail + 1) << 4,
-            self.rd_atomic,
-            self.rails.len() as u8,
-        ]);
-        for r in &self.rails {
-            out.extend_from_slice(&r.gid.0);
-            out.extend_from_slice(&(r.mtu.bytes() as u16).to_le_bytes());
-            for n in [r.qpn.value(), r.psn.value(), r.control_qpn.value(), r.qkey] {
-                out.extend_from_slice(&n.to_le_bytes());
-            }
-            out.push(u8::from(r.acks_after_placement));
-        }
-        out.push(u8::from(self.log_region.is_some()));
-        if let Some(region) = &self.log_region {
-            out.extend_from_slice(&region.encode());
-        }
-        let interval = u64::try_from(self.heartbeat_interval.as_nanos()).unwrap_or(u64::MAX);
-        out.extend_from_slice(&interval.to_le_bytes());
-        out.extend_from_slice(&self.max_missed_heartbeats.to_le_bytes());
-        out
+        self.to_bytes()
     }
 
     /// Decodes the bytes that [`ConnectInfo::encode`] returned.
@@ -96,11 +69,8 @@ impl ConnectInfo {
     /// # Errors
     /// [`Error::Invalid`] if the bytes are malformed or of another version.
     pub fn decode(bytes: &[u8]) -> Result<ConnectInfo> {
-        let mut r = Reader(bytes);
-        match parse(&mut r) {
-            Ok(info) if r.0.is_empty() => Ok(info),
-            _ => Err(Error::Invalid("malformed connection information, or of another version")),
-        }
+        ConnectInfo::from_bytes(bytes)
+            .map_err(|_| Error::Invalid("malformed connection information, or of another version"))
     }
 }
 
@@ -111,66 +81,59 @@ impl fmt::Debug for ConnectInfo {
     }
 }
 
-fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
-    if r.array::<4>()? != MAGIC {
-        return Err(Rejected::Malformed);
+impl Codec<'_> for ConnectInfo {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        MAGIC.put(out);
+        self.cookie.expose().put(out);
+        let flags = u8::from(self.log)
+            | u8::from(self.durable) << 1
+            | (self.service as u8) << 2
+            | self.preferred_rail.map_or(0, |rail| rail + 1) << 4;
+        [self.policy as u8, flags, self.rd_atomic, self.rails.len() as u8].put(out);
+        self.rails.iter().for_each(|rail| rail.put(out));
+        self.log_region.put(out);
+        u64::try_from(self.heartbeat_interval.as_nanos()).unwrap_or(u64::MAX).put(out);
+        self.max_missed_heartbeats.put(out);
     }
-    let cookie = SecretWord::new(u64::from_le_bytes(r.array()?));
-    let [policy, flags, rd_atomic, rails] = r.array()?;
-    let policy = match policy {
-        0 => Policy::Exact,
-        1 => Policy::Transparent,
-        2 => Policy::Blanket,
-        3 => Policy::None,
-        _ => return Err(Rejected::Malformed),
-    };
-    if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags >> 4 > rails {
-        return Err(Rejected::Malformed);
+
+    fn take(reader: &mut Reader<'_>) -> Result<ConnectInfo, Malformed> {
+        if <[u8; 4]>::take(reader)? != MAGIC {
+            return Err(Malformed::Field);
+        }
+        let cookie = SecretWord::new(Codec::take(reader)?);
+        let [policy, flags, rd_atomic, rails] = Codec::take(reader)?;
+        if !(1..=MAX_RAILS).contains(&usize::from(rails)) || flags >> 4 > rails {
+            return Err(Malformed::Field);
+        }
+        Ok(ConnectInfo {
+            cookie,
+            service: match flags >> 2 & 3 {
+                0 => Service::Reliable,
+                1 => Service::Unreliable,
+                2 => Service::XrcSend,
+                _ => Service::XrcReceive,
+            },
+            policy: match policy {
+                0 => Policy::Exact,
+                1 => Policy::Transparent,
+                2 => Policy::Blanket,
+                3 => Policy::None,
+                _ => return Err(Malformed::Field),
+            },
+            log: flags & 1 != 0,
+            durable: flags & 2 != 0,
+            preferred_rail: (flags >> 4).checked_sub(1),
+            rd_atomic,
+            // In the order of their encodings.
+            rails: reader.list(rails.into())?,
+            log_region: Codec::take(reader)?,
+            heartbeat_interval: Duration::from_nanos(Codec::take(reader)?),
+            max_missed_heartbeats: Codec::take(reader)?,
+        })
     }
-    let mut list = Vec::new();
-    for _ in 0..rails {
-        let gid = Gid(r.array()?);
-        let mtu = Mtu::from_bytes(usize::from(u16::from_le_bytes(r.array()?))).ok_or(Rejected::Malformed)?;
-        let [qpn, psn, control_qpn, qkey] = [parse_u32(r)?, parse_u32(r)?, parse_u32(r)?, parse_u32(r)?];
-        list.push(RailInfo {
-            gid,
-            mtu,
-            qpn: Qpn::new(qpn),
-            psn: Psn::new(psn),
-            control_qpn: Qpn::new(control_qpn),
-            qkey,
-            acks_after_placement: r.byte()? != 0,
-        });
-    }
-    let log_region = if r.byte()? == 1 { Some(RemoteRegion::parse(r)?) } else { None };
-    let heartbeat_interval = Duration::from_nanos(u64::from_le_bytes(r.array()?));
-    let max_missed_heartbeats = parse_u32(r)?;
-    let (log, durable) = (flags & 1 != 0, flags & 2 != 0);
-    let service = match flags >> 2 & 3 {
-        0 => Service::Reliable,
-        1 => Service::Unreliable,
-        2 => Service::XrcSend,
-        _ => Service::XrcReceive,
-    };
-    let preferred_rail = (flags >> 4).checked_sub(1);
-    Ok(ConnectInfo {
-        cookie,
-        service,
-        policy,
-        log,
-        durable,
-        preferred_rail,
-        rd_atomic,
-        heartbeat_interval,
-        max_missed_heartbeats,
-        rails: list,
-        log_region,
-    })
 }
 
-fn parse_u32(r: &mut Reader<'_>) -> Result<u32, Rejected> {
-    r.array().map(u32::from_le_bytes)
-}
+codec! { struct RailInfo { gid, mtu, qpn, psn, control_qpn, qkey, acks_after_placement } }
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -216,5 +179,11 @@ pub(crate) mod tests {
             let info = ConnectInfo { service, ..info() };
             assert_eq!(ConnectInfo::decode(&info.encode()), Ok(info));
         }
+    }
+
+    #[test]
+    fn encodings_stay_byte_for_byte() {
+        let encodings: Vec<_> = vec![format!("{:02x?}", info().encode())];
+        assert_eq!(encodings, include_str!("encodings/connect_info.txt").lines().collect::<Vec<_>>());
     }
 }

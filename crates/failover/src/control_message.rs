@@ -6,7 +6,7 @@
 
 use core::cmp::Ordering;
 
-use mitra_verbs::{Gid, Psn, Qpn, SavedResult};
+use mitra_verbs::{Codec, Gid, Kinds, Malformed, Psn, Qpn, Reader, SavedResult, codec};
 use smallvec::SmallVec;
 
 mod message_kind;
@@ -148,6 +148,12 @@ pub enum Rejected {
     Foreign,
 }
 
+impl From<Malformed> for Rejected {
+    fn from(_: Malformed) -> Rejected {
+        Rejected::Malformed
+    }
+}
+
 /// Messages are ordered by their encoding, so that a model can keep those in transit in a set.
 impl Ord for Message {
     fn cmp(&self, other: &Message) -> Ordering {
@@ -166,66 +172,10 @@ impl Message {
     /// Encodes the message for a receiver with this cookie.
     pub(crate) fn encode(&self, sender: Role, cookie: SecretWord) -> SmallVec<[u8; MAX_LEN]> {
         let mut out = SmallVec::new();
-        let kind = match self.body {
-            Body::Heartbeat { .. } => 1,
-            Body::Propose { .. } => 2,
-            Body::Evidence { .. } => 3,
-            Body::Resume { .. } => 4,
-            Body::Refuse { .. } => 5,
-            Body::Closed { .. } => 6,
-            Body::NewQp(_) => 7,
-            Body::AskPlaced => 8,
-            Body::Placed(_) => 9,
-            Body::Address(_) => 10,
-            Body::AddressKnown { .. } => 11,
-        };
-        out.extend_from_slice(&[VERSION, kind, sender as u8, 0]);
-        out.extend_from_slice(&cookie.expose().to_le_bytes());
-        out.extend_from_slice(&self.ballot.epoch.to_le_bytes());
-        out.push(self.ballot.proposer as u8);
-        match &self.body {
-            Body::AskPlaced => {}
-            Body::Closed { evidence } => {
-                out.push(u8::from(evidence.is_some()));
-                if let Some(evidence) = evidence {
-                    put_evidence(&mut out, evidence);
-                }
-            }
-            Body::Placed(placed) => put_placed(&mut out, *placed),
-            Body::Propose { rail, home } => {
-                out.push(*rail);
-                put_home(&mut out, *home);
-            }
-            Body::Address(address) => {
-                out.push(address.rail);
-                out.extend_from_slice(&address.change.to_le_bytes());
-                out.extend_from_slice(&address.gid.0);
-            }
-            Body::AddressKnown { rail, change } => {
-                out.push(*rail);
-                out.extend_from_slice(&change.to_le_bytes());
-            }
-            Body::Resume { has_peer_resume, partial_imm_bytes } => {
-                out.push(u8::from(*has_peer_resume));
-                out.extend_from_slice(&partial_imm_bytes.to_le_bytes());
-            }
-            Body::Heartbeat { unusable } => out.push(*unusable),
-            Body::Refuse { unusable, promised_epoch, home } => {
-                out.push(*unusable);
-                out.extend_from_slice(&promised_epoch.to_le_bytes());
-                put_home(&mut out, *home);
-            }
-            Body::NewQp(qp) => {
-                out.extend_from_slice(&[qp.rail, u8::from(qp.connected) | u8::from(qp.asks) << 1]);
-                put_u24(&mut out, qp.qpn.value());
-                put_u24(&mut out, qp.psn.value());
-            }
-            Body::Evidence { rail, home, evidence } => {
-                out.push(*rail);
-                put_home(&mut out, *home);
-                put_evidence(&mut out, evidence);
-            }
-        }
+        [VERSION, self.body.kind(), sender as u8, 0].put(&mut out);
+        cookie.expose().put(&mut out);
+        self.ballot.put(&mut out);
+        self.body.put_fields(&mut out);
         debug_assert!(out.len() <= MAX_LEN);
         out
     }
@@ -236,65 +186,18 @@ impl Message {
     /// [`Rejected::Foreign`] for another cookie or role; [`Rejected::Malformed`] for anything else that [`Message::encode`] does not
     /// produce.
     pub(crate) fn decode(bytes: &[u8], sender: Role, cookie: SecretWord) -> Result<Message, Rejected> {
-        let mut r = Reader(bytes);
-        let [version, kind, role, _] = r.array::<4>()?;
+        let mut reader = Reader::new(bytes);
+        let [version, kind, role, _] = Codec::take(&mut reader)?;
         if version != VERSION || bytes.len() > MAX_LEN || bytes.len() < HEADER {
             return Err(Rejected::Malformed);
         }
-        if SecretWord::new(u64::from_le_bytes(r.array()?)) != cookie || role != sender as u8 {
+        if SecretWord::new(Codec::take(&mut reader)?) != cookie || role != sender as u8 {
             return Err(Rejected::Foreign);
         }
-        let epoch = u16::from_le_bytes(r.array()?);
-        let proposer = match r.byte()? {
-            0 => Role::Zero,
-            1 => Role::One,
-            _ => return Err(Rejected::Malformed),
-        };
-        let body = match kind {
-            1 => Body::Heartbeat { unusable: r.byte()? },
-            2 => Body::Propose { rail: r.byte()?, home: read_home(&mut r)? },
-            3 => {
-                let (rail, home) = (r.byte()?, read_home(&mut r)?);
-                Body::Evidence { rail, home, evidence: read_evidence(&mut r)? }
-            }
-            4 => Body::Resume {
-                has_peer_resume: r.byte()? != 0,
-                partial_imm_bytes: u32::from_le_bytes(r.array()?),
-            },
-            5 => {
-                let (unusable, promised_epoch) = (r.byte()?, u16::from_le_bytes(r.array()?));
-                Body::Refuse { unusable, promised_epoch, home: read_home(&mut r)? }
-            }
-            6 => Body::Closed {
-                evidence: match r.byte()? {
-                    0 => None,
-                    1 => Some(read_evidence(&mut r)?),
-                    _ => return Err(Rejected::Malformed),
-                },
-            },
-            7 => {
-                let [rail, flags] = r.array()?;
-                if flags > 3 {
-                    return Err(Rejected::Malformed);
-                }
-                let (connected, asks) = (flags & 1 != 0, flags & 2 != 0);
-                let (qpn, psn) = (Qpn::new(r.u24()?), Psn::new(r.u24()?));
-                Body::NewQp(NewQp { rail, connected, asks, qpn, psn })
-            }
-            8 => Body::AskPlaced,
-            9 => Body::Placed(read_placed(&mut r)?),
-            10 => {
-                let (rail, change) = (r.byte()?, u32::from_le_bytes(r.array()?));
-                Body::Address(Address { rail, change, gid: Gid(r.array()?) })
-            }
-            11 => Body::AddressKnown { rail: r.byte()?, change: u32::from_le_bytes(r.array()?) },
-            _ => return Err(Rejected::Malformed),
-        };
-        if r.0.is_empty() {
-            Ok(Message { ballot: Ballot { epoch, proposer }, body })
-        } else {
-            Err(Rejected::Malformed)
-        }
+        let ballot = Ballot::take(&mut reader)?;
+        let body = Body::take_fields(kind, &mut reader)?;
+        reader.finish()?;
+        Ok(Message { ballot, body })
     }
 }
 
@@ -304,105 +207,132 @@ pub(crate) fn receiver_cookie(bytes: &[u8]) -> Option<SecretWord> {
     Some(SecretWord::new(u64::from_le_bytes(cookie.try_into().ok()?)))
 }
 
-/// Appends the encoding of what a processor has seen to `out`.
-pub(crate) fn put_placed(out: &mut impl Extend<u8>, placed: Placed) {
-    out.extend([u8::from(placed.log.is_some())]);
-    out.extend(placed.log.unwrap_or(0).to_le_bytes());
-    out.extend(placed.received.to_le_bytes());
-}
-
-/// Removes what [`put_placed`] appended from `r`.
-///
-/// # Errors
-/// [`Rejected::Malformed`] for anything that [`put_placed`] does not produce.
-pub(crate) fn read_placed(r: &mut Reader<'_>) -> Result<Placed, Rejected> {
-    let is_logged = r.byte()?;
-    if is_logged > 1 {
-        return Err(Rejected::Malformed);
-    }
-    let log = u64::from_le_bytes(r.array()?);
-    let received = u64::from_le_bytes(r.array()?);
-    Ok(Placed { log: (is_logged == 1).then_some(log), received })
-}
-
-/// Appends the encoding of evidence to `out`, with at most [`MAX_SAVED`] saved results.
-pub(crate) fn put_evidence(out: &mut impl Extend<u8>, evidence: &Evidence) {
-    let saved = &evidence.saved[..evidence.saved.len().min(MAX_SAVED)];
-    let flags = u8::from(evidence.psn.is_some())
-        | u8::from(evidence.log.is_some()) << 1
-        | u8::from(evidence.lacks_receive) << 2;
-    out.extend([flags, saved.len() as u8]);
-    put_u24(out, evidence.psn.unwrap_or_default().value());
-    out.extend(evidence.log.unwrap_or(0).to_le_bytes());
-    out.extend(evidence.received.to_le_bytes());
-    out.extend(evidence.partial_imm_bytes.to_le_bytes());
-    for s in saved {
-        put_u24(out, s.psn.value());
-        out.extend(s.value.to_le_bytes());
+codec! {
+    enum Body {
+        1 => Heartbeat { unusable },
+        2 => Propose { rail, home as fixed_home },
+        3 => Evidence { rail, home as fixed_home, evidence },
+        4 => Resume { has_peer_resume, partial_imm_bytes },
+        5 => Refuse { unusable, promised_epoch, home as fixed_home },
+        6 => Closed { evidence },
+        7 => NewQp(qp),
+        8 => AskPlaced,
+        9 => Placed(placed),
+        10 => Address(address),
+        11 => AddressKnown { rail, change },
     }
 }
 
-/// Removes the encoding of evidence from `r`.
-///
-/// # Errors
-/// [`Rejected::Malformed`] for anything that [`put_evidence`] does not produce.
-pub(crate) fn read_evidence(r: &mut Reader<'_>) -> Result<Evidence, Rejected> {
-    let [flags, count] = r.array()?;
-    let psn = Psn::new(r.u24()?);
-    let log = u64::from_le_bytes(r.array()?);
-    let received = u64::from_le_bytes(r.array()?);
-    let partial_imm_bytes = u32::from_le_bytes(r.array()?);
-    if usize::from(count) > MAX_SAVED || flags > 7 {
-        return Err(Rejected::Malformed);
-    }
-    let mut saved = Vec::new();
-    for _ in 0..count {
-        saved.push(SavedResult { psn: Psn::new(r.u24()?), value: u64::from_le_bytes(r.array()?) });
-    }
-    let psn = (flags & 1 != 0).then_some(psn);
-    let log = (flags & 2 != 0).then_some(log);
-    let lacks_receive = flags & 4 != 0;
-    Ok(Evidence { psn, log, received, lacks_receive, saved, partial_imm_bytes })
-}
+codec! { struct Ballot { epoch, proposer } }
+codec! { struct Address { rail, change, gid } }
 
-/// Writes whether there is a home, its rail, and its generation.
-fn put_home(out: &mut impl Extend<u8>, home: Option<Home>) {
-    let Home { generation, rail } = home.unwrap_or_default();
-    out.extend([u8::from(home.is_some()), rail]);
-    out.extend(generation.to_le_bytes());
-}
+impl Codec<'_> for Role {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        (*self as u8).put(out);
+    }
 
-fn read_home(r: &mut Reader<'_>) -> Result<Option<Home>, Rejected> {
-    let ([is_known, rail], generation) = (r.array()?, u64::from_le_bytes(r.array()?));
-    match is_known {
-        0 => Ok(None),
-        1 if usize::from(rail) < MAX_RAILS => Ok(Some(Home { generation, rail })),
-        _ => Err(Rejected::Malformed),
+    fn take(reader: &mut Reader<'_>) -> Result<Role, Malformed> {
+        bool::take(reader).map(|is_one| if is_one { Role::One } else { Role::Zero })
     }
 }
 
-fn put_u24(out: &mut impl Extend<u8>, number: u32) {
+impl Codec<'_> for NewQp {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        [self.rail, u8::from(self.connected) | u8::from(self.asks) << 1].put(out);
+        put_24(self.qpn.value(), out);
+        put_24(self.psn.value(), out);
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<NewQp, Malformed> {
+        let [rail, flags] = Codec::take(reader)?;
+        if flags > 3 {
+            return Err(Malformed::Field);
+        }
+        let (qpn, psn) = (Qpn::new(take_24(reader)?), Psn::new(take_24(reader)?));
+        Ok(NewQp { rail, connected: flags & 1 != 0, asks: flags & 2 != 0, qpn, psn })
+    }
+}
+
+/// Whether there is a log, and its highest sequence number or 0; then the number of receives.
+impl Codec<'_> for Placed {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        self.log.is_some().put(out);
+        self.log.unwrap_or(0).put(out);
+        self.received.put(out);
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Placed, Malformed> {
+        let (has_log, log) = (bool::take(reader)?, Codec::take(reader)?);
+        Ok(Placed { log: has_log.then_some(log), received: Codec::take(reader)? })
+    }
+}
+
+/// The fields that may be absent are then 0. At most [`MAX_SAVED`] saved results are written.
+impl Codec<'_> for Evidence {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        let saved = &self.saved[..self.saved.len().min(MAX_SAVED)];
+        let flags = u8::from(self.psn.is_some())
+            | u8::from(self.log.is_some()) << 1
+            | u8::from(self.lacks_receive) << 2;
+        [flags, saved.len() as u8].put(out);
+        put_24(self.psn.unwrap_or_default().value(), out);
+        self.log.unwrap_or(0).put(out);
+        self.received.put(out);
+        self.partial_imm_bytes.put(out);
+        for result in saved {
+            put_24(result.psn.value(), out);
+            result.value.put(out);
+        }
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Evidence, Malformed> {
+        let [flags, saved] = Codec::take(reader)?;
+        if usize::from(saved) > MAX_SAVED || flags > 7 {
+            return Err(Malformed::Field);
+        }
+        let (psn, log) = (Psn::new(take_24(reader)?), Codec::take(reader)?);
+        Ok(Evidence {
+            psn: (flags & 1 != 0).then_some(psn),
+            log: (flags & 2 != 0).then_some(log),
+            lacks_receive: flags & 4 != 0,
+            // In the order of their encodings.
+            received: Codec::take(reader)?,
+            partial_imm_bytes: Codec::take(reader)?,
+            saved: (0..saved)
+                .map(|_| Ok(SavedResult { psn: Psn::new(take_24(reader)?), value: Codec::take(reader)? }))
+                .collect::<Result<_, Malformed>>()?,
+        })
+    }
+}
+
+/// A home of fixed length: whether there is one, its rail, and its generation.
+mod fixed_home {
+    use super::{Codec, Home, MAX_RAILS, Malformed, Reader};
+
+    pub(super) fn put(home: &Option<Home>, out: &mut impl Extend<u8>) {
+        let Home { generation, rail } = home.unwrap_or_default();
+        home.is_some().put(out);
+        rail.put(out);
+        generation.put(out);
+    }
+
+    pub(super) fn take(reader: &mut Reader<'_>) -> Result<Option<Home>, Malformed> {
+        let (is_known, rail) = (bool::take(reader)?, u8::take(reader)?);
+        let home = Home { generation: Codec::take(reader)?, rail };
+        if is_known && usize::from(rail) >= MAX_RAILS {
+            return Err(Malformed::Field);
+        }
+        Ok(is_known.then_some(home))
+    }
+}
+
+fn put_24(number: u32, out: &mut impl Extend<u8>) {
     let [a, b, c, _] = number.to_le_bytes();
-    out.extend([a, b, c]);
+    [a, b, c].put(out);
 }
 
-/// Reads fields from the front of a byte string.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
-
-impl Reader<'_> {
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Rejected> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Rejected::Malformed)?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    pub(crate) fn byte(&mut self) -> Result<u8, Rejected> {
-        self.array::<1>().map(|[b]| b)
-    }
-
-    pub(crate) fn u24(&mut self) -> Result<u32, Rejected> {
-        self.array::<3>().map(|[a, b, c]| u32::from_le_bytes([a, b, c, 0]))
-    }
+fn take_24(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
+    <[u8; 3]>::take(reader).map(|[a, b, c]| u32::from_le_bytes([a, b, c, 0]))
 }
 
 #[cfg(test)]
@@ -485,5 +415,14 @@ mod tests {
         bytes[HEADER + 2] = 17;
         bytes.extend_from_slice(&[0; 11]);
         assert_eq!(Message::decode(&bytes, Role::Zero, SecretWord::new(1)), Err(Rejected::Malformed));
+    }
+
+    #[test]
+    fn encodings_stay_byte_for_byte() {
+        let encodings: Vec<_> = all_messages()
+            .iter()
+            .map(|message| format!("{:02x?}", message.encode(Role::One, SecretWord::new(42)).as_slice()))
+            .collect();
+        assert_eq!(encodings, include_str!("encodings/control_messages.txt").lines().collect::<Vec<_>>());
     }
 }

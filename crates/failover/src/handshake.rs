@@ -17,8 +17,9 @@
 
 use std::io::{self, Read, Write};
 
+use mitra_verbs::{Codec, Reader};
+
 use crate::connect_info::ConnectInfo;
-use crate::control_message::Reader;
 use crate::memory_region::RemoteRegion;
 
 /// The byte that says that an end has connected.
@@ -51,11 +52,11 @@ pub fn exchange(
     let malformed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
     let info = ConnectInfo::decode(&receive(stream)?).map_err(malformed)?;
     let bytes = receive(stream)?;
-    let mut reader = Reader(&bytes);
+    let mut reader = Reader::new(&bytes);
     let mut regions = Vec::new();
-    while !reader.0.is_empty() {
+    while !reader.is_empty() {
         regions.push(
-            RemoteRegion::parse(&mut reader)
+            RemoteRegion::take(&mut reader)
                 .map_err(|_| malformed(mitra_verbs::Error::Invalid("malformed remote region")))?,
         );
     }
@@ -121,7 +122,7 @@ mod tests {
         exchange(&mut Scripted(bytes, Vec::new()), &info(), &[])
     }
 
-    /// What an end sends that lends two regions.
+    /// Returns the bytes that an end sends if it lends two regions.
     fn sent() -> Vec<u8> {
         let mut peer = Scripted(&[], Vec::new());
         exchange(&mut peer, &info(), &[region(64), region(8)]).unwrap_err();

@@ -1,9 +1,8 @@
 //! Memory regions that have an address and keys on every rail: local memory, and memory of the peer.
 
-use mitra_verbs::{Error, Key, Mr, RemoteAddr, Result, Sge};
+use mitra_verbs::{Codec, Error, Key, Malformed, Mr, Reader, RemoteAddr, Result, Sge};
 use smallvec::SmallVec;
 
-use crate::control_message::{Reader, Rejected};
 use crate::negotiation::MAX_RAILS;
 
 /// Local memory that is registered with every live NIC of a [`Domain`](crate::Domain).
@@ -128,13 +127,7 @@ impl RemoteRegion {
 
     /// Encodes the region, for the application to send to the peer.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![self.rails.len() as u8];
-        out.extend_from_slice(&self.len.to_le_bytes());
-        for r in &self.rails {
-            out.extend_from_slice(&r.addr.to_le_bytes());
-            out.extend_from_slice(&r.rkey.0.to_le_bytes());
-        }
-        out
+        self.to_bytes()
     }
 
     /// Decodes the bytes that [`RemoteRegion::encode`] returned.
@@ -142,22 +135,23 @@ impl RemoteRegion {
     /// # Errors
     /// [`Error::Invalid`] if the bytes are malformed.
     pub fn decode(bytes: &[u8]) -> Result<RemoteRegion> {
-        let mut r = Reader(bytes);
-        let region = RemoteRegion::parse(&mut r).map_err(|_| Error::Invalid("malformed remote region"))?;
-        if r.0.is_empty() { Ok(region) } else { Err(Error::Invalid("malformed remote region")) }
+        RemoteRegion::from_bytes(bytes).map_err(|_| Error::Invalid("malformed remote region"))
+    }
+}
+
+/// The number of rails, the length, and the address and rkey on each rail.
+impl Codec<'_> for RemoteRegion {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        (self.rails.len() as u8).put(out);
+        self.len.put(out);
+        self.rails.iter().for_each(|rail| rail.put(out));
     }
 
-    pub(crate) fn parse(r: &mut Reader<'_>) -> Result<RemoteRegion, Rejected> {
-        let rails = usize::from(r.byte()?);
+    fn take(reader: &mut Reader<'_>) -> Result<RemoteRegion, Malformed> {
+        let rails = usize::from(u8::take(reader)?);
         if !(1..=MAX_RAILS).contains(&rails) {
-            return Err(Rejected::Malformed);
+            return Err(Malformed::Field);
         }
-        let len = u64::from_le_bytes(r.array()?);
-        let mut list = SmallVec::new();
-        for _ in 0..rails {
-            let addr = u64::from_le_bytes(r.array()?);
-            list.push(RemoteAddr { addr, rkey: Key(u32::from_le_bytes(r.array()?)) });
-        }
-        Ok(RemoteRegion { len, rails: list })
+        Ok(RemoteRegion { len: Codec::take(reader)?, rails: reader.list(rails)? })
     }
 }

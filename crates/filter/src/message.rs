@@ -10,6 +10,8 @@
 
 use core::fmt;
 
+use mitra_verbs::{Codec, Kinds, Malformed, Reader, codec};
+
 /// The version of the encoding.
 pub const VERSION: u8 = 1;
 /// The length of the longest message without a body, in bytes.
@@ -164,68 +166,14 @@ impl<B> Message<B> {
             Message::BitReply { bit, body } => Message::BitReply { bit, body: f(body) },
         }
     }
-
-    fn kind(&self) -> u8 {
-        match self {
-            Message::Open(_) => 1,
-            Message::Offer(..) => 2,
-            Message::Full(_) => 3,
-            Message::Superseded(..) => 4,
-            Message::Request { .. } => 5,
-            Message::Reply { .. } => 6,
-            Message::NoGrant(_) => 7,
-            Message::Reclaim(_) => 8,
-            Message::Release(_) => 9,
-            Message::Call { .. } => 10,
-            Message::CallReply { .. } => 11,
-            Message::BitRequest { .. } => 12,
-            Message::BitReply { .. } => 13,
-        }
-    }
 }
 
-impl<B: AsRef<[u8]>> Message<B> {
+impl<'a, B: Codec<'a>> Message<B> {
     /// Replaces the content of `out` by the encoded message.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.clear();
-        out.extend([VERSION, self.kind(), 0, 0, 0, 0, 0, 0]);
-        match self {
-            Message::Open(attempt) | Message::Full(attempt) => put_attempt(out, *attempt),
-            Message::Offer(attempt, grant, terms) => {
-                put_attempt(out, *attempt);
-                put_grant(out, *grant);
-                out.extend(terms.window.to_le_bytes());
-                out.extend(terms.last_seq.to_le_bytes());
-                out.extend(terms.lease_ms.to_le_bytes());
-            }
-            Message::Superseded(attempt, latest) => {
-                put_attempt(out, *attempt);
-                out.extend(latest.to_le_bytes());
-            }
-            Message::Request { grant, seq, confirmed, body } => {
-                put_grant(out, *grant);
-                out.extend(seq.to_le_bytes());
-                out.extend(confirmed.to_le_bytes());
-                out.extend(body.as_ref());
-            }
-            Message::Reply { grant, seq, body } => {
-                put_grant(out, *grant);
-                out.extend(seq.to_le_bytes());
-                out.extend(body.as_ref());
-            }
-            Message::NoGrant(grant) | Message::Reclaim(grant) | Message::Release(grant) => {
-                put_grant(out, *grant);
-            }
-            Message::Call { incarnation, id, body } | Message::CallReply { incarnation, id, body } => {
-                out.extend(incarnation.to_le_bytes());
-                out.extend(id.to_le_bytes());
-                out.extend(body.as_ref());
-            }
-            Message::BitRequest { bit, body } | Message::BitReply { bit, body } => {
-                out.push(u8::from(*bit));
-                out.extend(body.as_ref());
-            }
-        }
+        [VERSION, self.kind(), 0, 0, 0, 0, 0, 0].put(out);
+        self.put_fields(out);
         let checksum = checksum(out);
         out[4..8].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -237,68 +185,52 @@ impl<'a> Message<&'a [u8]> {
     /// # Errors
     /// `Short`, `Version`, `Checksum`, `Kind` and `Field`, tested in this order.
     pub fn parse(bytes: &'a [u8]) -> Result<Message<&'a [u8]>, ParseError> {
-        let mut reader = Reader { bytes, short: ParseError::Short(bytes.len()) };
-        let [version, kind, reserved @ ..] = reader.take::<4>()?;
+        let error = |malformed| match malformed {
+            Malformed::Short => ParseError::Short(bytes.len()),
+            Malformed::Kind(kind) => ParseError::Kind(kind),
+            Malformed::Field | Malformed::Surplus => ParseError::Field,
+        };
+        let mut reader = Reader::new(bytes);
+        let [version, kind, reserved @ ..] = <[u8; 4]>::take(&mut reader).map_err(error)?;
         if version != VERSION {
             return Err(ParseError::Version(version));
         }
-        if u32::from_le_bytes(reader.take()?) != checksum(bytes) {
+        if u32::take(&mut reader).map_err(error)? != checksum(bytes) {
             return Err(ParseError::Checksum);
         }
-        let message = match kind {
-            1 => Message::Open(reader.attempt()?),
-            2 => {
-                let (attempt, grant) = (reader.attempt()?, reader.grant()?);
-                let window = u16::from_le_bytes(reader.take()?);
-                let (last_seq, lease_ms) = (reader.u32()?, reader.u32()?);
-                // The last sequence number has a successor.
-                if window == 0 || last_seq == 0 || last_seq == u32::MAX {
-                    return Err(ParseError::Field);
-                }
-                Message::Offer(attempt, grant, Terms { window, last_seq, lease_ms })
-            }
-            3 => Message::Full(reader.attempt()?),
-            4 => Message::Superseded(reader.attempt()?, reader.u64()?),
-            5 => {
-                let (grant, seq, confirmed) = (reader.grant()?, reader.u32()?, reader.u32()?);
-                if confirmed >= seq {
-                    return Err(ParseError::Field);
-                }
-                Message::Request { grant, seq, confirmed, body: reader.body() }
-            }
-            6 => Message::Reply { grant: reader.grant()?, seq: reader.u32()?, body: reader.body() },
-            7 => Message::NoGrant(reader.grant()?),
-            8 => Message::Reclaim(reader.grant()?),
-            9 => Message::Release(reader.grant()?),
-            10 => Message::Call { incarnation: reader.u64()?, id: reader.u64()?, body: reader.body() },
-            11 => Message::CallReply { incarnation: reader.u64()?, id: reader.u64()?, body: reader.body() },
-            12 => Message::BitRequest { bit: reader.bit()?, body: reader.body() },
-            13 => Message::BitReply { bit: reader.bit()?, body: reader.body() },
-            kind => return Err(ParseError::Kind(kind)),
-        };
-        // A message without a body ends with its fields.
-        match reserved == [0, 0] && reader.bytes.is_empty() {
-            true => Ok(message),
-            false => Err(ParseError::Field),
-        }
+        let message = Message::take_fields(kind, &mut reader).map_err(error)?;
+        reader.finish().map_err(error)?;
+        if reserved == [0, 0] { Ok(message) } else { Err(ParseError::Field) }
     }
 }
+
+codec! {
+    enum Message<B> {
+        1 => Open(attempt),
+        2 => Offer(attempt, grant, terms),
+        3 => Full(attempt),
+        4 => Superseded(attempt, era),
+        5 => Request { grant, seq, confirmed, body } if confirmed < seq,
+        6 => Reply { grant, seq, body },
+        7 => NoGrant(grant),
+        8 => Reclaim(grant),
+        9 => Release(grant),
+        10 => Call { incarnation, id, body },
+        11 => CallReply { incarnation, id, body },
+        12 => BitRequest { bit, body },
+        13 => BitReply { bit, body },
+    }
+}
+
+codec! { struct Attempt { era, incarnation, number } }
+codec! { struct Grant { receiver, number } }
+// The last sequence number has a successor.
+codec! { struct Terms { window, last_seq, lease_ms } if window != 0 && (1..u32::MAX).contains(&last_seq) }
 
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "grant {} of {:016x}", self.number, self.receiver)
     }
-}
-
-fn put_attempt(out: &mut Vec<u8>, attempt: Attempt) {
-    out.extend(attempt.era.to_le_bytes());
-    out.extend(attempt.incarnation.to_le_bytes());
-    out.extend(attempt.number.to_le_bytes());
-}
-
-fn put_grant(out: &mut Vec<u8>, grant: Grant) {
-    out.extend(grant.receiver.to_le_bytes());
-    out.extend(grant.number.to_le_bytes());
 }
 
 /// Returns the checksum of a message of at least 8 bytes.
@@ -308,49 +240,6 @@ fn checksum(bytes: &[u8]) -> u32 {
     hasher.update(&[0; 4]);
     hasher.update(&bytes[COMMON..]);
     hasher.finalize()
-}
-
-/// The part of a message that is not yet parsed.
-struct Reader<'a> {
-    bytes: &'a [u8],
-    /// The error if the message is too short.
-    short: ParseError,
-}
-
-impl<'a> Reader<'a> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
-        let (first, rest) = self.bytes.split_first_chunk().ok_or(self.short)?;
-        self.bytes = rest;
-        Ok(*first)
-    }
-
-    fn u32(&mut self) -> Result<u32, ParseError> {
-        Ok(u32::from_le_bytes(self.take()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, ParseError> {
-        Ok(u64::from_le_bytes(self.take()?))
-    }
-
-    fn bit(&mut self) -> Result<bool, ParseError> {
-        match self.take()? {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            _ => Err(ParseError::Field),
-        }
-    }
-
-    fn attempt(&mut self) -> Result<Attempt, ParseError> {
-        Ok(Attempt { era: self.u64()?, incarnation: self.u64()?, number: self.u32()? })
-    }
-
-    fn grant(&mut self) -> Result<Grant, ParseError> {
-        Ok(Grant { receiver: self.u64()?, number: self.u64()? })
-    }
-
-    fn body(&mut self) -> &'a [u8] {
-        core::mem::take(&mut self.bytes)
-    }
 }
 
 #[cfg(test)]
@@ -453,5 +342,18 @@ mod tests {
         let mut bit = emitted(Message::BitReply { bit: true, body: b"" });
         bit[8] = 2;
         assert_eq!(Message::parse(&sealed(bit)), Err(ParseError::Field));
+    }
+
+    #[test]
+    fn encodings_stay_byte_for_byte() {
+        let encodings: Vec<_> = every_kind()
+            .iter()
+            .map(|message| {
+                let mut bytes = Vec::new();
+                message.emit(&mut bytes);
+                format!("{bytes:02x?}")
+            })
+            .collect();
+        assert_eq!(encodings, include_str!("message_encodings.txt").lines().collect::<Vec<_>>());
     }
 }

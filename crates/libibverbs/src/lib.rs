@@ -22,5 +22,11 @@ mod program_memory;
 mod rails;
 mod rdmacm;
 pub mod refused_entry_points;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+#[cfg(test)]
+#[path = "../../../fuzz/round_trip.rs"]
+mod round_trip;
 pub mod symbols;
 mod without_cancellation;

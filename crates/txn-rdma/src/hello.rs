@@ -11,7 +11,7 @@ pub const VERSION: u32 = 1;
 pub type Token = [u8; 16];
 
 /// The frame of a coordinator. Its version is first, so that a node can refuse another version by name.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// [`VERSION`].
     pub version: u32,
@@ -28,7 +28,7 @@ pub struct Hello {
 }
 
 /// What the coordinator asks for.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
     /// The highest incarnation of the coordinator that the node has ever admitted or fenced.
     Highest,
@@ -51,7 +51,7 @@ pub enum Ask {
 }
 
 /// The answer of the node.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// The highest incarnation, 0 if there is none.
     Highest(u16),

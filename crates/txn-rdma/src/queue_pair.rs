@@ -26,7 +26,7 @@ pub enum QpKind {
 }
 
 /// What the peer needs to connect.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum QpInfo {
     /// An encoded [`ConnectInfo`].
     Virtual(Vec<u8>),

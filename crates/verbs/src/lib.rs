@@ -7,6 +7,7 @@ mod atomics {
     pub(crate) use core::sync::atomic::{AtomicU64, Ordering, fence};
 }
 mod buffer;
+mod codec;
 mod device;
 mod error;
 mod event;
@@ -24,6 +25,7 @@ mod wc;
 mod wr;
 
 pub use buffer::Buffer;
+pub use codec::{Codec, Kinds, Malformed, Reader};
 pub use device::{
     AtomicScope, Capabilities, Counter, DeviceAttr, GRH_LEN, Gid, Limits, Mtu, PortAttr, PortState,
 };

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Ending, LinkError};
 
 /// What the peer needs to connect.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RcInfo {
     gid: [u8; 16],
     mtu: u16,

@@ -1,8 +1,7 @@
-use mitra_verbs::{Error, Result};
+use mitra_verbs::{Codec, Error, Malformed, Reader, Result};
 
 use super::message::MemberId;
 use crate::completion_log::LogTerms;
-use crate::control_message::{Reader, Rejected};
 use crate::memory_region::RemoteRegion;
 
 const MAGIC: [u8; 4] = *b"MBQ2";
@@ -28,17 +27,7 @@ impl BackedQpInfo {
 
     /// Encodes the parameters, for the application to send to the other end.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&self.id.slot.to_le_bytes());
-        out.extend_from_slice(&self.id.instance.to_le_bytes());
-        out.extend_from_slice(&[
-            self.rd_atomic,
-            u8::from(self.log) | u8::from(self.log_region.is_some()) << 1 | u8::from(self.durable) << 2,
-        ]);
-        if let Some(region) = &self.log_region {
-            out.extend_from_slice(&region.encode());
-        }
-        out
+        self.to_bytes()
     }
 
     /// Decodes the bytes that [`BackedQpInfo::encode`] returned.
@@ -46,26 +35,30 @@ impl BackedQpInfo {
     /// # Errors
     /// [`Error::Invalid`] if the bytes are malformed or of another version.
     pub fn decode(bytes: &[u8]) -> Result<BackedQpInfo> {
-        let malformed = Error::Invalid("malformed connection information, or of another version");
-        parse(bytes).map_err(|_| malformed)
+        BackedQpInfo::from_bytes(bytes)
+            .map_err(|_| Error::Invalid("malformed connection information, or of another version"))
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<BackedQpInfo, Rejected> {
-    let r = &mut Reader(bytes);
-    let magic = r.array::<4>()?;
-    let [slot, instance] = [u32::from_le_bytes(r.array()?), u32::from_le_bytes(r.array()?)];
-    let [rd_atomic, flags] = r.array()?;
-    let log_region = if flags & 2 != 0 { Some(RemoteRegion::parse(r)?) } else { None };
-    let is_valid = magic == MAGIC && r.0.is_empty() && flags < 8;
-    let info = BackedQpInfo {
-        id: MemberId { slot, instance },
-        rd_atomic,
-        log: flags & 1 != 0,
-        durable: flags & 4 != 0,
-        log_region,
-    };
-    if is_valid { Ok(info) } else { Err(Rejected::Malformed) }
+impl Codec<'_> for BackedQpInfo {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        MAGIC.put(out);
+        self.id.put(out);
+        let has_region = self.log_region.is_some();
+        let flags = u8::from(self.log) | u8::from(has_region) << 1 | u8::from(self.durable) << 2;
+        [self.rd_atomic, flags].put(out);
+        self.log_region.iter().for_each(|region| region.put(out));
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<BackedQpInfo, Malformed> {
+        let magic = <[u8; 4]>::take(reader)?;
+        let (id, [rd_atomic, flags]) = (Codec::take(reader)?, Codec::take(reader)?);
+        if magic != MAGIC || flags > 7 {
+            return Err(Malformed::Field);
+        }
+        let log_region = (flags & 2 != 0).then(|| Codec::take(reader)).transpose()?;
+        Ok(BackedQpInfo { id, rd_atomic, log: flags & 1 != 0, durable: flags & 4 != 0, log_region })
+    }
 }
 
 #[cfg(test)]
@@ -93,5 +86,12 @@ mod tests {
             assert!((0..bytes.len()).all(|n| BackedQpInfo::decode(&bytes[..n]).is_err()));
             assert!(BackedQpInfo::decode(&[&bytes[..], &[0]].concat()).is_err());
         }
+    }
+
+    #[test]
+    fn encoding_stays_byte_for_byte() {
+        let id = MemberId { slot: 7, instance: 8 };
+        let info = BackedQpInfo { id, rd_atomic: 16, log: true, durable: true, log_region: None };
+        assert_eq!(info.encode(), b"MBQ2\x07\0\0\0\x08\0\0\0\x10\x05");
     }
 }

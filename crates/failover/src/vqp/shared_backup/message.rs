@@ -2,9 +2,8 @@
 //!
 //! A SEND on the backup carries as many messages as fit. The layout of a message, in little-endian byte order: receiver 4 · receiver's instance 4 · kind 1 · body.
 
-use mitra_verbs::{Key, Psn, Qpn};
+use mitra_verbs::{Codec, Key, Malformed, Psn, Qpn, Reader, codec};
 
-use crate::control_message::{Reader, Rejected, put_evidence, put_placed, read_evidence, read_placed};
 use crate::evidence::{Evidence, Placed};
 use crate::memory_region::RemoteRegion;
 
@@ -100,103 +99,38 @@ pub struct Grant {
     pub region: RemoteRegion,
 }
 
-impl Message {
-    /// Appends the encoding to `out`.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.to.slot.to_le_bytes());
-        out.extend_from_slice(&self.to.instance.to_le_bytes());
-        match &self.body {
-            Body::Evidence { epoch, evidence } => {
-                out.push(1);
-                out.extend_from_slice(&epoch.to_le_bytes());
-                put_evidence(out, evidence);
-            }
-            Body::Resumed { epoch, partial_imm_bytes } => {
-                out.push(2);
-                out.extend_from_slice(&epoch.to_le_bytes());
-                out.extend_from_slice(&partial_imm_bytes.to_le_bytes());
-            }
-            Body::Offered { epoch, qp } => {
-                out.push(3);
-                out.extend_from_slice(&epoch.to_le_bytes());
-                out.push(qp.rail);
-                out.extend_from_slice(&qp.qpn.value().to_le_bytes());
-                out.extend_from_slice(&qp.psn.value().to_le_bytes());
-            }
-            Body::Confirmed { epoch } => {
-                out.push(4);
-                out.extend_from_slice(&epoch.to_le_bytes());
-            }
-            Body::Closed { evidence } => {
-                out.extend_from_slice(&[5, u8::from(evidence.is_some())]);
-                if let Some((epoch, evidence)) = evidence {
-                    out.extend_from_slice(&epoch.to_le_bytes());
-                    put_evidence(out, evidence);
-                }
-            }
-            Body::AskGrant { rkey } => {
-                out.push(6);
-                out.extend_from_slice(&rkey.0.to_le_bytes());
-            }
-            Body::Grant(grant) => {
-                out.push(7);
-                out.extend_from_slice(&grant.rkey.0.to_le_bytes());
-                out.push(u8::from(grant.writable) | u8::from(grant.readable) << 1);
-                out.extend_from_slice(&grant.region.encode());
-            }
-            Body::Placed { epoch, placed } => {
-                out.push(8);
-                out.extend_from_slice(&epoch.to_le_bytes());
-                put_placed(out, *placed);
-            }
-        }
-    }
+codec! { struct MemberId { slot, instance } }
+codec! { struct Message { to, body } }
+codec! { struct OfferedQp { rail, qpn, psn } }
 
-    /// Removes the first message from `r`.
-    ///
-    /// # Errors
-    /// [`Rejected::Malformed`] for anything that [`Message::encode`] does not produce.
-    pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Message, Rejected> {
-        let slot = u32::from_le_bytes(r.array()?);
-        let instance = u32::from_le_bytes(r.array()?);
-        let body = match r.byte()? {
-            1 => Body::Evidence { epoch: read_epoch(r)?, evidence: read_evidence(r)? },
-            2 => Body::Resumed { epoch: read_epoch(r)?, partial_imm_bytes: u32::from_le_bytes(r.array()?) },
-            3 => {
-                let (epoch, rail) = (read_epoch(r)?, r.byte()?);
-                let [qpn, psn] = [u32::from_le_bytes(r.array()?), u32::from_le_bytes(r.array()?)];
-                if qpn.max(psn) >= 1 << 24 {
-                    return Err(Rejected::Malformed);
-                }
-                Body::Offered { epoch, qp: OfferedQp { rail, qpn: Qpn::new(qpn), psn: Psn::new(psn) } }
-            }
-            4 => Body::Confirmed { epoch: read_epoch(r)? },
-            5 => Body::Closed {
-                evidence: match r.byte()? {
-                    0 => None,
-                    1 => Some((read_epoch(r)?, read_evidence(r)?)),
-                    _ => return Err(Rejected::Malformed),
-                },
-            },
-            6 => Body::AskGrant { rkey: Key(u32::from_le_bytes(r.array()?)) },
-            7 => {
-                let rkey = Key(u32::from_le_bytes(r.array()?));
-                let rights = r.byte()?;
-                if rights > 3 {
-                    return Err(Rejected::Malformed);
-                }
-                let region = RemoteRegion::parse(r)?;
-                Body::Grant(Grant { rkey, writable: rights & 1 != 0, readable: rights & 2 != 0, region })
-            }
-            8 => Body::Placed { epoch: read_epoch(r)?, placed: read_placed(r)? },
-            _ => return Err(Rejected::Malformed),
-        };
-        Ok(Message { to: MemberId { slot, instance }, body })
+codec! {
+    enum Body {
+        1 => Evidence { epoch, evidence },
+        2 => Resumed { epoch, partial_imm_bytes },
+        3 => Offered { epoch, qp },
+        4 => Confirmed { epoch },
+        5 => Closed { evidence },
+        6 => AskGrant { rkey },
+        7 => Grant(grant),
+        8 => Placed { epoch, placed },
     }
 }
 
-fn read_epoch(r: &mut Reader<'_>) -> Result<u16, Rejected> {
-    r.array().map(u16::from_le_bytes)
+impl Codec<'_> for Grant {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        self.rkey.put(out);
+        (u8::from(self.writable) | u8::from(self.readable) << 1).put(out);
+        self.region.put(out);
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Grant, Malformed> {
+        let (rkey, rights) = (Codec::take(reader)?, u8::take(reader)?);
+        if rights > 3 {
+            return Err(Malformed::Field);
+        }
+        let region = Codec::take(reader)?;
+        Ok(Grant { rkey, writable: rights & 1 != 0, readable: rights & 2 != 0, region })
+    }
 }
 
 #[cfg(test)]
@@ -232,17 +166,31 @@ mod tests {
         let mut all = Vec::new();
         for body in all_bodies() {
             let message = Message { to: MemberId { slot: 7, instance: 8 }, body };
-            let mut bytes = Vec::new();
-            message.encode(&mut bytes);
+            let mut bytes = message.to_bytes();
             assert!(bytes.len() <= MAX_MESSAGE_LEN, "{} bytes", bytes.len());
             for n in 0..bytes.len() {
-                assert_eq!(Message::parse(&mut Reader(&bytes[..n])), Err(Rejected::Malformed), "{n} bytes");
+                assert_eq!(Message::from_bytes(&bytes[..n]), Err(Malformed::Short), "{n} bytes");
             }
-            assert_eq!(Message::parse(&mut Reader(&bytes)), Ok(message));
+            assert_eq!(Message::from_bytes(&bytes), Ok(message));
             all.append(&mut bytes);
         }
-        let mut reader = Reader(&all);
-        let parsed = core::iter::from_fn(|| (!reader.0.is_empty()).then(|| Message::parse(&mut reader)));
+        let mut reader = Reader::new(&all);
+        let parsed = core::iter::from_fn(|| (!reader.is_empty()).then(|| Message::take(&mut reader)));
         assert_eq!(parsed.map(|m| m.map(|m| m.body)).collect::<Result<Vec<_>, _>>(), Ok(all_bodies()));
+    }
+
+    #[test]
+    fn encodings_stay_byte_for_byte() {
+        let encodings: Vec<_> = all_bodies()
+            .into_iter()
+            .map(|body| {
+                let message = Message { to: MemberId { slot: 7, instance: 8 }, body };
+                format!("{:02x?}", message.to_bytes())
+            })
+            .collect();
+        assert_eq!(
+            encodings,
+            include_str!("../../encodings/shared_backup_messages.txt").lines().collect::<Vec<_>>()
+        );
     }
 }

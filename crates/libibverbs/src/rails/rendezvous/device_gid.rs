@@ -3,7 +3,7 @@
 //! Programs know a device by the GID of its rail 0. When that address changes, the programs of other devices may still have the old one. A device
 //! therefore states both.
 
-use mitra_verbs::Gid;
+use mitra_verbs::{Codec, Gid, Malformed, Reader};
 
 /// The maximum number of former GIDs. The oldest is forgotten first.
 const MAX_FORMER: usize = 8;
@@ -41,23 +41,22 @@ impl DeviceGid {
     pub(in crate::rails) fn former(&self) -> &[Gid] {
         &self.former
     }
+}
 
-    /// Appends the encoding: the GID, the number of former GIDs (8 bits), and these.
-    pub(super) fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.current.0);
-        out.push(self.former.len() as u8);
-        self.former.iter().for_each(|gid| out.extend_from_slice(&gid.0));
+/// The GID, the number of former GIDs (8 bits), and these.
+impl Codec<'_> for DeviceGid {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        self.current.put(out);
+        (self.former.len() as u8).put(out);
+        self.former.iter().for_each(|gid| gid.put(out));
     }
 
-    /// Decodes the value at the beginning of `bytes`. Returns it with the rest, or `None` if it is malformed.
-    pub(super) fn take(bytes: &[u8]) -> Option<(DeviceGid, &[u8])> {
-        let (current, rest) = bytes.split_first_chunk::<16>()?;
-        let (count, rest) = rest.split_first()?;
-        let (former, rest) = rest.split_at_checked(usize::from(*count) * 16)?;
-        let (former, _) = former.as_chunks::<16>();
-        (former.len() <= MAX_FORMER).then(|| {
-            (DeviceGid { current: Gid(*current), former: former.iter().map(|gid| Gid(*gid)).collect() }, rest)
-        })
+    fn take(reader: &mut Reader<'_>) -> Result<DeviceGid, Malformed> {
+        let (current, former) = (Codec::take(reader)?, usize::from(u8::take(reader)?));
+        if former > MAX_FORMER {
+            return Err(Malformed::Field);
+        }
+        Ok(DeviceGid { current, former: reader.list(former)? })
     }
 }
 
@@ -81,15 +80,13 @@ mod tests {
                 && device.includes(Gid([3; 16]))
                 && device.includes(device.current)
         );
-        let mut bytes = Vec::new();
-        device.put(&mut bytes);
+        let mut bytes = device.to_bytes();
         for len in 0..bytes.len() {
-            assert_eq!(DeviceGid::take(&bytes[..len]), None);
+            assert_eq!(DeviceGid::from_bytes(&bytes[..len]), Err(Malformed::Short));
         }
-        bytes.push(9);
-        assert_eq!(DeviceGid::take(&bytes), Some((device, &[9][..])));
+        assert_eq!(DeviceGid::from_bytes(&bytes), Ok(device));
         bytes[16] = MAX_FORMER as u8 + 1;
         bytes.extend([0; 16]);
-        assert_eq!(DeviceGid::take(&bytes), None, "more than a device keeps");
+        assert_eq!(DeviceGid::from_bytes(&bytes), Err(Malformed::Field), "more than a device keeps");
     }
 }

@@ -1,9 +1,9 @@
 //! The encoding and decoding of the datagrams of a rendezvous.
 
-use mitra_verbs::{Gid, Key, Qpn, Srqn};
+use mitra_verbs::{Codec, Gid, Key, Kinds, Malformed, Qpn, Reader, Srqn, codec};
 
 use super::device_gid::DeviceGid;
-use super::reach_message::{self, Reach};
+use super::reach_message::Reach;
 
 /// The object that a query asks about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,120 +42,94 @@ pub(super) enum Message {
 
 const MAGIC: [u8; 4] = *b"MMT3";
 
-const QUERY_CONNECTION: u8 = 1;
-const QUERY_REGION: u8 = 2;
 const ANSWER_NONE: u8 = 3;
 const ANSWER_SOME: u8 = 4;
 const WHO_HAS: u8 = 5;
 const OWNER: u8 = 6;
 const ENDED: u8 = 7;
 const REACH: u8 = 8;
-const QUERY_SHARED_RECEIVE_QUEUE: u8 = 9;
-const QUERY_CONNECTED: u8 = 10;
 
-/// Encodes a message as [`MAGIC`], the query's id (64 bits, little-endian), the kind of the message (8 bits), and the body. An answer has the
-/// id of its query, an owner's answer that of the question.
-pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
-    let mut out = MAGIC.to_vec();
-    out.extend_from_slice(&id.to_le_bytes());
-    match message {
-        Message::Query(Subject::Connection(qpn), device) => {
-            out.push(QUERY_CONNECTION);
-            device.put(&mut out);
-            out.extend_from_slice(&qpn.value().to_le_bytes());
-        }
-        Message::Query(Subject::Connected { qpn, asker }, device) => {
-            out.push(QUERY_CONNECTED);
-            device.put(&mut out);
-            out.extend_from_slice(&qpn.value().to_le_bytes());
-            out.extend_from_slice(&asker.value().to_le_bytes());
-        }
-        Message::Query(Subject::Region { qpn, key }, device) => {
-            out.push(QUERY_REGION);
-            device.put(&mut out);
-            out.extend_from_slice(&qpn.value().to_le_bytes());
-            out.extend_from_slice(&key.0.to_le_bytes());
-        }
-        Message::Query(Subject::SharedReceiveQueue { qpn, number }, device) => {
-            out.push(QUERY_SHARED_RECEIVE_QUEUE);
-            device.put(&mut out);
-            out.extend_from_slice(&qpn.value().to_le_bytes());
-            out.extend_from_slice(&number.value().to_le_bytes());
-        }
-        Message::WhoHas(device) => {
-            out.push(WHO_HAS);
-            out.extend_from_slice(&device.0);
-        }
-        Message::Owner(current) => {
-            out.push(OWNER);
-            out.extend_from_slice(&current.0);
-        }
-        Message::Answer(None) => out.push(ANSWER_NONE),
-        Message::Answer(Some(body)) => {
-            out.push(ANSWER_SOME);
-            out.extend_from_slice(body);
-        }
-        Message::Ended(body) => {
-            out.push(ENDED);
-            out.extend_from_slice(body);
-        }
-        Message::Reach(reach) => {
-            out.push(REACH);
-            out.extend(reach_message::encode(reach));
+// The other kinds of messages are queries.
+codec! {
+    enum Subject {
+        1 => Connection(qpn),
+        2 => Region { qpn, key },
+        9 => SharedReceiveQueue { qpn, number },
+        10 => Connected { qpn, asker },
+    }
+}
+
+/// The kind and its fields. Between the kind and the fields of a query is the device's GID.
+impl Codec<'_> for Message {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        match self {
+            Message::Query(subject, device) => {
+                subject.kind().put(out);
+                device.put(out);
+                subject.put_fields(out);
+            }
+            Message::Answer(None) => ANSWER_NONE.put(out),
+            Message::Answer(Some(data)) => {
+                ANSWER_SOME.put(out);
+                data.put(out);
+            }
+            Message::Ended(data) => {
+                ENDED.put(out);
+                data.put(out);
+            }
+            Message::WhoHas(gid) => {
+                WHO_HAS.put(out);
+                gid.put(out);
+            }
+            Message::Owner(gid) => {
+                OWNER.put(out);
+                gid.put(out);
+            }
+            Message::Reach(reach) => {
+                REACH.put(out);
+                reach.put(out);
+            }
         }
     }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Message, Malformed> {
+        Ok(match Codec::take(reader)? {
+            ANSWER_NONE => Message::Answer(None),
+            ANSWER_SOME => Message::Answer(Some(Codec::take(reader)?)),
+            ENDED => Message::Ended(Codec::take(reader)?),
+            WHO_HAS => Message::WhoHas(Codec::take(reader)?),
+            OWNER => Message::Owner(Codec::take(reader)?),
+            REACH => Message::Reach(Codec::take(reader)?),
+            query => {
+                let device = Codec::take(reader)?;
+                Message::Query(Subject::take_fields(query, reader)?, device)
+            }
+        })
+    }
+}
+
+/// Encodes a message as [`MAGIC`], the query's id, and the message. An answer has the id of its query, an owner's answer that of the question.
+pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    id.put(&mut out);
+    message.put(&mut out);
     out
 }
 
 /// Decodes a datagram to the query's id and the message. Returns `None` for a datagram that is truncated or not a rendezvous message.
 pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
-    let (magic, rest) = bytes.split_first_chunk::<4>()?;
-    let (id, rest) = rest.split_first_chunk::<8>()?;
-    let (kind, body) = rest.split_first()?;
-    let word = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_le_bytes);
-    let message = match *kind {
-        _ if *magic != MAGIC => return None,
-        QUERY_CONNECTION => {
-            let (device, qpn) = DeviceGid::take(body)?;
-            Message::Query(Subject::Connection(Qpn::new(word(qpn)?)), device)
-        }
-        QUERY_CONNECTED => {
-            let (device, qps) = DeviceGid::take(body)?;
-            let (qpn, asker) = qps.split_at_checked(4)?;
-            let (qpn, asker) = (Qpn::new(word(qpn)?), Qpn::new(word(asker)?));
-            Message::Query(Subject::Connected { qpn, asker }, device)
-        }
-        QUERY_REGION => {
-            let (device, region) = DeviceGid::take(body)?;
-            let (qpn, key) = region.split_at_checked(4)?;
-            Message::Query(Subject::Region { qpn: Qpn::new(word(qpn)?), key: Key(word(key)?) }, device)
-        }
-        QUERY_SHARED_RECEIVE_QUEUE => {
-            let (device, queue) = DeviceGid::take(body)?;
-            let (qpn, number) = queue.split_at_checked(4)?;
-            let (qpn, number) = (Qpn::new(word(qpn)?), Srqn::new(word(number)?));
-            Message::Query(Subject::SharedReceiveQueue { qpn, number }, device)
-        }
-        WHO_HAS => Message::WhoHas(Gid(body.try_into().ok()?)),
-        OWNER => Message::Owner(Gid(body.try_into().ok()?)),
-        ANSWER_NONE if body.is_empty() => Message::Answer(None),
-        ANSWER_SOME => Message::Answer(Some(body.to_vec())),
-        ENDED => Message::Ended(body.to_vec()),
-        REACH => Message::Reach(reach_message::decode(body)?),
-        _ => return None,
-    };
-    Some((u64::from_le_bytes(*id), message))
+    let (magic, identified): ([u8; 4], _) = Codec::from_bytes(bytes).ok()?;
+    (magic == MAGIC).then_some(identified)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn messages_round_trip_and_truncated_messages_are_rejected() {
+    fn samples() -> Vec<Message> {
         let mut device = DeviceGid::new(Gid([9; 16]));
         device.set(Gid([8; 16]));
-        for message in [
+        vec![
             Message::Query(Subject::Connection(Qpn::new(0x12_3456)), DeviceGid::new(Gid([9; 16]))),
             Message::Query(
                 Subject::Connected { qpn: Qpn::new(0x12_3456), asker: Qpn::new(0x65_4321) },
@@ -171,7 +145,12 @@ mod tests {
             Message::Ended(vec![4, 5]),
             Message::WhoHas(Gid([7; 16])),
             Message::Owner(Gid([6; 16])),
-        ] {
+        ]
+    }
+
+    #[test]
+    fn messages_round_trip_and_truncated_messages_are_rejected() {
+        for message in samples() {
             let bytes = encode(7, &message);
             let header_len = 4 + 8 + 1;
             for n in 0..header_len {
@@ -190,10 +169,26 @@ mod tests {
 
     #[test]
     fn messages_of_unknown_kinds_are_rejected() {
-        for kind in [0, QUERY_CONNECTED + 1, u8::MAX] {
+        for kind in [0, 11, u8::MAX] {
             let mut bytes = encode(1, &Message::Answer(Some(vec![0; 256])));
             bytes[4 + 8] = kind;
             assert_eq!(decode(&bytes), None, "kind {kind}");
         }
+    }
+
+    #[test]
+    fn encodings_stay_byte_for_byte() {
+        let encodings: Vec<_> =
+            samples().iter().map(|message| format!("{:02x?}", encode(7, message))).collect();
+        assert_eq!(encodings, include_str!("message_encodings.txt").lines().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn corpus_of_messages() {
+        crate::replay::replay("messages", |data| {
+            if let [8, bytes @ ..] = data {
+                crate::round_trip::round_trip::<Message>(bytes);
+            }
+        });
     }
 }

@@ -2,7 +2,7 @@
 //! rails are up, and the numbers of one queue pair by rail.
 
 use mitra_failover::MAX_RAILS;
-use mitra_verbs::{Gid, Qpn};
+use mitra_verbs::{Codec, Gid, Malformed, Qpn, Reader, codec};
 
 use super::device_gid::DeviceGid;
 
@@ -75,76 +75,38 @@ pub(in crate::rails) enum ReachKind {
     Tell,
 }
 
-const ASK: u8 = 1;
-const ANSWER: u8 = 2;
-const TELL: u8 = 3;
+codec! { enum ReachKind { 1 => Ask { device, qpn }, 2 => Answer { qpn }, 3 => Tell } }
 
-fn put_qpn(out: &mut Vec<u8>, qpn: Qpn) {
-    out.extend_from_slice(&qpn.value().to_le_bytes());
-}
-
-/// Encodes a message: its kind with the GID and the number that it asks for, the number of rails, the rails that are up, the GID of rail 0 with
-/// the former ones, the other GIDs, and the numbers of the queue pair. All numbers are little-endian.
-pub(super) fn encode(message: &Reach) -> Vec<u8> {
-    let mut out = Vec::new();
-    match message.kind {
-        ReachKind::Ask { device, qpn } => {
-            out.push(ASK);
-            out.extend_from_slice(&device.0);
-            put_qpn(&mut out, qpn);
+/// The kind, the number of rails, the rails that are up, the GID of rail 0 with the former ones, the other GIDs, and the numbers of the queue
+/// pair if there is one.
+impl Codec<'_> for Reach {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        let DeviceAddress { gids, up, device } = &self.device;
+        self.kind.put(out);
+        [gids.len() as u8, *up].put(out);
+        device.put(out);
+        gids[1..].iter().for_each(|gid| gid.put(out));
+        if let Some(QpNumbers { qpn, on_rails }) = &self.qp {
+            qpn.put(out);
+            on_rails.iter().for_each(|qpn| qpn.put(out));
         }
-        ReachKind::Answer { qpn } => {
-            out.push(ANSWER);
-            put_qpn(&mut out, qpn);
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Reach, Malformed> {
+        let (kind, [rails, up]) = (Codec::take(reader)?, <[u8; 2]>::take(reader)?);
+        let rails = usize::from(rails);
+        if !(1..=MAX_RAILS).contains(&rails) {
+            return Err(Malformed::Field);
         }
-        ReachKind::Tell => out.push(TELL),
+        let device = DeviceGid::take(reader)?;
+        let mut gids = vec![device.current];
+        gids.extend(reader.list::<Gid, Vec<_>>(rails - 1)?);
+        let qp = match reader.is_empty() {
+            true => None,
+            false => Some(QpNumbers { qpn: Codec::take(reader)?, on_rails: reader.list(rails)? }),
+        };
+        Ok(Reach { kind, device: DeviceAddress { gids, up, device }, qp })
     }
-    out.extend([message.device.gids.len() as u8, message.device.up]);
-    message.device.device.put(&mut out);
-    message.device.gids[1..].iter().for_each(|gid| out.extend_from_slice(&gid.0));
-    if let Some(QpNumbers { qpn, on_rails }) = &message.qp {
-        put_qpn(&mut out, *qpn);
-        on_rails.iter().for_each(|qpn| put_qpn(&mut out, *qpn));
-    }
-    out
-}
-
-/// Decodes a message. Returns `None` if it is malformed.
-pub(super) fn decode(bytes: &[u8]) -> Option<Reach> {
-    let mut rest = bytes;
-    let kind = match take::<1>(&mut rest)?[0] {
-        ASK => ReachKind::Ask { device: Gid(take(&mut rest)?), qpn: take_qpn(&mut rest)? },
-        ANSWER => ReachKind::Answer { qpn: take_qpn(&mut rest)? },
-        TELL => ReachKind::Tell,
-        _ => return None,
-    };
-    let [rails, up] = take(&mut rest)?;
-    if !(1..=MAX_RAILS).contains(&rails.into()) {
-        return None;
-    }
-    let (device, mut rest) = DeviceGid::take(rest)?;
-    let others = (1..rails).map(|_| take(&mut rest).map(Gid));
-    let gids = [Some(device.current)].into_iter().chain(others).collect::<Option<Vec<_>>>()?;
-    let qp = if rest.is_empty() {
-        None
-    } else {
-        let qpn = take_qpn(&mut rest)?;
-        let on_rails = (0..rails).map(|_| take_qpn(&mut rest)).collect::<Option<Vec<_>>>()?;
-        Some(QpNumbers { qpn, on_rails })
-    };
-    rest.is_empty().then_some(Reach { kind, device: DeviceAddress { gids, up, device }, qp })
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (taken, after) = rest.split_first_chunk::<N>()?;
-    *rest = after;
-    Some(*taken)
-}
-
-/// Takes a number of a queue pair. One of more than 24 bits is malformed.
-fn take_qpn(rest: &mut &[u8]) -> Option<Qpn> {
-    let number = u32::from_le_bytes(take(rest)?);
-    (number >> 24 == 0).then(|| Qpn::new(number))
 }
 
 #[cfg(test)]
@@ -163,18 +125,41 @@ mod tests {
         ] {
             let without = Reach { kind, device: device.clone(), qp: None };
             let with = Reach { qp: Some(qp.clone()), ..without.clone() };
-            let prefix = encode(&without).len();
+            let prefix = without.to_bytes().len();
             for message in [without, with] {
-                let bytes = encode(&message);
+                let bytes = message.to_bytes();
                 for len in (0..bytes.len()).filter(|len| *len != prefix) {
-                    assert_eq!(decode(&bytes[..len]), None, "{len} bytes of {message:?}");
+                    assert!(Reach::from_bytes(&bytes[..len]).is_err(), "{len} bytes of {message:?}");
                 }
-                assert_eq!(decode(&[&bytes[..], &[0]].concat()), None);
-                assert_eq!(decode(&bytes), Some(message));
+                assert!(Reach::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
+                assert_eq!(Reach::from_bytes(&bytes), Ok(message));
             }
         }
-        assert_eq!(decode(&[TELL, 0, 0]), None, "a device has a rail");
-        let many = [&[TELL, MAX_RAILS as u8 + 1, 0][..], &[0; 16 * (MAX_RAILS + 1)]].concat();
-        assert_eq!(decode(&many), None, "too many rails");
+        assert_eq!(Reach::from_bytes(&[3, 0, 0]), Err(Malformed::Field), "a device has a rail");
+        let many = [&[3, MAX_RAILS as u8 + 1, 0][..], &[0; 16 * (MAX_RAILS + 1)]].concat();
+        assert_eq!(Reach::from_bytes(&many), Err(Malformed::Field), "too many rails");
+    }
+
+    #[test]
+    fn encoding_stays_byte_for_byte() {
+        let mut device = DeviceAddress::new(vec![Gid([3; 16]), Gid([2; 16])], 2);
+        device.set_gids(vec![Gid([1; 16]), Gid([2; 16])]);
+        let kind = ReachKind::Ask { device: Gid([9; 16]), qpn: Qpn::new(5) };
+        let qp =
+            Some(QpNumbers { qpn: Qpn::new(0x12_3456), on_rails: vec![Qpn::new(0x12_3456), Qpn::new(7)] });
+        let expected = [
+            &[1][..],
+            &[9; 16],
+            &[5, 0, 0, 0],
+            &[2, 2],
+            &[1; 16],
+            &[1],
+            &[3; 16],
+            &[2; 16],
+            &[0x56, 0x34, 0x12, 0],
+            &[0x56, 0x34, 0x12, 0],
+            &[7, 0, 0, 0],
+        ];
+        assert_eq!(Reach { kind, device, qp }.to_bytes(), expected.concat());
     }
 }

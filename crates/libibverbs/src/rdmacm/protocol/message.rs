@@ -7,6 +7,8 @@
 //! The encoding is Mitra's own: a header of magic, version, kind and length, then fields of fixed width in network order,
 //! then private data preceded by its length. A message with missing or surplus bytes is malformed.
 
+use mitra_verbs::{Codec, Kinds, Malformed, Reader, codec};
+
 #[cfg(test)]
 mod tests;
 
@@ -143,53 +145,44 @@ pub enum Message {
     SidrRep(SidrReply),
 }
 
-/// Error: bytes that are not a valid message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+codec! {
+    enum Message {
+        1 => Req(params),
+        2 => Rep(params),
+        3 => Rtu,
+        4 => Rej(rejection),
+        5 => Dreq,
+        6 => Drep,
+        7 => SidrReq(request),
+        8 => SidrRep(reply),
+    }
+}
 
 impl Message {
-    fn kind(&self) -> u8 {
-        match self {
-            Message::Req(_) => 1,
-            Message::Rep(_) => 2,
-            Message::Rtu => 3,
-            Message::Rej(_) => 4,
-            Message::Dreq => 5,
-            Message::Drep => 6,
-            Message::SidrReq(_) => 7,
-            Message::SidrRep(_) => 8,
-        }
+    /// Returns whether the private data is at most as long as the kind allows.
+    fn keeps_limit(&self) -> bool {
+        let (data, limit) = match self {
+            Message::Req(params) => (&params.private_data, REQ_PRIVATE_DATA_LEN),
+            Message::Rep(params) => (&params.private_data, REP_PRIVATE_DATA_LEN),
+            Message::Rej(rejection) => (&rejection.private_data, REJ_PRIVATE_DATA_LEN),
+            Message::SidrReq(request) => (&request.private_data, SIDR_REQ_PRIVATE_DATA_LEN),
+            Message::SidrRep(reply) => (&reply.private_data, SIDR_REP_PRIVATE_DATA_LEN),
+            Message::Rtu | Message::Dreq | Message::Drep => return true,
+        };
+        data.len() <= limit
     }
 
     /// Appends the encoded message to `to`. The caller keeps private data within its limit.
     pub fn encode(&self, to: &mut Vec<u8>) {
+        debug_assert!(self.keeps_limit());
         let start = to.len();
         to.extend(MAGIC);
         to.extend([VERSION, self.kind(), 0, 0]);
-        match self {
-            Message::Req(params) => params.encode(to, REQ_PRIVATE_DATA_LEN),
-            Message::Rep(params) => params.encode(to, REP_PRIVATE_DATA_LEN),
-            Message::Rtu | Message::Dreq | Message::Drep => {}
-            Message::Rej(rejection) => {
-                to.extend(rejection.reason.to_be_bytes());
-                put_private_data(to, &rejection.private_data, REJ_PRIVATE_DATA_LEN);
-            }
-            Message::SidrReq(request) => {
-                to.extend(request.request_id.to_be_bytes());
-                to.extend(request.gid);
-                put_private_data(to, &request.private_data, SIDR_REQ_PRIVATE_DATA_LEN);
-                // Padded to the greatest length, so that a request with a forged source address causes no longer reply than
-                // itself (no amplification).
-                to.resize(start + MAX_MESSAGE, 0);
-            }
-            Message::SidrRep(reply) => {
-                to.extend(reply.request_id.to_be_bytes());
-                to.push(reply.status);
-                to.extend(reply.qpn.to_be_bytes());
-                to.extend(reply.qkey.to_be_bytes());
-                to.extend(reply.gid);
-                put_private_data(to, &reply.private_data, SIDR_REP_PRIVATE_DATA_LEN);
-            }
+        self.put_fields(to);
+        if let Message::SidrReq(_) = self {
+            // Padded to the greatest length, so that a request with a forged source address causes no longer reply than
+            // itself (no amplification).
+            to.resize(start + MAX_MESSAGE, 0);
         }
         let length = to.len() - start - HEADER_LEN;
         debug_assert!(HEADER_LEN + length <= MAX_MESSAGE);
@@ -204,70 +197,48 @@ impl Message {
         // The magic is checked byte by byte: a peer of another protocol is refused before it has sent a whole header.
         let magic = bytes.len().min(MAGIC.len());
         if bytes[..magic] != MAGIC[..magic] {
-            return Err(Malformed);
+            return Err(Malformed::Field);
         }
         let Some(header) = bytes.get(..HEADER_LEN) else { return Ok(None) };
         let length = usize::from(u16::from_be_bytes([header[6], header[7]]));
         if header[4] != VERSION || HEADER_LEN + length > MAX_MESSAGE {
-            return Err(Malformed);
+            return Err(Malformed::Field);
         }
         let Some(body) = bytes.get(HEADER_LEN..HEADER_LEN + length) else { return Ok(None) };
-        let mut body = Reader(body);
-        let message = match header[5] {
-            1 => Message::Req(ConnectionParams::decode(&mut body, REQ_PRIVATE_DATA_LEN)?),
-            2 => Message::Rep(ConnectionParams::decode(&mut body, REP_PRIVATE_DATA_LEN)?),
-            3 => Message::Rtu,
-            4 => Message::Rej(Rejection {
-                reason: u16::from_be_bytes(body.take()?),
-                private_data: body.private_data(REJ_PRIVATE_DATA_LEN)?,
-            }),
-            5 => Message::Dreq,
-            6 => Message::Drep,
-            7 => {
-                let request = SidrRequest {
-                    request_id: u64::from_be_bytes(body.take()?),
-                    gid: body.take()?,
-                    private_data: body.private_data(SIDR_REQ_PRIVATE_DATA_LEN)?,
-                };
-                body.padding(MAX_MESSAGE - HEADER_LEN - length)?;
-                Message::SidrReq(request)
+        let mut reader = Reader::new(body);
+        let message = Message::take_fields(header[5], &mut reader)?;
+        let is_padded = match message {
+            Message::SidrReq(_) => {
+                HEADER_LEN + length == MAX_MESSAGE && reader.rest().iter().all(|byte| *byte == 0)
             }
-            8 => Message::SidrRep(SidrReply {
-                request_id: u64::from_be_bytes(body.take()?),
-                status: body.byte()?,
-                qpn: body.u24()?,
-                qkey: u32::from_be_bytes(body.take()?),
-                gid: body.take()?,
-                private_data: body.private_data(SIDR_REP_PRIVATE_DATA_LEN)?,
-            }),
-            _ => return Err(Malformed),
+            _ => true,
         };
-        if !body.0.is_empty() {
-            return Err(Malformed);
+        reader.finish()?;
+        match is_padded && message.keeps_limit() {
+            true => Ok(Some((message, HEADER_LEN + length))),
+            false => Err(Malformed::Field),
         }
-        Ok(Some((message, HEADER_LEN + length)))
     }
 }
 
-impl ConnectionParams {
-    fn encode(&self, to: &mut Vec<u8>, limit: usize) {
-        to.extend(self.qpn.to_be_bytes());
-        to.extend(self.starting_psn.to_be_bytes());
-        to.extend(self.gid);
-        to.extend([self.path_mtu, self.responder_resources, self.initiator_depth]);
-        to.extend([self.retry_count, self.rnr_retry_count]);
-        to.push(u8::from(self.flow_control) | u8::from(self.srq) << 1);
-        put_private_data(to, &self.private_data, limit);
+impl Codec<'_> for ConnectionParams {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        self.qpn.to_be_bytes().put(out);
+        self.starting_psn.to_be_bytes().put(out);
+        self.gid.put(out);
+        [self.path_mtu, self.responder_resources, self.initiator_depth].put(out);
+        [self.retry_count, self.rnr_retry_count].put(out);
+        (u8::from(self.flow_control) | u8::from(self.srq) << 1).put(out);
+        put_private_data(&self.private_data, out);
     }
 
-    fn decode(body: &mut Reader, limit: usize) -> Result<ConnectionParams, Malformed> {
-        let (qpn, starting_psn) = (body.u24()?, body.u24()?);
-        let gid = body.take()?;
+    fn take(reader: &mut Reader<'_>) -> Result<ConnectionParams, Malformed> {
+        let (qpn, starting_psn, gid) = (take_u24(reader)?, take_u24(reader)?, Codec::take(reader)?);
         let [path_mtu, responder_resources, initiator_depth, retry_count, rnr_retry_count, flags] =
-            body.take()?;
+            Codec::take(reader)?;
         // An `ibv_mtu` is 1 to 5; retry counts have three bits (`man rdma_connect`).
         if !(1..=5).contains(&path_mtu) || retry_count > 7 || rnr_retry_count > 7 || flags > 3 {
-            return Err(Malformed);
+            return Err(Malformed::Field);
         }
         Ok(ConnectionParams {
             qpn,
@@ -280,53 +251,73 @@ impl ConnectionParams {
             rnr_retry_count,
             flow_control: flags & 1 != 0,
             srq: flags & 2 != 0,
-            private_data: body.private_data(limit)?,
+            private_data: take_private_data(reader)?,
         })
     }
 }
 
-fn put_private_data(to: &mut Vec<u8>, data: &[u8], limit: usize) {
-    debug_assert!(data.len() <= limit);
-    to.push(data.len() as u8);
-    to.extend(data);
+impl Codec<'_> for Rejection {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        self.reason.to_be_bytes().put(out);
+        put_private_data(&self.private_data, out);
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Rejection, Malformed> {
+        let reason = u16::from_be_bytes(Codec::take(reader)?);
+        Ok(Rejection { reason, private_data: take_private_data(reader)? })
+    }
 }
 
-/// Reads fields from the front of a message body.
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (field, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
-        self.0 = rest;
-        Ok(*field)
+impl Codec<'_> for SidrRequest {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        self.request_id.to_be_bytes().put(out);
+        self.gid.put(out);
+        put_private_data(&self.private_data, out);
     }
 
-    fn byte(&mut self) -> Result<u8, Malformed> {
-        self.take().map(|[byte]| byte)
+    fn take(reader: &mut Reader<'_>) -> Result<SidrRequest, Malformed> {
+        Ok(SidrRequest {
+            request_id: u64::from_be_bytes(Codec::take(reader)?),
+            gid: Codec::take(reader)?,
+            private_data: take_private_data(reader)?,
+        })
+    }
+}
+
+impl Codec<'_> for SidrReply {
+    fn put(&self, out: &mut impl Extend<u8>) {
+        self.request_id.to_be_bytes().put(out);
+        self.status.put(out);
+        self.qpn.to_be_bytes().put(out);
+        self.qkey.to_be_bytes().put(out);
+        self.gid.put(out);
+        put_private_data(&self.private_data, out);
     }
 
-    /// Reads a queue pair number or a PSN: a 32-bit field of which the top 8 bits are zero.
-    fn u24(&mut self) -> Result<u32, Malformed> {
-        let number = u32::from_be_bytes(self.take()?);
-        if number < 1 << 24 { Ok(number) } else { Err(Malformed) }
+    fn take(reader: &mut Reader<'_>) -> Result<SidrReply, Malformed> {
+        Ok(SidrReply {
+            request_id: u64::from_be_bytes(Codec::take(reader)?),
+            status: Codec::take(reader)?,
+            qpn: take_u24(reader)?,
+            qkey: u32::from_be_bytes(Codec::take(reader)?),
+            gid: Codec::take(reader)?,
+            private_data: take_private_data(reader)?,
+        })
     }
+}
 
-    fn private_data(&mut self, limit: usize) -> Result<Vec<u8>, Malformed> {
-        let length = usize::from(self.byte()?);
-        if length > limit {
-            return Err(Malformed);
-        }
-        let (data, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
-        self.0 = rest;
-        Ok(data.to_vec())
-    }
+/// Reads a queue pair number or a PSN: a 32-bit field of which the top 8 bits are zero.
+fn take_u24(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
+    let number = u32::from_be_bytes(Codec::take(reader)?);
+    if number >> 24 == 0 { Ok(number) } else { Err(Malformed::Field) }
+}
 
-    /// Checks the padding of a SIDR_REQ: the rest of the body consists of zeros, and no byte of the full length is missing.
-    fn padding(&mut self, missing: usize) -> Result<(), Malformed> {
-        if missing != 0 || self.0.iter().any(|byte| *byte != 0) {
-            return Err(Malformed);
-        }
-        self.0 = &[];
-        Ok(())
-    }
+fn put_private_data(data: &[u8], out: &mut impl Extend<u8>) {
+    (data.len() as u8).put(out);
+    data.put(out);
+}
+
+fn take_private_data(reader: &mut Reader<'_>) -> Result<Vec<u8>, Malformed> {
+    let length = u8::take(reader)?;
+    reader.bytes(length.into()).map(<[u8]>::to_vec)
 }

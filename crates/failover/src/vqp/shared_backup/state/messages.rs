@@ -2,14 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use mitra_verbs::{Access, Key, SendFlags, SendOp, SendWr};
+use mitra_verbs::{Access, Codec, Key, Reader, SendFlags, SendOp, SendWr};
 
 use super::super::message::{Body, Grant, MAX_MESSAGE_LEN, MemberId, Message};
 use super::super::message_buffers::BUFFER_LEN;
 use super::{Event, Posted, State};
 use crate::completion::Completion;
 use crate::config::WritePolicy;
-use crate::control_message::Reader;
 
 /// The number of messages that are sent although others are in flight.
 const MESSAGES_PER_SEND: usize = 64;
@@ -24,9 +23,9 @@ impl State {
         }
         let buffer = completion.wr_id as u32;
         let bytes = self.buffers.read(buffer, completion.byte_len);
-        let mut reader = Reader(&bytes);
-        while !reader.0.is_empty() {
-            match Message::parse(&mut reader) {
+        let mut reader = Reader::new(&bytes);
+        while !reader.is_empty() {
+            match Message::take(&mut reader) {
                 Ok(message) => self.handle(message),
                 Err(_) => {
                     self.rejected += 1;
@@ -116,7 +115,7 @@ impl State {
             while bytes.len() + MAX_MESSAGE_LEN <= BUFFER_LEN
                 && let Some(message) = self.outbox.pop_front()
             {
-                message.encode(&mut bytes);
+                message.put(&mut bytes);
             }
             let Some(buffer) = self.buffers.take(&bytes) else { return };
             let len = bytes.len() as u32;
