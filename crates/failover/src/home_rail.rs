@@ -18,7 +18,7 @@ use crate::negotiation::MAX_RAILS;
 
 /// A vQP of the domains that share their NICs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct MemberId(pub(crate) u64);
+pub(crate) struct VqpId(pub(crate) u64);
 
 /// A home rail and its generation. Homes are ordered by generation and then by rail: of two homes of one generation, which vQPs chose at the
 /// same time, the one with the higher rail wins.
@@ -45,7 +45,7 @@ pub(crate) struct HomeRail {
     is_shared: bool,
     home: Home,
     /// The bound queue pairs, by rail and vQP.
-    bound: BTreeMap<(u8, MemberId), Qpn>,
+    bound: BTreeMap<(u8, VqpId), Qpn>,
 }
 
 impl HomeRail {
@@ -64,20 +64,20 @@ impl HomeRail {
     }
 
     /// Returns whether the queue pair of a vQP on `rail` is bound.
-    pub(crate) fn is_bound(&self, member: MemberId, rail: u8) -> bool {
+    pub(crate) fn is_bound(&self, member: VqpId, rail: u8) -> bool {
         self.bound.contains_key(&(rail, member))
     }
 
     /// Returns a bound queue pair that is not on `rail`, if the vQPs share atomics. It must be fenced, and [`HomeRail::unbind`] called, before any
     /// vQP is bound to `rail`.
-    pub(crate) fn next_to_fence(&self, rail: u8) -> Option<(MemberId, u8, Qpn)> {
+    pub(crate) fn next_to_fence(&self, rail: u8) -> Option<(VqpId, u8, Qpn)> {
         let (first, last) = (self.bound.first_key_value()?, self.bound.last_key_value()?);
         let outside = [first, last].into_iter().find(|((on, _), _)| self.is_shared && *on != rail);
         outside.map(|(&(on, member), &qpn)| (member, on, qpn)).filter(|_| !Mutant::HomeNotFenced.is_on())
     }
 
     /// Returns a bound queue pair of this vQP.
-    pub(crate) fn next_of(&self, member: MemberId) -> Option<(u8, Qpn)> {
+    pub(crate) fn next_of(&self, member: VqpId) -> Option<(u8, Qpn)> {
         let mut rails = 0..MAX_RAILS as u8;
         rails.find_map(|rail| Some((rail, *self.bound.get(&(rail, member))?)))
     }
@@ -86,7 +86,7 @@ impl HomeRail {
     /// Returns false,
     /// and changes nothing, if a queue pair is bound to another rail and the vQPs share atomics.
     #[must_use]
-    pub(crate) fn bind(&mut self, member: MemberId, to: Home, qpn: Qpn) -> bool {
+    pub(crate) fn bind(&mut self, member: VqpId, to: Home, qpn: Qpn) -> bool {
         if self.next_to_fence(to.rail).is_some() {
             return false;
         }
@@ -105,12 +105,12 @@ impl HomeRail {
 
     /// Records that another queue pair replaces the bound one of a vQP on `rail`. Returns false, and changes nothing, if none is bound.
     #[must_use]
-    pub(crate) fn replace(&mut self, member: MemberId, rail: u8, qpn: Qpn) -> bool {
+    pub(crate) fn replace(&mut self, member: VqpId, rail: u8, qpn: Qpn) -> bool {
         self.bound.get_mut(&(rail, member)).map(|bound| *bound = qpn).is_some()
     }
 
     /// Records that a queue pair executes nothing more.
-    pub(crate) fn unbind(&mut self, member: MemberId, rail: u8) {
+    pub(crate) fn unbind(&mut self, member: VqpId, rail: u8) {
         self.bound.remove(&(rail, member));
     }
 
@@ -122,7 +122,7 @@ impl HomeRail {
     /// Begins to share atomics, with the first rail that has a bound queue pair as home. The caller fences the queue pairs on other rails.
     pub(crate) fn share(&mut self) {
         self.is_shared = true;
-        let rail_of = |key: Option<&(u8, MemberId)>| key.map_or(0, |&(rail, _)| rail);
+        let rail_of = |key: Option<&(u8, VqpId)>| key.map_or(0, |&(rail, _)| rail);
         let (first, last) = (rail_of(self.bound.keys().next()), rail_of(self.bound.keys().next_back()));
         let generation = self.home.generation.saturating_add(u64::from(first != last));
         self.home = Home { generation, rail: first };

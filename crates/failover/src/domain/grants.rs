@@ -10,11 +10,11 @@ use mitra_verbs::{Access, Buffer, Error, Key, Mr, MrId, Result};
 use smallvec::SmallVec;
 
 use super::{Domain, LocalNic, lock};
-use crate::home_rail::MemberId;
+use crate::home_rail::VqpId;
 use crate::memory_region::{RemoteRegion, VirtualMr};
 
 /// The registrations of memory for single queue pairs, by queue pair and primary rkey of the memory.
-pub(super) type Grants = Mutex<BTreeMap<(MemberId, Key), Grant>>;
+pub(super) type Grants = Mutex<BTreeMap<(VqpId, Key), Grant>>;
 
 /// A registration of memory for one queue pair.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Domain {
     /// Registers the memory with the primary rkey `rkey` again, for one queue pair, with its rights as far as they are in `access`. Returns the
     /// description for the peer, and these rights. Returns `None` if there is no such memory, no such right, or if a NIC refuses. An earlier
     /// grant of the same memory stays.
-    pub(crate) fn grant(&self, owner: MemberId, rkey: Key, access: Access) -> Option<(RemoteRegion, Access)> {
+    pub(crate) fn grant(&self, owner: VqpId, rkey: Key, access: Access) -> Option<(RemoteRegion, Access)> {
         // This lock is taken before that of the table: a revocation has then either removed the memory from the table already, or waits
         // and finds this grant.
         let mut grants = lock(&self.grants);
@@ -63,7 +63,7 @@ impl Domain {
     }
 
     /// The number of grants of a queue pair that are in force.
-    pub(crate) fn grant_count(&self, owner: MemberId) -> usize {
+    pub(crate) fn grant_count(&self, owner: VqpId) -> usize {
         lock(&self.grants).range((owner, Key(0))..=(owner, Key(u32::MAX))).count()
     }
 
@@ -71,7 +71,7 @@ impl Domain {
     ///
     /// # Errors
     /// The error of the first NIC that confirms neither the revocation nor a reset.
-    pub(crate) fn revoke_grants_of(&self, owner: MemberId) -> Result<()> {
+    pub(crate) fn revoke_grants_of(&self, owner: VqpId) -> Result<()> {
         let of_owner = (owner, Key(0))..=(owner, Key(u32::MAX));
         let mut grants = lock(&self.grants);
         let keys: Vec<_> = grants.range(of_owner).map(|(key, _)| *key).collect();
@@ -83,7 +83,7 @@ impl Domain {
     ///
     /// # Errors
     /// As [`Domain::revoke_grants_of`].
-    pub(crate) fn limit_grants_of(&self, owner: MemberId, access: Access) -> Result<()> {
+    pub(crate) fn limit_grants_of(&self, owner: VqpId, access: Access) -> Result<()> {
         let mut grants = lock(&self.grants);
         let table = lock(&self.memory);
         self.replace_grants(&mut grants, access, |(of, rkey)| {
@@ -103,9 +103,9 @@ impl Domain {
     /// Registers the memory that `memory` returns for a grant, which keeps its keys, and takes the rights that are not in `access` from it. Grants without a right left end.
     fn replace_grants<'a>(
         &self,
-        grants: &mut BTreeMap<(MemberId, Key), Grant>,
+        grants: &mut BTreeMap<(VqpId, Key), Grant>,
         access: Access,
-        memory: impl Fn((MemberId, Key)) -> Option<&'a Arc<Buffer>>,
+        memory: impl Fn((VqpId, Key)) -> Option<&'a Arc<Buffer>>,
     ) -> Result<()> {
         let mut revoked = Vec::new();
         grants.retain(|&key, grant| {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use mitra_verbs::{AtomicScope, Error, QpAttr, QpState, Qpn, Result};
 
 use super::{Domain, lock};
-use crate::home_rail::{Home, HomeRail, MemberId};
+use crate::home_rail::{Home, HomeRail, VqpId};
 
 /// The home rail of the domains that share their NICs.
 #[derive(Debug, Default)]
@@ -77,8 +77,8 @@ impl Domain {
     }
 
     /// Returns an identity for a vQP.
-    pub(crate) fn new_home_member(&self) -> MemberId {
-        MemberId(self.home.members.fetch_add(1, Ordering::Relaxed))
+    pub(crate) fn new_home_member(&self) -> VqpId {
+        VqpId(self.home.members.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Adds a vQP whose rails have just been connected and whose peer may not post yet. `qpn` is its queue pair on rail 0. If the home is
@@ -86,7 +86,7 @@ impl Domain {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if it does not and the vQPs share atomics; [`Error::DeviceFatal`] if the queue pair cannot be fenced.
-    pub(crate) fn join_home(&self, member: MemberId, qpn: Qpn, fences: bool) -> Result<()> {
+    pub(crate) fn join_home(&self, member: VqpId, qpn: Qpn, fences: bool) -> Result<()> {
         let mut state = self.lock_home();
         if !fences {
             if state.rail.is_shared() {
@@ -103,7 +103,7 @@ impl Domain {
     }
 
     /// Removes a vQP that has closed. A queue pair that cannot be fenced stays bound, so the home stays there.
-    pub(crate) fn leave_home(&self, member: MemberId, fences: bool) {
+    pub(crate) fn leave_home(&self, member: VqpId, fences: bool) {
         let mut state = self.lock_home();
         if !fences {
             state.unfenced = state.unfenced.saturating_sub(1);
@@ -118,7 +118,7 @@ impl Domain {
 
     /// Binds the queue pair of a vQP on the rail of `to`, so that its peer may post requests to it, and makes this rail the home, unless the home is newer.
     /// If the vQPs share atomics, all queue pairs that are bound on other rails are fenced first.
-    pub(crate) fn move_home(&self, member: MemberId, to: Home, qpn: Qpn) -> HomeMove {
+    pub(crate) fn move_home(&self, member: VqpId, to: Home, qpn: Qpn) -> HomeMove {
         let mut state = self.lock_home();
         if state.rail.is_newer_than(to) {
             return HomeMove::Outdated(state.rail.home());
@@ -137,7 +137,7 @@ impl Domain {
     /// The error of `connect`; [`Error::Invalid`], without a call of `connect`, if the vQPs share atomics and their home is another rail.
     pub(crate) fn connect_at_home(
         &self,
-        member: MemberId,
+        member: VqpId,
         rail: u8,
         qpn: Qpn,
         connect: impl FnOnce() -> Result<()>,
@@ -152,7 +152,7 @@ impl Domain {
     }
 
     /// Records that a queue pair, which [`Domain::connect_at_home`] bound, executes nothing more.
-    pub(crate) fn unbind_at_home(&self, member: MemberId, rail: u8) {
+    pub(crate) fn unbind_at_home(&self, member: VqpId, rail: u8) {
         self.lock_home().rail.unbind(member, rail);
     }
 
@@ -162,7 +162,7 @@ impl Domain {
     /// The error of `connect`; [`Error::Invalid`], without a call of `connect`, if the home has moved since the queue pair was bound.
     pub(crate) fn connect_replacement_at_home(
         &self,
-        member: MemberId,
+        member: VqpId,
         rail: u8,
         qpn: Qpn,
         connect: impl FnOnce() -> Result<()>,
@@ -175,7 +175,7 @@ impl Domain {
     }
 
     /// Returns the home rail and whether the vQP's queue pair on `rail` is bound; `None` if the vQPs do not share atomics.
-    pub(crate) fn view_home(&self, member: MemberId, rail: u8) -> Option<HomeView> {
+    pub(crate) fn view_home(&self, member: VqpId, rail: u8) -> Option<HomeView> {
         if !self.home.is_shared.load(Ordering::Acquire) {
             return None;
         }
@@ -194,7 +194,7 @@ impl Domain {
     }
 
     /// Fences one queue pair, or resets its NIC if the NIC does not answer. Returns whether the queue pair executes nothing more.
-    fn fence_qp(&self, home: &mut HomeRail, member: MemberId, rail: u8, qpn: Qpn) -> bool {
+    fn fence_qp(&self, home: &mut HomeRail, member: VqpId, rail: u8, qpn: Qpn) -> bool {
         let nic = &self.nics[usize::from(rail)].provider;
         match nic.modify_qp(qpn, &QpAttr::to(QpState::Err)) {
             // A queue pair that was destroyed executes nothing.

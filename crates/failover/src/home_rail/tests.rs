@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use mitra_verbs::Qpn;
 
-use super::{Home, HomeRail, MemberId};
+use super::{Home, HomeRail, VqpId};
 
 const MEMBERS: u64 = 3;
 const RAILS: u8 = 3;
@@ -32,7 +32,7 @@ impl World {
 
     fn bind(&self, member: u64, to: Home) -> World {
         let (mut next, is_newer) = (self.clone(), self.core.is_newer_than(to));
-        if next.core.bind(MemberId(member), to, qpn(member, to.rail)) {
+        if next.core.bind(VqpId(member), to, qpn(member, to.rail)) {
             next.executing[member as usize] |= 1 << to.rail;
             assert!(!is_newer && next.core.home() >= self.core.home() && next.core.home() >= to);
         } else {
@@ -56,11 +56,11 @@ impl World {
         }
         for member in 0..MEMBERS {
             let mut left = self.clone();
-            while let Some((rail, _)) = left.core.next_of(MemberId(member)) {
-                left.core.unbind(MemberId(member), rail);
+            while let Some((rail, _)) = left.core.next_of(VqpId(member)) {
+                left.core.unbind(VqpId(member), rail);
             }
             left.executing[member as usize] = 0;
-            assert!((0..RAILS).all(|rail| !left.core.is_bound(MemberId(member), rail)));
+            assert!((0..RAILS).all(|rail| !left.core.is_bound(VqpId(member), rail)));
             next.push(left);
         }
         next.retain(|world| world.core.home().generation <= GENERATIONS);
@@ -86,7 +86,7 @@ fn all_queue_pairs_that_execute_requests_are_on_the_home_rail() {
     for world in &worlds {
         for (member, rails) in world.executing.into_iter().enumerate() {
             assert_eq!(rails & !(1 << world.core.home().rail), 0, "{world:?}");
-            let is_bound = |rail| world.core.is_bound(MemberId(member as u64), rail);
+            let is_bound = |rail| world.core.is_bound(VqpId(member as u64), rail);
             assert!((0..RAILS).all(|rail| is_bound(rail) == (rails & (1 << rail) != 0)), "{world:?}");
         }
     }
@@ -107,26 +107,26 @@ fn older_home_replaces_a_newer_one_only_if_nobody_is_there() {
     let (older, newer) = (Home { generation: 1, rail: 1 }, Home { generation: 1, rail: 2 });
     let mut core = HomeRail::default();
     core.share();
-    assert!(core.bind(MemberId(0), older, qpn(0, 1)) && !core.is_newer_than(newer));
-    core.unbind(MemberId(0), 1);
-    assert!(core.bind(MemberId(0), newer, qpn(0, 2)) && core.is_newer_than(older));
-    core.unbind(MemberId(0), 2);
-    assert!(!core.is_newer_than(older) && core.bind(MemberId(1), older, qpn(1, 1)));
+    assert!(core.bind(VqpId(0), older, qpn(0, 1)) && !core.is_newer_than(newer));
+    core.unbind(VqpId(0), 1);
+    assert!(core.bind(VqpId(0), newer, qpn(0, 2)) && core.is_newer_than(older));
+    core.unbind(VqpId(0), 2);
+    assert!(!core.is_newer_than(older) && core.bind(VqpId(1), older, qpn(1, 1)));
     assert_eq!(core.home(), Home { generation: 2, rail: 1 });
 }
 
 #[test]
 fn without_sharing_each_vqp_has_its_own_rail() {
     let mut core = HomeRail::default();
-    assert!(core.bind(MemberId(0), at(0), qpn(0, 0)) && core.bind(MemberId(1), at(1), qpn(1, 1)));
+    assert!(core.bind(VqpId(0), at(0), qpn(0, 0)) && core.bind(VqpId(1), at(1), qpn(1, 1)));
     assert_eq!(core.next_to_fence(0), None);
     core.share();
     let split = Home { generation: 1, rail: 0 };
-    assert_eq!((core.home(), core.next_to_fence(0)), (split, Some((MemberId(1), 1, qpn(1, 1)))));
-    assert_eq!(core.next_to_fence(1), Some((MemberId(0), 0, qpn(0, 0))), "the home may move at once");
-    assert!(!core.bind(MemberId(0), at(0), qpn(0, 0)), "a queue pair is bound to rail 1");
-    core.unbind(MemberId(1), 1);
-    assert!(core.bind(MemberId(0), at(0), qpn(0, 0)));
+    assert_eq!((core.home(), core.next_to_fence(0)), (split, Some((VqpId(1), 1, qpn(1, 1)))));
+    assert_eq!(core.next_to_fence(1), Some((VqpId(0), 0, qpn(0, 0))), "the home may move at once");
+    assert!(!core.bind(VqpId(0), at(0), qpn(0, 0)), "a queue pair is bound to rail 1");
+    core.unbind(VqpId(1), 1);
+    assert!(core.bind(VqpId(0), at(0), qpn(0, 0)));
 }
 
 /// The vQP has followed the home of its peer before. Its process then shares atomics too, and its first home is not older than that of the peer.
@@ -134,7 +134,7 @@ fn without_sharing_each_vqp_has_its_own_rail() {
 fn first_home_is_as_new_as_those_that_the_vqps_have_followed() {
     let mut core = HomeRail::default();
     let followed = Home { generation: 7, rail: 1 };
-    assert!(core.bind(MemberId(0), followed, qpn(0, 1)));
+    assert!(core.bind(VqpId(0), followed, qpn(0, 1)));
     core.share();
     assert_eq!(core.home(), followed);
 }
@@ -143,16 +143,16 @@ fn first_home_is_as_new_as_those_that_the_vqps_have_followed() {
 fn only_a_bound_queue_pair_is_replaced() {
     let mut core = HomeRail::default();
     core.share();
-    assert!(!core.replace(MemberId(0), 0, qpn(0, 0)));
-    assert!(core.bind(MemberId(0), at(0), qpn(0, 0)) && core.replace(MemberId(0), 0, qpn(1, 1)));
-    assert_eq!(core.next_to_fence(1), Some((MemberId(0), 0, qpn(1, 1))));
+    assert!(!core.replace(VqpId(0), 0, qpn(0, 0)));
+    assert!(core.bind(VqpId(0), at(0), qpn(0, 0)) && core.replace(VqpId(0), 0, qpn(1, 1)));
+    assert_eq!(core.next_to_fence(1), Some((VqpId(0), 0, qpn(1, 1))));
 }
 
 /// The number of a queue pair that the vQP has left may be that of another queue pair later, which nobody must fence.
 #[test]
 fn vqp_that_does_not_share_atomics_is_bound_to_one_rail() {
     let mut core = HomeRail::default();
-    let (first, second) = (MemberId(0), MemberId(1));
+    let (first, second) = (VqpId(0), VqpId(1));
     assert!(core.bind(first, at(0), qpn(0, 0)) && core.bind(second, at(0), qpn(1, 0)));
     assert!(core.bind(first, at(1), qpn(0, 1)));
     assert_eq!(core.next_of(first), Some((1, qpn(0, 1))));

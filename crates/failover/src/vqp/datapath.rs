@@ -11,7 +11,7 @@ use crate::config::{Config, Service, WritePolicy};
 use crate::data_qp::DataQp;
 use crate::domain::Domain;
 use crate::evidence::{Contradiction, Evidence, Placed};
-use crate::home_rail::MemberId;
+use crate::home_rail::VqpId;
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
 use crate::telemetry::LatencySampler;
@@ -70,7 +70,7 @@ impl<Q: DataQps> Datapath<Q> {
     /// Creates the queues, unconnected, over these queue pairs. `home` is the vQP as a user of the home rail and as the owner of keys, and `first_psn` is the first PSN on the first of them.
     pub(super) fn new(
         domain: Arc<Domain>,
-        home: MemberId,
+        home: VqpId,
         rails: Q,
         first_psn: Psn,
         log: Option<CompletionLog>,

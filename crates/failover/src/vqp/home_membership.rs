@@ -5,12 +5,12 @@ use mitra_verbs::{Psn, Qpn, Result};
 
 use crate::ballot::Ballot;
 use crate::domain::{Domain, HomeMove, HomeView};
-use crate::home_rail::{Home, MemberId};
+use crate::home_rail::{Home, VqpId};
 use crate::vqp::rail_set::RailSet;
 
 #[derive(Debug)]
 pub(super) struct HomeMembership {
-    id: MemberId,
+    id: VqpId,
     /// Whether the vQP was connected and has not closed.
     has_joined: bool,
     /// The last ballot for which the vQP's queue pair on the new rail was bound, and this rail. Evidence that is sent again binds nothing: the queue pair
@@ -19,11 +19,11 @@ pub(super) struct HomeMembership {
 }
 
 impl HomeMembership {
-    pub(super) fn new(id: MemberId) -> HomeMembership {
+    pub(super) fn new(id: VqpId) -> HomeMembership {
         HomeMembership { id, has_joined: false, bound_for: None }
     }
 
-    pub(super) fn id(&self) -> MemberId {
+    pub(super) fn id(&self) -> VqpId {
         self.id
     }
 

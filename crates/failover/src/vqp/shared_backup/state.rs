@@ -15,7 +15,7 @@ use crate::close_reason::CloseReason;
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::config::WritePolicy;
 use crate::evidence::Placed;
-use crate::home_rail::MemberId as OwnerId;
+use crate::home_rail::VqpId;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::{Cause, VirtualQp};
 
@@ -89,7 +89,7 @@ struct Entry {
     /// Grants for a peer that is not known yet.
     early_grants: Vec<Grant>,
     /// The owner of the keys in the domain.
-    owner: OwnerId,
+    owner: VqpId,
     /// The rights of the peer on the member's queue pairs.
     access: Access,
     /// Set when the owner has something to do.
@@ -200,7 +200,7 @@ impl State {
     }
 
     /// Adds a member. Returns `None` if the backup is not connected or has closed.
-    pub(super) fn add(&mut self, owner: OwnerId, access: Access) -> Option<(MemberId, Arc<AtomicBool>)> {
+    pub(super) fn add(&mut self, owner: VqpId, access: Access) -> Option<(MemberId, Arc<AtomicBool>)> {
         let (role, epoch, rail) = self.binding()?;
         let attention = Arc::new(AtomicBool::new(true));
         let entry = Entry {
