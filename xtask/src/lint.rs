@@ -1,6 +1,7 @@
 //! `cargo xtask lint`: checks that no compiler makes, one module each.
 
 mod circles;
+mod comments;
 mod exceptions;
 mod links;
 mod sentences;
@@ -15,12 +16,23 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::root;
 
+/// The arguments of `cargo xtask lint`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Wrap the comments that are wider than 100 columns, then check
+    #[arg(long)]
+    fix: bool,
+}
+
 /// Runs all checks and reports everything that they find.
 ///
 /// # Errors
 /// Fails if a check found something, or if `cargo-machete` is not installed.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let files = tracked_files()?;
+    if args.fix {
+        comments::fix(&files)?;
+    }
     let checks = [words::findings, links::findings, sentences::findings, circles::findings];
     let mut findings = Vec::new();
     for check in checks {

@@ -33,7 +33,7 @@ enum Task {
     Features,
     /// Check for words that docs/glossary.md retires, for broken links and long sentences in documents,
     /// for circles of imports and for unused dependencies
-    Lint,
+    Lint(lint::Args),
     RxeVm(rxe_vm::Args),
     /// Install the tools that the tests need besides Rust: Debian packages, cargo-nextest, and in
     /// ~/.cache/mitra/setup scapy, Rust programs and a virtual machine with soft-RoCE
@@ -53,7 +53,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Task::Compatibility(args) => compatibility::run(&args)?,
         Task::Features => features::run()?,
         Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
-        Task::Lint => lint::run()?,
+        Task::Lint(args) => lint::run(&args)?,
         Task::Setup => setup::run()?,
         Task::Stress(args) => return stress::run(&args),
         Task::Test { args } => return test::run(&args),
