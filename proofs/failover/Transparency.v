@@ -2,7 +2,7 @@
 
     The note allows it to read the memory. Here it may do anything: read, write, use atomics, as often as it likes, and
     choose each step after the result of the last. It is impossible nevertheless, if others may restore the memory (the
-    ABA problem); also if the rail was fenced before. What helps is evidence that was recorded when the operation was
+    ABA problem); even if the rail was fenced before. What helps is evidence that was recorded when the operation was
     executed; see ExactlyOnce.v. *)
 From Coq Require Import ZArith List PeanoNat Lia.
 From Mitra Require Export TwoHistories ExactlyOnce.

@@ -14,7 +14,7 @@ use crate::tag::{TagLayout, Tagged};
 /// The layout of a cell's word: which of the owner's two records has the value (1 bit), the owner (8 bits), the sequence number (55 bits).
 const LAYOUT: TagLayout = TagLayout::new(55);
 
-/// A 64-bit value that clients read, compare-and-swap and fetch-and-add, each exactly once and with its result, also if the responder's NIC is lost.
+/// A 64-bit value that clients read, compare-and-swap and fetch-and-add, each exactly once and with its result, even if the responder's NIC is lost.
 ///
 /// After Varuna's extended status: the word has no value but a tag, which names a record. The record's state is the owner's announcement. An owner
 /// has two records in each cell, and writes the one that the word does not name.

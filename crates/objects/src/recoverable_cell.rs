@@ -52,7 +52,7 @@ pub struct Finished<T> {
     pub result: Result<T, CellError>,
 }
 
-/// A 32-bit value in one 8-byte word that clients read, compare-and-swap and fetch-and-add, each exactly once and with its result, also
+/// A 32-bit value in one 8-byte word that clients read, compare-and-swap and fetch-and-add, each exactly once and with its result, even
 /// if the responder's NIC is lost.
 ///
 /// An owner makes at most 2²⁴ − 1 operations that change 32-bit cells ([`CellError::SequencesUsedUp`]). All atomics on a cell and on

@@ -184,7 +184,7 @@ impl SharedNic {
         if self.is_forked_child() { None } else { self.engine.try_lock().ok().map(EngineGuard::new) }
     }
 
-    /// Locks the NIC to close it, also if the lock is poisoned. Also returns whether the lock is not poisoned, so that the state is
+    /// Locks the NIC to close it, even if the lock is poisoned. Also returns whether the lock is not poisoned, so that the state is
     /// consistent.
     pub(crate) fn lock_to_close(&self) -> (EngineGuard<'_>, bool) {
         match self.engine.lock() {

@@ -136,7 +136,7 @@ impl SoftNic {
     ///
     /// # Errors
     /// [`OpenError`] if the address, its port or its interface cannot be used: an interface with a smaller MTU than the port's cannot. The
-    /// NIC then keeps its address. Also if the NIC is dead.
+    /// NIC then keeps its address. Even if the NIC is dead.
     pub fn change_address(&self, address: impl Into<Option<IpAddr>>) -> Result<(), OpenError> {
         let address = address.into();
         let mut current = self.address.lock().unwrap_or_else(PoisonError::into_inner);

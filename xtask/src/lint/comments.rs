@@ -144,7 +144,8 @@ fn atoms(text: &str, width: usize) -> Vec<String> {
     let mut next = 0;
     while next < words.len() {
         let is_whole = |atom: &str| {
-            atom.matches('`').count() % 2 == 0 && atom.matches('[').count() <= atom.matches(']').count()
+            atom.matches('`').count().is_multiple_of(2)
+                && atom.matches('[').count() <= atom.matches(']').count()
         };
         let ends = (next + 1..=words.len()).map(|end| (end, words[next..end].join(" ")));
         let mut narrow = ends.take_while(|(_, atom)| columns(atom) <= width);

@@ -75,7 +75,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         }
     }
 
-    /// Finishes the oldest change of permissions. The response is ACK also if the change was not legal and so had no effect.
+    /// Finishes the oldest change of permissions. The response is ACK even if the change was not legal and so had no effect.
     fn finish_change(
         &mut self,
         write: Option<&[u8]>,

@@ -168,7 +168,7 @@ impl<F: Files> Storage<F> {
             }
             file.allocate(len as u64).map_err(failed(&name))?;
             if found.is_none() {
-                // Also if the file has its length already: an earlier start may have ended before the length was on the disk.
+                // Even if the file has its length already: an earlier start may have ended before the length was on the disk.
                 file.sync().map_err(failed(&name))?;
             }
             write_again(&file, len).map_err(failed(&name))?;

@@ -86,7 +86,7 @@ impl VqpCarrier {
         Ok(VqpConnection { node, number })
     }
 
-    /// Ends a connection and returns its vQP, closed. Returns `None` if it has ended before, also if another client has got its node since.
+    /// Ends a connection and returns its vQP, closed. Returns `None` if it has ended before, even if another client has got its node since.
     pub fn disconnect(&mut self, connection: VqpConnection) -> Option<VirtualQp> {
         let link = self.links.get(connection.node)?.as_ref()?;
         if link.number == connection.number { self.end(connection.node) } else { None }

@@ -58,7 +58,7 @@ async fn run_transactions(client: Client, history: Rc<History>, mut prng: Prng) 
             told: None,
         }));
         let locks_first = prng.chance(500_000);
-        // The last attempt is what the history keeps, also if the life ends within it.
+        // The last attempt is what the history keeps, even if the life ends within it.
         history.unknown.borrow_mut().insert(number, transaction.borrow().clone());
         let result = client
             .run(async |tx| {
