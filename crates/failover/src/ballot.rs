@@ -23,7 +23,7 @@ impl Role {
 /// same time, the higher ballot wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ballot {
-    /// The epoch: 1 for the initial binding. Each proposal takes the next epoch, also if the proposal is refused.
+    /// The epoch: 1 for the initial binding. Each proposal takes the next epoch, even if the proposal is refused.
     pub epoch: u16,
     /// The end that proposed the binding.
     pub proposer: Role,

@@ -389,7 +389,7 @@ impl RailNegotiation {
         self.peer_qp_missing &= !(1 << rail);
         self.peer_qp_missing |= 1 << old;
         self.local_qp_missing |= 1 << old;
-        self.qp_failed &= !(1 << old); // the queue pair is replaced, also if it failed after its fence had begun
+        self.qp_failed &= !(1 << old); // the queue pair is replaced, even if it failed after its fence had begun
         self.left_by[usize::from(old)] = Some(ballot);
         self.active = rail;
         self.current = ballot;

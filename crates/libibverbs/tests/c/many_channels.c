@@ -1,4 +1,4 @@
-/* A thread that sleeps on an event channel gets its event, also if the process has created many other channels meanwhile. */
+/* A thread that sleeps on an event channel gets its event, even if the process has created many other channels meanwhile. */
 #include "report.h"
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>

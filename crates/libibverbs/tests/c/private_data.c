@@ -1,7 +1,7 @@
 /* The length of private data that the other end sees.
  * Expected on RoCE (rdma_get_cm_event(3): "the length ... may be larger than what was sent"; kernel cma.c: the REQ's private data is
  * IB_CM_REQ_PRIVATE_DATA_SIZE 92 less the header of 36 = 56, REP 196, REJ 148, padded with zeros): the receiver sees 56, 196 and 148 bytes, sent
- * bytes first, zeros behind, whatever was sent (also if nothing was sent). UDP: 180 (216 less 36), 136.
+ * bytes first, zeros behind, whatever was sent (even if nothing was sent). UDP: 180 (216 less 36), 136.
  * Prints a line per message; exit code 1 if a length differs from Linux's.
  */
 #include "report_cm.h"

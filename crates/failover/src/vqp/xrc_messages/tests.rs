@@ -153,7 +153,7 @@ fn messages_of_no_xrc_connection_are_invalid() {
     }
 }
 
-/// A header is of one message only, also if that message never arrives.
+/// A header is of one message only, even if that message never arrives.
 #[test]
 fn header_is_used_once() {
     let header = |received: &mut ReceivedHeader| {

@@ -332,7 +332,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, for the program, also if the peer has ended it first. Does nothing if the program
+    /// Ends the connection, for the program, even if the peer has ended it first. Does nothing if the program
     /// has ended it before.
     ///
     /// # Errors

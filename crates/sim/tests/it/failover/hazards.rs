@@ -9,7 +9,7 @@ use mitra_sim::{DurationRange, Failure, Noise, Stage};
 use mitra_verbs::{Data, LocalAckTimeout, SendFlags, SendOp, SendWr, WcStatus};
 
 const US: Duration = Duration::from_micros(1);
-/// Polls after which a move is over, also if a NIC must be reset first.
+/// Polls after which a move is over, even if a NIC must be reset first.
 const SETTLE_POLLS: usize = 4_000;
 
 fn fault_free() -> mitra_sim::Config {

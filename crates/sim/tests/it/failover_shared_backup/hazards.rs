@@ -305,7 +305,7 @@ fn requests_to_the_region_after_the_last_grant_wait() {
     assert_eq!((pair.outcomes(0, 0), memory.load(0)), (vec![(254, SUCCESS), (255, SUCCESS)], 255));
 }
 
-/// An operation with FENCE waits for the READs before it, also if the READ goes over the backup and the link fails: the READ sees the memory
+/// An operation with FENCE waits for the READs before it, even if the READ goes over the backup and the link fails: the READ sees the memory
 /// as it was, whatever rail repeats it.
 #[test]
 fn fenced_write_overtakes_no_read() {

@@ -23,7 +23,7 @@ fn fail_over(pair: &mut BackedPair) {
     assert!(pair.qps.iter().flatten().all(|qp| qp.has_rail()));
 }
 
-/// An end in RTR receives, and sends only from RTS on, also if a failover replaces its queue pair in between.
+/// An end in RTR receives, and sends only from RTS on, even if a failover replaces its queue pair in between.
 #[test]
 fn end_in_rtr_receives_and_sends_only_from_rts_on() {
     for fails_over in [false, true] {

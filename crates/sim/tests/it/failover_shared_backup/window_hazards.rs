@@ -75,7 +75,7 @@ fn end_posts_on_its_new_queue_pair_when_the_bind_has_completed() {
     }
 }
 
-/// A queue pair that does not execute the binds of the one before is left, also if neither end posts anything.
+/// A queue pair that does not execute the binds of the one before is left, even if neither end posts anything.
 #[test]
 fn queue_pair_without_its_binds_is_left() {
     for (is_refused, seed) in [1, 2, 3, 4].into_iter().flat_map(|seed| [(true, seed), (false, seed)]) {
@@ -92,7 +92,7 @@ fn queue_pair_without_its_binds_is_left() {
     }
 }
 
-/// A queue pair that is dropped at any moment of a failover leaves no window bound, also if the backup has an operation of it.
+/// A queue pair that is dropped at any moment of a failover leaves no window bound, even if the backup has an operation of it.
 #[test]
 fn dropped_queue_pair_with_an_operation_on_the_backup_unbinds_its_windows() {
     for polls in 0..60 {

@@ -467,7 +467,7 @@ fn region_is_free_when_the_invalidation_completes() {
     }
 }
 
-/// The windows of a queue pair that is closed or dropped grant nothing, also if the backup still has operations of it.
+/// The windows of a queue pair that is closed or dropped grant nothing, even if the backup still has operations of it.
 #[test]
 fn closed_queue_pair_unbinds_its_windows() {
     for is_moving in [false, true] {

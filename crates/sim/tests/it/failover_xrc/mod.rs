@@ -225,7 +225,7 @@ fn ends_that_do_not_fit_are_refused() {
     assert!(xrc.insert(Srqn::new(5), &queue).is_err());
 }
 
-/// A program that closes its end gets one completion for each request, also if a request takes two messages.
+/// A program that closes its end gets one completion for each request, even if a request takes two messages.
 #[test]
 fn closed_sender_completes_each_request_once() {
     for closes in [false, true] {
