@@ -12,9 +12,6 @@ use crate::config::Config;
 use crate::domain::Domain;
 use crate::memory_region::{RemoteRegion, VirtualMr};
 
-/// The length of an entry, in bytes.
-pub(crate) const ENTRY_LEN: u32 = 8;
-
 /// The number of bits of a sequence number in an entry.
 pub(crate) const SEQ_BITS: u32 = 48;
 

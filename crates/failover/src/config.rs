@@ -4,6 +4,9 @@ use core::time::Duration;
 
 use mitra_verbs::{Access, LocalAckTimeout, QpType, RnrTimer};
 
+/// The maximum number of rails of a vQP. Sets of rails are bit masks of 8 bits.
+pub const MAX_RAILS: usize = 8;
+
 /// The transport service of the queue pairs on the rails (IBTA volume 1, 9.7 and 9.8).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Service {

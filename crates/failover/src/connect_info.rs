@@ -6,9 +6,9 @@ use core::time::Duration;
 use mitra_verbs::{Codec, Error, Gid, Malformed, Mtu, Psn, Qpn, Reader, Result, codec};
 
 use crate::completion_log::LogTerms;
+use crate::config::MAX_RAILS;
 use crate::config::{Policy, Service};
 use crate::memory_region::RemoteRegion;
-use crate::negotiation::MAX_RAILS;
 use crate::secret::SecretWord;
 
 /// The connection parameters of one end, for [`VirtualQp::connect`](crate::VirtualQp::connect) at the other end.

@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 mod message_kind;
 
 use crate::ballot::{Ballot, Role};
+use crate::config::MAX_RAILS;
 use crate::evidence::{Evidence, Placed};
 use crate::home_rail::Home;
-use crate::negotiation::MAX_RAILS;
 use crate::secret::SecretWord;
 
 pub use message_kind::MessageKind;

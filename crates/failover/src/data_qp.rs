@@ -6,10 +6,12 @@ use mitra_verbs::{
     RecvWr, Result, SendWr, Wc,
 };
 
-use crate::completion_log;
 use crate::config::{Config, Service};
-use crate::domain::LocalNic;
 use crate::evidence::Evidence;
+use crate::local_nic::LocalNic;
+
+/// The length in bytes of an entry of a completion log, which is inline data.
+const LOG_ENTRY_LEN: u32 = 8;
 
 /// The number of queue slots beyond the configured depths, for requests of the vQP itself such as the fence's marker. They ensure that the
 /// application can use the configured depths completely.
@@ -44,7 +46,7 @@ impl DataQp {
             recv_wrs: config.recv_wrs + 1, // one for the fence's marker
             send_sges: config.send_sges,
             recv_sges: config.recv_sges,
-            inline: config.inline.max(completion_log::ENTRY_LEN),
+            inline: config.inline.max(LOG_ENTRY_LEN),
         };
         match QpBuilder::new(config.service.qp_type(), nic.pd, cq).cap(cap).build(&**p) {
             Ok(qpn) => Ok(DataQp { nic: nic.clone(), cq, qpn, first_psn, service: config.service }),

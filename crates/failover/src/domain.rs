@@ -3,17 +3,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{
-    Access, Buffer, CompletionChannel, Error, Gid, Key, Limits, Mr, PdId, PortAttr, Provider, Result, SendWr,
-    Sge,
+    Access, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdId, PortAttr, Provider, Result, Sge,
 };
 use smallvec::SmallVec;
 
 use crate::activity::{Activity, Counters};
-use crate::config::Config;
+use crate::config::MAX_RAILS;
 use crate::data_qp;
-use crate::key_translation;
+use crate::local_nic::LocalNic;
 use crate::memory_region::VirtualMr;
-use crate::negotiation::MAX_RAILS;
 use crate::telemetry::Telemetry;
 
 mod control_endpoint;
@@ -60,17 +58,6 @@ pub struct Domain {
     control: control_endpoint::SharedEndpoints,
     /// The ports of the NICs as they were read last, shared with the same domains. They outlive the NICs.
     ports: Arc<Mutex<Vec<PortAttr>>>,
-}
-
-/// A NIC of a [`Domain`] and the objects that the domain made on it.
-#[derive(Clone, Debug)]
-pub struct LocalNic {
-    /// The NIC.
-    pub provider: Arc<dyn Provider>,
-    /// The protection domain of the domain's queue pairs and memory.
-    pub pd: PdId,
-    /// The completion channel of the data queue pairs, if the domain was made by [`Domain::with_completion_channels`].
-    pub channel: Option<Arc<dyn CompletionChannel>>,
 }
 
 #[derive(Debug)]
@@ -180,14 +167,6 @@ impl Domain {
         &self.counters
     }
 
-    /// The addresses of the NICs, in the order of rails. A dead NIC keeps its address.
-    pub fn gids(&self) -> Vec<Gid> {
-        for rail in 0..self.nics.len() {
-            let _ = self.port(rail); // reads the present address
-        }
-        lock(&self.ports).iter().map(|port| port.gid).collect()
-    }
-
     /// Returns the port of a rail's NIC, or of a dead NIC the one that was read last.
     ///
     /// # Errors
@@ -218,14 +197,6 @@ impl Domain {
     /// The NICs, in the order of rails.
     pub fn nics(&self) -> &[LocalNic] {
         &self.nics
-    }
-
-    /// Checks the shape of a send for a queue pair with the limits of `config`: everything that can be checked before the queue pair is connected.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the request is malformed; [`Error::Limit`] if it exceeds a limit.
-    pub fn check_send(&self, wr: &SendWr, config: &Config) -> Result<()> {
-        key_translation::check_shape(wr, config, self.limits().message_bytes.into())
     }
 
     /// Returns the limits of a virtual queue pair. The limits on work requests, scatter/gather entries, inline data and messages are the

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use mitra_mutants::Mutant;
 use mitra_verbs::Qpn;
 
-use crate::negotiation::MAX_RAILS;
+use crate::config::MAX_RAILS;
 
 /// A vQP of the domains that share their NICs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

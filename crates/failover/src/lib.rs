@@ -4,6 +4,7 @@
 mod activity;
 mod ballot;
 mod builder;
+mod cause;
 mod close_reason;
 mod completion;
 mod completion_log;
@@ -13,11 +14,13 @@ mod control_message;
 mod data_qp;
 mod domain;
 mod evidence;
+mod failover_report;
 pub mod handshake;
 mod home_rail;
 mod idempotence;
 mod key_translation;
 mod ledger;
+mod local_nic;
 mod memory_region;
 mod memory_window;
 mod negotiation;
@@ -32,17 +35,21 @@ mod xrc_domain;
 
 pub use activity::Activity;
 pub use builder::{BuildError, VirtualQpBuilder};
+pub use cause::Cause;
 pub use close_reason::CloseReason;
 pub use completion::{Completion, OperationError, Outcome, Resolution, UnresolvedError};
-pub use config::{Config, DetectorConfig, Fencing, ParsePolicyError, Policy, Service, WritePolicy};
+pub use config::{
+    Config, DetectorConfig, Fencing, MAX_RAILS, ParsePolicyError, Policy, Service, WritePolicy,
+};
 pub use connect_info::ConnectInfo;
-pub use domain::{Domain, LocalNic};
+pub use domain::Domain;
 pub use evidence::Contradiction;
+pub use failover_report::FailoverReport;
 pub use idempotence::{Idempotence, LostValue, RepeatClass, idempotence};
 pub use ledger::RecoveryStats;
+pub use local_nic::LocalNic;
 pub use memory_region::{RemoteRegion, VirtualMr};
 pub use memory_window::VirtualMw;
-pub use negotiation::MAX_RAILS;
 
 /// The rail negotiation: a state machine without I/O that the two ends of a virtual queue pair run. For model checkers.
 pub mod rail_negotiation {
@@ -71,8 +78,5 @@ pub use secret::Secret;
 pub use shared_receive_queue::SharedReceiveQueue;
 #[doc(hidden)]
 pub use vqp::StateLengths;
-pub use vqp::{
-    BackedQp, BackedQpInfo, Cause, Failover, FailoverReport, OwnFailover, SharedBackup, SharedFailover,
-    VirtualQp,
-};
+pub use vqp::{BackedQp, BackedQpInfo, Failover, OwnFailover, SharedBackup, SharedFailover, VirtualQp};
 pub use xrc_domain::XrcDomain;

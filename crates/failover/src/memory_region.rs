@@ -3,7 +3,7 @@
 use mitra_verbs::{Codec, Error, Key, Malformed, Mr, Reader, RemoteAddr, Result, Sge};
 use smallvec::SmallVec;
 
-use crate::negotiation::MAX_RAILS;
+use crate::config::MAX_RAILS;
 
 /// Local memory that is registered with every live NIC of a [`Domain`](crate::Domain).
 ///

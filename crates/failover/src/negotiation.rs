@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use crate::ballot::{Ballot, Role};
 pub use crate::close_reason::CloseReason;
+use crate::config::MAX_RAILS;
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
 use crate::home_rail::Home;
@@ -39,9 +40,6 @@ mod rail_choice;
 mod rail_rejoin;
 #[cfg(test)]
 mod tests;
-
-/// The maximum number of rails of a vQP. Sets of rails are bit masks of 8 bits.
-pub const MAX_RAILS: usize = 8;
 
 /// The maximum number of retries per peer timeout in two cases: proposals of a new ballot to a peer that refuses, which each use up an epoch,
 /// and Resumes that are still unanswered after the peer timeout.

@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
-use crate::negotiation::MAX_RAILS;
+use crate::config::MAX_RAILS;
 
 /// The refusals since the last message of the peer. In sets of rails, which have the type `u8`, bit i is rail i.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]

@@ -11,8 +11,9 @@ use crate::ballot::Ballot;
 use crate::config::Config;
 use crate::connect_info::RailInfo;
 use crate::data_qp::{self, DataQp};
-use crate::domain::{ControlEndpoint, LocalNic};
+use crate::domain::ControlEndpoint;
 use crate::evidence::Evidence;
+use crate::local_nic::LocalNic;
 use crate::secret::SecretWord;
 
 #[derive(Debug)]

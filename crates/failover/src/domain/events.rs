@@ -5,7 +5,7 @@ use std::fmt;
 use mitra_verbs::{AsyncEvent, Qpn};
 
 use super::{Domain, lock};
-use crate::negotiation::MAX_RAILS;
+use crate::config::MAX_RAILS;
 
 /// The maximum numbers of queue pair errors, and of other events of queue pairs, that a domain stores until their vQPs read them. The oldest is
 /// dropped first.

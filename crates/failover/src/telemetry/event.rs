@@ -3,9 +3,9 @@ use std::time::Duration;
 use mitra_verbs::{Qpn, Time};
 
 use crate::ballot::Ballot;
+use crate::cause::Cause;
 use crate::close_reason::CloseReason;
 use crate::ledger::RecoveryStats;
-use crate::vqp::Cause;
 
 /// A step of a failover, or the closing of a vQP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

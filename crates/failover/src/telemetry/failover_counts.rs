@@ -1,5 +1,5 @@
+use crate::cause::Cause;
 use crate::ledger::RecoveryStats;
-use crate::vqp::Cause;
 
 /// Counts of failovers and of the operations that they concerned: of one vQP since it was made, or of all vQPs that left one rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -22,8 +22,8 @@ use std::time::Duration;
 use mitra_verbs::Time;
 
 use crate::close_reason::CloseReason;
-use crate::negotiation::MAX_RAILS;
-use crate::vqp::FailoverReport;
+use crate::config::MAX_RAILS;
+use crate::failover_report::FailoverReport;
 
 pub use crate::ballot::{Ballot, Role};
 pub use event::{EventKind, FailoverEvent};

@@ -3,7 +3,8 @@ use tracing::field::Empty;
 use tracing::{Span, info, info_span};
 
 use crate::ballot::Ballot;
-use crate::vqp::{Cause, FailoverReport};
+use crate::cause::Cause;
+use crate::failover_report::FailoverReport;
 
 /// The `tracing` spans of one failover: `recovery`, and in it one of `negotiate`, `fence`, `decide` and `replay` at a time. A span ends when it is dropped.
 /// Without a subscriber for the target `mitra_failover::recovery`, they are disabled and cost a comparison.

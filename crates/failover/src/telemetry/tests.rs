@@ -3,8 +3,8 @@
 use mitra_verbs::Qpn;
 
 use super::*;
+use crate::cause::Cause;
 use crate::ledger::RecoveryStats;
-use crate::vqp::Cause;
 
 fn at(micros: u64) -> Time {
     Time::from_nanos(1000 * micros)

@@ -10,10 +10,10 @@ use std::net::IpAddr;
 
 use mitra_verbs::{Gid, Time};
 
+use crate::cause::Cause;
+use crate::config::MAX_RAILS;
 use crate::control_message::{Address, Body, Message};
 use crate::domain::Domain;
-use crate::negotiation::MAX_RAILS;
-use crate::vqp::Cause;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::recovery::Recovery;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mitra_verbs::{Error, Mtu, Psn, Qpn, RecvWr, Result, SendWr, Time, Wc, WcStatus};
 
+use crate::cause::Cause;
 use crate::close_reason::CloseReason;
 use crate::completion::{Completion, UnresolvedError};
 use crate::completion_log::{self, CompletionLog, LogTerms};
@@ -15,7 +16,7 @@ use crate::home_rail::VqpId;
 use crate::ledger::{RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
 use crate::telemetry::LatencySampler;
-use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::failure::Failure;
 use crate::vqp::fence::Fence;
 use crate::vqp::home_membership::HomeMembership;
 use crate::vqp::rail_set::RailSet;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mitra_verbs::{CompletionChannel, CqId, Error, Result};
 use smallvec::SmallVec;
 
-use crate::domain::LocalNic;
+use crate::local_nic::LocalNic;
 use crate::vqp::rail_set::RailSet;
 
 /// The completion channels of one vQP, and its armed completion queues.

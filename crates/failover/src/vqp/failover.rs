@@ -10,8 +10,8 @@ pub(super) mod sealed {
     use mitra_verbs::{Access, Result, RnrTimer};
 
     use crate::close_reason::CloseReason;
+    use crate::failover_report::FailoverReport;
     use crate::memory_region::RemoteRegion;
-    use crate::vqp::FailoverReport;
     use crate::vqp::datapath::{DataQps, Datapath};
     use crate::vqp::failure::Failure;
     use crate::vqp::termination::Termination;

@@ -2,9 +2,9 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
+use crate::cause::Cause;
 use crate::close_reason::CloseReason;
 use crate::control_message::{Body, Message};
-use crate::vqp::Cause;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::peer_exit_watch::PeerExitWatch;
 use crate::vqp::recovery::Recovery;

@@ -1,6 +1,6 @@
 use mitra_verbs::{Access, CqId, Error, QpBuilder, QpCap, Qpn, RcConnection, Result, SendWr, Wc};
 
-use crate::domain::LocalNic;
+use crate::local_nic::LocalNic;
 
 /// The capacity of the send queue, and of its completion queue.
 const DEPTH: u32 = 8;

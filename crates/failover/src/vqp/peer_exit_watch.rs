@@ -3,7 +3,7 @@ use core::time::Duration;
 use mitra_verbs::Time;
 
 use crate::config::DetectorConfig;
-use crate::negotiation::MAX_RAILS;
+use crate::config::MAX_RAILS;
 use crate::peer_exit::PeerExitDetector;
 use crate::vqp::datapath::Datapath;
 

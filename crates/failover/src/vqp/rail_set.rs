@@ -6,7 +6,8 @@ use crate::ballot::Ballot;
 use crate::close_reason::CloseReason;
 use crate::config::{Config, DetectorConfig};
 use crate::connect_info::RailInfo;
-use crate::domain::{ControlEndpoint, Domain, LocalNic};
+use crate::domain::{ControlEndpoint, Domain};
+use crate::local_nic::LocalNic;
 use crate::rail::{Rail, first_psn};
 use crate::secret::{Secret, SecretWord};
 

@@ -11,19 +11,20 @@ use mitra_mutants::Mutant;
 use mitra_verbs::{AsyncEvent, Time, Wc, WcStatus};
 
 use crate::ballot::Ballot;
+use crate::cause::Cause;
 use crate::config::Policy;
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
+use crate::failover_report::FailoverReport;
 use crate::ledger::RecoveryInput;
 use crate::negotiation::{Action, CloseReason, RailFailure, RailNegotiation};
 use crate::telemetry::VqpTelemetry;
-use crate::vqp::FailoverReport;
 use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
-use crate::vqp::failover_report::ReportRecorder;
-use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::failure::Failure;
 use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::futile_move_detector::FutileMoveDetector;
+use crate::vqp::report_recorder::ReportRecorder;
 use crate::vqp::termination::Termination;
 
 mod closing;

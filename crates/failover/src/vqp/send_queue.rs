@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 use mitra_mutants::Mutant;
 use mitra_verbs::{Error, Key, Limits, Mtu, PostError, Psn, Qpn, Result, SendOp, SendWr, WcStatus};
 
+use crate::cause::Cause;
 use crate::close_reason::CloseReason;
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::completion_log;
@@ -13,7 +14,7 @@ use crate::evidence::{Contradiction, Placed};
 use crate::key_translation::{self, RemoteKeys};
 use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
 use crate::memory_region::RemoteRegion;
-use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::failure::Failure;
 use crate::vqp::wr_id_flags;
 
 /// The number of work requests at which a list is posted. It is large enough for the NIC to send several packets with one system call, and

@@ -17,11 +17,12 @@ use crate::completion::Completion;
 use crate::config::Config;
 use crate::domain::Domain;
 use crate::evidence::Contradiction;
+use crate::failover_report::FailoverReport;
 use crate::memory_region::RemoteRegion;
 use crate::vqp::datapath::{DataQps, Datapath};
 use crate::vqp::failover::Failover;
 use crate::vqp::shared_receives::{SharedReceives, has_failed};
-use crate::vqp::{FailoverReport, NOT_CONNECTED, StateLengths};
+use crate::vqp::{NOT_CONNECTED, StateLengths};
 pub use over_rails::OwnFailover;
 
 /// A connection over several rails that survives the loss of a rail. It is reliable, unless [`Config::service`] says otherwise.

@@ -16,10 +16,11 @@ use std::sync::Arc;
 use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Error, Key, Result, SendOp, SendWr, Wc, WcStatus, WindowType};
 
+use crate::cause::Cause;
 use crate::close_reason::CloseReason;
 use crate::data_qp::DataQp;
 use crate::domain::{Domain, WindowOwner};
-use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::failure::Failure;
 use crate::vqp::local_qp::LocalQp;
 use crate::vqp::wr_id_flags;
 

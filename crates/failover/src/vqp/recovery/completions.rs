@@ -1,9 +1,10 @@
 //! The completions of the active rail, and the posts for which they make room.
 
 use super::Recovery;
+use crate::cause::Cause;
 use crate::config::Service;
 use crate::vqp::datapath::Datapath;
-use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::failure::Failure;
 
 /// The maximum number of completions taken from the active rail in one poll.
 const POLL_BATCH: usize = 32;

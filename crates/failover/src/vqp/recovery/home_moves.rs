@@ -4,12 +4,13 @@ use mitra_verbs::WcStatus;
 
 use super::Recovery;
 use crate::ballot::Ballot;
+use crate::cause::Cause;
 use crate::control_message::{Body, Message};
 use crate::domain::{HomeMove, HomeView};
 use crate::home_rail::Home;
 use crate::negotiation::RailNegotiation;
 use crate::vqp::datapath::Datapath;
-use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::failure::Failure;
 
 impl Recovery {
     /// Moves the vQP to the home rail, if another vQP has moved the home and has fenced this vQP's queue pair.

@@ -13,14 +13,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mitra_verbs::{Access, Error, Gid, Result};
+use mitra_verbs::{Access, Error, Result};
 
 use crate::builder::{BuildError, VirtualQpBuilder};
 use crate::close_reason::CloseReason;
 use crate::config::{Config, Policy, Service};
 use crate::connect_info::ConnectInfo;
+use crate::failover_report::FailoverReport;
 use crate::shared_receive_queue::SharedReceiveQueue;
-use crate::vqp::FailoverReport;
 #[cfg(doc)]
 use crate::vqp::VirtualQp;
 use message_buffers::{BUFFER_LEN, MessageBuffers, RECVS};
@@ -163,11 +163,6 @@ impl SharedBackup {
     /// The rail of the backup, on which its members make their queue pairs.
     pub fn active_rail(&self) -> usize {
         self.lock().backup().active_rail()
-    }
-
-    /// The addresses of the peer's NICs by rail, as far as this end knows them. Nothing before the backup is connected.
-    pub fn peer_gids(&self) -> Vec<Gid> {
-        self.lock().backup().peer_gids().collect()
     }
 
     /// The report of the last failover of the backup.

@@ -15,6 +15,7 @@ use crate::close_reason::CloseReason;
 use crate::completion_log::CompletionLog;
 use crate::config::{Config, Policy};
 use crate::evidence::Placed;
+use crate::failover_report::FailoverReport;
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -25,7 +26,7 @@ use crate::vqp::fence::Fence;
 use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::shared_receives::ReceiveSource;
 use crate::vqp::termination::Termination;
-use crate::vqp::{FailoverReport, VirtualQp, with_slots};
+use crate::vqp::{VirtualQp, with_slots};
 
 mod closing;
 mod completions;

@@ -11,13 +11,14 @@ use super::member::Member;
 use super::message::{Body, Grant, MemberId, Message};
 use super::message_buffers::{MessageBuffers, RECVS};
 use crate::ballot::{Ballot, Role};
+use crate::cause::Cause;
 use crate::close_reason::CloseReason;
 use crate::completion::{Completion, Outcome, UnresolvedError};
 use crate::config::WritePolicy;
 use crate::evidence::Placed;
 use crate::home_rail::VqpId;
+use crate::vqp::VirtualQp;
 use crate::vqp::control_protocol::ControlProtocol;
-use crate::vqp::{Cause, VirtualQp};
 
 mod messages;
 mod probes;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::super::state::State;
 use super::{MemberPath, SharedFailover};
+use crate::cause::Cause;
 use crate::close_reason::CloseReason;
-use crate::vqp::failure::{Cause, Failure};
+use crate::vqp::failure::Failure;
 use crate::vqp::fence::FenceStep;
 
 /// The maximum number of completions taken from the queue pair at once.

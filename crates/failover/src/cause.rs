@@ -1,0 +1,49 @@
+use core::fmt;
+
+use mitra_verbs::WcStatus;
+
+/// Why a vQP leaves a rail: the detector that reported the failure of the rail, or a preference.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Cause {
+    /// An operation on the rail completed with this status.
+    Completion(WcStatus),
+    /// The local port is down, or the local NIC is dead.
+    Device,
+    /// The address of the NIC has changed, at this end or the other.
+    Address,
+    /// Heartbeats on the rail were missed.
+    Heartbeat,
+    /// The peer proposed to move.
+    Peer,
+    /// The rail works, and the vQP moves back to the preferred one.
+    Failback,
+}
+
+impl Cause {
+    /// The names of the detectors, in the order of [`FailoverCounts::detected`](crate::telemetry::FailoverCounts::detected).
+    pub const DETECTORS: [&str; 4] = ["completion", "device", "heartbeat", "peer"];
+
+    /// Returns the index of the detector in [`Cause::DETECTORS`]. `None` if the rail has not failed.
+    pub fn detector(self) -> Option<usize> {
+        match self {
+            Cause::Completion(_) => Some(0),
+            Cause::Device | Cause::Address => Some(1),
+            Cause::Heartbeat => Some(2),
+            Cause::Peer => Some(3),
+            Cause::Failback => None,
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Completion(status) => write!(f, "an operation failed ({status})"),
+            Cause::Device => f.write_str("device event"),
+            Cause::Address => f.write_str("change of address"),
+            Cause::Heartbeat => f.write_str("heartbeats missed"),
+            Cause::Peer => f.write_str("told by the peer"),
+            Cause::Failback => f.write_str("back to the preferred rail"),
+        }
+    }
+}
