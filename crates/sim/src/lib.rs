@@ -6,6 +6,7 @@
 #[doc = include_str!("../../../docs/testing-your-program.md")]
 mod testing_your_program {}
 
+mod absences;
 mod app;
 mod config;
 mod coverage;
@@ -13,14 +14,13 @@ mod dma_memory;
 mod dma_pipeline;
 mod duration_range;
 mod event_queue;
+mod failure_injection;
 mod failure_report;
-mod host;
 mod liveness;
 mod nic;
 mod packet_capture;
-mod packet_delivery;
 mod packet_kind;
-mod rc_analyser;
+mod rc_flow;
 pub mod seeded;
 mod seeds;
 mod sim_nic;

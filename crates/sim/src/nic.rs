@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use mitra_transport::fault::{Failure, Faults, Stage, Trigger};
+use mitra_transport::fault::{Faults, Stage, Trigger};
 use mitra_transport::{Nic, TxBatch};
 use mitra_verbs::{
     AsyncEvent, AtomicScope, Capabilities, CqId, Error, Gid, Psn, Qpn, Result, Time, Wc, WcOpcode,
@@ -17,6 +17,7 @@ use crate::coverage::Operation;
 use crate::dma_memory::DmaMemory;
 use crate::dma_pipeline::{DmaPipeline, HostBuffer, Release};
 use crate::duration_range::DurationRange;
+use crate::failure_injection::FailureInjection;
 use crate::packet_kind::PacketProbe;
 
 /// The state of a NIC behind the world's lock.
@@ -111,16 +112,6 @@ pub(crate) struct StageProbe {
     /// If set, the packet that reaches the stage is delayed by this time, instead of being dropped or passed
     /// on.
     pub(crate) hold: Option<Duration>,
-}
-
-/// A failure to inject into a NIC.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct FailureInjection {
-    pub(crate) nic: usize,
-    /// The failure, or `None` if the NIC's `faults` have recorded it already.
-    pub(crate) failure: Option<Failure>,
-    /// Whether the NIC resumes the placements that it held back. A dead NIC has none.
-    pub(crate) release_placements: bool,
 }
 
 /// Counters of a NIC's packets.
@@ -286,13 +277,6 @@ impl NicState {
     /// Returns whether a fault or a probe observes packets.
     pub(crate) fn is_observed(&self) -> bool {
         !self.stage_probes.is_empty() || !self.packet_probes.is_empty() || !self.faults.is_idle()
-    }
-}
-
-impl FailureInjection {
-    /// Creates an injection for a failure that the NIC's own `faults` have recorded.
-    pub(crate) fn already_recorded(nic: usize) -> FailureInjection {
-        FailureInjection { nic, failure: None, release_placements: false }
     }
 }
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 use mitra_failover::rail_negotiation::MessageKind;
 use mitra_wire::{Message, Packet, Syndrome, Transport};
 
-use crate::nic::FailureInjection;
+use crate::failure_injection::FailureInjection;
 
 /// A kind of datagram, as a fault selects it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

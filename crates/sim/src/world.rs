@@ -1,4 +1,5 @@
 mod faults;
+mod rc_analysis;
 
 use core::fmt;
 use core::time::Duration;
@@ -9,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use mitra_verbs::{Buffer, Capabilities, Mtu, Time};
 
 use crate::app::NextTurn;
-use crate::host::{AppState, HostState};
 use crate::nic::NicState;
 use crate::packet_capture::Pcap;
 use crate::timeline::{NoteKind, Subject, Timeline, TimelineNic};
 use crate::trace::Trace;
+use crate::world_state::host::{AppState, HostState};
 use crate::world_state::{Event, Shared, WorldState, lock};
 use crate::{App, AppContext, Config, Coverage, LinkConfig, NicStats, Prng, SimNic, seeds};
 

@@ -1,6 +1,10 @@
 //! The state of a world: the clock, the event queue, the hosts, the NICs and the packets in flight. One lock
 //! protects all of it.
 
+pub(crate) mod host;
+mod packet_delivery;
+mod rc_analysis;
+
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,18 +14,19 @@ use mitra_transport::{Nic, NicConfig, TxBatch};
 use mitra_verbs::{AsyncEvent, Capabilities, Error, Gid, Mtu, Result, Time};
 use mitra_wire::ROCE_PORT;
 
+use crate::absences::{Absences, Part};
 use crate::coverage::CoverageObserver;
 use crate::dma_pipeline::{DmaPipeline, Release};
 use crate::event_queue::EventQueue;
-use crate::host::{AppState, HostState};
-use crate::liveness::{Absences, Part};
-use crate::nic::{FailureInjection, NicState, NicStats};
+use crate::failure_injection::FailureInjection;
+use crate::nic::{NicState, NicStats};
 use crate::packet_capture::Pcap;
-use crate::packet_delivery::InFlightPacket;
-use crate::rc_analyser::RcFlow;
+use crate::rc_flow::RcFlow;
 use crate::timeline::{NoteKind, Subject};
 use crate::trace::Trace;
 use crate::{Config, LinkConfig, Prng};
+use host::{AppState, HostState};
+use packet_delivery::InFlightPacket;
 
 /// The longest inline data that a NIC accepts, in bytes, as that of some hardware: several packets at the smallest MTU.
 pub(crate) const LONGEST_INLINE: u32 = 1024;

@@ -1,5 +1,10 @@
 //! The state that a NIC's lock protects, and one round of progress.
 
+mod multicast;
+mod port_refusals;
+mod receive;
+mod transmit;
+
 use core::time::Duration;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,16 +21,16 @@ use crate::completion_queues::CompletionQueues;
 use crate::counters::DriverCounters;
 use crate::delay_queue::{DelayQueue, Direction};
 use crate::memory_regions::MemoryRegions;
-use crate::multicast::MulticastGroup;
 use crate::path_cache::PathCache;
 use crate::poll_lease::PollLease;
-use crate::port_refusals::PortRefusals;
-use crate::receive::RxBuffer;
 use crate::spin_policy::SpinPolicy;
 use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::thread_wakeup::{HasThread, ThreadWakeup};
-use crate::transmit::TxQueue;
 use crate::udp_socket::RoceSocket;
+use multicast::MulticastGroup;
+use port_refusals::PortRefusals;
+use receive::RxBuffer;
+use transmit::TxQueue;
 
 /// If a timer expired longer ago than this, the round drains the socket before it handles the timer. The ACK that the timer waits for may
 /// be in the socket, and a retransmission would only add load.

@@ -18,18 +18,14 @@ mod interfaces;
 mod internal_tests;
 mod link_watch;
 mod memory_regions;
-mod multicast;
 mod path_cache;
 mod poll_lease;
-mod port_refusals;
 mod progress_thread;
-mod receive;
 mod roce_port_users;
 mod soft_nic;
 mod spin_policy;
 mod thread_cpu_clock;
 mod thread_wakeup;
-mod transmit;
 mod udp_socket;
 
 pub use completion_channel::SoftCompletionChannel;

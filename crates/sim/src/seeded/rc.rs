@@ -9,7 +9,7 @@ use mitra_verbs::{LocalAckTimeout, Provider, WcStatus};
 
 use super::parts::{FaultNumbers, Parts, Reduced, leave_out_noise};
 use super::{Finding, Reduction, SeedRun, verdict_findings};
-use crate::rc_analyser::{RcFlow, RetryRules};
+use crate::rc_flow::{RcFlow, RetryRules};
 use crate::workload::{PeerApp, Plan, RcOptions, WorkloadPeer, connect_rc, verify};
 use crate::{Config, Prng, Testbed, World};
 

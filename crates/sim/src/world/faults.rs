@@ -9,10 +9,11 @@ use mitra_wire::ROCE_PORT;
 
 use super::{HostId, NicId, World};
 use crate::coverage::{Operation, RecoveryPoint};
-use crate::host::PointProbe;
-use crate::nic::{FailureInjection, LateCompletions, StageProbe};
+use crate::failure_injection::FailureInjection;
+use crate::nic::{LateCompletions, StageProbe};
 use crate::packet_kind::{PacketFate, PacketKind, PacketProbe};
 use crate::timeline::{NoteKind, Subject};
+use crate::world_state::host::PointProbe;
 use crate::world_state::{WorldState, lock};
 use crate::{DurationRange, Prng};
 

@@ -6,9 +6,9 @@ use mitra_transport::fault::{Failure, Stage, TapResult, Verdict};
 use mitra_verbs::{AsyncEvent, Gid, Time};
 use mitra_wire::{ICRC_LEN, IcrcPath, Packet, ROCE_PORT};
 
+use crate::absences::Part;
 use crate::dma_pipeline::Release;
-use crate::liveness::Part;
-use crate::nic::FailureInjection;
+use crate::failure_injection::FailureInjection;
 use crate::packet_kind::PacketFate;
 use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};

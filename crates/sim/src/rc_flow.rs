@@ -7,11 +7,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use mitra_transport::Tuning;
-use mitra_verbs::{Mtu, Psn, QpState, Qpn, RnrTimer, Time, WcStatus};
-use mitra_wire::{Aeth, ICRC_LEN, Message, NakCode, Packet, Syndrome};
-
-use crate::World;
-use crate::world_state::{WorldState, lock};
+use mitra_verbs::{Mtu, Psn, Qpn, RnrTimer, Time, WcStatus};
+use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome};
 
 /// The value of `rnr_retry` that means an unlimited number of RNR retries (IBTA volume 1, 9.7.5).
 const UNLIMITED: u8 = 7;
@@ -37,8 +34,8 @@ pub(crate) type RetryFinding = (&'static str, String);
 
 /// The requests of one queue pair and the responses to them.
 pub(crate) struct RcFlow {
-    requester: QpAddress,
-    responder: QpAddress,
+    pub(crate) requester: QpAddress,
+    pub(crate) responder: QpAddress,
     rules: RetryRules,
     /// The end of each request that is not acknowledged as a whole, and whether it is a READ or an atomic. A READ counts as one request.
     unacked: VecDeque<(Psn, bool)>,
@@ -267,50 +264,5 @@ impl RcFlow {
 
     fn report(&mut self, checker: &'static str, detail: String) {
         self.finding.get_or_insert((checker, detail));
-    }
-}
-
-impl World {
-    /// Checks the retransmissions of a queue pair.
-    pub(crate) fn analyse_rc(&mut self, flow: RcFlow) {
-        lock(&self.shared).rc_flows.push(flow);
-    }
-
-    /// Returns the rules that the retransmissions of a queue pair have violated, if its first failed request ended with this status.
-    pub(crate) fn rc_findings(&self, requester: QpAddress, failure: Option<WcStatus>) -> Vec<RetryFinding> {
-        let world = lock(&self.shared);
-        let flows = world.rc_flows.iter().filter(|flow| flow.requester == requester);
-        flows.flat_map(|flow| flow.findings(failure)).collect()
-    }
-}
-
-impl WorldState {
-    /// Shows a datagram that a NIC sends to the analysers. It ends with space for the ICRC.
-    pub(crate) fn analyse_sent(&mut self, nic: usize, datagram: &[u8]) {
-        if self.rc_flows.is_empty() {
-            return;
-        }
-        let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else { return };
-        let mut flows = core::mem::take(&mut self.rc_flows);
-        for flow in &mut flows {
-            if !self.is_ready_to_receive(flow.responder) {
-                flow.on_responder_not_ready();
-            }
-            flow.on_sent(self.now, nic, &packet);
-        }
-        self.rc_flows = flows;
-    }
-
-    /// Shows a packet that has arrived at a NIC to the analysers.
-    pub(crate) fn analyse_received(&mut self, nic: usize, packet: &Packet<'_>) {
-        if self.rc_flows.is_empty() || !self.is_ready_to_receive((nic, packet.dest_qp)) {
-            return;
-        }
-        self.rc_flows.iter_mut().for_each(|flow| flow.on_received(self.now, nic, packet));
-    }
-
-    fn is_ready_to_receive(&self, (nic, qpn): QpAddress) -> bool {
-        let status = self.nics[nic].nic.query_qp(qpn);
-        status.is_ok_and(|status| matches!(status.state, QpState::Rtr | QpState::Rts))
     }
 }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 
 use mitra_verbs::{Buffer, Time};
 
+use crate::absences::Part;
 use crate::coverage::RecoveryPoint;
-use crate::liveness::Part;
-use crate::nic::FailureInjection;
+use crate::failure_injection::FailureInjection;
 use crate::timeline::{NoteKind, Subject};
 use crate::world_state::{Event, WorldState};
 

@@ -1,0 +1,19 @@
+use mitra_verbs::WcStatus;
+
+use super::World;
+use crate::rc_flow::{QpAddress, RcFlow, RetryFinding};
+use crate::world_state::lock;
+
+impl World {
+    /// Checks the retransmissions of a queue pair.
+    pub(crate) fn analyse_rc(&mut self, flow: RcFlow) {
+        lock(&self.shared).rc_flows.push(flow);
+    }
+
+    /// Returns the rules that the retransmissions of a queue pair have violated, if its first failed request ended with this status.
+    pub(crate) fn rc_findings(&self, requester: QpAddress, failure: Option<WcStatus>) -> Vec<RetryFinding> {
+        let world = lock(&self.shared);
+        let flows = world.rc_flows.iter().filter(|flow| flow.requester == requester);
+        flows.flat_map(|flow| flow.findings(failure)).collect()
+    }
+}
