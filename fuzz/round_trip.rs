@@ -4,7 +4,8 @@ use std::fmt::Debug;
 
 use mitra_verbs::Codec;
 
-/// No bytes panic the reader. What parses is written with the same length, and parsed again as the same.
+/// No bytes panic the reader. What parses is written with the same length, and parsed again as the
+/// same.
 pub(crate) fn round_trip<T: for<'a> Codec<'a> + PartialEq + Debug>(bytes: &[u8]) {
     if let Ok(message) = T::from_bytes(bytes) {
         let written = message.to_bytes();

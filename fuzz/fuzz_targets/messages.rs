@@ -4,7 +4,8 @@
 mod body;
 #[path = "../../crates/libibverbs/src/rdmacm/protocol/message.rs"]
 mod connection_manager;
-/// The messages of the C library between the rails of two devices, which are private to its module `rendezvous`.
+/// The messages of the C library between the rails of two devices, which are private to its module
+/// `rendezvous`.
 mod rails {
     #[allow(dead_code)]
     pub mod rendezvous {

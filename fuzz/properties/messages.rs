@@ -1,7 +1,9 @@
-//! Messages of peers: no bytes panic the reader, and what parses is written and parsed again as the same.
+//! Messages of peers: no bytes panic the reader, and what parses is written and parsed again as the
+//! same.
 //!
-//! The first byte chooses the type, the rest is the message. Where the kind of a message is in a header with secrets or checksums, the message
-//! here is the kind and the fields that follow the header. Types 8 and 9 are private to the C library, whose own tests replay them.
+//! The first byte chooses the type, the rest is the message. Where the kind of a message is in a
+//! header with secrets or checksums, the message here is the kind and the fields that follow the
+//! header. Types 8 and 9 are private to the C library, whose own tests replay them.
 
 use std::fmt::Debug;
 

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use mitra_filter::{Action, BitFilter, BitSender, FilterCore, Message, Rules, SenderCore, Submit};
 use mitra_verbs::Time;
-use stateright::{Model, Property};
 
-use crate::Exploration;
+use crate::Exhaustive;
 use crate::call_log::{Body, CallLog};
-use crate::model_checker::explore;
 
 /// The maximum number of messages in one direction of a connection. Further messages are lost.
 const MAX_IN_TRANSIT: usize = 2;
@@ -227,46 +225,14 @@ impl<R: Rules> BitFilterWorld<R> {
     }
 }
 
-/// Explores every order of steps of a world with a one-bit filter.
-#[derive(Clone, Debug)]
-pub struct ExhaustiveBitFilter<R: Rules>(BitFilterWorld<R>);
-
-impl<R: Rules + Send + Sync + 'static> ExhaustiveBitFilter<R> {
-    /// Explores every world that is reachable within the limits.
-    pub fn new(limits: BitFilterLimits) -> ExhaustiveBitFilter<R> {
-        ExhaustiveBitFilter(BitFilterWorld::new(limits))
-    }
-
-    /// Explores all worlds, or stops at the first counterexample.
-    pub fn explore(self) -> Exploration {
-        explore(self)
-    }
-}
-
-impl<R: Rules> Model for ExhaustiveBitFilter<R> {
-    type State = BitFilterWorld<R>;
-    type Action = BitFilterStep;
-
-    fn init_states(&self) -> Vec<BitFilterWorld<R>> {
-        vec![self.0.clone()]
-    }
-
-    fn actions(&self, world: &BitFilterWorld<R>, actions: &mut Vec<BitFilterStep>) {
-        actions.extend(world.steps());
-    }
-
-    fn next_state(&self, world: &BitFilterWorld<R>, step: BitFilterStep) -> Option<BitFilterWorld<R>> {
-        let mut next = world.clone();
-        next.apply(&step);
-        (next != *world).then_some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("at most once", |_, world: &BitFilterWorld<R>| world.log.at_most_once()),
-            Property::always("right reply", |_, world: &BitFilterWorld<R>| world.log.replies_are_right()),
-            Property::always("order", |_, world: &BitFilterWorld<R>| world.log.is_in_order()),
-            Property::always("calls end", |_, world: &BitFilterWorld<R>| world.calls_end()),
-        ]
-    }
+/// Explores every order of steps of a world with a one-bit filter that are possible within the
+/// limits.
+pub fn exhaustive_bit_filter<R: Rules + Send + Sync + 'static>(
+    limits: BitFilterLimits,
+) -> Exhaustive<BitFilterWorld<R>, BitFilterStep> {
+    Exhaustive::new(BitFilterWorld::new(limits), BitFilterWorld::steps, |world, step| world.apply(&step))
+        .always("at most once", |world| world.log.at_most_once())
+        .always("right reply", |world| world.log.replies_are_right())
+        .always("order", |world| world.log.is_in_order())
+        .always("calls end", BitFilterWorld::calls_end)
 }

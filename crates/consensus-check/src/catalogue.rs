@@ -16,10 +16,11 @@ use crate::byzantine_worlds::{
 use crate::cell_scenario::CellKind;
 use crate::cell_worlds;
 use crate::{
-    Exhaustive, ExhaustiveBitFilter, ExhaustiveFilter, ExhaustiveLog, ExhaustiveRails, Exploration,
-    FaultLimits, RailFaultLimits, RunLimits, SeedResult, World, counter_scenario, filter_worlds,
-    latch_scenario, mailbox_scenario, mutex_scenario, protocol_worlds, rail_model, run_adversary,
-    run_agreement, run_agreement_with, run_election, run_filter, theorems, totality_violation,
+    Exhaustive, ExhaustiveWorld, Explorable, Exploration, FaultLimits, LogWorld, RailFaultLimits, RunLimits,
+    SeedResult, Step, World, counter_scenario, exhaustive_bit_filter, exhaustive_filter, exhaustive_log,
+    exhaustive_rails, filter_worlds, latch_scenario, mailbox_scenario, mutex_scenario, protocol_worlds,
+    rail_model, run_adversary, run_agreement, run_agreement_with, run_election, run_filter, theorems,
+    totality_violation,
 };
 
 /// Fault limits of a run from a seed: all processes but one and a minority of the memories may crash.
@@ -334,7 +335,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
         explored_world: "2 ends of a virtual queue pair with 2 rails; 1 failure of any kind, 3 timers of which 1 is late, 1 crash; then 2 links that go down; then 1 failed queue pair and 1 close; then one usable rail, which fails twice; then faults stop",
         simulated_world: "2 ends of a virtual queue pair with 2 rails; up to 24 failures; 1 nap, crash or close in some runs; then faults stop",
         explore: rail_model::explore_small_worlds,
-        serve: |address| ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None).serve(address),
+        serve: |address| exhaustive_rails(RailFaultLimits::ONE_FAILURE, 4, None).serve(address),
         run_seed: |seed| rail_model::run_rails_from_seed(seed, None),
     },
     CatalogueEntry {
@@ -353,8 +354,8 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
         explored_world: "2 senders, a table of one row; a window of 2; a restart of each end, an eviction; one bit per node; losses, copies, any order",
         simulated_world: "3 senders, a table of 2 rows, 8 calls each; 3 restarts, 2 evictions; losses, copies, any order",
         explore: || {
-            let table = |limits| ExhaustiveFilter::<mitra_filter::AllRules>::new(limits).explore();
-            let bits = |limits| ExhaustiveBitFilter::<mitra_filter::AllRules>::new(limits).explore();
+            let table = |limits| exhaustive_filter::<mitra_filter::AllRules>(limits).explore();
+            let bits = |limits| exhaustive_bit_filter::<mitra_filter::AllRules>(limits).explore();
             let none = Exploration { states: 0, counterexample: None };
             let tables = filter_worlds::TABLES.into_iter();
             tables
@@ -363,7 +364,7 @@ pub static CATALOGUE: &[CatalogueEntry] = &[
                 .and_then(|| bits(filter_worlds::TWO_BITS))
         },
         serve: |address| {
-            ExhaustiveFilter::<mitra_filter::AllRules>::new(filter_worlds::ONE_ROW).serve(address);
+            exhaustive_filter::<mitra_filter::AllRules>(filter_worlds::ONE_ROW).serve(address);
         },
         run_seed: |seed| run_filter::<mitra_filter::AllRules>(seed, filter_worlds::LARGE, 400),
     },
@@ -413,23 +414,23 @@ fn ring(n: u8) -> Vec<ProcessSet> {
     protocol_worlds::graph(n, &(0..n).map(|p| (p, (p + 1) % n)).collect::<Vec<_>>())
 }
 
-fn small_aligned_paxos() -> Exhaustive<AlignedPaxos<u8>> {
+fn small_aligned_paxos() -> ExhaustiveWorld<AlignedPaxos<u8>> {
     agreement_among(
         protocol_worlds::aligned_paxos(2, 2, FaultLimits { leader_changes: 2, ..FaultLimits::default() }),
         2,
     )
 }
 
-fn small_fast_paxos() -> Exhaustive<FastPaxos<u8>> {
+fn small_fast_paxos() -> ExhaustiveWorld<FastPaxos<u8>> {
     agreement_among(protocol_worlds::fast_paxos((4, 1, 1), &[0, 1], FaultLimits::default()), 2)
 }
 
-fn small_log() -> ExhaustiveLog<AllRules> {
+fn small_log() -> Exhaustive<LogWorld<AllRules>, Step> {
     let limits = FaultLimits { leader_changes: 2, ..FaultLimits::default() };
-    ExhaustiveLog::new(protocol_worlds::log(protocol_worlds::log_config(2, 1, 1), 2, limits), 1)
+    exhaustive_log(protocol_worlds::log(protocol_worlds::log_config(2, 1, 1), 2, limits), 1)
 }
 
-fn small_broadcast() -> Exhaustive<SmallBroadcastActor> {
+fn small_broadcast() -> ExhaustiveWorld<SmallBroadcastActor> {
     let messages =
         [protocol_worlds::proposal, byzantine_worlds::second_proposal].map(|proposal_of| proposal_of(0));
     Exhaustive::agreement(byzantine_worlds::small_broadcast::<AllRules>(), 0, messages.into())
@@ -445,60 +446,66 @@ fn max_polls(seed: u64) -> u8 {
     [0, 2, 20][(seed / 3 % 3) as usize]
 }
 
-fn small_cheap_quorum() -> Exhaustive<CheapQuorumActor> {
+fn small_cheap_quorum() -> ExhaustiveWorld<CheapQuorumActor> {
     agreement_on_proposals(byzantine_worlds::small_cheap_quorum::<AllRules>(), 0)
-        .with_abort_check(byzantine_worlds::aborts_agree)
+        .always("abort agreement", byzantine_worlds::aborts_agree)
 }
 
-fn small_fast_and_robust() -> Exhaustive<FastAndRobustActor> {
+fn small_fast_and_robust() -> ExhaustiveWorld<FastAndRobustActor> {
     agreement_on_proposals(byzantine_worlds::small_fast_and_robust(), 1)
 }
 
-fn small_robust_backup() -> Exhaustive<SmallRobustPaxosActor> {
+fn small_robust_backup() -> ExhaustiveWorld<SmallRobustPaxosActor> {
     let limits = FaultLimits { leader_changes: 1, ..FaultLimits::default() };
     agreement_on_proposals(byzantine_worlds::small_robust_backup(2, limits), 1)
 }
 
-fn small_omega() -> Exhaustive<Omega> {
+fn small_omega() -> ExhaustiveWorld<Omega> {
     let limits = FaultLimits { process_crashes: 1, ..FaultLimits::default() };
     Exhaustive::election(protocol_worlds::omega(2, limits), 2, Omega::leader)
 }
 
-fn small_silent_omega() -> Exhaustive<MemoryOnlyOmega> {
+fn small_silent_omega() -> ExhaustiveWorld<MemoryOnlyOmega> {
     let limits = FaultLimits { process_crashes: 1, disconnects: 1, ..FaultLimits::default() };
     Exhaustive::election(protocol_worlds::memory_only_omega(2, limits), 1, MemoryOnlyOmega::leader)
 }
 
-fn small_hbo() -> Exhaustive<hbo::Hbo> {
+fn small_hbo() -> ExhaustiveWorld<hbo::Hbo> {
     let limits = FaultLimits { process_crashes: 1, ..FaultLimits::default() };
     let start = protocol_worlds::hbo(&protocol_worlds::graph(2, &[(0, 1)]), limits);
     Exhaustive::agreement(start, 1, vec![false, true])
 }
 
-fn small_paxos() -> Exhaustive<paxos::Paxos<u8>> {
+fn small_paxos() -> ExhaustiveWorld<paxos::Paxos<u8>> {
     let limits = FaultLimits { leader_changes: 2, process_crashes: 1, ..FaultLimits::default() };
     agreement_among(protocol_worlds::paxos(3, limits), 3)
 }
 
-fn small_disk_paxos() -> Exhaustive<disk_paxos::DiskPaxos<u8>> {
+fn small_disk_paxos() -> ExhaustiveWorld<disk_paxos::DiskPaxos<u8>> {
     agreement_among(
         protocol_worlds::disk_paxos(2, 3, FaultLimits { leader_changes: 2, ..FaultLimits::default() }),
         2,
     )
 }
 
-fn small_protected_memory_paxos() -> Exhaustive<protected_memory_paxos::ProtectedMemoryPaxos<u8>> {
+fn small_protected_memory_paxos() -> ExhaustiveWorld<protected_memory_paxos::ProtectedMemoryPaxos<u8>> {
     let limits = FaultLimits { leader_changes: 2, memory_crashes: 1, ..FaultLimits::default() };
     agreement_among(protocol_worlds::protected_memory_paxos(2, 3, limits), 2)
 }
 
 /// Returns the exploration of a world in which processes 0 to `processes` − 1 propose, with one attempt each.
-fn agreement_among<P: Process<Value = u8>>(start: World<P>, processes: u8) -> Exhaustive<P> {
+fn agreement_among<P: Explorable + Process<Value = u8>>(
+    start: World<P>,
+    processes: u8,
+) -> ExhaustiveWorld<P> {
     Exhaustive::agreement(start, 1, (0..processes).map(protocol_worlds::proposal).collect())
 }
 
 /// Returns the exploration of a world in which processes decide on one of [`PROPOSALS`].
-fn agreement_on_proposals<P: Process<Value = u8>>(start: World<P>, max_attempts: u64) -> Exhaustive<P> {
+fn agreement_on_proposals<P: Explorable + Process<Value = u8>>(
+    start: World<P>,
+    max_attempts: u64,
+) -> ExhaustiveWorld<P> {
     Exhaustive::agreement(start, max_attempts, PROPOSALS.into())
 }
 

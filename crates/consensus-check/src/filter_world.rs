@@ -1,7 +1,6 @@
 //! An endpoint filter with a table of rows, its senders, and a network that loses, repeats and reorders messages.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use mitra_filter::{
@@ -9,11 +8,9 @@ use mitra_filter::{
 };
 use mitra_prng::Prng;
 use mitra_verbs::Time;
-use stateright::{Model, Property};
 
 use crate::call_log::{Body, CallLog};
-use crate::model_checker::{explore, serve};
-use crate::{Exploration, SeedResult, Violation};
+use crate::{Exhaustive, SeedResult, Violation};
 
 /// The lease of the filter. The clock of the world stands still except for [`FilterStep::HalfLeasePasses`].
 const LEASE: Duration = Duration::from_secs(1);
@@ -274,60 +271,18 @@ fn table_config(limits: &FilterLimits) -> TableConfig {
     TableConfig { rows, window, requests_per_grant, lease: LEASE }
 }
 
-/// Explores every order of steps of a world with an endpoint filter.
-#[derive(Clone, Debug)]
-pub struct ExhaustiveFilter<R: Rules>(FilterWorld<R>);
-
-impl<R: Rules + Send + Sync + 'static> ExhaustiveFilter<R> {
-    /// Explores every world that is reachable within the limits.
-    pub fn new(limits: FilterLimits) -> ExhaustiveFilter<R> {
-        ExhaustiveFilter(FilterWorld::new(limits))
-    }
-
-    /// Explores all worlds, or stops at the first counterexample.
-    pub fn explore(self) -> Exploration {
-        explore(self)
-    }
-
-    /// Serves the worlds to a web browser at an address, until the program ends.
-    pub fn serve(self, address: SocketAddr) {
-        serve(self, address);
-    }
-}
-
-impl<R: Rules> Model for ExhaustiveFilter<R> {
-    type State = FilterWorld<R>;
-    type Action = FilterStep;
-
-    fn init_states(&self) -> Vec<FilterWorld<R>> {
-        vec![self.0.clone()]
-    }
-
-    fn actions(&self, world: &FilterWorld<R>, actions: &mut Vec<FilterStep>) {
-        actions.extend(world.steps());
-    }
-
-    fn next_state(&self, world: &FilterWorld<R>, step: FilterStep) -> Option<FilterWorld<R>> {
-        let mut next = world.clone();
-        next.apply(&step);
-        (next != *world).then_some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("at most once", |_, world: &FilterWorld<R>| world.log.at_most_once()),
-            Property::always("right reply", |_, world: &FilterWorld<R>| world.log.replies_are_right()),
-            Property::always("order", |_, world: &FilterWorld<R>| world.log.is_in_order()),
-            Property::always("unknown only after lost state", |_, world: &FilterWorld<R>| {
-                !world.log.groundless
-            }),
-            Property::always("calls end", |_, world: &FilterWorld<R>| world.calls_end()),
-        ]
-    }
-
-    fn within_boundary(&self, world: &FilterWorld<R>) -> bool {
-        world.left.grants > 0
-    }
+/// Explores every order of steps of a world with an endpoint filter that are possible within the
+/// limits.
+pub fn exhaustive_filter<R: Rules + Send + Sync + 'static>(
+    limits: FilterLimits,
+) -> Exhaustive<FilterWorld<R>, FilterStep> {
+    Exhaustive::new(FilterWorld::new(limits), FilterWorld::steps, |world, step| world.apply(&step))
+        .within(|world| world.left.grants > 0)
+        .always("at most once", |world| world.log.at_most_once())
+        .always("right reply", |world| world.log.replies_are_right())
+        .always("order", |world| world.log.is_in_order())
+        .always("unknown only after lost state", |world| !world.log.groundless)
+        .always("calls end", FilterWorld::calls_end)
 }
 
 /// Runs a world from a seed: random steps, some of which lose a message, then a check that all calls end.

@@ -45,29 +45,30 @@ mod transaction_world;
 pub mod transaction_worlds;
 mod world;
 
-pub use bit_filter_world::{BitFilterLimits, BitFilterStep, ExhaustiveBitFilter};
+pub use bit_filter_world::{BitFilterLimits, BitFilterStep, BitFilterWorld, exhaustive_bit_filter};
 pub use byzantine::{Actor, ByzantineProcess, Forge, SingleWrite};
 pub use catalogue::{CATALOGUE, CatalogueEntry};
 pub use delay_count::decision_delays;
 pub use election::run_election;
-pub use exhaustive::{Exhaustive, Exploration};
-pub use filter_world::{ExhaustiveFilter, FilterLimits, FilterStep, Packet, run_filter};
+pub use exhaustive::{ExhaustiveWorld, Explorable};
+pub use filter_world::{FilterLimits, FilterStep, FilterWorld, Packet, exhaustive_filter, run_filter};
 pub use forged_history::ForgedHistory;
 pub use forged_proof::ForgedProof;
 pub use linearizability::{MAX_OPERATIONS, Operation, is_linearizable};
 pub use log_replica::{Command, Replica};
-pub use log_world::{ExhaustiveLog, LogWorld, run_log_restarts_from_seed};
+pub use log_world::{LogWorld, exhaustive_log, run_log_restarts_from_seed};
 pub use memory_world::run_memory_node;
 pub use message_cost::{MessageCost, message_cost};
 pub use mitra_failover::rail_negotiation::RailFailure;
-pub use rail_model::{ExhaustiveRails, run_rails_from_seed};
+pub use model_checker::{Exhaustive, Exploration};
+pub use rail_model::{exhaustive_rails, run_rails_from_seed};
 pub use rail_world::{RailFaultLimits, RailRule, RailStep, RailWorld};
 pub use resend_world::{Atomic, MAX_RAILS, Recovery, ResendSetup, ResendStep, ResendWorld};
 pub use seeded_run::{
     RunLimits, RunReport, SeedResult, TestedSystem, Violation, run_adversary, run_agreement,
     run_agreement_with, totality_violation,
 };
-pub use shared_backup_model::{ExhaustiveSharedBackup, run_shared_backup_from_seed};
+pub use shared_backup_model::{exhaustive_shared_backup, run_shared_backup_from_seed};
 pub use shared_backup_step::{SharedBackupLimits, SharedBackupRule, SharedBackupStep};
 pub use shared_backup_world::SharedBackupWorld;
 pub use store_world::{StoreWorld, run_competing_leaders_from_seed, run_store_from_seed};

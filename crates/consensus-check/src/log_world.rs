@@ -2,17 +2,13 @@
 //! crashes.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use mitra_consensus::log::Rules;
 use mitra_consensus::{AllRules, ProcessId, ProcessSet};
-use stateright::{Model, Property};
 
-use crate::model_checker::{explore, serve};
 use crate::seeded_run::{TestedSystem, run_adversary};
 use crate::{
-    Command, Exploration, FaultLimits, Replica, RunLimits, SeedResult, Step, Violation, World,
-    protocol_worlds,
+    Command, Exhaustive, FaultLimits, Replica, RunLimits, SeedResult, Step, Violation, World, protocol_worlds,
 };
 
 /// Runs a log of one process over three memories from a seed. The process restarts often.
@@ -138,61 +134,16 @@ impl<R: Rules> TestedSystem for LogWorld<R> {
     }
 }
 
-/// A world of the log to explore, with a bound on the number of terms.
-#[derive(Clone)]
-pub struct ExhaustiveLog<R: Rules> {
+/// Explores every world that is reachable from `start` while no process begins more than
+/// `max_terms` terms.
+pub fn exhaustive_log<R: Rules + Send + Sync + 'static>(
     start: LogWorld<R>,
-    /// Worlds in which a process has begun more terms are not explored.
     max_terms: u64,
-}
-
-impl<R: Rules + Send + Sync + 'static> ExhaustiveLog<R> {
-    /// Explores every world that is reachable from `start` while no process begins more than `max_terms` terms.
-    pub fn new(start: LogWorld<R>, max_terms: u64) -> ExhaustiveLog<R> {
-        ExhaustiveLog { start, max_terms }
-    }
-
-    /// Explores all worlds, or stops at the first counterexample.
-    pub fn explore(self) -> Exploration {
-        explore(self)
-    }
-
-    /// Serves the worlds to a web browser at an address, until the program ends.
-    pub fn serve(self, address: SocketAddr) {
-        serve(self, address);
-    }
-}
-
-impl<R: Rules> Model for ExhaustiveLog<R> {
-    type State = LogWorld<R>;
-    type Action = Step;
-
-    fn init_states(&self) -> Vec<LogWorld<R>> {
-        vec![self.start.clone()]
-    }
-
-    fn actions(&self, world: &LogWorld<R>, actions: &mut Vec<Step>) {
-        actions.extend(world.steps());
-    }
-
-    fn next_state(&self, world: &LogWorld<R>, step: Step) -> Option<LogWorld<R>> {
-        let mut next = world.clone();
-        next.apply(step);
-        Some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("agreement", |_, world: &LogWorld<R>| {
-                world.violation != Some(Violation::Disagreement)
-            }),
-            Property::always("validity", |_, world: &LogWorld<R>| {
-                world.violation != Some(Violation::Invalid)
-            }),
-        ]
-    }
-
-    fn within_boundary(&self, world: &LogWorld<R>) -> bool {
-        world.world.attempts() <= self.max_terms
-    }
+) -> Exhaustive<LogWorld<R>, Step> {
+    Exhaustive::new(start, LogWorld::steps, |world, step| {
+        world.apply(step);
+    })
+    .within(move |world| world.world.attempts() <= max_terms)
+    .always("agreement", |world| world.violation != Some(Violation::Disagreement))
+    .always("validity", |world| world.violation != Some(Violation::Invalid))
 }

@@ -1,5 +1,6 @@
-//! Exhaustive search of a model, with stateright. The types of the model are hidden from the checker, so that the compiler generates one
-//! checker for all models: with one for each, this crate takes twice as long to compile.
+//! Exhaustive search of the worlds of an adversary, with stateright. The types of the worlds are
+//! hidden from the checker, so that the compiler generates one checker for all: with one for each,
+//! this crate takes twice as long to compile.
 
 use std::any::Any;
 use std::fmt::{self, Debug};
@@ -10,40 +11,102 @@ use std::sync::Arc;
 use std::thread;
 
 use mitra_mutants::Running;
-use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
-
-use crate::Exploration;
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
 /// The maximum number of properties of a model.
 const MAX_PROPERTIES: usize = 8;
 
-/// A model that can be explored. Its properties hold in every state.
-pub(crate) trait Explorable:
-    Model<State: Value + Hash, Action: Value + Clone> + Send + Sync + 'static
+/// The result of an exhaustive exploration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Exploration {
+    /// The number of distinct worlds.
+    pub states: usize,
+    /// A violated property, and the steps to a world that violates it. The search is breadth-first;
+    /// with several threads the steps may not be the shortest.
+    pub counterexample: Option<(&'static str, Vec<String>)>,
+}
+
+impl Exploration {
+    /// Returns the combined result of this exploration and the next one, which runs only if this
+    /// one found no counterexample.
+    #[must_use]
+    pub fn and_then(self, next: impl FnOnce() -> Exploration) -> Exploration {
+        if self.counterexample.is_some() {
+            return self;
+        }
+        let next = next();
+        Exploration { states: self.states + next.states, ..next }
+    }
+}
+
+/// What is computed from a world.
+type Function<W, T> = Box<dyn Fn(&W) -> T + Send + Sync>;
+
+/// All worlds that an adversary reaches from an initial one, and the properties that hold in each
+/// of them.
+pub struct Exhaustive<W, S> {
+    start: W,
+    /// The steps that the adversary may take in a world.
+    steps: Function<W, Vec<S>>,
+    apply: fn(&mut W, S),
+    properties: Vec<(&'static str, Function<W, bool>)>,
+    /// Worlds outside of the boundary are not explored.
+    boundary: Function<W, bool>,
+}
+
+impl<W, S> Exhaustive<W, S> {
+    pub(crate) fn new(
+        start: W,
+        steps: impl Fn(&W) -> Vec<S> + Send + Sync + 'static,
+        apply: fn(&mut W, S),
+    ) -> Exhaustive<W, S> {
+        let boundary = Box::new(|_: &W| true);
+        Exhaustive { start, steps: Box::new(steps), apply, properties: Vec::new(), boundary }
+    }
+
+    /// Adds a property that must hold in every world.
+    #[must_use]
+    pub fn always(
+        mut self,
+        property: &'static str,
+        holds: impl Fn(&W) -> bool + Send + Sync + 'static,
+    ) -> Exhaustive<W, S> {
+        self.properties.push((property, Box::new(holds)));
+        self
+    }
+
+    /// Explores no worlds in which the condition does not hold.
+    #[must_use]
+    pub(crate) fn within(self, boundary: impl Fn(&W) -> bool + Send + Sync + 'static) -> Exhaustive<W, S> {
+        Exhaustive { boundary: Box::new(boundary), ..self }
+    }
+}
+
+impl<W, S> Exhaustive<W, S>
+where
+    W: Any + Clone + PartialEq + Hash + Debug + Send + Sync,
+    S: Any + Clone + PartialEq + Debug + Send + Sync,
 {
-}
+    /// Explores all worlds, or stops at the first counterexample.
+    pub fn explore(self) -> Exploration {
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let (states, violated) = search(AnyModel::new(self), threads);
+        let text = |steps: Vec<AnyValue>| steps.iter().map(|step| format!("{step:?}")).collect();
+        Exploration { states, counterexample: violated.map(|(property, steps)| (property, text(steps))) }
+    }
 
-impl<M: Model<State: Value + Hash, Action: Value + Clone> + Send + Sync + 'static> Explorable for M {}
+    /// Explores all worlds, or stops at the first counterexample, which is the shortest. Returns
+    /// the number of worlds and the steps of the counterexample.
+    pub(crate) fn find_shortest(self) -> (usize, Option<Vec<S>>) {
+        let (states, violated) = search(AnyModel::new(self), 1);
+        let typed = |steps: Vec<AnyValue>| steps.iter().map(|step| step.get::<S>().clone()).collect();
+        (states, violated.map(|(_, steps)| typed(steps)))
+    }
 
-/// Explores all states of a model, or stops at the first counterexample.
-pub(crate) fn explore<M: Explorable>(model: M) -> Exploration {
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let (states, violated) = search(AnyModel::new(model), threads);
-    let text = |steps: Vec<AnyValue>| steps.iter().map(|step| format!("{step:?}")).collect();
-    Exploration { states, counterexample: violated.map(|(property, steps)| (property, text(steps))) }
-}
-
-/// Explores the states of a model, or stops at the first counterexample, which is the shortest. Returns the number of states and the steps
-/// of the counterexample.
-pub(crate) fn find_shortest<M: Explorable>(model: M) -> (usize, Option<Vec<M::Action>>) {
-    let (states, violated) = search(AnyModel::new(model), 1);
-    let typed = |steps: Vec<AnyValue>| steps.iter().map(|step| step.get::<M::Action>().clone()).collect();
-    (states, violated.map(|(_, steps)| typed(steps)))
-}
-
-/// Serves the states of a model to a web browser at an address, until the program ends.
-pub(crate) fn serve<M: Explorable>(model: M, address: SocketAddr) {
-    AnyModel::new(model).checker().serve(address);
+    /// Serves the worlds to a web browser at an address, until the program ends.
+    pub fn serve(self, address: SocketAddr) {
+        AnyModel::new(self).checker().serve(address);
+    }
 }
 
 /// Returns the number of distinct states, and the violated property with the fewest steps.
@@ -132,49 +195,46 @@ trait HiddenModel: Send + Sync {
     fn holds(&self, property: usize, state: &AnyState) -> bool;
 }
 
-struct Hidden<M: Model> {
-    model: M,
-    properties: Vec<Property<M>>,
+struct Hidden<W, S> {
+    model: Exhaustive<W, S>,
     /// What the thread runs that asked for the search. Others compute the states.
     running: Running,
 }
 
 impl AnyModel {
-    fn new<M: Explorable>(model: M) -> AnyModel {
-        let properties = model.properties();
-        assert!(properties.len() <= MAX_PROPERTIES, "a model has at most {MAX_PROPERTIES} properties");
-        assert!(
-            properties.iter().all(|property| property.expectation == Expectation::Always),
-            "only properties that hold in every state are supported"
-        );
-        AnyModel(Box::new(Hidden { model, properties, running: Running::now() }))
+    fn new<W, S>(model: Exhaustive<W, S>) -> AnyModel
+    where
+        W: Value + Clone + Hash,
+        S: Value + Clone,
+    {
+        assert!(model.properties.len() <= MAX_PROPERTIES, "a model has at most {MAX_PROPERTIES} properties");
+        AnyModel(Box::new(Hidden { model, running: Running::now() }))
     }
 }
 
-impl<M: Explorable> HiddenModel for Hidden<M> {
+impl<W: Value + Clone + Hash, S: Value + Clone> HiddenModel for Hidden<W, S> {
     fn init_states(&self) -> Vec<AnyState> {
-        let states = self.model.init_states().into_iter();
-        states.filter(|state| self.model.within_boundary(state)).map(AnyState::new).collect()
+        let start = &self.model.start;
+        (self.model.boundary)(start).then(|| AnyState::new(start.clone())).into_iter().collect()
     }
 
     fn actions(&self, state: &AnyState, actions: &mut Vec<AnyValue>) {
-        let mut typed = Vec::new();
-        self.model.actions(state.state.get(), &mut typed);
-        actions.extend(typed.into_iter().map(|action| AnyValue(Arc::new(action))));
+        let steps = (self.model.steps)(state.state.get());
+        actions.extend(steps.into_iter().map(|step| AnyValue(Arc::new(step))));
     }
 
     fn next_state(&self, state: &AnyState, action: &AnyValue) -> Option<AnyState> {
-        let action = action.get::<M::Action>().clone();
-        let next = self.running.run(|| self.model.next_state(state.state.get(), action))?;
-        self.model.within_boundary(&next).then(|| AnyState::new(next))
+        let mut next = state.state.get::<W>().clone();
+        self.running.run(|| (self.model.apply)(&mut next, action.get::<S>().clone()));
+        (self.model.boundary)(&next).then(|| AnyState::new(next))
     }
 
     fn properties(&self) -> Vec<&'static str> {
-        self.properties.iter().map(|property| property.name).collect()
+        self.model.properties.iter().map(|(name, _)| *name).collect()
     }
 
     fn holds(&self, property: usize, state: &AnyState) -> bool {
-        self.running.run(|| (self.properties[property].condition)(&self.model, state.state.get()))
+        self.running.run(|| (self.model.properties[property].1)(state.state.get()))
     }
 }
 

@@ -10,10 +10,8 @@ use std::hash::Hash;
 use mitra_objects::{Operation, Outcome, Progress, Request, Requests, Word, WordOp};
 use mitra_prng::Prng;
 use mitra_verbs::{Key, RemoteAddr};
-use stateright::{Model, Property};
 
-use crate::model_checker::{explore, serve};
-use crate::{Exploration, RunLimits, SeedResult, Violation};
+use crate::{Exhaustive, Exploration, RunLimits, SeedResult, Violation};
 
 /// The result of an operation of a scenario.
 pub type OutputOf<S> = <<S as Scenario>::Operation as Operation>::Output;
@@ -148,12 +146,18 @@ impl<S: Scenario> ObjectWorld<S> {
 
     /// Explores every order of steps.
     pub fn explore(self) -> Exploration {
-        explore(ObjectModel(self))
+        self.exhaustive().explore()
+    }
+
+    fn exhaustive(self) -> Exhaustive<ObjectWorld<S>, ObjectStep> {
+        Exhaustive::new(self, ObjectWorld::steps, ObjectWorld::apply)
+            .always(S::PROPERTY, |world| world.scenario.holds())
+            .always("every operation ends", |world| !world.steps().is_empty() || world.all_ended())
     }
 
     /// Serves the states to a web browser at an address, until the program ends.
     pub fn serve(self, address: std::net::SocketAddr) {
-        serve(ObjectModel(self), address);
+        self.exhaustive().serve(address);
     }
 
     /// Runs the world with steps that the seed chooses, until every operation has ended. Paths fail only during the first
@@ -350,36 +354,5 @@ impl<S: Scenario> ObjectWorld<S> {
                 self.scenario.on_end(id.into(), output, &self.memory);
             }
         }
-    }
-}
-
-/// The model of a world.
-struct ObjectModel<S: Scenario>(ObjectWorld<S>);
-
-impl<S: Scenario> Model for ObjectModel<S> {
-    type State = ObjectWorld<S>;
-    type Action = ObjectStep;
-
-    fn init_states(&self) -> Vec<ObjectWorld<S>> {
-        vec![self.0.clone()]
-    }
-
-    fn actions(&self, world: &ObjectWorld<S>, actions: &mut Vec<ObjectStep>) {
-        actions.extend(world.steps());
-    }
-
-    fn next_state(&self, world: &ObjectWorld<S>, step: ObjectStep) -> Option<ObjectWorld<S>> {
-        let mut next = world.clone();
-        next.apply(step);
-        Some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always(S::PROPERTY, |_, world: &ObjectWorld<S>| world.scenario.holds()),
-            Property::always("every operation ends", |_, world: &ObjectWorld<S>| {
-                !world.steps().is_empty() || world.all_ended()
-            }),
-        ]
     }
 }

@@ -1,40 +1,27 @@
 //! The exhaustive exploration of the rail negotiation, and its runs from seeds.
 
-use std::net::SocketAddr;
-
 use mitra_prng::Prng;
-use stateright::{Model, Property};
 
-use crate::model_checker::{explore, serve};
 use crate::rail_settling::stable_period_violation;
 use crate::rail_world::ALL_FAILURES;
-use crate::{Exploration, RailFaultLimits, RailRule, RailStep, RailWorld, SeedResult, Violation};
+use crate::{Exhaustive, Exploration, RailFaultLimits, RailRule, RailStep, RailWorld, SeedResult, Violation};
 
 /// The maximum number of steps before the stable period of a run from a seed.
 const MAX_RANDOM_STEPS: u64 = 1000;
 
-/// All worlds of the rail negotiation that are reachable within the limits.
-pub struct ExhaustiveRails {
-    start: RailWorld,
-    /// The highest epoch of the explored ballots.
+/// Explores the worlds of a vQP with two rails that are reachable within the limits, while no
+/// ballot has an epoch above `max_epoch`. `without` names a rule of the driver that is left out.
+pub fn exhaustive_rails(
+    limits: RailFaultLimits,
     max_epoch: u16,
-}
-
-impl ExhaustiveRails {
-    /// Explores the worlds of a vQP with two rails. `without` names a rule of the driver that is left out.
-    pub fn new(limits: RailFaultLimits, max_epoch: u16, without: Option<RailRule>) -> ExhaustiveRails {
-        ExhaustiveRails { start: RailWorld::new(limits, without), max_epoch }
-    }
-
-    /// Explores all worlds, or stops at the first counterexample.
-    pub fn explore(self) -> Exploration {
-        explore(self)
-    }
-
-    /// Serves the worlds to a web browser at an address, until the program ends.
-    pub fn serve(self, address: SocketAddr) {
-        serve(self, address);
-    }
+    without: Option<RailRule>,
+) -> Exhaustive<RailWorld, RailStep> {
+    Exhaustive::new(RailWorld::new(limits, without), RailWorld::steps, RailWorld::apply)
+        .within(move |world| world.ends.iter().all(|e| e.negotiation.promised().epoch <= max_epoch))
+        .always(PROPERTIES[0], |world| world.violation.is_none())
+        .always(PROPERTIES[1], |world| {
+            world.violation.is_some() || stable_period_violation(world.clone()).is_none()
+        })
 }
 
 /// The properties of the rail negotiation.
@@ -43,44 +30,12 @@ pub(crate) const PROPERTIES: &[&str] = &["safety", "liveness"];
 /// Explores the worlds with one failure of any kind, those in which links go down twice, those in which an application closes its end, and those with
 /// one usable rail that fails twice.
 pub(crate) fn explore_small_worlds() -> Exploration {
-    let one = ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None);
-    let links = || ExhaustiveRails::new(RailFaultLimits::TWO_LINKS_DOWN, 3, None).explore();
+    let one = exhaustive_rails(RailFaultLimits::ONE_FAILURE, 4, None);
+    let links = || exhaustive_rails(RailFaultLimits::TWO_LINKS_DOWN, 3, None).explore();
     one.explore()
         .and_then(links)
-        .and_then(|| ExhaustiveRails::new(RailFaultLimits::ONE_CLOSE, 3, None).explore())
-        .and_then(|| ExhaustiveRails::new(RailFaultLimits::LAST_RAIL, 3, None).explore())
-}
-
-impl Model for ExhaustiveRails {
-    type State = RailWorld;
-    type Action = RailStep;
-
-    fn init_states(&self) -> Vec<RailWorld> {
-        vec![self.start.clone()]
-    }
-
-    fn actions(&self, world: &RailWorld, actions: &mut Vec<RailStep>) {
-        actions.extend(world.steps());
-    }
-
-    fn next_state(&self, world: &RailWorld, step: RailStep) -> Option<RailWorld> {
-        let mut next = world.clone();
-        next.apply(step);
-        (next != *world).then_some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always(PROPERTIES[0], |_, world: &RailWorld| world.violation.is_none()),
-            Property::always(PROPERTIES[1], |_, world: &RailWorld| {
-                world.violation.is_some() || stable_period_violation(world.clone()).is_none()
-            }),
-        ]
-    }
-
-    fn within_boundary(&self, world: &RailWorld) -> bool {
-        world.ends.iter().all(|e| e.negotiation.promised().epoch <= self.max_epoch)
-    }
+        .and_then(|| exhaustive_rails(RailFaultLimits::ONE_CLOSE, 3, None).explore())
+        .and_then(|| exhaustive_rails(RailFaultLimits::LAST_RAIL, 3, None).explore())
 }
 
 /// Runs a vQP through random steps from a seed, and then through a stable period. `without` names a rule of the driver that is left out.

@@ -1,37 +1,27 @@
 //! The exhaustive exploration of queue pairs with a shared backup, and their runs from seeds.
 
-use std::net::SocketAddr;
-
 use mitra_prng::Prng;
-use stateright::{Model, Property};
 
-use crate::model_checker::{explore, serve};
 use crate::shared_backup_world::PROPERTIES;
 use crate::{
-    CatalogueEntry, Exploration, SeedResult, SharedBackupLimits, SharedBackupRule, SharedBackupStep,
+    CatalogueEntry, Exhaustive, SeedResult, SharedBackupLimits, SharedBackupRule, SharedBackupStep,
     SharedBackupWorld, Violation,
 };
 
-/// All worlds of a queue pair with a shared backup that are reachable within the limits.
-pub struct ExhaustiveSharedBackup {
-    start: SharedBackupWorld,
-}
-
-impl ExhaustiveSharedBackup {
-    /// Explores the worlds within the limits. `without` names a rule of the driver that is left out.
-    pub fn new(limits: SharedBackupLimits, without: Option<SharedBackupRule>) -> ExhaustiveSharedBackup {
-        ExhaustiveSharedBackup { start: SharedBackupWorld::new(limits, without) }
-    }
-
-    /// Explores all worlds, or stops at the first counterexample.
-    pub fn explore(self) -> Exploration {
-        explore(self)
-    }
-
-    /// Serves the worlds to a web browser at an address, until the program ends.
-    pub fn serve(self, address: SocketAddr) {
-        serve(self, address);
-    }
+/// Explores the worlds of a queue pair with a shared backup that are reachable within the limits.
+/// `without` names a rule of the driver that is left out.
+pub fn exhaustive_shared_backup(
+    limits: SharedBackupLimits,
+    without: Option<SharedBackupRule>,
+) -> Exhaustive<SharedBackupWorld, SharedBackupStep> {
+    let steps = |world: &SharedBackupWorld| {
+        let (steps, causes) = world.steps();
+        [steps, causes].concat()
+    };
+    let start = SharedBackupWorld::new(limits, without);
+    PROPERTIES.iter().fold(Exhaustive::new(start, steps, SharedBackupWorld::apply), |model, property| {
+        model.always(property, move |world| world.violation != Some(property))
+    })
 }
 
 impl SharedBackupLimits {
@@ -50,45 +40,12 @@ pub(crate) const ENTRY: CatalogueEntry = CatalogueEntry {
     explored_world: "2 ends of a queue pair with a shared backup, 2 operations each; the backup moves twice; then 1 operation each, 1 move, and ends that close",
     simulated_world: "2 ends of a queue pair with a shared backup, 12 operations each; the backup moves 12 times; one end is slow in some runs, or closes",
     explore: || {
-        let explore = |limits| ExhaustiveSharedBackup::new(limits, None).explore();
+        let explore = |limits| exhaustive_shared_backup(limits, None).explore();
         explore(SharedBackupLimits::CLOSES).and_then(|| explore(SharedBackupLimits::TWO_MOVES))
     },
-    serve: |address| ExhaustiveSharedBackup::new(SharedBackupLimits::ONE_MOVE, None).serve(address),
+    serve: |address| exhaustive_shared_backup(SharedBackupLimits::ONE_MOVE, None).serve(address),
     run_seed: |seed| run_shared_backup_from_seed(seed, None),
 };
-
-impl Model for ExhaustiveSharedBackup {
-    type State = SharedBackupWorld;
-    type Action = SharedBackupStep;
-
-    fn init_states(&self) -> Vec<SharedBackupWorld> {
-        vec![self.start.clone()]
-    }
-
-    fn actions(&self, world: &SharedBackupWorld, actions: &mut Vec<SharedBackupStep>) {
-        let (steps, causes) = world.steps();
-        actions.extend(steps.into_iter().chain(causes));
-    }
-
-    fn next_state(&self, world: &SharedBackupWorld, step: SharedBackupStep) -> Option<SharedBackupWorld> {
-        let mut next = world.clone();
-        next.apply(step);
-        Some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        let [once, fenced, decided, accepted, ends] = PROPERTIES;
-        let keeps =
-            |property, holds: fn(&Self, &SharedBackupWorld) -> bool| Property::always(property, holds);
-        vec![
-            keeps(once, |_, world| world.violation != Some(PROPERTIES[0])),
-            keeps(fenced, |_, world| world.violation != Some(PROPERTIES[1])),
-            keeps(decided, |_, world| world.violation != Some(PROPERTIES[2])),
-            keeps(accepted, |_, world| world.violation != Some(PROPERTIES[3])),
-            keeps(ends, |_, world| world.violation != Some(PROPERTIES[4])),
-        ]
-    }
-}
 
 /// Runs a queue pair with many operations and moves through random steps from a seed, until nothing is left to do. `without` names a rule of the driver
 /// that is left out.

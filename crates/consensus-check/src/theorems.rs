@@ -3,11 +3,9 @@
 use std::net::SocketAddr;
 
 use mitra_prng::Prng;
-use stateright::{Model, Property};
 
-use crate::model_checker::{explore, find_shortest, serve};
 use crate::resend_world::{Atomic, Recovery, ResendSetup, ResendStep, ResendWorld};
-use crate::{Exploration, SeedResult, Violation};
+use crate::{Exhaustive, Exploration, SeedResult, Violation};
 
 /// A theorem that a run of a small world shows.
 pub struct Theorem {
@@ -93,8 +91,7 @@ pub static THEOREMS: &[Theorem] = &[
 impl Theorem {
     /// Explores all runs of the world, or stops at the first one that shows the theorem.
     pub fn explore(&self) -> Shown {
-        let worlds = [ResendWorld::new(self.setup); 2];
-        let (states, steps) = find_shortest(Histories { worlds, property: self.property });
+        let (states, steps) = self.histories().find_shortest();
         let steps = steps.unwrap_or_default();
         let of = |number: usize| {
             let steps = steps.iter().filter(|step| step.history == number).map(|step| step.step);
@@ -106,17 +103,37 @@ impl Theorem {
 
     /// Serves the runs to a web browser at an address, until the program ends.
     pub fn serve(&self, address: SocketAddr) {
-        let worlds = [ResendWorld::new(self.setup); 2];
-        serve(Histories { worlds, property: self.property }, address);
+        self.histories().serve(address);
     }
-}
 
-const PROPERTY: &str = "the requester can be right";
-
-/// Two runs of a world. The second one takes steps only if the property compares them.
-struct Histories {
-    worlds: [ResendWorld; 2],
-    property: ImpossibleProperty,
+    /// Two runs of the world. The second one takes steps only if the property compares them.
+    fn histories(&self) -> Exhaustive<[ResendWorld; 2], HistoryStep> {
+        let property = self.property;
+        let compared = if property == ImpossibleProperty::ViewTells { 2 } else { 1 };
+        let steps = move |worlds: &[ResendWorld; 2]| {
+            // Later steps do not change the view that the requester has when it reads the word.
+            let open = worlds.iter().enumerate().take(compared).filter(|(_, world)| world.view().is_none());
+            open.flat_map(|(history, world)| {
+                world.steps().into_iter().map(move |step| HistoryStep { history, step })
+            })
+            .collect()
+        };
+        let apply =
+            |worlds: &mut [ResendWorld; 2], HistoryStep { history, step }| worlds[history].apply(step);
+        Exhaustive::new([ResendWorld::new(self.setup); 2], steps, apply).always(
+            "the requester can be right",
+            move |worlds| match property {
+                ImpossibleProperty::ViewTells => {
+                    let [first, second] = worlds;
+                    first.view().is_none()
+                        || first.view() != second.view()
+                        || first.executions() == second.executions()
+                }
+                ImpossibleProperty::AtMostOnce => worlds[0].is_at_most_once(),
+                ImpossibleProperty::ChangedAtMostOnce => worlds[0].is_changed_at_most_once(),
+            },
+        )
+    }
 }
 
 /// A step of one of two histories.
@@ -126,90 +143,30 @@ struct HistoryStep {
     step: ResendStep,
 }
 
-impl Model for Histories {
-    type State = [ResendWorld; 2];
-    type Action = HistoryStep;
-
-    fn init_states(&self) -> Vec<Self::State> {
-        vec![self.worlds]
-    }
-
-    fn actions(&self, worlds: &Self::State, actions: &mut Vec<HistoryStep>) {
-        let compared = if self.property == ImpossibleProperty::ViewTells { 2 } else { 1 };
-        for (history, world) in worlds.iter().enumerate().take(compared) {
-            // Later steps do not change the view that the requester has when it reads the word.
-            if world.view().is_none() {
-                actions.extend(world.steps().into_iter().map(|step| HistoryStep { history, step }));
-            }
-        }
-    }
-
-    fn next_state(&self, worlds: &Self::State, step: HistoryStep) -> Option<Self::State> {
-        let mut next = *worlds;
-        next[step.history].apply(step.step);
-        Some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![Property::always(PROPERTY, |model: &Self, worlds: &[ResendWorld; 2]| match model.property {
-            ImpossibleProperty::ViewTells => {
-                let [first, second] = worlds;
-                first.view().is_none()
-                    || first.view() != second.view()
-                    || first.executions() == second.executions()
-            }
-            ImpossibleProperty::AtMostOnce => worlds[0].is_at_most_once(),
-            ImpossibleProperty::ChangedAtMostOnce => worlds[0].is_changed_at_most_once(),
-        })]
-    }
-}
-
 /// The properties of fence, evidence and replay.
 pub(crate) const REPLAY_PROPERTIES: &[&str] = &["exactly once, with its value", "every operation ends"];
-
-/// All runs of a world.
-struct ExhaustiveResend(ResendWorld);
-
-impl Model for ExhaustiveResend {
-    type State = ResendWorld;
-    type Action = ResendStep;
-
-    fn init_states(&self) -> Vec<ResendWorld> {
-        vec![self.0]
-    }
-
-    fn actions(&self, world: &ResendWorld, actions: &mut Vec<ResendStep>) {
-        actions.extend(world.steps());
-    }
-
-    fn next_state(&self, world: &ResendWorld, step: ResendStep) -> Option<ResendWorld> {
-        let mut next = *world;
-        next.apply(step);
-        Some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always(REPLAY_PROPERTIES[0], |_, world: &ResendWorld| world.is_exactly_once()),
-            Property::always(REPLAY_PROPERTIES[1], |_, world: &ResendWorld| world.can_end()),
-        ]
-    }
-}
 
 fn replay_world(operation: Atomic, operations: u8, resets: u8) -> ResendWorld {
     let recovery = Recovery::Evidence { fence: true };
     ResendWorld::new(ResendSetup { operation, operations, recovery, failures: 2, resets })
 }
 
+/// All runs of 3 operations whose rail fails twice.
+fn exhaustive_replay(operation: Atomic) -> Exhaustive<ResendWorld, ResendStep> {
+    Exhaustive::new(replay_world(operation, 3, 2), ResendWorld::steps, ResendWorld::apply)
+        .always(REPLAY_PROPERTIES[0], ResendWorld::is_exactly_once)
+        .always(REPLAY_PROPERTIES[1], ResendWorld::can_end)
+}
+
 /// Explores 3 operations whose rail fails twice, of each kind.
 pub(crate) fn explore_replay() -> Exploration {
-    let explore_kind = |operation| explore(ExhaustiveResend(replay_world(operation, 3, 2)));
+    let explore_kind = |operation| exhaustive_replay(operation).explore();
     explore_kind(Atomic::FetchAdd).and_then(|| explore_kind(Atomic::CompareSwap))
 }
 
 /// Serves the runs of 3 FETCH_ADDs to a web browser.
 pub(crate) fn serve_replay(address: SocketAddr) {
-    serve(ExhaustiveResend(replay_world(Atomic::FetchAdd, 3, 2)), address);
+    exhaustive_replay(Atomic::FetchAdd).serve(address);
 }
 
 /// Takes random steps of 4 operations whose rail fails twice, until they have ended or a property does not hold.

@@ -1,16 +1,12 @@
 //! The worlds of transactions that `mitra check` explores, and those that `mitra sim` runs from seeds.
 
-use std::net::SocketAddr;
-
 use mitra_prng::Prng;
-use stateright::{Model, Property};
 
-use crate::model_checker::{explore, serve};
 use crate::transaction_step::RecordUse::{LockThenAppend, Overwrite, Read, ReadThenAppend};
 use crate::transaction_world::{APPLIED, CLEAN, ENDS, SERIALIZABLE};
 use crate::{
-    CatalogueEntry, Exploration, SeedResult, TransactionConfig, TransactionProgram, TransactionStep,
-    TransactionWorld, Violation,
+    CatalogueEntry, Exhaustive, Exploration, SeedResult, TransactionConfig, TransactionProgram,
+    TransactionStep, TransactionWorld, Violation,
 };
 
 const PROPERTIES: &[&str] = &[SERIALIZABLE, CLEAN, APPLIED, ENDS];
@@ -110,53 +106,25 @@ pub(crate) const ENTRY: CatalogueEntry = CatalogueEntry {
         let none = Exploration { states: 0, counterexample: None };
         WORLDS.iter().fold(none, |found, (_, config)| found.and_then(|| config.explore()))
     },
-    serve: |address| WORLDS[0].1.serve(address),
+    serve: |address| WORLDS[0].1.exhaustive().serve(address),
     run_seed: run,
 };
 
 impl TransactionConfig {
     /// Explores every order of steps.
     pub fn explore(self) -> Exploration {
-        explore(TransactionModel(self))
+        self.exhaustive().explore()
     }
 
-    /// Serves the states to a web browser at an address, until the program ends.
-    pub fn serve(self, address: SocketAddr) {
-        serve(TransactionModel(self), address);
-    }
-}
-
-struct TransactionModel(TransactionConfig);
-
-impl Model for TransactionModel {
-    type State = TransactionWorld;
-    type Action = TransactionStep;
-
-    fn init_states(&self) -> Vec<TransactionWorld> {
-        vec![TransactionWorld::new(self.0)]
-    }
-
-    fn actions(&self, world: &TransactionWorld, actions: &mut Vec<TransactionStep>) {
-        actions.extend(world.steps());
-    }
-
-    fn next_state(&self, world: &TransactionWorld, step: TransactionStep) -> Option<TransactionWorld> {
-        let mut next = world.clone();
-        next.apply(step);
-        Some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always(SERIALIZABLE, |_, world: &TransactionWorld| {
-                world.violation() != Some(SERIALIZABLE)
-            }),
-            Property::always(CLEAN, |_, world: &TransactionWorld| world.violation() != Some(CLEAN)),
-            Property::always(APPLIED, |_, world: &TransactionWorld| world.violation() != Some(APPLIED)),
-            Property::always(ENDS, |_, world: &TransactionWorld| {
-                world.violation() != Some(ENDS) && !world.is_stuck()
-            }),
-        ]
+    fn exhaustive(self) -> Exhaustive<TransactionWorld, TransactionStep> {
+        let start = TransactionWorld::new(self);
+        let model = Exhaustive::new(start, TransactionWorld::steps, TransactionWorld::apply);
+        [SERIALIZABLE, CLEAN, APPLIED]
+            .into_iter()
+            .fold(model, |model, property| {
+                model.always(property, move |world| world.violation() != Some(property))
+            })
+            .always(ENDS, |world| world.violation() != Some(ENDS) && !world.is_stuck())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Messages as bytes: how the values in a message are written, and how bytes from a peer are read.
 //!
-//! A message implements [`Codec`], mostly by a list of its fields in [`codec!`](crate::codec). Numbers are
-//! little-endian and have no padding. Reading never panics, and allocates no more than the bytes that it has read.
+//! A message implements [`Codec`], mostly by a list of its fields in [`codec!`](crate::codec).
+//! Numbers are little-endian and have no padding. Reading never panics, and allocates no more than
+//! the bytes that it has read.
 
 use mitra_wire::{Psn, Qpn, Srqn};
 
@@ -38,8 +39,8 @@ pub trait Codec<'a>: Sized {
     }
 }
 
-/// A message of one of several kinds. Its own encoding is the kind, and then the fields of the kind. A protocol
-/// that has the kind elsewhere in its header writes the two separately.
+/// A message of one of several kinds. Its own encoding is the kind, and then the fields of the
+/// kind. A protocol that has the kind elsewhere in its header writes the two separately.
 pub trait Kinds<'a>: Codec<'a> {
     /// The number of the kind.
     fn kind(&self) -> u8;
@@ -124,8 +125,9 @@ impl<'a> Reader<'a> {
 /// - `codec! { enum Name { 1 => First { a, b }, 2 => Second(x), 3 => Third } }` is for an enum. It implements
 ///   [`Kinds`], too. The enum may have one type parameter, whose values are encoded, too.
 ///
-/// A condition after `if` must hold for the fields that are read; otherwise they are [`Malformed::Field`]. A field
-/// `a as module` has the encoding that the functions `put` and `take` of the module define.
+/// A condition after `if` must hold for the fields that are read; otherwise they are
+/// [`Malformed::Field`]. A field `a as module` has the encoding that the functions `put` and `take`
+/// of the module define.
 #[macro_export]
 macro_rules! codec {
     (struct $name:ident { $($field:ident $(as $with:ident)?),* } $(if $check:expr)?) => {
@@ -254,7 +256,8 @@ impl<'a, T: Codec<'a>> Codec<'a> for Option<T> {
     }
 }
 
-/// Implements [`Codec`] by the conversion to a type that has it. What does not convert back is malformed.
+/// Implements [`Codec`] by the conversion to a type that has it. What does not convert back is
+/// malformed.
 macro_rules! codec_as {
     ($($name:ty as $with:ty: |$to:ident| $put:expr, |$from:ident| $take:expr;)*) => {$(
         impl Codec<'_> for $name {

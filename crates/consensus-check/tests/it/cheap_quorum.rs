@@ -97,7 +97,7 @@ fn all_decide_or_abort_with_decided_value() {
 /// Explores a leader, and a follower that panics immediately.
 fn explore<R: Rules + Send + Sync + 'static>() -> Exploration {
     Exhaustive::agreement(byzantine_worlds::small_cheap_quorum::<R>(), 0, vec![10])
-        .with_abort_check(aborts_agree)
+        .always("abort agreement", aborts_agree)
         .explore()
 }
 

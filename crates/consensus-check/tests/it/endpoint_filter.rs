@@ -1,7 +1,8 @@
 //! The endpoint filter in every order of steps, and mutants of it.
 
 use mitra_consensus_check::{
-    BitFilterLimits, ExhaustiveBitFilter, ExhaustiveFilter, Exploration, FilterLimits, SeedResult, run_filter,
+    BitFilterLimits, Exploration, FilterLimits, SeedResult, exhaustive_bit_filter, exhaustive_filter,
+    run_filter,
 };
 use mitra_filter::{AllRules, Rules};
 
@@ -10,7 +11,7 @@ use mitra_consensus_check::filter_worlds::{
 };
 
 fn explore_one_bit<R: Rules + Send + Sync + 'static>() -> Exploration {
-    let [one, two] = [ONE_BIT, TWO_BITS].map(ExhaustiveBitFilter::<R>::new);
+    let [one, two] = [ONE_BIT, TWO_BITS].map(exhaustive_bit_filter::<R>);
     one.explore().and_then(|| two.explore())
 }
 
@@ -23,27 +24,27 @@ fn assert_complete(exploration: &Exploration, states: usize) {
 
 #[test]
 fn two_senders_share_one_row_in_every_order_of_steps() {
-    assert_complete(&ExhaustiveFilter::<AllRules>::new(ONE_ROW).explore(), 10_000);
+    assert_complete(&exhaustive_filter::<AllRules>(ONE_ROW).explore(), 10_000);
 }
 
 #[test]
 fn window_and_used_up_sequence_are_right_in_every_order_of_steps() {
-    assert_complete(&ExhaustiveFilter::<AllRules>::new(WINDOW).explore(), 500);
+    assert_complete(&exhaustive_filter::<AllRules>(WINDOW).explore(), 500);
 }
 
 #[test]
 fn restart_of_a_sender_is_right_in_every_order_of_steps() {
-    assert_complete(&ExhaustiveFilter::<AllRules>::new(SENDER_RESTART).explore(), 500);
+    assert_complete(&exhaustive_filter::<AllRules>(SENDER_RESTART).explore(), 500);
 }
 
 #[test]
 fn restart_of_the_filter_is_right_in_every_order_of_steps() {
-    assert_complete(&ExhaustiveFilter::<AllRules>::new(FILTER_RESTART).explore(), 1_000);
+    assert_complete(&exhaustive_filter::<AllRules>(FILTER_RESTART).explore(), 1_000);
 }
 
 #[test]
 fn eviction_after_the_lease_is_right_in_every_order_of_steps() {
-    assert_complete(&ExhaustiveFilter::<AllRules>::new(EVICTION).explore(), 1_000);
+    assert_complete(&exhaustive_filter::<AllRules>(EVICTION).explore(), 1_000);
 }
 
 #[test]
@@ -54,7 +55,7 @@ fn one_bit_is_right_in_every_order_of_steps() {
 #[test]
 fn one_bit_is_wrong_without_order() {
     let limits = BitFilterLimits { ordered: false, ..ONE_BIT };
-    let found = ExhaustiveBitFilter::<AllRules>::new(limits).explore();
+    let found = exhaustive_bit_filter::<AllRules>(limits).explore();
     let (property, steps) = found.counterexample.expect("a late copy has the bit of the next request");
     println!("{property}: {steps:?}");
 }
@@ -117,6 +118,6 @@ mod one_bit {
 #[test]
 fn world_with_enough_rows_needs_no_reclaim() {
     let limits = FilterLimits { rows: 2, ..ONE_ROW };
-    let few = ExhaustiveFilter::<AllRules>::new(limits).explore();
+    let few = exhaustive_filter::<AllRules>(limits).explore();
     assert_complete(&few, 100);
 }

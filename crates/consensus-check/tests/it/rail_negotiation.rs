@@ -1,10 +1,10 @@
 //! The rail negotiation of virtual queue pairs: every order of steps at a small size, and the rules that the exploration needs.
 
-use mitra_consensus_check::{ExhaustiveRails, RailFaultLimits, RailRule, run_rails_from_seed};
+use mitra_consensus_check::{RailFaultLimits, RailRule, exhaustive_rails, run_rails_from_seed};
 
 #[test]
 fn one_failure_of_any_kind_with_timers_naps_and_crashes() {
-    let exploration = ExhaustiveRails::new(RailFaultLimits::ONE_FAILURE, 4, None).explore();
+    let exploration = exhaustive_rails(RailFaultLimits::ONE_FAILURE, 4, None).explore();
     assert_eq!(exploration.counterexample, None);
     assert!(exploration.states > 10_000, "{} states", exploration.states);
 }
@@ -12,7 +12,7 @@ fn one_failure_of_any_kind_with_timers_naps_and_crashes() {
 /// An end that closes does not know to which rail its peer is bound; the peer decides nevertheless.
 #[test]
 fn application_that_closes_during_a_move() {
-    let exploration = ExhaustiveRails::new(RailFaultLimits::ONE_CLOSE, 3, None).explore();
+    let exploration = exhaustive_rails(RailFaultLimits::ONE_CLOSE, 3, None).explore();
     assert_eq!(exploration.counterexample, None);
     assert!(exploration.states > 10_000, "{} states", exploration.states);
 }
@@ -21,7 +21,7 @@ fn application_that_closes_during_a_move() {
 /// the proof that its move was over waited forever: seed 86531 of the simulator's failover workload.)
 #[test]
 fn last_rail_that_fails_twice() {
-    let exploration = ExhaustiveRails::new(RailFaultLimits::LAST_RAIL, 3, None).explore();
+    let exploration = exhaustive_rails(RailFaultLimits::LAST_RAIL, 3, None).explore();
     assert_eq!(exploration.counterexample, None);
     assert!(exploration.states > 10_000, "{} states", exploration.states);
 }
@@ -43,7 +43,7 @@ fn random_failures_never_separate_the_ends_or_stop_them() {
 #[test]
 fn evidence_that_changes_is_found() {
     let limits = RailFaultLimits { timers: 3, ..RailFaultLimits::ONE_FAILURE };
-    let found = ExhaustiveRails::new(limits, 4, Some(RailRule::OneEvidence)).explore();
+    let found = exhaustive_rails(limits, 4, Some(RailRule::OneEvidence)).explore();
     assert!(found.counterexample.is_some());
 }
 

@@ -3,7 +3,7 @@
 use mitra_consensus::log::Rules;
 use mitra_consensus::{AllRules, Input, MemoryId, Process, ProcessId, ProcessSet};
 use mitra_consensus_check::{
-    ExhaustiveLog, FaultLimits, LogWorld, RunLimits, Step, TestedSystem, Violation, protocol_worlds,
+    FaultLimits, LogWorld, RunLimits, Step, TestedSystem, Violation, exhaustive_log, protocol_worlds,
     run_adversary,
 };
 
@@ -161,7 +161,7 @@ fn takeover_takes_eight_delays_and_each_entry_two() {
 fn two_processes_agree_in_every_order_of_steps() {
     let limits = FaultLimits { leader_changes: 2, ..FaultLimits::default() };
     let start = protocol_worlds::log::<AllRules>(protocol_worlds::log_config(2, 1, 1), 2, limits);
-    let exploration = ExhaustiveLog::new(start, 1).explore();
+    let exploration = exhaustive_log(start, 1).explore();
     assert_eq!(exploration.counterexample, None);
     assert!(exploration.states > 200_000, "only {} states were explored", exploration.states);
 }
@@ -214,7 +214,7 @@ fn leader_continues_after_disconnect_in_every_order_of_steps() {
     for (m, window, commands, min_states) in [(1, 2, 4, 15_000), (2, 1, 3, 30_000)] {
         let start =
             protocol_worlds::log::<AllRules>(protocol_worlds::log_config(1, m, window), commands, limits);
-        let exploration = ExhaustiveLog::new(start, 2).explore();
+        let exploration = exhaustive_log(start, 2).explore();
         assert_eq!(exploration.counterexample, None);
         assert!(exploration.states > min_states, "only {} states were explored", exploration.states);
     }

@@ -1,12 +1,12 @@
 //! Queue pairs with a shared backup: every order of steps at a small size, and the rules of the driver that the exploration needs.
 
 use mitra_consensus_check::{
-    ExhaustiveSharedBackup, SharedBackupLimits, SharedBackupRule, run_shared_backup_from_seed,
+    SharedBackupLimits, SharedBackupRule, exhaustive_shared_backup, run_shared_backup_from_seed,
 };
 
 #[track_caller]
 fn assert_holds(limits: SharedBackupLimits) {
-    let exploration = ExhaustiveSharedBackup::new(limits, None).explore();
+    let exploration = exhaustive_shared_backup(limits, None).explore();
     assert_eq!(exploration.counterexample, None);
     assert!(exploration.states > 20_000, "{} states", exploration.states);
 }
@@ -51,7 +51,7 @@ fn every_rule_of_the_driver_is_needed() {
         SharedBackupRule::OfferOfThisEpoch,
     ];
     for rule in rules {
-        let found = ExhaustiveSharedBackup::new(SharedBackupLimits::ONE_MOVE, Some(rule)).explore();
+        let found = exhaustive_shared_backup(SharedBackupLimits::ONE_MOVE, Some(rule)).explore();
         assert!(found.counterexample.is_some(), "{rule:?}: {} states", found.states);
     }
 }

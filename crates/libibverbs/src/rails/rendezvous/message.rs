@@ -108,7 +108,8 @@ impl Codec<'_> for Message {
     }
 }
 
-/// Encodes a message as [`MAGIC`], the query's id, and the message. An answer has the id of its query, an owner's answer that of the question.
+/// Encodes a message as [`MAGIC`], the query's id, and the message. An answer has the id of its
+/// query, an owner's answer that of the question.
 pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     id.put(&mut out);

@@ -77,8 +77,8 @@ pub(in crate::rails) enum ReachKind {
 
 codec! { enum ReachKind { 1 => Ask { device, qpn }, 2 => Answer { qpn }, 3 => Tell } }
 
-/// The kind, the number of rails, the rails that are up, the GID of rail 0 with the former ones, the other GIDs, and the numbers of the queue
-/// pair if there is one.
+/// The kind, the number of rails, the rails that are up, the GID of rail 0 with the former ones,
+/// the other GIDs, and the numbers of the queue pair if there is one.
 impl Codec<'_> for Reach {
     fn put(&self, out: &mut impl Extend<u8>) {
         let DeviceAddress { gids, up, device } = &self.device;

@@ -180,8 +180,8 @@ impl Message {
         to.extend([VERSION, self.kind(), 0, 0]);
         self.put_fields(to);
         if let Message::SidrReq(_) = self {
-            // Padded to the greatest length, so that a request with a forged source address causes no longer reply than
-            // itself (no amplification).
+            // Padded to the greatest length, so that a request with a forged source address causes
+            // no longer reply than itself (no amplification).
             to.resize(start + MAX_MESSAGE, 0);
         }
         let length = to.len() - start - HEADER_LEN;
