@@ -9,8 +9,6 @@ mod connection_manager;
 mod rails {
     #[allow(dead_code)]
     pub mod rendezvous {
-        #[path = "../../../../crates/libibverbs/src/rails/rendezvous/backed_messages.rs"]
-        mod backed_messages;
         #[path = "../../../../crates/libibverbs/src/rails/rendezvous/device_gid.rs"]
         mod device_gid;
         #[path = "../../../../crates/libibverbs/src/rails/rendezvous/message.rs"]

@@ -52,7 +52,7 @@ const MAX_RECEIVES_SETTLE: u32 = 256;
 /// of waking the progress thread, and the additional receive calls take 1% of the program's time.
 const MAX_TIME_BETWEEN_DRIVES: Duration = Duration::from_micros(100);
 
-/// The state that a NIC's lock protects. `receive.rs` implements the receive path, `transmit.rs` the transmit path.
+/// The state that a NIC's lock protects. `engine/receive.rs` implements the receive path, `engine/transmit.rs` the transmit path.
 pub(crate) struct Engine {
     pub(crate) nic: Nic,
     pub(crate) memory: MemoryRegions,
