@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs one rank of an MPI program on addresses of its own: mpirun … rank.sh PROGRAM ARGS…
-# Rank n of a host takes address n, counted from 0, of each interface in RAIL_DEVICES ("eth0", or "eth0 eth1" for two rails).
+# Rank n of a host takes address n, counted from 0, of each interface in RAIL_DEVICES ("eth0", or
+# "eth0 eth1" for two rails).
 set -eu
 rank=${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-${SLURM_LOCALID:?mpirun gives the number of the rank on its host}}}
 rails=

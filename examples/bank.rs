@@ -1,6 +1,6 @@
-//! Two coordinators move money between accounts, which are in the memory of three nodes. Meanwhile a node's rail fails and heals,
-//! and a coordinator ends in the middle of its transactions, without a word. The other one takes its life over, and no money is
-//! lost or made.
+//! Two coordinators move money between accounts, which are in the memory of three nodes. Meanwhile
+//! a node's rail fails and heals, and a coordinator ends in the middle of its transactions, without
+//! a word. The other one takes its life over, and no money is lost or made.
 //!
 //! Run with `cargo run --example bank`.
 
@@ -29,7 +29,8 @@ const FIRST_BALANCE: u64 = 1000;
 const TASKS: u64 = 8;
 /// The tokens of coordinators 1 and 2.
 const TOKENS: [Token; 2] = [*b"first token (1)!", *b"second token(2)!"];
-/// A life is taken over if its heart has not beaten for a second, which is longer than the failover of a rail.
+/// A life is taken over if its heart has not beaten for a second, which is longer than the failover
+/// of a rail.
 const TIMING: Timing = Timing { interval: Duration::from_millis(5), timeout: Duration::from_secs(1) };
 
 type Failed = Box<dyn Error + Send + Sync>;
@@ -44,7 +45,8 @@ struct Shared {
     nodes_end: AtomicBool,
 }
 
-/// A table of accounts, in three partitions, with a backup of each. All processes must compute the same layout.
+/// A table of accounts, in three partitions, with a backup of each. All processes must compute the
+/// same layout.
 fn layout() -> Result<Rc<Layout>, Failed> {
     let accounts = TableSchema { max_value_bytes: 8, partitions: 3, records: ACCOUNTS as u32, group_bits: 0 };
     let slots = 2 * TASKS as u16; // a transaction may still be written to the backups when the next one begins
@@ -95,7 +97,8 @@ fn connect(coordinator: u16, nodes: &[SocketAddr]) -> Result<Driver, Failed> {
     Ok(Driver::connect(&open()?.0, &layout()?, config(coordinator, nodes)?, TIMING)?)
 }
 
-/// Loads a store without records: the nodes only get its number, by which coordinators know that they have not lost their memory.
+/// Loads a store without records: the nodes only get its number, by which coordinators know that
+/// they have not lost their memory.
 fn load(nodes: &[SocketAddr]) -> Result<(), Failed> {
     let mut links = Links::connect(&open()?.0, &config(1, nodes)?)?;
     let number = NonZeroU64::MIN | RandomState::new().hash_one("store"); // at random

@@ -1,5 +1,6 @@
-//! Two clients add to one recoverable cell in a server's memory, while the server's NIC of rail 0 dies. A plain fetch-and-add that was in flight
-//! would end as `Indeterminate` or `ValueLost`; an addition to the cell is executed exactly once and returns the value before it.
+//! Two clients add to one recoverable cell in a server's memory, while the server's NIC of rail 0
+//! dies. A plain fetch-and-add that was in flight would end as `Indeterminate` or `ValueLost`; an
+//! addition to the cell is executed exactly once and returns the value before it.
 //!
 //! Run with `cargo run --example cell`.
 
@@ -25,15 +26,17 @@ const CELL: usize = Announcements::bytes(CLIENTS);
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Opens two software NICs, the local ends of two rails. Returns their domain and the NIC of rail 0. The clients' virtual queue pairs move to the
-/// other rail one by one, so the atomics of the two NICs must exclude each other.
+/// Opens two software NICs, the local ends of two rails. Returns their domain and the NIC of
+/// rail 0. The clients' virtual queue pairs move to the other rail one by one, so the atomics of
+/// the two NICs must exclude each other.
 fn domain() -> Result<(Arc<Domain>, Arc<SoftNic>)> {
     let open = || SoftNic::open(Config { atomic_scope: AtomicScope::Global, ..Config::loopback() });
     let (rail0, rail1) = (open()?, open()?);
     Ok((Domain::new(vec![Arc::clone(&rail0) as Arc<dyn Provider>, rail1])?, rail0))
 }
 
-/// Runs the client with this owner number, whose peer is this end at the server. Returns the values before its additions.
+/// Runs the client with this owner number, whose peer is this end at the server. Returns the values
+/// before its additions.
 fn client(number: u8, peer: &DrivenQp, memory: &RemoteRegion, rail0: &SoftNic) -> Result<Vec<u32>> {
     let (here, _) = domain()?;
     let mut vqp = VirtualQp::builder(&here).build()?;

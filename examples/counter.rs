@@ -1,8 +1,10 @@
-//! Two processes: the server lends a counter and a log, the client adds to the counter and writes the log, while a rail fails. The server calls
-//! nothing meanwhile; a background driver takes part in the failover.
+//! Two processes: the server lends a counter and a log, the client adds to the counter and writes
+//! the log, while a rail fails. The server calls nothing meanwhile; a background driver takes part
+//! in the failover.
 //!
-//! Run `cargo run --example counter -- server`, then in another terminal `cargo run --example counter -- client ADDRESS --fail-rail-0` with the
-//! address that the server prints.
+//! Run `cargo run --example counter -- server`, then in another terminal
+//! `cargo run --example counter -- client ADDRESS --fail-rail-0` with the address that the server
+//! prints.
 
 use std::error::Error;
 use std::net::{TcpListener, TcpStream};
@@ -58,7 +60,8 @@ fn server() -> Result<(), Box<dyn Error>> {
     let driver = Driver::start()?;
     let vqp = driver.serve(VirtualQp::builder(&domain))?;
 
-    // Both ends tell each other how to connect. The infos contain secrets: between machines, use a confidential channel.
+    // Both ends tell each other how to connect. The infos contain secrets: between machines, use a
+    // confidential channel.
     let info = vqp.lock().local_info();
     let (peer, _) = handshake::exchange(&mut stream, &info, &[region.remote()])?;
     vqp.lock().connect(&peer)?;

@@ -1,5 +1,5 @@
-//! Remote calls that are executed exactly once, over a network that loses, repeats and reorders datagrams, and over virtual queue pairs that send
-//! everything in flight again after a failover.
+//! Remote calls that are executed exactly once, over a network that loses, repeats and reorders
+//! datagrams, and over virtual queue pairs that send everything in flight again after a failover.
 //!
 //! Run with `cargo run --example rpc`.
 

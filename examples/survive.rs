@@ -1,5 +1,6 @@
-//! Increments a counter in the peer's memory by fetch-and-add while a rail fails. Each addition is executed exactly once and
-//! returns the correct old value. Without evidence, some additions would be executed twice.
+//! Increments a counter in the peer's memory by fetch-and-add while a rail fails. Each addition is
+//! executed exactly once and returns the correct old value. Without evidence, some additions would
+//! be executed twice.
 //!
 //! Run with `cargo run --example survive`.
 
@@ -12,7 +13,8 @@ use mitra::verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
 
 const ADDS: u64 = 2000;
 
-/// Opens two software NICs, the local ends of two rails. Returns their domain and the NIC of rail 0.
+/// Opens two software NICs, the local ends of two rails. Returns their domain and the NIC of
+/// rail 0.
 fn domain() -> Result<(Arc<Domain>, Arc<SoftNic>), Box<dyn std::error::Error>> {
     let rails = [
         SoftNic::open(mitra::softnic::Config::loopback())?,

@@ -1,4 +1,5 @@
-//! A virtual queue pair in tokio: `AsyncFd` waits for its descriptor. The peer's end is driven by a background thread. A rail fails on the way.
+//! A virtual queue pair in tokio: `AsyncFd` waits for its descriptor. The peer's end is driven by a
+//! background thread. A rail fails on the way.
 //!
 //! Run with `cargo run --example tokio`.
 
@@ -43,8 +44,8 @@ async fn add(qp: PollableQp, here: &Domain, there: &Domain, rail0: &SoftNic) -> 
     let region = there.register(&counter, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?.remote();
     let old_value = Arc::new(Buffer::new(8));
     let old_value_mr = here.register(&old_value, Access::LOCAL_WRITE)?;
-    // Newer releases of tokio prefer `register_with_interest`, which is unsafe because a descriptor could change while it is registered. A
-    // `PollableQp` keeps its descriptor.
+    // Newer releases of tokio prefer `register_with_interest`, which is unsafe because a descriptor
+    // could change while it is registered. A `PollableQp` keeps its descriptor.
     #[allow(deprecated)]
     let mut qp = AsyncFd::with_interest(qp, Interest::READABLE)?;
     qp.get_mut().vqp_mut().import(&region)?;

@@ -1,4 +1,5 @@
-//! Connects two software NICs and writes from one memory to the other, with direct calls of the verbs.
+//! Connects two software NICs and writes from one memory to the other, with direct calls of the
+//! verbs.
 //!
 //! Run with `cargo run --example write`.
 
@@ -20,7 +21,8 @@ struct End {
 }
 
 impl End {
-    /// Opens a NIC at a free loopback address and registers 4 KiB of memory that the peer may write.
+    /// Opens a NIC at a free loopback address and registers 4 KiB of memory that the peer may
+    /// write.
     fn open() -> Result<End, Box<dyn std::error::Error>> {
         let nic = SoftNic::open(Config::loopback())?;
         let pd: PdId = nic.alloc_pd()?;
@@ -31,8 +33,8 @@ impl End {
         Ok(End { nic, cq, qpn, memory, mr })
     }
 
-    /// Takes the queue pair from RESET through INIT and RTR to RTS. If the ends are on different machines, they exchange address,
-    /// queue pair number and first PSN over a socket.
+    /// Takes the queue pair from RESET through INIT and RTR to RTS. If the ends are on different
+    /// machines, they exchange address, queue pair number and first PSN over a socket.
     fn connect(&self, peer_gid: Gid, peer_qpn: Qpn) -> mitra::verbs::Result<()> {
         let path_mtu = self.nic.query_port()?.max_mtu;
         let connection = RcConnection { path_mtu, ..RcConnection::to(peer_gid, peer_qpn) };

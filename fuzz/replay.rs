@@ -1,15 +1,18 @@
-//! Replays the committed corpus of a fuzz target through its property. The tests of several crates include this file.
+//! Replays the committed corpus of a fuzz target through its property. The tests of several crates
+//! include this file.
 
 use std::path::Path;
 
-/// Runs every input of a target's corpus, of which there are at least 10. The directory of the crate is two levels below the workspace.
+/// Runs every input of a target's corpus, of which there are at least 10. The directory of the
+/// crate is two levels below the workspace.
 pub(crate) fn replay(target: &str, run: fn(&[u8])) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let entries = std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
     let mut count = 0;
     for entry in entries {
         let path = entry.unwrap().path();
-        // The test harness prints this line only if the test fails. It then names the input that failed.
+        // The test harness prints this line only if the test fails. It then names the input that
+        // failed.
         println!("{}", path.display());
         run(&std::fs::read(path).unwrap());
         count += 1;

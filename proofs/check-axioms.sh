@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Prints `Print Assumptions` for each theorem of the compiled files, and fails unless Coq answers each time "Closed under
-# the global context". What a file calls `Theorem` counts; a `Lemma` is a step, and the answer covers the lemmas that a
-# theorem uses. Fails as well if a file leaves anything unproved, or if README.md does not name a theorem.
+# Prints `Print Assumptions` for each theorem of the compiled files, and fails unless Coq answers
+# each time "Closed under the global context". What a file calls `Theorem` counts; a `Lemma` is a
+# step, and the answer covers the lemmas that a theorem uses. Fails as well if a file leaves
+# anything unproved, or if README.md does not name a theorem.
 set -euo pipefail
 cd "$(dirname "$0")"
 page=README.md

@@ -1,29 +1,33 @@
 //! RDMA operations that are executed exactly once, across lost packets, links and NICs.
 //!
-//! Mitra consists of the `mitra` program (`cargo run --release -- demo`) and of libraries, which this crate re-exports.
+//! Mitra consists of the `mitra` program (`cargo run --release -- demo`) and of libraries, which
+//! this crate re-exports.
 //!
-//! Switch the default feature `cli` off in programs that use the library: `mitra = { path = "…", default-features = false }`, with
-//! [further features](#where-to-go) as needed. It belongs to the `mitra` program, and brings clap, serde and the simulator along.
+//! Switch the default feature `cli` off in programs that use the library:
+//! `mitra = { path = "…", default-features = false }`, with [further features](#where-to-go) as
+//! needed. It belongs to the `mitra` program, and brings clap, serde and the simulator along.
 //!
 //! # Concepts
 //!
-//! - A **NIC** executes verbs: it registers memory, creates queue pairs, and completes work requests. Every NIC implements
-//!   [`verbs::Provider`]. [`softnic::SoftNic`] is a NIC in software that speaks RoCEv2 over UDP sockets, needs no root, and
-//!   fails on demand.
+//! - A **NIC** executes verbs: it registers memory, creates queue pairs, and completes work
+//!   requests. Every NIC implements [`verbs::Provider`]. [`softnic::SoftNic`] is a NIC in software
+//!   that speaks RoCEv2 over UDP sockets, needs no root, and fails on demand.
 //! - A **rail** is one path between two processes: a pair of NICs.
-//! - A **virtual queue pair**, [`failover::VirtualQp`], is a reliable connection over several rails. When the active rail fails,
-//!   the virtual queue pair fences that rail, reads the evidence of which operations the peer's NIC executed, replays only
-//!   the other operations, and recovers the values that atomics returned. An operation whose execution cannot be
-//!   determined ends in a named error.
-//! - A **memory node** provides registers, which **processes** read and write by RDMA to decide on values. [`consensus`]
-//!   contains the protocols as state machines. [`consensus_rdma`] runs them over virtual queue pairs. [`kv`] is a
-//!   key-value store that is built on both.
+//! - A **virtual queue pair**, [`failover::VirtualQp`], is a reliable connection over several
+//!   rails. When the active rail fails, the virtual queue pair fences that rail, reads the evidence
+//!   of which operations the peer's NIC executed, replays only the other operations, and recovers
+//!   the values that atomics returned. An operation whose execution cannot be determined ends in a
+//!   named error.
+//! - A **memory node** provides registers, which **processes** read and write by RDMA to decide on
+//!   values. [`consensus`] contains the protocols as state machines. [`consensus_rdma`] runs them
+//!   over virtual queue pairs. [`kv`] is a key-value store that is built on both.
 //!
 //! # Quick start
 //!
-//! The client increments a counter in the server's memory by fetch-and-add. Halfway, the client's NIC of rail 0 fails. Each
-//! addition is still executed exactly once. In this example both ends are in one process. Two processes exchange their
-//! `ConnectInfo` over a socket by [`failover::handshake`], as [`examples::counter`] does.
+//! The client increments a counter in the server's memory by fetch-and-add. Halfway, the client's
+//! NIC of rail 0 fails. Each addition is still executed exactly once. In this example both ends are
+//! in one process. Two processes exchange their `ConnectInfo` over a socket by
+//! [`failover::handshake`], as [`examples::counter`] does.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -134,16 +138,19 @@ pub use mitra_wire as wire;
 /// The source text of the programs in `examples/`. This module is part of the documentation only.
 #[cfg(any(doc, doctest))]
 pub mod examples {
-    /// Two processes exchange `ConnectInfo` over TCP. The client adds and writes to the server's memory while a rail fails, and the server is
-    /// driven by a background thread: `cargo run --example counter -- server`.
+    /// Two processes exchange `ConnectInfo` over TCP. The client adds and writes to the server's
+    /// memory while a rail fails, and the server is driven by a background thread:
+    /// `cargo run --example counter -- server`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/counter.rs"), "\n```")]
     pub mod counter {}
 
-    /// Two clients add to one recoverable cell while the server's NIC of rail 0 dies: `cargo run --example cell`.
+    /// Two clients add to one recoverable cell while the server's NIC of rail 0 dies:
+    /// `cargo run --example cell`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/cell.rs"), "\n```")]
     pub mod cell {}
 
-    /// Two coordinators move money between accounts in three memories, while a rail fails and heals and one of them ends: `cargo run --example bank`.
+    /// Two coordinators move money between accounts in three memories, while a rail fails and heals
+    /// and one of them ends: `cargo run --example bank`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/bank.rs"), "\n```")]
     pub mod bank {}
 
@@ -151,11 +158,13 @@ pub mod examples {
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/tokio.rs"), "\n```")]
     pub mod tokio {}
 
-    /// Makes remote calls that are executed exactly once, over datagrams and over virtual queue pairs: `cargo run --example rpc`.
+    /// Makes remote calls that are executed exactly once, over datagrams and over virtual queue
+    /// pairs: `cargo run --example rpc`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/rpc.rs"), "\n```")]
     pub mod rpc {}
 
-    /// Increments a counter in the peer's memory by fetch-and-add while a rail fails: `cargo run --example survive`.
+    /// Increments a counter in the peer's memory by fetch-and-add while a rail fails:
+    /// `cargo run --example survive`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/survive.rs"), "\n```")]
     pub mod survive {}
 

@@ -1,4 +1,5 @@
-//! Runs the programs in `examples/`, whose assertions must hold. An example of two processes runs as two processes of this program.
+//! Runs the programs in `examples/`, whose assertions must hold. An example of two processes runs
+//! as two processes of this program.
 
 #[path = "../examples/bank.rs"]
 mod bank;

@@ -1,7 +1,8 @@
 //! Mitra and Linux's `rdma_rxe` on one link, in the virtual machine of `cargo xtask rxe-vm`.
 //!
-//! The test program runs twice. On the host it compiles `rxe_peer.c`, boots the virtual machine and starts itself there, in the
-//! namespace peer0. In the virtual machine it runs the scenarios and prints a line for each.
+//! The test program runs twice. On the host it compiles `rxe_peer.c`, boots the virtual machine and
+//! starts itself there, in the namespace peer0. In the virtual machine it runs the scenarios and
+//! prints a line for each.
 
 #[path = "interop/kernel_endpoint.rs"]
 mod kernel_endpoint;

@@ -1,5 +1,7 @@
-//! Control messages that a host forges which knows the secret of a virtual queue pair, while operations are in flight and a link fails: nothing panics, the state
-//! stays bounded, and every operation ends. Each message is its type (1 byte), epoch (2), proposer (1), the length of its body (1), and the body.
+//! Control messages that a host forges which knows the secret of a virtual queue pair, while
+//! operations are in flight and a link fails: nothing panics, the state stays bounded, and every
+//! operation ends. Each message is its type (1 byte), epoch (2), proposer (1), the length of its
+//! body (1), and the body.
 
 use core::time::Duration;
 
@@ -21,7 +23,8 @@ pub(crate) fn run(data: &[u8]) {
     let forger = Forger::new(&pair);
     // Whoever knows the secret can name a wrong address.
     pair.is_attacked = true;
-    // The first bits say when the operations are posted, and when the link fails, by the number of messages before.
+    // The first bits say when the operations are posted, and when the link fails, by the number of
+    // messages before.
     let (posted_at, fails_at) = (usize::from(schedule & 7), usize::from(schedule >> 3 & 15));
     for n in 0..MESSAGES {
         if n == posted_at {

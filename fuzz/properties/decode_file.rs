@@ -1,4 +1,5 @@
-//! A capture file: every frame of it decodes or is refused, and reading it in small pieces gives the same frames.
+//! A capture file: every frame of it decodes or is refused, and reading it in small pieces gives
+//! the same frames.
 
 use mitra_wire::frame::{Frame, LinkType};
 use mitra_wire::icrc::verify_frame;

@@ -1,5 +1,6 @@
-//! What a process and a memory node receive before their NICs know each other: no bytes panic the reader, a frame that is read in pieces is the same frame, no byte
-//! behind it is read, and what parses is written and parsed again as the same.
+//! What a process and a memory node receive before their NICs know each other: no bytes panic the
+//! reader, a frame that is read in pieces is the same frame, no byte behind it is read, and what
+//! parses is written and parsed again as the same.
 //!
 //! The first byte chooses the type. The rest is the stream, or the encoded connection parameters.
 

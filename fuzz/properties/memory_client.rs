@@ -1,5 +1,6 @@
-//! A memory node that sends a process what it likes: no answer panics the client, the client accesses only what its keys allow, and answers each operation at most
-//! once. Then the memory node is correct: each operation ends, unless the memory counts as crashed.
+//! A memory node that sends a process what it likes: no answer panics the client, the client
+//! accesses only what its keys allow, and answers each operation at most once. Then the memory node
+//! is correct: each operation ends, unless the memory counts as crashed.
 //!
 //! The input is a sequence of calls (1 byte and their arguments).
 
@@ -17,7 +18,8 @@ const CALLS: usize = 200;
 const OPERATIONS: u64 = 24;
 /// The capacity of a register's contents, in bytes.
 const CAPACITY: usize = 16;
-/// The number of answers of a correct memory node by which every operation ends. A read looks at most 256 times at a torn register, of which the regions have 100.
+/// The number of answers of a correct memory node by which every operation ends. A read looks at
+/// most 256 times at a torn register, of which the regions have 100.
 const ANSWERS: usize = 40_000;
 
 type Cell = Vec<u8>;
@@ -129,7 +131,8 @@ impl World {
         }
     }
 
-    /// Completes a posted request. A READ returns as many bytes as it asked for, and an atomic 8: the connection guarantees that.
+    /// Completes a posted request. A READ returns as many bytes as it asked for, and an atomic 8:
+    /// the connection guarantees that.
     fn complete(&mut self, at: usize, outcome: Outcome, bytes: &[u8]) {
         if self.link.posted.is_empty() {
             return;
@@ -159,7 +162,8 @@ impl World {
         assert!(self.client.is_connected() || self.link.posted.is_empty(), "posted without a connection");
     }
 
-    /// Makes a call of the client, and returns the responses, each of which must be the first one to its operation and of its kind.
+    /// Makes a call of the client, and returns the responses, each of which must be the first one
+    /// to its operation and of its kind.
     fn respond(
         &mut self,
         call: impl FnOnce(&mut Client<Cell, RegionLen>, &mut Link, &mut Vec<(OpId, Response<Cell>)>),
@@ -181,7 +185,8 @@ impl World {
         responses.into_iter().map(|(_, response)| response).collect()
     }
 
-    /// Connects to a correct memory node, whose registers hold nothing, and answers until no operation is pending.
+    /// Connects to a correct memory node, whose registers hold nothing, and answers until no
+    /// operation is pending.
     fn end_operations(&mut self) {
         self.welcome(&honest_welcome(self.incarnation, u8::MAX));
         for _ in 0..ANSWERS {

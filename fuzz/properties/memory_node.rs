@@ -1,5 +1,7 @@
-//! Processes that send a memory node what they like, while its NICs refuse and do not confirm calls: no call panics, a process gets only keys that its permissions
-//! allow, a change of permissions is reported only if the NICs have revoked every other key, and an earlier incarnation never comes back.
+//! Processes that send a memory node what they like, while its NICs refuse and do not confirm
+//! calls: no call panics, a process gets only keys that its permissions allow, a change of
+//! permissions is reported only if the NICs have revoked every other key, and an earlier
+//! incarnation never comes back.
 //!
 //! The input is the configuration (1 byte) and the calls (1 byte and their arguments).
 
@@ -164,7 +166,8 @@ impl World {
         }
     }
 
-    /// No process holds a key that no legal change could have given it, and their number is bounded.
+    /// No process holds a key that no legal change could have given it, and their number is
+    /// bounded.
     fn check_keys(&self) {
         assert!(
             self.nics.live(1, true).all(|(p, _)| p == ProcessId(0)),
@@ -182,7 +185,8 @@ struct Nics {
     buffers: Vec<Arc<Buffer>>,
     connected: HashSet<u8>,
     keys: Vec<NicKey>,
-    /// Every call after this number of calls is refused, until the input says otherwise. 0 refuses nothing.
+    /// Every call after this number of calls is refused, until the input says otherwise. 0 refuses
+    /// nothing.
     refuses: u8,
     /// The number of deregistrations that are not confirmed.
     confirms_late: u8,

@@ -21,7 +21,8 @@ pub(crate) fn run(data: &[u8]) {
     if let Some((covered, _)) = frame.datagram.split_last_chunk::<ICRC_LEN>() {
         let _ = Packet::parse(covered).map(|packet| packet.to_string());
     }
-    // A path knows no IPv4 options and no flags but "don't fragment", an IPv6 header has nothing that varies.
+    // A path knows no IPv4 options and no flags but "don't fragment", an IPv6 header has nothing
+    // that varies.
     let flags = if frame.dst.is_ipv4() { [frame.ip[6], frame.ip[7]] } else { [0x40, 0] };
     let plain = matches!(frame.ip.len(), 20 | 40) && flags[0] & !0x40 == 0 && flags[1] == 0;
     // An IPv4 header of 40 bytes has options, an IPv4-mapped IPv6 packet is none of ours.

@@ -1,7 +1,9 @@
-//! Arbitrary operations on a reliable connection over a link that loses, copies and delays packets, against a model that executes each operation when it is
-//! posted: both memories, all completions and all received messages are those of the model.
+//! Arbitrary operations on a reliable connection over a link that loses, copies and delays packets,
+//! against a model that executes each operation when it is posted: both memories, all completions
+//! and all received messages are those of the model.
 //!
-//! The input is the path MTU and the limits of the queue pair (1 byte), what happens to the first 15 packets (15 bytes), and 8 bytes for each operation.
+//! The input is the path MTU and the limits of the queue pair (1 byte), what happens to the first
+//! 15 packets (15 bytes), and 8 bytes for each operation.
 
 use core::cell::Cell;
 use core::ops::Range;
@@ -12,8 +14,8 @@ use mitra_verbs::{Data, Key, Mtu, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
 
 use super::common::{BASE, LinkAction, NicPair, SIZE, Setup, pattern, statuses};
 
-/// The parts of each memory. Nothing writes the first part of the responder's memory, and nothing but READs and atomics writes behind `RESULTS` of the
-/// requester's.
+/// The parts of each memory. Nothing writes the first part of the responder's memory, and nothing
+/// but READs and atomics writes behind `RESULTS` of the requester's.
 const WRITTEN: u64 = 32 << 10;
 const RECEIVES: u64 = 128 << 10;
 const RESULTS: u64 = 128 << 10;
@@ -30,17 +32,20 @@ struct Model {
     requester: Vec<u8>,
     responder: Vec<u8>,
     sends: Vec<(u64, WcStatus)>,
-    /// The receives that complete with success: their number, and the bytes and immediate data of the message.
+    /// The receives that complete with success: their number, and the bytes and immediate data of
+    /// the message.
     receives: Vec<(u64, u32, Option<u32>)>,
     has_failed: bool,
-    /// The local memory of a READ that is refused, and the receive of a SEND that is too long. A part of the data may be there.
+    /// The local memory of a READ that is refused, and the receive of a SEND that is too long. A
+    /// part of the data may be there.
     undefined: [Range<usize>; 2],
     /// Whether a READ may not have read yet what a request without FENCE changes.
     is_read_pending: bool,
 }
 
 impl Model {
-    /// Executes an operation. `offset` is that of the responder's memory, `local` that of the requester's.
+    /// Executes an operation. `offset` is that of the responder's memory, `local` that of the
+    /// requester's.
     fn execute(&mut self, wr: &SendWr, offset: u64, local: u64) {
         let len = wr.data.len() as usize;
         let status = if self.has_failed { WcStatus::Flushed } else { self.status(wr, offset) };
@@ -166,7 +171,8 @@ pub(crate) fn run(data: &[u8]) {
     }
     p.run();
     let sends = statuses(&p.send_completions(0));
-    // The responder refuses a request once. If the refusal is lost, the requester learns nothing more of what was executed before it.
+    // The responder refuses a request once. If the refusal is lost, the requester learns nothing
+    // more of what was executed before it.
     let is_refusal_lost = model.has_failed && sends.iter().any(|send| send.1 == WcStatus::RetryExceeded);
     if is_refusal_lost {
         let ended = sends.iter().position(|send| send.1 != WcStatus::Success).expect("one has ended so");
@@ -206,7 +212,8 @@ fn connect(limits: u8) -> NicPair {
     setup.pair()
 }
 
-/// Returns an operation, and the offsets of its data in the responder's and in the requester's memory.
+/// Returns an operation, and the offsets of its data in the responder's and in the requester's
+/// memory.
 fn operation(n: u64, bytes: &[u8; 8], p: &NicPair, is_read_pending: &mut bool) -> (SendWr, u64, u64) {
     let [kind, flags, l0, l1, r0, r1, local, key] = *bytes;
     let len = u32::from(u16::from_le_bytes([l0, l1])) % MAX_BYTES;
@@ -256,7 +263,8 @@ fn operation(n: u64, bytes: &[u8; 8], p: &NicPair, is_read_pending: &mut bool) -
             }
         }
     };
-    // A READ returns what its memory holds when it is executed for the last time, so requests that change this memory wait for the READ.
+    // A READ returns what its memory holds when it is executed for the last time, so requests that
+    // change this memory wait for the READ.
     let changes = matches!(op, SendOp::Write(_) | SendOp::WriteWithImm(..)) || op.is_atomic();
     let mut send_flags = SendFlags::empty();
     if flags & 1 != 0 || changes && *is_read_pending {

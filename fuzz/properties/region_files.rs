@@ -1,7 +1,10 @@
-//! The files of a memory node that stopped, then damaged: cut, overwritten, replaced or removed. No damage panics the node. Files that are accepted have the layout's
-//! lengths and the memory's incarnation, hold what they held where nothing was damaged, and give the same memory when they are opened again.
+//! The files of a memory node that stopped, then damaged: cut, overwritten, replaced or removed. No
+//! damage panics the node. Files that are accepted have the layout's lengths and the memory's
+//! incarnation, hold what they held where nothing was damaged, and give the same memory when they
+//! are opened again.
 //!
-//! The input is whether writes are synchronous and whether the machine reboots (1 byte), then the incarnations of processes, and the damages.
+//! The input is whether writes are synchronous and whether the machine reboots (1 byte), then the
+//! incarnations of processes, and the damages.
 
 use mitra_consensus::{LegalChange, Permissions, ProcessId, Region, RegisterKind};
 use mitra_consensus_memory::{Layout, Storage, StorageError};

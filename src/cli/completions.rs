@@ -1,4 +1,5 @@
-//! `mitra completions`: prints the completions of a shell, from the definitions of the command line.
+//! `mitra completions`: prints the completions of a shell, from the definitions of the command
+//! line.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

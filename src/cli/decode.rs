@@ -1,4 +1,5 @@
-//! `mitra decode`: shows the RoCEv2 packets of a capture file, one per line, each with the result of its ICRC check.
+//! `mitra decode`: shows the RoCEv2 packets of a capture file, one per line, each with the result
+//! of its ICRC check.
 
 mod json;
 
@@ -31,15 +32,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The totals of a capture. Each datagram is counted in exactly one of `packets`, `not_roce` and `malformed`.
+/// The totals of a capture. Each datagram is counted in exactly one of `packets`, `not_roce` and
+/// `malformed`.
 #[derive(Default, Serialize)]
 struct Totals {
     /// Well-formed RoCEv2 packets, with a good, a bad or an unknown ICRC.
     packets: u64,
     /// Frames that are not RoCEv2.
     not_roce: u64,
-    /// RoCEv2 packets that do not parse, or that the capture truncated before the end of the BTH. An
-    /// incomplete record at the end of the file is counted here too.
+    /// RoCEv2 packets that do not parse, or that the capture truncated before the end of the BTH.
+    /// An incomplete record at the end of the file is counted here too.
     malformed: u64,
     /// The packets among `packets` with a bad ICRC.
     icrc_bad: u64,
@@ -83,8 +85,8 @@ enum FrameContent<'a> {
         packet: Packet<'a>,
         icrc_ok: Option<bool>,
     },
-    /// The BTH alone: of a congestion notification, which has no PSN, or of a packet that was truncated in
-    /// its extension headers.
+    /// The BTH alone: of a congestion notification, which has no PSN, or of a packet that was
+    /// truncated in its extension headers.
     Bth {
         opcode: u8,
         dest_qp: Qpn,
@@ -167,7 +169,8 @@ fn read_records(mut input: impl Read, out: &mut Output<impl Write>) -> Result<()
                 start += n;
             }
             Step::NeedMore(n) => {
-                // The input may be a live capture, so the decoded lines are written before the next read.
+                // The input may be a live capture, so the decoded lines are written before the next
+                // read.
                 out.to.flush().map_err(StopReason::Write)?;
                 buffer.copy_within(start..end, 0);
                 (start, end) = (0, end - start);
@@ -298,7 +301,8 @@ fn decode_datagram(datagram: &[u8], icrc_ok: Option<bool>) -> FrameContent<'_> {
     }
 }
 
-/// Parses a datagram of which the capture has the first `captured` bytes. The others are zeros in `datagram`.
+/// Parses a datagram of which the capture has the first `captured` bytes. The others are zeros in
+/// `datagram`.
 fn truncated(datagram: &[u8], captured: usize) -> FrameContent<'_> {
     if captured < BTH_LEN {
         return FrameContent::Malformed("truncated BTH".to_owned());

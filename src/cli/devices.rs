@@ -14,7 +14,8 @@ use super::{text_table, write_json};
 
 use machine::{Address, Buffers, Offload, PortUse, RdmaDevice};
 
-/// Show what this machine offers for RDMA: software NICs, interfaces, offloads, socket buffers and RDMA devices
+/// Show what this machine offers for RDMA: software NICs, interfaces, offloads, socket buffers and
+/// RDMA devices
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command briefly opens a software NIC on a free loopback address to query it. It opens and changes nothing else.

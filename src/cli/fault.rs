@@ -31,7 +31,8 @@ pub(crate) struct Args {
     /// Inject the fault into this process; can be given several times
     #[arg(long)]
     pid: Vec<u32>,
-    /// Inject the fault into the processes that run this program, given by its file name: ib_write_bw, mitra
+    /// Inject the fault into the processes that run this program, given by its file name:
+    /// ib_write_bw, mitra
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     program: Option<String>,
     /// Inject the fault into all processes
@@ -118,7 +119,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a process is among those that these process IDs and this program name select. Without a selection, all are.
+/// Whether a process is among those that these process IDs and this program name select. Without a
+/// selection, all are.
 pub(crate) fn is_selected(process: &ControlledProcess, pids: &[u32], program: Option<&str>) -> bool {
     (pids.is_empty() || pids.contains(&process.pid)) && program.is_none_or(|name| runs(process, name))
 }
@@ -130,7 +132,8 @@ fn runs(process: &ControlledProcess, name: &str) -> bool {
     Path::new(path).file_name().is_some_and(|file| file == name)
 }
 
-/// Returns the message that there is no process that these process IDs and this program name select.
+/// Returns the message that there is no process that these process IDs and this program name
+/// select.
 pub(crate) fn no_process(program: Option<&str>, pids: &[u32]) -> String {
     const LIST: &str = ", or list those that have with `mitra fault --list`";
     let (subject, way_out) = match (program, pids) {

@@ -1,4 +1,5 @@
-//! The subcommands of `mitra`. The module of each subcommand has its arguments, `Args`, and its function `run`.
+//! The subcommands of `mitra`. The module of each subcommand has its arguments, `Args`, and its
+//! function `run`.
 
 pub(crate) mod check;
 pub(crate) mod cluster;
@@ -24,19 +25,22 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use serde::Serialize;
 
-/// Returns whether the reader of the output has closed the pipe, as `| head` does. `mitra` then exits with success.
+/// Returns whether the reader of the output has closed the pipe, as `| head` does. `mitra` then
+/// exits with success.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     })
 }
 
-/// Writes a message to standard error. If that is closed or full, the message is lost, and only the exit code reports the error.
+/// Writes a message to standard error. If that is closed or full, the message is lost, and only the
+/// exit code reports the error.
 pub(crate) fn complain(message: impl Display) {
     let _ = writeln!(io::stderr(), "mitra: {}", without_error_numbers(&message.to_string()));
 }
 
-/// Removes the numbers that Rust appends to the texts of the operating system's errors: " (os error 2)".
+/// Removes the numbers that Rust appends to the texts of the operating system's errors: " (os error
+/// 2)".
 fn without_error_numbers(message: &str) -> String {
     let mut parts = message.split(" (os error ");
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -65,7 +69,8 @@ pub(crate) fn describe(error: &anyhow::Error) -> String {
     format!("{error:#}")
 }
 
-/// Parses the command line. On an error, prints one line that refers to `--help`, and exits with code 2.
+/// Parses the command line. On an error, prints one line that refers to `--help`, and exits with
+/// code 2.
 pub(crate) fn parse<T: Parser>() -> T {
     T::try_parse().unwrap_or_else(|error| match error.kind() {
         ErrorKind::DisplayHelp

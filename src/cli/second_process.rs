@@ -1,4 +1,5 @@
-//! `mitra peer`: the second process of `mitra bench`, one of the two processes that `mitra demo` connects, or a memory node of `mitra txn local`.
+//! `mitra peer`: the second process of `mitra bench`, one of the two processes that `mitra demo`
+//! connects, or a memory node of `mitra txn local`.
 
 use std::process::ExitCode;
 
@@ -40,7 +41,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Role::TxnMemory => super::txn::run_peer(&mut connection),
     };
     if let Err(error) = result {
-        // The first process reports the error to the user. If that process has ended, no process waits for the error.
+        // The first process reports the error to the user. If that process has ended, no process
+        // waits for the error.
         let _ = connection.send_error(&format!("{error:#}"));
         return Ok(ExitCode::FAILURE);
     }

@@ -2,8 +2,8 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// Lays out rows of cells: `indent` spaces before the first column, two spaces between columns, and no trailing spaces. The columns in
-/// `right_aligned` are aligned to the right.
+/// Lays out rows of cells: `indent` spaces before the first column, two spaces between columns, and
+/// no trailing spaces. The columns in `right_aligned` are aligned to the right.
 pub(crate) fn layout<const N: usize>(
     indent: u16,
     right_aligned: &[usize],

@@ -14,7 +14,8 @@ pub(crate) struct KernelEndpoint {
 }
 
 impl KernelEndpoint {
-    /// Creates the endpoint. `qp` and `region` are the arguments of `rxe_peer`'s commands `qp` and `mr`.
+    /// Creates the endpoint. `qp` and `region` are the arguments of `rxe_peer`'s commands `qp` and
+    /// `mr`.
     pub(crate) fn new(device: &str, qp: &str, region: &str) -> Result<Self> {
         let mut peer = Peer::open(device)?;
         let mr = peer.ask(&format!("mr {region}"))?;

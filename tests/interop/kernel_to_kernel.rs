@@ -1,4 +1,5 @@
-//! The kernel as both ends: rxe1 and rxe1b, two devices on one link, both driven through `rxe_peer`.
+//! The kernel as both ends: rxe1 and rxe1b, two devices on one link, both driven through
+//! `rxe_peer`.
 //!
 //! These scenarios validate `rxe_peer`, the virtual machine and the expectations without Mitra.
 
@@ -108,7 +109,8 @@ fn atomics() -> Result<()> {
     Ok(())
 }
 
-/// A type 2 window is bound, written through, checked for bounds and rights, and invalidated by a SEND.
+/// A type 2 window is bound, written through, checked for bounds and rights, and invalidated by a
+/// SEND.
 fn window() -> Result<()> {
     let (mut a, mut b) = pair("")?;
     b.peer.ask("mw")?;
@@ -225,7 +227,8 @@ fn receiver_never_ready() -> Result<()> {
     Ok(())
 }
 
-/// Each of `requests`, on a connection of its own, must complete with `status`. The requests after it are flushed.
+/// Each of `requests`, on a connection of its own, must complete with `status`. The requests after
+/// it are flushed.
 fn refused(access: &str, requests: &[&str], status: &str) -> Result<()> {
     for request in requests {
         let (mut a, mut b) = ends("rc", access, "")?;
@@ -274,7 +277,8 @@ fn deregistered() -> Result<()> {
     a.run(&format!("op=write sge=0:0:8 raddr={addr} rkey={rkey}"))?.expect_status("rem_access_err")
 }
 
-/// The specification requires an invalid-request NAK and a length error. rxe sends an operational-error NAK and reports it.
+/// The specification requires an invalid-request NAK and a length error. rxe sends an
+/// operational-error NAK and reports it.
 fn receive_too_short() -> Result<()> {
     let (mut a, mut b) = pair("")?;
     b.peer.ask("recv qp=0 sge=0:0:16")?;

@@ -43,8 +43,8 @@ impl Peer {
         self.ask_each(requests)?.pop().context("no request")
     }
 
-    /// Sends several requests at once and returns their answers. After all answers have arrived, the first `err` is returned as
-    /// an error.
+    /// Sends several requests at once and returns their answers. After all answers have arrived,
+    /// the first `err` is returned as an error.
     pub(crate) fn ask_each<R: AsRef<str>>(&mut self, requests: &[R]) -> Result<Vec<Answer>> {
         let lines: String = requests.iter().flat_map(|it| [it.as_ref(), "\n"]).collect();
         self.stream.get_mut().write_all(lines.as_bytes())?;

@@ -30,7 +30,8 @@ for frame in rdpcap(sys.argv[1]):
     }
     if AETH in frame:
         said["syndrome"], said["msn"] = frame[AETH].syndrome, frame[AETH].msn
-    # Without these scapy fills in its own: ICRC, lengths, IP checksum. UDP's checksum stays, 0 over IPv4.
+    # Without these scapy fills in its own: ICRC, lengths, IP checksum. UDP's checksum stays, 0 over
+    # IPv4.
     bth.icrc = None
     for layer, field in (("IP", "len"), ("IP", "chksum"), ("IPv6", "plen"), ("UDP", "len")):
         if layer in frame:

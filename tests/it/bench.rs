@@ -1,5 +1,6 @@
-//! Tests of `mitra bench`: short runs that must succeed (the benchmark verifies the transferred data), the JSON fields,
-//! errors and Ctrl-C. No test compares a time or a rate with a limit, because the machine may be busy.
+//! Tests of `mitra bench`: short runs that must succeed (the benchmark verifies the transferred
+//! data), the JSON fields, errors and Ctrl-C. No test compares a time or a rate with a limit,
+//! because the machine may be busy.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -30,7 +31,8 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Builds the Raft baseline of `mitra kv` next to the `mitra` program, unless `cargo test --workspace` has built it.
+/// Builds the Raft baseline of `mitra kv` next to the `mitra` program, unless
+/// `cargo test --workspace` has built it.
 fn build_raft() {
     let dir = Path::new(env!("CARGO_BIN_EXE_mitra")).parent().unwrap();
     once_per_run(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("mitra-raft-baseline.built"), || {
@@ -98,7 +100,8 @@ fn consensus_rows_have_raw_writes_as_baseline() {
 
 #[test]
 fn missing_stores_are_noted_with_how_to_install_them() {
-    // A copy of `mitra` without the Raft baseline next to it. Redis is found only with the real PATH.
+    // A copy of `mitra` without the Raft baseline next to it. Redis is found only with the real
+    // PATH.
     let alone = tempfile::tempdir().unwrap();
     let mitra = alone.path().join("mitra");
     fs::copy(env!("CARGO_BIN_EXE_mitra"), &mitra).unwrap();
@@ -228,7 +231,8 @@ fn assert_equal((row, other): (&Value, &Value)) {
     assert_eq!(quantiles(row), quantiles(other), "{row} {other}");
 }
 
-/// Asserts that no trial of the first row had a value above that of the second. Then this holds for the quantiles, too.
+/// Asserts that no trial of the first row had a value above that of the second. Then this holds for
+/// the quantiles, too.
 fn assert_at_most((row, other): (&Value, &Value)) {
     let (of_row, of_other) = (quantiles(row), quantiles(other));
     assert!(of_row.iter().zip(of_other).all(|(value, bound)| *value <= bound), "{row} {other}");
@@ -273,7 +277,8 @@ fn varuna_overhead_is_beside_the_bare_queue_pair_and_the_paper() {
 
 #[test]
 fn varuna_policies_meet_the_same_failures() {
-    // The third seed draws two failures directly after an execution of a FAA, before its acknowledgment.
+    // The third seed draws two failures directly after an execution of a FAA, before its
+    // acknowledgment.
     let report = varuna("trials", &["--trials", "4", "--in-flight", "24", "--seed", "3"]);
     let number = |name: &str, field: &str| row(&report, name)[field].as_f64().unwrap();
     for mix in ["read-heavy", "write-heavy", "atomic-heavy"] {
@@ -416,7 +421,8 @@ fn ctrl_c_ends_both_processes() {
     }
 }
 
-/// A rail fails twice a second and a coordinator is killed. Nothing is lost, torn or left locked, and no transaction aborts because of it.
+/// A rail fails twice a second and a coordinator is killed. Nothing is lost, torn or left locked,
+/// and no transaction aborts because of it.
 #[test]
 fn tpcc_stays_consistent_through_failures() {
     let report = json(&[

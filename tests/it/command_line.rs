@@ -1,4 +1,5 @@
-//! Properties of every command: `--json`, completions, manual pages, and texts without Rust's debug format.
+//! Properties of every command: `--json`, completions, manual pages, and texts without Rust's debug
+//! format.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,5 @@
-//! The commands `mitra memory`, `mitra propose` and `mitra elect`: each memory node and process is a child process.
+//! The commands `mitra memory`, `mitra propose` and `mitra elect`: each memory node and process is
+//! a child process.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -44,7 +45,8 @@ fn doors(network: &OwnNetwork) -> String {
     [7101, 7102, 7103].map(|port| format!("{}:{port}", network.address(1))).join(",")
 }
 
-/// Runs three processes that propose their values, some of them as leaders, and returns their outputs.
+/// Runs three processes that propose their values, some of them as leaders, and returns their
+/// outputs.
 fn decide(protocol: &str, memories: usize, values: [Option<&str>; 3], leads: &[usize]) -> Vec<Output> {
     decide_signed(protocol, memories, values, leads, None)
 }

@@ -72,7 +72,8 @@ fn json_has_every_field() {
 #[test]
 fn corrupted_packet_is_bad() {
     let original = std::fs::read(capture("cas.pcap")).unwrap();
-    // The file and record headers take 24 + 16 bytes; the last byte of the first frame belongs to its ICRC.
+    // The file and record headers take 24 + 16 bytes; the last byte of the first frame belongs to
+    // its ICRC.
     let first_len = u32::from_le_bytes(original[32..36].try_into().unwrap()) as usize;
     let mut corrupted = original.clone();
     corrupted[24 + 16 + first_len - 1] ^= 1;
@@ -94,8 +95,8 @@ fn capture_of(frame: &[u8], snaplen: usize) -> tempfile::NamedTempFile {
     temporary(&file)
 }
 
-/// Returns a frame that contains these datagrams one behind the other, each sealed for its own length and
-/// identification.
+/// Returns a frame that contains these datagrams one behind the other, each sealed for its own
+/// length and identification.
 fn gso_frame(src: &str, dst: &str, payload_lens: &[usize]) -> Vec<u8> {
     let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
     let mut run = Vec::new();
@@ -242,7 +243,8 @@ fn file_that_is_no_capture_is_reported_in_one_line() {
     );
     assert_eq!(decode(&capture("cas.pcap"), &["--no-such-flag"]).status.code(), Some(2));
 
-    // A capture that becomes corrupt: the records before count, and the exit code reports the error.
+    // A capture that becomes corrupt: the records before count, and the exit code reports the
+    // error.
     let mut broken = std::fs::read(capture("cas.pcap")).unwrap();
     broken.extend_from_slice(&[0xff; 16]);
     let output = decode(temporary(&broken).path(), &["--json"]);

@@ -1,4 +1,5 @@
-//! Tests of `mitra demo`: the result of the checker, the JSON fields, errors, and that no process remains.
+//! Tests of `mitra demo`: the result of the checker, the JSON fields, errors, and that no process
+//! remains.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -161,7 +162,8 @@ fn text_report_and_captures() {
     assert_eq!((&decoded["icrc_bad"], &decoded["malformed"]), (&0.into(), &0.into()));
 }
 
-/// On a slow machine a round ends before all operations are posted. Those that were posted are checked, and no others run.
+/// On a slow machine a round ends before all operations are posted. Those that were posted are
+/// checked, and no others run.
 #[test]
 fn round_that_ends_early_is_not_reported_as_a_violation() {
     let flags = ["--ops", "20000", "--rounds", "2", "--round-timeout", "20", "--policy", "exact"];
@@ -248,7 +250,8 @@ fn children_of(parent: u32) -> Vec<i32> {
     children
 }
 
-/// Waits until the processes have ended. A zombie that its new parent has not collected counts as ended.
+/// Waits until the processes have ended. A zombie that its new parent has not collected counts as
+/// ended.
 fn gone(participants: &[i32]) {
     let runs = |pid: &i32| {
         let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Compares Mitra's ICRC and packet fields with those of scapy, for every opcode over IPv4 and IPv6.
+//! Compares Mitra's ICRC and packet fields with those of scapy, for every opcode over IPv4 and
+//! IPv6.
 
 use std::path::Path;
 

@@ -1,6 +1,8 @@
-//! Checks that Wireshark's dissector reads every opcode that Mitra emits with the intended fields and reports no error.
+//! Checks that Wireshark's dissector reads every opcode that Mitra emits with the intended fields
+//! and reports no error.
 //!
-//! The dissector does not verify the ICRC (it has only the field `infiniband.invariant.crc` and no status). The scapy test verifies it.
+//! The dissector does not verify the ICRC (it has only the field `infiniband.invariant.crc` and no
+//! status). The scapy test verifies it.
 
 use std::process::Command;
 
@@ -85,8 +87,8 @@ fn tshark_uses_the_same_operation_names() {
     }
 }
 
-/// Returns a tshark command without heuristic dissectors. Two of these dissectors accept even empty payloads and report them as
-/// malformed.
+/// Returns a tshark command without heuristic dissectors. Two of these dissectors accept even empty
+/// payloads and report them as malformed.
 fn tshark() -> Command {
     let mut tshark = command("tshark");
     for guess in ["rpcordma", "infiniband.eoib"] {
@@ -156,7 +158,8 @@ fn expected(n: usize, sample: &crate::sample_packets::Sample) -> Vec<String> {
     fields.extend(atomic);
     fields.extend([original, imm, inv]);
     fields.push(format!("0x{:08x}", u32::from_be_bytes(*icrc)));
-    // Status 1 is good, 3 is not present. IPv6 has no header checksum, and over IPv4 Mitra sends no UDP checksum.
+    // Status 1 is good, 3 is not present. IPv6 has no header checksum, and over IPv4 Mitra sends no
+    // UDP checksum.
     fields.push(if v4 { "1".into() } else { none() });
     fields.push(if v4 { "3".into() } else { "1".into() });
     let shown = packet.payload.len() + pad;

@@ -1,5 +1,6 @@
-//! What every command does with wrong arguments, files and peers that are absent, and an output that cannot be written: one line that
-//! names the thing, the rule and the way out, and the documented exit code.
+//! What every command does with wrong arguments, files and peers that are absent, and an output
+//! that cannot be written: one line that names the thing, the rule and the way out, and the
+//! documented exit code.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -22,7 +23,8 @@ fn run_into(command: &mut Command, file: impl Into<Stdio>) -> Output {
     TestProcess::start(command.stdout(file).stderr(Stdio::piped())).output().unwrap()
 }
 
-/// Checks that a command writes one line with these words and nothing else, and exits with this code.
+/// Checks that a command writes one line with these words and nothing else, and exits with this
+/// code.
 fn assert_refused(words: &[impl AsRef<OsStr> + std::fmt::Debug], code: i32, expected: &[&str]) {
     let output = run(words);
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
-//! Reports of users as scripts of shell commands with stock programs, each in a network namespace of its own. A
-//! script ends with 0 if all is right, and otherwise says what is wrong.
+//! Reports of users as scripts of shell commands with stock programs, each in a network namespace
+//! of its own. A script ends with 0 if all is right, and otherwise says what is wrong.
 
 /// The first lines of every script. A wait has no limit of its own, because a test has one.
 const BEGIN: &str = r#"
@@ -24,9 +24,9 @@ fn run_script(script: &str) {
     assert!(output.status.success(), "{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr));
 }
 
-/// Three memories: 0 is down while `colour` is written and acknowledged by 1 and 2; everything stops; a file
-/// of memory 1 is lost; 0 and 1 start again. Memory 1 refuses to start, so there is no majority, and no
-/// answer.
+/// Three memories: 0 is down while `colour` is written and acknowledged by 1 and 2; everything
+/// stops; a file of memory 1 is lost; 0 and 1 start again. Memory 1 refuses to start, so there is
+/// no majority, and no answer.
 #[test]
 fn memory_region_missing() {
     for loss in ["rm", "truncate -s 0"] {
@@ -54,16 +54,17 @@ fn memory_region_missing() {
     }
 }
 
-/// The lines of a block of commands on a page that contain `part`, or begin with `sleep`, without prompts and
-/// comments.
+/// The lines of a block of commands on a page that contain `part`, or begin with `sleep`, without
+/// prompts and comments.
 fn example(page: &str, part: &str) -> String {
     let commands = page.lines().map(|line| line.trim_start_matches("$ ").trim());
     let lines: Vec<_> = commands.filter(|line| line.contains(part) && !line.contains('`')).collect();
     lines.iter().map(|line| line.split("  # ").next().unwrap_or(line).trim()).collect::<Vec<_>>().join("\n")
 }
 
-/// The first example of the pages, pasted as it is. `sleep 1` stands for the time in which the server begins
-/// to listen, and the test waits until it does, because a busy machine may need longer.
+/// The first example of the pages, pasted as it is. `sleep 1` stands for the time in which the
+/// server begins to listen, and the test waits until it does, because a busy machine may need
+/// longer.
 #[test]
 fn docs_pingpong() {
     let help = mitra_test_process::output(
@@ -90,7 +91,8 @@ fn docs_pingpong() {
     }
 }
 
-/// A planned move back to the preferred rail is no failure of the rail that it leaves, at neither end.
+/// A planned move back to the preferred rail is no failure of the rail that it leaves, at neither
+/// end.
 #[test]
 fn failback_cause() {
     for rails in ["--rails 2", "--rails 3"] {

@@ -1,4 +1,5 @@
-//! The commands `mitra run` and `mitra fault`, with a stub in place of the preload library. `tests/programs` tests the real library.
+//! The commands `mitra run` and `mitra fault`, with a stub in place of the preload library.
+//! `tests/programs` tests the real library.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -256,7 +257,8 @@ fn directory_without_programs_is_not_used() {
     let scene = Scene::new();
     let noexec = scene.path("noexec");
     fs::create_dir(&noexec).unwrap();
-    // The loader maps no library from a file system that is mounted in this way. The namespaces need no root.
+    // The loader maps no library from a file system that is mounted in this way. The namespaces
+    // need no root.
     let mut unshare = command("unshare");
     unshare.args(["--map-root-user", "--mount", "sh", "-c"]);
     unshare.arg("mount -t tmpfs -o noexec,mode=700 none \"$0\" && exec \"$@\"").arg(&noexec);
@@ -396,7 +398,8 @@ fn faults_reach_running_programs() {
     assert_eq!((output.status.code(), output.stdout), (Some(0), vec![]));
 }
 
-/// A process that was killed leaves its socket. Its ID may be that of another process by now, so only the refused connection shows its end.
+/// A process that was killed leaves its socket. Its ID may be that of another process by now, so
+/// only the refused connection shows its end.
 #[test]
 fn socket_without_a_listener_is_no_process() {
     let scene = Scene::new();

@@ -161,7 +161,8 @@ fn drawings_show_every_vertex_and_load_no_resources() {
         let links = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!links.contains("http") && !links.contains("src=") && !links.contains("<script"));
     }
-    // The graph is too large to draw. The report says so; the drawing alone is refused before the computation.
+    // The graph is too large to draw. The report says so; the drawing alone is refused before the
+    // computation.
     text(&topology(&["--family", "ring", "301", "--report", &path("large.html")]));
     assert!(read("large.html").contains("Not drawn"));
     refused(&topology(&["--family", "ring", "301", "--svg", &path("large.svg")]), "300 processes");

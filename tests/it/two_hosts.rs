@@ -1,6 +1,8 @@
-//! Programs on two hosts (network namespaces) with two links between them, one of which goes down during the run.
+//! Programs on two hosts (network namespaces) with two links between them, one of which goes down
+//! during the run.
 
-/// A shell script that sets up two hosts and two links. This host has 10.0.0.1 and 10.1.0.1, the other 10.0.0.2 and 10.1.0.2.
+/// A shell script that sets up two hosts and two links. This host has 10.0.0.1 and 10.1.0.1, the
+/// other 10.0.0.2 and 10.1.0.2.
 const HOSTS: &str = r#"
 set -eu
 unshare --net sleep 600 & other=$!
@@ -38,8 +40,8 @@ fn run_script(script: &str) -> String {
     String::from_utf8(output.stdout).expect("the output is ASCII")
 }
 
-/// The first attempt on two machines, without `--rails ADDRESS`: the NICs are on loopback addresses, and a
-/// line says so.
+/// The first attempt on two machines, without `--rails ADDRESS`: the NICs are on loopback
+/// addresses, and a line says so.
 #[test]
 fn two_hosts_hint() {
     run_script(
@@ -112,7 +114,8 @@ fn program_on_two_hosts_survives_link_failure() {
     assert_eq!(output.matches("moved from rail 0 to rail 1").count(), 2, "{output}");
 }
 
-/// The first link loses every packet from the start, as both hosts send to an unknown station there. The programs connect over the other.
+/// The first link loses every packet from the start, as both hosts send to an unknown station
+/// there. The programs connect over the other.
 #[test]
 fn program_on_two_hosts_connects_without_rail_0() {
     let output = run_script(

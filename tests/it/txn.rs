@@ -63,7 +63,8 @@ fn store_in_memory_processes_is_clean_after_a_rail_has_failed() {
     assert_eq!(check["records"], serde_json::json!({"savings": 500, "checking": 500}));
     assert_eq!(check["consistency"], Value::Null, "the conditions are those of TPC-C");
 
-    // What a coordinator has used is not loaded over, and a store of other options is not taken for this one.
+    // What a coordinator has used is not loaded over, and a store of other options is not taken for
+    // this one.
     assert_eq!(with(&["local"]).0, Some(2));
     let other = run(&["check", "--workload", "smallbank", "--accounts", "5000", "--nodes", &nodes]);
     assert_eq!(other.0, Some(2));

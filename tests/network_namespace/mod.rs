@@ -11,8 +11,9 @@ static OBSTACLE: LazyLock<Option<String>> = LazyLock::new(|| {
     (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).trim().to_owned())
 });
 
-/// Returns a command that runs a program in a new network namespace. Processes that the program starts are
-/// killed when the program ends. Without root the namespace is made inside a new user namespace.
+/// Returns a command that runs a program in a new network namespace. Processes that the program
+/// starts are killed when the program ends. Without root the namespace is made inside a new user
+/// namespace.
 ///
 /// # Panics
 ///

@@ -1,5 +1,5 @@
-//! Builds the C programs that the rows need. Rows may run in processes of their own, which share the
-//! programs.
+//! Builds the C programs that the rows need. Rows may run in processes of their own, which share
+//! the programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Generates `docs/compatibility.md` from the table, from the expected outcomes of rdma-core's suite, and from `suites_run_by_hand.md`.
+//! Generates `docs/compatibility.md` from the table, from the expected outcomes of rdma-core's
+//! suite, and from `suites_run_by_hand.md`.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The first commands of an RDMA user, and other programs that look at the device's files in `/sys` and `/dev`. None of them need be linked with libibverbs.
+//! The first commands of an RDMA user, and other programs that look at the device's files in `/sys`
+//! and `/dev`. None of them need be linked with libibverbs.
 
 use libtest_mimic::Trial;
 use mitra_test_process::command;

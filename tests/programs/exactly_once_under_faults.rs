@@ -1,4 +1,5 @@
-//! Runs a program and fails its rail at many points of the run. Each request must be executed exactly once.
+//! Runs a program and fails its rail at many points of the run. Each request must be executed
+//! exactly once.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -68,9 +69,11 @@ struct Violations {
     errors: u64,
 }
 
-/// Runs the checking program once and takes down the link of either end, at a stage and a packet that the seed chooses.
+/// Runs the checking program once and takes down the link of either end, at a stage and a packet
+/// that the seed chooses.
 fn kill(seed: u64, policy: &str) -> Result<(Violations, String), String> {
-    // Stages 1, 2 and 7 occur at the client, 3, 5 and 6 at the server. Acknowledgements (6, 7) are fewer than requests.
+    // Stages 1, 2 and 7 occur at the client, 3, 5 and 6 at the server. Acknowledgements (6, 7) are
+    // fewer than requests.
     let (stage, most) =
         [(1, 9_000), (2, 9_000), (3, 9_000), (5, 9_000), (6, 400), (7, 400)][seed as usize % 6];
     let nth = 50 + (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % (most - 50);
@@ -119,7 +122,8 @@ pub(crate) fn kills_under_exact() -> Result<(), String> {
     Ok(())
 }
 
-/// Two rails fail and heal in turn, and at any time one of them is up. The program survives and moves back to healed rails.
+/// Two rails fail and heal in turn, and at any time one of them is up. The program survives and
+/// moves back to healed rails.
 pub(crate) fn healed_rails_are_used_again() -> Result<(), String> {
     let mut script = String::new();
     for loss in 0..6 {

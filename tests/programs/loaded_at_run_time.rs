@@ -1,4 +1,5 @@
-//! Programs that load libibverbs or librdmacm while they run, under `mitra run`. The system's libraries do not know Mitra's device.
+//! Programs that load libibverbs or librdmacm while they run, under `mitra run`. The system's
+//! libraries do not know Mitra's device.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +20,8 @@ fn installed(library: &str) -> Result<String, String> {
     Ok(path.trim().to_owned())
 }
 
-/// Runs a C program that loads a file in one of the ways of `write_to_self.c`, and writes to itself.
+/// Runs a C program that loads a file in one of the ways of `write_to_self.c`, and writes to
+/// itself.
 fn writes_to_itself(file: &str, how: &str) -> Result<(), String> {
     let program = compile("write_to_self.c", &format!("loads-{how}"), &["-DLOAD"]);
     let text = output_of(under_mitra().arg(program).args([file, how]))?;
@@ -60,7 +62,8 @@ pub(crate) fn from_python() -> Result<(), String> {
     if text.contains("loaded") { Ok(()) } else { Err(text) }
 }
 
-/// `dlopen` searches the RUNPATH of the library that calls it. An override that called the C library's `dlopen` would hide the caller.
+/// `dlopen` searches the RUNPATH of the library that calls it. An override that called the C
+/// library's `dlopen` would hide the caller.
 pub(crate) fn runpath_of_the_caller_is_searched() -> Result<(), String> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("found-by-runpath");
     std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;

@@ -1,7 +1,9 @@
-//! Unmodified verbs programs under `mitra run`: each row of the table is a test, and the table is `docs/compatibility.md`.
+//! Unmodified verbs programs under `mitra run`: each row of the table is a test, and the table is
+//! `docs/compatibility.md`.
 //!
-//! `cargo test --test programs -- ib_send` runs the rows whose names contain `ib_send`. `cargo xtask setup` installs the programs.
-//! `cargo xtask compatibility` runs the rows of downloaded programs, and no others.
+//! `cargo test --test programs -- ib_send` runs the rows whose names contain `ib_send`.
+//! `cargo xtask setup` installs the programs. `cargo xtask compatibility` runs the rows of
+//! downloaded programs, and no others.
 
 mod build_programs;
 mod compatibility_page;

@@ -12,7 +12,8 @@ import time
 import traceback
 import unittest
 
-# A test that runs longer hangs. The process then prints its stack and exits, and the tests that have not run are missing.
+# A test that runs longer hangs. The process then prints its stack and exits, and the tests that
+# have not run are missing.
 SECONDS_PER_TEST = 40
 
 

@@ -1,4 +1,5 @@
-//! rdma-core's own tests under `mitra run`. `rdma_core_suite.txt` has the expected outcome of each, and the reason if it does not pass.
+//! rdma-core's own tests under `mitra run`. `rdma_core_suite.txt` has the expected outcome of each,
+//! and the reason if it does not pass.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +13,8 @@ use mitra_test_process::{TestProcess, command, lock};
 const SUITE: &str = "/usr/share/doc/rdma-core/tests";
 /// The file with the expected outcomes, for messages.
 const LIST: &str = "tests/programs/rdma_core_suite.txt";
-/// The time after which the whole suite counts as hanging. The script ends a single test that hangs.
+/// The time after which the whole suite counts as hanging. The script ends a single test that
+/// hangs.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// The number of names of tests that the page shows for one reason.
 const SHOWN: usize = 14;
@@ -113,7 +115,8 @@ fn run(rails: usize) -> Result<(), String> {
     ))
 }
 
-/// Parses the script's output, one test a line: name, outcome, message and seconds, separated by tabs.
+/// Parses the script's output, one test a line: name, outcome, message and seconds, separated by
+/// tabs.
 fn parse(text: &str) -> BTreeMap<String, Outcome> {
     let line = |line: &str| {
         let mut fields = line.split('\t').map(str::to_owned);

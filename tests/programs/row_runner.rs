@@ -17,7 +17,8 @@ use super::table::{Row, Shape};
 
 /// The time after which a row counts as hanging. It is longer than any row takes on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// The time after which the processes of a row are killed, whatever the test does. A row waits twice at most.
+/// The time after which the processes of a row are killed, whatever the test does. A row waits
+/// twice at most.
 const DEADLINE: Duration = Duration::from_secs(200);
 /// The time that the other process has to end after one has failed.
 const TIMEOUT_AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -32,7 +33,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Runs a row.
 ///
 /// # Errors
-/// Fails if the row does not behave as the table says. The message has the outputs of its processes.
+/// Fails if the row does not behave as the table says. The message has the outputs of its
+/// processes.
 pub(crate) fn run(row: &Row) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| format!("cannot make a directory: {error}"))?;
     let mut row_processes = RowProcesses { dir: dir.path().to_owned(), processes: Vec::new() };
@@ -131,7 +133,8 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
         Shape::Fio => {
             let (program, options) = row.command.split_once(' ').ok_or("a row without options")?;
             let server = "--rw=read --iodepth=512".to_owned();
-            // The engine's options must follow its name, and the last of two equal options is valid.
+            // The engine's options must follow its name, and the last of two equal options is
+            // valid.
             [("server", server), ("client", format!("--rw=write --hostname={HOST}"))]
                 .map(|(name, role)| {
                     format!("{program} --name={name} --ioengine=rdma --port={port} {options} {role}")
@@ -162,14 +165,16 @@ pub(crate) fn downloads() -> Option<PathBuf> {
     env::var_os(DOWNLOADS).map(PathBuf::from)
 }
 
-/// Returns the path of a file of the downloads or of this repository that a word of a command line names, or the word.
+/// Returns the path of a file of the downloads or of this repository that a word of a command line
+/// names, or the word.
 fn downloaded(word: &str) -> String {
     let places = downloads().into_iter().chain([PathBuf::from(env!("CARGO_MANIFEST_DIR"))]);
     let path = places.map(|place| place.join(word)).find(|path| path.is_file());
     path.map_or(word.to_owned(), |path| path.display().to_string())
 }
 
-/// Returns the directories in which programs are found: the system's, and that of the Rust programs (`cargo xtask setup`).
+/// Returns the directories in which programs are found: the system's, and that of the Rust programs
+/// (`cargo xtask setup`).
 fn search_path() -> Result<OsString, JoinPathsError> {
     let rust_programs = setup_dir().join("rust-programs/bin");
     let path = env::var_os("PATH").unwrap_or_default();
@@ -298,12 +303,15 @@ fn is_variable(word: &str) -> bool {
         .is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
 }
 
-/// The bit in which an RDMA port differs from the TCP or UDP port that Mitra's librdmacm uses for it (crates/libibverbs/src/rdmacm).
+/// The bit in which an RDMA port differs from the TCP or UDP port that Mitra's librdmacm uses for
+/// it (crates/libibverbs/src/rdmacm).
 const RDMA_BIT: u16 = 1 << 13;
 
-/// Returns whether a process listens at this TCP, UDP or RDMA port. Reading /proc does not disturb the listener.
+/// Returns whether a process listens at this TCP, UDP or RDMA port. Reading /proc does not disturb
+/// the listener.
 pub(crate) fn is_listening(port: u16) -> bool {
-    // proc(5), include/net/tcp_states.h: 0A is LISTEN; an unconnected UDP socket has state 07, CLOSE.
+    // proc(5), include/net/tcp_states.h: 0A is LISTEN; an unconnected UDP socket has state 07,
+    // CLOSE.
     let tables = [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")];
     tables.into_iter().any(|(table, state)| {
         let table = fs::read_to_string(Path::new("/proc/net").join(table)).unwrap_or_default();

@@ -23,9 +23,11 @@ pub(crate) struct Section {
 pub(crate) enum Shape {
     /// One process.
     Alone,
-    /// A server and a client. `-p` gives the port, and the client's last argument is the server's address.
+    /// A server and a client. `-p` gives the port, and the client's last argument is the server's
+    /// address.
     Pair,
-    /// qperf: `-lp` gives the port, tests follow the address, and a last test `quit` ends the server.
+    /// qperf: `-lp` gives the port, tests follow the address, and a last test `quit` ends the
+    /// server.
     Qperf,
     /// rping: `-s` or `-c` selects the role, `-a` gives the server's address.
     Rping,
@@ -35,7 +37,8 @@ pub(crate) enum Shape {
     XrcCm,
     /// udaddy: `-s` gives the server's address, and the port is fixed.
     Udaddy,
-    /// perftest's server and client over multicast. `GROUP` stands for a group of each process, to which the other sends.
+    /// perftest's server and client over multicast. `GROUP` stands for a group of each process, to
+    /// which the other sends.
     Groups,
     /// mckey, as two processes in the multicast group for which `GROUP` stands. With `-s` it sends.
     Mckey,
@@ -45,7 +48,8 @@ pub(crate) enum Shape {
     Fio,
     /// `mpirun` starts two processes of the MPI program that checks data.
     Mpi,
-    /// One process, which starts others. Paths are below `cargo xtask compatibility`'s directory of downloads, or this repository.
+    /// One process, which starts others. Paths are below `cargo xtask compatibility`'s directory of
+    /// downloads, or this repository.
     Downloaded,
 }
 
@@ -550,7 +554,8 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The name of the row's test. It begins with a word, because a runner passes it as an argument.
+    /// The name of the row's test. It begins with a word, because a runner passes it as an
+    /// argument.
     pub(crate) fn name(&self) -> String {
         let run = self.section.under.first().map(|_| "run");
         let words = self.section.under.iter().chain(&self.section.fault).chain([&self.command]);

@@ -1,4 +1,5 @@
-//! Sample packets, which scapy and tshark parse in the tests: every opcode over IPv4 and IPv6 with several payloads.
+//! Sample packets, which scapy and tshark parse in the tests: every opcode over IPv4 and IPv6 with
+//! several payloads.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};
@@ -61,7 +62,8 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-/// Returns a packet of every opcode of RC, UC and UD over both address families, with payloads of every pad count.
+/// Returns a packet of every opcode of RC, UC and UD over both address families, with payloads of
+/// every pad count.
 pub(crate) fn samples() -> Vec<Sample> {
     let ud = Transport::Ud(Deth { qkey: 0x8001_0203, src_qp: Qpn::new(0xabcdef) });
     samples_of(&[Transport::Rc, Transport::Uc, ud])

@@ -1,5 +1,6 @@
-//! `cargo xtask compatibility`: downloads programs that are large or run for minutes, runs their rows of `tests/programs`, and renews
-//! docs/compatibility.md. No other task needs what it downloads.
+//! `cargo xtask compatibility`: downloads programs that are large or run for minutes, runs their
+//! rows of `tests/programs`, and renews docs/compatibility.md. No other task needs what it
+//! downloads.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -32,10 +33,11 @@ const OWN_PROGRAMS: &[&str] = &["rdma-io"];
 /// The file with the commit of the last run, for the page.
 const LAST_RUN: &str = "tests/programs/downloads_last_run.txt";
 
-/// Run the programs that need large downloads or minutes, and renew their part of docs/compatibility.md
+/// Run the programs that need large downloads or minutes, and renew their part of
+/// docs/compatibility.md
 ///
-/// It installs Debian packages, and downloads a gigabyte to target/compatibility. The page is renewed if all rows are as
-/// tests/programs/downloads_table.rs says.
+/// It installs Debian packages, and downloads a gigabyte to target/compatibility. The page is
+/// renewed if all rows are as tests/programs/downloads_table.rs says.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Run the rows whose names contain NAME only, and leave the page as it is

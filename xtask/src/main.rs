@@ -31,8 +31,8 @@ enum Task {
     Compatibility(compatibility::Args),
     /// Check each crate that has features without any, and with each alone
     Features,
-    /// Check for words that docs/glossary.md retires, for broken links and long sentences in documents,
-    /// for circles of imports and for unused dependencies
+    /// Check for words that docs/glossary.md retires, for broken links and long sentences in
+    /// documents, for circles of imports and for unused dependencies
     Lint(lint::Args),
     RxeVm(rxe_vm::Args),
     /// Install the tools that the tests need besides Rust: Debian packages, cargo-nextest, and in

@@ -11,7 +11,8 @@ use crate::test_results::{self, Outcome, Summary};
 
 const CONFIG: &str = ".config/nextest.toml";
 
-/// The file of results that a run writes, below the root even if cargo's target directory is elsewhere.
+/// The file of results that a run writes, below the root even if cargo's target directory is
+/// elsewhere.
 const JUNIT: &str = "target/nextest/default/junit.xml";
 
 /// Installs cargo-nextest if it is missing or older than the version that the configuration names.
@@ -36,7 +37,8 @@ fn required_version(config: &str) -> Option<Vec<u64>> {
     numbers(version.trim().trim_matches('"'))
 }
 
-/// Reads what `cargo nextest --version` prints first: `cargo-nextest 0.9.143 (60fa45f63 2026-08-04)`.
+/// Reads what `cargo nextest --version` prints first:
+/// `cargo-nextest 0.9.143 (60fa45f63 2026-08-04)`.
 fn version_of(text: &str) -> Option<Vec<u64>> {
     numbers(text.strip_prefix("cargo-nextest ")?.split_whitespace().next()?)
 }
@@ -45,8 +47,8 @@ fn numbers(version: &str) -> Option<Vec<u64>> {
     version.split('.').map(|number| number.parse().ok()).collect()
 }
 
-/// Runs the tests that the arguments choose, and adds them to the summary. Nextest writes to this process's
-/// streams, and is in its process group, so Ctrl-C ends both.
+/// Runs the tests that the arguments choose, and adds them to the summary. Nextest writes to this
+/// process's streams, and is in its process group, so Ctrl-C ends both.
 pub(crate) fn run(args: &[String], summary: &mut Summary) -> Result<()> {
     let junit = root().join(JUNIT);
     // A run that does not come as far as the tests leaves the file as it is.

@@ -1,8 +1,10 @@
-//! `cargo xtask rxe-vm`: runs a command on a Linux kernel with soft-RoCE (`rdma_rxe`) devices, in a machine that QEMU
-//! emulates. The task needs neither root nor KVM, and installs nothing. It unpacks Debian packages into a cache.
+//! `cargo xtask rxe-vm`: runs a command on a Linux kernel with soft-RoCE (`rdma_rxe`) devices, in a
+//! machine that QEMU emulates. The task needs neither root nor KVM, and installs nothing. It
+//! unpacks Debian packages into a cache.
 //!
-//! The machine mounts the files of this host read-only, with a scratch layer on top. A program that is built on the host
-//! therefore runs in the machine at the same path. `xtask/rxe-vm/guest` describes the links, addresses and devices.
+//! The machine mounts the files of this host read-only, with a scratch layer on top. A program that
+//! is built on the host therefore runs in the machine at the same path. `xtask/rxe-vm/guest`
+//! describes the links, addresses and devices.
 
 mod cache;
 mod initial_ram_disk;
@@ -157,7 +159,8 @@ fn boot(cache: &Cache, args: &Args) -> Result<u8> {
         .args(port("err", "/dev/stderr".into()))
         .args(port("status", file("status")))
         .stdin(Stdio::null())
-        // QEMU opens /dev/stdout and /dev/stderr by path, which works only if they are pipes or files.
+        // QEMU opens /dev/stdout and /dev/stderr by path, which works only if they are pipes or
+        // files.
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
 

@@ -1,4 +1,5 @@
-//! `cargo xtask setup`: installs the tools that the tests need besides Rust. Returns quickly if nothing is missing.
+//! `cargo xtask setup`: installs the tools that the tests need besides Rust. Returns quickly if
+//! nothing is missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ pub(crate) const DEBIAN_PACKAGES: &[&str] = &[
     "redis-tools", "ucx-utils",
 ];
 
-/// The PyPI packages that the tests use: an independent implementation of the ICRC, and a parser of OpenMetrics.
+/// The PyPI packages that the tests use: an independent implementation of the ICRC, and a parser of
+/// OpenMetrics.
 const PYPI_PACKAGES: &[&str] = &["scapy==2.8.0", "prometheus_client==0.26.0"];
 
 /// Returns the Python environment in which the tests look for these packages.
@@ -43,7 +45,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs those of `packages` that are missing with apt-get, and with sudo if the user is not root.
+/// Installs those of `packages` that are missing with apt-get, and with sudo if the user is not
+/// root.
 pub(crate) fn install_debian(packages: &[&str]) -> anyhow::Result<()> {
     let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
     if missing.is_empty() {

@@ -1,5 +1,5 @@
-//! `cargo xtask stress`: runs tests many times on a busy machine, where those that depend on the order of
-//! events fail.
+//! `cargo xtask stress`: runs tests many times on a busy machine, where those that depend on the
+//! order of events fail.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -120,7 +120,8 @@ fn add(unstable: &mut BTreeMap<String, Unstable>, run: u32, summary: &Summary) -
     Ok(())
 }
 
-/// Returns a name for a file, from the name of a test, which may contain spaces, colons and slashes.
+/// Returns a name for a file, from the name of a test, which may contain spaces, colons and
+/// slashes.
 fn file_name(test: &str) -> String {
     let allowed = |c: char| if c.is_alphanumeric() || "_-".contains(c) { c } else { '.' };
     format!("{}.txt", test.chars().map(allowed).collect::<String>())

@@ -13,7 +13,8 @@ const SLOWEST: usize = 10;
 /// A test that ran.
 #[derive(Debug)]
 pub(crate) struct Test {
-    /// The test program and the name, by which nextest prints the test: `mitra-sim::it races::late_packet`.
+    /// The test program and the name, by which nextest prints the test:
+    /// `mitra-sim::it races::late_packet`.
     pub(crate) name: String,
     program: String,
     /// The time of all tries.
@@ -80,7 +81,8 @@ fn output(how: &Option<XmlString>, stdout: &Option<XmlString>, stderr: &Option<X
 #[derive(Default)]
 pub(crate) struct Summary {
     pub(crate) tests: Vec<Test>,
-    /// The commands that failed without naming a test, for instance because a program does not compile.
+    /// The commands that failed without naming a test, for instance because a program does not
+    /// compile.
     pub(crate) failed_commands: Vec<String>,
 }
 

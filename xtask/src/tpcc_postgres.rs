@@ -1,7 +1,8 @@
-//! `cargo xtask tpcc-postgres`: TPC-C on PostgreSQL with a synchronous standby, for comparison with `mitra bench tpcc`.
+//! `cargo xtask tpcc-postgres`: TPC-C on PostgreSQL with a synchronous standby, for comparison with
+//! `mitra bench tpcc`.
 //!
-//! The data and the inputs are those of `mitra_txn_workloads::tpcc`. Each of the five transactions is a function in
-//! `tpcc_postgres/schema.sql`.
+//! The data and the inputs are those of `mitra_txn_workloads::tpcc`. Each of the five transactions
+//! is a function in `tpcc_postgres/schema.sql`.
 
 mod cluster;
 mod columns;
@@ -26,9 +27,10 @@ use session::Isolation;
 
 /// Run TPC-C on PostgreSQL with a synchronous standby (Debian's package postgresql)
 ///
-/// Two servers run in a temporary directory, on Unix sockets, and nothing of them is left at the end. Each number of
-/// clients has a run with the isolation level SERIALIZABLE, and one with READ COMMITTED and locks of rows. Each run begins
-/// with the same data, and ends with a check of TPC-C's twelve consistency conditions.
+/// Two servers run in a temporary directory, on Unix sockets, and nothing of them is left at the
+/// end. Each number of clients has a run with the isolation level SERIALIZABLE, and one with READ
+/// COMMITTED and locks of rows. Each run begins with the same data, and ends with a check of
+/// TPC-C's twelve consistency conditions.
 ///
 /// Build with optimization: cargo run --release --package xtask -- tpcc-postgres
 #[derive(clap::Args)]
@@ -48,7 +50,8 @@ pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Instead, compare the results of 5,000 transactions and the records after them with the model of a store
+    /// Instead, compare the results of 5,000 transactions and the records after them with the model
+    /// of a store
     #[arg(long, conflicts_with_all = ["warehouses", "seconds", "clients", "json"])]
     verify: bool,
 }

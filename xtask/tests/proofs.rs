@@ -15,8 +15,8 @@ fn make(folder: &Path) -> Output {
     output_within(command("make").arg("-C").arg(folder), BUILD_DEADLINE)
 }
 
-/// Returns a temporary directory, and in it a folder with the Makefile, its script, one file of proofs with
-/// `text`, and a page that names the theorem `claim`.
+/// Returns a temporary directory, and in it a folder with the Makefile, its script, one file of
+/// proofs with `text`, and a page that names the theorem `claim`.
 fn development(text: &str) -> (TempDir, PathBuf) {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("proofs");

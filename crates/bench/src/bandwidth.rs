@@ -1,4 +1,5 @@
-//! `mitra bench bandwidth`: measures payload bytes per second with a window of outstanding requests.
+//! `mitra bench bandwidth`: measures payload bytes per second with a window of outstanding
+//! requests.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,8 +19,8 @@ use super::udp_baseline::{StreamPlan, UdpBaseline};
 use super::{Common, PEER_ROLE, Task, progress};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// Payload bytes per second: an RC queue pair against a UDP stream with GSO, a virtual queue pair against the RC queue
-/// pair
+/// Payload bytes per second: an RC queue pair against a UDP stream with GSO, a virtual queue pair
+/// against the RC queue pair
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Two processes on this machine keep a window of messages outstanding and check every received byte after each block,
@@ -62,7 +63,8 @@ fn parse_ops(text: &str) -> Result<super::Ops, String> {
 /// The parameters of one block, which the first process sends to the second.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Block {
-    /// The block number, from 1. Every payload contains it, so that data of an earlier block is detected.
+    /// The block number, from 1. Every payload contains it, so that data of an earlier block is
+    /// detected.
     number: u32,
     variant: Variant,
     op: Op,
@@ -73,8 +75,8 @@ struct Block {
 }
 
 impl Block {
-    /// Returns the offset of message `i` in its half of the memory. Message `i` reuses the slot of message `i -
-    /// window`, which has completed.
+    /// Returns the offset of message `i` in its half of the memory. Message `i` reuses the slot of
+    /// message `i - window`, which has completed.
     fn slot(&self, i: u64) -> usize {
         (i % u64::from(self.window)) as usize * self.len
     }
@@ -160,8 +162,8 @@ impl Measurement {
         Measurement { window, mtu, number: 0 }
     }
 
-    /// Measures one block of `messages` between this process and a second one that runs [`peer`]. Returns the rate of the
-    /// payload in GB/s.
+    /// Measures one block of `messages` between this process and a second one that runs [`peer`].
+    /// Returns the rate of the payload in GB/s.
     pub(crate) fn measure(
         &mut self,
         endpoint: &mut Endpoint,

@@ -29,8 +29,8 @@ pub(crate) struct PollCounts {
     pub(crate) received: u32,
 }
 
-/// A connected queue pair under test, with registered memory at each end. Benchmarks are generic over this trait,
-/// because dynamic dispatch would be part of the measurement.
+/// A connected queue pair under test, with registered memory at each end. Benchmarks are generic
+/// over this trait, because dynamic dispatch would be part of the measurement.
 pub(crate) trait BenchQp {
     /// The local memory, which the peer can access.
     fn memory(&self) -> &Buffer;
@@ -40,8 +40,8 @@ pub(crate) trait BenchQp {
     fn remote(&self, offset: usize) -> RemoteAddr;
     fn post(&mut self, wr: SendWr) -> anyhow::Result<()>;
     fn post_recv(&mut self, wr: RecvWr) -> anyhow::Result<()>;
-    /// Polls the completion queue. Fails on a completion with an error status, because these benchmarks inject
-    /// no fault.
+    /// Polls the completion queue. Fails on a completion with an error status, because these
+    /// benchmarks inject no fault.
     fn poll(&mut self) -> anyhow::Result<PollCounts>;
     /// Returns the number of posted send requests whose completion has not been polled.
     fn outstanding(&self) -> u32;
@@ -63,7 +63,8 @@ pub(crate) trait BenchQp {
         }
         Ok(())
     }
-    /// Returns the payload at `offset` of the local memory, inline if it is at most [`MAX_INLINE`] bytes.
+    /// Returns the payload at `offset` of the local memory, inline if it is at most [`MAX_INLINE`]
+    /// bytes.
     fn payload(&self, offset: usize, len: usize) -> Data {
         if len <= MAX_INLINE {
             let mut bytes = [0; MAX_INLINE];
@@ -146,8 +147,8 @@ impl RcBenchQp {
         })
     }
 
-    /// Returns the ids of the queue pair, its completion queue and its protection domain, for direct calls to the
-    /// provider.
+    /// Returns the ids of the queue pair, its completion queue and its protection domain, for
+    /// direct calls to the provider.
     pub(crate) fn ids(&self) -> (Qpn, CqId, PdId) {
         (self.qpn, self.cq, self.pd)
     }
@@ -325,8 +326,8 @@ impl BenchQp for VirtualBenchQp {
     }
 }
 
-/// Counts posted and completed send requests. The `wr_id` of a request is its number, from 1. A completion also
-/// completes the unsignalled requests before its own.
+/// Counts posted and completed send requests. The `wr_id` of a request is its number, from 1. A
+/// completion also completes the unsignalled requests before its own.
 #[derive(Clone, Copy, Default, Debug)]
 struct CompletionCounter {
     posted: u64,
@@ -355,7 +356,8 @@ impl CompletionCounter {
     }
 }
 
-/// Returns a signalled request that moves `len` bytes between `offset` of the local memory and `at` of the peer's.
+/// Returns a signalled request that moves `len` bytes between `offset` of the local memory and `at`
+/// of the peer's.
 pub(crate) fn request<L: BenchQp>(qp: &L, op: Op, offset: usize, at: usize, len: usize) -> SendWr {
     let remote = qp.remote(at);
     match op {
@@ -392,8 +394,9 @@ impl Op {
         }
     }
 
-    /// Returns the UDP payload sizes of the two datagrams of one round trip that carries `len` bytes in one packet
-    /// each way. A datagram consists of a BTH, extension headers, the payload and an ICRC.
+    /// Returns the UDP payload sizes of the two datagrams of one round trip that carries `len`
+    /// bytes in one packet each way. A datagram consists of a BTH, extension headers, the payload
+    /// and an ICRC.
     pub(crate) fn datagrams(self, len: usize) -> [usize; 2] {
         const BTH_ICRC: usize = 12 + 4;
         match self {

@@ -1,4 +1,5 @@
-//! The exchange between the two processes of a benchmark that measures blocks: latency and bandwidth.
+//! The exchange between the two processes of a benchmark that measures blocks: latency and
+//! bandwidth.
 
 use mitra_peer_process::{PeerConnection, PeerProcess};
 use serde::de::DeserializeOwned;
@@ -14,7 +15,8 @@ pub(crate) struct Setup {
     pub(crate) half: usize,
 }
 
-/// Runs one block at both ends: `task` here, and what [`serve_blocks`] runs for `block` in the second process. Returns the measured value.
+/// Runs one block at both ends: `task` here, and what [`serve_blocks`] runs for `block` in the
+/// second process. Returns the measured value.
 pub(crate) fn run_block<T: BlockTask>(
     endpoint: &mut Endpoint,
     peer: &mut PeerProcess,

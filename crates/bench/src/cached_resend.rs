@@ -1,6 +1,7 @@
-//! The baseline *resend with cached requests*. The requester keeps a copy of each request until it completes. After a failure, it
-//! sends every request in flight again, over a backup queue pair that was connected in advance. It neither fences the old rail nor
-//! asks what the responder has executed, so it executes again what the responder executed before the failure.
+//! The baseline *resend with cached requests*. The requester keeps a copy of each request until it
+//! completes. After a failure, it sends every request in flight again, over a backup queue pair
+//! that was connected in advance. It neither fences the old rail nor asks what the responder has
+//! executed, so it executes again what the responder executed before the failure.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -132,7 +133,8 @@ impl CachedRun<'_> {
         }
     }
 
-    /// Returns the offset of the copy of an operation's payload. The slot is free, because operations complete in order.
+    /// Returns the offset of the copy of an operation's payload. The slot is free, because
+    /// operations complete in order.
     fn cached_payload(&self, seq: u64) -> usize {
         let slot = (seq % u64::from(self.plan.in_flight)) as usize;
         self.end.layout.len() + slot * self.plan.size
@@ -196,7 +198,8 @@ impl CachedRun<'_> {
         Ok(())
     }
 
-    /// Returns what has reported the failure of rail 0, if it has failed: the port, or the responder's word.
+    /// Returns what has reported the failure of rail 0, if it has failed: the port, or the
+    /// responder's word.
     fn failure(&mut self) -> Option<Cause> {
         if self.end.detect_link_down() {
             return Some(Cause::Device);
@@ -270,7 +273,8 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
         }
         received += received_now;
         if fault.is_some() && end.detect_link_down() && !told {
-            // Only this side sees the failure of its port, so it tells the requester over the other rail.
+            // Only this side sees the failure of its port, so it tells the requester over the other
+            // rail.
             told = true;
             end.qps[1].memory().store(end.layout.word(), LINK_DOWN);
             let notice = request(&end.qps[1], Op::Write, end.layout.word(), end.layout.stop(), 8);

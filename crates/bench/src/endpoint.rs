@@ -1,5 +1,5 @@
-//! The endpoint of a comparison in one process: two NICs, a UDP socket, two RC and two virtual queue pairs, all connected to
-//! one peer.
+//! The endpoint of a comparison in one process: two NICs, a UDP socket, two RC and two virtual
+//! queue pairs, all connected to one peer.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -46,8 +46,8 @@ impl NicPlacement {
     }
 }
 
-/// The layout of a queue pair's memory: a half that the peer writes, a half that the local process fills, and control
-/// words.
+/// The layout of a queue pair's memory: a half that the peer writes, a half that the local process
+/// fills, and control words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// The length of each half in bytes.
@@ -117,8 +117,8 @@ struct EndpointInfo {
 }
 
 impl Endpoint {
-    /// Opens this side and connects it to the peer, which calls this function too. `half` is the length of each half in
-    /// bytes.
+    /// Opens this side and connects it to the peer, which calls this function too. `half` is the
+    /// length of each half in bytes.
     pub(crate) fn open(
         placement: &NicPlacement,
         half: usize,
@@ -255,8 +255,8 @@ pub(crate) fn serve_until_stop<L: BenchQp>(qp: &mut L, layout: Layout, word: u64
     Ok(())
 }
 
-/// Returns the detector configuration of benchmarks that inject no fault. Missed heartbeats are tolerated for a long time,
-/// because on a busy machine they are no sign of a failure.
+/// Returns the detector configuration of benchmarks that inject no fault. Missed heartbeats are
+/// tolerated for a long time, because on a busy machine they are no sign of a failure.
 pub(crate) fn detector() -> DetectorConfig {
     DetectorConfig {
         max_missed_heartbeats: 250,

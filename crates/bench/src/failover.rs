@@ -1,4 +1,5 @@
-//! `mitra bench failover`: measures the time of a failover for the operations in flight, and the bytes that are sent again.
+//! `mitra bench failover`: measures the time of a failover for the operations in flight, and the
+//! bytes that are sent again.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -28,7 +29,8 @@ pub(crate) struct Args {
     /// Failures under each policy
     #[arg(long, alias = "rounds", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     trials: u32,
-    /// Failures without a port event, under exact; the detection of each takes as long as the heartbeat timeout
+    /// Failures without a port event, under exact; the detection of each takes as long as the
+    /// heartbeat timeout
     #[arg(long, alias = "silent-rounds", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     silent_trials: u32,
     /// Operations in flight
@@ -179,8 +181,8 @@ impl PolicyTrials {
         Ok(())
     }
 
-    /// Returns the number of violations of `exact`: executed operations that were sent again, duplicate executions, and
-    /// failed operations.
+    /// Returns the number of violations of `exact`: executed operations that were sent again,
+    /// duplicate executions, and failed operations.
     pub(crate) fn violations(&self) -> u64 {
         self.trials.iter().map(|trial| trial.resent + trial.doubled + trial.failed).sum()
     }
@@ -242,13 +244,14 @@ pub(crate) fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
     }
 }
 
-/// Draws a stage that messages of this number of packets pass, and the number of a packet after the window of operations in
-/// flight is full.
+/// Draws a stage that messages of this number of packets pass, and the number of a packet after the
+/// window of operations in flight is full.
 pub(crate) fn draw_fault(random: &mut Prng, in_flight: u32, packets: u64) -> Fault {
     let stages: &[u8] = if packets > 1 { &[1, 2, 3, 4, 5, 6, 7] } else { &[1, 2, 3, 5, 6, 7] };
     let stage = *random.pick(stages);
     let fill = u64::from(in_flight) * packets;
-    // There are fewer responses than requests: only a quarter of the operations is certain to get a response of its own.
+    // There are fewer responses than requests: only a quarter of the operations is certain to get a
+    // response of its own.
     let count = if matches!(stage, 6 | 7) { fill.div_ceil(4) } else { fill };
     Fault::Link { stage, nth: (count + random.below(2 * count)) as u32 }
 }

@@ -1,5 +1,5 @@
-//! A failover trial between two processes: operations in flight, a rail that fails, and the outcome of every
-//! operation.
+//! A failover trial between two processes: operations in flight, a rail that fails, and the outcome
+//! of every operation.
 
 mod plan;
 
@@ -36,8 +36,8 @@ pub(crate) struct TrialResult {
     pub(crate) fault_at: Time,
     /// The time from the first post to the fault.
     pub(crate) before_fault: Duration,
-    /// The number of operations that the responder had executed before the move and that were sent again nevertheless.
-    /// READs are not counted, because a READ is recovered by another READ.
+    /// The number of operations that the responder had executed before the move and that were sent
+    /// again nevertheless. READs are not counted, because a READ is recovered by another READ.
     pub(crate) resent: u64,
     /// The number of executions of FAAs and SENDs in excess of those that were posted.
     pub(crate) doubled: u64,
@@ -50,7 +50,8 @@ pub(crate) struct TrialResult {
 pub(crate) struct ResponderReport {
     /// The number of request packets that the responder's queue pair on the old rail executed.
     pub(crate) executed: u32,
-    /// The time at which the fault triggered at the responder, in ns. `None` if it did not trigger there.
+    /// The time at which the fault triggered at the responder, in ns. `None` if it did not trigger
+    /// there.
     pub(crate) fault_at: Option<u64>,
     pub(crate) detected: Option<u64>,
     pub(crate) counter: u64,
@@ -296,7 +297,8 @@ impl RequesterRun<'_> {
     }
 }
 
-/// Compares what the requester observed with what the responder executed. Returns `None` if the fault did not trigger.
+/// Compares what the requester observed with what the responder executed. Returns `None` if the
+/// fault did not trigger.
 pub(crate) fn evaluate(
     plan: &TrialPlan,
     observed: &Observed,
@@ -308,8 +310,8 @@ pub(crate) fn evaluate(
         (None, Some(there)) => Time::from_nanos(there.min(responder.detected.unwrap_or(there))),
         (None, None) => bail!("the requester left a rail that had not failed ({})", report.cause),
     };
-    // Determines which operations the responder's queue pair on the old rail executed, from its PSN and not from the evidence
-    // that the vQP read.
+    // Determines which operations the responder's queue pair on the old rail executed, from its PSN
+    // and not from the evidence that the vQP read.
     let mut packets_left = u64::from(responder.executed);
     let executed_before = |completion: &&Completion| {
         let packets = match plan.mix.op(completion.seq) {
@@ -374,15 +376,16 @@ pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -
             psn_at_move = end.nics[0].query_qp(old).ok().map(|status| status.rq_psn);
         }
         polls = polls.wrapping_add(1);
-        // The requester has seen all completions, so every receive has arrived; some may not have been polled yet.
+        // The requester has seen all completions, so every receive has arrived; some may not have
+        // been polled yet.
         if over && received_now == 0 {
             break;
         }
         over = over || polls.is_multiple_of(POLLS_PER_CHECK) && connection.is_readable()?;
     }
     connection.receive::<()>()?;
-    // Without a move, the old rail's QP is still in use. After a move, the vQP may have reset it for failback, and
-    // `psn_at_move` holds the PSN.
+    // Without a move, the old rail's QP is still in use. After a move, the vQP may have reset it
+    // for failback, and `psn_at_move` holds the PSN.
     let still = || end.nics[0].query_qp(old).ok().filter(|status| status.state != QpState::Reset);
     let now = psn_at_move
         .or_else(|| still().map(|status| status.rq_psn))

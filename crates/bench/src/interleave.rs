@@ -4,8 +4,8 @@ use super::bench_qp::Op;
 use super::endpoint::Variant;
 use super::report::{Blocks, Row};
 
-/// Measures one block of each variant in each of `rounds` rounds. `measure` measures a block, and returns its median and
-/// 99th percentile.
+/// Measures one block of each variant in each of `rounds` rounds. `measure` measures a block, and
+/// returns its median and 99th percentile.
 pub(crate) fn interleave_blocks(
     variants: &[Variant],
     rounds: u32,
@@ -23,8 +23,8 @@ pub(crate) fn interleave_blocks(
     Ok(results)
 }
 
-/// Returns a row for each variant. The baseline of the RC queue pair is the UDP socket; the baseline of the
-/// virtual and of the second RC queue pair is the RC queue pair.
+/// Returns a row for each variant. The baseline of the RC queue pair is the UDP socket; the
+/// baseline of the virtual and of the second RC queue pair is the RC queue pair.
 pub(crate) fn rows(
     op: Op,
     len: usize,

@@ -20,7 +20,8 @@ use super::udp_baseline::UdpBaseline;
 use super::{Common, PEER_ROLE, Task, progress};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// One-way latency: an RC queue pair against a UDP socket, a virtual queue pair against the RC queue pair
+/// One-way latency: an RC queue pair against a UDP socket, a virtual queue pair against the RC
+/// queue pair
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Two processes on this machine play ping-pong. Each round measures one block of every variant, and a row's ratio is the
@@ -35,7 +36,8 @@ pub(crate) struct Args {
     /// Message sizes in bytes, multiples of 8, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "8,4096,65536", value_parser = super::parse_size)]
     size: Vec<usize>,
-    /// Round trips per block for 8 bytes; half as many for 4 KiB, a tenth for 64 KiB, a hundredth for 1 MiB
+    /// Round trips per block for 8 bytes; half as many for 4 KiB, a tenth for 64 KiB, a hundredth
+    /// for 1 MiB
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(10..=10_000_000))]
     iters: u64,
     /// Blocks per variant
@@ -54,7 +56,8 @@ pub(crate) struct Args {
 /// The parameters of one block, which the first process sends to the second.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Block {
-    /// The block number, from 1. Every payload contains it, so that data of an earlier block is detected.
+    /// The block number, from 1. Every payload contains it, so that data of an earlier block is
+    /// detected.
     number: u32,
     variant: Variant,
     op: Op,
@@ -133,8 +136,8 @@ impl Measurement {
         Measurement { iters, signal_every, number: 0 }
     }
 
-    /// Measures one block between this process and a second one that runs [`peer`]. Returns the median and the 99th
-    /// percentile of the one-way latency, in microseconds.
+    /// Measures one block between this process and a second one that runs [`peer`]. Returns the
+    /// median and the 99th percentile of the one-way latency, in microseconds.
     pub(crate) fn measure(
         &mut self,
         endpoint: &mut Endpoint,
@@ -152,7 +155,8 @@ impl Measurement {
     }
 }
 
-/// Returns the divisor of the number of round trips for messages of this length, relative to 8 bytes.
+/// Returns the divisor of the number of round trips for messages of this length, relative to 8
+/// bytes.
 fn iteration_divisor(len: usize) -> u64 {
     match len {
         0..1024 => 1,
@@ -214,8 +218,8 @@ impl<L: BenchQp> PingPong<'_, L> {
         Ok(())
     }
 
-    /// Posts a receive in place of the one that a SEND consumed. The caller sends the next message first, so that this
-    /// post adds no latency.
+    /// Posts a receive in place of the one that a SEND consumed. The caller sends the next message
+    /// first, so that this post adds no latency.
     #[inline]
     fn repost_receive(&mut self) -> anyhow::Result<()> {
         if self.block.op == Op::Send { post_recv(self.qp, self.layout) } else { Ok(()) }

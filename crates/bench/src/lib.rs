@@ -64,11 +64,12 @@ pub(crate) struct Common {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
-    /// Addresses of the four NICs: this process on rails 0 and 1, the peer on rails 0 and 1 [default: free loopback
-    /// addresses]
+    /// Addresses of the four NICs: this process on rails 0 and 1, the peer on rails 0 and 1
+    /// [default: free loopback addresses]
     #[arg(long, value_name = "A,B,C,D", value_parser = parse_addresses)]
     addresses: Option<[[IpAddr; 2]; 2]>,
-    /// Largest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096 [default: the MTU of the interfaces]
+    /// Largest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096
+    /// [default: the MTU of the interfaces]
     #[arg(long, value_parser = parse_mtu)]
     mtu: Option<usize>,
 }
@@ -84,8 +85,8 @@ impl Common {
 ///
 /// # Errors
 ///
-/// Fails if an argument is invalid or this machine lacks something that the benchmark needs. If the measured run fails, the
-/// function prints the error and returns `Ok` with exit code 1.
+/// Fails if an argument is invalid or this machine lacks something that the benchmark needs. If the
+/// measured run fails, the function prints the error and returns `Ok` with exit code 1.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let done = match &args.command {
         BenchCommand::Consensus(args) => consensus::run(args),
@@ -145,7 +146,8 @@ impl fmt::Display for RunFailed {
     }
 }
 
-/// Marks `error` as [`RunFailed`] and adds the error that the second process reported, if it reported one.
+/// Marks `error` as [`RunFailed`] and adds the error that the second process reported, if it
+/// reported one.
 fn run_error(peer: &mut PeerProcess, error: anyhow::Error) -> anyhow::Error {
     match peer.reported_error() {
         Some(reported) => error.context(reported).context(RunFailed),

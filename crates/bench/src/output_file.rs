@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-/// A file that a command writes when its work is done. The path is checked before the work begins. Until the file is written, an existing file
-/// keeps its content, and no empty one appears.
+/// A file that a command writes when its work is done. The path is checked before the work begins.
+/// Until the file is written, an existing file keeps its content, and no empty one appears.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -17,7 +17,8 @@ impl OutputFile {
     /// Checks that a file at this path can be written.
     ///
     /// # Errors
-    /// The file cannot be opened for writing, or cannot be created. The error names the path and the way out.
+    /// The file cannot be opened for writing, or cannot be created. The error names the path and
+    /// the way out.
     pub fn new(path: PathBuf) -> anyhow::Result<OutputFile> {
         let created = OpenOptions::new().write(true).create_new(true).open(&path);
         let checked = match created {
@@ -35,7 +36,8 @@ impl OutputFile {
     /// Writes the file and replaces what it contained.
     ///
     /// # Errors
-    /// The file can no longer be created, or its disk is full. The error names the path and the way out.
+    /// The file can no longer be created, or its disk is full. The error names the path and the way
+    /// out.
     pub fn write(&self, content: &str) -> anyhow::Result<()> {
         self.explain(fs::write(&self.path, content))
     }

@@ -1,5 +1,5 @@
-//! `mitra bench programs`: measures libibverbs programs under `mitra run`. The baselines are the same operations of
-//! `mitra bench`, and UCX over TCP.
+//! `mitra bench programs`: measures libibverbs programs under `mitra run`. The baselines are the
+//! same operations of `mitra bench`, and UCX over TCP.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
@@ -125,7 +125,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bar.set_message(case.name);
         let (mut program, mut baseline) = (Blocks::default(), Blocks::default());
         for round in 0..args.blocks {
-            // The program and its baseline take turns to be first, so that each begins equally often.
+            // The program and its baseline take turns to be first, so that each begins equally
+            // often.
             let mut pair = [(case.program, &mut program), (case.baseline, &mut baseline)];
             if round % 2 == 1 {
                 pair.reverse();
@@ -180,19 +181,22 @@ impl Measure {
             }
             Measure::Latency(program, part) => {
                 let figures = perftest(&[program, "-F", "-s", "8", "-n", &lat])?;
-                // perftest columns: #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%
+                // perftest columns: #bytes #iterations t_min t_max t_typical t_avg t_stdev 99%
+                // 99.9%
                 let [_, _, _, _, typical, _, _, p99, ..] = figures[..] else { bail!("{figures:?}") };
                 Ok((typical * part, p99 * part))
             }
             Measure::Bandwidth(program) => {
                 let figures = perftest(&[program, "-F", "-s", "65536", "-n", &bw])?;
-                // perftest columns: #bytes #iterations peak average message-rate; rates in 2^20 bytes per second
+                // perftest columns: #bytes #iterations peak average message-rate; rates in 2^20
+                // bytes per second
                 let [_, _, _, average, ..] = figures[..] else { bail!("{figures:?}") };
                 let rate = average * f64::from(1 << 20) / 1e9;
                 Ok((rate, rate))
             }
             Measure::UcxLatency(transport, test) => {
-                // UCX columns: iterations, median latency, average latency, ...: half of a round trip, except for fadd
+                // UCX columns: iterations, median latency, average latency, ...: half of a round
+                // trip, except for fadd
                 let figures = ucx(transport, test, "8", &lat)?;
                 let half = if test.contains("fadd") { 0.5 } else { 1.0 };
                 let [_, median, average, ..] = figures[..] else { bail!("{figures:?}") };

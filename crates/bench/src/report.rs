@@ -1,4 +1,5 @@
-//! The result of a benchmark: rows, printed as a table or as JSON, with a description of the machine.
+//! The result of a benchmark: rows, printed as a table or as JSON, with a description of the
+//! machine.
 
 pub(crate) mod page;
 pub(crate) mod plot;
@@ -70,10 +71,12 @@ pub(crate) struct Row {
         serialize_with = "rounded_some"
     )]
     pub(crate) baseline_median: Option<f64>,
-    /// The median over the rounds of this row's block divided by the baseline's block of the same round.
+    /// The median over the rounds of this row's block divided by the baseline's block of the same
+    /// round.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
     pub(crate) ratio: Option<f64>,
-    /// The A/A ratio: the same ratio for two identical variants. Its distance from 1 is the noise of the measurement.
+    /// The A/A ratio: the same ratio for two identical variants. Its distance from 1 is the noise
+    /// of the measurement.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
     pub(crate) aa_ratio: Option<f64>,
 }
@@ -216,8 +219,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Returns the quantile `q` between 0 and 1, rounded to an element. The median of an even number of values is the mean
-/// of the middle two.
+/// Returns the quantile `q` between 0 and 1, rounded to an element. The median of an even number of
+/// values is the mean of the middle two.
 pub(crate) fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -245,7 +248,8 @@ impl Blocks {
         self.p99s.push(p99);
     }
 
-    /// Returns the median over the rounds of this variant's block divided by the block of `other` of the same round.
+    /// Returns the median over the rounds of this variant's block divided by the block of `other`
+    /// of the same round.
     pub(crate) fn ratio_to(&self, other: &Blocks) -> f64 {
         let ratios: Vec<f64> = self.medians.iter().zip(&other.medians).map(|(a, b)| a / b).collect();
         median(&ratios)

@@ -1,4 +1,5 @@
-//! Time measurement in busy-polling loops: a histogram of laps, and a deadline that is cheap to check.
+//! Time measurement in busy-polling loops: a histogram of laps, and a deadline that is cheap to
+//! check.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +12,15 @@ use nix::unistd::Pid;
 /// The number of calls of [`Deadline::check`] between two reads of the clock.
 const SPINS_PER_CHECK: u32 = 1 << 14;
 
-/// Returns the CPU time, user and system, that all threads of a process have used so far, in seconds.
+/// Returns the CPU time, user and system, that all threads of a process have used so far, in
+/// seconds.
 pub(crate) fn cpu_seconds(process: u32) -> anyhow::Result<f64> {
     let clock = clock_getcpuclockid(Pid::from_raw(process as i32)).context("a measured process has ended")?;
     Ok(Duration::from(clock.now()?).as_secs_f64())
 }
 
-/// Measures the laps of a loop. The laps of the warm-up, one tenth more than the counted laps, are not in the histogram.
+/// Measures the laps of a loop. The laps of the warm-up, one tenth more than the counted laps, are
+/// not in the histogram.
 pub(crate) struct Stopwatch {
     laps: Histogram<u64>,
     warm_up: u64,
@@ -60,8 +63,8 @@ impl Stopwatch {
     }
 }
 
-/// A timeout for busy-polling loops. It starts at the first read of the clock, which is in call number
-/// [`SPINS_PER_CHECK`] of [`Deadline::check`].
+/// A timeout for busy-polling loops. It starts at the first read of the clock, which is in call
+/// number [`SPINS_PER_CHECK`] of [`Deadline::check`].
 pub(crate) struct Deadline {
     spins: u32,
     since: Option<Instant>,
@@ -81,7 +84,8 @@ impl Deadline {
         Deadline { timeout: 20 * RECEIVE_TIMEOUT, ..Deadline::default() }
     }
 
-    /// Counts one iteration of the loop. Returns an error if the timeout has expired at a read of the clock.
+    /// Counts one iteration of the loop. Returns an error if the timeout has expired at a read of
+    /// the clock.
     #[inline]
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         std::hint::spin_loop();

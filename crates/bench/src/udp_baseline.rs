@@ -87,8 +87,8 @@ impl UdpBaseline {
         }
     }
 
-    /// Sends the stream of `plan` in GSO runs, with at most `window` bytes of unacknowledged payload. Returns the
-    /// duration.
+    /// Sends the stream of `plan` in GSO runs, with at most `window` bytes of unacknowledged
+    /// payload. Returns the duration.
     pub(crate) fn stream(&mut self, plan: &StreamPlan) -> anyhow::Result<Duration> {
         let begin = std::time::Instant::now();
         let (mut sent, mut answered) = (0_u64, 0_u64);
@@ -126,8 +126,8 @@ impl UdpBaseline {
         }
     }
 
-    /// Receives the stream of `plan` and acknowledges each run with the number of payload bytes so far. The payload is
-    /// not read.
+    /// Receives the stream of `plan` and acknowledges each run with the number of payload bytes so
+    /// far. The payload is not read.
     pub(crate) fn sink(&mut self, plan: &StreamPlan) -> anyhow::Result<()> {
         let mut datagrams = 0_u64;
         let total = plan.bytes.div_ceil(plan.payload as u64);
@@ -154,7 +154,8 @@ impl UdpBaseline {
         let mut iov = [IoSliceMut::new(&mut self.buffer)];
         let fd = self.socket.as_raw_fd();
         let message = recvmsg::<SockaddrStorage>(fd, &mut iov, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
-        // The software NIC reads the segment size of each run too, so the baseline includes the same work.
+        // The software NIC reads the segment size of each run too, so the baseline includes the
+        // same work.
         if let Some(ControlMessageOwned::UdpGroSegments(segment)) = message.cmsgs()?.next() {
             std::hint::black_box(segment);
         }

@@ -31,8 +31,9 @@ pub struct BitFilterLimits {
 pub enum BitFilterStep {
     /// A sender makes its next call.
     Submit(u8),
-    /// A message of a sender's connection is delivered: of the direction to the filter if the second field is set, with the index of the third
-    /// field. If the fourth is set, a copy stays in transit.
+    /// A message of a sender's connection is delivered: of the direction to the filter if the
+    /// second field is set, with the index of the third field. If the fourth is set, a copy stays
+    /// in transit.
     Deliver(u8, bool, usize, bool),
     /// The first message of a direction is lost.
     Lose(u8, bool),
@@ -203,7 +204,8 @@ impl<R: Rules> BitFilterWorld<R> {
         }
     }
 
-    /// Returns whether all outstanding calls end if the messages in transit are lost and no more faults occur.
+    /// Returns whether all outstanding calls end if the messages in transit are lost and no more
+    /// faults occur.
     fn calls_end(&self) -> bool {
         let mut world = self.clone();
         for connection in &mut world.connections {

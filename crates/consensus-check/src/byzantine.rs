@@ -1,6 +1,7 @@
-//! Byzantine processes. A Byzantine process runs several instances of the protocol at once, with different inputs and without
-//! some of its rules. It thereby proposes, signs and proves different values in valid form. With a seed, it also changes the
-//! instances' operations at random. It has only its own signing key, and the memories enforce its permissions.
+//! Byzantine processes. A Byzantine process runs several instances of the protocol at once, with
+//! different inputs and without some of its rules. It thereby proposes, signs and proves different
+//! values in valid form. With a seed, it also changes the instances' operations at random. It has
+//! only its own signing key, and the memories enforce its permissions.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -22,7 +23,8 @@ pub enum Actor<P, F: Process> {
     Byzantine(ByzantineProcess<F>),
 }
 
-/// A process that does not follow the protocol: several instances `F` of it, whose operations the adversary may change.
+/// A process that does not follow the protocol: several instances `F` of it, whose operations the
+/// adversary may change.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ByzantineProcess<F: Process> {
     processes: u8,
@@ -36,7 +38,8 @@ pub struct ByzantineProcess<F: Process> {
 /// The maximum number of cells that a Byzantine process keeps.
 const MAX_READ_CELLS: usize = 24;
 
-/// Pseudo-random numbers of a Byzantine process (SplitMix64). The state is part of the process's state, and therefore hashable.
+/// Pseudo-random numbers of a Byzantine process (SplitMix64). The state is part of the process's
+/// state, and therefore hashable.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct AdversaryRng(pub(crate) u64);
 
@@ -52,8 +55,9 @@ impl AdversaryRng {
 
 /// Register contents from which a Byzantine process forges others.
 pub trait Forge: Sized {
-    /// Returns the value of this cell with the signatures of the other cell, attributed to all processes. The signatures do not
-    /// belong to the value, so a correct process must reject the result.
+    /// Returns the value of this cell with the signatures of the other cell, attributed to all
+    /// processes. The signatures do not belong to the value, so a correct process must reject the
+    /// result.
     #[must_use]
     fn forge(&self, other: &Self) -> Self;
 }
@@ -98,7 +102,8 @@ impl<V: Clone, S: Clone> Forge for fast_and_robust::Cell<V, S> {
         match (self, other) {
             (Quorum(a), Quorum(b)) => Quorum(a.forge(b)),
             (Backup(a), Backup(b)) => Backup(a.forge(b)),
-            // The result has the wrong type for its register: Cheap Quorum's register gets a cell of the backup.
+            // The result has the wrong type for its register: Cheap Quorum's register gets a cell
+            // of the backup.
             (Quorum(_), _) => other.clone(),
             (Backup(_) | Empty, _) => Empty,
         }
@@ -106,7 +111,8 @@ impl<V: Clone, S: Clone> Forge for fast_and_robust::Cell<V, S> {
 }
 
 impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
-    /// Creates one of `processes` processes. Without a seed, the process runs its instances and changes none of their operations.
+    /// Creates one of `processes` processes. Without a seed, the process runs its instances and
+    /// changes none of their operations.
     pub fn new(processes: u8, instances: Vec<F>, adversary_seed: Option<u64>) -> ByzantineProcess<F> {
         ByzantineProcess {
             processes,
@@ -156,7 +162,8 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
         }
     }
 
-    /// Invokes an operation of an instance. The adversary may omit or change the operation, or add another one.
+    /// Invokes an operation of an instance. The adversary may omit or change the operation, or add
+    /// another one.
     fn invoke(
         &mut self,
         (instance, id): (usize, OpId),
@@ -172,7 +179,8 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
         let cell_index = adversary.below(MAX_READ_CELLS as u64) as usize;
         let place = adversary.below(8) as u8;
         if choice == 0 {
-            // Any process may request a change of permissions at any time. Most regions ignore this one.
+            // Any process may request a change of permissions at any time. Most regions ignore this
+            // one.
             let permissions = Permissions::read_only(self.processes);
             push(adversary_id, Op::ChangePermissions { region: place, permissions }, out);
         }
@@ -242,7 +250,8 @@ pub struct SingleWrite<C, V> {
 }
 
 impl<C, V> SingleWrite<C, V> {
-    /// Creates an instance that writes `cell` to a register of a region, in each of `memories` memories.
+    /// Creates an instance that writes `cell` to a register of a region, in each of `memories`
+    /// memories.
     pub fn new(memories: u8, (region, register): (u8, u16), cell: C) -> SingleWrite<C, V> {
         SingleWrite { memories, write: Op::Write { region, register, cell }, value: PhantomData }
     }

@@ -20,7 +20,8 @@ use crate::{
 pub struct ByzantineSet {
     /// The Byzantine processes.
     pub processes: ProcessSet,
-    /// Without a seed, each Byzantine process runs two instances and changes none of their operations.
+    /// Without a seed, each Byzantine process runs two instances and changes none of their
+    /// operations.
     pub adversary_seed: Option<u64>,
 }
 
@@ -29,12 +30,14 @@ impl ByzantineSet {
     pub const NONE: ByzantineSet = ByzantineSet { processes: ProcessSet::NONE, adversary_seed: None };
 }
 
-/// Returns the proposal of the second instance of Byzantine process `p`. The first proposes [`proposal`]`(p)`.
+/// Returns the proposal of the second instance of Byzantine process `p`. The first proposes
+/// [`proposal`]`(p)`.
 pub fn second_proposal(p: u8) -> u8 {
     20 + p
 }
 
-/// The rules of a protocol that the instances of Byzantine processes follow: fewer than correct processes.
+/// The rules of a protocol that the instances of Byzantine processes follow: fewer than correct
+/// processes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RelaxedRules;
 
@@ -47,7 +50,8 @@ impl cheap_quorum::Rules for RelaxedRules {
     const AWAITS_PROOFS: bool = false;
 }
 
-/// Creates a process for each signer. A Byzantine process runs an instance for each of two proposals, which `instance` creates.
+/// Creates a process for each signer. A Byzantine process runs an instance for each of two
+/// proposals, which `instance` creates.
 pub fn actors<K, P, F>(
     signers: Vec<K>,
     byzantine: ByzantineSet,
@@ -106,8 +110,9 @@ pub fn broadcast<R: broadcast::Rules>(
         .with_byzantine(byzantine.processes)
 }
 
-/// Creates a world of three processes over one memory. The sender is Byzantine: in any order, it writes one message twice and a second
-/// message once. With each it claims as a witness that it has found no other message.
+/// Creates a world of three processes over one memory. The sender is Byzantine: in any order, it
+/// writes one message twice and a second message once. With each it claims as a witness that it has
+/// found no other message.
 pub fn small_broadcast<R: broadcast::Rules>() -> World<SmallBroadcastActor<R>> {
     let keys = Symbolic::all(0, 3);
     let signed = |purpose, value| Some(Signed::by(SENDER, &keys[0], purpose, (SENDER, 0_u16), value));
@@ -148,8 +153,8 @@ pub fn robust_backup<R: robust_backup::Rules, B: broadcast::Rules>(
 /// A process of [`small_robust_backup`].
 pub type SmallRobustPaxosActor = Actor<RobustPaxos, RobustPaxos>;
 
-/// Creates a world of three processes over one memory, with room for `room` broadcasts of each. The last process is Byzantine and
-/// sends nothing.
+/// Creates a world of three processes over one memory, with room for `room` broadcasts of each. The
+/// last process is Byzantine and sends nothing.
 pub fn small_robust_backup(room: u16, limits: FaultLimits) -> World<SmallRobustPaxosActor> {
     let mut processes: Vec<_> = (0..2)
         .zip(Symbolic::all(0, 3))
@@ -163,7 +168,8 @@ pub fn small_robust_backup(room: u16, limits: FaultLimits) -> World<SmallRobustP
 /// A process of [`robust_backup_with_forged_histories`].
 pub type ForgedHistoryPaxos<R> = Actor<RobustPaxos<R>, ForgedHistory<Paxos<u8>, Symbolic, RelaxedRules>>;
 
-/// Creates a world of `n` processes of Robust Backup over `m` memories. The Byzantine processes broadcast forged histories.
+/// Creates a world of `n` processes of Robust Backup over `m` memories. The Byzantine processes
+/// broadcast forged histories.
 pub fn robust_backup_with_forged_histories<R: robust_backup::Rules>(
     (n, m): (u8, u8),
     byzantine: ByzantineSet,
@@ -182,7 +188,8 @@ pub fn robust_backup_with_forged_histories<R: robust_backup::Rules>(
         .with_byzantine(byzantine.processes)
 }
 
-/// Returns the number of polls after which an instance of a Byzantine process panics. With a seed, the number is random.
+/// Returns the number of polls after which an instance of a Byzantine process panics. With a seed,
+/// the number is random.
 fn byzantine_max_polls(max_polls: u8, byzantine: ByzantineSet) -> u8 {
     byzantine.adversary_seed.map_or(max_polls, |seed| (seed / 7 % 30) as u8)
 }
@@ -191,7 +198,8 @@ fn byzantine_max_polls(max_polls: u8, byzantine: ByzantineSet) -> u8 {
 pub type CheapQuorumActor<R = AllRules> =
     Actor<CheapQuorum<u8, Symbolic, R>, CheapQuorum<u8, Symbolic, RelaxedRules>>;
 
-/// Creates a world of `n` processes of Cheap Quorum over `m` memories. A process panics after `max_polls` polls without a decision.
+/// Creates a world of `n` processes of Cheap Quorum over `m` memories. A process panics after
+/// `max_polls` polls without a decision.
 pub fn cheap_quorum<R: cheap_quorum::Rules>(
     (n, m): (u8, u8),
     max_polls: u8,
@@ -210,14 +218,14 @@ pub fn cheap_quorum<R: cheap_quorum::Rules>(
         .with_byzantine(byzantine.processes)
 }
 
-/// Creates a world of a leader and a follower over three memories. The follower panics immediately. The world is to be explored with
-/// 0 attempts: no process polls, and the leader only proposes.
+/// Creates a world of a leader and a follower over three memories. The follower panics immediately.
+/// The world is to be explored with 0 attempts: no process polls, and the leader only proposes.
 pub fn small_cheap_quorum<R: cheap_quorum::Rules>() -> World<CheapQuorumActor<R>> {
     cheap_quorum((2, 3), 0, ByzantineSet::NONE, FaultLimits::default())
 }
 
-/// Returns whether each correct process that has aborted did so with the decided value and with a signature for it. True if no process
-/// has decided.
+/// Returns whether each correct process that has aborted did so with the decided value and with a
+/// signature for it. True if no process has decided.
 pub fn aborts_agree<R: cheap_quorum::Rules>(world: &World<CheapQuorumActor<R>>) -> bool {
     let Some(decided) = world.decisions().iter().flatten().next() else { return true };
     correct(world)
@@ -225,8 +233,8 @@ pub fn aborts_agree<R: cheap_quorum::Rules>(world: &World<CheapQuorumActor<R>>) 
         .all(|claim| claim.value == *decided && !claim.by.is_empty())
 }
 
-/// A check of Cheap Quorum for [`run_agreement_with`](crate::run_agreement_with): every correct process must decide or abort, and the
-/// aborts must agree with the decision.
+/// A check of Cheap Quorum for [`run_agreement_with`](crate::run_agreement_with): every correct
+/// process must decide or abort, and the aborts must agree with the decision.
 pub fn abort_violation<R: cheap_quorum::Rules>(world: &World<CheapQuorumActor<R>>) -> Option<Violation> {
     let has_ended = |p: &CheapQuorum<u8, Symbolic, R>| p.aborted().is_some() || p.decision().is_some();
     match (aborts_agree(world), correct(world).all(has_ended)) {
@@ -253,8 +261,8 @@ pub type FastAndRobustActor<R = AllRules, P = AllRules> =
 /// A process of [`fast_and_robust_with_forged_proofs`].
 pub type ForgedProofActor<R = AllRules, P = AllRules> = Actor<FastProcess<R, P>, ForgedProof<Symbolic>>;
 
-/// Creates a world of `n` processes of Fast & Robust over `m` memories, with room for `room` broadcasts of each. A process panics after
-/// `max_polls` polls without a decision.
+/// Creates a world of `n` processes of Fast & Robust over `m` memories, with room for `room`
+/// broadcasts of each. A process panics after `max_polls` polls without a decision.
 pub fn fast_and_robust<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
     (n, m): (u8, u8),
     (max_polls, room): (u8, u16),
@@ -273,8 +281,8 @@ pub fn fast_and_robust<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
         .with_byzantine(byzantine.processes)
 }
 
-/// Creates a world of a leader and a follower over one memory, with room for two broadcasts of each. A process panics
-/// immediately unless it has decided.
+/// Creates a world of a leader and a follower over one memory, with room for two broadcasts of
+/// each. A process panics immediately unless it has decided.
 pub fn small_fast_and_robust() -> World<FastAndRobustActor> {
     fast_and_robust(
         (2, 1),
@@ -284,8 +292,8 @@ pub fn small_fast_and_robust() -> World<FastAndRobustActor> {
     )
 }
 
-/// Creates a world like [`fast_and_robust()`]. A Byzantine process takes part in Cheap Quorum, and simultaneously presents a forged
-/// unanimity proof in the backup.
+/// Creates a world like [`fast_and_robust()`]. A Byzantine process takes part in Cheap Quorum, and
+/// simultaneously presents a forged unanimity proof in the backup.
 pub fn fast_and_robust_with_forged_proofs<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
     (n, m): (u8, u8),
     max_polls: u8,

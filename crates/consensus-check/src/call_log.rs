@@ -1,4 +1,5 @@
-//! The record of the calls of a world with an endpoint filter, and the properties of exactly-once execution.
+//! The record of the calls of a world with an endpoint filter, and the properties of exactly-once
+//! execution.
 
 use std::collections::VecDeque;
 
@@ -27,7 +28,8 @@ impl CallLog {
         (u8::MAX, self.executions.len() as u8 - 1)
     }
 
-    /// Performs the actions of a filter: executes the calls, gives the filter their replies, and returns the messages to send, in order.
+    /// Performs the actions of a filter: executes the calls, gives the filter their replies, and
+    /// returns the messages to send, in order.
     pub(crate) fn perform<N>(
         &mut self,
         filter: &mut impl FilterCore<N, Body>,

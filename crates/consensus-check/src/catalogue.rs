@@ -23,7 +23,8 @@ use crate::{
     totality_violation,
 };
 
-/// Fault limits of a run from a seed: all processes but one and a minority of the memories may crash.
+/// Fault limits of a run from a seed: all processes but one and a minority of the memories may
+/// crash.
 const ALL_BUT_ONE: FaultLimits = FaultLimits {
     leader_changes: 16,
     process_crashes: 2,
@@ -38,7 +39,8 @@ const MINORITY: FaultLimits = FaultLimits { process_crashes: 1, memory_crashes: 
 const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 300, stable_steps: 3000 };
 /// Run limits of the log. The runs are long enough that registers are recycled.
 const LOG_RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 800, stable_steps: 20_000 };
-/// Fault limits of protocols with a Byzantine process: no correct process and one memory may crash. Ω names no leader.
+/// Fault limits of protocols with a Byzantine process: no correct process and one memory may crash.
+/// Ω names no leader.
 const BYZANTINE_FAULTS: FaultLimits =
     FaultLimits { leader_changes: 0, process_crashes: 0, disconnects: 3, ..ALL_BUT_ONE };
 /// Fault limits of protocols with a Byzantine process, where Ω names leaders.
@@ -83,8 +85,8 @@ impl CatalogueEntry {
         (self.explore)()
     }
 
-    /// Serves the small world of the protocol to a web browser at an address, until the program ends. Serves the first one if the
-    /// protocol has several.
+    /// Serves the small world of the protocol to a web browser at an address, until the program
+    /// ends. Serves the first one if the protocol has several.
     pub fn serve(&self, address: SocketAddr) {
         (self.serve)(address);
     }
@@ -97,7 +99,8 @@ impl CatalogueEntry {
 
 /// All protocols.
 ///
-/// A `static`: each crate that names a `const` would compile the functions in it again, and with them the model checker.
+/// A `static`: each crate that names a `const` would compile the functions in it again, and with
+/// them the model checker.
 pub static CATALOGUE: &[CatalogueEntry] = &[
     CatalogueEntry {
         name: "paxos",
@@ -493,7 +496,8 @@ fn small_protected_memory_paxos() -> ExhaustiveWorld<protected_memory_paxos::Pro
     agreement_among(protocol_worlds::protected_memory_paxos(2, 3, limits), 2)
 }
 
-/// Returns the exploration of a world in which processes 0 to `processes` − 1 propose, with one attempt each.
+/// Returns the exploration of a world in which processes 0 to `processes` − 1 propose, with one
+/// attempt each.
 fn agreement_among<P: Explorable + Process<Value = u8>>(
     start: World<P>,
     processes: u8,

@@ -1,4 +1,5 @@
-//! Clients that change recoverable and indirect cells: every change happens exactly once and returns the value before it.
+//! Clients that change recoverable and indirect cells: every change happens exactly once and
+//! returns the value before it.
 
 use mitra_objects::{
     Announcements, Change, ChangeCell, ChangeIndirect, Changed, Finished, IndirectCell, Operation, Outcome,
@@ -10,7 +11,8 @@ use crate::object_world::{ObjectWorld, PathRules, Scenario, word};
 /// A rule that a mutant breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BrokenCellRule {
-    /// An owner overwrites the announcement of another one by a WRITE instead of a compare-and-swap.
+    /// An owner overwrites the announcement of another one by a WRITE instead of a
+    /// compare-and-swap.
     HelpByCompareSwap,
     /// An owner overwrites words of others without changing their announcements.
     Help,

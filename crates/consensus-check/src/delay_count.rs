@@ -1,11 +1,13 @@
-//! Delays until decision in a synchronous run without faults. A message takes one delay, a memory operation takes two (IRA).
+//! Delays until decision in a synchronous run without faults. A message takes one delay, a memory
+//! operation takes two (IRA).
 
 use mitra_consensus::{Process, ProcessId};
 
 use crate::World;
 
-/// Returns the number of delays until the first process has decided, and until all have. Ω names `leader` to all processes at
-/// the start. Returns `None` if a process has not decided after `max_delays`.
+/// Returns the number of delays until the first process has decided, and until all have. Ω names
+/// `leader` to all processes at the start. Returns `None` if a process has not decided after
+/// `max_delays`.
 pub fn decision_delays<P: Process>(
     mut world: World<P>,
     leader: ProcessId,

@@ -1,4 +1,5 @@
-//! An endpoint filter with a table of rows, its senders, and a network that loses, repeats and reorders messages.
+//! An endpoint filter with a table of rows, its senders, and a network that loses, repeats and
+//! reorders messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +13,8 @@ use mitra_verbs::Time;
 use crate::call_log::{Body, CallLog};
 use crate::{Exhaustive, SeedResult, Violation};
 
-/// The lease of the filter. The clock of the world stands still except for [`FilterStep::HalfLeasePasses`].
+/// The lease of the filter. The clock of the world stands still except for
+/// [`FilterStep::HalfLeasePasses`].
 const LEASE: Duration = Duration::from_secs(1);
 
 /// The size of a world, and the bounds on its faults.
@@ -78,7 +80,8 @@ struct SenderNode<R: Rules> {
     incarnation: u64,
     /// The number of calls made.
     made: u8,
-    /// The time at which the filter last granted the sender a row, or recognized one of its requests.
+    /// The time at which the filter last granted the sender a row, or recognized one of its
+    /// requests.
     heard: Option<Time>,
     /// The outstanding calls.
     outstanding: BTreeMap<u64, Body>,
@@ -94,7 +97,8 @@ pub struct FilterWorld<R: Rules> {
     network: BTreeSet<Packet>,
     now: Time,
     log: CallLog,
-    /// Whether the filter restarted, or may have evicted the row of a sender that was silent for the lease.
+    /// Whether the filter restarted, or may have evicted the row of a sender that was silent for
+    /// the lease.
     state_was_lost: bool,
 }
 
@@ -120,7 +124,8 @@ impl<R: Rules> FilterWorld<R> {
         }
     }
 
-    /// Returns the steps that are possible, other than losses: a message that is never delivered is lost.
+    /// Returns the steps that are possible, other than losses: a message that is never delivered is
+    /// lost.
     pub fn steps(&self) -> Vec<FilterStep> {
         let mut steps: Vec<FilterStep> =
             self.network.iter().map(|packet| FilterStep::Deliver(packet.clone())).collect();
@@ -148,7 +153,8 @@ impl<R: Rules> FilterWorld<R> {
         steps
     }
 
-    /// Returns whether a sender would send a message that is not in transit. Otherwise, sending it again changes nothing.
+    /// Returns whether a sender would send a message that is not in transit. Otherwise, sending it
+    /// again changes nothing.
     fn timeout_sends_more(&self, n: u8) -> bool {
         let mut out = Vec::new();
         self.senders[usize::from(n)].sender.clone().timeout(&mut out);
@@ -246,7 +252,8 @@ impl<R: Rules> FilterWorld<R> {
         }
     }
 
-    /// Returns whether all outstanding calls end if the messages in transit are lost and no more faults occur.
+    /// Returns whether all outstanding calls end if the messages in transit are lost and no more
+    /// faults occur.
     pub fn calls_end(&self) -> bool {
         let mut world = self.clone();
         world.network.clear();
@@ -285,7 +292,8 @@ pub fn exhaustive_filter<R: Rules + Send + Sync + 'static>(
         .always("calls end", FilterWorld::calls_end)
 }
 
-/// Runs a world from a seed: random steps, some of which lose a message, then a check that all calls end.
+/// Runs a world from a seed: random steps, some of which lose a message, then a check that all
+/// calls end.
 pub fn run_filter<R: Rules>(seed: u64, limits: FilterLimits, steps: u64) -> SeedResult {
     let mut rng = Prng::new(seed);
     let mut world = FilterWorld::<R>::new(limits);

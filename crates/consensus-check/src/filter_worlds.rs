@@ -16,11 +16,13 @@ pub const ONE_ROW: FilterLimits = FilterLimits {
     grants: 5,
 };
 
-/// A world with one sender, which has two calls outstanding and uses up its sequence numbers after three calls.
+/// A world with one sender, which has two calls outstanding and uses up its sequence numbers after
+/// three calls.
 pub const WINDOW: FilterLimits =
     FilterLimits { senders: 1, calls: 5, window: 2, requests_per_grant: 3, grants: 5, ..ONE_ROW };
 
-/// Two senders with one call each in a table of one row. The lease passes, so the filter may evict a node with an outstanding call.
+/// Two senders with one call each in a table of one row. The lease passes, so the filter may evict
+/// a node with an outstanding call.
 pub const EVICTION: FilterLimits =
     FilterLimits { calls: 1, half_leases: 2, expirations: 0, grants: 4, ..ONE_ROW };
 

@@ -1,5 +1,5 @@
-//! An instance of a Byzantine process of Robust Backup that broadcasts events that did not occur, in valid form and with valid
-//! signatures.
+//! An instance of a Byzantine process of Robust Backup that broadcasts events that did not occur,
+//! in valid form and with valid signatures.
 
 use mitra_consensus::broadcast::{Broadcast, Rules};
 use mitra_consensus::robust_backup::{Automaton, Cell, Event, EventBatch};
@@ -19,7 +19,8 @@ pub struct ForgedHistory<A: Automaton<K>, K: Signer, B> {
 }
 
 impl<A: Automaton<K>, K: Signer, B: Rules> ForgedHistory<A, K, B> {
-    /// Creates one of `processes` processes, which sends with `broadcast` and claims that it started with `input`.
+    /// Creates one of `processes` processes, which sends with `broadcast` and claims that it
+    /// started with `input`.
     pub fn new(
         processes: u8,
         input: A::Input,
@@ -40,8 +41,8 @@ impl<A: Automaton<K>, K: Signer, B: Rules> ForgedHistory<A, K, B> {
             return;
         }
         let mut batch = Vec::new();
-        // The other processes ignore a process after a second start, or after a message from a process that does not exist. Both
-        // events are therefore rare.
+        // The other processes ignore a process after a second start, or after a message from a
+        // process that does not exist. Both events are therefore rare.
         if !self.has_begun || self.adversary.below(6) == 0 {
             self.has_begun = true;
             batch.push(Event::Begin(self.input.clone()));

@@ -1,5 +1,6 @@
-//! Instances of a Byzantine process of Fast & Robust that forges a unanimity proof. One instance takes part in Cheap Quorum.
-//! Another claims in the backup, before any process has panicked, that all processes signed a different value.
+//! Instances of a Byzantine process of Fast & Robust that forges a unanimity proof. One instance
+//! takes part in Cheap Quorum. Another claims in the backup, before any process has panicked, that
+//! all processes signed a different value.
 
 use mitra_consensus::cheap_quorum::{CheapQuorum, VALUE};
 use mitra_consensus::fast_and_robust::{Cell, convert_response, offset_regions};
@@ -20,8 +21,9 @@ pub enum ForgedProof<K: Signer> {
 }
 
 impl<K: Signer> ForgedProof<K> {
-    /// Creates the instance of the backup that claims that all processes signed `value`. Only the signature of process `me` is valid.
-    /// The memories have room for `room` broadcasts of each process.
+    /// Creates the instance of the backup that claims that all processes signed `value`. Only the
+    /// signature of process `me` is valid. The memories have room for `room` broadcasts of each
+    /// process.
     pub fn backup(me: ProcessId, (n, m): (u8, u8), room: u16, keys: K, value: u8) -> ForgedProof<K> {
         let own = Signed::by(me, &keys, VALUE, (), value);
         let claim = own.forge(&own);
@@ -52,7 +54,8 @@ impl<K: Signer> Process for ForgedProof<K> {
     }
 }
 
-/// Delivers an input to one of the protocols, and translates its actions to the cells and regions of Fast & Robust.
+/// Delivers an input to one of the protocols, and translates its actions to the cells and regions
+/// of Fast & Robust.
 fn deliver<K: Signer, P: Process<Message = ()>>(
     part: &mut P,
     input: Input<Cell<u8, K::Signature>, ()>,

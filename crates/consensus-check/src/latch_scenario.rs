@@ -1,4 +1,5 @@
-//! Participants of a latch that is used again and again: every arrival counts once, at its own identity.
+//! Participants of a latch that is used again and again: every arrival counts once, at its own
+//! identity.
 
 use mitra_objects::latch::{Arrive, Arrived, Latch, LatchError, LatchState, Reset};
 use mitra_objects::{Operation, Outcome, Progress, Request, Requests, WordOp};
@@ -17,8 +18,9 @@ pub enum BrokenLatchRule {
     ResetWhenOpen,
 }
 
-/// The configuration of a world with one latch. Participant 0 resets the latch when it is open. If paths are fenced, it also tries before: without a
-/// fence, a copy of the refused reset could be executed when the latch is open.
+/// The configuration of a world with one latch. Participant 0 resets the latch when it is open. If
+/// paths are fenced, it also tries before: without a fence, a copy of the refused reset could be
+/// executed when the latch is open.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LatchWorldConfig {
     /// The number of times that the latch is used.
@@ -245,8 +247,9 @@ impl Scenario for LatchScenario {
     }
 }
 
-/// Returns a world in which participants use a latch in these rounds, and the path of each fails once. Nothing is fenced: the latch needs no
-/// fence, as long as delayed requests are executed by the NIC of the others. So atomics take one step in this world.
+/// Returns a world in which participants use a latch in these rounds, and the path of each fails
+/// once. Nothing is fenced: the latch needs no fence, as long as delayed requests are executed by
+/// the NIC of the others. So atomics take one step in this world.
 pub fn unfenced(participants: usize, rounds: u64) -> LatchWorldConfig {
     let rules = PathRules { fence: false, write_atomicity: true };
     LatchWorldConfig { rounds, failures: vec![1; participants], rules, broken: None }

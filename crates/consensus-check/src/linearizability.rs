@@ -1,5 +1,5 @@
-//! A linearizability check: Wing and Gong's search with Lowe's cache of visited configurations ("Testing for linearizability",
-//! 2017).
+//! A linearizability check: Wing and Gong's search with Lowe's cache of visited configurations
+//! ("Testing for linearizability", 2017).
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -11,16 +11,16 @@ pub struct Operation<O, R> {
     pub invocation: O,
     /// The time of the invocation.
     pub invoked_at: usize,
-    /// The time of the response, and the result. `None` if there is no response: the operation may have taken effect, may take
-    /// effect later, or never.
+    /// The time of the response, and the result. `None` if there is no response: the operation may
+    /// have taken effect, may take effect later, or never.
     pub response: Option<(usize, R)>,
 }
 
 /// The maximum length of a history: the search keeps the completed operations in 128 bits.
 pub const MAX_OPERATIONS: usize = 128;
 
-/// Returns whether a sequential order of the operations exists that respects real time, and in which `apply` returns the result of
-/// each operation. `start` is the initial state.
+/// Returns whether a sequential order of the operations exists that respects real time, and in
+/// which `apply` returns the result of each operation. `start` is the initial state.
 ///
 /// # Panics
 /// If the history has more than [`MAX_OPERATIONS`] operations.

@@ -3,7 +3,8 @@
 use mitra_consensus::log::{Cell, CommitOutcome, Committed, Config, Delivery, Log, Payload, Rules, Ticket};
 use mitra_consensus::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet};
 
-/// A command: the id of the process that submitted it, and the number of commands that the process had submitted before.
+/// A command: the id of the process that submitted it, and the number of commands that the process
+/// had submitted before.
 pub type Command = [u8; 2];
 
 /// A process that submits a command at each wake-up while it leads.
@@ -46,8 +47,8 @@ impl<R: Rules> Replica<R> {
         }
     }
 
-    /// Lets the process submit a new set of processes that may lead behind each third command. The sets differ in a process that does not exist,
-    /// so that each process of the log may lead.
+    /// Lets the process submit a new set of processes that may lead behind each third command. The
+    /// sets differ in a process that does not exist, so that each process of the log may lead.
     pub fn with_leader_changes(self) -> Replica<R> {
         Replica { changes_leaders: true, ..self }
     }
@@ -153,7 +154,8 @@ impl<R: Rules> Process for Replica<R> {
 
     fn handle(&mut self, input: Input<Cell, Committed>, out: &mut Actions<Self>) {
         match input {
-            // After a restart, only the numbers of commands are kept: a command is never submitted a second time under its number.
+            // After a restart, only the numbers of commands are kept: a command is never submitted
+            // a second time under its number.
             Input::Start => {
                 let &mut Replica { uncommitted, submitted, changes_leaders, .. } = self;
                 let new = Replica::new(self.me, self.config, uncommitted);

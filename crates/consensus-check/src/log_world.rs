@@ -1,5 +1,5 @@
-//! Worlds of a replicated log. All processes must apply the same commands in the same order, under every order of leaders and
-//! crashes.
+//! Worlds of a replicated log. All processes must apply the same commands in the same order, under
+//! every order of leaders and crashes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,8 @@ pub fn run_log_restarts_from_seed(seed: u64) -> SeedResult {
     run_adversary(seed, world, RunLimits { adversary_steps: 600, stable_steps: 20_000 }).into()
 }
 
-/// The number of commands that the leader submits in the stable period, in addition to those that are not committed yet.
+/// The number of commands that the leader submits in the stable period, in addition to those that
+/// are not committed yet.
 const STABLE_PERIOD_COMMANDS: u8 = 3;
 
 /// A world of the replicated log, and all commands that any process has applied.
@@ -27,7 +28,8 @@ pub struct LogWorld<R: Rules> {
     world: World<Replica<R>>,
     /// The longest list of commands that a process has applied.
     history: Vec<Command>,
-    /// The number of commands up to the entry at an index, for each index up to which a process has applied entries.
+    /// The number of commands up to the entry at an index, for each index up to which a process has
+    /// applied entries.
     command_counts: BTreeMap<u64, usize>,
     /// The processes that may lead after the entry at an index, for the same indices.
     eligible_leaders: BTreeMap<u64, ProcessSet>,
@@ -125,7 +127,8 @@ impl<R: Rules> TestedSystem for LogWorld<R> {
         self.world.call(leader, |replica, out| replica.add_commands(STABLE_PERIOD_COMMANDS, out));
     }
 
-    /// Returns whether the leader's commands are committed, and every live process has applied all committed commands.
+    /// Returns whether the leader's commands are committed, and every live process has applied all
+    /// committed commands.
     fn is_done(&self) -> bool {
         let is_finished = |p| self.world.process(p).is_none_or(Replica::is_finished);
         let up_to_date =

@@ -1,6 +1,7 @@
 //! The writer and the reader of a mailbox: every message is received once, whole and in order.
 //!
-//! Client 0 is the writer. Client 1 is the reader on the host of the memory; its accesses to the words are requests on a path that does not fail.
+//! Client 0 is the writer. Client 1 is the reader on the host of the memory; its accesses to the
+//! words are requests on a path that does not fail.
 
 use mitra_objects::mailbox::{
     MAILBOX_WORDS, MAX_MESSAGE, MailboxError, MailboxReader, MailboxWriter, Payload, Send as SendMessage,

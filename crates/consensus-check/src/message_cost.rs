@@ -1,4 +1,5 @@
-//! Messages and rounds until decision, if the order of steps is random and independent of the state of the processes.
+//! Messages and rounds until decision, if the order of steps is random and independent of the state
+//! of the processes.
 
 use mitra_consensus::{Process, ProcessId};
 
@@ -14,9 +15,10 @@ pub struct MessageCost {
     pub attempts: u64,
 }
 
-/// Runs a world until every live process has decided. The seed selects the order of steps and the `crashes` processes that
-/// crash. Such a process crashes before one of the first 64 steps, or as soon as it has decided. Returns `None` if a live process
-/// has not decided after `max_steps` steps.
+/// Runs a world until every live process has decided. The seed selects the order of steps and the
+/// `crashes` processes that crash. Such a process crashes before one of the first 64 steps, or as
+/// soon as it has decided. Returns `None` if a live process has not decided after `max_steps`
+/// steps.
 pub fn message_cost<P: Process>(
     seed: u64,
     mut world: World<P>,

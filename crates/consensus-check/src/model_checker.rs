@@ -111,7 +111,8 @@ where
 
 /// Returns the number of distinct states, and the violated property with the fewest steps.
 fn search(model: AnyModel, threads: usize) -> (usize, Option<(&'static str, Vec<AnyValue>)>) {
-    // By default the search ends when every property has a counterexample, which some mutants never give.
+    // By default the search ends when every property has a counterexample, which some mutants never
+    // give.
     let builder = model.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures);
     let checker = builder.spawn_bfs().join();
     let discoveries = checker.discoveries();

@@ -1,4 +1,5 @@
-//! Clients that lock and unlock a mutex: at most one holds it, and its word never names a client that does not know.
+//! Clients that lock and unlock a mutex: at most one holds it, and its word never names a client
+//! that does not know.
 
 use std::num::NonZeroU16;
 
@@ -28,7 +29,8 @@ pub struct MutexWorldConfig {
     pub locks: u8,
     /// The number of times that the path of each client may fail.
     pub failures: Vec<u8>,
-    /// The number of times that each client may crash. Its next life locks the mutex as any other client.
+    /// The number of times that each client may crash. Its next life locks the mutex as any other
+    /// client.
     pub crashes: u8,
     /// The rules of NICs and paths.
     pub rules: PathRules,
@@ -43,8 +45,8 @@ enum Stage {
     Refused(MutexClient),
     /// The next life of a client that has crashed.
     Restarted(MutexClient),
-    /// The same as `Refused` for a client of which an earlier life may have requests on their way, with the holder that it has seen. Such a request
-    /// may lock or unlock the mutex.
+    /// The same as `Refused` for a client of which an earlier life may have requests on their way,
+    /// with the holder that it has seen. Such a request may lock or unlock the mutex.
     Waiting(MutexClient, MutexState),
     Locking,
     Holding(Held),
@@ -238,8 +240,8 @@ impl Scenario for MutexScenario {
     }
 }
 
-/// Returns a world in which clients lock a mutex this many times each, and the path of each fails once. Nothing is fenced: the mutex's word
-/// needs no fence.
+/// Returns a world in which clients lock a mutex this many times each, and the path of each fails
+/// once. Nothing is fenced: the mutex's word needs no fence.
 pub fn unfenced(clients: usize, locks: u8) -> MutexWorldConfig {
     let rules = PathRules { fence: false, ..PathRules::IBTA };
     MutexWorldConfig { locks, failures: vec![1; clients], crashes: 0, rules, broken: None }
@@ -250,7 +252,8 @@ pub fn fenced(clients: usize, locks: u8) -> MutexWorldConfig {
     MutexWorldConfig { rules: PathRules::IBTA, ..unfenced(clients, locks) }
 }
 
-/// Returns a world in which each client crashes once, and its next life locks the mutex without knowing what the earlier one did.
+/// Returns a world in which each client crashes once, and its next life locks the mutex without
+/// knowing what the earlier one did.
 pub fn crashing(config: MutexWorldConfig) -> MutexWorldConfig {
     MutexWorldConfig { failures: vec![0; config.failures.len()], crashes: 1, ..config }
 }

@@ -1,8 +1,10 @@
-//! Clients of shared objects (`mitra-objects`) under an adversary: their operations, the peer's memory, and paths that fail.
+//! Clients of shared objects (`mitra-objects`) under an adversary: their operations, the peer's
+//! memory, and paths that fail.
 //!
-//! The state machines are those of the product. A world has one word for each address that is a multiple of 8, from 0. Each client has one queue
-//! pair, on which the peer's NIC executes its requests in order. When a path fails, some of its requests were executed: the first ones.
-//! The path is fenced, and the client gets the outcomes that the evidence allows.
+//! The state machines are those of the product. A world has one word for each address that is a
+//! multiple of 8, from 0. Each client has one queue pair, on which the peer's NIC executes its
+//! requests in order. When a path fails, some of its requests were executed: the first ones. The
+//! path is fenced, and the client gets the outcomes that the evidence allows.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -27,8 +29,8 @@ pub trait Scenario: Clone + Eq + Hash + Debug + Send + Sync + 'static {
     fn has_next(&self, client: usize) -> bool;
     /// Begins the client's next operation. [`Scenario::has_next`] holds.
     fn begin(&mut self, client: usize, memory: &[u64]) -> Self::Operation;
-    /// The peer's NIC has executed a request and thereby changed the memory. `is_current` is false if the operation that posted the request has
-    /// ended.
+    /// The peer's NIC has executed a request and thereby changed the memory. `is_current` is false
+    /// if the operation that posted the request has ended.
     fn on_change(&mut self, client: usize, is_current: bool, request: Request, memory: &[u64]);
     /// The operation of a client has ended.
     fn on_end(&mut self, client: usize, output: OutputOf<Self>, memory: &[u64]);
@@ -51,10 +53,11 @@ pub trait Scenario: Clone + Eq + Hash + Debug + Send + Sync + 'static {
 /// The rules of the NICs and paths of a world.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PathRules {
-    /// Whether a path is fenced before a client gets outcomes other than [`Outcome::Executed`]. Without it, requests of the old path may
-    /// be executed later.
+    /// Whether a path is fenced before a client gets outcomes other than [`Outcome::Executed`].
+    /// Without it, requests of the old path may be executed later.
     pub fence: bool,
-    /// Whether an atomic is atomic with respect to WRITEs. If not, it loads in one step and stores in the next; other atomics wait meanwhile.
+    /// Whether an atomic is atomic with respect to WRITEs. If not, it loads in one step and stores
+    /// in the next; other atomics wait meanwhile.
     pub write_atomicity: bool,
 }
 
@@ -68,8 +71,8 @@ impl PathRules {
 pub enum LostResponses {
     /// Nothing.
     NoEvidence,
-    /// A completion log with entries for this number of requests: they were executed, the next one is unknown, those behind it were not
-    /// executed.
+    /// A completion log with entries for this number of requests: they were executed, the next one
+    /// is unknown, those behind it were not executed.
     Log(u8),
 }
 
@@ -82,11 +85,13 @@ pub enum ObjectStep {
     Execute(u8),
     /// The responses to all requests reach the client.
     Respond(u8),
-    /// The path fails and is fenced. The responses to this number of requests had reached the client.
+    /// The path fails and is fenced. The responses to this number of requests had reached the
+    /// client.
     Fail(u8, u8, LostResponses),
     /// The client crashes, and its path is fenced.
     Crash(u8),
-    /// The peer's NIC executes a request that was delayed on an old path. This is impossible if paths are fenced.
+    /// The peer's NIC executes a request that was delayed on an old path. This is impossible if
+    /// paths are fenced.
     ExecuteLate(u8),
 }
 
@@ -160,8 +165,8 @@ impl<S: Scenario> ObjectWorld<S> {
         self.exhaustive().serve(address);
     }
 
-    /// Runs the world with steps that the seed chooses, until every operation has ended. Paths fail only during the first
-    /// `limits.adversary_steps` steps.
+    /// Runs the world with steps that the seed chooses, until every operation has ended. Paths fail
+    /// only during the first `limits.adversary_steps` steps.
     pub fn run(mut self, seed: u64, limits: RunLimits) -> SeedResult {
         let rng = &mut Prng::stream(seed, "objects");
         let mut result = SeedResult { steps: 0, faults: 0, violation: None };
@@ -322,7 +327,8 @@ impl<S: Scenario> ObjectWorld<S> {
         self.deliver(id, outcomes);
     }
 
-    /// Leaves the path of a client. Without a fence, the requests that were not executed may be executed later.
+    /// Leaves the path of a client. Without a fence, the requests that were not executed may be
+    /// executed later.
     fn leave_path(&mut self, id: u8) {
         if !self.rules.fence {
             let client = &mut self.clients[usize::from(id)];

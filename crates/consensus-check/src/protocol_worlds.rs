@@ -51,8 +51,8 @@ pub fn aligned_paxos<R: aligned_paxos::Rules, M: protected_memory_paxos::Rules>(
     World::new(processes, m, &AlignedPaxos::<u8, R, M>::regions(n), limits)
 }
 
-/// Creates a world of `n` processes of Fast Paxos. The processes in `proposers` propose a value each. The protocol tolerates `f`
-/// crashes, and decides in the fast ballot with up to `e` crashes.
+/// Creates a world of `n` processes of Fast Paxos. The processes in `proposers` propose a value
+/// each. The protocol tolerates `f` crashes, and decides in the fast ballot with up to `e` crashes.
 ///
 /// # Panics
 /// If the quorums do not exist: they require n > 2f, n > 2e + f and e ≤ f.
@@ -67,8 +67,8 @@ pub fn fast_paxos<R: fast_paxos::Rules>(
     World::new(processes, 0, &[], limits)
 }
 
-/// Returns the smallest configuration of a log over `m` memories: entries of two commands, and a ring of two windows with `window`
-/// entries each.
+/// Returns the smallest configuration of a log over `m` memories: entries of two commands, and a
+/// ring of two windows with `window` entries each.
 pub fn log_config(n: u8, m: u8, window: u16) -> log::Config {
     log::Config {
         processes: n,
@@ -82,7 +82,8 @@ pub fn log_config(n: u8, m: u8, window: u16) -> log::Config {
     }
 }
 
-/// Creates a world of a replicated log. Each process submits commands until `commands` of its own are committed.
+/// Creates a world of a replicated log. Each process submits commands until `commands` of its own
+/// are committed.
 pub fn log<R: log::Rules>(config: log::Config, commands: u8, limits: FaultLimits) -> LogWorld<R> {
     log_of((0..config.processes).map(|p| Replica::new(ProcessId(p), config, commands)), config, limits)
 }
@@ -105,8 +106,8 @@ fn log_of<R: log::Rules>(
     LogWorld::new(World::new(processes.collect(), config.memories, &config.regions(), limits))
 }
 
-/// Creates a world of the key-value store with three servers and `clients` clients over `m` memories. Each client performs
-/// `operations` operations on two keys. The seed selects them.
+/// Creates a world of the key-value store with three servers and `clients` clients over `m`
+/// memories. Each client performs `operations` operations on two keys. The seed selects them.
 pub fn store<R: kv_store::Rules, const LOCAL_READS: bool>(
     seed: u64,
     (m, clients, operations): (u8, u8, u8),
@@ -134,7 +135,8 @@ pub fn omega<R: omega::Rules>(n: u8, limits: FaultLimits) -> World<Omega<R>> {
     World::new(processes, 1, &Omega::<R>::regions(n), limits)
 }
 
-/// Creates a world of `n` processes over one memory that elect a leader without messages ([`MemoryOnlyOmega`]).
+/// Creates a world of `n` processes over one memory that elect a leader without messages
+/// ([`MemoryOnlyOmega`]).
 pub fn memory_only_omega<R: memory_only_omega::Rules, E: omega::Rules>(
     n: u8,
     limits: FaultLimits,
@@ -143,8 +145,8 @@ pub fn memory_only_omega<R: memory_only_omega::Rules, E: omega::Rules>(
     World::new(processes, 1, &MemoryOnlyOmega::<R, E>::regions(n), limits)
 }
 
-/// Creates a world of HBO. Each process shares a memory with its neighbours in the graph. Processes with even numbers propose
-/// `false`, the others propose `true`.
+/// Creates a world of HBO. Each process shares a memory with its neighbours in the graph. Processes
+/// with even numbers propose `false`, the others propose `true`.
 pub fn hbo<R: hbo::Rules>(neighbours: &[ProcessSet], limits: FaultLimits) -> World<Hbo<R>> {
     let processes_with_neighbours =
         || neighbours.iter().enumerate().map(|(p, &set)| (ProcessId(p as u8), set));

@@ -27,8 +27,8 @@ pub fn exhaustive_rails(
 /// The properties of the rail negotiation.
 pub(crate) const PROPERTIES: &[&str] = &["safety", "liveness"];
 
-/// Explores the worlds with one failure of any kind, those in which links go down twice, those in which an application closes its end, and those with
-/// one usable rail that fails twice.
+/// Explores the worlds with one failure of any kind, those in which links go down twice, those in
+/// which an application closes its end, and those with one usable rail that fails twice.
 pub(crate) fn explore_small_worlds() -> Exploration {
     let one = exhaustive_rails(RailFaultLimits::ONE_FAILURE, 4, None);
     let links = || exhaustive_rails(RailFaultLimits::TWO_LINKS_DOWN, 3, None).explore();
@@ -38,7 +38,8 @@ pub(crate) fn explore_small_worlds() -> Exploration {
         .and_then(|| exhaustive_rails(RailFaultLimits::LAST_RAIL, 3, None).explore())
 }
 
-/// Runs a vQP through random steps from a seed, and then through a stable period. `without` names a rule of the driver that is left out.
+/// Runs a vQP through random steps from a seed, and then through a stable period. `without` names a
+/// rule of the driver that is left out.
 pub fn run_rails_from_seed(seed: u64, without: Option<RailRule>) -> SeedResult {
     let mut prng = Prng::new(seed);
     let limits = [
@@ -70,7 +71,8 @@ fn is_fault(step: &RailStep) -> bool {
     matches!(step, RailStep::Fail { .. } | RailStep::Crash { .. } | RailStep::Close { .. })
 }
 
-/// Chooses a step. All kinds of steps but faults are about equally frequent, although many messages may be in transit.
+/// Chooses a step. All kinds of steps but faults are about equally frequent, although many messages
+/// may be in transit.
 fn random_step(prng: &mut Prng, steps: Vec<RailStep>) -> Option<RailStep> {
     let (faults, others): (Vec<RailStep>, Vec<RailStep>) = steps.into_iter().partition(is_fault);
     if !faults.is_empty() && prng.index(24) == 0 {

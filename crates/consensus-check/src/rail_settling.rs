@@ -1,4 +1,5 @@
-//! The liveness of the rail negotiation: after the last failure, the two ends settle on a rail that both can use.
+//! The liveness of the rail negotiation: after the last failure, the two ends settle on a rail that
+//! both can use.
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use crate::rail_world::{PEER_TIMEOUT, RAILS, RailWorld};
 /// The number of rounds of a stable period. A round lasts 1 ms.
 const ROUNDS: u32 = 40 * PEER_TIMEOUT.as_millis() as u32;
 
-/// Returns the liveness property that a stable period after `world` violates: from then on nothing fails, every message arrives within
-/// a round if some rail is up at both ends, and both ends run.
+/// Returns the liveness property that a stable period after `world` violates: from then on nothing
+/// fails, every message arrives within a round if some rail is up at both ends, and both ends run.
 pub(crate) fn stable_period_violation(mut world: RailWorld) -> Option<&'static str> {
     let was_closed = world.ends.iter().any(|e| e.closed.is_some() || e.is_crashed);
     let usable = (0..RAILS).any(|rail| world.is_rail_up(rail));

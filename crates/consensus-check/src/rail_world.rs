@@ -1,8 +1,10 @@
 //! The rail negotiation of a virtual queue pair: two ends, their rails and the messages in transit.
 //!
-//! The world runs [`RailNegotiation`], which virtual queue pairs run, and stands for the rest of each end: its fences, its queue pairs and the failures
-//! that it detects. A message that was sent may arrive at any later time, any number of times or never, so the world covers loss, duplication,
-//! reordering and delay. An end that takes no step naps. Heartbeats arrive at once or never, and outdated ones are left out.
+//! The world runs [`RailNegotiation`], which virtual queue pairs run, and stands for the rest of
+//! each end: its fences, its queue pairs and the failures that it detects. A message that was sent
+//! may arrive at any later time, any number of times or never, so the world covers loss,
+//! duplication, reordering and delay. An end that takes no step naps. Heartbeats arrive at once or
+//! never, and outdated ones are left out.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -102,7 +104,8 @@ pub struct RailFaultLimits {
 }
 
 impl RailFaultLimits {
-    /// One failure of any kind, expired timers, an end that sleeps for the peer timeout, and a crash.
+    /// One failure of any kind, expired timers, an end that sleeps for the peer timeout, and a
+    /// crash.
     pub const ONE_FAILURE: RailFaultLimits = RailFaultLimits {
         failures: 1,
         kinds: [ALL_FAILURES; 2],
@@ -135,8 +138,9 @@ impl RailFaultLimits {
         starts_degraded: false,
         nics_recover: false,
     };
-    /// Both ends can use one rail only. Its queue pair fails, and the other end then hears nothing on it for a while. So an end declines a proposal
-    /// while its last move is unconfirmed, and the peer stays on the rail.
+    /// Both ends can use one rail only. Its queue pair fails, and the other end then hears nothing
+    /// on it for a while. So an end declines a proposal while its last move is unconfirmed, and the
+    /// peer stays on the rail.
     pub const LAST_RAIL: RailFaultLimits = RailFaultLimits {
         failures: 2,
         kinds: [&[RailFailure::QpFailed], &[RailFailure::Silent]],
@@ -376,7 +380,8 @@ impl RailWorld {
         self.run_actions(end);
     }
 
-    /// Sends the parameters of an end's new queue pair, which it creates first. `answered` is the peer's message to which this is the answer.
+    /// Sends the parameters of an end's new queue pair, which it creates first. `answered` is the
+    /// peer's message to which this is the answer.
     pub(crate) fn send_new_qp(&mut self, end: usize, rail: usize, answered: Option<(Ballot, NewQp)>) {
         let e = &mut self.ends[end];
         let Some(left) = e.negotiation.left_by(rail).filter(|_| e.links & !e.dead & (1 << rail) != 0) else {

@@ -1,7 +1,9 @@
-//! The failover of a few operations on one word: a requester, a responder with a NIC on each rail, and another client.
+//! The failover of a few operations on one word: a requester, a responder with a NIC on each rail,
+//! and another client.
 //!
-//! A rail delivers requests once and in order, as a reliable connection does. It may fail at any time. A request that is in transit then may still be
-//! executed, or be lost, and so may its answer.
+//! A rail delivers requests once and in order, as a reliable connection does. It may fail at any
+//! time. A request that is in transit then may still be executed, or be lost, and so may its
+//! answer.
 
 use core::fmt;
 
@@ -26,9 +28,11 @@ pub enum Recovery {
     Observe,
     /// All operations that have not completed are posted again.
     Resend,
-    /// A READ of the word: the operation is posted again if the word is 0, and otherwise counts as executed.
+    /// A READ of the word: the operation is posted again if the word is 0, and otherwise counts as
+    /// executed.
     ResendIfUnchanged,
-    /// The responder's NIC tells how many operations it has executed on the failed rail; the others are posted again.
+    /// The responder's NIC tells how many operations it has executed on the failed rail; the others
+    /// are posted again.
     Evidence {
         /// Whether the responder's queue pair is moved to ERR before.
         fence: bool,
@@ -83,7 +87,8 @@ pub enum ResendStep {
         /// The rail.
         rail: u8,
     },
-    /// The requester learns how many operations the responder's queue pair of a failed rail has executed, and their values.
+    /// The requester learns how many operations the responder's queue pair of a failed rail has
+    /// executed, and their values.
     ReadEvidence {
         /// The rail.
         rail: u8,
@@ -143,7 +148,8 @@ struct Rail {
     requests: u8,
     /// The number of requests that the responder has executed.
     executed: u8,
-    /// Whether the answer to the last executed request is in transit. It acknowledges all earlier ones.
+    /// Whether the answer to the last executed request is in transit. It acknowledges all earlier
+    /// ones.
     is_answer_in_transit: bool,
     is_fenced: bool,
 }
@@ -163,7 +169,8 @@ enum Phase {
     Observed(u8),
 }
 
-/// The number of executions of an operation, how many of them changed the word, and the value that the last one returned.
+/// The number of executions of an operation, how many of them changed the word, and the value that
+/// the last one returned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct Effect {
     executions: u8,
@@ -313,7 +320,8 @@ impl ResendWorld {
         self.word = after;
     }
 
-    /// Ends the operations on the requester's rail up to this number of them, with the values that the responder returned.
+    /// Ends the operations on the requester's rail up to this number of them, with the values that
+    /// the responder returned.
     fn end(&mut self, executed: u8) {
         let end = self.rails[usize::from(self.rail)].first + executed;
         for operation in self.ended..end.max(self.ended) {
@@ -322,7 +330,8 @@ impl ResendWorld {
         self.ended = self.ended.max(end);
     }
 
-    /// Returns whether no operation was executed twice, and each one that has ended was executed, in order, with its value.
+    /// Returns whether no operation was executed twice, and each one that has ended was executed,
+    /// in order, with its value.
     pub fn is_exactly_once(&self) -> bool {
         let ended = &self.effects[..usize::from(self.ended)];
         let is_in_order = self.effects.windows(2).all(|pair| pair[0].executions >= pair[1].executions);
@@ -349,7 +358,8 @@ impl ResendWorld {
         self.ended == self.setup.operations || !self.steps().is_empty()
     }
 
-    /// The knowledge of the requester after it has read the word behind a failure: the number of operations that have ended, and the word. `None` before that.
+    /// The knowledge of the requester after it has read the word behind a failure: the number of
+    /// operations that have ended, and the word. `None` before that.
     pub fn view(&self) -> Option<(u8, u8)> {
         match self.phase {
             Phase::Observed(word) => Some((self.ended, word)),

@@ -1,4 +1,5 @@
-//! Runs from a seed: an adversary with pseudo-random choices, then a stable period in which every correct process must decide.
+//! Runs from a seed: an adversary with pseudo-random choices, then a stable period in which every
+//! correct process must decide.
 
 use std::fmt;
 
@@ -12,8 +13,8 @@ use crate::{Step, World};
 pub struct RunLimits {
     /// The maximum number of steps before the stable period. The seed selects the actual number.
     pub adversary_steps: u32,
-    /// The number of steps of the stable period within which every correct process must decide; in an election, the number of
-    /// rounds.
+    /// The number of steps of the stable period within which every correct process must decide; in
+    /// an election, the number of rounds.
     pub stable_steps: u32,
 }
 
@@ -28,9 +29,11 @@ pub enum Violation {
     NotLinearizable,
     /// A correct process has not decided in the stable period.
     Stuck,
-    /// In the stable period, the live processes do not keep naming the same live process as the leader.
+    /// In the stable period, the live processes do not keep naming the same live process as the
+    /// leader.
     NoStableLeader,
-    /// The leader is stable, but a process still sends messages, or a process other than the leader writes.
+    /// The leader is stable, but a process still sends messages, or a process other than the leader
+    /// writes.
     NotQuiescent,
     /// This property of a model does not hold.
     Property(&'static str),
@@ -55,7 +58,8 @@ impl fmt::Display for Violation {
 pub struct RunReport {
     /// All steps in order. In an election, the steps before the stable period.
     pub steps: Vec<Step>,
-    /// The number of faults: crashes, restarts, disconnections, lost messages, and Byzantine processes.
+    /// The number of faults: crashes, restarts, disconnections, lost messages, and Byzantine
+    /// processes.
     pub faults: u32,
     /// The first violation.
     pub violation: Option<Violation>,
@@ -155,8 +159,9 @@ pub fn run_agreement<P: Process>(
     run_agreement_with(seed, world, limits, valid, |_| Some(Violation::Stuck))
 }
 
-/// Runs a world in which processes must agree on one of the values `valid`. If a correct process has not decided at the end,
-/// `undecided_violation` returns the violation, or `None` if the protocol permits that.
+/// Runs a world in which processes must agree on one of the values `valid`. If a correct process
+/// has not decided at the end, `undecided_violation` returns the violation, or `None` if the
+/// protocol permits that.
 pub fn run_agreement_with<P: Process>(
     seed: u64,
     world: World<P>,
@@ -167,8 +172,9 @@ pub fn run_agreement_with<P: Process>(
     run_adversary(seed, AgreementSystem { world, valid, undecided_violation }, limits)
 }
 
-/// Runs a system under an adversary, then in a stable period. The adversary prefers some processes, memories and kinds of steps for
-/// some time, so that delayed messages and operations meet later ones.
+/// Runs a system under an adversary, then in a stable period. The adversary prefers some processes,
+/// memories and kinds of steps for some time, so that delayed messages and operations meet later
+/// ones.
 pub fn run_adversary(seed: u64, mut system: impl TestedSystem, limits: RunLimits) -> RunReport {
     let mut rng = StepRng::new(seed);
     let mut report = run_adversary_period(&mut rng, &mut system, limits.adversary_steps);
@@ -193,7 +199,8 @@ pub fn run_adversary(seed: u64, mut system: impl TestedSystem, limits: RunLimits
     report
 }
 
-/// A check for [`run_agreement_with`] of totality: if one process has decided, every correct process must decide.
+/// A check for [`run_agreement_with`] of totality: if one process has decided, every correct
+/// process must decide.
 pub fn totality_violation<P: Process>(world: &World<P>) -> Option<Violation> {
     world.decisions().iter().any(Option::is_some).then_some(Violation::Stuck)
 }
@@ -244,7 +251,8 @@ fn is_fault(step: Step) -> bool {
     )
 }
 
-/// The weights of steps, by process, memory and kind. The probability of a step is proportional to its weight.
+/// The weights of steps, by process, memory and kind. The probability of a step is proportional to
+/// its weight.
 struct StepWeights {
     processes: [u64; 64],
     memories: [u64; 16],
@@ -300,12 +308,14 @@ impl StepRng {
         StepRng(Prng::new(seed))
     }
 
-    /// Returns a number below `n`; 0 if `n` is 0. The modulo bias is kept, because another method would change the steps of a seed.
+    /// Returns a number below `n`; 0 if `n` is 0. The modulo bias is kept, because another method
+    /// would change the steps of a seed.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0.bits() % n.max(1)
     }
 
-    /// Returns one of `steps` with a probability proportional to its weight, or `None` if all weights are 0.
+    /// Returns one of `steps` with a probability proportional to its weight, or `None` if all
+    /// weights are 0.
     pub(crate) fn weighted(&mut self, steps: &[Step], weight: impl Fn(Step) -> u64) -> Option<Step> {
         let mut remaining = self.below(steps.iter().map(|&step| weight(step)).sum());
         steps.iter().copied().find(|&step| {

@@ -47,8 +47,8 @@ pub(crate) const ENTRY: CatalogueEntry = CatalogueEntry {
     run_seed: |seed| run_shared_backup_from_seed(seed, None),
 };
 
-/// Runs a queue pair with many operations and moves through random steps from a seed, until nothing is left to do. `without` names a rule of the driver
-/// that is left out.
+/// Runs a queue pair with many operations and moves through random steps from a seed, until nothing
+/// is left to do. `without` names a rule of the driver that is left out.
 pub fn run_shared_backup_from_seed(seed: u64, without: Option<SharedBackupRule>) -> SeedResult {
     let mut prng = Prng::new(seed);
     let closes = u8::from(prng.index(8) == 0);

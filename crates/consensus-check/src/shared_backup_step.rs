@@ -1,4 +1,5 @@
-//! The steps of a world of a queue pair with a shared backup, its size, and the rules that its driver may lack.
+//! The steps of a world of a queue pair with a shared backup, its size, and the rules that its
+//! driver may lack.
 
 /// A step of the world. `end` is 0 or 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

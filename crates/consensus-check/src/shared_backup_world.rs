@@ -1,9 +1,12 @@
-//! A queue pair whose backup is shared: its two ends, their own queue pairs and operations, and the messages on the backup.
+//! A queue pair whose backup is shared: its two ends, their own queue pairs and operations, and the
+//! messages on the backup.
 //!
-//! The world runs [`Member`], which each end of such a queue pair runs, and stands for the rest: the NICs, the driver and the backup. The backup delivers
-//! messages in order and exactly once, and so it executes operations. An operation may overtake messages, which wait in batches. An end learns each epoch at a time of its own
-//! and may skip some, but no message arrives before its receiver knows the epoch in which it was sent. What was sent on an own queue pair may arrive at any later time,
-//! until the responder has fenced its queue pair.
+//! The world runs [`Member`], which each end of such a queue pair runs, and stands for the rest:
+//! the NICs, the driver and the backup. The backup delivers messages in order and exactly once, and
+//! so it executes operations. An operation may overtake messages, which wait in batches. An end
+//! learns each epoch at a time of its own and may skip some, but no message arrives before its
+//! receiver knows the epoch in which it was sent. What was sent on an own queue pair may arrive at
+//! any later time, until the responder has fenced its queue pair.
 
 use std::collections::VecDeque;
 
@@ -134,7 +137,8 @@ impl SharedBackupWorld {
         self.without == Some(rule)
     }
 
-    /// The steps that may come next: those that go on by themselves, and those that the failure of a rail or the application causes.
+    /// The steps that may come next: those that go on by themselves, and those that the failure of
+    /// a rail or the application causes.
     pub(crate) fn steps(&self) -> (Vec<SharedBackupStep>, Vec<SharedBackupStep>) {
         let (mut steps, mut causes) = (Vec::new(), Vec::new());
         if self.violation.is_some() {
@@ -196,7 +200,8 @@ impl SharedBackupWorld {
         is_connected && (e.uses_own || self.lacks(SharedBackupRule::PeerConnected))
     }
 
-    /// Returns whether the peer's queue pair may execute the next operation that an end sent in an epoch.
+    /// Returns whether the peer's queue pair may execute the next operation that an end sent in an
+    /// epoch.
     fn executes(&self, end: usize, epoch: u16) -> bool {
         let sent = self.ends[end].sent[usize::from(epoch)];
         let peer = self.ends[1 - end].qp.as_ref();
@@ -333,7 +338,8 @@ impl SharedBackupWorld {
         }
     }
 
-    /// Decides the operations in flight on the own queue pair: the peer's queue pair executed the first `received` of those that were sent.
+    /// Decides the operations in flight on the own queue pair: the peer's queue pair executed the
+    /// first `received` of those that were sent.
     fn decide(&mut self, end: usize, received: u64) {
         let e = &mut self.ends[end];
         let Some(qp) = &e.qp else { return };
@@ -398,7 +404,8 @@ impl SharedBackupWorld {
         e.member.closed(last.map(|qp| (qp.epoch, evidence(qp.executed))));
     }
 
-    /// Removes the requests that can no longer be executed or decided, so that worlds that differ only in them are one.
+    /// Removes the requests that can no longer be executed or decided, so that worlds that differ
+    /// only in them are one.
     fn forget_dead_requests(&mut self) {
         for end in 0..2 {
             let [own, peer] = [end, 1 - end].map(|end| self.ends[end].qp.clone());
@@ -412,7 +419,8 @@ impl SharedBackupWorld {
         }
     }
 
-    /// Checks a world in which nothing happens any more unless a rail fails or the application closes an end.
+    /// Checks a world in which nothing happens any more unless a rail fails or the application
+    /// closes an end.
     fn check_end(&mut self) {
         if !self.steps().0.is_empty() {
             return;

@@ -1,5 +1,6 @@
-//! Servers and clients of the key-value store. All are processes of one world, so that the adversary also delays, reorders and
-//! repeats the requests and replies. A client repeats its request at the next server until it receives a reply.
+//! Servers and clients of the key-value store. All are processes of one world, so that the
+//! adversary also delays, reorders and repeats the requests and replies. A client repeats its
+//! request at the next server until it receives a reply.
 
 use mitra_consensus::kv_store::{Change, KvStore, Limits, Reply, Request, Rules, Session};
 use mitra_consensus::log::{Cell, Committed, Config, Log};
@@ -12,8 +13,9 @@ const LIMITS: Limits = Limits { sessions: 5, bytes: 1000 };
 /// A server or a client.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum StoreNode<R = AllRules, const LOCAL_READS: bool = false> {
-    /// A process of the log with the store as its state machine. With `LOCAL_READS`, a leader replies to a read without the log. That is
-    /// a mutant: a deposed leader does not know the latest writes.
+    /// A process of the log with the store as its state machine. With `LOCAL_READS`, a leader
+    /// replies to a read without the log. That is a mutant: a deposed leader does not know the
+    /// latest writes.
     Server(Box<Server<R>>),
     /// A client.
     Client(Box<Client>),
@@ -86,7 +88,8 @@ pub enum ClientOp {
     Get,
     /// Writes a value that no other operation writes.
     Put,
-    /// Writes a value that no other operation writes, if the current value is the one that the client read last, of any key.
+    /// Writes a value that no other operation writes, if the current value is the one that the
+    /// client read last, of any key.
     Cas,
     /// Deletes the key.
     Delete,
@@ -112,8 +115,8 @@ pub enum ClientEvent {
     Changed(bool),
 }
 
-/// A client. It sends a request to one server after the other until it receives a reply. Earlier copies of the request may still
-/// take effect.
+/// A client. It sends a request to one server after the other until it receives a reply. Earlier
+/// copies of the request may still take effect.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Client {
     me: u8,
@@ -128,8 +131,8 @@ pub struct Client {
     operations: Vec<(ClientOp, u8)>,
     /// The value that the client read last, of any key.
     last_read: Option<Vec<u8>>,
-    /// Whether the client makes its changes in a session of its own. If not, it uses that of the server, and does not repeat a change unless the server
-    /// says that it was not executed.
+    /// Whether the client makes its changes in a session of its own. If not, it uses that of the
+    /// server, and does not repeat a change unless the server says that it was not executed.
     has_session: bool,
     /// The number of times that the client has waited for the reply to a change without a session.
     waits: u8,
@@ -149,7 +152,8 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
         StoreNode::Server(Box::new(Server { log, store: ReplicatedStore::new(KvStore::new(LIMITS)) }))
     }
 
-    /// Creates a client of the first `servers` processes. It performs `operations` from the last to the first.
+    /// Creates a client of the first `servers` processes. It performs `operations` from the last to
+    /// the first.
     pub fn client(
         me: u8,
         servers: u8,
@@ -186,7 +190,8 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
 }
 
 impl Client {
-    /// Sends the current request to the next server. Waits if it is a change without a session that was sent before.
+    /// Sends the current request to the next server. Waits if it is a change without a session that
+    /// was sent before.
     fn send_request(&mut self, out: &mut Vec<Action<Cell, Message>>) {
         if self.current.is_none() {
             self.begin();
@@ -282,7 +287,8 @@ impl Client {
 }
 
 impl<R: Rules> Server<R> {
-    /// Applies committed commands, submits the queued ones, and replies to the clients that sent them.
+    /// Applies committed commands, submits the queued ones, and replies to the clients that sent
+    /// them.
     fn drive(&mut self, out: &mut Vec<Action<Cell, Message>>) {
         self.store.drive(&mut LogOfServer { log: &mut self.log, out });
         assert!(!self.store.is_unreadable(), "a snapshot was not made by a store");

@@ -1,5 +1,5 @@
-//! Worlds of the key-value store. The clients' histories must be linearizable, and all operations must complete in the stable
-//! period.
+//! Worlds of the key-value store. The clients' histories must be linearizable, and all operations
+//! must complete in the stable period.
 
 use mitra_consensus::kv_store::{Change, Rules};
 use mitra_consensus::{AllRules, ProcessId};
@@ -9,7 +9,8 @@ use crate::seeded_run::{TestedSystem, run_adversary};
 use crate::store_nodes::{ClientEvent, Invocation, StoreNode};
 use crate::{FaultLimits, RunLimits, SeedResult, Step, Violation, World, protocol_worlds};
 
-/// A world of servers and clients, with the histories of the clients. The servers are the first processes.
+/// A world of servers and clients, with the histories of the clients. The servers are the first
+/// processes.
 pub struct StoreWorld<R: Rules, const LOCAL_READS: bool> {
     world: World<StoreNode<R, LOCAL_READS>>,
     servers: u8,
@@ -74,7 +75,8 @@ impl<R: Rules, const LOCAL_READS: bool> StoreWorld<R, LOCAL_READS> {
     }
 }
 
-/// Runs three servers and three clients over three memories from a seed. Two servers and one memory may crash.
+/// Runs three servers and three clients over three memories from a seed. Two servers and one memory
+/// may crash.
 pub fn run_store_from_seed(seed: u64) -> SeedResult {
     let faults = FaultLimits {
         leader_changes: 16,
@@ -87,14 +89,16 @@ pub fn run_store_from_seed(seed: u64) -> SeedResult {
     run_adversary(seed, world, RunLimits { adversary_steps: 1000, stable_steps: 30_000 }).into()
 }
 
-/// Runs three servers and two clients over one memory from a seed. The servers depose each other often.
+/// Runs three servers and two clients over one memory from a seed. The servers depose each other
+/// often.
 pub fn run_competing_leaders_from_seed(seed: u64) -> SeedResult {
     let faults = FaultLimits { leader_changes: 60, ..FaultLimits::default() };
     let world: StoreWorld<AllRules, false> = protocol_worlds::store(seed, (1, 2, 20), faults);
     run_adversary(seed, world, RunLimits { adversary_steps: 3000, stable_steps: 30_000 }).into()
 }
 
-/// The sequential specification of a key: applies an operation to its value, and returns the response.
+/// The sequential specification of a key: applies an operation to its value, and returns the
+/// response.
 fn apply(value: &mut Option<Vec<u8>>, invocation: &Invocation) -> ClientEvent {
     let Invocation::Change(_, change) = invocation else { return ClientEvent::Value(value.clone()) };
     let (takes_effect, new) = match change {
@@ -109,8 +113,8 @@ fn apply(value: &mut Option<Vec<u8>>, invocation: &Invocation) -> ClientEvent {
 }
 
 impl<R: Rules, const LOCAL_READS: bool> TestedSystem for StoreWorld<R, LOCAL_READS> {
-    /// Returns the possible steps. Clients neither lead nor crash. The adversary can delay a client, which has the same effect as a
-    /// crash.
+    /// Returns the possible steps. Clients neither lead nor crash. The adversary can delay a
+    /// client, which has the same effect as a crash.
     fn steps(&self) -> Vec<Step> {
         let mut steps = self.world.steps();
         steps.retain(|step| match step {

@@ -1,4 +1,5 @@
-//! Theorems about failover, each with the smallest world that shows it. `proofs/README.md` has their proofs.
+//! Theorems about failover, each with the smallest world that shows it. `proofs/README.md` has
+//! their proofs.
 
 use std::net::SocketAddr;
 
@@ -35,7 +36,8 @@ enum ImpossibleProperty {
 pub struct Shown {
     /// The number of distinct worlds.
     pub states: usize,
-    /// One run, or two runs after which the requester knows the same. Empty if the theorem does not hold.
+    /// One run, or two runs after which the requester knows the same. Empty if the theorem does not
+    /// hold.
     pub histories: Vec<Vec<ResendStep>>,
 }
 
@@ -169,7 +171,8 @@ pub(crate) fn serve_replay(address: SocketAddr) {
     exhaustive_replay(Atomic::FetchAdd).serve(address);
 }
 
-/// Takes random steps of 4 operations whose rail fails twice, until they have ended or a property does not hold.
+/// Takes random steps of 4 operations whose rail fails twice, until they have ended or a property
+/// does not hold.
 fn walk_replay(seed: u64) -> (ResendWorld, Vec<ResendStep>, Option<Violation>) {
     let mut prng = Prng::new(seed);
     let operation = [Atomic::FetchAdd, Atomic::CompareSwap][prng.index(2)];
@@ -200,7 +203,8 @@ pub(crate) fn run_replay_from_seed(seed: u64) -> SeedResult {
     SeedResult { steps: steps.len() as u64, faults: failures(&steps) as u32, violation }
 }
 
-/// Returns a run of `fence-evidence-replay`: the world, and its steps. The rail of 4 operations fails twice, and answers are lost.
+/// Returns a run of `fence-evidence-replay`: the world, and its steps. The rail of 4 operations
+/// fails twice, and answers are lost.
 pub fn replay_example() -> (ResendSetup, Vec<ResendStep>) {
     let is_telling = |steps: &[ResendStep]| {
         let loses = |step: &ResendStep| matches!(step, ResendStep::LoseAnswers { .. });

@@ -44,9 +44,9 @@ pub(crate) fn written(how: RecordUse, before: u64, own: u64) -> Option<u64> {
     }
 }
 
-/// Returns whether a serial order explains what transactions have read, and leaves these values. It has all of
-/// which callers were told that they are committed, none of which they were told that it is aborted, and any of
-/// the others; each comes behind those that were told before it began.
+/// Returns whether a serial order explains what transactions have read, and leaves these values. It
+/// has all of which callers were told that they are committed, none of which they were told that it
+/// is aborted, and any of the others; each comes behind those that were told before it began.
 pub(crate) fn explains(transactions: &[Transaction], values: &[u64]) -> bool {
     goes_on(transactions, values, 0, &vec![0; values.len()])
 }

@@ -1,4 +1,5 @@
-//! The sizes of worlds of transactions, where their memory has what, and the steps of the adversary.
+//! The sizes of worlds of transactions, where their memory has what, and the steps of the
+//! adversary.
 
 use mitra_txn::{Copies, Location, Place, PlaceKind, TableId};
 
@@ -99,7 +100,8 @@ pub enum TransactionStep {
         /// The node.
         node: u8,
     },
-    /// A node executes the next part of a request of a life that has ended. This is impossible if lives are fenced.
+    /// A node executes the next part of a request of a life that has ended. This is impossible if
+    /// lives are fenced.
     ExecuteLate {
         /// The node.
         node: u8,

@@ -1,15 +1,16 @@
-//! Coordinators of transactions (`mitra-txn`) under an adversary: attempts, memory nodes, lives that end at
-//! any moment, and their recoveries.
+//! Coordinators of transactions (`mitra-txn`) under an adversary: attempts, memory nodes, lives
+//! that end at any moment, and their recoveries.
 //!
-//! The state machines are those of the product. A node executes the requests of a coordinator in their order;
-//! an access that crosses a line of the memory takes two steps. Three reductions, none of which hides a
-//! schedule:
+//! The state machines are those of the product. A node executes the requests of a coordinator in
+//! their order; an access that crosses a line of the memory takes two steps. Three reductions, none
+//! of which hides a schedule:
 //!
-//! - A coordinator takes the outcomes of its requests at once. A later reaction is the same as a later execution
-//!   of what it posts.
-//! - A transaction begins when its first request is executed, and its caller is told as soon as it is committed.
-//!   A serial order must then respect most.
-//! - An attempt that has met a lock reads the record again when the lock is free, or until it gives up.
+//! - A coordinator takes the outcomes of its requests at once. A later reaction is the same as a
+//!   later execution of what it posts.
+//! - A transaction begins when its first request is executed, and its caller is told as soon as it
+//!   is committed. A serial order must then respect most.
+//! - An attempt that has met a lock reads the record again when the lock is free, or until it gives
+//!   up.
 
 use mitra_txn::{
     Attempt, Conflict, Life, Location, LockWord, Outcome, Recovery, RecoveryStep, Request, Step, Write,
@@ -23,13 +24,15 @@ use crate::transaction_step::{
     TransactionProgram, TransactionStep,
 };
 
-/// The length of a value: its end is in the second line of the record. All its words are equal, so a torn one shows.
+/// The length of a value: its end is in the second line of the record. All its words are equal, so
+/// a torn one shows.
 const VALUE_BYTES: usize = 32;
 /// How often an attempt that gives up may read again: more often than it does.
 const MAX_REREADS: u32 = 20;
 
-/// Transactions of which callers were told are committed, the others may be, and those of which they were told
-/// that they are aborted are not; a serial order explains what was read and left, and respects real time.
+/// Transactions of which callers were told are committed, the others may be, and those of which
+/// they were told that they are aborted are not; a serial order explains what was read and left,
+/// and respects real time.
 pub(crate) const SERIALIZABLE: &str = "strict serializability";
 /// At rest, when no agent has requests under way.
 pub(crate) const CLEAN: &str = "no lock is left and backups equal primaries";
@@ -139,7 +142,8 @@ impl TransactionWorld {
         self.agents[agent].done > 0 || self.current(agent).is_some_and(is_running)
     }
 
-    /// Creates the attempt of a coordinator's next transaction. It begins when the first of its requests is executed.
+    /// Creates the attempt of a coordinator's next transaction. It begins when the first of its
+    /// requests is executed.
     fn begin(&mut self, agent: usize) {
         let Some(number) = self.current(agent) else { return };
         self.agents[agent].attempts += 1;
@@ -258,7 +262,8 @@ impl TransactionWorld {
         self.begin(agent);
     }
 
-    /// Returns whether an agent's next request to a node reads a record again whose lock has not changed.
+    /// Returns whether an agent's next request to a node reads a record again whose lock has not
+    /// changed.
     fn waits(&self, agent: &Agent, queue: &Queue) -> bool {
         let is_locked = |request: &Request| {
             let node = &self.nodes[usize::from(request.node.0)];
@@ -357,7 +362,8 @@ impl TransactionWorld {
         }
     }
 
-    /// A transaction begins when its first request is executed. It comes after those of which callers were told.
+    /// A transaction begins when its first request is executed. It comes after those of which
+    /// callers were told.
     fn note_begin(&mut self, agent: usize) {
         let Some(number) = self.current(agent) else { return };
         if self.transactions[number].begun_after.is_none() {
@@ -382,8 +388,8 @@ impl TransactionWorld {
         }
     }
 
-    /// Returns whether a coordinator's next request to a node overwrites the entry of another attempt that holds a
-    /// lock.
+    /// Returns whether a coordinator's next request to a node overwrites the entry of another
+    /// attempt that holds a lock.
     fn reuses_slot(&self, agent: usize, node: usize) -> bool {
         let Agent { batch: Some(batch), attempts, .. } = &self.agents[agent] else { return false };
         let Some(posted) = batch.queues[node].front() else { return false };
@@ -556,7 +562,8 @@ impl TransactionWorld {
     }
 }
 
-/// Returns the word that all words of a value are; a number that no transaction writes if they differ.
+/// Returns the word that all words of a value are; a number that no transaction writes if they
+/// differ.
 fn word_of(value: &[u8]) -> u64 {
     let words =
         value.chunks_exact(8).map(|word| word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));

@@ -1,4 +1,5 @@
-//! The worlds of transactions that `mitra check` explores, and those that `mitra sim` runs from seeds.
+//! The worlds of transactions that `mitra check` explores, and those that `mitra sim` runs from
+//! seeds.
 
 use mitra_prng::Prng;
 
@@ -165,8 +166,8 @@ fn run(seed: u64) -> SeedResult {
     result
 }
 
-/// Runs a world to its end. Most violations need an agent that stands still for many steps. Which ones do is drawn;
-/// often it is the one that a fault has met.
+/// Runs a world to its end. Most violations need an agent that stands still for many steps. Which
+/// ones do is drawn; often it is the one that a fault has met.
 fn run_world(mut world: TransactionWorld, prng: &mut Prng, result: &mut SeedResult) {
     let steps_to_a_fault = [8, 24, 60][prng.index(3)];
     let mut slow = 0;

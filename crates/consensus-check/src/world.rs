@@ -1,4 +1,5 @@
-//! The state of all processes, memories, messages and operations, and the steps by which an adversary changes it.
+//! The state of all processes, memories, messages and operations, and the steps by which an
+//! adversary changes it.
 
 use core::fmt;
 
@@ -15,7 +16,8 @@ pub struct FaultLimits {
     pub process_crashes: u8,
     /// Crashes of memories.
     pub memory_crashes: u8,
-    /// Disconnections of one process from one memory, and restarts of a memory, which disconnect all processes from it.
+    /// Disconnections of one process from one memory, and restarts of a memory, which disconnect
+    /// all processes from it.
     pub disconnects: u8,
     /// Restarts of processes without their state. Only some protocols tolerate them.
     pub restarts: u8,
@@ -23,8 +25,8 @@ pub struct FaultLimits {
     pub message_losses: u8,
 }
 
-/// One step of the adversary. Messages that a process sent before it crashed are still delivered, and operations that it
-/// invoked are still executed.
+/// One step of the adversary. Messages that a process sent before it crashed are still delivered,
+/// and operations that it invoked are still executed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
     /// Ω names a process as the leader to itself.
@@ -35,8 +37,8 @@ pub enum Step {
     DeliverMessage(usize),
     /// The message at this index is lost.
     DropMessage(usize),
-    /// The memory executes the operation of the process at this index of its outstanding operations. A read executes one
-    /// register at each step.
+    /// The memory executes the operation of the process at this index of its outstanding
+    /// operations. A read executes one register at each step.
     Execute(ProcessId, MemoryId, usize),
     /// The response to the operation at this index reaches the process.
     Respond(ProcessId, MemoryId, usize),
@@ -48,11 +50,12 @@ pub enum Step {
     CrashProcess(ProcessId),
     /// A memory crashes. A crashed memory never responds.
     CrashMemory(MemoryId),
-    /// The connection between a process and a memory fails and is established again. Outstanding writes get a nak; a write
-    /// that is not executed yet is never executed. All other outstanding operations are repeated on the new connection.
+    /// The connection between a process and a memory fails and is established again. Outstanding
+    /// writes get a nak; a write that is not executed yet is never executed. All other outstanding
+    /// operations are repeated on the new connection.
     Disconnect(ProcessId, MemoryId),
-    /// A memory restarts with the content of its registers. All processes are disconnected from it, and must acquire
-    /// their exclusive permissions again.
+    /// A memory restarts with the content of its registers. All processes are disconnected from it,
+    /// and must acquire their exclusive permissions again.
     RestartMemory(MemoryId),
     /// A process restarts without its state. Its outstanding operations are never executed.
     RestartProcess(ProcessId),
@@ -70,7 +73,8 @@ enum Request<C> {
 }
 
 impl<C> Request<C> {
-    /// Returns whether the process cannot know, after a disconnection, if the operation was executed.
+    /// Returns whether the process cannot know, after a disconnection, if the operation was
+    /// executed.
     fn has_unknown_outcome_after_disconnect(&self) -> bool {
         matches!(self, Request::Written | Request::Pending(Op::Write { .. }, _))
     }
@@ -100,12 +104,14 @@ pub struct World<P: Process> {
 }
 
 impl<P: Process> World<P> {
-    /// Creates a world in which every process has handled `Input::Start`. Every memory has the same regions.
+    /// Creates a world in which every process has handled `Input::Start`. Every memory has the same
+    /// regions.
     pub fn new(processes: Vec<P>, memories: u8, regions: &[Region], limits: FaultLimits) -> World<P> {
         World::with_regions(processes, &vec![regions.to_vec(); memories.into()], limits)
     }
 
-    /// Creates a world of processes that have handled `Input::Start`, with the regions of each memory.
+    /// Creates a world of processes that have handled `Input::Start`, with the regions of each
+    /// memory.
     pub fn with_regions(processes: Vec<P>, memories: &[Vec<Region>], limits: FaultLimits) -> World<P> {
         let n = processes.len();
         let mut world = World {
@@ -123,7 +129,8 @@ impl<P: Process> World<P> {
         world
     }
 
-    /// Marks processes as Byzantine. Their decisions are not recorded, and the world is done without them.
+    /// Marks processes as Byzantine. Their decisions are not recorded, and the world is done
+    /// without them.
     #[must_use]
     pub fn with_byzantine(mut self, processes: ProcessSet) -> World<P> {
         self.byzantine = processes;
@@ -251,8 +258,8 @@ impl<P: Process> World<P> {
         }
     }
 
-    /// Lets one network delay pass, as in a synchronous system: all messages and responses in transit are delivered, and all
-    /// invoked operations are executed. No process wakes.
+    /// Lets one network delay pass, as in a synchronous system: all messages and responses in
+    /// transit are delivered, and all invoked operations are executed. No process wakes.
     pub fn pass_delay(&mut self) {
         let messages = core::mem::take(&mut self.messages);
         let mut responses = Vec::new();
@@ -366,8 +373,8 @@ impl<P: Process> World<P> {
         self.call(p, |process, actions| process.handle(input, actions));
     }
 
-    /// Calls a function on a process, and carries out the actions that the process returns. Does nothing if the process has
-    /// crashed.
+    /// Calls a function on a process, and carries out the actions that the process returns. Does
+    /// nothing if the process has crashed.
     pub fn call(&mut self, p: ProcessId, f: impl FnOnce(&mut P, &mut Actions<P>)) {
         let Some(process) = &mut self.processes[usize::from(p.0)] else { return };
         let mut actions = Vec::new();

@@ -6,8 +6,8 @@ use mitra_consensus::{Region, RegisterKind};
 
 use crate::two_slot_register;
 
-/// The sizes and offsets of the registers of a memory's regions. Offsets are relative to the start of their
-/// region.
+/// The sizes and offsets of the registers of a memory's regions. Offsets are relative to the start
+/// of their region.
 #[derive(Clone, Debug)]
 pub struct Layout {
     regions: Vec<(RegisterKind, u16)>,
@@ -16,13 +16,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Creates the layout of `regions`, whose registers hold contents of up to `register_capacity` bytes.
+    /// Creates the layout of `regions`, whose registers hold contents of up to `register_capacity`
+    /// bytes.
     pub fn new(regions: &[Region], register_capacity: usize) -> Layout {
         Layout { regions: regions.iter().map(|r| (r.kind, r.registers)).collect(), register_capacity }
     }
 
-    /// Returns the properties of each region that determine the meaning of stored bytes: the number of registers,
-    /// whether they are write-once words, and the size of a register in bytes.
+    /// Returns the properties of each region that determine the meaning of stored bytes: the number
+    /// of registers, whether they are write-once words, and the size of a register in bytes.
     pub(crate) fn shape(&self) -> Vec<(u16, bool, usize)> {
         let of = |region| (self.registers(region), self.is_write_once(region), self.stride(region));
         (0..self.regions() as u8).map(of).collect()
@@ -77,8 +78,8 @@ impl Layout {
         (usize::from(register) * self.stride(region) + in_register) as u64
     }
 
-    /// Splits a range of a region's registers into ranges of at most `bytes` bytes. A range of one register may be
-    /// longer.
+    /// Splits a range of a region's registers into ranges of at most `bytes` bytes. A range of one
+    /// register may be longer.
     pub(crate) fn chunks(
         &self,
         region: u8,

@@ -1,12 +1,13 @@
-//! The messages between a process and a memory node: the handshake, and the requests to the memory node's CPU.
+//! The messages between a process and a memory node: the handshake, and the requests to the memory
+//! node's CPU.
 
 use mitra_consensus::{ProcessId, ProcessSet};
 use serde::{Deserialize, Serialize};
 
 /// The shared secret that authenticates a process to a peer or to a memory node.
 ///
-/// The handshake sends the token in clear text. The token therefore protects only on a network on which no other
-/// party can read the traffic.
+/// The handshake sends the token in clear text. The token therefore protects only on a network on
+/// which no other party can read the traffic.
 pub type Token = [u8; 16];
 
 /// The first frame of a handshake, from the process that connects.
@@ -20,21 +21,24 @@ pub struct Hello {
     pub token: Token,
     /// A random number that the process draws at each start, so that a restart is recognisable.
     pub incarnation: u64,
-    /// What the acceptor needs to connect its end to the sender's: an encoded [`mitra_failover::ConnectInfo`].
+    /// What the acceptor needs to connect its end to the sender's: an encoded
+    /// [`mitra_failover::ConnectInfo`].
     pub info: Vec<u8>,
 }
 
 /// The second frame of a handshake, from the acceptor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
-    /// What the process needs to connect its end to the acceptor's: an encoded [`mitra_failover::ConnectInfo`].
+    /// What the process needs to connect its end to the acceptor's: an encoded
+    /// [`mitra_failover::ConnectInfo`].
     pub info: Vec<u8>,
-    /// A random number that identifies the contents of a memory. A memory with a new incarnation has lost its
-    /// contents. 0 between processes.
+    /// A random number that identifies the contents of a memory. A memory with a new incarnation
+    /// has lost its contents. 0 between processes.
     pub incarnation: u64,
     /// The capacity of a register's contents, in bytes. 0 between processes.
     pub register_capacity: u32,
-    /// The memory's regions with the permissions of the connecting process. Empty between processes.
+    /// The memory's regions with the permissions of the connecting process. Empty between
+    /// processes.
     pub regions: Vec<RegionGrant>,
 }
 
@@ -62,8 +66,9 @@ pub enum MemoryRequest {
         /// The processes that may write it.
         write: ProcessSet,
     },
-    /// Asks for the sequence numbers of `count` registers from `first`, each of which may be that of an incomplete write. A correct process
-    /// asks only if it alone writes these registers, and while none of its writes to them is in progress.
+    /// Asks for the sequence numbers of `count` registers from `first`, each of which may be that
+    /// of an incomplete write. A correct process asks only if it alone writes these registers, and
+    /// while none of its writes to them is in progress.
     ReadSeqs {
         /// The region.
         region: u8,
@@ -77,8 +82,8 @@ pub enum MemoryRequest {
 /// The reply to a [`MemoryRequest`]. Replies arrive in the order of the requests.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MemoryReply {
-    /// The request to change permissions was processed. `write` is the key by which the process may now write the region, or `None` if
-    /// it may not write the region.
+    /// The request to change permissions was processed. `write` is the key by which the process may
+    /// now write the region, or `None` if it may not write the region.
     PermissionsChanged {
         /// The encoded key.
         write: Option<Vec<u8>>,
@@ -92,8 +97,9 @@ pub enum MemoryReply {
 
 /// The maximum number of registers in one [`MemoryRequest::ReadSeqs`].
 pub(crate) const MAX_SEQS: u16 = 256;
-/// The maximum number of bytes that a process makes a memory node scan for one [`MemoryRequest::ReadSeqs`]. A single larger register
-/// may exceed it.
+/// The maximum number of bytes that a process makes a memory node scan for one
+/// [`MemoryRequest::ReadSeqs`]. A single larger register may exceed it.
 pub(crate) const MAX_SEQ_SCAN_BYTES: usize = 512 << 10;
-/// The maximum length of an encoded message, in bytes. An encoded sequence number takes at most 10 bytes.
+/// The maximum length of an encoded message, in bytes. An encoded sequence number takes at most 10
+/// bytes.
 pub const MAX_MESSAGE_BYTES: usize = 16 + 10 * MAX_SEQS as usize;

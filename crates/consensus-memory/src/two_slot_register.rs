@@ -1,15 +1,16 @@
-//! The representation of a register that one process writes while others read it. Neither a write nor a read of the
-//! register is atomic.
+//! The representation of a register that one process writes while others read it. Neither a write
+//! nor a read of the register is atomic.
 //!
-//! A register has two slots, which successive writes use in turn, so that the previous value stays readable
-//! during a write. Each slot has a checksum by which a reader detects that the slot is torn, like the sub-slots of
-//! uBFT (ASPLOS 2023).
+//! A register has two slots, which successive writes use in turn, so that the previous value stays
+//! readable during a write. Each slot has a checksum by which a reader detects that the slot is
+//! torn, like the sub-slots of uBFT (ASPLOS 2023).
 
-/// The size of a slot's header, in bytes: the sequence number (8), the length of the contents (4), and the
-/// CRC-32 of both and of the contents (4).
+/// The size of a slot's header, in bytes: the sequence number (8), the length of the contents (4),
+/// and the CRC-32 of both and of the contents (4).
 const HEADER_BYTES: usize = 16;
 
-/// Returns the size in bytes of a slot for contents of up to `capacity` bytes. It is a multiple of 8.
+/// Returns the size in bytes of a slot for contents of up to `capacity` bytes. It is a multiple
+/// of 8.
 pub(crate) const fn slot_bytes(capacity: usize) -> usize {
     (HEADER_BYTES + capacity).next_multiple_of(8)
 }
@@ -36,8 +37,8 @@ fn checksum(seq: u64, contents: &[u8]) -> u32 {
     crc.finalize()
 }
 
-/// Decodes a slot into its sequence number and contents. A slot that was never written decodes to 0 and empty
-/// contents. Returns `None` if the slot is torn.
+/// Decodes a slot into its sequence number and contents. A slot that was never written decodes to 0
+/// and empty contents. Returns `None` if the slot is torn.
 fn decode_slot(slot: &[u8]) -> Option<(u64, &[u8])> {
     let (head, contents) = slot.split_at_checked(HEADER_BYTES)?;
     let seq = u64::from_le_bytes(head[..8].try_into().ok()?);
@@ -53,12 +54,13 @@ fn decode_slot(slot: &[u8]) -> Option<(u64, &[u8])> {
 /// The result of a READ of both slots.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum RegisterRead<'a> {
-    /// Both slots are whole. At some time during the READ, the register held this value with this sequence number.
+    /// Both slots are whole. At some time during the READ, the register held this value with this
+    /// sequence number.
     Stable(u64, &'a [u8]),
-    /// One slot is torn. This is the sequence number and the value of the other, whole slot. After a single READ, the
-    /// value may be older than a write that ended before the READ began. If the next READ finds the same sequence
-    /// number beside a torn slot, the value was current between the two READs, and the torn slot belongs to the next
-    /// write.
+    /// One slot is torn. This is the sequence number and the value of the other, whole slot. After
+    /// a single READ, the value may be older than a write that ended before the READ began. If the
+    /// next READ finds the same sequence number beside a torn slot, the value was current between
+    /// the two READs, and the torn slot belongs to the next write.
     OneTorn(u64, &'a [u8]),
     /// Both slots are torn: the writer is faster than the reader, or Byzantine.
     BothTorn,
@@ -77,25 +79,29 @@ pub(crate) fn read_slots(slots: &[u8]) -> RegisterRead<'_> {
     }
 }
 
-/// Returns how a new writer continues after an incomplete write: the slot of that write, and the sequence number to store in its header,
-/// which no write uses. Returns `None` unless one slot is torn. No process may write the register during the call.
+/// Returns how a new writer continues after an incomplete write: the slot of that write, and the
+/// sequence number to store in its header, which no write uses. Returns `None` unless one slot is
+/// torn. No process may write the register during the call.
 ///
-/// The slot may hold any part of the incomplete writes since the last complete one. Each of them is complete once its missing bytes arrive,
-/// and the next write may contain these bytes. It would complete a write that was refused long ago. The stored number prevents that, because
-/// all these writes have smaller numbers, and the next write has a greater number.
+/// The slot may hold any part of the incomplete writes since the last complete one. Each of them is
+/// complete once its missing bytes arrive, and the next write may contain these bytes. It would
+/// complete a write that was refused long ago. The stored number prevents that, because all these
+/// writes have smaller numbers, and the next write has a greater number.
 pub(crate) fn unused_seq(slots: &[u8]) -> Option<(usize, u64)> {
     let RegisterRead::OneTorn(last, _) = read_slots(slots) else { return None };
     let slot = slot_of(last.wrapping_add(1));
     let header =
         slots[slot * slots.len() / 2..].first_chunk().map_or(0, |header| u64::from_le_bytes(*header));
-    // The incomplete writes have numbers up to that of the header plus 2, because the header may not have arrived.
+    // The incomplete writes have numbers up to that of the header plus 2, because the header may
+    // not have arrived.
     let unused = header.max(last.wrapping_add(1)).wrapping_add(4);
     Some((slot, if slot_of(unused) == slot { unused } else { unused.wrapping_add(1) }))
 }
 
-/// Returns the sequence number of the last complete write. No process may write the register during the call. A torn
-/// slot then belongs to an incomplete write after the last complete write. Both slots are torn only if the writer is
-/// Byzantine. In this case, the function returns 0, because any number will do.
+/// Returns the sequence number of the last complete write. No process may write the register during
+/// the call. A torn slot then belongs to an incomplete write after the last complete write. Both
+/// slots are torn only if the writer is Byzantine. In this case, the function returns 0, because
+/// any number will do.
 pub(crate) fn last_seq(slots: &[u8]) -> u64 {
     match read_slots(slots) {
         RegisterRead::Stable(seq, _) | RegisterRead::OneTorn(seq, _) => seq,
@@ -138,8 +144,8 @@ mod tests {
         );
     }
 
-    /// After a write that is cut off at any byte, the previous value is readable, and no mixture of the two values is
-    /// returned.
+    /// After a write that is cut off at any byte, the previous value is readable, and no mixture of
+    /// the two values is returned.
     #[test]
     fn torn_write_leaves_previous_value_readable() {
         for before in 0..4 {
@@ -161,8 +167,8 @@ mod tests {
         }
     }
 
-    /// Three writes are cut off in turn, each in any parts. The last two have the same contents. No part of a later write completes an earlier
-    /// one.
+    /// Three writes are cut off in turn, each in any parts. The last two have the same contents. No
+    /// part of a later write completes an earlier one.
     #[test]
     fn later_write_completes_no_earlier_one() {
         let parts = slot_bytes(CAPACITY) / 8;

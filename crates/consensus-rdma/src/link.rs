@@ -1,5 +1,5 @@
-//! A connection between two processes, or between a process and a memory node: a virtual queue pair with message
-//! buffers.
+//! A connection between two processes, or between a process and a memory node: a virtual queue pair
+//! with message buffers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,15 +8,17 @@ use mitra_failover::{Completion, ConnectInfo, Domain, FailoverReport, RemoteRegi
 use mitra_handshake::ReadyCqs;
 use mitra_verbs::{Buffer, Data, RecvWr, Result, SendOp, SendWr, WcOpcode};
 
-/// The number of send buffers, and the number of receive buffers. Work requests with smaller ids are messages.
+/// The number of send buffers, and the number of receive buffers. Work requests with smaller ids
+/// are messages.
 const MESSAGE_SLOTS: u64 = 16;
-/// The maximum number of messages that wait for a send buffer. A peer that accepts no message for that long has
-/// crashed, or its connection is about to close.
+/// The maximum number of messages that wait for a send buffer. A peer that accepts no message for
+/// that long has crashed, or its connection is about to close.
 const MAX_QUEUED: usize = 4096;
 
 /// An event that [`Link::poll`] reports.
 pub(crate) enum LinkEvent {
-    /// A work request that [`Link::post`] posted has completed. Its id is the id passed to [`Link::post`].
+    /// A work request that [`Link::post`] posted has completed. Its id is the id passed to
+    /// [`Link::post`].
     Completed(Completion),
     /// A message from the peer has arrived.
     Message(Vec<u8>),
@@ -94,8 +96,8 @@ impl Link {
 
     /// Posts a one-sided operation, whose completion contains `id`.
     pub(crate) fn post(&mut self, id: u64, op: SendOp, data: Data) -> Result<()> {
-        // A register's contents carry a checksum and a sequence number and have one writer, so repeating a
-        // WRITE after a failover is harmless.
+        // A register's contents carry a checksum and a sequence number and have one writer, so
+        // repeating a WRITE after a failover is harmless.
         let writes = mitra_failover::WritePolicy::Repeatable;
         self.vqp.post_send_with(SendWr::new(id + MESSAGE_SLOTS, op, data), writes).map(|_| ())
     }
@@ -105,8 +107,8 @@ impl Link {
         (self.vqp.config().send_wrs as usize).saturating_sub(self.vqp.outstanding() + MESSAGE_SLOTS as usize)
     }
 
-    /// Sends a message now, or queues it until a send buffer is free. Returns false and drops the message if it is too
-    /// long or too many messages are queued.
+    /// Sends a message now, or queues it until a send buffer is free. Returns false and drops the
+    /// message if it is too long or too many messages are queued.
     pub(crate) fn send(&mut self, message: Vec<u8>) -> bool {
         if message.len() > self.max_message_bytes || self.queued.len() >= MAX_QUEUED {
             return false;
@@ -142,7 +144,8 @@ impl Link {
         self.dispatch(event);
     }
 
-    /// Passes completions and messages to `event`, without driving a failover. This is faster than [`Link::poll`].
+    /// Passes completions and messages to `event`, without driving a failover. This is faster than
+    /// [`Link::poll`].
     pub(crate) fn poll_completions(&mut self, event: impl FnMut(LinkEvent)) {
         self.vqp.poll_completions(&mut self.completions);
         self.dispatch(event);
@@ -175,8 +178,8 @@ impl Link {
         self.send_queued();
     }
 
-    /// Returns whether the connection is unusable: an operation was refused or ended in an error, or no rail
-    /// reaches the peer.
+    /// Returns whether the connection is unusable: an operation was refused or ended in an error,
+    /// or no rail reaches the peer.
     pub(crate) fn is_broken(&self) -> bool {
         self.vqp.close_reason().is_some() || self.vqp.is_halted()
     }

@@ -1,4 +1,5 @@
-//! The connection of a process to one memory node: dials it, and drives [`Client`] over the connection.
+//! The connection of a process to one memory node: dials it, and drives [`Client`] over the
+//! connection.
 
 mod staged_link;
 
@@ -74,7 +75,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         self.client.is_connected()
     }
 
-    /// Returns whether the memory is treated as crashed: its contents were lost, or its layout is not the configured one.
+    /// Returns whether the memory is treated as crashed: its contents were lost, or its layout is
+    /// not the configured one.
     pub(crate) fn is_crashed(&self) -> bool {
         self.client.is_crashed()
     }
@@ -146,7 +148,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         }
     }
 
-    /// Dials again, with a delay, after a failed handshake. The memory node may not have started yet, or may have stopped.
+    /// Dials again, with a delay, after a failed handshake. The memory node may not have started
+    /// yet, or may have stopped.
     fn redial(&mut self) {
         let backoff = State::Backoff(Instant::now() + RETRY_INTERVAL);
         if let State::Connecting(PendingConnect { link, .. }) = std::mem::replace(&mut self.state, backoff) {

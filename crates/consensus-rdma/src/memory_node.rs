@@ -1,7 +1,7 @@
 //! A memory node: provides regions to processes, which read and write them by one-sided operations.
 //!
-//! The CPU of a memory node does only what the NIC cannot do: it accepts processes, changes permissions, and reads the sequence
-//! numbers of registers for a new writer.
+//! The CPU of a memory node does only what the NIC cannot do: it accepts processes, changes
+//! permissions, and reads the sequence numbers of registers for a new writer.
 
 mod config;
 mod nics;
@@ -21,8 +21,9 @@ use crate::storage_directory::{StorageConfig, StorageDirectory};
 
 /// A memory node.
 ///
-/// A node makes progress only inside [`poll`](MemoryNode::poll), [`poll_ready`](MemoryNode::poll_ready) and
-/// [`serve_for`](MemoryNode::serve_for). One-sided operations of processes do not depend on these calls.
+/// A node makes progress only inside [`poll`](MemoryNode::poll),
+/// [`poll_ready`](MemoryNode::poll_ready) and [`serve_for`](MemoryNode::serve_for). One-sided
+/// operations of processes do not depend on these calls.
 #[derive(Debug)]
 pub struct MemoryNode {
     node: Node<VirtualMr, StorageDirectory>,
@@ -32,18 +33,20 @@ pub struct MemoryNode {
 }
 
 impl MemoryNode {
-    /// Creates a memory node that accepts processes on `listener`. Registers hold the default cell, or the stored contents if
-    /// [`MemoryConfig::storage`] names a directory of an earlier run.
+    /// Creates a memory node that accepts processes on `listener`. Registers hold the default cell,
+    /// or the stored contents if [`MemoryConfig::storage`] names a directory of an earlier run.
     ///
-    /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without them, requests do not end
-    /// [`wait`](MemoryNode::wait).
+    /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without
+    /// them, requests do not end [`wait`](MemoryNode::wait).
     ///
-    /// If a region has write-once registers, the connections of all processes share atomics ([`Domain::share_atomics`]): they are on one rail, and
-    /// [`MemoryConfig::failover`] has the policy exact.
+    /// If a region has write-once registers, the connections of all processes share atomics
+    /// ([`Domain::share_atomics`]): they are on one rail, and [`MemoryConfig::failover`] has the
+    /// policy exact.
     ///
     /// # Errors
     /// - [`StartError::ProcessCount`] unless `config.tokens` has 1 to 64 entries.
-    /// - [`StartError::Storage`] if the storage directory belongs to another memory, is in use, or may have lost writes.
+    /// - [`StartError::Storage`] if the storage directory belongs to another memory, is in use, or
+    ///   may have lost writes.
     /// - [`StartError::Io`] or [`StartError::Nic`] if the system or the NIC refuses a resource.
     pub fn new(
         domain: Arc<Domain>,
@@ -61,7 +64,8 @@ impl MemoryNode {
         };
         let storage = config.storage.as_ref().map(open).transpose()?;
         if config.regions.iter().any(|region| region.kind == RegisterKind::WriteOnce) {
-            // Processes write these registers by compare-and-swap, which must exclude those of other processes also after a failover.
+            // Processes write these registers by compare-and-swap, which must exclude those of
+            // other processes also after a failover.
             domain.share_atomics()?;
         }
         let nics = Nics::new(&domain, n, config.failover)?;
@@ -87,10 +91,11 @@ impl MemoryNode {
         self.node.buffers().iter().map(|buffer| buffer.len()).sum()
     }
 
-    /// Accepts waiting processes, drives all connections, and answers all requests. Arms the completion queues.
+    /// Accepts waiting processes, drives all connections, and answers all requests. Arms the
+    /// completion queues.
     ///
-    /// A failover of a connection raises no completion event, and the node takes part in the failover only in this function. Call it
-    /// about every millisecond.
+    /// A failover of a connection raises no completion event, and the node takes part in the
+    /// failover only in this function. Call it about every millisecond.
     pub fn poll(&mut self) {
         while let Some(incoming) = self.acceptor.next() {
             let p = incoming.hello.from;
@@ -108,7 +113,8 @@ impl MemoryNode {
         self.answer_requests(requests);
     }
 
-    /// Answers the requests on the connections that have a completion queue in `ready`. To be fast, it does nothing else.
+    /// Answers the requests on the connections that have a completion queue in `ready`. To be fast,
+    /// it does nothing else.
     pub fn poll_ready(&mut self, ready: &ReadyCqs) {
         let mut requests = Vec::new();
         for (p, link) in self.nics.links().filter(|(_, link)| link.is_ready(ready)) {
@@ -118,15 +124,17 @@ impl MemoryNode {
         self.answer_requests(requests);
     }
 
-    /// Blocks until a completion queue of the domain has an event or a process dials, for at most `timeout`.
+    /// Blocks until a completion queue of the domain has an event or a process dials, for at most
+    /// `timeout`.
     ///
-    /// Several nodes may share a domain. Pass the result to [`poll_ready`](MemoryNode::poll_ready) of each of them.
+    /// Several nodes may share a domain. Pass the result to [`poll_ready`](MemoryNode::poll_ready)
+    /// of each of them.
     pub fn wait(&self, timeout: Duration) -> ReadyCqs {
         self.poller.wait(timeout)
     }
 
-    /// Polls once, then answers requests as they arrive until `duration` has passed. A process that dials meanwhile is accepted
-    /// by the next poll.
+    /// Polls once, then answers requests as they arrive until `duration` has passed. A process that
+    /// dials meanwhile is accepted by the next poll.
     pub fn serve_for(&mut self, duration: Duration) {
         let deadline = Instant::now() + duration;
         self.poll();
@@ -165,8 +173,8 @@ mod tests {
         Domain::with_completion_channels(vec![nic]).expect("the NIC has the resources of a domain")
     }
 
-    /// Returns a function that connects process 1 with a given incarnation to a new memory node, and returns whether the node
-    /// accepted the process.
+    /// Returns a function that connects process 1 with a given incarnation to a new memory node,
+    /// and returns whether the node accepted the process.
     fn connect_to_memory(allow_restarts: bool) -> impl FnMut(u64) -> bool {
         let n = 2;
         let region = Region {
@@ -203,8 +211,8 @@ mod tests {
         }
     }
 
-    /// Two processes with the same id use the same ballots, and each may mistake the other's ballots for its own. The node therefore
-    /// accepts only the latest incarnation.
+    /// Two processes with the same id use the same ballots, and each may mistake the other's
+    /// ballots for its own. The node therefore accepts only the latest incarnation.
     #[test]
     fn earlier_incarnation_is_refused_after_later_one_connected() {
         let mut connects = connect_to_memory(true);
@@ -215,8 +223,8 @@ mod tests {
         assert!(connects(2));
     }
 
-    /// A restarted process does not know the value that its last incarnation accepted. If it wrote its slot without this value, it
-    /// could undo a decision.
+    /// A restarted process does not know the value that its last incarnation accepted. If it wrote
+    /// its slot without this value, it could undo a decision.
     #[test]
     fn restarted_process_is_refused_without_allow_restarts() {
         let mut connects = connect_to_memory(false);

@@ -1,5 +1,5 @@
-//! The connection of a process to one other process. It delivers messages in order, and loses none while both processes run
-//! and the connection does not break.
+//! The connection of a process to one other process. It delivers messages in order, and loses none
+//! while both processes run and the connection does not break.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use mitra_verbs::Error;
 use crate::link::{Link, LinkEvent};
 use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 
-/// The maximum number of messages that wait for a connection. Beyond it, the oldest messages are dropped, because to a protocol, a
-/// peer that accepts no message for that long has crashed.
+/// The maximum number of messages that wait for a connection. Beyond it, the oldest messages are
+/// dropped, because to a protocol, a peer that accepts no message for that long has crashed.
 const MAX_QUEUED: usize = 4096;
 
 /// A connection to another process. Of two processes, the one with the higher id dials.
@@ -34,7 +34,8 @@ pub(crate) struct Peer {
 
 #[derive(Debug)]
 enum State {
-    /// There is no connection, and this process does not dial: the peer is this process itself, or has not dialled yet.
+    /// There is no connection, and this process does not dial: the peer is this process itself, or
+    /// has not dialled yet.
     Idle,
     /// No queue pair or descriptor was free. The process dials again at this time.
     Backoff(Instant),
@@ -142,7 +143,8 @@ impl Peer {
         self.send_queued();
     }
 
-    /// Drops the current connection. Dials the peer after `delay` if this process has the higher id.
+    /// Drops the current connection. Dials the peer after `delay` if this process has the higher
+    /// id.
     fn dial(&mut self, delay: Duration) {
         let previous = std::mem::replace(&mut self.state, State::Idle);
         if !self.dials {

@@ -1,5 +1,5 @@
-//! An outgoing connection attempt: the local end, the identity that the process presents, and the pending answer
-//! of the acceptor.
+//! An outgoing connection attempt: the local end, the identity that the process presents, and the
+//! pending answer of the acceptor.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ use crate::link::Link;
 /// The delay before a failed connection attempt is repeated.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The identity that a process presents to peers and memory nodes, and the domain and configuration that its
-/// connections use.
+/// The identity that a process presents to peers and memory nodes, and the domain and configuration
+/// that its connections use.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) process: ProcessId,
@@ -30,12 +30,14 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Creates an unconnected end of a connection for messages of at most `max_message_bytes` bytes.
+    /// Creates an unconnected end of a connection for messages of at most `max_message_bytes`
+    /// bytes.
     pub(crate) fn new_link(&self, max_message_bytes: usize) -> Result<Link, Error> {
         Link::new(&self.domain, self.failover, max_message_bytes)
     }
 
-    /// Starts a handshake that connects `link` to the acceptor at `address`. The handshake begins after `delay`.
+    /// Starts a handshake that connects `link` to the acceptor at `address`. The handshake begins
+    /// after `delay`.
     pub(crate) fn connect(
         &self,
         address: SocketAddr,

@@ -24,14 +24,16 @@ pub struct ProcessConfig {
     pub id: ProcessId,
     /// The token of each process, indexed by [`ProcessId`]. The length is the number of processes.
     pub tokens: Vec<Token>,
-    /// The address at which each process accepts its peers, indexed by [`ProcessId`]. The address of the last process
-    /// is not used, because a process dials only peers with lower ids.
+    /// The address at which each process accepts its peers, indexed by [`ProcessId`]. The address
+    /// of the last process is not used, because a process dials only peers with lower ids.
     pub processes: Vec<SocketAddr>,
     /// The address of each memory node, and its regions, indexed by [`MemoryId`].
     pub memories: Vec<(SocketAddr, Vec<Region>)>,
-    /// The capacity of a register's contents, in bytes. The memory nodes must use the same capacity.
+    /// The capacity of a register's contents, in bytes. The memory nodes must use the same
+    /// capacity.
     pub register_capacity: usize,
-    /// The maximum length of an encoded message between processes, in bytes. Longer messages are dropped.
+    /// The maximum length of an encoded message between processes, in bytes. Longer messages are
+    /// dropped.
     pub max_message_bytes: usize,
     /// The delay between [`Action::Wake`] and [`Input::Wake`].
     pub wake_delay: Duration,
@@ -41,8 +43,8 @@ pub struct ProcessConfig {
 
 /// A process with its connections to memory nodes and peers.
 ///
-/// The node performs the [`Action`]s of the state machine and passes their outcomes back as [`Input`]s. It
-/// makes progress only inside its methods.
+/// The node performs the [`Action`]s of the state machine and passes their outcomes back as
+/// [`Input`]s. It makes progress only inside its methods.
 #[derive(Debug)]
 pub struct ProcessNode<P: Process> {
     process: P,
@@ -64,15 +66,16 @@ where
     P::Cell: Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
-    /// Creates a node that accepts peers on `listener`, passes [`Input::Start`] to the process, and begins to
-    /// connect to memory nodes and peers. The node repeats failed connection attempts for as long as it runs.
+    /// Creates a node that accepts peers on `listener`, passes [`Input::Start`] to the process, and
+    /// begins to connect to memory nodes and peers. The node repeats failed connection attempts for
+    /// as long as it runs.
     ///
-    /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without them, completions do
-    /// not end [`ProcessNode::wait`].
+    /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without
+    /// them, completions do not end [`ProcessNode::wait`].
     ///
     /// # Errors
-    /// - [`StartError::ProcessCount`] unless there are 1 to 64 tokens, as many addresses as tokens, and `id` is below
-    ///   their number.
+    /// - [`StartError::ProcessCount`] unless there are 1 to 64 tokens, as many addresses as tokens,
+    ///   and `id` is below their number.
     /// - [`StartError::Io`] or [`StartError::Nic`] if the system or the NIC refuses a resource.
     pub fn new(
         process: P,
@@ -149,8 +152,8 @@ where
         self.memories.iter().filter(|memory| memory.is_connected()).count()
     }
 
-    /// Returns the memory nodes that are treated as crashed, because their contents were lost or their layout is not
-    /// the configured one.
+    /// Returns the memory nodes that are treated as crashed, because their contents were lost or
+    /// their layout is not the configured one.
     pub fn crashed_memories(&self) -> impl Iterator<Item = MemoryId> {
         (0..)
             .map(MemoryId)
@@ -174,8 +177,8 @@ where
         self.memories.get(usize::from(memory.0)).map_or(0, MemoryClient::connections)
     }
 
-    /// Accepts peers, drives all connections, and passes the responses, messages and wake-ups to the state machine.
-    /// Returns whether there was any input.
+    /// Accepts peers, drives all connections, and passes the responses, messages and wake-ups to
+    /// the state machine. Returns whether there was any input.
     pub fn poll(&mut self) -> bool {
         while let Some(incoming) = self.acceptor.next() {
             if let Some(peer) = self.peers.get_mut(usize::from(incoming.hello.from.0)) {
@@ -185,8 +188,8 @@ where
         let mut busy = false;
         for at in 0..self.memories.len() {
             self.memories[at].poll(&mut self.responses);
-            // The process handles each memory's responses before the next memory is polled, so that the operations that
-            // it invokes in reply are posted as early as possible.
+            // The process handles each memory's responses before the next memory is polled, so that
+            // the operations that it invokes in reply are posted as early as possible.
             let memory = MemoryId(at as u8);
             let responses = self.responses.drain(..);
             self.inputs.extend(responses.map(|(id, response)| Input::Response { memory, id, response }));
@@ -209,8 +212,8 @@ where
 
     /// Polls, and if there was no input, blocks until an event arrives, for at most `max`.
     ///
-    /// A failover of a connection raises no completion event, and the node takes part in the failover only in
-    /// [`ProcessNode::poll`]. `max` should therefore be about a millisecond.
+    /// A failover of a connection raises no completion event, and the node takes part in the
+    /// failover only in [`ProcessNode::poll`]. `max` should therefore be about a millisecond.
     pub fn wait(&mut self, max: Duration) {
         self.arm();
         if !self.poll() {
@@ -218,8 +221,8 @@ where
         }
     }
 
-    /// Arms the completion queues, so that [`ProcessNode::fds`] become readable at the next event. Callers
-    /// that also wait for other descriptors then poll once more, wait, and call
+    /// Arms the completion queues, so that [`ProcessNode::fds`] become readable at the next event.
+    /// Callers that also wait for other descriptors then poll once more, wait, and call
     /// [`ProcessNode::drain_events`].
     pub fn arm(&self) {
         self.memories.iter().for_each(MemoryClient::arm);
@@ -271,7 +274,8 @@ where
                 Action::Wake => self.wakes_at = Some(Instant::now() + self.wake_delay),
                 Action::FlipCoin => {
                     let mut byte = [0];
-                    // The system's generator fails only before it is seeded at boot; the coin is then tails.
+                    // The system's generator fails only before it is seeded at boot; the coin is
+                    // then tails.
                     let _ = getrandom::fill(&mut byte);
                     self.inputs.push(Input::Coin(byte[0] & 1 == 1));
                 }

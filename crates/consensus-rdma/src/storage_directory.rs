@@ -11,7 +11,8 @@ use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 /// Where a memory node stores its contents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageConfig {
-    /// The directory, which no other memory may use. The node creates the directory if it does not exist.
+    /// The directory, which no other memory may use. The node creates the directory if it does not
+    /// exist.
     pub directory: PathBuf,
     /// Whether writes are on the disk before they are acknowledged.
     pub sync: bool,
@@ -214,8 +215,8 @@ mod tests {
         assert!(storage.process_incarnations().is_empty());
     }
 
-    /// A write that is not synchronous is lost if the machine stops, which no test on a running machine shows. This test shows that the
-    /// system is asked for synchronous writes.
+    /// A write that is not synchronous is lost if the machine stops, which no test on a running
+    /// machine shows. This test shows that the system is asked for synchronous writes.
     #[test]
     fn file_has_o_dsync_exactly_if_writes_are_synchronous() {
         let dir = tempfile::tempdir().expect("a temporary directory");

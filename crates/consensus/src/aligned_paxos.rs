@@ -1,23 +1,26 @@
-//! Aligned Paxos (IRA, section 5.2): the n processes and the m memories are all *agents*, and a majority of the n + m
-//! agents decides. Up to fP processes and fM memories may crash, where fP + fM < (n + m) / 2. More memories can
-//! therefore compensate for fewer processes, and more processes for fewer memories.
+//! Aligned Paxos (IRA, section 5.2): the n processes and the m memories are all *agents*, and a
+//! majority of the n + m agents decides. Up to fP processes and fM memories may crash, where fP +
+//! fM < (n + m) / 2. More memories can therefore compensate for fewer processes, and more processes
+//! for fewer memories.
 //!
 //! | | a process as an agent | delays | a memory as an agent | delays |
 //! |---|---|---|---|---|
 //! | phase 1 | prepare, promise | 2 | take the permission to write, write the ballot, read all slots | 6 |
 //! | phase 2 | accept, accepted | 2 | write the value | 2 |
 //!
-//! The first leader, process 0, skips phase 1 and decides in two delays. For any other leader, phase 1 takes two delays
-//! if the responding processes alone are a majority of the agents, and six otherwise.
+//! The first leader, process 0, skips phase 1 and decides in two delays. For any other leader,
+//! phase 1 takes two delays if the responding processes alone are a majority of the agents, and six
+//! otherwise.
 //!
-//! Any two majorities of agents have an agent in common, which may be a process or a memory. Both kinds of agent
-//! therefore keep the whole promise: an agent that has accepted a value reports the value to every higher ballot, and
-//! accepts no lower ballot. By contrast, a majority of the processes and a majority of the memories have no agent in
-//! common.
+//! Any two majorities of agents have an agent in common, which may be a process or a memory. Both
+//! kinds of agent therefore keep the whole promise: an agent that has accepted a value reports the
+//! value to every higher ballot, and accepts no lower ballot. By contrast, a majority of the
+//! processes and a majority of the memories have no agent in common.
 //!
-//! The first leader may skip phase 1 only while it has seen no other ballot. In Protected Memory Paxos, it may skip
-//! phase 1 in its first attempt in any case: if another process has begun a ballot, the memories refuse the leader's
-//! writes. An agent that is a process has no such permission to check.
+//! The first leader may skip phase 1 only while it has seen no other ballot. In Protected Memory
+//! Paxos, it may skip phase 1 in its first attempt in any case: if another process has begun a
+//! ballot, the memories refuse the leader's writes. An agent that is a process has no such
+//! permission to check.
 
 use core::marker::PhantomData;
 
@@ -28,19 +31,20 @@ use crate::protected_memory_paxos::{self as memory, ProtectedMemoryPaxos, Slot};
 use crate::{Action, Actions, AllRules, Input, Process, ProcessId, Region, RuleSet, Value};
 use mitra_mutants::Mutant;
 
-/// The rules that safety rests on, in addition to the rules of the memories ([`memory::Rules`]). A checker disables
-/// them one at a time.
+/// The rules that safety rests on, in addition to the rules of the memories ([`memory::Rules`]). A
+/// checker disables them one at a time.
 pub trait Rules: RuleSet {
     /// A process refuses ballots below the ballot that it has promised.
     const KEEPS_PROMISES: bool = true;
-    /// A quorum is a majority of all agents. Without the rule, a majority of the processes suffices, and so does a majority
-    /// of the memories.
+    /// A quorum is a majority of all agents. Without the rule, a majority of the processes
+    /// suffices, and so does a majority of the memories.
     const COUNTS_AGENTS_TOGETHER: bool = true;
     /// A leader adopts values that processes report as accepted.
     const ADOPTS_FROM_PROCESSES: bool = true;
     /// A leader adopts values that it reads from memories as accepted.
     const ADOPTS_FROM_MEMORIES: bool = true;
-    /// Only the lowest ballot of all skips phase 1. Without the rule, the first attempt of process 0 always skips it.
+    /// Only the lowest ballot of all skips phase 1. Without the rule, the first attempt of process
+    /// 0 always skips it.
     const SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY: bool = true;
 }
 
@@ -64,7 +68,8 @@ pub struct AlignedPaxos<V, R = AllRules, M = AllRules> {
 }
 
 impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
-    /// Creates a process that proposes `input`, among `processes` processes and `memories` memories.
+    /// Creates a process that proposes `input`, among `processes` processes and `memories`
+    /// memories.
     pub fn new(me: ProcessId, processes: u8, memories: u8, input: V) -> AlignedPaxos<V, R, M> {
         AlignedPaxos {
             me,
@@ -131,8 +136,9 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         }
     }
 
-    /// Handles an agent's promise. `last` is the ballot and the value that the agent accepted last. It has no effect once
-    /// the attempt has fixed its value; the value is then written to each memory that has become ready.
+    /// Handles an agent's promise. `last` is the ballot and the value that the agent accepted last.
+    /// It has no effect once the attempt has fixed its value; the value is then written to each
+    /// memory that has become ready.
     fn adopt(&mut self, last: Option<(u64, V)>, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         match &mut attempt.proposed {
@@ -172,8 +178,8 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot)
     }
 
-    /// Handles an agent's refusal: abandons the attempt and begins another. `promised` is the higher ballot that the agent
-    /// has promised, or 0 if it is unknown.
+    /// Handles an agent's refusal: abandons the attempt and begins another. `promised` is the
+    /// higher ballot that the agent has promised, or 0 if it is unknown.
     fn on_refusal(&mut self, promised: u64, out: &mut Actions<Self>) {
         self.highest_ballot = self.highest_ballot.max(promised);
         self.attempt = None;

@@ -1,9 +1,10 @@
-//! Non-equivocating broadcast (IRA, section 4.1): n ≥ 2fP + 1 processes, of which up to fP are Byzantine, and m ≥ 2fM +
-//! 1 memories, of which up to fM may crash. No two correct processes deliver different messages as the k-th message of
-//! one sender. If one correct process delivers a message, all correct processes deliver it.
+//! Non-equivocating broadcast (IRA, section 4.1): n ≥ 2fP + 1 processes, of which up to fP are
+//! Byzantine, and m ≥ 2fM + 1 memories, of which up to fM may crash. No two correct processes
+//! deliver different messages as the k-th message of one sender. If one correct process delivers a
+//! message, all correct processes deliver it.
 //!
-//! Each process has a register for each sender q and index k, which it alone may write. The register holds a [`Slot`]
-//! with three fields.
+//! Each process has a register for each sender q and index k, which it alone may write. The
+//! register holds a [`Slot`] with three fields.
 //!
 //! | field | condition for writing (result of a scan of all slots for (q, k)) | meaning |
 //! |---|---|---|
@@ -11,19 +12,20 @@
 //! | witness (L1) | after the process's copy: a majority of copies, all equal | the process has seen no other message |
 //! | proof (L2) | a majority of witnesses for one message, or a proof | no other message can have a proof |
 //!
-//! If two correct processes copied different messages, the process that scans last finds both copies and signs no
-//! witness. The intersection of two majorities may consist of Byzantine processes only, but each majority contains a
-//! correct process. A proof therefore contains a witness of a correct process. Two valid proofs for the same (q, k) have
-//! the same message, so processes may copy each other's proofs. A process delivers a message once it has written a
-//! proof. If a process delivered as soon as it became a witness, it could deliver a message that another correct
-//! process, which copied a different message, never delivers.
+//! If two correct processes copied different messages, the process that scans last finds both
+//! copies and signs no witness. The intersection of two majorities may consist of Byzantine
+//! processes only, but each majority contains a correct process. A proof therefore contains a
+//! witness of a correct process. Two valid proofs for the same (q, k) have the same message, so
+//! processes may copy each other's proofs. A process delivers a message once it has written a
+//! proof. If a process delivered as soon as it became a witness, it could deliver a message that
+//! another correct process, which copied a different message, never delivers.
 //!
-//! In the paper, L1 contains the copies that it is based on. Here, L1 is the witness's signature only. This suffices
-//! because at least one process in a majority of witnesses is correct.
+//! In the paper, L1 contains the copies that it is based on. Here, L1 is the witness's signature
+//! only. This suffices because at least one process in a majority of witnesses is correct.
 //!
-//! A field whose signatures do not verify is treated as unwritten. A proof is valid no matter which process wrote it.
-//! The number of messages per sender is limited by the number of registers ([`Broadcast::regions`]). A process never
-//! scans the slots of an ignored sender again.
+//! A field whose signatures do not verify is treated as unwritten. A proof is valid no matter which
+//! process wrote it. The number of messages per sender is limited by the number of registers
+//! ([`Broadcast::regions`]). A process never scans the slots of an ignored sender again.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -74,10 +76,11 @@ impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
 
 /// The rules that safety and totality depend on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A process delivers a message once it has written a proof. Without the rule, it delivers once it is a witness.
+    /// A process delivers a message once it has written a proof. Without the rule, it delivers once
+    /// it is a witness.
     const TWO_LEVELS: bool = true;
-    /// A process awaits the slots of a majority before it delivers. Without the rule, it delivers a message once it has
-    /// copied the message.
+    /// A process awaits the slots of a majority before it delivers. Without the rule, it delivers a
+    /// message once it has copied the message.
     const AWAITS_OTHERS: bool = true;
     /// A process becomes a witness only by a scan that began after its copy was written.
     const SCANS_AFTER_COPYING: bool = true;
@@ -101,8 +104,8 @@ pub struct Broadcast<V, K: Signer, R = AllRules> {
     /// The message that this process is about to broadcast.
     message: Option<V>,
     phase: Phase,
-    /// The number of consecutive scans without progress. After one such scan per sender, the process waits for a
-    /// wake-up.
+    /// The number of consecutive scans without progress. After one such scan per sender, the
+    /// process waits for a wake-up.
     idle_scans: u8,
     rules: PhantomData<R>,
 }
@@ -125,8 +128,8 @@ enum Phase {
 }
 
 impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
-    /// Creates the state of process `me` among `processes` processes and `memories` memories. `room` is the maximum
-    /// number of messages per sender.
+    /// Creates the state of process `me` among `processes` processes and `memories` memories.
+    /// `room` is the maximum number of messages per sender.
     pub fn new(me: ProcessId, processes: u8, memories: u8, room: u16, signer: K) -> Broadcast<V, K, R> {
         let sender = Sender { next: 0, own_slot: Slot::default(), ignored: false };
         Broadcast {
@@ -143,8 +146,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// Returns the regions of each memory: one region per process, which that process alone may write. It has a slot for
-    /// each sender and each of the sender's `room` messages.
+    /// Returns the regions of each memory: one region per process, which that process alone may
+    /// write. It has a slot for each sender and each of the sender's `room` messages.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         let region = |p| Region {
             registers: room * u16::from(processes),
@@ -155,13 +158,15 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         (0..processes).map(|p| region(ProcessId(p))).collect()
     }
 
-    /// Returns whether the process has delivered its own last message and may broadcast another one.
+    /// Returns whether the process has delivered its own last message and may broadcast another
+    /// one.
     pub fn can_broadcast(&self) -> bool {
         let own = &self.senders[usize::from(self.me.0)];
         self.message.is_none() && own.own_slot == Slot::default() && own.next < self.room
     }
 
-    /// Begins to broadcast a message if [`Broadcast::can_broadcast`] returns true. Otherwise, drops the message.
+    /// Begins to broadcast a message if [`Broadcast::can_broadcast`] returns true. Otherwise, drops
+    /// the message.
     pub fn broadcast<M>(&mut self, message: V, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         if self.can_broadcast() {
             self.message = Some(message);
@@ -169,8 +174,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// Starts or resumes scanning, or retries refused operations. The caller passes on [`crate::Input::Start`] and
-    /// [`crate::Input::Wake`] by this function.
+    /// Starts or resumes scanning, or retries refused operations. The caller passes on
+    /// [`crate::Input::Start`] and [`crate::Input::Wake`] by this function.
     pub fn on_wake<M>(&mut self, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         match self.phase {
             Phase::Waiting => self.scan_next(ProcessId(0), out),
@@ -196,7 +201,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         response: Response<Slot<V, K::Signature>>,
         out: &mut Vec<Action<Slot<V, K::Signature>, M>>,
     ) -> Option<(ProcessId, V)> {
-        // The call is never refused, because no process can lose the permission to read or to write its own region.
+        // The call is never refused, because no process can lose the permission to read or to write
+        // its own region.
         let CallOutcome::Done(slots) = self.registers.on_response(memory, id, response, out)? else {
             return None;
         };
@@ -220,13 +226,15 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         delivered
     }
 
-    /// Returns the number of the register for a sender's message, which is the same in each process's region.
+    /// Returns the number of the register for a sender's message, which is the same in each
+    /// process's region.
     fn register(&self, sender: ProcessId, index: u16) -> u16 {
         u16::from(sender.0) * self.room + index
     }
 
-    /// Begins to scan the slots for the next message of `from`, or, if `from` is ignored or has sent all its messages, of
-    /// the next sender for which neither holds. Waits for a wake-up if one scan per such sender made no progress.
+    /// Begins to scan the slots for the next message of `from`, or, if `from` is ignored or has
+    /// sent all its messages, of the next sender for which neither holds. Waits for a wake-up if
+    /// one scan per such sender made no progress.
     fn scan_next<M>(&mut self, from: ProcessId, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         let candidates = (0..self.processes).map(|p| ProcessId((from.0 + p) % self.processes));
         let active = |q: &ProcessId| {
@@ -245,8 +253,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         self.registers.call((0..self.processes).map(read).collect(), out);
     }
 
-    /// Handles the result of a scan for a sender's next message: adds a field to this process's own slot if the result
-    /// allows it. Returns whether the slot is to be written.
+    /// Handles the result of a scan for a sender's next message: adds a field to this process's own
+    /// slot if the result allows it. Returns whether the slot is to be written.
     fn advance(&mut self, q: ProcessId, slots: &[Slot<V, K::Signature>]) -> bool {
         let at = usize::from(q.0);
         if let Some(proof) = self.proof(q, slots).filter(|_| R::TWO_LEVELS) {
@@ -272,8 +280,9 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// Returns the sender's next message, signed by the sender. If this process is the sender, takes the message to
-    /// broadcast and signs it. Otherwise, returns the copy in the sender's own slot if its signature is valid.
+    /// Returns the sender's next message, signed by the sender. If this process is the sender,
+    /// takes the message to broadcast and signs it. Otherwise, returns the copy in the sender's own
+    /// slot if its signature is valid.
     fn next_message(
         &mut self,
         q: ProcessId,
@@ -286,8 +295,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         self.message.take().map(|message| Signed::by(q, &self.signer, MESSAGE, about, message))
     }
 
-    /// Returns this process's witness signature if a majority of the slots holds an equal copy and no slot holds a
-    /// different message.
+    /// Returns this process's witness signature if a majority of the slots holds an equal copy and
+    /// no slot holds a different message.
     fn witness(
         &self,
         q: ProcessId,
@@ -302,8 +311,9 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         .then(|| Signed::by(self.me, &self.signer, WITNESS, about, copy.value.clone()))
     }
 
-    /// Returns a proof if the valid signatures in all slots, taken together, are sufficient for one message. Invalid
-    /// signatures are removed before the signatures are combined, so that they cannot replace valid signatures.
+    /// Returns a proof if the valid signatures in all slots, taken together, are sufficient for one
+    /// message. Invalid signatures are removed before the signatures are combined, so that they
+    /// cannot replace valid signatures.
     fn proof(&self, q: ProcessId, slots: &[Slot<V, K::Signature>]) -> Option<Signed<V, K::Signature>> {
         let mut proofs: Vec<Signed<V, K::Signature>> = Vec::new();
         for signed in slots.iter().flat_map(|slot| [&slot.proof, &slot.witness]).flatten() {
@@ -330,7 +340,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         (!sender.ignored).then_some((q, message))
     }
 
-    /// Returns the signed message if it has the sender's valid signature for the sender's next message.
+    /// Returns the signed message if it has the sender's valid signature for the sender's next
+    /// message.
     fn verified_message(
         &self,
         q: ProcessId,

@@ -1,7 +1,7 @@
-//! Cheap Quorum (IRA, section 4.2): n ≥ 2fP + 1 processes, of which up to fP are Byzantine, and m ≥ 2fM + 1 memories, of
-//! which up to fM may crash. In a failure-free synchronous run, the leader decides in two delays and with one signature.
-//! Otherwise, processes *panic* and then *abort* with a value and the evidence for that value, from which
-//! [`crate::preferential_paxos`] continues.
+//! Cheap Quorum (IRA, section 4.2): n ≥ 2fP + 1 processes, of which up to fP are Byzantine, and m ≥
+//! 2fM + 1 memories, of which up to fM may crash. In a failure-free synchronous run, the leader
+//! decides in two delays and with one signature. Otherwise, processes *panic* and then *abort* with
+//! a value and the evidence for that value, from which [`crate::preferential_paxos`] continues.
 //!
 //! ```text
 //! leader    ──write signed v──▶ its region ──ack──▶ decides, unless a process has revoked its permission
@@ -9,18 +9,20 @@
 //! panicking ──write panic, revoke writing the leader's region, read it──▶ abort
 //! ```
 //!
-//! Each memory has one region with the leader's value, which any process may make read-only, and one region per
-//! process, which that process alone may write. Each region has one register, which holds a [`Slot`].
+//! Each memory has one region with the leader's value, which any process may make read-only, and
+//! one region per process, which that process alone may write. Each region has one register, which
+//! holds a [`Slot`].
 //!
-//! - A panicking process revokes the leader's permission and then reads the leader's region *at each memory*. If the
-//!   memory acknowledged the leader's write before the revocation, the read finds the value. A process that revoked at
-//!   one majority and then read another majority could miss the value.
-//! - After its decision, the leader acts as a follower too, and writes its own proof, because the followers wait for the
-//!   proofs of all processes.
-//! - A process that has decided keeps polling, and joins a panic. Otherwise, too few processes would take part in the
-//!   fallback.
-//! - A value with the signatures of all n processes may have been decided by a follower. A value with the leader's
-//!   signature alone may have been decided by the leader.
+//! - A panicking process revokes the leader's permission and then reads the leader's region *at
+//!   each memory*. If the memory acknowledged the leader's write before the revocation, the read
+//!   finds the value. A process that revoked at one majority and then read another majority could
+//!   miss the value.
+//! - After its decision, the leader acts as a follower too, and writes its own proof, because the
+//!   followers wait for the proofs of all processes.
+//! - A process that has decided keeps polling, and joins a panic. Otherwise, too few processes
+//!   would take part in the fallback.
+//! - A value with the signatures of all n processes may have been decided by a follower. A value
+//!   with the leader's signature alone may have been decided by the leader.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -71,8 +73,8 @@ impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
 
 /// The rules that the protocol depends on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A panicking process revokes the leader's permission and reads its region in one sequence per memory. Without the
-    /// rule, it revokes at a majority first, and then reads a majority.
+    /// A panicking process revokes the leader's permission and reads its region in one sequence per
+    /// memory. Without the rule, it revokes at a majority first, and then reads a majority.
     const REVOKES_AND_READS_PER_MEMORY: bool = true;
     /// A panicking process revokes the permission to write the leader's region.
     const REVOKES: bool = true;
@@ -80,7 +82,8 @@ pub trait Rules: RuleSet {
     const LEADER_PROVES: bool = true;
     /// A process that has decided keeps polling for a panic.
     const DECIDERS_JOIN: bool = true;
-    /// A follower decides when all processes have written a proof. Without the rule, one proof suffices.
+    /// A follower decides when all processes have written a proof. Without the rule, one proof
+    /// suffices.
     const AWAITS_PROOFS: bool = true;
 }
 
@@ -114,14 +117,15 @@ enum Phase {
     Writing,
     Revoking,
     /// A read of the leader's region is in progress, after the revocation. If the rule
-    /// [`Rules::REVOKES_AND_READS_PER_MEMORY`] is enabled, the panic and the revocation are part of this phase.
+    /// [`Rules::REVOKES_AND_READS_PER_MEMORY`] is enabled, the panic and the revocation are part of
+    /// this phase.
     Reading,
     Idle,
 }
 
 impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
-    /// Creates a process that proposes `input`, among `processes` processes and `memories` memories. It panics after
-    /// `max_polls` polls without a decision.
+    /// Creates a process that proposes `input`, among `processes` processes and `memories`
+    /// memories. It panics after `max_polls` polls without a decision.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -196,7 +200,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         if slots.iter().any(|slot| slot.panic.is_some()) {
             return self.panic(out);
         }
-        // A process that has decided still writes its fields: the leader writes its proof after its decision.
+        // A process that has decided still writes its fields: the leader writes its proof after its
+        // decision.
         if self.advance(leader, slots) {
             let write = self.write();
             return self.call(Phase::Writing, vec![write], out);
@@ -212,8 +217,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         out.push(Action::Wake);
     }
 
-    /// Takes the next step that the result of a poll allows: adds a field to this process's slot, or decides. Returns
-    /// whether the slot is to be written.
+    /// Takes the next step that the result of a poll allows: adds a field to this process's slot,
+    /// or decides. Returns whether the slot is to be written.
     fn advance(&mut self, leader: &Slot<V, K::Signature>, slots: &[Slot<V, K::Signature>]) -> bool {
         let Some(value) = &self.own_slot.value else {
             let Some(mut value) = leader.value.clone().and_then(|value| self.signed_by_leader(value)) else {
@@ -326,7 +331,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
         self.decided.as_ref()
     }
 
-    /// Returns the number of polls. It is one higher for the leader while the leader polls, writes its slot or panics.
+    /// Returns the number of polls. It is one higher for the leader while the leader polls, writes
+    /// its slot or panics.
     fn attempts(&self) -> u64 {
         let proposes = matches!(self.phase, Phase::Idle | Phase::Proposing | Phase::Waiting);
         u64::from(self.polls) + u64::from(self.me == LEADER && !proposes)

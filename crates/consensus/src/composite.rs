@@ -1,5 +1,5 @@
-//! The composition of two independent protocols at one process. The protocols share the memories and use separate
-//! regions.
+//! The composition of two independent protocols at one process. The protocols share the memories
+//! and use separate regions.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,9 @@ impl<A: Default, B> Default for Either<A, B> {
 }
 
 impl<A: Default, B: Default> Either<A, B> {
-    /// Returns the first protocol's content, or its default if this is content of the second protocol. A register that
-    /// was never written holds `Either`'s default, which must read as the default of both protocols.
+    /// Returns the first protocol's content, or its default if this is content of the second
+    /// protocol. A register that was never written holds `Either`'s default, which must read as the
+    /// default of both protocols.
     pub(crate) fn first(self) -> A {
         if let Either::First(a) = self { a } else { A::default() }
     }
@@ -45,7 +46,8 @@ pub struct Composite<A, B> {
 }
 
 impl<A: Process, B: Process> Composite<A, B> {
-    /// Composes two protocols. `regions` is the number of regions of the first protocol at each memory.
+    /// Composes two protocols. `regions` is the number of regions of the first protocol at each
+    /// memory.
     pub fn new(first: A, second: B, regions: u8) -> Composite<A, B> {
         Composite { first, second, region_offset: regions, wake_requested: [false; 2] }
     }
@@ -68,8 +70,8 @@ impl<A: Process, B: Process> Composite<A, B> {
         self.forward(true, actions, Either::Second, Either::Second, out);
     }
 
-    /// Translates the actions of one protocol and appends them to `out`. `side` is false for the first protocol and true
-    /// for the second.
+    /// Translates the actions of one protocol and appends them to `out`. `side` is false for the
+    /// first protocol and true for the second.
     fn forward<C, M>(
         &mut self,
         side: bool,

@@ -1,8 +1,9 @@
-//! Disk Paxos (Gafni and Lamport, 2003): n ≥ fP + 1 processes and m ≥ 2fM + 1 memories, of which up to fP and fM may
-//! crash.
+//! Disk Paxos (Gafni and Lamport, 2003): n ≥ fP + 1 processes and m ≥ 2fM + 1 memories, of which up
+//! to fP and fM may crash.
 //!
-//! This is the baseline with static permissions. After each write, a process reads the slots of the others to detect a
-//! higher ballot. A decision takes eight delays, or four in the first ballot of process 0, which skips phase 1.
+//! This is the baseline with static permissions. After each write, a process reads the slots of the
+//! others to detect a higher ballot. A decision takes eight delays, or four in the first ballot of
+//! process 0, which skips phase 1.
 
 use core::marker::PhantomData;
 
@@ -17,7 +18,8 @@ use mitra_mutants::Mutant;
 
 /// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// After it has written its value, a process reads all slots and detects whether a higher ballot has begun.
+    /// After it has written its value, a process reads all slots and detects whether a higher
+    /// ballot has begun.
     const READS_AFTER_WRITE: bool = true;
     /// A process adopts the accepted value of the highest ballot that it has read.
     const ADOPTS: bool = true;
@@ -48,8 +50,8 @@ pub struct DiskPaxos<V, R = AllRules> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Attempt<V> {
     ballot: u64,
-    /// In phase 1: the highest ballot in which a value is known to be accepted, and that value. In phase 2: this
-    /// attempt's ballot and value.
+    /// In phase 1: the highest ballot in which a value is known to be accepted, and that value. In
+    /// phase 2: this attempt's ballot and value.
     last: Option<(u64, V)>,
     /// Whether the attempt is in phase 2.
     proposing: bool,
@@ -65,7 +67,8 @@ enum Step {
 }
 
 impl<V: Value, R: Rules> DiskPaxos<V, R> {
-    /// Creates a process that proposes `input`, among `processes` processes and `memories` memories.
+    /// Creates a process that proposes `input`, among `processes` processes and `memories`
+    /// memories.
     pub fn new(me: ProcessId, processes: u8, memories: u8, input: V) -> DiskPaxos<V, R> {
         DiskPaxos {
             me,
@@ -83,8 +86,8 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         }
     }
 
-    /// Returns the regions of each memory: one region with a register per process. All processes may write all registers,
-    /// but each process writes only its own.
+    /// Returns the regions of each memory: one region with a register per process. All processes
+    /// may write all registers, but each process writes only its own.
     pub fn regions(processes: u8) -> Vec<Region> {
         let all = ProcessSet::first(processes);
         let permissions = Permissions { read: all, write: all };
@@ -100,7 +103,8 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         if !self.is_leader || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
-        // The lowest ballot of all needs no phase 1, because no value can have been accepted in a lower one.
+        // The lowest ballot of all needs no phase 1, because no value can have been accepted in a
+        // lower one.
         let is_lowest = self.me == ProcessId(0) && self.highest_ballot == 0;
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;
@@ -114,7 +118,8 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         }
     }
 
-    /// Begins phase 2 with the adopted value if there is one, and with the process's input otherwise.
+    /// Begins phase 2 with the adopted value if there is one, and with the process's input
+    /// otherwise.
     fn propose(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         let adopted = attempt.last.take().filter(|_| R::ADOPTS).map(|(_, value)| value);
@@ -183,8 +188,8 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
                         attempt.last.take().into_iter().chain(found).max_by_key(|(ballot, _)| *ballot);
                 }
             }
-            // The connection broke, because every process may write. The outcome of the write is unknown, so the process
-            // repeats it.
+            // The connection broke, because every process may write. The outcome of the write is
+            // unknown, so the process repeats it.
             (Step::Writing, Response::Nak) => return self.write_to(memory, out),
             _ => return,
         }

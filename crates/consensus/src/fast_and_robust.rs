@@ -1,15 +1,16 @@
-//! Fast & Robust (IRA, section 4.3): weak Byzantine agreement of n ≥ 2fP + 1 processes, of which up to fP are Byzantine,
-//! over m ≥ 2fM + 1 memories, of which up to fM may crash. In a failure-free synchronous run, the leader decides in two
-//! delays with one signature. A process runs Cheap Quorum first. If Cheap Quorum aborts, the process continues with
-//! Preferential Paxos, run by Robust Backup. Its claim is the value that it aborted with.
+//! Fast & Robust (IRA, section 4.3): weak Byzantine agreement of n ≥ 2fP + 1 processes, of which up
+//! to fP are Byzantine, over m ≥ 2fM + 1 memories, of which up to fM may crash. In a failure-free
+//! synchronous run, the leader decides in two delays with one signature. A process runs Cheap
+//! Quorum first. If Cheap Quorum aborts, the process continues with Preferential Paxos, run by
+//! Robust Backup. Its claim is the value that it aborted with.
 //!
 //! ```text
 //! Cheap Quorum ──decided──▶ decided
 //!       └──aborted: value and evidence──▶ Preferential Paxos ──decided──▶ decided
 //! ```
 //!
-//! The two protocols use separate regions of the same memories. Each of them may have one operation outstanding at a
-//! memory.
+//! The two protocols use separate regions of the same memories. Each of them may have one operation
+//! outstanding at a memory.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -66,7 +67,8 @@ impl<V, S> From<Cell<V, S>> for BackupSlot<V, S> {
     }
 }
 
-/// The number of parts of a process that invoke operations, for [`OpId::of_part`]: Cheap Quorum and the fallback.
+/// The number of parts of a process that invoke operations, for [`OpId::of_part`]: Cheap Quorum and
+/// the fallback.
 const PARTS: u64 = 2;
 const QUORUM: u64 = 0;
 const BACKUP: u64 = 1;
@@ -98,10 +100,11 @@ where
     R: cheap_quorum::Rules,
     P: preferential_paxos::Rules,
 {
-    /// Creates a process that proposes `input`, among `processes` processes and `memories` memories.
+    /// Creates a process that proposes `input`, among `processes` processes and `memories`
+    /// memories.
     ///
-    /// `max_polls` is the number of polls without a decision after which Cheap Quorum panics. `room` is the maximum number
-    /// of broadcasts per process in the fallback.
+    /// `max_polls` is the number of polls without a decision after which Cheap Quorum panics.
+    /// `room` is the maximum number of broadcasts per process in the fallback.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -122,7 +125,8 @@ where
         }
     }
 
-    /// Returns the regions of each memory: those of Cheap Quorum, followed by those of the fallback.
+    /// Returns the regions of each memory: those of Cheap Quorum, followed by those of the
+    /// fallback.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         let backup = Backup::<V, K, P>::regions(processes, room);
         CheapQuorum::<V, K, R>::regions(processes).into_iter().chain(backup).collect()
@@ -172,7 +176,8 @@ where
     }
 }
 
-/// Translates an action of a protocol whose regions begin at region `first_region` of the shared memories.
+/// Translates an action of a protocol whose regions begin at region `first_region` of the shared
+/// memories.
 pub fn offset_regions<C: Into<D>, D>(action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
     translate_action(action, first_region, |id| id, Into::into, |message| message)
 }

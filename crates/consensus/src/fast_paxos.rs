@@ -1,6 +1,7 @@
-//! Fast Paxos (Lamport, "Fast Paxos", Distributed Computing, 2006): the baseline in which every process proposes
-//! directly to the acceptors, without a leader. Up to f of n processes may crash. If at most e processes have crashed,
-//! the fast path still decides. The numbers satisfy n > 2f and n > 2e + f.
+//! Fast Paxos (Lamport, "Fast Paxos", Distributed Computing, 2006): the baseline in which every
+//! process proposes directly to the acceptors, without a leader. Up to f of n processes may crash.
+//! If at most e processes have crashed, the fast path still decides. The numbers satisfy n > 2f and
+//! n > 2e + f.
 //!
 //! | run | delays |
 //! |---|---|
@@ -8,20 +9,22 @@
 //! | a collision, and process 0 leads | 4: the leader treats the votes as promises, and proposes again |
 //! | a collision, and another process leads | 6: the leader's ballot is not the next one, so it needs promises |
 //!
-//! A collision takes one delay less if the votes of the proposers reveal it, because proposers vote for their own
-//! value at once.
+//! A collision takes one delay less if the votes of the proposers reveal it, because proposers vote
+//! for their own value at once.
 //!
-//! Ballot 0 is the fast ballot. Each acceptor votes once in it, for the first proposal that it receives, and sends its
-//! vote to all processes. A value with n − e votes is decided. All other ballots are ballots of classic Paxos, with
-//! quorums of n − f acceptors.
+//! Ballot 0 is the fast ballot. Each acceptor votes once in it, for the first proposal that it
+//! receives, and sends its vote to all processes. A value with n − e votes is decided. All other
+//! ballots are ballots of classic Paxos, with quorums of n − f acceptors.
 //!
-//! After the fast ballot, a leader has the reports of a quorum Q. If a fast quorum may have chosen a value, the leader
-//! must propose this value (Lamport's rule O4). Such a value has at least |Q| − e votes in Q. Since |Q| ≥ n − f > 2e,
-//! these votes are more than half of Q. The leader therefore proposes the value with the most votes in Q. If no value
-//! has |Q| − e votes, every value is allowed.
+//! After the fast ballot, a leader has the reports of a quorum Q. If a fast quorum may have chosen
+//! a value, the leader must propose this value (Lamport's rule O4). Such a value has at least |Q| −
+//! e votes in Q. Since |Q| ≥ n − f > 2e, these votes are more than half of Q. The leader therefore
+//! proposes the value with the most votes in Q. If no value has |Q| − e votes, every value is
+//! allowed.
 //!
-//! A vote in the fast ballot also serves as a promise to the next ballot: an acceptor votes once per ballot, and there
-//! is no ballot in between (Lamport's coordinated recovery). The next ballot is the first ballot of process 0.
+//! A vote in the fast ballot also serves as a promise to the next ballot: an acceptor votes once
+//! per ballot, and there is no ballot in between (Lamport's coordinated recovery). The next ballot
+//! is the first ballot of process 0.
 
 mod quorums;
 
@@ -55,16 +58,19 @@ pub trait Rules: RuleSet {
     const FAST_QUORUM: bool = true;
     /// An acceptor votes once in the fast ballot. Without the rule, it votes for every proposal.
     const VOTES_ONCE: bool = true;
-    /// An acceptor takes part in no ballot, including the fast ballot, that is lower than the ballot it has promised.
+    /// An acceptor takes part in no ballot, including the fast ballot, that is lower than the
+    /// ballot it has promised.
     const KEEPS_PROMISES: bool = true;
     /// If values were accepted before, a leader proposes one of them.
     const ADOPTS: bool = true;
-    /// Among the values of one ballot, a leader proposes the value with the most votes. Without the rule, it proposes the
-    /// greatest value.
+    /// Among the values of one ballot, a leader proposes the value with the most votes. Without the
+    /// rule, it proposes the greatest value.
     const BY_VOTES: bool = true;
-    /// A leader considers the reports of the highest ballot only. Without the rule, it considers all reports.
+    /// A leader considers the reports of the highest ballot only. Without the rule, it considers
+    /// all reports.
     const BY_BALLOT: bool = true;
-    /// A vote is a promise to the next ballot only. Without the rule, a leader treats a vote as a promise to every ballot.
+    /// A vote is a promise to the next ballot only. Without the rule, a leader treats a vote as a
+    /// promise to every ballot.
     const NEXT_BALLOT_ONLY: bool = true;
 }
 
@@ -75,8 +81,8 @@ impl Rules for AllRules {}
 pub struct FastPaxos<V, R = AllRules> {
     me: ProcessId,
     quorums: Quorums,
-    /// The value that this process proposes as leader if it is free to choose: its own input, or otherwise the first
-    /// proposal that it received.
+    /// The value that this process proposes as leader if it is free to choose: its own input, or
+    /// otherwise the first proposal that it received.
     input: Option<V>,
     is_leader: bool,
     attempts: u64,
@@ -90,11 +96,13 @@ pub struct FastPaxos<V, R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// The acceptors' reports. Each consists of the acceptor, the ballot in which it accepted a value, and that value.
+/// The acceptors' reports. Each consists of the acceptor, the ballot in which it accepted a value,
+/// and that value.
 type Reports<V> = Vec<(ProcessId, u64, V)>;
 
 impl<V: Value, R: Rules> FastPaxos<V, R> {
-    /// Creates a process that proposes `input` when it starts. If `input` is `None`, it proposes nothing.
+    /// Creates a process that proposes `input` when it starts. If `input` is `None`, it proposes
+    /// nothing.
     pub fn new(me: ProcessId, quorums: Quorums, input: Option<V>) -> FastPaxos<V, R> {
         FastPaxos {
             me,
@@ -145,7 +153,8 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         self.recover(out);
     }
 
-    /// Returns whether a classic quorum has voted, and the missing votes cannot give any value a fast quorum.
+    /// Returns whether a classic quorum has voted, and the missing votes cannot give any value a
+    /// fast quorum.
     fn has_collided(&self) -> bool {
         let absent = usize::from(self.quorums.processes).saturating_sub(self.votes.len());
         self.votes.len() >= self.quorums.classic && self.most_votes() + absent < self.quorums.fast
@@ -158,8 +167,8 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         }
     }
 
-    /// Begins a classic ballot if this process leads. If `enough_voted` is true, a classic quorum has voted in the fast
-    /// ballot; the next ballot then needs no promises.
+    /// Begins a classic ballot if this process leads. If `enough_voted` is true, a classic quorum
+    /// has voted in the fast ballot; the next ballot then needs no promises.
     fn begin(&mut self, enough_voted: bool, out: &mut Actions<Self>) {
         if !self.is_leader || self.decided.is_some() || self.attempt.is_some() {
             return;
@@ -179,8 +188,8 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         }
     }
 
-    /// If a quorum has promised, proposes the value that the reports require, or, if there are no reports, any known
-    /// value.
+    /// If a quorum has promised, proposes the value that the reports require, or, if there are no
+    /// reports, any known value.
     fn propose(&mut self, out: &mut Actions<Self>) {
         let Some((attempt, reports)) = &mut self.attempt else { return };
         if attempt.promises.len() < self.quorums.classic || attempt.proposed.is_some() {
@@ -261,8 +270,8 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
     }
 }
 
-/// Returns the value that a leader proposes after a quorum's reports: the value with the most votes in the highest
-/// ballot. Returns `None` if there are no reports.
+/// Returns the value that a leader proposes after a quorum's reports: the value with the most votes
+/// in the highest ballot. Returns `None` if there are no reports.
 fn pick<V: Value, R: Rules>(reports: &Reports<V>) -> Option<V> {
     let highest = reports.iter().map(|&(_, ballot, _)| ballot).max()?;
     let counted = reports.iter().filter(|&&(_, ballot, _)| ballot == highest || !R::BY_BALLOT);
@@ -286,8 +295,8 @@ impl<V: Value, R: Rules> Process for FastPaxos<V, R> {
             Input::Leader(p) => {
                 self.is_leader = p == self.me;
                 self.recover(out);
-                // If too many processes have crashed, the fast ballot may fail without a collision. Only a timeout reveals
-                // this failure.
+                // If too many processes have crashed, the fast ballot may fail without a collision.
+                // Only a timeout reveals this failure.
                 if self.is_leader && self.decided.is_none() && self.attempt.is_none() {
                     out.push(Action::Wake);
                 }
@@ -312,8 +321,8 @@ mod tests {
     use super::quorums::tests::sets;
     use super::*;
 
-    /// For up to nine acceptors, every chosen value and every reporting classic quorum, `pick` returns the value that a
-    /// fast quorum chose.
+    /// For up to nine acceptors, every chosen value and every reporting classic quorum, `pick`
+    /// returns the value that a fast quorum chose.
     #[test]
     fn pick_returns_the_chosen_value() {
         for n in 1..=9u8 {
@@ -322,8 +331,8 @@ mod tests {
                 for (chosen, reporting) in sets(n, quorums.fast).into_iter().flat_map(|chosen| {
                     sets(n, quorums.classic).into_iter().map(move |reporting| (chosen, reporting))
                 }) {
-                    // All other acceptors vote for one other value, which is the hardest case. The value is greater in
-                    // one run and less in the other.
+                    // All other acceptors vote for one other value, which is the hardest case. The
+                    // value is greater in one run and less in the other.
                     for (value, other) in [(1, 2), (2, 1)] {
                         let vote = |p: u8| if chosen >> p & 1 == 1 { value } else { other };
                         let voters = (0..n).filter(|p| reporting >> p & 1 == 1);

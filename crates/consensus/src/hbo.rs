@@ -1,10 +1,11 @@
-//! Hybrid Ben-Or (HBO; PMSM): randomized consensus in which each process shares memory only with its neighbours in a
-//! graph. Processes may crash; the memory of a crashed process stays available.
+//! Hybrid Ben-Or (HBO; PMSM): randomized consensus in which each process shares memory only with
+//! its neighbours in a graph. Processes may crash; the memory of a crashed process stays available.
 //!
-//! The protocol is Ben-Or's algorithm, in which a message carries the votes of its sender and of all the sender's
-//! neighbours. The processes that share memory with q agree on q's vote by a consensus object in q's memory. A round
-//! needs messages that *represent* more than half of the processes; a few senders with many neighbours can suffice. The
-//! number of crashes that the protocol tolerates depends on the graph; `mitra topology` computes it.
+//! The protocol is Ben-Or's algorithm, in which a message carries the votes of its sender and of
+//! all the sender's neighbours. The processes that share memory with q agree on q's vote by a
+//! consensus object in q's memory. A round needs messages that *represent* more than half of the
+//! processes; a few senders with many neighbours can suffice. The number of crashes that the
+//! protocol tolerates depends on the graph; `mitra topology` computes it.
 
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use crate::{
     ProcessSet, Region, RegisterKind, Response, RuleSet,
 };
 
-/// The number of rounds for which the memories have registers. A process that reaches it takes no further part. The
-/// expected number of rounds is small unless the adversary predicts the coins.
+/// The number of rounds for which the memories have registers. A process that reaches it takes no
+/// further part. The expected number of rounds is small unless the adversary predicts the coins.
 pub const MAX_ROUNDS: u8 = 100;
 
 /// A vote.
@@ -57,7 +58,8 @@ pub enum Message {
 
 /// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// The processes that represent a process agree on its vote. Without the rule, each of them uses its own vote instead.
+    /// The processes that represent a process agree on its vote. Without the rule, each of them
+    /// uses its own vote instead.
     const AGREES_ON_VOTES: bool = true;
     /// A value needs the votes of more than half of all processes to be proposed or decided.
     const BY_MAJORITY: bool = true;
@@ -79,7 +81,8 @@ pub struct Hbo<R = AllRules> {
     phase: Phase,
     /// The agreed votes of this process and its neighbours in this phase, as far as known.
     agreed_votes: Vec<(ProcessId, Vote)>,
-    /// Whether the process has sent the agreed votes of this phase, and waits for votes from other processes.
+    /// Whether the process has sent the agreed votes of this phase, and waits for votes from other
+    /// processes.
     awaiting_votes: bool,
     /// The votes received for this phase and later phases.
     received_votes: BTreeMap<(u8, Phase), BTreeMap<ProcessId, Vote>>,
@@ -88,7 +91,8 @@ pub struct Hbo<R = AllRules> {
 }
 
 impl<R: Rules> Hbo<R> {
-    /// Creates a process that proposes `input`, among `processes` processes. It shares memory with `neighbours`.
+    /// Creates a process that proposes `input`, among `processes` processes. It shares memory with
+    /// `neighbours`.
     pub fn new(me: ProcessId, processes: u8, neighbours: ProcessSet, input: bool) -> Hbo<R> {
         let with_me = neighbours.with(me);
         Hbo {
@@ -106,8 +110,8 @@ impl<R: Rules> Hbo<R> {
         }
     }
 
-    /// Returns the regions of a process's memory: one region for the process and its neighbours, with a consensus
-    /// object per phase.
+    /// Returns the regions of a process's memory: one region for the process and its neighbours,
+    /// with a consensus object per phase.
     pub fn regions(owner: ProcessId, neighbours: ProcessSet) -> Vec<Region> {
         let all = neighbours.with(owner);
         vec![Region {
@@ -135,7 +139,8 @@ impl<R: Rules> Hbo<R> {
         }
     }
 
-    /// Records the agreed vote of a neighbour. Sends the agreed votes once those of all neighbours are known.
+    /// Records the agreed vote of a neighbour. Sends the agreed votes once those of all neighbours
+    /// are known.
     fn on_vote_agreed(&mut self, q: ProcessId, vote: Vote, out: &mut Actions<Self>) {
         self.agreed_votes.push((q, vote));
         if self.agreed_votes.len() < self.neighbours.len() {

@@ -1,17 +1,19 @@
-//! A failure detector with heartbeat counters in the memories (as in Mu, OSDI 2020). Each process increments its
-//! counter in all memories and reads the counters of the others. It sends no messages, and does not wait for a memory
-//! that has crashed.
+//! A failure detector with heartbeat counters in the memories (as in Mu, OSDI 2020). Each process
+//! increments its counter in all memories and reads the counters of the others. It sends no
+//! messages, and does not wait for a memory that has crashed.
 //!
-//! - A round begins at a wake-up and ends at the next one. A round in which a process's counter has advanced raises the
-//!   process's score by one, up to [`MAX_SCORE`]. Any other round lowers the score by one. A process is suspected when
-//!   its score falls to [`SUSPECT_SCORE`], and trusted again when its score rises to [`TRUST_SCORE`]. At least
-//!   `TRUST_SCORE - SUSPECT_SCORE` rounds pass between two changes, so a flapping link does not cause repeated leader
-//!   changes.
+//! - A round begins at a wake-up and ends at the next one. A round in which a process's counter has
+//!   advanced raises the process's score by one, up to [`MAX_SCORE`]. Any other round lowers the
+//!   score by one. A process is suspected when its score falls to [`SUSPECT_SCORE`], and trusted
+//!   again when its score rises to [`TRUST_SCORE`]. At least `TRUST_SCORE - SUSPECT_SCORE` rounds
+//!   pass between two changes, so a flapping link does not cause repeated leader changes.
 //! - The leader is the trusted process with the lowest id. Each process trusts itself.
-//! - A round in which no memory responded changes no score, because the fault is probably the reader's.
+//! - A round in which no memory responded changes no score, because the fault is probably the
+//!   reader's.
 //!
-//! The detector assumes a timely network. Processes that observe different counters may name different leaders for a
-//! while. The log stays safe in that case. [`crate::omega`] requires less timeliness, but a memory that never crashes.
+//! The detector assumes a timely network. Processes that observe different counters may name
+//! different leaders for a while. The log stays safe in that case. [`crate::omega`] requires less
+//! timeliness, but a memory that never crashes.
 
 use crate::{
     Action, Actions, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process, ProcessId, ProcessSet,
@@ -22,7 +24,8 @@ use crate::{
 pub const SUSPECT_SCORE: u8 = 2;
 /// The score at or above which a suspected process becomes trusted again.
 pub const TRUST_SCORE: u8 = 6;
-/// The highest score. A process with this score is suspected after `MAX_SCORE - SUSPECT_SCORE` rounds without progress.
+/// The highest score. A process with this score is suspected after `MAX_SCORE - SUSPECT_SCORE`
+/// rounds without progress.
 pub const MAX_SCORE: u8 = 15;
 
 /// The id of the read of all counters. At a memory, one read and one write may be outstanding.
@@ -36,13 +39,13 @@ pub struct Heartbeat {
     me: ProcessId,
     counter: u64,
     peers: Vec<Peer>,
-    /// The number of outstanding operations at each memory. At a wake-up, the process invokes the next operations at each
-    /// memory that has none.
+    /// The number of outstanding operations at each memory. At a wake-up, the process invokes the
+    /// next operations at each memory that has none.
     outstanding: Vec<u8>,
     /// Whether a memory has returned the counters in this round.
     responded: bool,
-    /// Whether the process has completed a round with a response, and therefore knows its own counter and may increment it.
-    /// A restarted process must not count from 0 again.
+    /// Whether the process has completed a round with a response, and therefore knows its own
+    /// counter and may increment it. A restarted process must not count from 0 again.
     knows_own_counter: bool,
 }
 
@@ -80,7 +83,8 @@ impl Heartbeat {
         }]
     }
 
-    /// Returns the leader: the trusted process of `among` with the lowest id, or `None` if `among` has no trusted process.
+    /// Returns the leader: the trusted process of `among` with the lowest id, or `None` if `among`
+    /// has no trusted process.
     pub fn leader(&self, among: ProcessSet) -> Option<ProcessId> {
         let alive = |p: &ProcessId| *p == self.me || self.peers[usize::from(p.0)].alive;
         (0..self.peers.len() as u8).map(ProcessId).filter(|&p| among.contains(p)).find(alive)
@@ -163,7 +167,8 @@ impl Process for Heartbeat {
 mod tests {
     use super::*;
 
-    /// Process 1, which observes the counter of process 0. The test makes up the memory's responses.
+    /// Process 1, which observes the counter of process 0. The test makes up the memory's
+    /// responses.
     struct Observer {
         process: Heartbeat,
         counter: u64,
@@ -180,7 +185,8 @@ mod tests {
             ProcessSet::first(2)
         }
 
-        /// Completes one round, in which the observed counter advances if `advanced` is true. Returns the leader.
+        /// Completes one round, in which the observed counter advances if `advanced` is true.
+        /// Returns the leader.
         fn run_round(&mut self, advanced: bool) -> Option<ProcessId> {
             self.counter += u64::from(advanced);
             let cells = Response::Cells(vec![self.counter, 0]);
@@ -191,8 +197,8 @@ mod tests {
             self.process.leader(Observer::both())
         }
 
-        /// Returns the number of leader changes in `rounds` rounds. The counter advances in the rounds for which `pattern`
-        /// returns true.
+        /// Returns the number of leader changes in `rounds` rounds. The counter advances in the
+        /// rounds for which `pattern` returns true.
         fn changes(&mut self, rounds: usize, pattern: impl Fn(usize) -> bool) -> usize {
             let leaders: Vec<_> = (0..rounds).map(|nth| self.run_round(pattern(nth))).collect();
             leaders.windows(2).filter(|pair| pair[0] != pair[1]).count()

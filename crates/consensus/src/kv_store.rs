@@ -1,20 +1,23 @@
-//! A key-value store: a deterministic state machine for [`crate::log`]. Its state depends only on the sequence of
-//! commands.
+//! A key-value store: a deterministic state machine for [`crate::log`]. Its state depends only on
+//! the sequence of commands.
 //!
-//! **Retries.** A client changes a key within a session, with increasing sequence numbers. The store keeps the last
-//! reply of each session. A repeated command is not executed again; it returns the stored reply. A command with a lower
-//! sequence number is refused. The number of sessions is limited: when the limit is reached, opening a session ends the
-//! least recently used session. A command in an ended session is refused with [`Reply::SessionExpired`], because the
-//! store no longer knows whether it executed the command before. The store numbers sessions and never reuses a number.
+//! **Retries.** A client changes a key within a session, with increasing sequence numbers. The
+//! store keeps the last reply of each session. A repeated command is not executed again; it returns
+//! the stored reply. A command with a lower sequence number is refused. The number of sessions is
+//! limited: when the limit is reached, opening a session ends the least recently used session. A
+//! command in an ended session is refused with [`Reply::SessionExpired`], because the store no
+//! longer knows whether it executed the command before. The store numbers sessions and never reuses
+//! a number.
 //!
-//! **Reads** are linearizable because they are commands as well. A read takes up space in a log entry. The entry is
-//! replicated in two delays, which all commands in it share. Reads need no session, because repeating a read is
-//! harmless. A leader that answered reads from its own state would first have to confirm its leadership by a write to a
-//! majority, which also takes two delays.
+//! **Reads** are linearizable because they are commands as well. A read takes up space in a log
+//! entry. The entry is replicated in two delays, which all commands in it share. Reads need no
+//! session, because repeating a read is harmless. A leader that answered reads from its own state
+//! would first have to confirm its leadership by a write to a majority, which also takes two
+//! delays.
 //!
-//! **Watches.** [`KvStore::apply`] returns the change that a command makes, with the index of the command's entry. It
-//! returns the same change at every process. A read returns the index of the key's last change, so a client can
-//! recognize the changes that were made after the read.
+//! **Watches.** [`KvStore::apply`] returns the change that a command makes, with the index of the
+//! command's entry. It returns the same change at every process. A read returns the index of the
+//! key's last change, so a client can recognize the changes that were made after the read.
 
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
@@ -24,15 +27,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AllRules, RuleSet};
 
-/// An upper bound on the encoding overhead of an entry of the map, in bytes: two lengths and an index.
+/// An upper bound on the encoding overhead of an entry of the map, in bytes: two lengths and an
+/// index.
 const MAX_KEY_OVERHEAD: usize = 20;
 /// An upper bound on the encoded size of a session, in bytes.
 const MAX_SESSION_BYTES: usize = 48;
 
 /// The rules that linearizability depends on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A repeated command is not executed again; it returns the stored reply. A command with a lower sequence number is
-    /// refused.
+    /// A repeated command is not executed again; it returns the stored reply. A command with a
+    /// lower sequence number is refused.
     const KEEPS_REPLIES: bool = true;
     /// A command in an ended session has no effect.
     const REFUSES_EXPIRED: bool = true;
@@ -58,8 +62,8 @@ pub enum Request {
     Change {
         /// The session.
         session: Session,
-        /// The sequence number, from 1. A new change has a higher number than the session's previous change; a retry has
-        /// the number of the change that it repeats.
+        /// The sequence number, from 1. A new change has a higher number than the session's
+        /// previous change; a retry has the number of the change that it repeats.
         sequence: u64,
         /// The change.
         change: Change,
@@ -76,8 +80,8 @@ pub enum Change {
         /// The new value.
         value: Vec<u8>,
     },
-    /// Compares the key's value with `expected`, and sets the key to `value` if they are equal. `None` stands for an
-    /// absent key.
+    /// Compares the key's value with `expected`, and sets the key to `value` if they are equal.
+    /// `None` stands for an absent key.
     Cas {
         /// The key.
         key: Vec<u8>,
@@ -98,15 +102,16 @@ pub enum Change {
 pub enum Reply {
     /// The session is open.
     SessionOpened(Session),
-    /// The value of the key and the index of the entry that last changed it, or `None` if the key is absent.
+    /// The value of the key and the index of the entry that last changed it, or `None` if the key
+    /// is absent.
     Value(Option<(Vec<u8>, u64)>),
-    /// Whether the change was made. A put is always made; a compare-and-swap only if the value was the expected one; a
-    /// delete only if the key was present.
+    /// Whether the change was made. A put is always made; a compare-and-swap only if the value was
+    /// the expected one; a delete only if the key was present.
     Changed(bool),
     /// The store is full. Nothing was changed.
     Full,
-    /// The session has executed a command with a higher sequence number. This command was executed before, or never
-    /// will be.
+    /// The session has executed a command with a higher sequence number. This command was executed
+    /// before, or never will be.
     StaleSequence,
     /// The session has ended. The command was executed before the session ended, or never will be.
     SessionExpired,
@@ -156,7 +161,8 @@ pub struct KvStore<R = AllRules> {
 struct SessionState {
     sequence: u64,
     reply: Reply,
-    /// The value of `uses` after this command. The session with the smallest `last_use` is the least recently used.
+    /// The value of `uses` after this command. The session with the smallest `last_use` is the
+    /// least recently used.
     last_use: u64,
 }
 
@@ -199,7 +205,8 @@ impl<R: Rules> KvStore<R> {
         }
     }
 
-    /// Applies a command of the log entry `index`. Returns the reply, and the change that the command made.
+    /// Applies a command of the log entry `index`. Returns the reply, and the change that the
+    /// command made.
     pub fn apply(&mut self, index: u64, command: &[u8]) -> (Reply, Option<Event>) {
         match Request::decode(command) {
             Err(_) => (Reply::Malformed, None),
@@ -211,13 +218,14 @@ impl<R: Rules> KvStore<R> {
         }
     }
 
-    /// Returns the local value of a key and the index of the entry that last changed it. The value may be older than
-    /// the latest committed one.
+    /// Returns the local value of a key and the index of the entry that last changed it. The value
+    /// may be older than the latest committed one.
     pub fn get(&self, key: &[u8]) -> Option<&(Vec<u8>, u64)> {
         self.values.get(key)
     }
 
-    /// Encodes the store. The encoding is equal at all processes that have applied the same entries.
+    /// Encodes the store. The encoding is equal at all processes that have applied the same
+    /// entries.
     ///
     /// # Panics
     /// Never: every store can be encoded.

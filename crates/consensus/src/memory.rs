@@ -4,8 +4,8 @@ use core::ops::Range;
 
 use crate::{ProcessId, ProcessSet};
 
-/// The permissions of a region. The papers describe them by three disjoint sets: R, the processes that may only read; W,
-/// those that may only write; and RW, those that may do both.
+/// The permissions of a region. The papers describe them by three disjoint sets: R, the processes
+/// that may only read; W, those that may only write; and RW, those that may do both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Permissions {
     /// The processes that may read.
@@ -15,7 +15,8 @@ pub struct Permissions {
 }
 
 impl Permissions {
-    /// Returns permissions under which all `n` processes may read and only `writer` may write (SWMR).
+    /// Returns permissions under which all `n` processes may read and only `writer` may write
+    /// (SWMR).
     pub fn single_writer(n: u8, writer: ProcessId) -> Permissions {
         Permissions { read: ProcessSet::first(n), write: ProcessSet::only(writer) }
     }
@@ -26,21 +27,23 @@ impl Permissions {
     }
 }
 
-/// The papers' `legalChange`: the changes of a region's permissions that a memory carries out. A memory ignores every
-/// other change.
+/// The papers' `legalChange`: the changes of a region's permissions that a memory carries out. A
+/// memory ignores every other change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LegalChange {
     /// No change is legal: the permissions are static.
     Never,
-    /// Process p may make itself the only writer: R = all but p, W = ∅, RW = {p}. Protected Memory Paxos uses this rule.
+    /// Process p may make itself the only writer: R = all but p, W = ∅, RW = {p}. Protected Memory
+    /// Paxos uses this rule.
     ExclusiveWriter,
-    /// Any process may remove all writers: R = all, W = RW = ∅. No later change restores a writer. Cheap Quorum uses
-    /// this rule.
+    /// Any process may remove all writers: R = all, W = RW = ∅. No later change restores a writer.
+    /// Cheap Quorum uses this rule.
     ReadOnly,
 }
 
 impl LegalChange {
-    /// Returns whether process `p` may change the permissions of a region that `n` processes share to `new`.
+    /// Returns whether process `p` may change the permissions of a region that `n` processes share
+    /// to `new`.
     pub fn allows(self, n: u8, p: ProcessId, new: Permissions) -> bool {
         match self {
             LegalChange::Never => false,
@@ -63,7 +66,8 @@ pub struct Region {
     pub kind: RegisterKind,
 }
 
-/// The kind of a region's registers. It determines how a driver that stores registers as bytes represents them.
+/// The kind of a region's registers. It determines how a driver that stores registers as bytes
+/// represents them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegisterKind {
     /// Written by [`Op::Write`], any number of times.
@@ -75,8 +79,8 @@ pub enum RegisterKind {
 /// An operation that a process invokes at a memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Op<C> {
-    /// Reads consecutive registers of a region. The registers are read one after another, not atomically: a write may
-    /// take effect between the reads of two registers.
+    /// Reads consecutive registers of a region. The registers are read one after another, not
+    /// atomically: a write may take effect between the reads of two registers.
     Read {
         /// The number of the region.
         region: u8,
@@ -94,9 +98,10 @@ pub enum Op<C> {
         /// The new content.
         cell: C,
     },
-    /// Writes a register unless it was written before, and returns the content that the register has afterwards. This is
-    /// a compare-and-swap that expects the default value. It makes the register a wait-free consensus object (Herlihy,
-    /// "Wait-Free Synchronization", 1991). The operation needs permission to read and to write.
+    /// Writes a register unless it was written before, and returns the content that the register
+    /// has afterwards. This is a compare-and-swap that expects the default value. It makes the
+    /// register a wait-free consensus object (Herlihy, "Wait-Free Synchronization", 1991). The
+    /// operation needs permission to read and to write.
     WriteOnce {
         /// The number of the region.
         region: u8,
@@ -117,13 +122,15 @@ pub enum Op<C> {
 /// A memory's response to an operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Response<C> {
-    /// The operation took effect, or it was a change of permissions that is not legal. The memory ignores such a change.
+    /// The operation took effect, or it was a change of permissions that is not legal. The memory
+    /// ignores such a change.
     Ack,
-    /// The content of the registers that [`Op::Read`] read, or of the register of [`Op::WriteOnce`].
+    /// The content of the registers that [`Op::Read`] read, or of the register of
+    /// [`Op::WriteOnce`].
     Cells(Vec<C>),
-    /// The process lacks the permission, or the region or register does not exist. The operation had no effect. Over
-    /// RDMA, a write also has this response if its connection broke. It may then have taken effect, but will not take
-    /// effect later.
+    /// The process lacks the permission, or the region or register does not exist. The operation
+    /// had no effect. Over RDMA, a write also has this response if its connection broke. It may
+    /// then have taken effect, but will not take effect later.
     Nak,
 }
 
@@ -190,9 +197,9 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
         }
     }
 
-    /// Restarts the memory with its content. Regions whose permissions can change lose all writers. Under
-    /// [`LegalChange::ExclusiveWriter`], a writer can take the permission again; under [`LegalChange::ReadOnly`], none
-    /// can.
+    /// Restarts the memory with its content. Regions whose permissions can change lose all writers.
+    /// Under [`LegalChange::ExclusiveWriter`], a writer can take the permission again; under
+    /// [`LegalChange::ReadOnly`], none can.
     pub fn restart(&mut self) {
         for (region, _) in
             self.regions.iter_mut().filter(|(region, _)| region.legal_change != LegalChange::Never)
@@ -201,8 +208,9 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
         }
     }
 
-    /// Executes one step of a read of `registers`: appends the content of the next register to `read`, which holds the
-    /// contents read so far. Returns the response to the read once the read is complete or refused.
+    /// Executes one step of a read of `registers`: appends the content of the next register to
+    /// `read`, which holds the contents read so far. Returns the response to the read once the read
+    /// is complete or refused.
     pub fn read_next(
         &self,
         p: ProcessId,

@@ -1,8 +1,9 @@
 //! Memories as Paxos acceptors, each protected by an exclusive permission to write.
 //!
-//! In each attempt, Protected Memory Paxos and Aligned Paxos execute the same phases at each memory. A process obtains a
-//! memory's promise in three phases: it takes the permission, writes its ballot and reads all slots. The memory accepts
-//! the value when it acknowledges the write of the value.
+//! In each attempt, Protected Memory Paxos and Aligned Paxos execute the same phases at each
+//! memory. A process obtains a memory's promise in three phases: it takes the permission, writes
+//! its ballot and reads all slots. The memory accepts the value when it acknowledges the write of
+//! the value.
 
 use core::marker::PhantomData;
 
@@ -37,12 +38,13 @@ enum Phase {
 /// The effect of a memory's response on the attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum PhaseResult<V> {
-    /// The memory is ready for a value. Contains the ballot and the value that the memory accepted last, if any.
+    /// The memory is ready for a value. Contains the ballot and the value that the memory accepted
+    /// last, if any.
     Ready(Option<(u64, V)>),
     /// The memory has accepted the value.
     Accepted,
-    /// Another process has taken the permission, or has begun a higher ballot at the memory, or the connection broke.
-    /// Contains the higher ballot, or 0 if it is unknown.
+    /// Another process has taken the permission, or has begun a higher ballot at the memory, or the
+    /// connection broke. Contains the higher ballot, or 0 if it is unknown.
     Refused(u64),
 }
 
@@ -91,8 +93,8 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         self.phases.iter().filter(|&&phase| phase == Phase::Accepted).count()
     }
 
-    /// Handles a memory's response. Returns `None` if the response does not complete phase 1 or phase 2 at the memory, or
-    /// belongs to no current attempt.
+    /// Handles a memory's response. Returns `None` if the response does not complete phase 1 or
+    /// phase 2 at the memory, or belongs to no current attempt.
     pub(crate) fn on_response(
         &mut self,
         memory: MemoryId,
@@ -122,7 +124,8 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         None
     }
 
-    /// Handles the slots of a memory, which were read after this process took the permission and wrote its ballot.
+    /// Handles the slots of a memory, which were read after this process took the permission and
+    /// wrote its ballot.
     fn scan(&mut self, memory: MemoryId, slots: &[Slot<V>]) -> PhaseResult<V> {
         let highest = slots.iter().map(|slot| slot.min).max().unwrap_or(0);
         if R::CHECKS_MIN && !Mutant::HigherMinimumIgnored.is_on() && highest > self.ballot {
@@ -134,7 +137,8 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         PhaseResult::Ready(last.and_then(|slot| Some((slot.accepted, slot.value.clone()?))))
     }
 
-    /// Enters a phase at a memory, and invokes the operation of the phase. `value` is needed for `WritingValue` only.
+    /// Enters a phase at a memory, and invokes the operation of the phase. `value` is needed for
+    /// `WritingValue` only.
     fn enter_phase(
         &mut self,
         memory: MemoryId,

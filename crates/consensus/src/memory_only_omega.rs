@@ -1,28 +1,32 @@
-//! The failure detector Ω without messages: the leader election of [`crate::omega`] for links that may lose every
-//! message (PMSM). Processes exchange announcements and accusations through registers.
+//! The failure detector Ω without messages: the leader election of [`crate::omega`] for links that
+//! may lose every message (PMSM). Processes exchange announcements and accusations through
+//! registers.
 //!
 //! ```text
 //! p ──"contend" count 3, "accuse" count 1──▶ p's register for q ◀──read at each wake-up── q
 //! ```
 //!
-//! For each other process, a process has one register that it alone writes. The register holds the number of times that
-//! it has sent each message to the other process. A process reads the registers addressed to it at each wake-up, and
-//! treats an increased count as a message. These links lose no message while the memory is alive:
+//! For each other process, a process has one register that it alone writes. The register holds the
+//! number of times that it has sent each message to the other process. A process reads the
+//! registers addressed to it at each wake-up, and treats an increased count as a message. These
+//! links lose no message while the memory is alive:
 //!
-//! - A count stays in the register until it is read. A write that was refused is repeated, because it may not have been
-//!   executed. Writing a count twice is harmless.
-//! - Several equal messages between two reads are delivered as one message, at the second read. For announcements, this
-//!   makes no difference. Several accusations delivered as one are counted as one. A process that is accused repeatedly
-//!   reads its messages repeatedly, so its accusation count still grows without bound.
-//! - An announcement is counted only after the announced state is in the register, because [`Omega`] announces a
-//!   candidacy only after `active` is written.
-//! - The messages have one operation outstanding at a time, which is taken from a queue. The election has one more
-//!   outstanding operation.
+//! - A count stays in the register until it is read. A write that was refused is repeated, because
+//!   it may not have been executed. Writing a count twice is harmless.
+//! - Several equal messages between two reads are delivered as one message, at the second read. For
+//!   announcements, this makes no difference. Several accusations delivered as one are counted as
+//!   one. A process that is accused repeatedly reads its messages repeatedly, so its accusation
+//!   count still grows without bound.
+//! - An announcement is counted only after the announced state is in the register, because
+//!   [`Omega`] announces a candidacy only after `active` is written.
+//! - The messages have one operation outstanding at a time, which is taken from a queue. The
+//!   election has one more outstanding operation.
 //!
-//! *Assumptions:* the assumptions of [`Omega`], except for the reliable links. Processes may crash, but are not
-//! Byzantine: the registers addressed to q form one region, so that q can read them with one operation, and each writer
-//! may therefore write all of them. *Cost:* one read of n registers per wake-up, n² additional registers, and delivery
-//! only at the receiver's next wake-up. In the steady state, the leader writes and all processes read. Where links are
+//! *Assumptions:* the assumptions of [`Omega`], except for the reliable links. Processes may crash,
+//! but are not Byzantine: the registers addressed to q form one region, so that q can read them
+//! with one operation, and each writer may therefore write all of them. *Cost:* one read of n
+//! registers per wake-up, n² additional registers, and delivery only at the receiver's next
+//! wake-up. In the steady state, the leader writes and all processes read. Where links are
 //! reliable, [`Omega`] costs less.
 
 use core::marker::PhantomData;
@@ -74,7 +78,8 @@ pub trait Rules: RuleSet {
 
 impl Rules for AllRules {}
 
-/// A process of Ω that sends no messages. `R` is the set of rules of message delivery, and `E` that of the election.
+/// A process of Ω that sends no messages. `R` is the set of rules of message delivery, and `E` that
+/// of the election.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MemoryOnlyOmega<R = AllRules, E = AllRules> {
     me: ProcessId,
@@ -98,7 +103,8 @@ enum MessageOp {
     Receive,
 }
 
-/// The parts of a process that invoke operations, as in [`OpId::of_part`]: the election, and the message registers.
+/// The parts of a process that invoke operations, as in [`OpId::of_part`]: the election, and the
+/// message registers.
 const PARTS: u64 = 2;
 const ELECTION: u64 = 0;
 const MESSAGES: u64 = 1;
@@ -118,8 +124,9 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         }
     }
 
-    /// Returns the regions of the memory: the regions of [`Omega`], followed by one region per process. That region may be
-    /// read by the process alone, and written by the other processes, each of which has one register in it.
+    /// Returns the regions of the memory: the regions of [`Omega`], followed by one region per
+    /// process. That region may be read by the process alone, and written by the other processes,
+    /// each of which has one register in it.
     pub fn regions(processes: u8) -> Vec<Region> {
         let region = |p| Region {
             registers: processes.into(),

@@ -1,24 +1,28 @@
-//! The failure detector Ω (leader election) over shared memory (PMSM): eventually, all live processes name the same
-//! live process as the leader. Any number of processes may crash. The memory never crashes, and links are reliable. At
-//! least one process must eventually be timely; the bound on its delays need not be known.
+//! The failure detector Ω (leader election) over shared memory (PMSM): eventually, all live
+//! processes name the same live process as the leader. Any number of processes may crash. The
+//! memory never crashes, and links are reliable. At least one process must eventually be timely;
+//! the bound on its delays need not be known.
 //!
-//! Each process has one register that it alone writes, with a [`RegisterContent`]. The leader is the contender with the
-//! fewest accusations; of several such contenders, the one with the lowest id. A process that considers itself the
-//! leader keeps incrementing its heartbeat. The others read the heartbeat on a timer. If the heartbeat has not advanced,
-//! a reader removes the leader from its contenders, increases its timeout for the leader, and sends the leader an
-//! accusation. In the steady state, the leader writes, the others read, and no process sends a message.
+//! Each process has one register that it alone writes, with a [`RegisterContent`]. The leader is
+//! the contender with the fewest accusations; of several such contenders, the one with the lowest
+//! id. A process that considers itself the leader keeps incrementing its heartbeat. The others read
+//! the heartbeat on a timer. If the heartbeat has not advanced, a reader removes the leader from
+//! its contenders, increases its timeout for the leader, and sends the leader an accusation. In the
+//! steady state, the leader writes, the others read, and no process sends a message.
 //!
-//! - A process counts the accusations that it receives. Without the count, a process that stalls repeatedly would be
-//!   elected repeatedly.
+//! - A process counts the accusations that it receives. Without the count, a process that stalls
+//!   repeatedly would be elected repeatedly.
 //! - Timeouts grow. Otherwise, every leader might be too slow for them.
 //! - A process that stops leading clears `active`. The others then stop reading its register.
-//! - A new leader announces its candidacy once, and only after `active` is written to its register. The others ignore
-//!   the results of reads that began before they received the announcement. Otherwise, they might read the register's
-//!   old content and remove the new leader permanently.
-//! - One operation is outstanding at a time, and the registers are accessed in turn. Otherwise, a process that wakes
-//!   faster than the memory responds would access one register forever, and never read the other accusation counts.
+//! - A new leader announces its candidacy once, and only after `active` is written to its register.
+//!   The others ignore the results of reads that began before they received the announcement.
+//!   Otherwise, they might read the register's old content and remove the new leader permanently.
+//! - One operation is outstanding at a time, and the registers are accessed in turn. Otherwise, a
+//!   process that wakes faster than the memory responds would access one register forever, and
+//!   never read the other accusation counts.
 //!
-//! The output is [`Omega::leader`]. [`crate::memory_only_omega`] is a variant for links that lose messages.
+//! The output is [`Omega::leader`]. [`crate::memory_only_omega`] is a variant for links that lose
+//! messages.
 
 use core::marker::PhantomData;
 
@@ -48,9 +52,11 @@ pub struct RegisterContent {
 /// A message between processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// Announces that the sender is a candidate, and asks the receiver to read the sender's heartbeat.
+    /// Announces that the sender is a candidate, and asks the receiver to read the sender's
+    /// heartbeat.
     Contend,
-    /// Accuses the receiver of having stalled. The sender has removed the receiver from its contenders.
+    /// Accuses the receiver of having stalled. The sender has removed the receiver from its
+    /// contenders.
     Accuse,
 }
 
@@ -60,14 +66,16 @@ pub trait Rules: RuleSet {
     const ACCUSES: bool = true;
     /// A process counts the accusations that it receives.
     const COUNTS_ACCUSATIONS: bool = true;
-    /// A process increases its timeout for another process each time it finds that the other has stalled.
+    /// A process increases its timeout for another process each time it finds that the other has
+    /// stalled.
     const RAISES_TIMEOUT: bool = true;
-    /// Registers are accessed in the order in which their accesses became due. Without the rule, the register of the
-    /// process with the lowest id is accessed first.
+    /// Registers are accessed in the order in which their accesses became due. Without the rule,
+    /// the register of the process with the lowest id is accessed first.
     const TAKES_TURNS: bool = true;
     /// A process announces its candidacy only after `active` is written to its register.
     const ANNOUNCES_AFTER_WRITE: bool = true;
-    /// The result of a read is ignored if the process that was read announced its candidacy after the read began.
+    /// The result of a read is ignored if the process that was read announced its candidacy after
+    /// the read began.
     const IGNORES_EARLIER_READS: bool = true;
 }
 
@@ -84,8 +92,8 @@ pub struct Omega<R = AllRules> {
     announced: bool,
     contenders: ProcessSet,
     peers: Vec<Peer>,
-    /// The processes whose registers are to be accessed, in order. Another process's register is read; this process's own
-    /// register is written.
+    /// The processes whose registers are to be accessed, in order. Another process's register is
+    /// read; this process's own register is written.
     due_accesses: Vec<ProcessId>,
     /// The outstanding operation.
     outstanding: Option<OutstandingOp>,
@@ -96,7 +104,8 @@ pub struct Omega<R = AllRules> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Peer {
     accusation_count: u64,
-    /// The heartbeat at the last read. `None` before the first read after an announcement or a removal.
+    /// The heartbeat at the last read. `None` before the first read after an announcement or a
+    /// removal.
     heartbeat: Option<u64>,
     /// The number of wake-ups between two reads of the register.
     timeout: u64,
@@ -131,7 +140,8 @@ impl<R: Rules> Omega<R> {
         }
     }
 
-    /// Returns the regions of the memory: one region per process with one register, which that process alone may write.
+    /// Returns the regions of the memory: one region per process with one register, which that
+    /// process alone may write.
     pub fn regions(processes: u8) -> Vec<Region> {
         let region = |p| Region {
             registers: 1,
@@ -233,8 +243,8 @@ impl<R: Rules> Omega<R> {
         self.invoke_next(out);
     }
 
-    /// Handles the content read from `p`'s register. Removes `p` from the contenders if it is inactive or has stalled, and
-    /// accuses it if it has stalled.
+    /// Handles the content read from `p`'s register. Removes `p` from the contenders if it is
+    /// inactive or has stalled, and accuses it if it has stalled.
     fn handle_content(&mut self, p: ProcessId, state: &RegisterContent, out: &mut Actions<Self>) {
         let peer = &mut self.peers[usize::from(p.0)];
         peer.accusation_count = state.accusation_count;

@@ -1,13 +1,15 @@
-//! The operations that a process has outstanding at its memories: in the correct protocols, at most one at each memory.
+//! The operations that a process has outstanding at its memories: in the correct protocols, at most
+//! one at each memory.
 
 use crate::process::Action;
 use crate::{MemoryId, Op, OpId};
 
 /// The outstanding operations of a process, by memory.
 ///
-/// At most one operation is outstanding at each memory, including operations of abandoned attempts. The safety of the
-/// protocols depends on this rule. Otherwise, a write of an abandoned attempt could take effect after the same process
-/// has taken the region over again. A checker disables the rule by `one_at_a_time`.
+/// At most one operation is outstanding at each memory, including operations of abandoned attempts.
+/// The safety of the protocols depends on this rule. Otherwise, a write of an abandoned attempt
+/// could take effect after the same process has taken the region over again. A checker disables the
+/// rule by `one_at_a_time`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct OutstandingOps<C> {
     memories: Vec<MemoryOps<C>>,
@@ -33,7 +35,8 @@ struct OutstandingOp<C> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct AnsweredOp<C> {
     pub(crate) op: Op<C>,
-    /// Whether the attempt that invoked the operation was abandoned. The response then belongs to no attempt.
+    /// Whether the attempt that invoked the operation was abandoned. The response then belongs to
+    /// no attempt.
     pub(crate) abandoned: bool,
 }
 
@@ -51,8 +54,9 @@ impl<C: Clone> OutstandingOps<C> {
         OutstandingOps { memories: vec![memory; memories.into()] }
     }
 
-    /// Invokes an operation. If `one_at_a_time` is true and an operation is outstanding at the memory, queues the new
-    /// operation until the memory has responded. It replaces an operation that was queued before.
+    /// Invokes an operation. If `one_at_a_time` is true and an operation is outstanding at the
+    /// memory, queues the new operation until the memory has responded. It replaces an operation
+    /// that was queued before.
     pub(crate) fn invoke<M>(
         &mut self,
         memory: MemoryId,
@@ -68,8 +72,8 @@ impl<C: Clone> OutstandingOps<C> {
         }
     }
 
-    /// Removes the operation that a memory has answered, and invokes the queued operation. Returns `None` if no operation
-    /// with this id is outstanding at the memory.
+    /// Removes the operation that a memory has answered, and invokes the queued operation. Returns
+    /// `None` if no operation with this id is outstanding at the memory.
     pub(crate) fn complete<M>(
         &mut self,
         memory: MemoryId,

@@ -1,7 +1,8 @@
 //! Paxos over messages (Lamport, 1998): n ≥ 2f + 1 processes, crashes only.
 //!
-//! This is the baseline without memories. A decision takes four delays, or two in the first ballot of process 0. That
-//! ballot is the lowest of all, so no acceptor can have accepted a value in a lower one, and phase 1 is unnecessary.
+//! This is the baseline without memories. A decision takes four delays, or two in the first ballot
+//! of process 0. That ballot is the lowest of all, so no acceptor can have accepted a value in a
+//! lower one, and phase 1 is unnecessary.
 
 use core::marker::PhantomData;
 
@@ -11,20 +12,21 @@ use serde::{Deserialize, Serialize};
 use crate::process::{ballot_above, majority, send_others};
 use crate::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet, RuleSet, Value};
 
-/// A message between processes. The first number of a request is the sender's ballot. The first number of a response is
-/// the ballot of the request.
+/// A message between processes. The first number of a request is the sender's ballot. The first
+/// number of a response is the ballot of the request.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message<V> {
     /// Phase 1a: asks the acceptor to take part in no lower ballot.
     Prepare(u64),
-    /// Phase 1b: the promise. It contains the ballot and the value that the acceptor accepted last, if any.
+    /// Phase 1b: the promise. It contains the ballot and the value that the acceptor accepted last,
+    /// if any.
     Promise(u64, Option<(u64, V)>),
     /// Phase 2a: asks the acceptor to accept the value.
     Accept(u64, V),
     /// Phase 2b: the acceptor has accepted the value.
     Accepted(u64),
-    /// The acceptor refuses a message. The first number is the ballot of that message; the second is the higher ballot
-    /// that the acceptor has promised.
+    /// The acceptor refuses a message. The first number is the ballot of that message; the second
+    /// is the higher ballot that the acceptor has promised.
     Refused(u64, u64),
     /// The value is decided.
     Decided(V),
@@ -91,8 +93,8 @@ impl<V> Default for Acceptor<V> {
 }
 
 impl<V: Value> Acceptor<V> {
-    /// Handles [`Message::Prepare`] and returns the reply. If `keeps_promises` is false, the acceptor promises every
-    /// ballot.
+    /// Handles [`Message::Prepare`] and returns the reply. If `keeps_promises` is false, the
+    /// acceptor promises every ballot.
     pub(crate) fn prepare(&mut self, ballot: u64, keeps_promises: bool) -> Message<V> {
         if ballot < self.promised && keeps_promises {
             return Message::Refused(ballot, self.promised);
@@ -101,8 +103,8 @@ impl<V: Value> Acceptor<V> {
         Message::Promise(ballot, self.accepted.clone())
     }
 
-    /// Handles [`Message::Accept`] and returns the reply. If `keeps_promises` is false, the acceptor accepts every
-    /// ballot.
+    /// Handles [`Message::Accept`] and returns the reply. If `keeps_promises` is false, the
+    /// acceptor accepts every ballot.
     pub(crate) fn accept(&mut self, ballot: u64, value: V, keeps_promises: bool) -> Message<V> {
         if ballot < self.promised && keeps_promises {
             return Message::Refused(ballot, self.promised);
@@ -147,8 +149,8 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         if !self.is_leader || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
-        // Being this process's first attempt would not suffice: once the process has seen another ballot, its next ballot
-        // is not the lowest of all.
+        // Being this process's first attempt would not suffice: once the process has seen another
+        // ballot, its next ballot is not the lowest of all.
         let is_lowest = self.me == ProcessId(0) && self.highest_ballot == 0;
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;

@@ -1,7 +1,8 @@
-//! Preferential Paxos (IRA, section 4.3): a variant of Paxos that decides one of the fP + 1 claims with the best
-//! evidence. Each process sends its [`Claim`] to all processes, awaits n - fP claims including its own, and proposes the
-//! best of these claims. Robust Backup runs the whole protocol as one automaton. If it ran only the Paxos part, it could
-//! not verify that a process proposes the best of the claims that the process received.
+//! Preferential Paxos (IRA, section 4.3): a variant of Paxos that decides one of the fP + 1 claims
+//! with the best evidence. Each process sends its [`Claim`] to all processes, awaits n - fP claims
+//! including its own, and proposes the best of these claims. Robust Backup runs the whole protocol
+//! as one automaton. If it ran only the Paxos part, it could not verify that a process proposes the
+//! best of the claims that the process received.
 //!
 //! | evidence | priority | reason |
 //! |---|---|---|
@@ -9,7 +10,8 @@
 //! | the leader has signed the value | 1 | a correct leader signs one value only |
 //! | none | 0 | |
 //!
-//! A claim's priority follows from the signatures: every process that replays the claiming process computes the priority itself.
+//! A claim's priority follows from the signatures: every process that replays the claiming process
+//! computes the priority itself.
 
 use core::marker::PhantomData;
 

@@ -17,8 +17,8 @@ pub struct MemoryId(pub u8);
 
 /// The id of an operation among those that a process has outstanding at one memory.
 ///
-/// The process chooses the id, and may reuse it once the memory has responded. Ids that do not depend on completed
-/// operations keep the number of states small for the model checker.
+/// The process chooses the id, and may reuse it once the memory has responded. Ids that do not
+/// depend on completed operations keep the number of states small for the model checker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct OpId(pub u64);
 
@@ -31,15 +31,16 @@ impl OpId {
         (0..).map(OpId).find(|id| used.clone().all(|other| other != *id)).unwrap_or(OpId::ONLY)
     }
 
-    /// Returns the id that a composite process uses for this id, which one of its parts chose. `part` is the number of
-    /// that part, from 0, and `parts` the number of parts. The ids of different parts never collide.
+    /// Returns the id that a composite process uses for this id, which one of its parts chose.
+    /// `part` is the number of that part, from 0, and `parts` the number of parts. The ids of
+    /// different parts never collide.
     #[must_use]
     pub fn of_part(self, part: u64, parts: u64) -> OpId {
         OpId(self.0 * parts + part)
     }
 
-    /// Returns the number of the part that an operation belongs to, and the id that the part chose. This is the inverse
-    /// of [`OpId::of_part`].
+    /// Returns the number of the part that an operation belongs to, and the id that the part chose.
+    /// This is the inverse of [`OpId::of_part`].
     pub fn part(self, parts: u64) -> (u64, OpId) {
         (self.0 % parts, OpId(self.0 / parts))
     }
@@ -152,8 +153,8 @@ pub enum Action<C, M> {
     Invoke {
         /// The memory.
         memory: MemoryId,
-        /// The id that [`Input::Response`] will contain. It is unique among the operations that this process has
-        /// outstanding at this memory.
+        /// The id that [`Input::Response`] will contain. It is unique among the operations that
+        /// this process has outstanding at this memory.
         id: OpId,
         /// The operation.
         op: Op<C>,
@@ -182,12 +183,13 @@ pub trait Process: Clone + Eq + Hash + Debug {
     /// Returns the decision, if the process has decided. A decision never changes.
     fn decision(&self) -> Option<&Self::Value>;
 
-    /// Returns the number of attempts that the process has begun. An exhaustive search stops at states in which this
-    /// number exceeds a bound.
+    /// Returns the number of attempts that the process has begun. An exhaustive search stops at
+    /// states in which this number exceeds a bound.
     fn attempts(&self) -> u64;
 }
 
-/// Returns the smallest number of elements, out of `of`, such that any two subsets of this size intersect.
+/// Returns the smallest number of elements, out of `of`, such that any two subsets of this size
+/// intersect.
 pub(crate) fn majority(of: usize) -> usize {
     of / 2 + 1
 }
@@ -203,8 +205,9 @@ pub(crate) fn send_others<C, M: Clone>(
     out.extend(others.map(|to| Action::Send { to, message: message.clone() }));
 }
 
-/// The supertrait of each protocol's `Rules`. The constants of `Rules` enable the rules that the protocol's correctness
-/// depends on. A checker disables one rule at a time, and verifies that it then finds a violation.
+/// The supertrait of each protocol's `Rules`. The constants of `Rules` enable the rules that the
+/// protocol's correctness depends on. A checker disables one rule at a time, and verifies that it
+/// then finds a violation.
 pub trait RuleSet: Clone + Eq + Hash + Debug {}
 impl<T: Clone + Eq + Hash + Debug> RuleSet for T {}
 
@@ -216,9 +219,9 @@ pub struct AllRules;
 pub trait Value: Clone + Eq + Ord + Hash + Debug {}
 impl<T: Clone + Eq + Ord + Hash + Debug> Value for T {}
 
-/// Returns a ballot above `seen` that belongs to process `me`. It is also above the ballots of all other processes that
-/// precede it in rounds of `processes` ballots, one per process. The first ballot of process 0 is the lowest of all
-/// ballots.
+/// Returns a ballot above `seen` that belongs to process `me`. It is also above the ballots of all
+/// other processes that precede it in rounds of `processes` ballots, one per process. The first
+/// ballot of process 0 is the lowest of all ballots.
 pub(crate) fn ballot_above(seen: u64, me: ProcessId, processes: u8) -> u64 {
     let n = u64::from(processes);
     (seen / n + 1) * n + u64::from(me.0)

@@ -1,10 +1,11 @@
-//! Protected Memory Paxos (IRA, section 5): n ≥ fP + 1 processes and m ≥ 2fM + 1 memories, of which up to fP and fM may
-//! crash. The first leader, process 0, decides in two delays.
+//! Protected Memory Paxos (IRA, section 5): n ≥ fP + 1 processes and m ≥ 2fM + 1 memories, of which
+//! up to fP and fM may crash. The first leader, process 0, decides in two delays.
 //!
-//! Each memory has one region with a register (a [`Slot`]) per process. The leader takes the exclusive permission to
-//! write at each memory. An acknowledged write therefore proves that no other process had taken the permission before,
-//! and the leader need not read the slots after its write. A later leader takes the permission at a majority of the
-//! memories before it reads their slots.
+//! Each memory has one region with a register (a [`Slot`]) per process. The leader takes the
+//! exclusive permission to write at each memory. An acknowledged write therefore proves that no
+//! other process had taken the permission before, and the leader need not read the slots after its
+//! write. A later leader takes the permission at a majority of the memories before it reads their
+//! slots.
 //!
 //! | phase at a memory | delays | note |
 //! |---|---|---|
@@ -48,13 +49,15 @@ pub trait Rules: RuleSet {
     const CHECKS_MIN: bool = true;
     /// At most one operation is outstanding at each memory.
     const ONE_AT_A_TIME: bool = true;
-    /// An attempt is aborted if the process reads a value that was accepted in a higher ballot than its own value, after
-    /// it has begun to write its value. Without the rule, the attempt continues with the value read.
+    /// An attempt is aborted if the process reads a value that was accepted in a higher ballot than
+    /// its own value, after it has begun to write its value. Without the rule, the attempt
+    /// continues with the value read.
     const ABORTS_ON_LATE_VALUE: bool = true;
-    /// An attempt adopts the value of the highest `accepted`. Without the rule, it adopts the value of the highest
-    /// `min`.
+    /// An attempt adopts the value of the highest `accepted`. Without the rule, it adopts the value
+    /// of the highest `min`.
     const ADOPTS_HIGHEST_ACCEPTED: bool = true;
-    /// Phase 1 keeps the accepted value in the process's slot, and a process that has decided begins no attempt.
+    /// Phase 1 keeps the accepted value in the process's slot, and a process that has decided
+    /// begins no attempt.
     const KEEPS_ACCEPTED: bool = true;
     /// Only one process at a time has the permission to write.
     const EXCLUSIVE_WRITER: bool = true;
@@ -85,7 +88,8 @@ struct Attempt<V> {
     value: V,
     /// The ballot in which `value` was accepted; 0 if `value` is the process's own input.
     accepted: u64,
-    /// Whether a majority of the memories has become ready. From then on, the value is fixed, and the process writes it.
+    /// Whether a majority of the memories has become ready. From then on, the value is fixed, and
+    /// the process writes it.
     started: bool,
 }
 
@@ -94,7 +98,8 @@ struct Attempt<V> {
 pub struct Decided<V>(pub V);
 
 impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
-    /// Creates a process that proposes `input`, among `processes` processes and `memories` memories.
+    /// Creates a process that proposes `input`, among `processes` processes and `memories`
+    /// memories.
     pub fn new(me: ProcessId, processes: u8, memories: u8, input: V) -> ProtectedMemoryPaxos<V, R> {
         ProtectedMemoryPaxos {
             me,
@@ -132,8 +137,8 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         }
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;
-        // Initially, process 0 has the permission to write. If another process has written a value, it has taken this
-        // permission, and the write of process 0 is refused.
+        // Initially, process 0 has the permission to write. If another process has written a value,
+        // it has taken this permission, and the write of process 0 is refused.
         let first = self.me == ProcessId(0) && self.attempts == 0;
         self.attempts += 1;
         self.attempt = Some(Attempt { value: self.input.clone(), accepted: 0, started: false });
@@ -141,7 +146,8 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         self.start_if_ready(out);
     }
 
-    /// If a majority of the memories has become ready, fixes the value and writes it to each memory that is ready.
+    /// If a majority of the memories has become ready, fixes the value and writes it to each memory
+    /// that is ready.
     fn start_if_ready(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.started |= self.memory_acceptors.ready() >= majority(self.memories.into());
@@ -176,7 +182,8 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         self.begin(out);
     }
 
-    /// Handles a memory that has become ready. `last` is the ballot and the value that the memory accepted last.
+    /// Handles a memory that has become ready. `last` is the ballot and the value that the memory
+    /// accepted last.
     fn adopt(&mut self, last: Option<(u64, V)>, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         if let Some((accepted, value)) = last

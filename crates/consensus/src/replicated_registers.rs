@@ -1,12 +1,15 @@
-//! Reliable registers replicated over memories that may crash (IRA, section 3). Each of m ≥ 2fM + 1 memories holds a
-//! copy of each register. A write is invoked at all memories and awaits the responses of a majority, and so is a read.
+//! Reliable registers replicated over memories that may crash (IRA, section 3). Each of m ≥ 2fM + 1
+//! memories holds a copy of each register. A write is invoked at all memories and awaits the
+//! responses of a majority, and so is a read.
 //!
-//! The registers are *regular*. A read that begins after a write has ended returns that write. A read that overlaps a
-//! write may return that write or not. A later read may miss a write that an earlier read returned, if both overlap it.
+//! The registers are *regular*. A read that begins after a write has ended returns that write. A
+//! read that overlaps a write may return that write or not. A later read may miss a write that an
+//! earlier read returned, if both overlap it.
 //!
-//! A register has one writer, and consists of write-once fields. To write a field, the writer rewrites the register
-//! with all fields written before. A reader therefore finds at most one value of each field in the copies, unless a
-//! Byzantine writer gave the memories different values. A field with different values is treated as unwritten.
+//! A register has one writer, and consists of write-once fields. To write a field, the writer
+//! rewrites the register with all fields written before. A reader therefore finds at most one value
+//! of each field in the copies, unless a Byzantine writer gave the memories different values. A
+//! field with different values is treated as unwritten.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -39,14 +42,17 @@ pub trait Rules: RuleSet {
 
 impl Rules for AllRules {}
 
-/// A process's client of replicated registers. It executes one call at a time. At most one operation is outstanding at
-/// each memory, so an older write of a register never takes effect after a newer write.
+/// A process's client of replicated registers. It executes one call at a time. At most one
+/// operation is outstanding at each memory, so an older write of a register never takes effect
+/// after a newer write.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReplicatedRegisters<C, R = AllRules> {
     outstanding: OutstandingOps<C>,
-    /// The operations of the current call, which each memory executes in this order. Empty if no call is in progress.
+    /// The operations of the current call, which each memory executes in this order. Empty if no
+    /// call is in progress.
     steps: Vec<Op<C>>,
-    /// Whether a NAK ends the call. Otherwise, a NAK means a broken connection, and the operation is retried.
+    /// Whether a NAK ends the call. Otherwise, a NAK means a broken connection, and the operation
+    /// is retried.
     may_be_refused: bool,
     progress: Vec<Progress<C>>,
     rules: PhantomData<R>,
@@ -59,14 +65,16 @@ struct Progress<C> {
     steps: usize,
     /// The content that these steps have read.
     read: Vec<C>,
-    /// Whether the memory has refused the current step, and the process has not retried the step yet.
+    /// Whether the memory has refused the current step, and the process has not retried the step
+    /// yet.
     refused: bool,
 }
 
 /// The outcome of a call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum CallOutcome<C> {
-    /// A majority of the memories has executed all steps. Contains the merged content that the steps read.
+    /// A majority of the memories has executed all steps. Contains the merged content that the
+    /// steps read.
     Done(Vec<C>),
     /// A memory has refused a step of a refusable call.
     Refused,
@@ -84,16 +92,18 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         }
     }
 
-    /// Abandons the previous call, and begins to invoke these operations at each memory, one after another.
+    /// Abandons the previous call, and begins to invoke these operations at each memory, one after
+    /// another.
     ///
-    /// No other process can take the permissions that the operations need. A NAK therefore means that the connection
-    /// broke with a write outstanding. [`ReplicatedRegisters::on_wake`] retries the operation.
+    /// No other process can take the permissions that the operations need. A NAK therefore means
+    /// that the connection broke with a write outstanding. [`ReplicatedRegisters::on_wake`] retries
+    /// the operation.
     pub fn call<M>(&mut self, steps: Vec<Op<C>>, out: &mut Vec<Action<C, M>>) {
         self.begin(steps, false, out);
     }
 
-    /// Like [`ReplicatedRegisters::call`], for operations whose permission another process can take. The first NAK ends the
-    /// call.
+    /// Like [`ReplicatedRegisters::call`], for operations whose permission another process can
+    /// take. The first NAK ends the call.
     pub fn call_refusable<M>(&mut self, steps: Vec<Op<C>>, out: &mut Vec<Action<C, M>>) {
         self.begin(steps, true, out);
     }
@@ -107,8 +117,8 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         }
     }
 
-    /// Retries the operations that memories refused. [`ReplicatedRegisters::on_response`] requests [`Action::Wake`] for
-    /// each of them, so that there is a delay between two attempts.
+    /// Retries the operations that memories refused. [`ReplicatedRegisters::on_response`] requests
+    /// [`Action::Wake`] for each of them, so that there is a delay between two attempts.
     pub fn on_wake<M>(&mut self, out: &mut Vec<Action<C, M>>) {
         for (memory, progress) in (0..).map(MemoryId).zip(&mut self.progress) {
             if core::mem::take(&mut progress.refused)

@@ -1,5 +1,5 @@
-//! The replicated store at one process, without client connections: the key-value state machine, and the requests that wait for a commit of the
-//! log.
+//! The replicated store at one process, without client connections: the key-value state machine,
+//! and the requests that wait for a commit of the log.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,8 @@ pub enum Outcome {
     Reply(Reply),
     /// The command was not executed, because this process is not the leader or cannot queue it.
     Refused(LogError),
-    /// This process is no longer the leader. The command may have been executed, or may be executed later.
+    /// This process is no longer the leader. The command may have been executed, or may be executed
+    /// later.
     Unknown,
 }
 
@@ -43,8 +44,8 @@ enum ServerSession {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Submitter<W> {
     Client(W),
-    /// A change for a client, in the server's session. If the reply is that the session has expired, the change
-    /// is submitted again.
+    /// A change for a client, in the server's session. If the reply is that the session has
+    /// expired, the change is submitted again.
     InServerSession(W, Change),
     /// The command that opens the server's session.
     ServerSession,
@@ -63,7 +64,8 @@ enum QueuedRequest {
     PendingRead(Vec<u8>),
 }
 
-/// The store at one process. A request comes with a value of the type `W`, which the outcome returns.
+/// The store at one process. A request comes with a value of the type `W`, which the outcome
+/// returns.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReplicatedStore<W, R = AllRules> {
     kv: KvStore<R>,
@@ -76,10 +78,10 @@ pub struct ReplicatedStore<W, R = AllRules> {
     reads: Vec<(usize, PendingRead<W>)>,
     /// The submitted commands without an outcome.
     submitters: BTreeMap<Ticket, Submitter<W>>,
-    /// For a submitted command, the reads to execute directly before it. The commit of the command shows that
-    /// this process was the leader after the reads arrived. At that position in the log, the state machine
-    /// includes all changes that were committed before the reads arrived, and none that the client requested
-    /// after them.
+    /// For a submitted command, the reads to execute directly before it. The commit of the command
+    /// shows that this process was the leader after the reads arrived. At that position in the log,
+    /// the state machine includes all changes that were committed before the reads arrived, and
+    /// none that the client requested after them.
     reads_by_ticket: BTreeMap<Ticket, Vec<PendingRead<W>>>,
     /// The outcomes since the last [`ReplicatedStore::take_outcomes`].
     outcomes: Vec<(W, Outcome)>,
@@ -298,9 +300,9 @@ impl<W, R: Rules> ReplicatedStore<W, R> {
         }
     }
 
-    /// Applies committed entries. Returns the replies of their commands by log index and position, if
-    /// `keep_replies` is set. `due_reads` are the reads to execute directly before the command with an index and
-    /// position.
+    /// Applies committed entries. Returns the replies of their commands by log index and position,
+    /// if `keep_replies` is set. `due_reads` are the reads to execute directly before the command
+    /// with an index and position.
     fn apply(
         &mut self,
         deliveries: Vec<Delivery>,

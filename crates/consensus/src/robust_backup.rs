@@ -1,24 +1,27 @@
-//! Robust Backup (IRA, section 4.1; Clement et al., PODC 2012): makes a message-passing algorithm that tolerates crashes
-//! tolerate Byzantine processes. n ≥ 2fP + 1 processes, of which up to fP are Byzantine, and m ≥ 2fM + 1 memories, of
-//! which up to fM may crash.
+//! Robust Backup (IRA, section 4.1; Clement et al., PODC 2012): makes a message-passing algorithm
+//! that tolerates crashes tolerate Byzantine processes. n ≥ 2fP + 1 processes, of which up to fP
+//! are Byzantine, and m ≥ 2fM + 1 memories, of which up to fM may crash.
 //!
-//! In the paper, T-send broadcasts each message together with its sender's history, and T-receive accepts a message only
-//! if the algorithm can produce it from that history. Here, a process broadcasts the new [`Event`]s of its history
-//! instead. Every process derives the sender's messages by running the sender's automaton on these events:
+//! In the paper, T-send broadcasts each message together with its sender's history, and T-receive
+//! accepts a message only if the algorithm can produce it from that history. Here, a process
+//! broadcasts the new [`Event`]s of its history instead. Every process derives the sender's
+//! messages by running the sender's automaton on these events:
 //!
 //! ```text
 //! p's input, leaders from Ω, senders of received messages ──broadcast──▶ all: run p's automaton ──▶ p's messages
 //! ```
 //!
-//! A process therefore cannot send a message that the algorithm would not send. A Byzantine process can choose its
-//! input, its leaders, and the order of senders from which it receives. It cannot give two processes different
-//! histories, because the broadcast is non-equivocating. A receive event contains only the sender's id, and stands for
-//! the sender's next message to the receiver. If a process claims to have received a message that its sender has not
-//! sent yet, the replay of the claiming process stops until the sender's events are delivered, possibly forever. If a
+//! A process therefore cannot send a message that the algorithm would not send. A Byzantine process
+//! can choose its input, its leaders, and the order of senders from which it receives. It cannot
+//! give two processes different histories, because the broadcast is non-equivocating. A receive
+//! event contains only the sender's id, and stands for the sender's next message to the receiver.
+//! If a process claims to have received a message that its sender has not sent yet, the replay of
+//! the claiming process stops until the sender's events are delivered, possibly forever. If a
 //! process broadcasts an impossible event, all others ignore that process.
 //!
-//! The number of broadcasts per process is bounded by the number of registers in the memories. Each broadcast contains
-//! up to [`MAX_BATCH_EVENTS`] events. A process that has used all its broadcasts sends nothing more.
+//! The number of broadcasts per process is bounded by the number of registers in the memories. Each
+//! broadcast contains up to [`MAX_BATCH_EVENTS`] events. A process that has used all its broadcasts
+//! sends nothing more.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -37,7 +40,8 @@ pub const MAX_BATCH_EVENTS: usize = 32;
 
 /// A message-passing algorithm that other processes can replay.
 pub trait Automaton<K>: Process<Cell = ()> {
-    /// The initial input of a process. It may come from a Byzantine process, so the automaton verifies it.
+    /// The initial input of a process. It may come from a Byzantine process, so the automaton
+    /// verifies it.
     type Input: Value + Serialize;
 
     /// Creates the initial state of a process.
@@ -69,11 +73,11 @@ pub type EventBatch<I> = Vec<Event<I>>;
 /// The content of a register.
 pub type Cell<A, K> = Slot<EventBatch<<A as Automaton<K>>::Input>, <K as Signer>::Signature>;
 
-/// The rules that safety rests on, in addition to those of the broadcast ([`broadcast::Rules`]). A checker disables
-/// them one at a time.
+/// The rules that safety rests on, in addition to those of the broadcast ([`broadcast::Rules`]). A
+/// checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// The replay of a process waits for the messages that the process claims to have received. Without the rule, the
-    /// replay skips such an event.
+    /// The replay of a process waits for the messages that the process claims to have received.
+    /// Without the rule, the replay skips such an event.
     const WAITS_FOR_UNDELIVERED: bool = true;
     /// A process starts once. Otherwise, it could lose its promises and accepted values.
     const BEGINS_ONCE: bool = true;
@@ -119,8 +123,8 @@ enum ReplayResult {
 }
 
 impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, K, R, B> {
-    /// Creates a process with the initial input `input`, among `processes` processes and `memories` memories. `room` is
-    /// the maximum number of broadcasts per process.
+    /// Creates a process with the initial input `input`, among `processes` processes and `memories`
+    /// memories. `room` is the maximum number of broadcasts per process.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -153,7 +157,8 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         &mut self.replicas[usize::from(p.0)]
     }
 
-    /// Replays an event of process `p`, and puts the messages that `p` sends into the receivers' inboxes.
+    /// Replays an event of process `p`, and puts the messages that `p` sends into the receivers'
+    /// inboxes.
     fn replay(&mut self, p: ProcessId, event: Event<A::Input>) -> ReplayResult {
         let replica = &mut self.replicas[usize::from(p.0)];
         let input = match event {
@@ -193,8 +198,8 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         }
     }
 
-    /// Replays the events of the other processes as far as possible, receives their messages to this process, and
-    /// broadcasts this process's events if necessary.
+    /// Replays the events of the other processes as far as possible, receives their messages to
+    /// this process, and broadcasts this process's events if necessary.
     fn replay_all(&mut self, out: &mut Actions<Self>) {
         let processes = (0..self.processes).map(ProcessId);
         let others: Vec<ProcessId> = processes.filter(|&p| p != self.me).collect();
@@ -222,8 +227,9 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         self.broadcast_batch(out);
     }
 
-    /// Adds the leader that Ω named last to this process's events. Broadcasts the events if they made the process send a
-    /// message or the batch is full, unless the previous broadcast is still in progress.
+    /// Adds the leader that Ω named last to this process's events. Broadcasts the events if they
+    /// made the process send a message or the batch is full, unless the previous broadcast is still
+    /// in progress.
     fn broadcast_batch(&mut self, out: &mut Actions<Self>) {
         if self.batch.len() < MAX_BATCH_EVENTS
             && let Some(leader) = self.leader.take()

@@ -1,7 +1,8 @@
-//! Signatures, which limit Byzantine processes in addition to the permissions of the memories' regions.
+//! Signatures, which limit Byzantine processes in addition to the permissions of the memories'
+//! regions.
 //!
-//! A signature covers the canonical (postcard) encoding of a statement, a protocol instance and a [`Purpose`]. It is
-//! therefore invalid for any other purpose or instance.
+//! A signature covers the canonical (postcard) encoding of a statement, a protocol instance and a
+//! [`Purpose`]. It is therefore invalid for any other purpose or instance.
 
 use core::fmt::Debug;
 use core::hash::{Hash, Hasher};
@@ -36,14 +37,14 @@ pub trait Signer: Clone + Eq + Hash + Debug {
     ) -> bool;
 }
 
-/// Returns the bytes to sign. They differ for different instances, purposes and statements, because postcard prefixes
-/// strings with their lengths.
+/// Returns the bytes to sign. They differ for different instances, purposes and statements, because
+/// postcard prefixes strings with their lengths.
 fn bytes(instance: u64, purpose: Purpose, statement: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(&("mitra", instance, purpose.0, statement)).expect("every statement can be encoded")
 }
 
-/// Ed25519 signatures (RFC 8032). They are verified strictly, so that no other valid signature can be derived from a
-/// valid signature.
+/// Ed25519 signatures (RFC 8032). They are verified strictly, so that no other valid signature can
+/// be derived from a valid signature.
 #[derive(Clone, Debug)]
 pub struct Ed25519 {
     instance: u64,
@@ -58,8 +59,8 @@ pub struct Ed25519Signature([u8; 32], [u8; 32]);
 impl Ed25519 {
     /// Creates a signer with this private key. Process p's public key is `public_keys[p]`.
     ///
-    /// `instance` identifies the protocol instance. Instances among processes with the same keys must have different
-    /// numbers.
+    /// `instance` identifies the protocol instance. Instances among processes with the same keys
+    /// must have different numbers.
     pub fn new(instance: u64, secret: &[u8; 32], public_keys: Arc<[VerifyingKey]>) -> Ed25519 {
         Ed25519 { instance, key: SigningKey::from_bytes(secret), public_keys }
     }
@@ -102,8 +103,9 @@ impl Signer for Ed25519 {
     }
 }
 
-/// Symbolic signatures for model checking. A signature consists of the signer's id and a fingerprint of the statement. It
-/// cannot be forged, because a modelled process uses only its own signer.
+/// Symbolic signatures for model checking. A signature consists of the signer's id and a
+/// fingerprint of the statement. It cannot be forged, because a modelled process uses only its own
+/// signer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Symbolic {
     instance: u64,
@@ -158,8 +160,8 @@ pub struct Signed<V, S> {
 }
 
 impl<V: Value + Serialize, S> Signed<V, S> {
-    /// Signs a value as process `me`, and returns the value with this signature. The signed statement is the pair of
-    /// `about` and the value.
+    /// Signs a value as process `me`, and returns the value with this signature. The signed
+    /// statement is the pair of `about` and the value.
     pub fn by<K: Signer<Signature = S>>(
         me: ProcessId,
         keys: &K,
@@ -205,7 +207,8 @@ mod tests {
         Symbolic::all(instance, 2).try_into().expect("two")
     }
 
-    /// Checks the properties of a signer. The two arguments are the signers of processes 0 and 1 in two instances.
+    /// Checks the properties of a signer. The two arguments are the signers of processes 0 and 1 in
+    /// two instances.
     fn assert_signature_binds<K: Signer>([own, peer]: [K; 2], [other, _]: [K; 2]) {
         let signature = own.sign(ONE, &"yes");
         assert!(peer.verifies(P0, ONE, &"yes", &signature));

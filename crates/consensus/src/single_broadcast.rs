@@ -1,12 +1,13 @@
-//! The non-equivocating broadcast of one message by one sender, as a [`Process`]. All correct processes deliver the same
-//! message, or no correct process delivers a message.
+//! The non-equivocating broadcast of one message by one sender, as a [`Process`]. All correct
+//! processes deliver the same message, or no correct process delivers a message.
 
 use crate::broadcast::{Broadcast, Rules, Slot};
 use crate::signature::Signer;
 use crate::{Actions, AllRules, Input, Process, ProcessId, Value};
 use serde::Serialize;
 
-/// A process that may broadcast one message. Its decision is the first message that it delivers from a given sender.
+/// A process that may broadcast one message. Its decision is the first message that it delivers
+/// from a given sender.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SingleBroadcast<V, K: Signer, R = AllRules> {
     broadcast: Broadcast<V, K, R>,
@@ -16,7 +17,8 @@ pub struct SingleBroadcast<V, K: Signer, R = AllRules> {
 }
 
 impl<V: Value + Serialize, K: Signer, R: Rules> SingleBroadcast<V, K, R> {
-    /// Creates a process that broadcasts `message`, unless it is `None`, and decides on the first message from `sender`.
+    /// Creates a process that broadcasts `message`, unless it is `None`, and decides on the first
+    /// message from `sender`.
     pub fn new(
         mut broadcast: Broadcast<V, K, R>,
         message: Option<V>,

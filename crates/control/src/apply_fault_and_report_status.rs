@@ -1,4 +1,5 @@
-//! Applies faults to a software NIC and reports its status, for implementations of [`ControlledDevice`](crate::ControlledDevice).
+//! Applies faults to a software NIC and reports its status, for implementations of
+//! [`ControlledDevice`](crate::ControlledDevice).
 
 use mitra_softnic::SoftNic;
 use mitra_softnic::fault::Noise;
@@ -9,7 +10,8 @@ use crate::{FaultAction, NewAddress, RailState, RailStatus};
 /// Applies a fault to a NIC immediately.
 ///
 /// # Errors
-/// The error of a NIC that cannot have the address of [`FaultAction::Address`]: the address and the reason, in one line.
+/// The error of a NIC that cannot have the address of [`FaultAction::Address`]: the address and the
+/// reason, in one line.
 pub fn apply_fault(nic: &SoftNic, action: FaultAction) -> Result<(), String> {
     let faults = nic.faults();
     match action {

@@ -1,4 +1,5 @@
-//! The client side of the control socket: lists the controlled processes and sends requests to them.
+//! The client side of the control socket: lists the controlled processes and sends requests to
+//! them.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -11,10 +12,11 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 
 use crate::{Request, Response};
 
-/// The time within which the whole response must arrive. The server serves one client at a time and gives each of them 1 s
-/// (`server::CLIENT_TIMEOUT`), so this timeout must be longer than that.
+/// The time within which the whole response must arrive. The server serves one client at a time and
+/// gives each of them 1 s (`server::CLIENT_TIMEOUT`), so this timeout must be longer than that.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The longest response that the client reads, in bytes. A snapshot with the most vQPs and events has 600 KB.
+/// The longest response that the client reads, in bytes. A snapshot with the most vQPs and events
+/// has 600 KB.
 const MAX_RESPONSE_BYTES: u64 = 4 << 20;
 
 /// A process that has a control socket.
@@ -51,8 +53,8 @@ pub enum RequestError {
     },
 }
 
-/// Returns the processes that have a control socket in a directory, in ascending order of process ID. Removes the sockets of
-/// processes that have ended.
+/// Returns the processes that have a control socket in a directory, in ascending order of process
+/// ID. Removes the sockets of processes that have ended.
 ///
 /// # Errors
 /// The directory exists and cannot be read. A directory that does not exist holds no processes.
@@ -79,8 +81,8 @@ pub fn list_processes(dir: &Path) -> io::Result<Vec<ControlledProcess>> {
 }
 
 impl ControlledProcess {
-    /// Returns whether no process has this ID. The kernel can reuse the ID for a process without a control socket; `request` detects
-    /// that.
+    /// Returns whether no process has this ID. The kernel can reuse the ID for a process without a
+    /// control socket; `request` detects that.
     fn has_ended(&self) -> bool {
         !Path::new("/proc").join(self.pid.to_string()).exists()
     }
@@ -88,8 +90,9 @@ impl ControlledProcess {
     /// Sends a request and waits up to 3 s for the whole response.
     ///
     /// # Errors
-    /// [`RequestError::ProcessEnded`] if nothing listens on the socket, [`RequestError::NoResponse`] if the process does not
-    /// respond in time, [`RequestError::InvalidResponse`] if the response cannot be parsed.
+    /// [`RequestError::ProcessEnded`] if nothing listens on the socket,
+    /// [`RequestError::NoResponse`] if the process does not respond in time,
+    /// [`RequestError::InvalidResponse`] if the response cannot be parsed.
     pub fn request(&self, request: &Request) -> Result<Response, RequestError> {
         let pid = self.pid;
         let response = self.exchange(request).map_err(|error| match error.kind() {
@@ -119,7 +122,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// Connects. A process that is stopped accepts nothing, so the call waits for room in the socket's backlog.
+    /// Connects. A process that is stopped accepts nothing, so the call waits for room in the
+    /// socket's backlog.
     fn open(path: &Path, deadline: Instant) -> io::Result<Connection> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;

@@ -9,8 +9,9 @@ use mitra_verbs::{Counter, Provider, Time};
 
 use crate::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, rail_status};
 
-/// The NICs that `mitra fault` controls, and the domain of their queue pairs. A program with NICs and vQPs of its own passes this to
-/// [`ControlServer::start`](crate::ControlServer::start), so that `mitra watch` and `mitra fault` find it.
+/// The NICs that `mitra fault` controls, and the domain of their queue pairs. A program with NICs
+/// and vQPs of its own passes this to [`ControlServer::start`](crate::ControlServer::start), so
+/// that `mitra watch` and `mitra fault` find it.
 #[derive(Clone, Debug)]
 pub struct ControlledNics {
     nics: Vec<Arc<SoftNic>>,
@@ -42,7 +43,8 @@ impl ControlledDevice for ControlledNics {
     }
 }
 
-/// Returns the state and the counters of each NIC, and the time on their clock, for [`Snapshot::take`].
+/// Returns the state and the counters of each NIC, and the time on their clock, for
+/// [`Snapshot::take`].
 pub fn nic_snapshots(nics: &[Arc<SoftNic>]) -> (Vec<(RailStatus, Vec<Counter>)>, Time) {
     let rails = nics.iter().map(|nic| (rail_status(nic), nic.counters())).collect();
     (rails, nics.first().map_or(Time::ZERO, |nic| nic.now()))

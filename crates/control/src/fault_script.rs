@@ -1,4 +1,5 @@
-//! Fault scripts: scheduled faults in text form, such as `rail0 down at 2s; rail0 up at 3s`. `docs/faults.md` is the user's reference.
+//! Fault scripts: scheduled faults in text form, such as `rail0 down at 2s; rail0 up at 3s`.
+//! `docs/faults.md` is the user's reference.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,11 +17,14 @@ pub const MAX_SCRIPT_BYTES: usize = 4096;
 pub enum FaultAction {
     /// Fails the link or the NIC immediately. In text: `down`, or the name of the failure.
     Fail(Failure),
-    /// Brings the link up again and places writes that the NIC has held back. A dead or hung NIC stays dead or hung. In text: `up`.
+    /// Brings the link up again and places writes that the NIC has held back. A dead or hung NIC
+    /// stays dead or hung. In text: `up`.
     Heal,
-    /// Arms a trigger, which fails the link or the NIC when the nth packet reaches a stage. In text: `FAILURE@STAGE:NTH`.
+    /// Arms a trigger, which fails the link or the NIC when the nth packet reaches a stage. In
+    /// text: `FAILURE@STAGE:NTH`.
     Arm(Trigger),
-    /// Sets the noise on transmitted and received packets until the next such action. In text: `noise NOISE`.
+    /// Sets the noise on transmitted and received packets until the next such action. In text:
+    /// `noise NOISE`.
     Noise(Noise),
     /// Gives the NIC another address. In text: `address ADDRESS`.
     Address(NewAddress),
@@ -77,7 +81,8 @@ pub struct ScheduledFault {
     pub rail: usize,
     /// The fault.
     pub action: FaultAction,
-    /// The delay. It begins when the program opens the device, or when the device's process receives the request of `mitra fault`.
+    /// The delay. It begins when the program opens the device, or when the device's process
+    /// receives the request of `mitra fault`.
     pub delay: Duration,
 }
 
@@ -144,8 +149,8 @@ fn parse_action(word: &str) -> Result<FaultAction, String> {
     }
 }
 
-/// Scheduled faults in the order in which they were written. In text, semicolons separate them. [`FaultScript::default`] is empty. A
-/// parsed script is not.
+/// Scheduled faults in the order in which they were written. In text, semicolons separate them.
+/// [`FaultScript::default`] is empty. A parsed script is not.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FaultScript(pub Vec<ScheduledFault>);
 

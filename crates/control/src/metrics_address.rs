@@ -2,7 +2,8 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// The address of a metrics endpoint. In text: a port, which stands for the loopback address, or `ADDRESS:PORT`. Port 0 stands for a free port.
+/// The address of a metrics endpoint. In text: a port, which stands for the loopback address, or
+/// `ADDRESS:PORT`. Port 0 stands for a free port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MetricsAddress(pub SocketAddr);
 

@@ -1,7 +1,8 @@
 //! The messages of the control socket, and the device that they address.
 //!
-//! A client connects to `RUN_DIR/PID.sock`, writes one line (a fault script, or the word `status` or `snapshot`), reads one line (a
-//! [`Response`] as JSON) and disconnects. The permissions of the directory are the only access control.
+//! A client connects to `RUN_DIR/PID.sock`, writes one line (a fault script, or the word `status`
+//! or `snapshot`), reads one line (a [`Response`] as JSON) and disconnects. The permissions of the
+//! directory are the only access control.
 
 use std::fmt;
 use std::str::FromStr;
@@ -96,8 +97,10 @@ pub enum Response {
         #[serde(flatten)]
         snapshot: Box<Snapshot>,
     },
-    /// The server rejected the request and applied nothing. The text says why, and which requests are valid.
+    /// The server rejected the request and applied nothing. The text says why, and which requests
+    /// are valid.
     Refused(String),
-    /// The server applied the faults without a delay, except for those that the text names with their reasons.
+    /// The server applied the faults without a delay, except for those that the text names with
+    /// their reasons.
     Failed(String),
 }

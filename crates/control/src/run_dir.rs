@@ -11,7 +11,8 @@ use nix::unistd::Uid;
 
 /// The longest path of a Unix socket, in bytes (`unix(7)`: 108 with the terminating NUL).
 const MAX_SOCKET_PATH: usize = 107;
-/// The longest name of a control socket, in bytes: a slash, the largest process ID, and the extension.
+/// The longest name of a control socket, in bytes: a slash, the largest process ID, and the
+/// extension.
 const MAX_SOCKET_NAME: usize = "/4294967295.sock".len();
 
 /// Why a directory cannot hold control sockets.
@@ -35,8 +36,8 @@ pub enum RunDirError {
     PathTooLong(PathBuf),
 }
 
-/// Returns the directory of this user's control sockets: `$XDG_RUNTIME_DIR/mitra`, or `/tmp/mitra-UID` if the variable is not an
-/// absolute path.
+/// Returns the directory of this user's control sockets: `$XDG_RUNTIME_DIR/mitra`, or
+/// `/tmp/mitra-UID` if the variable is not an absolute path.
 pub fn default_path() -> PathBuf {
     match env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(dir) if dir.is_absolute() => dir.join("mitra"),
@@ -47,8 +48,8 @@ pub fn default_path() -> PathBuf {
 /// Creates the directory if it does not exist, and checks that only this user can access it.
 ///
 /// # Errors
-/// [`RunDirError::NotPrivate`] if another user owns or can access the directory, [`RunDirError::PathTooLong`], or
-/// [`RunDirError::Io`] if a system call fails.
+/// [`RunDirError::NotPrivate`] if another user owns or can access the directory,
+/// [`RunDirError::PathTooLong`], or [`RunDirError::Io`] if a system call fails.
 pub fn ensure(dir: &Path) -> Result<(), RunDirError> {
     if dir.as_os_str().as_bytes().len() + MAX_SOCKET_NAME > MAX_SOCKET_PATH {
         return Err(RunDirError::PathTooLong(dir.to_owned()));
@@ -99,7 +100,8 @@ mod tests {
             assert!(matches!(error, RunDirError::NotPrivate(_)), "{error}");
             assert!(error.to_string().contains(path.to_str().unwrap()));
         }
-        // Root can give a directory to another user. For any other user, `/` is a directory of another user.
+        // Root can give a directory to another user. For any other user, `/` is a directory of
+        // another user.
         let foreign_dir = if Uid::effective().is_root() {
             std::os::unix::fs::chown(&real, Some(65534), None).unwrap();
             &real

@@ -1,4 +1,5 @@
-//! The server side of the control socket: one thread that applies scheduled faults and serves clients.
+//! The server side of the control socket: one thread that applies scheduled faults and serves
+//! clients.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -13,13 +14,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::fault_script::MAX_SCRIPT_BYTES;
 use crate::{ControlledDevice, FaultAction, Request, Response, ScheduledFault, Settings, run_dir};
 
-/// Timeout for reading a request, and for each write of its response. Scheduled faults wait while a slow client is served.
+/// Timeout for reading a request, and for each write of its response. Scheduled faults wait while a
+/// slow client is served.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest command line in a status response, in bytes.
 const MAX_COMMAND_LINE_BYTES: usize = 256;
 
-/// A running control server. Dropping it stops the server's thread and removes the socket. After a fork, dropping it in the
-/// child does nothing.
+/// A running control server. Dropping it stops the server's thread and removes the socket. After a
+/// fork, dropping it in the child does nothing.
 #[derive(Debug)]
 pub struct ControlServer {
     thread: Option<JoinHandle<()>>,
@@ -32,18 +34,20 @@ pub struct ControlServer {
 impl ControlServer {
     /// Starts a thread that serves a device.
     ///
-    /// The thread applies `settings.faults`; their delays count from this call. If `settings.run_dir` is set, the thread also serves
-    /// clients on the socket `RUN_DIR/PID.sock`. A process runs at most one server, because a second server replaces the socket of the
-    /// first.
+    /// The thread applies `settings.faults`; their delays count from this call. If
+    /// `settings.run_dir` is set, the thread also serves clients on the socket `RUN_DIR/PID.sock`.
+    /// A process runs at most one server, because a second server replaces the socket of the first.
     ///
     /// # Errors
-    /// The run directory is not private to this user ([`run_dir::ensure`]), or the socket or the thread cannot be created.
+    /// The run directory is not private to this user ([`run_dir::ensure`]), or the socket or the
+    /// thread cannot be created.
     pub fn start(settings: &Settings, device: impl ControlledDevice) -> io::Result<ControlServer> {
         let listener = match &settings.run_dir {
             Some(dir) => {
                 run_dir::ensure(dir).map_err(io::Error::other)?;
                 let path = dir.join(format!("{}.sock", process::id()));
-                // An earlier process with this ID, or this process before `execve`, may have left its socket.
+                // An earlier process with this ID, or this process before `execve`, may have left
+                // its socket.
                 let _ = fs::remove_file(&path);
                 let listener = UnixListener::bind(&path)?;
                 listener.set_nonblocking(true)?;
@@ -85,8 +89,8 @@ impl Drop for ControlServer {
 struct ServerThread<D> {
     device: D,
     rails: usize,
-    /// Scheduled faults with their rails, sorted by due time. Faults due at the same time keep the order in which they were
-    /// requested.
+    /// Scheduled faults with their rails, sorted by due time. Faults due at the same time keep the
+    /// order in which they were requested.
     pending: Vec<(Instant, usize, FaultAction)>,
     listener: Option<UnixListener>,
     /// Becomes readable when the server is dropped.
@@ -94,7 +98,8 @@ struct ServerThread<D> {
 }
 
 impl<D: ControlledDevice> ServerThread<D> {
-    /// Schedules faults, counting their delays from now, and applies those that are due. Returns the errors of these.
+    /// Schedules faults, counting their delays from now, and applies those that are due. Returns
+    /// the errors of these.
     fn schedule(&mut self, faults: &[ScheduledFault]) -> Vec<String> {
         let now = Instant::now();
         // A fault whose due time exceeds the range of `Instant` never becomes due.
@@ -130,8 +135,9 @@ impl<D: ControlledDevice> ServerThread<D> {
     fn wait(&self) -> bool {
         let timeout = match self.pending.first() {
             Some((due, ..)) => {
-                // The timeout is rounded up, because rounding down would busy-wait during the last millisecond. A timeout beyond the
-                // range of `poll` ends early, and the caller waits again.
+                // The timeout is rounded up, because rounding down would busy-wait during the last
+                // millisecond. A timeout beyond the range of `poll` ends early, and the caller
+                // waits again.
                 let millis = due.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
                 PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
             }
@@ -139,7 +145,8 @@ impl<D: ControlledDevice> ServerThread<D> {
         };
         let mut fds = vec![PollFd::new(self.stop_requested.as_fd(), PollFlags::POLLIN)];
         fds.extend(self.listener.as_ref().map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
-        // After EINTR the caller finds nothing to do and waits again. With valid arguments `poll` has no other error.
+        // After EINTR the caller finds nothing to do and waits again. With valid arguments `poll`
+        // has no other error.
         let _ = poll(&mut fds, timeout);
         !fds[0].any().unwrap_or(false)
     }
@@ -172,7 +179,8 @@ impl<D: ControlledDevice> ServerThread<D> {
     }
 }
 
-/// Reads a line. Stops after more than [`MAX_SCRIPT_BYTES`], because the parser rejects a longer request.
+/// Reads a line. Stops after more than [`MAX_SCRIPT_BYTES`], because the parser rejects a longer
+/// request.
 fn read_line(client: &mut UnixStream) -> io::Result<String> {
     let deadline = Instant::now() + CLIENT_TIMEOUT;
     let mut line = Vec::new();

@@ -1,4 +1,5 @@
-//! The settings of a process, and the environment variables that carry them from `mitra run` to the program.
+//! The settings of a process, and the environment variables that carry them from `mitra run` to the
+//! program.
 
 use std::env;
 use std::ffi::OsString;
@@ -26,19 +27,25 @@ const TRACE: &str = "MITRA_TRACE";
 /// The settings of a process. A variable that is unset or empty selects the default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings {
-    /// `MITRA_RAILS`: the rails of the device, as a number or as a comma-separated list of IP addresses. Default: 1.
+    /// `MITRA_RAILS`: the rails of the device, as a number or as a comma-separated list of IP
+    /// addresses. Default: 1.
     pub rails: RailsConfig,
-    /// `MITRA_POLICY`: how failover treats the operations that were in flight on the failed rail. Default: `exact`.
+    /// `MITRA_POLICY`: how failover treats the operations that were in flight on the failed rail.
+    /// Default: `exact`.
     pub policy: Policy,
-    /// `MITRA_WRITES`: how failover treats a WRITE if it cannot tell whether the responder executed it. Default: `strict`.
+    /// `MITRA_WRITES`: how failover treats a WRITE if it cannot tell whether the responder executed
+    /// it. Default: `strict`.
     pub writes: WritePolicy,
-    /// `MITRA_PREFER`: the rail to which virtual queue pairs move back when it works again. Default: none.
+    /// `MITRA_PREFER`: the rail to which virtual queue pairs move back when it works again.
+    /// Default: none.
     pub prefer: Option<u8>,
     /// `MITRA_LOG`: whether virtual queue pairs keep a completion log. Default: 0.
     pub completion_log: bool,
-    /// `MITRA_VERBOSE`: whether the library explains every refused call on standard error, not only the first of each kind. Default: 0.
+    /// `MITRA_VERBOSE`: whether the library explains every refused call on standard error, not only
+    /// the first of each kind. Default: 0.
     pub verbose: bool,
-    /// `MITRA_QUIET`: whether the library writes nothing to standard error, except that the device cannot be opened. Default: 0.
+    /// `MITRA_QUIET`: whether the library writes nothing to standard error, except that the device
+    /// cannot be opened. Default: 0.
     pub quiet: bool,
     /// `MITRA_FAULTS`: the faults to inject after the program has opened the device. Default: none.
     pub faults: FaultScript,
@@ -48,7 +55,8 @@ pub struct Settings {
     pub metrics: Option<MetricsAddress>,
     /// `MITRA_LATENCY`: whether virtual queue pairs sample the latencies of operations. Default: 0.
     pub latency: bool,
-    /// `MITRA_TRACE`: whether the library writes each step of a failover to standard error. Default: 0.
+    /// `MITRA_TRACE`: whether the library writes each step of a failover to standard error.
+    /// Default: 0.
     pub trace: bool,
 }
 
@@ -83,8 +91,8 @@ impl Settings {
         ]
     }
 
-    /// Parses the settings from the environment of this process, each by itself: the command line may replace some of them. See
-    /// [`Settings::checked`].
+    /// Parses the settings from the environment of this process, each by itself: the command line
+    /// may replace some of them. See [`Settings::checked`].
     ///
     /// # Errors
     /// [`SettingsError`] for the first variable with an invalid value.
@@ -117,8 +125,8 @@ impl Settings {
     /// Checks the settings against one another, and returns them.
     ///
     /// # Errors
-    /// [`SettingsError`] for `MITRA_FAULTS` if it names a rail that the device does not have, and for `MITRA_PREFER` by the rules of
-    /// [`Settings::check_prefer`].
+    /// [`SettingsError`] for `MITRA_FAULTS` if it names a rail that the device does not have, and
+    /// for `MITRA_PREFER` by the rules of [`Settings::check_prefer`].
     pub fn checked(self) -> Result<Settings, SettingsError> {
         let error =
             |reason| SettingsError { variable: FAULTS, value: self.faults.to_string().into(), reason };

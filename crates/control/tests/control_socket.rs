@@ -64,7 +64,8 @@ fn start(dir: Option<&Path>, faults: &str) -> (ControlServer, Receiver<AppliedFa
     (ControlServer::start(&settings, RecordingDevice(sender)).unwrap(), receiver)
 }
 
-/// Returns the path of a run directory that does not exist yet, and the temporary directory around it.
+/// Returns the path of a run directory that does not exist yet, and the temporary directory around
+/// it.
 fn run_dir() -> (tempfile::TempDir, std::path::PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("mitra");
@@ -188,7 +189,8 @@ fn malformed_requests_are_rejected_and_do_not_block_server() {
     assert!(applied.try_recv().is_err());
 }
 
-/// Requests the status of this process, whose socket in `dir` is not that of a server. Fails if the request does not end.
+/// Requests the status of this process, whose socket in `dir` is not that of a server. Fails if the
+/// request does not end.
 fn request_without_server(dir: &Path) -> RequestError {
     let (sender, result) = channel();
     let process = only_process(dir);

@@ -29,8 +29,8 @@ const BATCH: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Driver(Arc<Inner>);
 
-/// The handle of the thread, which the driver and its vQPs share. The thread holds no reference to the handle, so the last drop ends the
-/// thread.
+/// The handle of the thread, which the driver and its vQPs share. The thread holds no reference to
+/// the handle, so the last drop ends the thread.
 pub(crate) struct Inner {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -74,7 +74,8 @@ impl Driver {
         shared.epoll.add(qp.as_fd(), event).map_err(system("adding to an epoll instance"))?;
         let slot = Arc::new(Slot::new(qp));
         shared.slots().insert(key, Arc::clone(&slot));
-        // The thread ignores events of a key without a slot. The descriptor stays readable, so none is lost.
+        // The thread ignores events of a key without a slot. The descriptor stays readable, so none
+        // is lost.
         Ok(DrivenQp::new(Arc::clone(&self.0), key, slot))
     }
 }

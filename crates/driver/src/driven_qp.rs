@@ -11,7 +11,8 @@ use crate::slot::{Driven, Slot, SlotGuard};
 
 /// A vQP that a [`Driver`](crate::Driver) drives. Any thread may use it.
 ///
-/// An end that only lends its memory needs no call after [`VirtualQp::connect`]. The vQP closes when this is dropped, which tells the peer.
+/// An end that only lends its memory needs no call after [`VirtualQp::connect`]. The vQP closes
+/// when this is dropped, which tells the peer.
 #[derive(Debug)]
 pub struct DrivenQp {
     driver: Arc<Inner>,
@@ -24,7 +25,8 @@ impl DrivenQp {
         DrivenQp { driver, key, slot }
     }
 
-    /// Locks the vQP, to connect it and to post requests. The driver waits meanwhile, so the guard should be dropped soon.
+    /// Locks the vQP, to connect it and to post requests. The driver waits meanwhile, so the guard
+    /// should be dropped soon.
     pub fn lock(&self) -> DrivenQpGuard<'_> {
         DrivenQpGuard(self.slot.lock_to_change())
     }

@@ -14,15 +14,17 @@ const AT_ONCE_NANOS: u64 = 1;
 
 /// A vQP with one descriptor for an event loop.
 ///
-/// The descriptor is readable when there are completions, when the peer wants to move to another rail, when a NIC reports an event, or when a
-/// timer of the vQP has expired. The event loop then calls [`PollableQp::poll`], after which the descriptor is not readable until something else
+/// The descriptor is readable when there are completions, when the peer wants to move to another
+/// rail, when a NIC reports an event, or when a timer of the vQP has expired. The event loop then
+/// calls [`PollableQp::poll`], after which the descriptor is not readable until something else
 /// happens. This holds for level-triggered and for edge-triggered loops.
 ///
 /// The vQP closes when this is dropped.
 #[derive(Debug)]
 pub struct PollableQp {
     vqp: VirtualQp,
-    /// Contains the descriptors of the completion channels, of the NICs' asynchronous events and of the timer.
+    /// Contains the descriptors of the completion channels, of the NICs' asynchronous events and of
+    /// the timer.
     epoll: Epoll,
     timer: TimerFd,
     /// The time at which the timer expires. `None` while it is disarmed.
@@ -33,8 +35,8 @@ impl PollableQp {
     /// Builds an unconnected vQP.
     ///
     /// # Errors
-    /// The errors of [`VirtualQpBuilder::build`]; [`BuildError::Nic`] with `Unsupported` if a NIC has no completion channels, and with `System`
-    /// if the process has no descriptor left.
+    /// The errors of [`VirtualQpBuilder::build`]; [`BuildError::Nic`] with `Unsupported` if a NIC
+    /// has no completion channels, and with `System` if the process has no descriptor left.
     pub fn build(builder: VirtualQpBuilder) -> Result<PollableQp, BuildError> {
         let epoll =
             Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("creating an epoll instance"))?;
@@ -58,7 +60,8 @@ impl PollableQp {
         }
         for nic in self.vqp.domain().nics() {
             if let Some(fd) = nic.provider.async_event_fd() {
-                // A vQP does not take the events while it is unconnected or closed, and several vQPs wait for the same events.
+                // A vQP does not take the events while it is unconnected or closed, and several
+                // vQPs wait for the same events.
                 add(fd, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)?;
             }
         }
@@ -127,7 +130,8 @@ impl PollableQp {
         &mut self.vqp
     }
 
-    /// Returns the vQP, to connect it and to post requests. The descriptor takes account of the changes when the guard is dropped.
+    /// Returns the vQP, to connect it and to post requests. The descriptor takes account of the
+    /// changes when the guard is dropped.
     pub fn vqp_mut(&mut self) -> PollableQpGuard<'_> {
         PollableQpGuard(self)
     }

@@ -38,7 +38,8 @@ impl<Q: Driven> Slot<Q> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Q> {
-        // A vQP is consistent between two calls, and a panic in one of them is reported by its thread.
+        // A vQP is consistent between two calls, and a panic in one of them is reported by its
+        // thread.
         self.qp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

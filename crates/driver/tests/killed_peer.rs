@@ -60,7 +60,8 @@ fn unhex(line: &str) -> Result<ConnectInfo> {
     Ok(ConnectInfo::decode(&bytes)?)
 }
 
-/// The peer process: exchanges the connection data over its standard streams, and takes the NICs away when it reads another line.
+/// The peer process: exchanges the connection data over its standard streams, and takes the NICs
+/// away when it reads another line.
 fn peer() -> Result<()> {
     let host = Host::open();
     let driver = Driver::start()?;

@@ -53,7 +53,8 @@ fn wait(slot: &Slot<Qp>) -> bool {
     slot.wait_until(None, take).expect("the wait has no deadline")
 }
 
-/// Two threads that wait get the two completions that the driver finds in two rounds. A lost wake-up would leave one waiting: loom reports a deadlock.
+/// Two threads that wait get the two completions that the driver finds in two rounds. A lost
+/// wake-up would leave one waiting: loom reports a deadlock.
 #[test]
 fn waiting_threads_get_the_completions_that_the_driver_finds() {
     loom::model(|| {

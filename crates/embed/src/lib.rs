@@ -6,10 +6,11 @@ use std::{env, fs};
 
 use proc_macro::TokenStream;
 
-/// Expands to the bytes of the shared library of a dependency, which is named by a string literal as in Rust code (`"my_crate"`).
+/// Expands to the bytes of the shared library of a dependency, which is named by a string literal
+/// as in Rust code (`"my_crate"`).
 ///
-/// Where nothing is linked (`cargo check`, `cargo clippy`, an editor), cargo does not build the shared library, and the macro expands to
-/// no bytes.
+/// Where nothing is linked (`cargo check`, `cargo clippy`, an editor), cargo does not build the
+/// shared library, and the macro expands to no bytes.
 #[proc_macro]
 pub fn shared_library(input: TokenStream) -> TokenStream {
     let input = input.to_string();
@@ -30,8 +31,8 @@ fn arguments(arguments: impl Iterator<Item = String>) -> Vec<String> {
     arguments.flat_map(expand).collect()
 }
 
-/// Returns the shared library beside the `rlib` that the compiler's arguments name for a dependency, or `None` if they name no file to
-/// link with.
+/// Returns the shared library beside the `rlib` that the compiler's arguments name for a
+/// dependency, or `None` if they name no file to link with.
 fn find(dependency: &str, arguments: &[String]) -> Result<Option<PathBuf>, String> {
     let values = arguments.iter().enumerate().filter_map(|(at, argument)| match argument.as_str() {
         "--extern" => arguments.get(at + 1).map(String::as_str),

@@ -1,7 +1,9 @@
-//! Measures the time that a virtual queue pair adds to a post with its completion and to an empty poll.
+//! Measures the time that a virtual queue pair adds to a post with its completion and to an empty
+//! poll.
 //!
-//! The vQP runs over a NIC that only completes what is posted. The same calls on that NIC are timed beside it, so the difference is the
-//! vQP's own time. Run with `cargo run --release -p mitra-failover --example overhead`.
+//! The vQP runs over a NIC that only completes what is posted. The same calls on that NIC are timed
+//! beside it, so the difference is the vQP's own time. Run with
+//! `cargo run --release -p mitra-failover --example overhead`.
 
 use std::collections::VecDeque;
 use std::hint::black_box;

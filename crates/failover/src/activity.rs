@@ -3,7 +3,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::telemetry::Telemetry;
 
-/// The counts of the virtual queue pairs of a [`Domain`](crate::Domain), and of the domains that share its NICs.
+/// The counts of the virtual queue pairs of a [`Domain`](crate::Domain), and of the domains that
+/// share its NICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Activity {
     /// The number of vQPs that are neither closed nor dropped.

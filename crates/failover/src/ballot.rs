@@ -19,11 +19,12 @@ impl Role {
     }
 }
 
-/// The number of a binding of a vQP to a rail. Ballots are ordered by epoch and then by proposer, as in Paxos. If both ends propose at the
-/// same time, the higher ballot wins.
+/// The number of a binding of a vQP to a rail. Ballots are ordered by epoch and then by proposer,
+/// as in Paxos. If both ends propose at the same time, the higher ballot wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ballot {
-    /// The epoch: 1 for the initial binding. Each proposal takes the next epoch, even if the proposal is refused.
+    /// The epoch: 1 for the initial binding. Each proposal takes the next epoch, even if the
+    /// proposal is refused.
     pub epoch: u16,
     /// The end that proposed the binding.
     pub proposer: Role,

@@ -11,13 +11,16 @@ use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::vqp::{HEADER_BYTES, ReceiveSource, VirtualQp, with_slots};
 use crate::xrc_domain::XrcDomain;
 
-/// The greatest number of entries of a completion log. It is above the depth of any send queue that a NIC has.
+/// The greatest number of entries of a completion log. It is above the depth of any send queue that
+/// a NIC has.
 const MAX_LOG_ENTRIES: u32 = 1 << 20;
 
-/// The greatest number of retransmissions and of RNR retries, which are 3-bit numbers (IBTA volume 1, 9.7.5.1.5 and 11.2.5.2).
+/// The greatest number of retransmissions and of RNR retries, which are 3-bit numbers (IBTA volume
+/// 1, 9.7.5.1.5 and 11.2.5.2).
 const MAX_RETRIES: u8 = 7;
 
-/// Builds one end of a virtual queue pair. [`VirtualQp::builder`] returns it with the defaults of [`Config::default`] and a random secret.
+/// Builds one end of a virtual queue pair. [`VirtualQp::builder`] returns it with the defaults of
+/// [`Config::default`] and a random secret.
 ///
 /// ```
 /// # use mitra_failover::{Domain, VirtualQp};
@@ -74,7 +77,8 @@ pub enum BuildError {
         /// The greatest number.
         limit: u32,
     },
-    /// Mode `durable` needs evidence of WRITEs that the peer's processor sees, and the policy that decides by evidence.
+    /// Mode `durable` needs evidence of WRITEs that the peer's processor sees, and the policy that
+    /// decides by evidence.
     #[error(
         "durable needs the completion log and the policy exact; set completion_log, or switch durable off"
     )]
@@ -82,12 +86,14 @@ pub enum BuildError {
     /// An unreliable connection has no evidence, and replays nothing.
     #[error("an unreliable connection needs the policy exact or none, and no completion log")]
     Unreliable,
-    /// The messages of an XRC connection arrive once and in order under these policies only, in an XRC domain.
+    /// The messages of an XRC connection arrive once and in order under these policies only, in an
+    /// XRC domain.
     #[error(
         "an XRC connection needs the policy exact or none, an xrc_domain at its receiving end, and none at the other"
     )]
     Xrc,
-    /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave one that works.
+    /// The domain has no such rail, or the policy does not fence rails and therefore cannot leave
+    /// one that works.
     #[error("preferred_rail is {requested}; say a rail below {rails}, under the policy exact")]
     PreferredRail {
         /// The configured rail.
@@ -103,7 +109,8 @@ pub enum BuildError {
         /// The entries that every NIC has.
         limit: u64,
     },
-    /// The number of READs and atomics in flight is 0, or above the limit of a NIC or of a control message.
+    /// The number of READs and atomics in flight is 0, or above the limit of a NIC or of a control
+    /// message.
     #[error("rd_atomic is {requested}; say 1 to {limit}")]
     RdAtomic {
         /// The configured number.
@@ -111,7 +118,8 @@ pub enum BuildError {
         /// The greatest number that every NIC and a control message allow.
         limit: u8,
     },
-    /// A completion log needs NICs that execute work requests in order ([`write_order`](mitra_verbs::Capabilities::write_order)).
+    /// A completion log needs NICs that execute work requests in order
+    /// ([`write_order`](mitra_verbs::Capabilities::write_order)).
     #[error(
         "a completion log needs NICs that keep the order of WRITEs, and {nic} does not; switch the log off, or use another NIC"
     )]
@@ -298,7 +306,8 @@ impl VirtualQpBuilder {
         self.with(|config| config.access = access)
     }
 
-    /// Sets the maximum number of READs and atomics in flight. Default: 16. Both ends need the same.
+    /// Sets the maximum number of READs and atomics in flight. Default: 16. Both ends need the
+    /// same.
     pub fn rd_atomic(self, count: u8) -> VirtualQpBuilder {
         self.with(|config| config.rd_atomic = count)
     }
@@ -308,8 +317,9 @@ impl VirtualQpBuilder {
         self.with(|config| config.peer_timeout = timeout)
     }
 
-    /// Makes the vQP move back to `rail` when both ends have been able to use it for `delay`: sets [`Config::preferred_rail`] and
-    /// [`Config::failback_delay`]. Default: the vQP moves only if the active rail fails.
+    /// Makes the vQP move back to `rail` when both ends have been able to use it for `delay`: sets
+    /// [`Config::preferred_rail`] and [`Config::failback_delay`]. Default: the vQP moves only if
+    /// the active rail fails.
     pub fn failback(self, rail: u8, delay: Duration) -> VirtualQpBuilder {
         self.with(|config| (config.preferred_rail, config.failback_delay) = (Some(rail), delay))
     }
@@ -329,20 +339,22 @@ impl VirtualQpBuilder {
         VirtualQpBuilder { secret: Some(secret), ..self }
     }
 
-    /// Gives the vQP completion channels of its own, on which control messages raise events too, for an end that sleeps until
-    /// something happens ([`VirtualQp::handle_events`]). The crate `mitra-driver` sets this.
+    /// Gives the vQP completion channels of its own, on which control messages raise events too,
+    /// for an end that sleeps until something happens ([`VirtualQp::handle_events`]). The crate
+    /// `mitra-driver` sets this.
     pub fn own_channels(self, on: bool) -> VirtualQpBuilder {
         VirtualQpBuilder { own_channels: on, ..self }
     }
 
-    /// Takes receives from a shared queue. [`Config::recv_wrs`] and [`Config::recv_sges`] are then chosen by the vQP, and
-    /// [`VirtualQp::post_recv`] refuses.
+    /// Takes receives from a shared queue. [`Config::recv_wrs`] and [`Config::recv_sges`] are then
+    /// chosen by the vQP, and [`VirtualQp::post_recv`] refuses.
     pub fn shared_receive_queue(self, queue: &Arc<SharedReceiveQueue>) -> VirtualQpBuilder {
         self.receive_source(ReceiveSource::Queue(Arc::clone(queue)))
     }
 
-    /// Makes the vQP the receiving end of an XRC connection ([`Service::XrcReceive`]), which takes receives from the queues of `domain`.
-    /// [`Config::recv_wrs`] and [`Config::recv_sges`] are then chosen by the vQP, and [`VirtualQp::post_recv`] and [`VirtualQp::post_send`] refuse.
+    /// Makes the vQP the receiving end of an XRC connection ([`Service::XrcReceive`]), which takes
+    /// receives from the queues of `domain`. [`Config::recv_wrs`] and [`Config::recv_sges`] are
+    /// then chosen by the vQP, and [`VirtualQp::post_recv`] and [`VirtualQp::post_send`] refuse.
     pub fn xrc_domain(self, domain: &Arc<XrcDomain>) -> VirtualQpBuilder {
         self.service(Service::XrcReceive).receive_source(ReceiveSource::Xrc(Arc::clone(domain)))
     }
@@ -354,8 +366,8 @@ impl VirtualQpBuilder {
     /// Creates the end, unconnected.
     ///
     /// # Errors
-    /// A [`BuildError`] for a configuration that no vQP can have, or that exceeds a limit of the NICs; [`BuildError::Nic`] for any error
-    /// of a NIC.
+    /// A [`BuildError`] for a configuration that no vQP can have, or that exceeds a limit of the
+    /// NICs; [`BuildError::Nic`] for any error of a NIC.
     pub fn build(mut self) -> Result<VirtualQp, BuildError> {
         if self.shared.is_some() {
             self.config = with_slots(self.config, &self.domain);

@@ -20,10 +20,12 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The names of the detectors, in the order of [`FailoverCounts::detected`](crate::telemetry::FailoverCounts::detected).
+    /// The names of the detectors, in the order of
+    /// [`FailoverCounts::detected`](crate::telemetry::FailoverCounts::detected).
     pub const DETECTORS: [&str; 4] = ["completion", "device", "heartbeat", "peer"];
 
-    /// Returns the index of the detector in [`Cause::DETECTORS`]. `None` if the rail has not failed.
+    /// Returns the index of the detector in [`Cause::DETECTORS`]. `None` if the rail has not
+    /// failed.
     pub fn detector(self) -> Option<usize> {
         match self {
             Cause::Completion(_) => Some(0),

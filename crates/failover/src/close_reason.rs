@@ -5,7 +5,8 @@ use mitra_verbs::Error;
 /// Defines the reasons with their causes and ways out.
 macro_rules! close_reasons {
     ($($(#[$doc:meta])* $reason:ident: $cause:literal, $way_out:literal;)*) => {
-        /// The reason why a vQP closed. Its `Display` text names the cause and what the application can do.
+        /// The reason why a vQP closed. Its `Display` text names the cause and what the application
+        /// can do.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum CloseReason {
             $($(#[$doc])* $reason,)*
@@ -45,17 +46,21 @@ close_reasons! {
     /// There is no rail that both ends can use.
     NoRail: "no rail is left that both ends can use",
         "bring a link or a NIC up, then connect a new one";
-    /// The peer did not answer on any rail during a failover. Without its evidence, the operations in flight cannot be decided.
+    /// The peer did not answer on any rail during a failover. Without its evidence, the operations
+    /// in flight cannot be decided.
     PeerUnreachable: "the peer answered on no rail within peer_timeout",
         "check that the peer's process and host run, then connect a new one";
-    /// The host of the peer reports on every rail whose NIC is alive at this end that no process has the peer's port open, and the peer is silent. Only software NICs learn
-    /// of that ([`Provider::port_refusals`](mitra_verbs::Provider::port_refusals)); with others, the vQP ends as [`CloseReason::PeerUnreachable`].
+    /// The host of the peer reports on every rail whose NIC is alive at this end that no process
+    /// has the peer's port open, and the peer is silent. Only software NICs learn of that
+    /// ([`Provider::port_refusals`](mitra_verbs::Provider::port_refusals)); with others, the vQP
+    /// ends as [`CloseReason::PeerUnreachable`].
     PeerExited: "the peer's process has ended or closed its NICs: its host refuses packets on every rail that this end can use",
         "start the peer's process again, then connect a new one";
     /// This end could not fence its old NIC.
     Unfenced: "the NIC of the failed rail could be neither fenced nor reset, and may still execute requests",
         "reset that NIC before its memory is used again, then connect a new one";
-    /// The new rail of a failover failed before the peer had confirmed the move, and no other rail was left to reach the peer.
+    /// The new rail of a failover failed before the peer had confirmed the move, and no other rail
+    /// was left to reach the peer.
     FailedDuringRecovery: "the new rail of a failover failed before the peer confirmed the move, and no other rail was left",
         "bring a link or a NIC up, then connect a new one";
     /// The evidence contradicts itself or the completions.
@@ -64,7 +69,8 @@ close_reasons! {
     /// All epochs are used up.
     EpochsUsedUp: "it has moved between rails 65534 times, as often as its epochs allow",
         "connect a new one, and replace the link that fails so often";
-    /// A request was invalid, for example because of a wrong key or a message that is too long. Such an error ends any RC queue pair.
+    /// A request was invalid, for example because of a wrong key or a message that is too long.
+    /// Such an error ends any RC queue pair.
     RequestError: "a request was invalid, for example its key or its length",
         "correct the request whose completion names the error, then connect a new one";
     /// The application closed the vQP.

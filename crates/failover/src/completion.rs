@@ -8,15 +8,18 @@ use crate::close_reason::CloseReason;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnresolvedError {
-    /// The evidence does not show whether the responder executed none, a part or all of the operation.
+    /// The evidence does not show whether the responder executed none, a part or all of the
+    /// operation.
     #[error(
         "not, partly or fully executed: no evidence tells which; read the peer's memory to find out, then resume()"
     )]
     Indeterminate,
-    /// The operation was executed exactly once, but its return value is lost. For a receive: its length is unknown.
+    /// The operation was executed exactly once, but its return value is lost. For a receive: its
+    /// length is unknown.
     #[error("executed exactly once, but its value is lost; do not repeat it, then resume()")]
     ValueLost,
-    /// The responder executed the operation exactly once, although an earlier operation ended in an error.
+    /// The responder executed the operation exactly once, although an earlier operation ended in an
+    /// error.
     #[error(
         "executed exactly once, behind an operation that ended in an error; do not repeat it, then resume()"
     )]
@@ -29,7 +32,8 @@ pub enum UnresolvedError {
 /// The result of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
-    /// The operation was executed exactly once. Its data or value is in the memory that the work request names.
+    /// The operation was executed exactly once. Its data or value is in the memory that the work
+    /// request names.
     Success,
     /// The operation failed as it would on a queue pair without failover.
     Failed(WcStatus),
@@ -65,7 +69,8 @@ pub enum Resolution {
 pub struct Completion {
     /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// The operation's sequence number on this vQP; for a receive, the number of receives before it.
+    /// The operation's sequence number on this vQP; for a receive, the number of receives before
+    /// it.
     pub seq: u64,
     /// The type of the operation.
     pub opcode: WcOpcode,
@@ -86,7 +91,8 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Returns the completion of a receive that got no message. `seq` is the receive's position among all receives of the queue pair, from 0 on.
+    /// Returns the completion of a receive that got no message. `seq` is the receive's position
+    /// among all receives of the queue pair, from 0 on.
     pub fn failed_receive(wr_id: u64, seq: u64, status: WcStatus) -> Completion {
         Completion {
             wr_id,
@@ -119,7 +125,8 @@ impl Completion {
     }
 }
 
-/// An operation that did not end in success. Its message names the operation, the cause and, if there is one, the way out.
+/// An operation that did not end in success. Its message names the operation, the cause and, if
+/// there is one, the way out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{opcode} {wr_id}: {outcome}")]
 pub struct OperationError {

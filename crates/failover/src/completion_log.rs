@@ -1,7 +1,9 @@
-//! The completion log: evidence of executed operations that survives a failure of the responder's NIC (modelled on Varuna's completion log).
+//! The completion log: evidence of executed operations that survives a failure of the responder's
+//! NIC (modelled on Varuna's completion log).
 //!
-//! After each WRITE and atomic, the requester posts an entry: an inline WRITE of 8 bytes, ⟨epoch:16, sequence number:48⟩, on the same queue
-//! pair into the responder's host memory. RC executes in order, so an entry proves the execution of every operation before it.
+//! After each WRITE and atomic, the requester posts an entry: an inline WRITE of 8 bytes,
+//! ⟨epoch:16, sequence number:48⟩, on the same queue pair into the responder's host memory. RC
+//! executes in order, so an entry proves the execution of every operation before it.
 
 use std::sync::Arc;
 
@@ -22,14 +24,15 @@ pub(crate) struct CompletionLog {
     mr: VirtualMr,
 }
 
-/// Returns the number of slots for a send queue of `depth` requests. There are at least `depth` slots, so a slot is reused only after its
-/// operation has left the send queue.
+/// Returns the number of slots for a send queue of `depth` requests. There are at least `depth`
+/// slots, so a slot is reused only after its operation has left the send queue.
 pub(crate) fn slots(depth: u32) -> usize {
     depth.next_power_of_two() as usize
 }
 
 impl CompletionLog {
-    /// Creates an empty log for a peer with at most `depth` outstanding requests, and registers its memory.
+    /// Creates an empty log for a peer with at most `depth` outstanding requests, and registers its
+    /// memory.
     fn new(domain: &Domain, depth: u32) -> Result<CompletionLog> {
         let memory = Arc::new(Buffer::new(slots(depth) * 8));
         let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
@@ -44,7 +47,8 @@ impl CompletionLog {
         config.completion_log.then(|| CompletionLog::new(domain, config.log_entries())).transpose()
     }
 
-    /// Returns the log's memory for the peer. `None` if the peer has no right to WRITE, because its entries would be refused.
+    /// Returns the log's memory for the peer. `None` if the peer has no right to WRITE, because its
+    /// entries would be refused.
     pub(crate) fn offer(&self, access: Access) -> Option<RemoteRegion> {
         access.contains(Access::REMOTE_WRITE).then(|| self.mr.remote())
     }
@@ -54,8 +58,9 @@ impl CompletionLog {
         &self.mr
     }
 
-    /// Returns the highest sequence number that the peer logged in `epoch`, or `None` if there is no entry of that epoch. Reads all slots, one for each request of
-    /// the peer's send queue, because READs and SENDs leave gaps. In mode `durable` each maintenance does so.
+    /// Returns the highest sequence number that the peer logged in `epoch`, or `None` if there is
+    /// no entry of that epoch. Reads all slots, one for each request of the peer's send queue,
+    /// because READs and SENDs leave gaps. In mode `durable` each maintenance does so.
     pub(crate) fn last_seq(&self, epoch: u16) -> Option<u64> {
         let slots = self.memory.len() / 8;
         (0..slots)
@@ -79,7 +84,8 @@ pub(crate) struct LogTerms<'a> {
     pub(crate) region: Option<&'a RemoteRegion>,
 }
 
-/// Returns why this end, with at most `depth` requests in its ledger and on `rails` rails, cannot connect to its peer.
+/// Returns why this end, with at most `depth` requests in its ledger and on `rails` rails, cannot
+/// connect to its peer.
 pub(crate) fn mismatch(
     local: LogTerms<'_>,
     peer: LogTerms<'_>,
@@ -109,13 +115,14 @@ pub(crate) fn mismatch(
     mismatches.into_iter().find(|(mismatch, _)| *mismatch).map(|(_, reason)| reason)
 }
 
-/// Returns the number of WRITEs for which this end writes one entry. `acks_after_placement` says whether all NICs of the peer acknowledge only what is
-/// in memory.
+/// Returns the number of WRITEs for which this end writes one entry. `acks_after_placement` says
+/// whether all NICs of the peer acknowledge only what is in memory.
 pub(crate) fn interval(config: &Config, acks_after_placement: bool) -> u32 {
     if config.durable || !acks_after_placement { 1 } else { config.completion_log_interval }
 }
 
-/// Returns the request that writes the entry of the operation `seq` into the peer's log over `rail`.
+/// Returns the request that writes the entry of the operation `seq` into the peer's log over
+/// `rail`.
 pub(crate) fn entry(log: &RemoteRegion, rail: usize, wr_id: u64, epoch: u16, seq: u64) -> SendWr {
     let slot = seq % (log.len() / 8);
     let remote = log.on_rail(rail, slot * 8);

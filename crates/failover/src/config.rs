@@ -13,20 +13,25 @@ pub enum Service {
     /// Reliable connection (RC).
     #[default]
     Reliable,
-    /// Unreliable connection (UC): SEND and WRITE, with or without immediate data. Each is posted on one rail, once. It completes successfully when
-    /// the NIC has sent it or the rail has failed, and may then be lost. A failover keeps the order of messages and duplicates none. Needs
-    /// [`Policy::Exact`] or [`Policy::None`], without a completion log.
+    /// Unreliable connection (UC): SEND and WRITE, with or without immediate data. Each is posted
+    /// on one rail, once. It completes successfully when the NIC has sent it or the rail has
+    /// failed, and may then be lost. A failover keeps the order of messages and duplicates none.
+    /// Needs [`Policy::Exact`] or [`Policy::None`], without a completion log.
     Unreliable,
-    /// The sending end of an extended reliable connection (XRC INI). Each SEND and each WRITE with immediate names a shared receive queue of the
-    /// peer's XRC domain ([`SendWr::to_srq`](mitra_verbs::SendWr::to_srq)). The end receives nothing. Needs [`Policy::Exact`] or [`Policy::None`].
+    /// The sending end of an extended reliable connection (XRC INI). Each SEND and each WRITE with
+    /// immediate names a shared receive queue of the peer's XRC domain
+    /// ([`SendWr::to_srq`](mitra_verbs::SendWr::to_srq)). The end receives nothing. Needs
+    /// [`Policy::Exact`] or [`Policy::None`].
     XrcSend,
     /// The receiving end of an extended reliable connection (XRC TGT), in an XRC domain
-    /// ([`VirtualQpBuilder::xrc_domain`](crate::VirtualQpBuilder::xrc_domain)). The end sends nothing. Needs the same policies.
+    /// ([`VirtualQpBuilder::xrc_domain`](crate::VirtualQpBuilder::xrc_domain)). The end sends
+    /// nothing. Needs the same policies.
     XrcReceive,
 }
 
 impl Service {
-    /// The type of the queue pairs. Those of an XRC connection are RC queue pairs, see `vqp/xrc_messages.rs`.
+    /// The type of the queue pairs. Those of an XRC connection are RC queue pairs, see
+    /// `vqp/xrc_messages.rs`.
     pub(crate) const fn qp_type(self) -> QpType {
         match self {
             Service::Reliable | Service::XrcSend | Service::XrcReceive => QpType::Rc,
@@ -57,12 +62,14 @@ impl Service {
 /// The treatment of the operations that were in flight when a rail failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Policy {
-    /// The vQP fences the old rail, exchanges evidence, replays only operations that were not executed, recovers return values, and reports
-    /// each operation that it cannot decide with an [`UnresolvedError`](crate::UnresolvedError).
+    /// The vQP fences the old rail, exchanges evidence, replays only operations that were not
+    /// executed, recovers return values, and reports each operation that it cannot decide with an
+    /// [`UnresolvedError`](crate::UnresolvedError).
     #[default]
     Exact,
-    /// A baseline without fence or evidence: the vQP replays every SEND, WRITE and READ up to the first atomic, which ends in an error. A
-    /// WRITE may be executed again after a reader has consumed its data.
+    /// A baseline without fence or evidence: the vQP replays every SEND, WRITE and READ up to the
+    /// first atomic, which ends in an error. A WRITE may be executed again after a reader has
+    /// consumed its data.
     Transparent,
     /// A baseline that replays every operation in flight, including atomics. It corrupts data.
     Blanket,
@@ -106,7 +113,8 @@ pub enum WritePolicy {
     /// The WRITE ends in [`UnresolvedError::Indeterminate`](crate::UnresolvedError::Indeterminate).
     #[default]
     Strict,
-    /// The vQP replays the WRITE. The application guarantees that no program reads or overwrites the target memory before the WRITE completes.
+    /// The vQP replays the WRITE. The application guarantees that no program reads or overwrites
+    /// the target memory before the WRITE completes.
     Repeatable,
 }
 
@@ -138,7 +146,8 @@ impl FromStr for WritePolicy {
     }
 }
 
-/// The error of parsing a [`Policy`] or [`WritePolicy`]. Its message is one line that lists the valid names.
+/// The error of parsing a [`Policy`] or [`WritePolicy`]. Its message is one line that lists the
+/// valid names.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{given:?} is none of the choices; say {choices}")]
 pub struct ParsePolicyError {
@@ -158,31 +167,37 @@ pub enum Fencing {
     /// The vQP fences the old rail. Without the fence, the outcome of a failover is not reliable.
     #[default]
     On,
-    /// The vQP does not fence the old rail. This demonstrates why the fence is necessary: a delayed packet may be executed after the evidence
-    /// was collected.
+    /// The vQP does not fence the old rail. This demonstrates why the fence is necessary: a delayed
+    /// packet may be executed after the evidence was collected.
     Off,
 }
 
-/// The parameters of the failure detectors. The heartbeats of a connection are those of the slower end; the other parameters are each end's own.
+/// The parameters of the failure detectors. The heartbeats of a connection are those of the slower
+/// end; the other parameters are each end's own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DetectorConfig {
-    /// The time between two heartbeats on each rail, and between two probes of a rail that the vQP left.
+    /// The time between two heartbeats on each rail, and between two probes of a rail that the vQP
+    /// left.
     pub heartbeat_interval: Duration,
-    /// The number of heartbeat intervals without a message on the active rail after which the rail has failed. 0 switches heartbeats off at both ends: the
-    /// peer is then asked whether it runs only while an operation waits for its program, for a receive ([`Config::rnr_retry`]) or in mode [`Config::durable`].
-    /// After polls in close succession a vQP reads the clock at every fourth poll only, so a program that polls fewer than eight times in this time may
-    /// look silent to its peer, which then moves the vQP to another rail.
+    /// The number of heartbeat intervals without a message on the active rail after which the rail
+    /// has failed. 0 switches heartbeats off at both ends: the peer is then asked whether it runs
+    /// only while an operation waits for its program, for a receive ([`Config::rnr_retry`]) or in
+    /// mode [`Config::durable`]. After polls in close succession a vQP reads the clock at every
+    /// fourth poll only, so a program that polls fewer than eight times in this time may look
+    /// silent to its peer, which then moves the vQP to another rail.
     pub max_missed_heartbeats: u32,
     /// The minimum time to wait for the peer's first message. The peer may not have connected yet.
     pub first_contact_timeout: Duration,
     /// The local ACK timeout of the RC queue pairs: the time until a requester retransmits.
     pub local_ack_timeout: LocalAckTimeout,
-    /// The number of retransmissions of the RC queue pairs before a request fails with `RETRY_EXC`, at most 7.
+    /// The number of retransmissions of the RC queue pairs before a request fails with `RETRY_EXC`,
+    /// at most 7.
     pub retry_cnt: u8,
 }
 
 impl Default for DetectorConfig {
-    /// Returns heartbeats every 20 ms and a heartbeat timeout of five intervals; retransmission after 67 ms, up to seven times.
+    /// Returns heartbeats every 20 ms and a heartbeat timeout of five intervals; retransmission
+    /// after 67 ms, up to seven times.
     fn default() -> DetectorConfig {
         DetectorConfig {
             heartbeat_interval: Duration::from_millis(20),
@@ -195,8 +210,9 @@ impl Default for DetectorConfig {
 }
 
 impl DetectorConfig {
-    /// Returns these parameters with the heartbeats of the slower end, which both ends use: the longer interval, and the longer time without a message.
-    /// If either end has no heartbeats, they are off. A faster end would take its peer for silent, and move without a failure.
+    /// Returns these parameters with the heartbeats of the slower end, which both ends use: the
+    /// longer interval, and the longer time without a message. If either end has no heartbeats,
+    /// they are off. A faster end would take its peer for silent, and move without a failure.
     pub(crate) fn agreed(self, peer_interval: Duration, peer_max_missed: u32) -> DetectorConfig {
         let silence = |interval: Duration, missed| interval.saturating_mul(missed).as_nanos();
         let longest = silence(self.heartbeat_interval, self.max_missed_heartbeats)
@@ -212,31 +228,40 @@ impl DetectorConfig {
     }
 }
 
-/// The configuration of a virtual queue pair. Both ends need the same `service`, `policy`, `completion_log`, `durable` and `rd_atomic`.
+/// The configuration of a virtual queue pair. Both ends need the same `service`, `policy`,
+/// `completion_log`, `durable` and `rd_atomic`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Config {
     /// The transport service of the queue pairs on the rails.
     pub service: Service,
     /// The treatment of operations in flight on a failed rail.
     pub policy: Policy,
-    /// The treatment of WRITEs without evidence; [`VirtualQp::post_send_with`](crate::VirtualQp::post_send_with) overrides it for one
+    /// The treatment of WRITEs without evidence;
+    /// [`VirtualQp::post_send_with`](crate::VirtualQp::post_send_with) overrides it for one
     /// request.
     pub write_policy: WritePolicy,
-    /// Whether to keep a completion log at the responder. It is evidence that survives a failure of the responder's NIC, and costs one small
-    /// packet for each WRITE and atomic.
+    /// Whether to keep a completion log at the responder. It is evidence that survives a failure of
+    /// the responder's NIC, and costs one small packet for each WRITE and atomic.
     pub completion_log: bool,
-    /// The number of WRITEs for which this end writes one entry into the peer's completion log: an entry follows every atomic, and a WRITE if
-    /// this many WRITEs have no entry. If the responder's NIC fails, at most this many WRITEs at the end of the executed prefix are not
-    /// decided (with the responder's PSN, every operation is). 0 counts as 1. So does every value with [`Config::durable`], and if a NIC of the
-    /// peer acknowledges data before it places them: there, only entries prove that a completed WRITE is in memory.
+    /// The number of WRITEs for which this end writes one entry into the peer's completion log: an
+    /// entry follows every atomic, and a WRITE if this many WRITEs have no entry. If the
+    /// responder's NIC fails, at most this many WRITEs at the end of the executed prefix are not
+    /// decided (with the responder's PSN, every operation is). 0 counts as 1. So does every value
+    /// with [`Config::durable`], and if a NIC of the peer acknowledges data before it places them:
+    /// there, only entries prove that a completed WRITE is in memory.
     pub completion_log_interval: u32,
-    /// The minimum number of slots in this end's completion log. It must be at least the peer's `send_wrs`, or twice as many at the receiving end
-    /// of an XRC connection. `None` stands for this end's `send_wrs`, or twice as many.
+    /// The minimum number of slots in this end's completion log. It must be at least the peer's
+    /// `send_wrs`, or twice as many at the receiving end of an XRC connection. `None` stands for
+    /// this end's `send_wrs`, or twice as many.
     pub completion_log_entries: Option<u32>,
-    /// Whether an operation completes only when the peer's processor has seen its effect in memory, on rails where the peer's NIC may acknowledge
-    /// data before it is there ([`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement)). If such a NIC loses acknowledged data, the operations are then
-    /// decided and replayed, like others in flight; without this mode, the vQP ends with [`Contradiction::LostAfterAck`](crate::Contradiction::LostAfterAck). Costs a control message
-    /// of the peer, which must poll, before operations complete. Needs the completion log and [`Access::REMOTE_WRITE`]. No effect on other rails.
+    /// Whether an operation completes only when the peer's processor has seen its effect in memory,
+    /// on rails where the peer's NIC may acknowledge data before it is there
+    /// ([`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement)). If such a NIC
+    /// loses acknowledged data, the operations are then decided and replayed, like others in
+    /// flight; without this mode, the vQP ends with
+    /// [`Contradiction::LostAfterAck`](crate::Contradiction::LostAfterAck). Costs a control message
+    /// of the peer, which must poll, before operations complete. Needs the completion log and
+    /// [`Access::REMOTE_WRITE`]. No effect on other rails.
     pub durable: bool,
     /// Whether to fence the old rail. [`Fencing::Off`] is for demonstrations.
     pub fencing: Fencing,
@@ -252,35 +277,41 @@ pub struct Config {
     pub recv_sges: u32,
     /// The maximum length of inline data in a send, in bytes.
     pub inline: u32,
-    /// The maximum number of READs and atomics in flight. An operation is in flight until its completion is host-visible. The responder saves
-    /// the results of as many atomics.
+    /// The maximum number of READs and atomics in flight. An operation is in flight until its
+    /// completion is host-visible. The responder saves the results of as many atomics.
     pub rd_atomic: u8,
     /// The time after which a control message without an answer is sent again.
     pub control_retry_interval: Duration,
-    /// The time that a failover waits for the peer's answers, or for a usable rail, before the vQP closes. Also the time, without heartbeats, for which a
-    /// peer whose program an operation waits for may answer nothing.
+    /// The time that a failover waits for the peer's answers, or for a usable rail, before the vQP
+    /// closes. Also the time, without heartbeats, for which a peer whose program an operation waits
+    /// for may answer nothing.
     pub peer_timeout: Duration,
-    /// The rail to which the vQP moves back while another one works. Both ends need the same. `None`: it moves only if the active rail fails.
-    /// Only under [`Policy::Exact`].
+    /// The rail to which the vQP moves back while another one works. Both ends need the same.
+    /// `None`: it moves only if the active rail fails. Only under [`Policy::Exact`].
     pub preferred_rail: Option<u8>,
-    /// The time for which both ends must have been able to use the preferred rail before the vQP moves back.
+    /// The time for which both ends must have been able to use the preferred rail before the vQP
+    /// moves back.
     pub failback_delay: Duration,
-    /// The number of RNR retries of the RC queue pairs; the value 7 means no limit. A message then waits for a receive for as long as the peer's vQP is
-    /// driven. If the peer neither has a receive nor answers for [`Config::peer_timeout`], the vQP closes as
-    /// [`PeerUnreachable`](crate::CloseReason::PeerUnreachable), also without heartbeats: its NIC may hang, and answer with RNR NAKs for ever.
+    /// The number of RNR retries of the RC queue pairs; the value 7 means no limit. A message then
+    /// waits for a receive for as long as the peer's vQP is driven. If the peer neither has a
+    /// receive nor answers for [`Config::peer_timeout`], the vQP closes as
+    /// [`PeerUnreachable`](crate::CloseReason::PeerUnreachable), also without heartbeats: its NIC
+    /// may hang, and answer with RNR NAKs for ever.
     pub rnr_retry: u8,
     /// The minimum time that the peer waits after an RNR NAK before it retries.
     pub min_rnr_timer: RnrTimer,
-    /// The operations that the peer may request through this end's queue pairs, on every rail. An operation also needs the right of the
-    /// memory region. [`VirtualQp::set_access`](crate::VirtualQp::set_access) changes the rights.
+    /// The operations that the peer may request through this end's queue pairs, on every rail. An
+    /// operation also needs the right of the memory region.
+    /// [`VirtualQp::set_access`](crate::VirtualQp::set_access) changes the rights.
     ///
-    /// The entries of the completion log are WRITEs of the peer. Without [`Access::REMOTE_WRITE`], the peer keeps no log of its operations at
-    /// this end.
+    /// The entries of the completion log are WRITEs of the peer. Without [`Access::REMOTE_WRITE`],
+    /// the peer keeps no log of its operations at this end.
     pub access: Access,
 }
 
 impl Config {
-    /// Returns whether the vQP fences a rail before it leaves the rail. Under the baseline policies it does not.
+    /// Returns whether the vQP fences a rail before it leaves the rail. Under the baseline policies
+    /// it does not.
     pub(crate) fn requires_fence(&self) -> bool {
         self.fencing == Fencing::On && self.policy == Policy::Exact
     }
@@ -290,7 +321,8 @@ impl Config {
         self.policy == Policy::Exact && self.service.is_reliable()
     }
 
-    /// The maximum number of requests in the ledger. A request of an XRC connection may need a message before it.
+    /// The maximum number of requests in the ledger. A request of an XRC connection may need a
+    /// message before it.
     pub(crate) fn ledger_depth(&self) -> u32 {
         if self.service == Service::XrcSend { self.send_wrs.saturating_mul(2) } else { self.send_wrs }
     }
@@ -300,13 +332,14 @@ impl Config {
         if self.completion_log { 2 } else { 1 }
     }
 
-    /// The maximum number of requests of the ledger that are on a rail, whose NIC has send queues of `wrs` entries. The others wait in the ledger.
+    /// The maximum number of requests of the ledger that are on a rail, whose NIC has send queues
+    /// of `wrs` entries. The others wait in the ledger.
     pub(crate) fn posted_depth(&self, wrs: u32) -> u32 {
         self.ledger_depth().min(wrs / self.wrs_per_op())
     }
 
-    /// The number of entries of the completion log at this end: as many as the peer's ledger has requests if both ends have the same `send_wrs`,
-    /// unless the configuration states it.
+    /// The number of entries of the completion log at this end: as many as the peer's ledger has
+    /// requests if both ends have the same `send_wrs`, unless the configuration states it.
     pub(crate) fn log_entries(&self) -> u32 {
         let of_peer = Config { service: self.service.of_peer(), ..*self };
         self.completion_log_entries.unwrap_or(of_peer.ledger_depth())

@@ -1,4 +1,5 @@
-//! The connection parameters that the two ends of a vQP exchange through the application before they connect.
+//! The connection parameters that the two ends of a vQP exchange through the application before
+//! they connect.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,10 +12,11 @@ use crate::config::{Policy, Service};
 use crate::memory_region::RemoteRegion;
 use crate::secret::SecretWord;
 
-/// The connection parameters of one end, for [`VirtualQp::connect`](crate::VirtualQp::connect) at the other end.
+/// The connection parameters of one end, for [`VirtualQp::connect`](crate::VirtualQp::connect) at
+/// the other end.
 ///
-/// They contain the secret cookie that authenticates control messages to this end, so they must be sent over a confidential channel. The `Debug`
-/// text names only the addresses.
+/// They contain the secret cookie that authenticates control messages to this end, so they must be
+/// sent over a confidential channel. The `Debug` text names only the addresses.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConnectInfo {
     pub(crate) cookie: SecretWord,

@@ -1,8 +1,10 @@
-//! Control messages: datagrams of at most 256 bytes between the two ends of a vQP, on the UD queue pair of each rail.
+//! Control messages: datagrams of at most 256 bytes between the two ends of a vQP, on the UD queue
+//! pair of each rail.
 //!
-//! Layout, little-endian, lengths in bytes: version 1 · type 1 · sender's role 1 · zero 1 · receiver's cookie 8 · epoch 2 · proposer 1 ·
-//! body. The cookie is the receiver's secret, and a datagram without it is rejected. The parser checks every length and count, because a
-//! datagram may come from any host.
+//! Layout, little-endian, lengths in bytes: version 1 · type 1 · sender's role 1 · zero 1 ·
+//! receiver's cookie 8 · epoch 2 · proposer 1 · body. The cookie is the receiver's secret, and a
+//! datagram without it is rejected. The parser checks every length and count, because a datagram
+//! may come from any host.
 
 use core::cmp::Ordering;
 
@@ -21,7 +23,8 @@ pub use message_kind::MessageKind;
 
 /// The maximum length of a control message, in bytes.
 pub const MAX_LEN: usize = 256;
-/// The maximum number of saved results in a message, which is also the maximum `rd_atomic` of a vQP.
+/// The maximum number of saved results in a message, which is also the maximum `rd_atomic` of a
+/// vQP.
 pub const MAX_SAVED: usize = 16;
 const VERSION: u8 = 4;
 /// The length of everything before the body, in bytes.
@@ -50,8 +53,8 @@ pub enum Body {
     Propose {
         /// The new rail.
         rail: u8,
-        /// The newest home that the sender knows. If it is on another rail, the sender proposes the next generation on the new rail. `None` if neither end
-        /// is known to share atomics.
+        /// The newest home that the sender knows. If it is on another rail, the sender proposes the
+        /// next generation on the new rail. `None` if neither end is known to share atomics.
         home: Option<Home>,
     },
     /// The sender promises the ballot and has fenced the old rail.
@@ -67,22 +70,25 @@ pub enum Body {
     Resume {
         /// Whether the sender has the receiver's Resume.
         has_peer_resume: bool,
-        /// The number of payload bytes of its torn WRITE with immediate that the sender does not send again. The receiver adds this number to
-        /// the length of its next receive. 0 if there is no such WRITE.
+        /// The number of payload bytes of its torn WRITE with immediate that the sender does not
+        /// send again. The receiver adds this number to the length of its next receive. 0 if there
+        /// is no such WRITE.
         partial_imm_bytes: u32,
     },
     /// The sender declines the ballot.
     Refuse {
         /// Bit i: the sender cannot use rail i.
         unusable: u8,
-        /// The epoch of the highest ballot that the sender promised. The next proposal must be above it.
+        /// The epoch of the highest ballot that the sender promised. The next proposal must be
+        /// above it.
         promised_epoch: u16,
         /// The home rail of the sender's vQPs. `None` if they do not share atomics.
         home: Option<Home>,
     },
     /// Asks the receiver for [`Body::Placed`], because operations wait for it.
     AskPlaced,
-    /// What the sender's processor has seen of the receiver's operations in the epoch of the ballot. See [`Config::durable`](crate::Config::durable).
+    /// What the sender's processor has seen of the receiver's operations in the epoch of the
+    /// ballot. See [`Config::durable`](crate::Config::durable).
     Placed(Placed),
     /// The sender's NIC of a rail has another address than before.
     Address(Address),
@@ -95,29 +101,32 @@ pub enum Body {
     },
     /// The vQP has closed at the sender, which answers every further message with Closed.
     Closed {
-        /// The final record of the operations that the sender executed for the receiver on the rail that the ballot binds. `None` if it is not
-        /// known to be complete.
+        /// The final record of the operations that the sender executed for the receiver on the rail
+        /// that the ballot binds. `None` if it is not known to be complete.
         evidence: Option<Evidence>,
     },
-    /// The parameters of the sender's new queue pair on the rail that carries the message. The ballot of the message is the ballot by which the
-    /// vQP left that rail.
+    /// The parameters of the sender's new queue pair on the rail that carries the message. The
+    /// ballot of the message is the ballot by which the vQP left that rail.
     NewQp(NewQp),
 }
 
 impl Body {
-    /// Returns whether the message is sent as a solicited event, which wakes a receiver that waits for events. A heartbeat is not: it needs no
-    /// answer, and the receiver reads it when its own next heartbeat is due.
+    /// Returns whether the message is sent as a solicited event, which wakes a receiver that waits
+    /// for events. A heartbeat is not: it needs no answer, and the receiver reads it when its own
+    /// next heartbeat is due.
     pub fn wakes(&self) -> bool {
         !matches!(self, Body::Heartbeat { .. })
     }
 }
 
-/// The address of the sender's NIC of a rail. It is sent on every rail, because the receiver may have no other way to the sender on that rail.
+/// The address of the sender's NIC of a rail. It is sent on every rail, because the receiver may
+/// have no other way to the sender on that rail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
     /// The rail.
     pub rail: u8,
-    /// The number of the change. The receiver ignores all but the highest that it has seen, because messages may be delayed.
+    /// The number of the change. The receiver ignores all but the highest that it has seen, because
+    /// messages may be delayed.
     pub change: u32,
     /// The address.
     pub gid: Gid,
@@ -126,12 +135,13 @@ pub struct Address {
 /// The parameters of a queue pair that replaces a fenced one, and the state of its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NewQp {
-    /// The rail of the queue pair. The receiver ignores the message if it arrives on another rail, because it then does not prove that this
-    /// rail works.
+    /// The rail of the queue pair. The receiver ignores the message if it arrives on another rail,
+    /// because it then does not prove that this rail works.
     pub rail: u8,
     /// Whether the sender's queue pair is connected to the receiver's.
     pub connected: bool,
-    /// Whether the sender requests an answer, because it does not know yet that the receiver's queue pair is connected.
+    /// Whether the sender requests an answer, because it does not know yet that the receiver's
+    /// queue pair is connected.
     pub asks: bool,
     /// The queue pair number.
     pub qpn: Qpn,
@@ -139,7 +149,8 @@ pub struct NewQp {
     pub psn: Psn,
 }
 
-/// The reason why a datagram is not a control message of this vQP. The vQP drops and counts such datagrams.
+/// The reason why a datagram is not a control message of this vQP. The vQP drops and counts such
+/// datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rejected {
     /// The datagram is malformed or of another version.
@@ -183,8 +194,8 @@ impl Message {
     /// Parses a datagram from the end with the role `sender` to the end with this cookie.
     ///
     /// # Errors
-    /// [`Rejected::Foreign`] for another cookie or role; [`Rejected::Malformed`] for anything else that [`Message::encode`] does not
-    /// produce.
+    /// [`Rejected::Foreign`] for another cookie or role; [`Rejected::Malformed`] for anything else
+    /// that [`Message::encode`] does not produce.
     pub(crate) fn decode(bytes: &[u8], sender: Role, cookie: SecretWord) -> Result<Message, Rejected> {
         let mut reader = Reader::new(bytes);
         let [version, kind, role, _] = Codec::take(&mut reader)?;
@@ -201,7 +212,8 @@ impl Message {
     }
 }
 
-/// Returns the cookie in a datagram, which names the vQP that the message is for. `None` if the datagram is too short for a message.
+/// Returns the cookie in a datagram, which names the vQP that the message is for. `None` if the
+/// datagram is too short for a message.
 pub(crate) fn receiver_cookie(bytes: &[u8]) -> Option<SecretWord> {
     let cookie = bytes.get(4..12)?;
     Some(SecretWord::new(u64::from_le_bytes(cookie.try_into().ok()?)))

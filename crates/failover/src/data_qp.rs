@@ -1,4 +1,5 @@
-//! A queue pair that carries operations, RC or UC, with the completion queue of both its directions.
+//! A queue pair that carries operations, RC or UC, with the completion queue of both its
+//! directions.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{
@@ -13,8 +14,8 @@ use crate::local_nic::LocalNic;
 /// The length in bytes of an entry of a completion log, which is inline data.
 const LOG_ENTRY_LEN: u32 = 8;
 
-/// The number of queue slots beyond the configured depths, for requests of the vQP itself such as the fence's marker. They ensure that the
-/// application can use the configured depths completely.
+/// The number of queue slots beyond the configured depths, for requests of the vQP itself such as
+/// the fence's marker. They ensure that the application can use the configured depths completely.
 pub(crate) const SPARE_SLOTS: u32 = 8;
 
 /// The numbers of objects that a dead NIC does not have.
@@ -57,8 +58,8 @@ impl DataQp {
         }
     }
 
-    /// Creates the queue pair, or stands for one if the NIC is dead. No NIC has objects with these numbers, so each call fails, as for a queue pair that has
-    /// died with its NIC.
+    /// Creates the queue pair, or stands for one if the NIC is dead. No NIC has objects with these
+    /// numbers, so each call fails, as for a queue pair that has died with its NIC.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`].
@@ -97,7 +98,8 @@ impl DataQp {
         self.first_psn
     }
 
-    /// Returns the attributes of a connection to the peer's queue pair, which has this address, number and first PSN.
+    /// Returns the attributes of a connection to the peer's queue pair, which has this address,
+    /// number and first PSN.
     pub(crate) fn connection(&self, config: &Config, path_mtu: Mtu, peer: (Gid, Qpn, Psn)) -> RcConnection {
         let (gid, qpn, rq_psn) = peer;
         RcConnection {
@@ -126,8 +128,8 @@ impl DataQp {
         self.provider().modify_qp(self.qpn, &QpAttr { access, ..self.of_service(connection.rts()) })
     }
 
-    /// Returns the attributes of an RC connection without those that a queue pair of this service does not have. UC has none that concern
-    /// acknowledgements, READs and atomics.
+    /// Returns the attributes of an RC connection without those that a queue pair of this service
+    /// does not have. UC has none that concern acknowledgements, READs and atomics.
     fn of_service(&self, attr: QpAttr) -> QpAttr {
         match self.service {
             Service::Reliable | Service::XrcSend | Service::XrcReceive => attr,
@@ -170,7 +172,8 @@ impl DataQp {
         }
     }
 
-    /// Adds the evidence of the fenced queue pair that its NIC has: the responder PSN and the saved results. A NIC that is not alive has none.
+    /// Adds the evidence of the fenced queue pair that its NIC has: the responder PSN and the saved
+    /// results. A NIC that is not alive has none.
     pub(crate) fn add_evidence(&self, nic_alive: bool, evidence: &mut Evidence) {
         let capabilities = self.provider().attr().capabilities;
         if nic_alive && capabilities.psn_query && !Mutant::PsnLeftOut.is_on() {
@@ -188,7 +191,8 @@ impl DataQp {
     }
 }
 
-/// Destroys a queue pair and its completion queue. Returns the first error; the error of a dead NIC does not count.
+/// Destroys a queue pair and its completion queue. Returns the first error; the error of a dead NIC
+/// does not count.
 pub(crate) fn destroy(p: &dyn Provider, (qpn, cq): (Qpn, CqId)) -> Result<()> {
     let steps = [p.destroy_qp(qpn), p.destroy_cq(cq)];
     let errors = steps.into_iter().filter(|step| !matches!(step, Err(Error::DeviceFatal)));

@@ -27,16 +27,17 @@ pub(crate) use windows::WindowOwner;
 
 use self::events::Events;
 
-/// Stands for the protection domain of a NIC that was dead when the domain was made. A NIC has no object with this number, so it executes no
-/// request of the domain even if it works again.
+/// Stands for the protection domain of a NIC that was dead when the domain was made. A NIC has no
+/// object with this number, so it executes no request of the domain even if it works again.
 const NO_PD: PdId = PdId(u32::MAX);
 
-/// The local NICs of a process's virtual queue pairs, one for each rail, and the memory registered with all of these NICs. The order of the
-/// rails must be the same at both ends.
+/// The local NICs of a process's virtual queue pairs, one for each rail, and the memory registered
+/// with all of these NICs. The order of the rails must be the same at both ends.
 ///
-/// A domain consumes the asynchronous events of its NICs, so a NIC must not be in two independent domains: each domain would consume events
-/// that the other domain needs. Several virtual queue pairs share one domain, or use domains made with [`Domain::with_own_pds`]. An application
-/// with objects of its own on the NICs gets their events by [`Domain::claim_events`].
+/// A domain consumes the asynchronous events of its NICs, so a NIC must not be in two independent
+/// domains: each domain would consume events that the other domain needs. Several virtual queue
+/// pairs share one domain, or use domains made with [`Domain::with_own_pds`]. An application with
+/// objects of its own on the NICs gets their events by [`Domain::claim_events`].
 #[derive(Debug)]
 pub struct Domain {
     nics: Vec<LocalNic>,
@@ -56,7 +57,8 @@ pub struct Domain {
     home: Arc<shared_home::SharedHome>,
     /// The endpoints for control messages.
     control: control_endpoint::SharedEndpoints,
-    /// The ports of the NICs as they were read last, shared with the same domains. They outlive the NICs.
+    /// The ports of the NICs as they were read last, shared with the same domains. They outlive the
+    /// NICs.
     ports: Arc<Mutex<Vec<PortAttr>>>,
 }
 
@@ -71,13 +73,14 @@ impl Domain {
     /// Creates a domain over these NICs, given in the order of rails.
     ///
     /// # Errors
-    /// [`Error::Limit`] if there are no NICs or more than [`MAX_RAILS`]; any error of [`Provider::alloc_pd`].
+    /// [`Error::Limit`] if there are no NICs or more than [`MAX_RAILS`]; any error of
+    /// [`Provider::alloc_pd`].
     pub fn new(providers: Vec<Arc<dyn Provider>>) -> Result<Arc<Domain>> {
         Domain::make(providers, |_| Ok(None))
     }
 
-    /// Creates a domain with a completion channel on each NIC, for applications that wait for the events that
-    /// [`VirtualQp::arm`](crate::VirtualQp::arm) requests.
+    /// Creates a domain with a completion channel on each NIC, for applications that wait for the
+    /// events that [`VirtualQp::arm`](crate::VirtualQp::arm) requests.
     ///
     /// # Errors
     /// The errors of [`Domain::new`]; any error of [`Provider::create_completion_channel`].
@@ -118,8 +121,10 @@ impl Domain {
         }))
     }
 
-    /// Creates another domain over the same NICs with protection domains of its own, for peers that do not trust each other: a key of one
-    /// domain's memory is invalid on the queue pairs of the other domain, and their control messages arrive at different queue pairs. Both domains may be used at the same time.
+    /// Creates another domain over the same NICs with protection domains of its own, for peers that
+    /// do not trust each other: a key of one domain's memory is invalid on the queue pairs of the
+    /// other domain, and their control messages arrive at different queue pairs. Both domains may
+    /// be used at the same time.
     ///
     /// # Errors
     /// Any error of [`Provider::alloc_pd`]; [`Error::DeviceFatal`] only if every NIC is dead.
@@ -147,8 +152,8 @@ impl Domain {
         Ok(Arc::new(Domain { nics, memory, windows, grants, owners, events, counters, home, control, ports }))
     }
 
-    /// Returns the number of open vQPs and of failovers, over this domain and all domains that share its NICs by
-    /// [`Domain::with_own_pds`].
+    /// Returns the number of open vQPs and of failovers, over this domain and all domains that
+    /// share its NICs by [`Domain::with_own_pds`].
     pub fn activity(&self) -> Activity {
         self.counters.read()
     }
@@ -158,7 +163,8 @@ impl Domain {
         self.counters.telemetry()
     }
 
-    /// Returns an identity for a vQP of this domain, as the owner of the type 2 windows that are bound on it.
+    /// Returns an identity for a vQP of this domain, as the owner of the type 2 windows that are
+    /// bound on it.
     pub(crate) fn new_window_owner(&self) -> WindowOwner {
         WindowOwner(self.owners.fetch_add(1, Ordering::Relaxed))
     }
@@ -199,8 +205,9 @@ impl Domain {
         &self.nics
     }
 
-    /// Returns the limits of a virtual queue pair. The limits on work requests, scatter/gather entries, inline data and messages are the
-    /// minima over all NICs, less the queue slots that the vQP itself uses. The other limits are those of rail 0's NIC.
+    /// Returns the limits of a virtual queue pair. The limits on work requests, scatter/gather
+    /// entries, inline data and messages are the minima over all NICs, less the queue slots that
+    /// the vQP itself uses. The other limits are those of rail 0's NIC.
     pub fn limits(&self) -> Limits {
         let minimum = |of: fn(&Limits) -> u32| {
             self.nics.iter().map(|nic| of(&nic.provider.attr().limits)).min().unwrap_or(0)
@@ -239,7 +246,8 @@ impl Domain {
             other.id == primary.id || other.lkey == primary.lkey || other.rkey == primary.rkey
         };
         if rail_0_is_dead && table.iter().any(is_taken) {
-            // Other memory has this handle or key as its primary one, from rail 0 before that NIC died. A new registration gets another key.
+            // Other memory has this handle or key as its primary one, from rail 0 before that NIC
+            // died. A new registration gets another key.
             drop(table);
             self.undo_registrations(mr.registrations());
             return self.register(memory, access);
@@ -256,13 +264,14 @@ impl Domain {
         }
     }
 
-    /// Revokes the registration on every NIC. After `Ok`, no NIC accesses the memory any more. A NIC that is dead is reset, because it may
-    /// only be hung.
+    /// Revokes the registration on every NIC. After `Ok`, no NIC accesses the memory any more. A
+    /// NIC that is dead is reset, because it may only be hung.
     ///
     /// # Errors
-    /// [`Error::Busy`] if a window is bound to the memory, which then stays registered on every NIC. Otherwise the error of the first NIC that
-    /// does not confirm the revocation; that NIC may still access the memory. The registrations on the other NICs are revoked nevertheless,
-    /// and new work requests cannot name the memory.
+    /// [`Error::Busy`] if a window is bound to the memory, which then stays registered on every
+    /// NIC. Otherwise the error of the first NIC that does not confirm the revocation; that NIC may
+    /// still access the memory. The registrations on the other NICs are revoked nevertheless, and
+    /// new work requests cannot name the memory.
     pub fn deregister(&self, mr: &VirtualMr) -> Result<()> {
         self.check_unbound(mr.primary().id)?;
         let mut revocations = 0;
@@ -287,8 +296,9 @@ impl Domain {
         first.and(self.revoke_grants_to(mr.primary().rkey)) // none is made any more
     }
 
-    /// Translates a scatter/gather entry to its address and key on `rail`. If its key is not the primary lkey of registered memory, the result has a key
-    /// that the domain does not use on `rail`, so that the NIC refuses the request as it would on a queue pair without failover.
+    /// Translates a scatter/gather entry to its address and key on `rail`. If its key is not the
+    /// primary lkey of registered memory, the result has a key that the domain does not use on
+    /// `rail`, so that the NIC refuses the request as it would on a queue pair without failover.
     pub fn translate(&self, sge: Sge, rail: usize) -> Sge {
         let table = lock(&self.memory);
         if let Some(found) = find(&table, sge.key) {
@@ -299,9 +309,10 @@ impl Domain {
         Sge { key: unused.unwrap_or(sge.key), ..sge }
     }
 
-    /// Copies `bytes` into registered memory, entry by entry. Returns false if the entries are too short, or if the key of some of the bytes
-    /// is unknown, or their memory is unmapped, out of bounds or not writable. In these cases some bytes may have been copied. As a NIC does,
-    /// it checks the part of an entry that takes bytes.
+    /// Copies `bytes` into registered memory, entry by entry. Returns false if the entries are too
+    /// short, or if the key of some of the bytes is unknown, or their memory is unmapped, out of
+    /// bounds or not writable. In these cases some bytes may have been copied. As a NIC does, it
+    /// checks the part of an entry that takes bytes.
     pub fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> bool {
         let table = lock(&self.memory);
         let mut rest = bytes;
@@ -323,7 +334,8 @@ impl Domain {
         rest.is_empty()
     }
 
-    /// Stores the old value of an atomic in the local memory that its work request names. Returns false if [`Domain::scatter`] does.
+    /// Stores the old value of an atomic in the local memory that its work request names. Returns
+    /// false if [`Domain::scatter`] does.
     pub(crate) fn store_atomic_result(&self, at: Sge, value: u64) -> bool {
         self.scatter(&[Sge { len: at.len.min(8), ..at }], &value.to_ne_bytes())
     }
@@ -338,7 +350,8 @@ impl Drop for Domain {
 /// Frees the protection domains of a domain that no longer exists.
 fn dealloc_pds(nics: &[LocalNic]) {
     for nic in nics {
-        // A NIC refuses if an object in the protection domain was not destroyed. Then only the protection domain's memory is lost.
+        // A NIC refuses if an object in the protection domain was not destroyed. Then only the
+        // protection domain's memory is lost.
         let _ = nic.provider.dealloc_pd(nic.pd);
     }
 }

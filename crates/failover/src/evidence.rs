@@ -1,32 +1,40 @@
 //! The evidence of the operations that a responder executed, and the verdicts that follow from it.
 //!
-//! An RC responder executes SENDs, WRITEs and atomics in posting order (IBTA volume 1, 9.7). After a failure, the requester therefore has to
-//! determine only one number: the length of the executed prefix. Each kind of evidence bounds that number.
+//! An RC responder executes SENDs, WRITEs and atomics in posting order (IBTA volume 1, 9.7). After
+//! a failure, the requester therefore has to determine only one number: the length of the executed
+//! prefix. Each kind of evidence bounds that number.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, SavedResult};
 
-/// Half of the 24-bit PSN space. If the distance from PSN a to PSN b is at least this, b is before a.
+/// Half of the 24-bit PSN space. If the distance from PSN a to PSN b is at least this, b is before
+/// a.
 const HALF_PSN_SPACE: u32 = 1 << 23;
 
-/// The record of the operations that an end executed for its peer. An end takes it once per move, after its fence.
+/// The record of the operations that an end executed for its peer. An end takes it once per move,
+/// after its fence.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Evidence {
-    /// The responder's next expected PSN. The responder executed every packet with an earlier PSN. `None` if the NIC cannot be read.
+    /// The responder's next expected PSN. The responder executed every packet with an earlier PSN.
+    /// `None` if the NIC cannot be read.
     pub psn: Option<Psn>,
     /// The highest sequence number in the completion log. `None` if the log is empty or absent.
     pub log: Option<u64>,
-    /// The number of successful receives since the epoch began, including completions that the fence drained.
+    /// The number of successful receives since the epoch began, including completions that the
+    /// fence drained.
     pub received: u64,
-    /// Whether no receive was outstanding, so that the NIC answered the peer's next two-sided operation with RNR NAKs.
+    /// Whether no receive was outstanding, so that the NIC answered the peer's next two-sided
+    /// operation with RNR NAKs.
     pub lacks_receive: bool,
     /// The saved results of atomics. Empty if the NIC cannot be read.
     pub saved: Vec<SavedResult>,
-    /// The `partial_imm_bytes` of this end's last Resume, repeated here because that message may have been lost.
+    /// The `partial_imm_bytes` of this end's last Resume, repeated here because that message may
+    /// have been lost.
     pub partial_imm_bytes: u32,
 }
 
-/// What an end's processor has seen of the operations that its NIC executes for the peer in the current epoch.
+/// What an end's processor has seen of the operations that its NIC executes for the peer in the
+/// current epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Placed {
     /// The highest sequence number in the completion log. `None` if the log is empty or absent.
@@ -48,8 +56,9 @@ pub enum Kind {
     Read,
     /// CAS or FAA.
     Atomic,
-    /// The bind of a window or a local invalidation: executed by the requester's NIC, without a packet, when everything before it has completed.
-    /// Such an operation is the last in flight. It is a part of what the evidence decides only if the NIC has not executed it.
+    /// The bind of a window or a local invalidation: executed by the requester's NIC, without a
+    /// packet, when everything before it has completed. Such an operation is the last in flight. It
+    /// is a part of what the evidence decides only if the NIC has not executed it.
     Local,
 }
 
@@ -64,7 +73,8 @@ impl Kind {
         matches!(self, Kind::Send | Kind::Write | Kind::WriteImm)
     }
 
-    /// Returns whether the operation is a READ or an atomic, of which `rd_atomic` limits the number in flight.
+    /// Returns whether the operation is a READ or an atomic, of which `rd_atomic` limits the number
+    /// in flight.
     pub fn is_read_or_atomic(self) -> bool {
         matches!(self, Kind::Read | Kind::Atomic)
     }
@@ -97,22 +107,27 @@ pub struct Completed {
     pub two_sided: u64,
     /// The sequence number of the last of these operations.
     pub last_two_sided: Option<u64>,
-    /// The sequence number of the last operation of this epoch whose log entry was certainly executed, because a later operation completed.
+    /// The sequence number of the last operation of this epoch whose log entry was certainly
+    /// executed, because a later operation completed.
     pub logged: Option<u64>,
-    /// The completed operation after `logged` whose log entry may not have been executed: its sequence number, and the PSN of the entry.
+    /// The completed operation after `logged` whose log entry may not have been executed: its
+    /// sequence number, and the PSN of the entry.
     pub maybe_logged: Option<(u64, Psn)>,
 }
 
 /// The conclusion from the evidence about one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// The responder executed the whole operation. For a READ, this means that the responder executed operations up to it.
+    /// The responder executed the whole operation. For a READ, this means that the responder
+    /// executed operations up to it.
     Executed,
     /// The responder executed no part of the operation.
     NotExecuted,
-    /// The responder executed exactly this number of the operation's packets, which is not all of them.
+    /// The responder executed exactly this number of the operation's packets, which is not all of
+    /// them.
     Torn(u32),
-    /// The evidence does not show whether the responder executed none, a part or all of the operation.
+    /// The evidence does not show whether the responder executed none, a part or all of the
+    /// operation.
     Ambiguous,
 }
 
@@ -124,10 +139,11 @@ pub enum Contradiction {
         /// A description of the two sources.
         sources: &'static str,
     },
-    /// Operations completed successfully at the requester, but the evidence does not contain them: the responder acknowledged them without
-    /// placing their data in memory.
+    /// Operations completed successfully at the requester, but the evidence does not contain them:
+    /// the responder acknowledged them without placing their data in memory.
     LostAfterAck {
-        /// The sequence number of the last operation in the completion log. `None` without an entry.
+        /// The sequence number of the last operation in the completion log. `None` without an
+        /// entry.
         proven: Option<u64>,
         /// The sequence number of a completed operation that the evidence does not contain.
         completed: u64,
@@ -153,12 +169,13 @@ impl core::fmt::Display for Contradiction {
 
 /// Returns the verdict on each operation in flight, in posting order.
 ///
-/// `log` says whether the vQP keeps a completion log. `acks_after_placement` says whether the responder's NIC acknowledges data only
-/// after the data is in memory ([`mitra_verbs::Capabilities::ack_after_placement`]). On other NICs a completion proves nothing about data that the NIC lost
-/// when it failed.
+/// `log` says whether the vQP keeps a completion log. `acks_after_placement` says whether the
+/// responder's NIC acknowledges data only after the data is in memory
+/// ([`mitra_verbs::Capabilities::ack_after_placement`]). On other NICs a completion proves nothing
+/// about data that the NIC lost when it failed.
 ///
-/// The responder's PSN decides every operation exactly. Without the PSN, the completion log and the receiver record bound the executed prefix
-/// from both sides.
+/// The responder's PSN decides every operation exactly. Without the PSN, the completion log and the
+/// receiver record bound the executed prefix from both sides.
 ///
 /// # Errors
 /// A [`Contradiction`] between two sources, or between the evidence and the completions.
@@ -217,7 +234,8 @@ pub fn judge(
     Ok(verdicts)
 }
 
-/// Returns the number of packets from PSN `first` up to, but not including, the PSN `next`. Returns 0 if `next` is before `first`.
+/// Returns the number of packets from PSN `first` up to, but not including, the PSN `next`. Returns
+/// 0 if `next` is before `first`.
 fn packets_before(first: Psn, next: Psn) -> u32 {
     let distance = next.distance(first);
     if distance < HALF_PSN_SPACE { distance } else { 0 }
@@ -225,7 +243,8 @@ fn packets_before(first: Psn, next: Psn) -> u32 {
 
 /// Returns the verdicts that follow from the responder's next expected PSN.
 fn judge_by_psn(ops: &[InFlight], completed: Completed, psn: Psn) -> Result<Vec<Verdict>, Contradiction> {
-    // The responder executed every completed operation, but perhaps not the log entry after the last of them.
+    // The responder executed every completed operation, but perhaps not the log entry after the
+    // last of them.
     let floor = completed.maybe_logged.map(|(_, entry)| entry).or(ops.first().map(|op| op.first));
     if floor.is_some_and(|floor| psn.distance(floor) >= HALF_PSN_SPACE) {
         return Err(Contradiction::Sources { sources: "responder PSN and completions" });
@@ -246,10 +265,11 @@ fn judge_by_psn(ops: &[InFlight], completed: Completed, psn: Psn) -> Result<Vec<
         .collect())
 }
 
-/// Returns the verdicts that follow from the receiver record and the completion log. `received` is the number of operations in flight that
-/// consumed a receive.
+/// Returns the verdicts that follow from the receiver record and the completion log. `received` is
+/// the number of operations in flight that consumed a receive.
 fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>) -> Vec<Verdict> {
-    // Lower bound: a record shows that an operation was executed. All operations before it were executed, too.
+    // Lower bound: a record shows that an operation was executed. All operations before it were
+    // executed, too.
     let mut consumed = 0;
     let mut proven = 0;
     for (i, op) in ops.iter().enumerate() {
@@ -262,7 +282,8 @@ fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>) -> V
             proven = i + 1;
         }
     }
-    // Upper bound: an operation that a record would contain, and does not, was not completely executed. No later operation was executed.
+    // Upper bound: an operation that a record would contain, and does not, was not completely
+    // executed. No later operation was executed.
     let mut beyond = false;
     ops.iter()
         .enumerate()
@@ -363,7 +384,8 @@ mod tests {
         assert_eq!(v, [Executed, Executed, Executed, Executed, Ambiguous]);
     }
 
-    /// Three WRITEs, of which the last has the entry, and a WRITE behind it whose entry is not due yet.
+    /// Three WRITEs, of which the last has the entry, and a WRITE behind it whose entry is not due
+    /// yet.
     fn ops_with_one_entry() -> Vec<InFlight> {
         let psn = Psn::new(0xff_fffa);
         let op = |i: u32, at: u32| InFlight {
@@ -392,7 +414,8 @@ mod tests {
         assert_eq!(judge(1, None).unwrap(), [Executed, NotExecuted, NotExecuted, NotExecuted]);
         assert_eq!(judge(3, None).unwrap(), [Executed, Executed, Executed, NotExecuted]);
         assert_eq!(judge(5, Some(102)).unwrap(), [Executed; 4]);
-        // An entry that the PSN does not contain, one that it contains and the log does not, and a packet that was not posted.
+        // An entry that the PSN does not contain, one that it contains and the log does not, and a
+        // packet that was not posted.
         assert!(judge(3, Some(102)).is_err() && judge(4, None).is_err() && judge(6, Some(102)).is_err());
     }
 

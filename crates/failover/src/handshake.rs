@@ -1,4 +1,5 @@
-//! What two ends tell each other over a stream (a TCP or Unix socket, a TLS session) before they connect.
+//! What two ends tell each other over a stream (a TCP or Unix socket, a TLS session) before they
+//! connect.
 //!
 //! ```no_run
 //! # fn connect(vqp: &mut mitra_failover::VirtualQp, lent: &mitra_failover::VirtualMr) -> Result<(), Box<dyn std::error::Error>> {
@@ -12,8 +13,9 @@
 //! # }
 //! ```
 //!
-//! Both ends call the same functions in the same order. What is exchanged contains secrets ([`ConnectInfo`]): between machines, use a stream
-//! that is confidential and authenticates the peer. The stream's time-outs bound how long a silent peer is waited for.
+//! Both ends call the same functions in the same order. What is exchanged contains secrets
+//! ([`ConnectInfo`]): between machines, use a stream that is confidential and authenticates the
+//! peer. The stream's time-outs bound how long a silent peer is waited for.
 
 use std::io::{self, Read, Write};
 
@@ -25,14 +27,16 @@ use crate::memory_region::RemoteRegion;
 /// The byte that says that an end has connected.
 const CONNECTED: u8 = 1;
 
-/// Sends this end's parameters and the regions that it lends, and returns those of the peer. At most 128 KiB are read, whatever the peer sends.
+/// Sends this end's parameters and the regions that it lends, and returns those of the peer. At
+/// most 128 KiB are read, whatever the peer sends.
 ///
-/// Both ends send first and read then. The parameters have less than 500 bytes, and a region 105 at most, so the sockets' buffers hold them
-/// unless hundreds of regions are lent.
+/// Both ends send first and read then. The parameters have less than 500 bytes, and a region 105 at
+/// most, so the sockets' buffers hold them unless hundreds of regions are lent.
 ///
 /// # Errors
-/// Any error of the stream; [`io::ErrorKind::UnexpectedEof`] if the peer closes it early; [`io::ErrorKind::InvalidData`] if the peer sends
-/// something else; [`io::ErrorKind::InvalidInput`] if the regions have more than 65,535 bytes together.
+/// Any error of the stream; [`io::ErrorKind::UnexpectedEof`] if the peer closes it early;
+/// [`io::ErrorKind::InvalidData`] if the peer sends something else; [`io::ErrorKind::InvalidInput`]
+/// if the regions have more than 65,535 bytes together.
 pub fn exchange(
     stream: &mut (impl Read + Write),
     info: &ConnectInfo,
@@ -63,8 +67,9 @@ pub fn exchange(
     Ok((info, regions))
 }
 
-/// Tells the peer that this end has connected, and waits until the peer has. A request that is posted before the peer has connected is sent
-/// again, and may end as [`PeerUnreachable`](crate::CloseReason::PeerUnreachable) if the peer takes long.
+/// Tells the peer that this end has connected, and waits until the peer has. A request that is
+/// posted before the peer has connected is sent again, and may end as
+/// [`PeerUnreachable`](crate::CloseReason::PeerUnreachable) if the peer takes long.
 ///
 /// # Errors
 /// As [`exchange`].

@@ -1,13 +1,17 @@
 //! The home rail of atomics that several vQPs share, as a state machine without I/O.
 //!
-//! On most NICs an atomic is atomic only with respect to atomics of the same NIC ([`AtomicScope::Nic`](mitra_verbs::AtomicScope::Nic)). If
-//! several vQPs use one word, at most one NIC of the responder may therefore execute their requests: that of the *home rail*. A queue pair of
-//! the responder is *bound* from the time at which its peer may post requests to it until it is fenced. The rule is: all bound queue pairs are
-//! on the home rail. So the first vQP that needs another rail fences the queue pairs of all vQPs, and the others follow it.
+//! On most NICs an atomic is atomic only with respect to atomics of the same NIC
+//! ([`AtomicScope::Nic`](mitra_verbs::AtomicScope::Nic)). If several vQPs use one word, at most one
+//! NIC of the responder may therefore execute their requests: that of the *home rail*. A queue pair
+//! of the responder is *bound* from the time at which its peer may post requests to it until it is
+//! fenced. The rule is: all bound queue pairs are on the home rail. So the first vQP that needs
+//! another rail fences the queue pairs of all vQPs, and the others follow it.
 //!
-//! Each home has a [generation](Home), as each view of a replicated system has a number. A vQP that finds the newest home unusable proposes the next
-//! generation on another rail, and a vQP that follows proposes the home as it is. Each proposal names the newest home that the proposer knows, and the
-//! peer declines it if its own home is newer. So two processes that both have a home end on the same one, whatever the order in which their vQPs move.
+//! Each home has a [generation](Home), as each view of a replicated system has a number. A vQP that
+//! finds the newest home unusable proposes the next generation on another rail, and a vQP that
+//! follows proposes the home as it is. Each proposal names the newest home that the proposer knows,
+//! and the peer declines it if its own home is newer. So two processes that both have a home end on
+//! the same one, whatever the order in which their vQPs move.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +24,8 @@ use crate::config::MAX_RAILS;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct VqpId(pub(crate) u64);
 
-/// A home rail and its generation. Homes are ordered by generation and then by rail: of two homes of one generation, which vQPs chose at the
-/// same time, the one with the higher rail wins.
+/// A home rail and its generation. Homes are ordered by generation and then by rail: of two homes
+/// of one generation, which vQPs chose at the same time, the one with the higher rail wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Home {
     /// The number of times that the home has moved because a vQP found it unusable.
@@ -58,7 +62,8 @@ impl HomeRail {
         self.home
     }
 
-    /// Returns whether the home does not move to `to`, because queue pairs are bound to a newer home on another rail.
+    /// Returns whether the home does not move to `to`, because queue pairs are bound to a newer
+    /// home on another rail.
     pub(crate) fn is_newer_than(&self, to: Home) -> bool {
         self.home > to && self.next_to_fence(to.rail).is_some()
     }
@@ -68,8 +73,8 @@ impl HomeRail {
         self.bound.contains_key(&(rail, member))
     }
 
-    /// Returns a bound queue pair that is not on `rail`, if the vQPs share atomics. It must be fenced, and [`HomeRail::unbind`] called, before any
-    /// vQP is bound to `rail`.
+    /// Returns a bound queue pair that is not on `rail`, if the vQPs share atomics. It must be
+    /// fenced, and [`HomeRail::unbind`] called, before any vQP is bound to `rail`.
     pub(crate) fn next_to_fence(&self, rail: u8) -> Option<(VqpId, u8, Qpn)> {
         let (first, last) = (self.bound.first_key_value()?, self.bound.last_key_value()?);
         let outside = [first, last].into_iter().find(|((on, _), _)| self.is_shared && *on != rail);
@@ -82,9 +87,9 @@ impl HomeRail {
         rails.find_map(|rail| Some((rail, *self.bound.get(&(rail, member))?)))
     }
 
-    /// Binds the queue pair of a vQP on the rail of `to`, and makes this rail the home, with the generation of `to` or a higher one.
-    /// Returns false,
-    /// and changes nothing, if a queue pair is bound to another rail and the vQPs share atomics.
+    /// Binds the queue pair of a vQP on the rail of `to`, and makes this rail the home, with the
+    /// generation of `to` or a higher one. Returns false, and changes nothing, if a queue pair is
+    /// bound to another rail and the vQPs share atomics.
     #[must_use]
     pub(crate) fn bind(&mut self, member: VqpId, to: Home, qpn: Qpn) -> bool {
         if self.next_to_fence(to.rail).is_some() {
@@ -103,7 +108,8 @@ impl HomeRail {
         true
     }
 
-    /// Records that another queue pair replaces the bound one of a vQP on `rail`. Returns false, and changes nothing, if none is bound.
+    /// Records that another queue pair replaces the bound one of a vQP on `rail`. Returns false,
+    /// and changes nothing, if none is bound.
     #[must_use]
     pub(crate) fn replace(&mut self, member: VqpId, rail: u8, qpn: Qpn) -> bool {
         self.bound.get_mut(&(rail, member)).map(|bound| *bound = qpn).is_some()
@@ -119,7 +125,8 @@ impl HomeRail {
         self.bound.retain(|&(on, _), _| on != rail);
     }
 
-    /// Begins to share atomics, with the first rail that has a bound queue pair as home. The caller fences the queue pairs on other rails.
+    /// Begins to share atomics, with the first rail that has a bound queue pair as home. The caller
+    /// fences the queue pairs on other rails.
     pub(crate) fn share(&mut self) {
         self.is_shared = true;
         let rail_of = |key: Option<&(u8, VqpId)>| key.map_or(0, |&(rail, _)| rail);

@@ -9,7 +9,8 @@ use crate::evidence::Kind;
 pub enum RepeatClass {
     /// Nothing that the first did not: the operation changes no memory of the peer.
     Harmless,
-    /// Nothing, if no program has consumed or overwritten the target in the meantime (the seeds' warning case is a flag that its reader reset).
+    /// Nothing, if no program has consumed or overwritten the target in the meantime (the seeds'
+    /// warning case is a flag that its reader reset).
     HarmlessUntilConsumed,
     /// It delivers a second message, or a second notification.
     Delivered,
@@ -22,33 +23,40 @@ pub enum RepeatClass {
 pub enum LostValue {
     /// The operation returns no value.
     None,
-    /// The operation is executed again, unless an operation behind it with [`SendFlags::FENCE`] changed memory.
+    /// The operation is executed again, unless an operation behind it with [`SendFlags::FENCE`]
+    /// changed memory.
     Repeat,
     /// From the responder's saved results, if its NIC can be read.
     SavedResult,
 }
 
-/// What repeating an operation does, and which evidence shows whether it was executed ([`idempotence`]).
+/// What repeating an operation does, and which evidence shows whether it was executed
+/// ([`idempotence`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Idempotence {
     /// What a second execution does.
     pub class: RepeatClass,
-    /// Whether the responder's PSN shows how many packets of the operation were executed. It can be read while the responder's NIC answers.
+    /// Whether the responder's PSN shows how many packets of the operation were executed. It can be
+    /// read while the responder's NIC answers.
     pub by_responder_psn: bool,
-    /// Whether an entry of the completion log follows the operation. The log survives the responder's NIC. It decides every operation but the
-    /// first without an entry.
+    /// Whether an entry of the completion log follows the operation. The log survives the
+    /// responder's NIC. It decides every operation but the first without an entry.
     pub by_completion_log: bool,
-    /// Whether the receiver record shows if the message, or the notification of the operation, was delivered. It survives the responder's NIC.
+    /// Whether the receiver record shows if the message, or the notification of the operation, was
+    /// delivered. It survives the responder's NIC.
     pub by_receiver_record: bool,
     /// Where the returned value comes from.
     pub lost_value: LostValue,
-    /// Whether the operation forbids to execute an earlier READ again: it has [`SendFlags::FENCE`] and may change the memory that the READ read.
+    /// Whether the operation forbids to execute an earlier READ again: it has [`SendFlags::FENCE`]
+    /// and may change the memory that the READ read.
     pub fixes_earlier_reads: bool,
 }
 
-/// Returns what repeating an operation does, and which evidence shows whether it was executed. The decisions of [`Policy::Exact`] follow from it.
+/// Returns what repeating an operation does, and which evidence shows whether it was executed. The
+/// decisions of [`Policy::Exact`] follow from it.
 ///
-/// A local operation (the bind of a window, a local invalidation) sends no packet, so no evidence exists for it and none is needed.
+/// A local operation (the bind of a window, a local invalidation) sends no packet, so no evidence
+/// exists for it and none is needed.
 ///
 /// [`Policy::Exact`]: crate::Policy::Exact
 pub fn idempotence(op: &SendOp, flags: SendFlags) -> Idempotence {
@@ -114,7 +122,8 @@ mod tests {
         SendOp::FetchAdd { remote: REMOTE, add: 1 },
     ];
 
-    /// The failures of the promise table whose cells differ by operation: the start of the row in docs/promises.md, and which evidence is left.
+    /// The failures of the promise table whose cells differ by operation: the start of the row in
+    /// docs/promises.md, and which evidence is left.
     struct Failure {
         row: &'static str,
         responder_nic_readable: bool,
@@ -132,7 +141,8 @@ mod tests {
         Failure { row: "the same, log off", responder_nic_readable: false, log: false },
     ];
 
-    /// Returns the plans for two equal operations in flight, of which the first `executed` were executed with their log entries.
+    /// Returns the plans for two equal operations in flight, of which the first `executed` were
+    /// executed with their log entries.
     fn plans(op: &SendOp, failure: &Failure, executed: usize) -> Vec<Plan> {
         let kind = Kind::of(op);
         let step = 1 + u32::from(failure.log && kind.is_logged());
@@ -186,7 +196,8 @@ mod tests {
                 for executed in 0..=2 {
                     for (i, plan) in plans(op, failure, executed).into_iter().enumerate().take(executed + 1) {
                         let cell = cell(plan);
-                        // A READ is read again, which is the rule of step 6, and "the same" is the row above.
+                        // A READ is read again, which is the rule of step 6, and "the same" is the
+                        // row above.
                         let promise = match promise.trim() {
                             "step 6" => "exactly once",
                             "the same" => "executed ones `ValueLost`, the one at the edge `Indeterminate`",
@@ -213,7 +224,8 @@ mod tests {
         for op in COLUMNS.iter().chain(&[SendOp::WriteWithImm(REMOTE, 0)]) {
             let about = idempotence(op, SendFlags::empty());
             for failure in &FAILURES {
-                // The PSN and the receiver record leave no doubt about an operation; a WRITE with immediate delivers data, too.
+                // The PSN and the receiver record leave no doubt about an operation; a WRITE with
+                // immediate delivers data, too.
                 let decided = about.by_responder_psn && failure.responder_nic_readable
                     || about.by_receiver_record && !about.by_completion_log
                     || about.class == RepeatClass::Harmless;

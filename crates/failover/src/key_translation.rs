@@ -1,5 +1,5 @@
-//! Translation of work requests from the addresses and keys that the application uses to those of another rail, and the checks of a
-//! request before the vQP accepts it.
+//! Translation of work requests from the addresses and keys that the application uses to those of
+//! another rail, and the checks of a request before the vQP accepts it.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Error, Key, RemoteAddr, Result, SendOp, SendWr, SgeList};
@@ -52,8 +52,8 @@ pub(crate) fn check_limit(attribute: &'static str, requested: u64, limit: u64) -
     if requested > limit { Err(Error::Limit { attribute, requested, limit }) } else { Ok(()) }
 }
 
-/// Checks a request against the rules and limits of the queue pairs on the rails, which have the capacities of `config`. If a queue pair refused the request later, the vQP would
-/// have to close.
+/// Checks a request against the rules and limits of the queue pairs on the rails, which have the
+/// capacities of `config`. If a queue pair refused the request later, the vQP would have to close.
 pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Result<()> {
     if wr.ud.is_some() {
         return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));
@@ -82,7 +82,8 @@ pub(crate) fn check_shape(wr: &SendWr, config: &Config, max_message: u64) -> Res
     check_limit("bytes of a message", wr.data.len(), max_message)
 }
 
-/// Checks that the request's remote key is that of an imported region. Without one, the request could not be translated to other rails.
+/// Checks that the request's remote key is that of an imported region. Without one, the request
+/// could not be translated to other rails.
 #[inline]
 pub(crate) fn check_rkey(wr: &SendWr, remote: &RemoteKeys) -> Result<()> {
     match wr.op.remote_key() {
@@ -124,7 +125,8 @@ pub(crate) fn translate_send(
     Ok(())
 }
 
-/// Returns a scatter/gather list with the addresses and keys of `rail`. On rail 0, they are those that the application uses.
+/// Returns a scatter/gather list with the addresses and keys of `rail`. On rail 0, they are those
+/// that the application uses.
 pub(crate) fn translate_sges(list: &SgeList, rail: usize, domain: &Domain) -> SgeList {
     if rail == 0 {
         return SgeList::from_slice(list);

@@ -1,7 +1,8 @@
 //! The ledger: the operations of a vQP's send queue in posting order, each with its state.
 //!
-//! The ledger is a state machine without I/O. It stores the addresses and keys that the application used. When the driver posts an operation,
-//! it translates them to the addresses and keys of the active rail.
+//! The ledger is a state machine without I/O. It stores the addresses and keys that the application
+//! used. When the driver posts an operation, it translates them to the addresses and keys of the
+//! active rail.
 
 use std::collections::VecDeque;
 
@@ -26,8 +27,8 @@ use drain::Drain;
 use durable::Durable;
 pub use replay_decision::{RecoveredValue, RecoveryInput, RecoveryStats};
 
-/// The maximum number of packets in flight, unless a single operation has more: a quarter of the PSN space, so that comparisons of PSNs modulo
-/// 2^24 are unambiguous.
+/// The maximum number of packets in flight, unless a single operation has more: a quarter of the
+/// PSN space, so that comparisons of PSNs modulo 2^24 are unambiguous.
 const MAX_PACKETS: u32 = 1 << 22;
 
 /// The number of operations that a vQP can number.
@@ -46,8 +47,8 @@ enum State {
 /// An operation of the send queue.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Op {
-    /// The application's request, except that `wr_id` is the sequence number, the SIGNALED flag is the one for the rail, and the `skipped`
-    /// bytes are removed.
+    /// The application's request, except that `wr_id` is the sequence number, the SIGNALED flag is
+    /// the one for the rail, and the `skipped` bytes are removed.
     wr: SendWr,
     /// The `wr_id` of the application's request.
     app_wr_id: u64,
@@ -55,11 +56,13 @@ struct Op {
     app_signaled: bool,
     write_policy: WritePolicy,
     kind: Kind,
-    /// The PSN of the first packet on the rail on which the operation was last posted. Not valid before the operation is posted.
+    /// The PSN of the first packet on the rail on which the operation was last posted. Not valid
+    /// before the operation is posted.
     first_psn: Psn,
     /// The number of packets, without the packet of the log entry.
     packets: u32,
-    /// Whether a log entry follows the operation on the rail on which it was last posted. Not valid before the operation is posted.
+    /// Whether a log entry follows the operation on the rail on which it was last posted. Not valid
+    /// before the operation is posted.
     logged: bool,
     state: State,
     resolution: Resolution,
@@ -67,9 +70,11 @@ struct Op {
     byte_len: u32,
     /// The number of bytes at the start of a WRITE that earlier rails executed.
     skipped: u64,
-    /// Whether an earlier rail executed a part of the operation or may have done so. If so, the outcome must not be `Flushed`.
+    /// Whether an earlier rail executed a part of the operation or may have done so. If so, the
+    /// outcome must not be `Flushed`.
     maybe_executed: bool,
-    /// Whether the NIC of the active rail has executed this local operation. It completes when the other NICs have executed it too.
+    /// Whether the NIC of the active rail has executed this local operation. It completes when the
+    /// other NICs have executed it too.
     executed_locally: bool,
     /// Whether the operation must not be sent again.
     is_cancelled: bool,
@@ -81,8 +86,8 @@ impl Op {
         matches!(self.state, State::Done(Outcome::Failed(_) | Outcome::Unresolved(_)))
     }
 
-    /// Returns the outcome of an operation that will not be sent again: `error` if a part of it may have been executed, and `Flushed`
-    /// otherwise.
+    /// Returns the outcome of an operation that will not be sent again: `error` if a part of it may
+    /// have been executed, and `Flushed` otherwise.
     fn outcome_if_not_sent(&self, error: UnresolvedError) -> Outcome {
         if self.maybe_executed && !Mutant::EarlierPartForgotten.is_on() {
             Outcome::Unresolved(error)
@@ -107,7 +112,8 @@ pub struct Entry {
 pub struct Posting<'a> {
     /// The request with the application's addresses and keys. Its `wr_id` is the sequence number.
     pub wr: &'a SendWr,
-    /// The sequence number for the completion log entry to post after the request. `None` if the request has no log entry.
+    /// The sequence number for the completion log entry to post after the request. `None` if the
+    /// request has no log entry.
     pub log_seq: Option<u64>,
 }
 
@@ -129,7 +135,8 @@ pub struct Ledger {
     rd_atomic: u32,
     /// Whether the vQP keeps a completion log.
     log: bool,
-    /// The number of WRITEs for which one log entry is posted, see [`Config::completion_log_interval`](crate::Config::completion_log_interval).
+    /// The number of WRITEs for which one log entry is posted, see
+    /// [`Config::completion_log_interval`](crate::Config::completion_log_interval).
     log_interval: u32,
     /// The number of WRITEs posted since the last log entry.
     unlogged: u32,
@@ -148,9 +155,11 @@ pub struct Ledger {
     drain: Drain,
     /// The operation in flight that was refused, see [`Ledger::refuse`].
     refused: Option<(u64, WcStatus)>,
-    /// Whether the error of a request has ended the operations behind it, executed or not. The peer's evidence may then contain some of them.
+    /// Whether the error of a request has ended the operations behind it, executed or not. The
+    /// peer's evidence may then contain some of them.
     is_ended_by_error: bool,
-    /// The first operation that ended in an error since posting last resumed. While there is one, the application posts nothing.
+    /// The first operation that ended in an error since posting last resumed. While there is one,
+    /// the application posts nothing.
     halted_at: Option<u64>,
 }
 
@@ -182,7 +191,8 @@ impl Ledger {
         }
     }
 
-    /// Sets the maximum number of operations that a rail's queue pair has room for, if it is less than the depth. Nothing has been posted yet.
+    /// Sets the maximum number of operations that a rail's queue pair has room for, if it is less
+    /// than the depth. Nothing has been posted yet.
     pub fn with_max_posted(self, max_posted: u32) -> Ledger {
         Ledger { max_posted: self.depth.min(max_posted as usize), ..self }
     }
@@ -202,7 +212,8 @@ impl Ledger {
         self.ops.len() < self.depth
     }
 
-    /// Returns whether the next operation can be numbered: entries of the completion log have room for 48 bits.
+    /// Returns whether the next operation can be numbered: entries of the completion log have room
+    /// for 48 bits.
     pub fn has_number(&self) -> bool {
         self.next_seq() < MAX_OPERATIONS || Mutant::NumbersUnbounded.is_on()
     }
@@ -243,14 +254,16 @@ impl Ledger {
         self.first_seq + self.ops.len() as u64
     }
 
-    /// Removes the operations with sequence numbers of at least `from`. They must not have been posted.
+    /// Removes the operations with sequence numbers of at least `from`. They must not have been
+    /// posted.
     pub fn truncate(&mut self, from: u64) {
         let keep = from.saturating_sub(self.first_seq) as usize;
         debug_assert!(self.ops.iter().skip(keep).all(|op| op.state == State::Pending));
         self.ops.truncate(keep);
     }
 
-    /// Appends an operation and returns its sequence number. The caller has checked [`Ledger::has_room`] and [`Ledger::is_halted`].
+    /// Appends an operation and returns its sequence number. The caller has checked
+    /// [`Ledger::has_room`] and [`Ledger::is_halted`].
     #[inline]
     pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> u64 {
         let entry = self.entry(&wr);
@@ -260,10 +273,11 @@ impl Ledger {
         seq
     }
 
-    /// Counts a request as in flight before it is appended, and gives it the number and the flags for the rail. The driver posts it and then calls
-    /// [`Ledger::push_posted`], so that the request is copied while its packets are on their way. Returns `None` if the request must be appended
-    /// first: an earlier operation is pending, a limit is reached, or the vQP keeps a completion log. The caller has checked
-    /// [`Ledger::has_room`] and [`Ledger::is_halted`].
+    /// Counts a request as in flight before it is appended, and gives it the number and the flags
+    /// for the rail. The driver posts it and then calls [`Ledger::push_posted`], so that the
+    /// request is copied while its packets are on their way. Returns `None` if the request must be
+    /// appended first: an earlier operation is pending, a limit is reached, or the vQP keeps a
+    /// completion log. The caller has checked [`Ledger::has_room`] and [`Ledger::is_halted`].
     #[inline]
     pub fn admit_new(&mut self, wr: &mut SendWr) -> Option<Entry> {
         if self.unposted() > 0 || self.log || self.drain != Drain::Off || self.awaits_local_op() {
@@ -276,7 +290,8 @@ impl Ledger {
         Some(Entry { first_psn, ..entry })
     }
 
-    /// Appends a request that [`Ledger::admit_new`] has admitted and the driver has posted. Its `wr_id` is the sequence number.
+    /// Appends a request that [`Ledger::admit_new`] has admitted and the driver has posted. Its
+    /// `wr_id` is the sequence number.
     #[inline]
     pub fn push_posted(&mut self, wr: SendWr, write_policy: WritePolicy, entry: Entry) {
         self.append(wr, write_policy, entry, State::InFlight);
@@ -332,7 +347,8 @@ impl Ledger {
         next.is_some_and(|op| op.resolution == Resolution::Replayed)
     }
 
-    /// Marks the next pending operation as in flight and returns it. Returns `None` if no operation is pending or a limit is reached.
+    /// Marks the next pending operation as in flight and returns it. Returns `None` if no operation
+    /// is pending or a limit is reached.
     pub fn next_posting(&mut self) -> Option<Posting<'_>> {
         while self.ops.get(self.cursor)?.state != State::Pending {
             self.cursor += 1;
@@ -361,8 +377,8 @@ impl Ledger {
         Some(Posting { wr: &op.wr, log_seq: logged.then_some(op.wr.wr_id) })
     }
 
-    /// Counts an operation as in flight, unless a limit is reached. Returns whether its request is signalled on the rail, and the PSN of its first
-    /// packet.
+    /// Counts an operation as in flight, unless a limit is reached. Returns whether its request is
+    /// signalled on the rail, and the PSN of its first packet.
     #[inline]
     fn admit(&mut self, kind: Kind, packets: u32, must_signal: bool) -> Option<(bool, Psn)> {
         let fetch = kind.is_read_or_atomic();
@@ -373,8 +389,9 @@ impl Ledger {
         if self.packets_in_flight > 0 && !has_room {
             return None;
         }
-        // Every READ and atomic is signalled, because the limit `rd_atomic` needs an exact count of those in flight. Other operations are
-        // signalled often enough that unsignalled ones never fill the rail's queue.
+        // Every READ and atomic is signalled, because the limit `rd_atomic` needs an exact count of
+        // those in flight. Other operations are signalled often enough that unsignalled ones never
+        // fill the rail's queue.
         self.unsignaled += 1;
         let max_unsignaled = self.max_posted as u32 / 4;
         let signal = must_signal || fetch || kind == Kind::Local || self.unsignaled > max_unsignaled;
@@ -394,14 +411,15 @@ impl Ledger {
         self.ops.iter().any(|op| op.state == State::InFlight)
     }
 
-    /// Returns the next pending operation, and what happens to it if it is a WRITE without evidence. The limits on operations in flight may not allow
-    /// to post it.
+    /// Returns the next pending operation, and what happens to it if it is a WRITE without
+    /// evidence. The limits on operations in flight may not allow to post it.
     pub fn next_pending(&self) -> Option<(&SendWr, WritePolicy)> {
         let next = self.ops.iter().skip(self.cursor).find(|op| op.state == State::Pending)?;
         Some((&next.wr, next.write_policy))
     }
 
-    /// Marks an operation in flight as pending again: it was not executed. Others in flight end by themselves.
+    /// Marks an operation in flight as pending again: it was not executed. Others in flight end by
+    /// themselves.
     pub fn unpost(&mut self, seq: u64) {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
         let Some(op) = self.ops.get_mut(index).filter(|op| op.state == State::InFlight) else { return };
@@ -412,7 +430,8 @@ impl Ledger {
         self.cursor = self.cursor.min(index);
     }
 
-    /// Makes the operations with this `wr_id`, which names a user of the queue, end without being sent or sent again: those in flight at the next decision.
+    /// Makes the operations with this `wr_id`, which names a user of the queue, end without being
+    /// sent or sent again: those in flight at the next decision.
     pub fn cancel(&mut self, user: u64) {
         for op in self.ops.iter_mut().filter(|op| op.app_wr_id == user) {
             op.is_cancelled = true;
@@ -422,14 +441,16 @@ impl Ledger {
         }
     }
 
-    /// Begins an epoch on a queue pair whose first packet has the PSN `psn`. No operation is in flight.
+    /// Begins an epoch on a queue pair whose first packet has the PSN `psn`. No operation is in
+    /// flight.
     pub fn begin_epoch(&mut self, psn: Psn) {
         debug_assert!(self.ops.iter().all(|op| op.state != State::InFlight));
         self.restart(psn);
     }
 
-    /// Returns whether the last operation that was posted is a local operation in flight. No operation is posted behind it: the peer, whom a
-    /// later message may tell the key of a window, must be able to use it on whichever rail the vQP moves to.
+    /// Returns whether the last operation that was posted is a local operation in flight. No
+    /// operation is posted behind it: the peer, whom a later message may tell the key of a window,
+    /// must be able to use it on whichever rail the vQP moves to.
     fn awaits_local_op(&self) -> bool {
         let last = self.cursor.checked_sub(1).and_then(|i| self.ops.get(i));
         last.is_some_and(|op| op.kind == Kind::Local && op.state == State::InFlight)
@@ -459,8 +480,8 @@ impl Ledger {
         self.ops.len().saturating_sub(self.cursor)
     }
 
-    /// Removes ended operations from the front, up to the next one that has a completion for the application, and returns that completion.
-    /// Returns `None` if there is none.
+    /// Removes ended operations from the front, up to the next one that has a completion for the
+    /// application, and returns that completion. Returns `None` if there is none.
     pub fn pop(&mut self) -> Option<Completion> {
         loop {
             let op = self.ops.front()?;
@@ -484,7 +505,8 @@ impl Ledger {
         }
     }
 
-    /// Removes the first operation, which has ended, and updates the counts and the record of completed operations.
+    /// Removes the first operation, which has ended, and updates the counts and the record of
+    /// completed operations.
     fn remove_first(&mut self, outcome: Outcome) {
         let Some(op) = self.ops.front() else { return };
         // A restart on the new rail has reset the counts since a recovered operation was posted.
@@ -508,7 +530,8 @@ impl Ledger {
         }
         self.ops.pop_front();
         if self.ops.is_empty() {
-            // `clear` moves the head of the empty ring back to slot 0, so a short queue reuses the same few cached slots.
+            // `clear` moves the head of the empty ring back to slot 0, so a short queue reuses the
+            // same few cached slots.
             self.ops.clear();
         }
         self.first_seq += 1;

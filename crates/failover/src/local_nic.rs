@@ -9,6 +9,7 @@ pub struct LocalNic {
     pub provider: Arc<dyn Provider>,
     /// The protection domain of the domain's queue pairs and memory.
     pub pd: PdId,
-    /// The completion channel of the data queue pairs, if the domain was made by [`Domain::with_completion_channels`](crate::Domain::with_completion_channels).
+    /// The completion channel of the data queue pairs, if the domain was made by
+    /// [`Domain::with_completion_channels`](crate::Domain::with_completion_channels).
     pub channel: Option<Arc<dyn CompletionChannel>>,
 }

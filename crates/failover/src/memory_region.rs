@@ -1,4 +1,5 @@
-//! Memory regions that have an address and keys on every rail: local memory, and memory of the peer.
+//! Memory regions that have an address and keys on every rail: local memory, and memory of the
+//! peer.
 
 use mitra_verbs::{Codec, Error, Key, Malformed, Mr, Reader, RemoteAddr, Result, Sge};
 use smallvec::SmallVec;
@@ -7,8 +8,9 @@ use crate::config::MAX_RAILS;
 
 /// Local memory that is registered with every live NIC of a [`Domain`](crate::Domain).
 ///
-/// Work requests name the memory by its primary registration, no matter which rail executes them. The primary registration is the one on the
-/// first rail whose NIC was alive at registration, usually rail 0.
+/// Work requests name the memory by its primary registration, no matter which rail executes them.
+/// The primary registration is the one on the first rail whose NIC was alive at registration,
+/// usually rail 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualMr {
     primary: Mr,
@@ -17,14 +19,15 @@ pub struct VirtualMr {
 }
 
 impl VirtualMr {
-    /// Creates the region from its registrations in the order of rails. Returns `None` if no rail has a registration.
+    /// Creates the region from its registrations in the order of rails. Returns `None` if no rail
+    /// has a registration.
     pub(crate) fn new(rails: SmallVec<[Option<Mr>; 2]>) -> Option<VirtualMr> {
         let primary = *rails.iter().flatten().next()?;
         Some(VirtualMr { primary, rails })
     }
 
-    /// Returns the region with the same primary keys and other registrations, given in the order of rails. Returns `None` if no rail has a
-    /// registration.
+    /// Returns the region with the same primary keys and other registrations, given in the order of
+    /// rails. Returns `None` if no rail has a registration.
     pub(crate) fn reregistered(&self, rails: SmallVec<[Option<Mr>; 2]>) -> Option<VirtualMr> {
         let Mr { pd, addr, len, .. } = *rails.iter().flatten().next()?;
         Some(VirtualMr { primary: Mr { pd, addr, len, ..self.primary }, rails })
@@ -64,7 +67,8 @@ impl VirtualMr {
 
     /// Translates an entry from the primary registration to the registration on `rail`.
     pub(crate) fn translate(&self, sge: Sge, rail: usize) -> Sge {
-        // A NIC that was dead at registration executes no request, so the primary address and key are never used there.
+        // A NIC that was dead at registration executes no request, so the primary address and key
+        // are never used there.
         let registration = self.rails[rail].unwrap_or(self.primary);
         Sge {
             addr: registration.addr.wrapping_add(sge.addr.wrapping_sub(self.primary.addr)),
@@ -74,7 +78,8 @@ impl VirtualMr {
     }
 }
 
-/// The peer's memory, with its address and rkey on every rail. Work requests use the address and rkey of rail 0.
+/// The peer's memory, with its address and rkey on every rail. Work requests use the address and
+/// rkey of rail 0.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteRegion {
     len: u64,
@@ -87,14 +92,16 @@ impl RemoteRegion {
         RemoteRegion { len, rails }
     }
 
-    /// Returns a region with the same key on every rail. The peer need not have registered memory with that key. A request with the key
-    /// is then posted, and the peer's NIC refuses it, as it would on a queue pair without failover.
+    /// Returns a region with the same key on every rail. The peer need not have registered memory
+    /// with that key. A request with the key is then posted, and the peer's NIC refuses it, as it
+    /// would on a queue pair without failover.
     pub fn with_unknown_key(rkey: Key, rails: usize) -> RemoteRegion {
         let everywhere = RemoteAddr { addr: 0, rkey };
         RemoteRegion { len: u64::MAX, rails: core::iter::repeat_n(everywhere, rails).collect() }
     }
 
-    /// Returns whether the region is the memory of a window, or one with an unknown key. No memory has this length.
+    /// Returns whether the region is the memory of a window, or one with an unknown key. No memory
+    /// has this length.
     pub(crate) fn is_window(&self) -> bool {
         self.len == u64::MAX
     }

@@ -1,10 +1,14 @@
-//! The rail negotiation: the two ends of a vQP promise a ballot, fence, exchange evidence, move and confirm.
+//! The rail negotiation: the two ends of a vQP promise a ballot, fence, exchange evidence, move and
+//! confirm.
 //!
-//! The negotiation is a state machine without I/O. An end accepts a ballot only if it is above the last ballot that the end promised, and
-//! sends its evidence only after its fence. It says at once that it has accepted, by the same Propose message. The proposer fences a rail that may
-//! still work only then: if the peer cannot use the proposed rail, the vQP stays on the old one. When each end has the other end's evidence, nothing can be executed on the old rail any more, so
-//! the evidence on which they decide cannot change. Messages may be lost, duplicated, delayed and reordered. They are therefore idempotent,
-//! contain their ballot, and are sent again until they are answered.
+//! The negotiation is a state machine without I/O. An end accepts a ballot only if it is above the
+//! last ballot that the end promised, and sends its evidence only after its fence. It says at once
+//! that it has accepted, by the same Propose message. The proposer fences a rail that may still
+//! work only then: if the peer cannot use the proposed rail, the vQP stays on the old one. When
+//! each end has the other end's evidence, nothing can be executed on the old rail any more, so the
+//! evidence on which they decide cannot change. Messages may be lost, duplicated, delayed and
+//! reordered. They are therefore idempotent, contain their ballot, and are sent again until they
+//! are answered.
 
 use core::time::Duration;
 
@@ -41,8 +45,9 @@ mod rail_rejoin;
 #[cfg(test)]
 mod tests;
 
-/// The maximum number of retries per peer timeout in two cases: proposals of a new ballot to a peer that refuses, which each use up an epoch,
-/// and Resumes that are still unanswered after the peer timeout.
+/// The maximum number of retries per peer timeout in two cases: proposals of a new ballot to a peer
+/// that refuses, which each use up an epoch, and Resumes that are still unanswered after the peer
+/// timeout.
 const ATTEMPTS_PER_TIMEOUT: u32 = 32;
 
 /// An action that the negotiation requests from its driver.
@@ -55,15 +60,16 @@ pub enum Action {
     },
     /// Send the message on every usable rail.
     Send(Message),
-    /// Decide the operations in flight from the peer's evidence, call [`RailNegotiation::moved`], and replay. Both ends are fenced.
+    /// Decide the operations in flight from the peer's evidence, call [`RailNegotiation::moved`],
+    /// and replay. Both ends are fenced.
     Decide {
         /// The new rail.
         rail: u8,
         /// The record of the operations that the peer executed for this end.
         peer_evidence: Evidence,
     },
-    /// The peer has moved. Add a number of bytes to the length of the next receive: earlier rails placed these bytes of the peer's torn WRITE
-    /// with immediate.
+    /// The peer has moved. Add a number of bytes to the length of the next receive: earlier rails
+    /// placed these bytes of the peer's torn WRITE with immediate.
     PeerMoved {
         /// The number of bytes. 0 if there is no such WRITE.
         partial_imm_bytes: u32,
@@ -74,8 +80,8 @@ pub enum Action {
     Close {
         /// The reason.
         reason: CloseReason,
-        /// The peer's final record of the operations that it executed for this end on the active rail, if the peer closed the vQP and the record
-        /// is known.
+        /// The peer's final record of the operations that it executed for this end on the active
+        /// rail, if the peer closed the vQP and the record is known.
         peer_evidence: Option<Evidence>,
     },
 }
@@ -108,11 +114,13 @@ struct Move {
     rail: u8,
     /// The home after the move. `None` if neither end is known to share atomics.
     home: Option<Home>,
-    /// The home that this end names in its messages: the one after the move if the peer has accepted, or else the newest one known.
+    /// The home that this end names in its messages: the one after the move if the peer has
+    /// accepted, or else the newest one known.
     named_home: Option<Home>,
     /// Whether this end proposed the ballot.
     proposed: bool,
-    /// Whether the move leads to the preferred rail although the active one works, as far as this end knows.
+    /// Whether the move leads to the preferred rail although the active one works, as far as this
+    /// end knows.
     is_failback: bool,
     /// Whether the driver was asked to fence the old rail.
     is_fence_requested: bool,
@@ -126,7 +134,8 @@ struct Move {
     started_at: Time,
 }
 
-/// The last move, until the peer has confirmed it. This end answers repeated requests with the same evidence.
+/// The last move, until the peer has confirmed it. This end answers repeated requests with the same
+/// evidence.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct UnconfirmedMove {
     ballot: Ballot,
@@ -135,7 +144,8 @@ struct UnconfirmedMove {
     rail: u8,
     home: Option<Home>,
     local_evidence: Evidence,
-    /// The time until which Resume is sent at every retry interval. Afterwards it is sent less often.
+    /// The time until which Resume is sent at every retry interval. Afterwards it is sent less
+    /// often.
     fast_retry_until: Time,
     /// The time at which the evidence was last sent again.
     evidence_resent_at: Option<Time>,
@@ -159,7 +169,8 @@ pub struct RailNegotiation {
     dead: u8,
     /// Rails whose current queue pair has failed at this end.
     qp_failed: u8,
-    /// Rails that the peer cannot use, by its last heartbeat. Heartbeats may be lost, so this may be outdated.
+    /// Rails that the peer cannot use, by its last heartbeat. Heartbeats may be lost, so this may
+    /// be outdated.
     peer_unusable: u8,
     homes: KnownHomes,
     /// Whether the queue pairs of the active rail may be replaced while the vQP stays on the rail.
@@ -172,19 +183,22 @@ pub struct RailNegotiation {
     peer_qp_missing: u8,
     /// For each rail, the ballot by which the vQP last left the rail.
     left_by: [Option<Ballot>; MAX_RAILS],
-    /// Rails that the peer cannot use, by its refusals in the current move, or in the last one if that ended in [`Action::Stay`].
+    /// Rails that the peer cannot use, by its refusals in the current move, or in the last one if
+    /// that ended in [`Action::Stay`].
     refused: u8,
-    /// The time at which this end proposes refused rails again, and the pause before the time after it.
+    /// The time at which this end proposes refused rails again, and the pause before the time after
+    /// it.
     refused_until: Option<(Time, Duration)>,
-    /// The time at which the active rail failed, if no move can begin because the last move is unconfirmed, no other rail is usable, or the pause
-    /// after the last move is not over.
+    /// The time at which the active rail failed, if no move can begin because the last move is
+    /// unconfirmed, no other rail is usable, or the pause after the last move is not over.
     stranded_since: Option<Time>,
     move_pauses: MovePauses,
     preference: Option<Preference>,
-    /// The time at which the peer was first reported as silent and no rail could be proposed. `None` after each message of the peer.
+    /// The time at which the peer was first reported as silent and no rail could be proposed.
+    /// `None` after each message of the peer.
     silent_since: Option<Time>,
-    /// The last ballot that this end declined. The proposer may have sent its evidence for this ballot and then proposes another one, so this
-    /// end must not accept the declined ballot later.
+    /// The last ballot that this end declined. The proposer may have sent its evidence for this
+    /// ballot and then proposes another one, so this end must not accept the declined ballot later.
     declined: Option<Ballot>,
     phase: Phase,
     unconfirmed: Option<UnconfirmedMove>,
@@ -294,13 +308,14 @@ impl RailNegotiation {
         self.is_active() && self.unconfirmed.is_none()
     }
 
-    /// Returns whether the peer's Resume of the last move, or its evidence for the next one, is still missing. Until it arrives, the length of a
-    /// WRITE with immediate may be unknown.
+    /// Returns whether the peer's Resume of the last move, or its evidence for the next one, is
+    /// still missing. Until it arrives, the length of a WRITE with immediate may be unknown.
     pub fn awaits_peer_moved(&self) -> bool {
         self.awaits_peer_moved
     }
 
-    /// The time at which the driver must call [`RailNegotiation::handle_timeout`]. `None` if no timer is running.
+    /// The time at which the driver must call [`RailNegotiation::handle_timeout`]. `None` if no
+    /// timer is running.
     pub fn poll_timeout(&self) -> Option<Time> {
         [self.next_send, self.connect_deadline(), self.next_close_question()].into_iter().flatten().min()
     }
@@ -315,7 +330,8 @@ impl RailNegotiation {
         (!self.actions.is_empty()).then(|| self.actions.remove(0))
     }
 
-    /// Records the failure of a rail at this end. The driver may report the same failure repeatedly.
+    /// Records the failure of a rail at this end. The driver may report the same failure
+    /// repeatedly.
     pub fn rail_failed(&mut self, now: Time, rail: usize, failure: RailFailure) {
         let bit = 1 << rail;
         match failure {
@@ -335,7 +351,8 @@ impl RailNegotiation {
                     self.on_silence(now);
                 }
             }
-            // The move continues while a rail may reach the peer. If the new rail has failed, another move follows.
+            // The move continues while a rail may reach the peer. If the new rail has failed,
+            // another move follows.
             Phase::Moving(_) if self.all_rails() & !self.dead == 0 => {
                 self.close(CloseReason::FailedDuringRecovery);
             }
@@ -359,7 +376,8 @@ impl RailNegotiation {
         self.retry_proposal(now);
     }
 
-    /// Records that the old rail is fenced. `evidence` is the record of the operations that this end executed for the peer.
+    /// Records that the old rail is fenced. `evidence` is the record of the operations that this
+    /// end executed for the peer.
     pub fn fenced(&mut self, now: Time, evidence: Evidence) {
         let partial_imm_bytes = self.partial_imm_bytes;
         if let Phase::Moving(m) = &mut self.phase
@@ -377,8 +395,9 @@ impl RailNegotiation {
         self.close(CloseReason::Unfenced);
     }
 
-    /// Records that the driver has decided the operations in flight. From now on, operations may be posted on the new rail. Of a torn WRITE with
-    /// immediate, the driver does not send the first `partial_imm_bytes` bytes again.
+    /// Records that the driver has decided the operations in flight. From now on, operations may be
+    /// posted on the new rail. Of a torn WRITE with immediate, the driver does not send the first
+    /// `partial_imm_bytes` bytes again.
     pub fn moved(&mut self, now: Time, partial_imm_bytes: u32) {
         let Phase::Moving(m) = &self.phase else { return };
         let (ballot, rail, home) = (m.ballot, m.rail, m.home);
@@ -394,7 +413,8 @@ impl RailNegotiation {
         self.homes.on_moved(home);
         (self.partial_imm_bytes, self.awaits_peer_moved) = (partial_imm_bytes, true);
         self.move_pauses.on_move(now, self.peer_timeout);
-        // A rail that the peer refused may work when the next move begins. If not, the peer refuses it again.
+        // A rail that the peer refused may work when the next move begins. If not, the peer refuses
+        // it again.
         self.forget_refusals();
         self.phase = Phase::Active;
         self.unconfirmed = Some(UnconfirmedMove {
@@ -416,8 +436,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Sends unanswered messages again, and closes the vQP if a failover is not possible within the peer timeout. Does nothing before
-    /// [`RailNegotiation::poll_timeout`].
+    /// Sends unanswered messages again, and closes the vQP if a failover is not possible within the
+    /// peer timeout. Does nothing before [`RailNegotiation::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
         self.drive_pending_close(now);
         if self.connect_deadline().is_some_and(|t| t <= now) {
@@ -449,8 +469,9 @@ impl RailNegotiation {
                 if !self.awaits_peer_moved {
                     return;
                 }
-                // No other move can begin before the peer's Resume arrives. All links may be down for longer than the peer timeout, so this end
-                // never stops sending its own Resume, but lowers the rate after the peer timeout.
+                // No other move can begin before the peer's Resume arrives. All links may be down
+                // for longer than the peer timeout, so this end never stops sending its own Resume,
+                // but lowers the rate after the peer timeout.
                 if self.unconfirmed.as_ref().is_some_and(|unconfirmed| unconfirmed.fast_retry_until <= now) {
                     self.next_send = Some(now + self.peer_timeout / ATTEMPTS_PER_TIMEOUT);
                 }
@@ -465,8 +486,9 @@ impl RailNegotiation {
         u8::MAX >> (MAX_RAILS as u32 - u32::from(self.rail_count))
     }
 
-    /// Promises `ballot`, which binds the vQP to `rail`, and tells the peer. Starts a move if none is in progress. `proposed` says whether this end proposes
-    /// the ballot; if not, `home` is the one that the peer has named.
+    /// Promises `ballot`, which binds the vQP to `rail`, and tells the peer. Starts a move if none
+    /// is in progress. `proposed` says whether this end proposes the ballot; if not, `home` is the
+    /// one that the peer has named.
     fn adopt_ballot(&mut self, now: Time, ballot: Ballot, rail: u8, proposed: bool, home: Option<Home>) {
         self.promised = ballot;
         let known = if proposed { self.homes.newest() } else { self.homes.newest_of_own_and(home) };
@@ -475,8 +497,10 @@ impl RailNegotiation {
         let is_failback = !proposed && self.is_failback_due(now, rail);
         match &mut self.phase {
             Phase::Moving(m) => {
-                // This end's evidence is valid for the new ballot too. The peer must send its evidence again with the new ballot. Evidence for the old one
-                // would move the home to a rail that the vQP does not take, and then away from a rail on which the peer may have posted.
+                // This end's evidence is valid for the new ballot too. The peer must send its
+                // evidence again with the new ballot. Evidence for the old one would move the home
+                // to a rail that the vQP does not take, and then away from a rail on which the peer
+                // may have posted.
                 self.actions.retain(|action| {
                     !matches!(
                         action,
@@ -518,8 +542,8 @@ impl RailNegotiation {
         if let Phase::Moving(m) = &mut self.phase
             && !core::mem::replace(&mut m.is_fence_requested, true)
         {
-            // The queue pair will be replaced after the fence, so its failure does not matter. If the NIC is dead, the driver reports that
-            // again.
+            // The queue pair will be replaced after the fence, so its failure does not matter. If
+            // the NIC is dead, the driver reports that again.
             self.qp_failed &= !(1 << self.active);
             self.actions.push(Action::Fence { rail: self.active });
         }

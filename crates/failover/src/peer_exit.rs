@@ -1,11 +1,13 @@
 //! The decision that the peer's process has ended.
 //!
-//! The sockets of a software NIC end with its process, and the host then refuses packets to its port. A NIC that died or lost its link refuses nothing, so
-//! one rail that fails does not look like this. A process that resets one NIC does, on this rail; hence every rail must refuse.
+//! The sockets of a software NIC end with its process, and the host then refuses packets to its
+//! port. A NIC that died or lost its link refuses nothing, so one rail that fails does not look
+//! like this. A process that resets one NIC does, on this rail; hence every rail must refuse.
 //!
-//! A refusal has no authentication, and a firewall may refuse packets for a moment. The peer has therefore exited only when refusals have come
-//! on every rail for some time in which no message of the peer, which has the cookie, has arrived. A forger who cannot suppress the peer's
-//! heartbeats achieves nothing. One who can would end the vQP anyway, after `peer_timeout`.
+//! A refusal has no authentication, and a firewall may refuse packets for a moment. The peer has
+//! therefore exited only when refusals have come on every rail for some time in which no message of
+//! the peer, which has the cookie, has arrived. A forger who cannot suppress the peer's heartbeats
+//! achieves nothing. One who can would end the vQP anyway, after `peer_timeout`.
 
 use core::time::Duration;
 
@@ -13,7 +15,8 @@ use mitra_verbs::Time;
 
 use crate::config::MAX_RAILS;
 
-/// The refusals since the last message of the peer. In sets of rails, which have the type `u8`, bit i is rail i.
+/// The refusals since the last message of the peer. In sets of rails, which have the type `u8`, bit
+/// i is rail i.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct PeerExitDetector {
     /// For each rail, the times of the first refusal and of the last.
@@ -37,8 +40,10 @@ impl PeerExitDetector {
         self.refusals.iter().rev().fold(0, |set, refused| set << 1 | u8::from(refused.is_some()))
     }
 
-    /// Returns whether the peer's process has ended: each rail of the set `rails` has refused packets, and still did so `confirm_after` after its first
-    /// refusal. `rails` are all rails on which the peer may ever answer again: those whose NIC is alive at this end. A link that is down may come up.
+    /// Returns whether the peer's process has ended: each rail of the set `rails` has refused
+    /// packets, and still did so `confirm_after` after its first refusal. `rails` are all rails on
+    /// which the peer may ever answer again: those whose NIC is alive at this end. A link that is
+    /// down may come up.
     pub(crate) fn has_exited(&self, rails: u8, confirm_after: Duration) -> bool {
         let is_confirmed = |refused: &Option<(Time, Time)>| {
             refused.is_some_and(|(first, last)| last.saturating_since(first) >= confirm_after)

@@ -1,4 +1,5 @@
-//! One rail at one end: the queue pair for operations, and the membership in the endpoint for control messages.
+//! One rail at one end: the queue pair for operations, and the membership in the endpoint for
+//! control messages.
 
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ pub(crate) struct Rail {
     data: DataQp,
     /// Set if the current queue pair replaces a fenced queue pair.
     replacement: Option<Replacement>,
-    /// The replaced queue pair whose number is the vQP's number, with its completion queue. The queue pair stays in RESET so that the NIC does
-    /// not assign its number to another queue pair.
+    /// The replaced queue pair whose number is the vQP's number, with its completion queue. The
+    /// queue pair stays in RESET so that the NIC does not assign its number to another queue pair.
     number_holder: Option<(Qpn, CqId)>,
     /// Whether the current queue pair was transferred to another vQP, which uses its number.
     qp_transferred: bool,
@@ -37,7 +38,8 @@ pub(crate) struct Rail {
     control_destination: Option<UdDestination>,
     /// The time of the last control message, or of the last restart of the silence measurement.
     last_heard: Time,
-    /// The connection parameters of the other end, and the path MTU. `None` until the rail is connected.
+    /// The connection parameters of the other end, and the path MTU. `None` until the rail is
+    /// connected.
     peer: Option<(RailInfo, Mtu)>,
 }
 
@@ -51,8 +53,9 @@ struct Replacement {
 }
 
 impl Rail {
-    /// Creates the data queue pair of the vQP with this cookie, unless the NIC, which had this port, is dead. The first PSN, which must not be guessable, is
-    /// derived from `secret`. The rail leaves `control`, of which the vQP is a member, when it is destroyed.
+    /// Creates the data queue pair of the vQP with this cookie, unless the NIC, which had this
+    /// port, is dead. The first PSN, which must not be guessable, is derived from `secret`. The
+    /// rail leaves `control`, of which the vQP is a member, when it is destroyed.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`]. The vQP has then left `control`.
@@ -132,7 +135,8 @@ impl Rail {
         self.peer.map(|(peer, mtu)| (peer.gid, mtu))
     }
 
-    /// Adds the evidence that the fenced data queue pair has. A queue pair that a dead NIC never had has executed nothing.
+    /// Adds the evidence that the fenced data queue pair has. A queue pair that a dead NIC never
+    /// had has executed nothing.
     pub(crate) fn add_evidence(&self, nic_alive: bool, evidence: &mut Evidence) {
         if self.data.exists() {
             self.data.add_evidence(nic_alive, evidence);
@@ -141,7 +145,8 @@ impl Rail {
         }
     }
 
-    /// Returns whether the peer's NIC acknowledges data only after the data is in memory. Returns true before the rail is connected.
+    /// Returns whether the peer's NIC acknowledges data only after the data is in memory. Returns
+    /// true before the rail is connected.
     pub(crate) fn peer_acks_after_placement(&self) -> bool {
         self.peer.is_none_or(|(peer, _)| peer.acks_after_placement)
     }
@@ -153,7 +158,8 @@ impl Rail {
         self.connect_data_qp(config)
     }
 
-    /// Moves the data queue pair to RTS, if it is in RTR. A fenced queue pair stays in ERR, and its replacement is moved to RTS later.
+    /// Moves the data queue pair to RTS, if it is in RTR. A fenced queue pair stays in ERR, and its
+    /// replacement is moved to RTS later.
     pub(crate) fn start_sending(&mut self, config: &Config) -> Result<()> {
         self.sends = true;
         match self.provider().query_qp(self.qpn()) {
@@ -163,12 +169,13 @@ impl Rail {
         }
     }
 
-    /// Changes the rights of the peer on the data queue pair. In another state than RTS, the change takes effect when the queue pair is connected
-    /// or moved to RTS.
+    /// Changes the rights of the peer on the data queue pair. In another state than RTS, the change
+    /// takes effect when the queue pair is connected or moved to RTS.
     pub(crate) fn set_access(&self, access: Access) -> Result<()> {
         let (p, qpn) = (self.provider(), self.qpn());
         let changed = match p.modify_qp(qpn, &QpAttr { access: Some(access), ..QpAttr::default() }) {
-            // The state is read after the refusal, because the NIC may move the queue pair to ERR at any time.
+            // The state is read after the refusal, because the NIC may move the queue pair to ERR
+            // at any time.
             Err(Error::Modify(refused)) => p.query_qp(qpn).and_then(|status| match status.state {
                 QpState::Rts => Err(refused.into()),
                 _ => Ok(()),
@@ -182,9 +189,10 @@ impl Rail {
         }
     }
 
-    /// Replaces the data queue pair. The old queue pair is fenced, and the vQP left it by the ballot `left_by`. The new queue pair has another
-    /// number and another first PSN, so late packets of the old one are dropped. If `keep_number` is set, the old queue pair stays in RESET
-    /// to reserve its number.
+    /// Replaces the data queue pair. The old queue pair is fenced, and the vQP left it by the
+    /// ballot `left_by`. The new queue pair has another number and another first PSN, so late
+    /// packets of the old one are dropped. If `keep_number` is set, the old queue pair stays in
+    /// RESET to reserve its number.
     pub(crate) fn replace_qp(
         &mut self,
         config: &Config,
@@ -236,8 +244,8 @@ impl Rail {
         self.number_holder.map_or(self.qpn(), |(held, _)| held) == qpn
     }
 
-    /// Transfers the queue pair that reserves the vQP's number to the same rail of another vQP. The vQP of this rail has closed. A dead NIC assigns the
-    /// number to no other queue pair.
+    /// Transfers the queue pair that reserves the vQP's number to the same rail of another vQP. The
+    /// vQP of this rail has closed. A dead NIC assigns the number to no other queue pair.
     pub(crate) fn transfer_qpn(&mut self, to: &mut Rail) -> Result<()> {
         if self.number_holder.is_none() {
             match self.data.modify_to(QpState::Reset) {
@@ -249,14 +257,15 @@ impl Rail {
         Ok(())
     }
 
-    /// Reads the address of this end's NIC again, which has changed. Returns the address. `None` if the NIC is dead.
+    /// Reads the address of this end's NIC again, which has changed. Returns the address. `None` if
+    /// the NIC is dead.
     pub(crate) fn refresh_gid(&mut self) -> Option<Gid> {
         self.port.gid = self.provider().query_port().ok()?.gid;
         Some(self.port.gid)
     }
 
-    /// Changes the address of the peer's NIC for control messages, and for the next connection of the data queue pair. Returns whether it was
-    /// another one.
+    /// Changes the address of the peer's NIC for control messages, and for the next connection of
+    /// the data queue pair. Returns whether it was another one.
     ///
     /// # Errors
     /// Any error of the NIC. The address is then unchanged.
@@ -270,8 +279,9 @@ impl Rail {
         Ok(true)
     }
 
-    /// Resets the data queue pair and connects it again, which discards every posted receive without a completion. The queue pair must not have
-    /// carried any data. That is so if its rail was proposed in a move and then refused, and on a rail that was never active.
+    /// Resets the data queue pair and connects it again, which discards every posted receive
+    /// without a completion. The queue pair must not have carried any data. That is so if its rail
+    /// was proposed in a move and then refused, and on a rail that was never active.
     pub(crate) fn reconnect_unused(&self, config: &Config) -> Result<()> {
         self.data.modify_to(QpState::Reset)?;
         self.connect_data_qp(config)
@@ -318,7 +328,8 @@ impl Rail {
         (status.state == QpState::Sqd).then_some(status.sq_drain == SqDrain::Drained)
     }
 
-    /// Moves the data queue pair back to RTS, if a request that it could not execute has moved it to SQE.
+    /// Moves the data queue pair back to RTS, if a request that it could not execute has moved it
+    /// to SQE.
     pub(crate) fn leave_sqe(&self) -> Result<()> {
         match self.provider().query_qp(self.qpn())?.state {
             QpState::Sqe => self.data.modify_to(QpState::Rts),
@@ -343,7 +354,8 @@ impl Rail {
         self.control.receive(self.cookie)
     }
 
-    /// A number that changes when the peer's host refuses packets ([`Provider::port_refusals`]). 0 before the rail is connected.
+    /// A number that changes when the peer's host refuses packets ([`Provider::port_refusals`]). 0
+    /// before the rail is connected.
     pub(crate) fn peer_refusals(&self) -> u64 {
         self.peer.map_or(0, |(peer, _)| self.provider().port_refusals(peer.gid))
     }
@@ -358,8 +370,8 @@ impl Rail {
         self.last_heard = now;
     }
 
-    /// Destroys the rail's objects on the NIC, except for those transferred to another vQP. Returns the first error; the error of a dead NIC
-    /// does not count.
+    /// Destroys the rail's objects on the NIC, except for those transferred to another vQP. Returns
+    /// the first error; the error of a dead NIC does not count.
     pub(crate) fn destroy(&self) -> Result<()> {
         let current = (!self.qp_transferred).then_some((self.qpn(), self.cq()));
         let mut first = Ok(());

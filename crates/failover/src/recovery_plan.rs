@@ -1,4 +1,5 @@
-//! The plan for each operation that was in flight on a failed rail, from the verdict on its execution.
+//! The plan for each operation that was in flight on a failed rail, from the verdict on its
+//! execution.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{SavedResult, WcStatus};
@@ -14,7 +15,8 @@ pub enum Plan {
     End(Outcome),
     /// The operation succeeds and returns this value.
     Value(u64),
-    /// The operation is sent again on the next rail, except for the packets that the responder has executed.
+    /// The operation is sent again on the next rail, except for the packets that the responder has
+    /// executed.
     Replay {
         /// The number of packets at the start of the operation that are not sent again.
         skip_packets: u32,
@@ -36,10 +38,12 @@ pub struct Case {
 
 /// Plans the operations in flight, in posting order, for [`Policy::Exact`].
 ///
-/// `local_placed` says whether the local NIC was alive when it was fenced. If so, all data that it received is in memory.
+/// `local_placed` says whether the local NIC was alive when it was fenced. If so, all data that it
+/// received is in memory.
 pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> Vec<Plan> {
-    // For each operation: the changes to the peer's memory by the next later operation with the FENCE flag and by all operations after that
-    // one. READs do not change memory, so a fence that is followed only by READs does not restrict the repetition of a READ.
+    // For each operation: the changes to the peer's memory by the next later operation with the
+    // FENCE flag and by all operations after that one. READs do not change memory, so a fence that
+    // is followed only by READs does not restrict the repetition of a READ.
     let mut fenced_after = vec![Changes::default(); cases.len()];
     let (mut fenced, mut changes) = (Changes::default(), Changes::default());
     for (i, case) in cases.iter().enumerate().rev() {
@@ -80,7 +84,8 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
     let repeatable = case.write_policy == WritePolicy::Repeatable || Mutant::AmbiguousWriteRepeated.is_on();
     match (case.op.kind, case.verdict) {
         (_, Verdict::NotExecuted) | (Kind::Local, _) => replay,
-        // A READ has no effect, so it can be repeated, unless the application ordered later changes after it by a fence.
+        // A READ has no effect, so it can be repeated, unless the application ordered later changes
+        // after it by a fence.
         (Kind::Read, _) if Mutant::FencedReadRepeated.is_on() => replay,
         (Kind::Read, _) => match fenced {
             Changes { began: false, may_have_begun: false } => replay,
@@ -102,7 +107,8 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
             Plan::Replay { skip_packets: packets + u32::from(Mutant::TornWriteSkipsOneMore.is_on()) }
         }
         (Kind::Write | Kind::WriteImm, Verdict::Ambiguous) if repeatable => replay,
-        // A SEND takes effect when its receive completes. If the receive did not complete, the receiver posts it again on the new rail.
+        // A SEND takes effect when its receive completes. If the receive did not complete, the
+        // receiver posts it again on the new rail.
         (Kind::Send, Verdict::Torn(_) | Verdict::Ambiguous) => replay,
         (Kind::Write | Kind::WriteImm, Verdict::Ambiguous)
         | (Kind::Atomic, Verdict::Torn(_) | Verdict::Ambiguous) => unresolved(UnresolvedError::Indeterminate),
@@ -126,8 +132,9 @@ fn plan_after_error(case: &Case) -> Plan {
     }
 }
 
-/// Plans the operations in flight of an unreliable connection, for which there is no evidence. A message is not sent again, because it may have been
-/// executed. The operations that send no message, or none on an unreliable connection, are executed or refused by the next rail.
+/// Plans the operations in flight of an unreliable connection, for which there is no evidence. A
+/// message is not sent again, because it may have been executed. The operations that send no
+/// message, or none on an unreliable connection, are executed or refused by the next rail.
 pub fn plan_unreliable(kinds: &[Kind]) -> Vec<Plan> {
     kinds
         .iter()

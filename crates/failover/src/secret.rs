@@ -2,10 +2,11 @@ use core::fmt;
 
 use mitra_verbs::{Provider, Result};
 
-/// The secret of one end of a vQP. The cookie that authenticates control messages, the Q_Keys and the first PSNs are derived from it.
+/// The secret of one end of a vQP. The cookie that authenticates control messages, the Q_Keys and
+/// the first PSNs are derived from it.
 ///
-/// By default, [`VirtualQpBuilder::build`](crate::VirtualQpBuilder::build) draws it from the NIC, and so from the operating system's random source. Its
-/// `Debug` text does not contain it.
+/// By default, [`VirtualQpBuilder::build`](crate::VirtualQpBuilder::build) draws it from the NIC,
+/// and so from the operating system's random source. Its `Debug` text does not contain it.
 #[derive(Clone, Debug)]
 pub struct Secret {
     /// The cookie that control messages to this end must contain.
@@ -23,14 +24,16 @@ impl Secret {
         Ok(Secret::fixed([nic.random_u64()?, nic.random_u64()?]))
     }
 
-    /// Returns a secret that the caller chooses, for runs that must be reproducible, such as those of a simulator. Whoever can guess it can
-    /// send control messages to the vQP. The two ends of a vQP need secrets with different first words.
+    /// Returns a secret that the caller chooses, for runs that must be reproducible, such as those
+    /// of a simulator. Whoever can guess it can send control messages to the vQP. The two ends of a
+    /// vQP need secrets with different first words.
     pub fn fixed([cookie, seed]: [u64; 2]) -> Secret {
         Secret { cookie: SecretWord(cookie), seed: SecretWord(seed) }
     }
 }
 
-/// 64 secret bits. The `Debug` text does not contain them, and a comparison takes the same time wherever the first difference is.
+/// 64 secret bits. The `Debug` text does not contain them, and a comparison takes the same time
+/// wherever the first difference is.
 #[derive(Clone, Copy)]
 pub(crate) struct SecretWord(u64);
 

@@ -8,19 +8,25 @@ use mitra_verbs::{Error, PostError, RecvWr, Result};
 use crate::domain::Domain;
 use crate::key_translation::check_limit;
 
-/// A queue of receives that any number of virtual queue pairs share ([`VirtualQpBuilder::shared_receive_queue`]), or queue pairs with a shared
-/// backup ([`SharedBackup::queue_pair_with_shared_receives`](crate::SharedBackup::queue_pair_with_shared_receives)).
+/// A queue of receives that any number of virtual queue pairs share
+/// ([`VirtualQpBuilder::shared_receive_queue`]), or queue pairs with a shared backup
+/// ([`SharedBackup::queue_pair_with_shared_receives`](crate::SharedBackup::queue_pair_with_shared_receives)).
 ///
-/// A shared receive cannot be posted on a vQP in advance, because it could not be withdrawn when another vQP needs a receive. Messages
-/// therefore arrive in memory of the vQP, in *slots*, and a poll of the vQP copies each message to the shared receive that is the oldest at
-/// this time. A slot is as long as the longest receive that was posted so far, and at least 16 KiB; a longer message
-/// fails. When a longer receive is posted, the next poll of a reliable vQP under [`Policy::Exact`](crate::Policy::Exact) makes its slots longer, which takes
-/// a move. Tell the sender of the receive after this poll. Otherwise the slots stay as they are. A sender gets an RNR NAK when no slot is free: until the first receive is posted, and while as many messages wait as there are slots
-/// (4 to 64, of 4 MiB altogether if that suffices for 4).
+/// A shared receive cannot be posted on a vQP in advance, because it could not be withdrawn when
+/// another vQP needs a receive. Messages therefore arrive in memory of the vQP, in *slots*, and a
+/// poll of the vQP copies each message to the shared receive that is the oldest at this time. A
+/// slot is as long as the longest receive that was posted so far, and at least 16 KiB; a longer
+/// message fails. When a longer receive is posted, the next poll of a reliable vQP under
+/// [`Policy::Exact`](crate::Policy::Exact) makes its slots longer, which takes a move. Tell the
+/// sender of the receive after this poll. Otherwise the slots stay as they are. A sender gets an
+/// RNR NAK when no slot is free: until the first receive is posted, and while as many messages wait
+/// as there are slots (4 to 64, of 4 MiB altogether if that suffices for 4).
 ///
-/// A message is acknowledged when it is in its slot. It waits there for a receive, also while the vQP fails over and after the vQP has
-/// closed, until the vQP is dropped ([`VirtualQp::waiting_messages`](crate::VirtualQp::waiting_messages)). A message that does not fit in its
-/// receive, or that the receive's memory regions do not permit, fails the receive and closes the vQP; its sender may have seen success.
+/// A message is acknowledged when it is in its slot. It waits there for a receive, also while the
+/// vQP fails over and after the vQP has closed, until the vQP is dropped
+/// ([`VirtualQp::waiting_messages`](crate::VirtualQp::waiting_messages)). A message that does not
+/// fit in its receive, or that the receive's memory regions do not permit, fails the receive and
+/// closes the vQP; its sender may have seen success.
 ///
 /// [`VirtualQpBuilder::shared_receive_queue`]: crate::VirtualQpBuilder::shared_receive_queue
 pub struct SharedReceiveQueue {
@@ -70,8 +76,9 @@ impl SharedReceiveQueue {
         SharedReceiveQueue::with_limit_event(domain, depth, || {})
     }
 
-    /// Creates a queue as [`SharedReceiveQueue::new`] does, which calls `on_limit` for the limit event ([`SharedReceiveQueue::arm`]). The
-    /// call is made by the thread that took the receive or armed the queue.
+    /// Creates a queue as [`SharedReceiveQueue::new`] does, which calls `on_limit` for the limit
+    /// event ([`SharedReceiveQueue::arm`]). The call is made by the thread that took the receive or
+    /// armed the queue.
     pub fn with_limit_event(
         domain: &Arc<Domain>,
         depth: u32,
@@ -87,11 +94,12 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Posts receives in order. A message that waits on a vQP takes its receive when that vQP is polled.
+    /// Posts receives in order. A message that waits on a vQP takes its receive when that vQP is
+    /// polled.
     ///
     /// # Errors
-    /// The index of the first receive that is refused: [`Error::SrqFull`], or [`Error::Limit`] if the receive is longer
-    /// than a message. The receives before it are posted.
+    /// The index of the first receive that is refused: [`Error::SrqFull`], or [`Error::Limit`] if
+    /// the receive is longer than a message. The receives before it are posted.
     pub fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut state = self.state();
         for (index, wr) in wrs.iter().enumerate() {
@@ -111,7 +119,8 @@ impl SharedReceiveQueue {
     /// Changes the maximum number of receives. The receives in the queue stay.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the number would be 0, or less than the number of receives in the queue or than the armed limit.
+    /// [`Error::Invalid`] if the number would be 0, or less than the number of receives in the
+    /// queue or than the armed limit.
     pub fn resize(&self, depth: u32) -> Result<()> {
         let mut state = self.state();
         let depth = depth as usize;
@@ -124,7 +133,8 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Requests one limit event for the time when fewer than `limit` receives are left. If fewer are left now, reports it at once.
+    /// Requests one limit event for the time when fewer than `limit` receives are left. If fewer
+    /// are left now, reports it at once.
     ///
     /// # Errors
     /// [`Error::Limit`] if `limit` exceeds the queue's depth.
@@ -161,8 +171,9 @@ impl SharedReceiveQueue {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest receive, for a datagram of `bytes` bytes with its GRH. Returns `None` if there is no receive, or if the oldest one is
-    /// shorter: a datagram that does not fit is lost, and the receive stays. Reports the limit event if it is due.
+    /// Takes the oldest receive, for a datagram of `bytes` bytes with its GRH. Returns `None` if
+    /// there is no receive, or if the oldest one is shorter: a datagram that does not fit is lost,
+    /// and the receive stays. Reports the limit event if it is due.
     pub fn take_for(&self, bytes: u64) -> Option<RecvWr> {
         self.take_if_it_fits(bytes).ok()
     }
@@ -191,7 +202,8 @@ impl SharedReceiveQueue {
         &self.domain
     }
 
-    /// Locks the state, even if the lock is poisoned, because no code panics while the state is inconsistent.
+    /// Locks the state, even if the lock is poisoned, because no code panics while the state is
+    /// inconsistent.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

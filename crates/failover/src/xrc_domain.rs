@@ -6,11 +6,14 @@ use mitra_verbs::{Error, Result, Srqn};
 
 use crate::shared_receive_queue::SharedReceiveQueue;
 
-/// An XRC domain (IBTA volume 1, annex A14): shared receive queues, which peers name by their numbers.
+/// An XRC domain (IBTA volume 1, annex A14): shared receive queues, which peers name by their
+/// numbers.
 ///
-/// The receiving end of an XRC connection is a virtual queue pair in the domain ([`VirtualQpBuilder::xrc_domain`]). Each message that it
-/// receives takes a receive of the queue that the message names ([`SendWr::to_srq`]). The messages of a connection complete in the order in which
-/// they were sent, whichever queues they name; so a message waits if its queue has no receive, and those behind it wait too.
+/// The receiving end of an XRC connection is a virtual queue pair in the domain
+/// ([`VirtualQpBuilder::xrc_domain`]). Each message that it receives takes a receive of the queue
+/// that the message names ([`SendWr::to_srq`]). The messages of a connection complete in the order
+/// in which they were sent, whichever queues they name; so a message waits if its queue has no
+/// receive, and those behind it wait too.
 ///
 /// [`VirtualQpBuilder::xrc_domain`]: crate::VirtualQpBuilder::xrc_domain
 /// [`SendWr::to_srq`]: mitra_verbs::SendWr::to_srq
@@ -28,7 +31,8 @@ impl XrcDomain {
     /// Adds a queue with a number that the caller chooses.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the number is 0, which names no queue, or belongs to another queue of the domain.
+    /// [`Error::Invalid`] if the number is 0, which names no queue, or belongs to another queue of
+    /// the domain.
     pub fn insert(&self, number: Srqn, queue: &Arc<SharedReceiveQueue>) -> Result<()> {
         let mut queues = self.queues();
         if number == Srqn::default() || queues.contains_key(&number) {
@@ -40,8 +44,8 @@ impl XrcDomain {
         Ok(())
     }
 
-    /// Removes a queue. A message that waits for a receive of it is dropped, and one that names it from now on closes the virtual queue pair that received
-    /// it.
+    /// Removes a queue. A message that waits for a receive of it is dropped, and one that names it
+    /// from now on closes the virtual queue pair that received it.
     pub fn remove(&self, number: Srqn) {
         self.queues().remove(&number);
     }
@@ -61,7 +65,8 @@ impl XrcDomain {
         self.queues().values().map(|queue| queue.longest()).max().unwrap_or(0)
     }
 
-    /// Locks the queues, even if the lock is poisoned, because no code panics while they are inconsistent.
+    /// Locks the queues, even if the lock is poisoned, because no code panics while they are
+    /// inconsistent.
     fn queues(&self) -> MutexGuard<'_, BTreeMap<Srqn, Arc<SharedReceiveQueue>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,8 +13,8 @@ pub const MAX_DOUBLINGS: u8 = 10;
 pub enum Action<B> {
     /// Send a message to the filter.
     Send(Message<B>),
-    /// Call [`SenderCore::timeout`] after the retry interval, doubled this number of times, at most [`MAX_DOUBLINGS`]. Replaces the time that
-    /// was set before.
+    /// Call [`SenderCore::timeout`] after the retry interval, doubled this number of times, at most
+    /// [`MAX_DOUBLINGS`]. Replaces the time that was set before.
     SetTimer {
         /// The number of doublings.
         doublings: u8,
@@ -35,8 +35,8 @@ pub enum Action<B> {
 pub enum Outcome<B> {
     /// The call was executed, exactly once unless it is idempotent. This is its reply.
     Answered(B),
-    /// The filter lost its state while the call was outstanding, or the connection ended. The call was executed at most once; whether it was
-    /// cannot be known.
+    /// The filter lost its state while the call was outstanding, or the connection ended. The call
+    /// was executed at most once; whether it was cannot be known.
     Unknown,
 }
 
@@ -54,20 +54,24 @@ pub enum Submit {
 pub trait SenderCore<B> {
     /// Adds a call that must be executed exactly once.
     fn submit(&mut self, body: B, out: &mut Vec<Action<B>>) -> Submit;
-    /// Adds a call that may be executed several times, at any time until it is answered, and in any order with other calls.
+    /// Adds a call that may be executed several times, at any time until it is answered, and in any
+    /// order with other calls.
     fn submit_idempotent(&mut self, body: B, out: &mut Vec<Action<B>>) -> Submit;
     /// Handles a message from the filter.
     fn receive(&mut self, message: Message<B>, out: &mut Vec<Action<B>>);
-    /// Sends what is outstanding again. The driver calls this function when the time of [`Action::SetTimer`] has come.
+    /// Sends what is outstanding again. The driver calls this function when the time of
+    /// [`Action::SetTimer`] has come.
     fn timeout(&mut self, out: &mut Vec<Action<B>>);
     /// Ends all outstanding calls as [`Outcome::Unknown`].
     fn abandon(&mut self, out: &mut Vec<Action<B>>);
     /// Returns the number of outstanding calls.
     fn outstanding(&self) -> usize;
-    /// Returns the time for which the filter keeps this sender's state although it hears nothing, or `None` if it has no limit.
+    /// Returns the time for which the filter keeps this sender's state although it hears nothing,
+    /// or `None` if it has no limit.
     fn lease(&self) -> Option<Duration>;
-    /// Makes the sender arbitrate again before its next call, if no call is outstanding. The driver calls this function when the filter may
-    /// have evicted the sender, because it may have heard nothing for a good part of the lease.
+    /// Makes the sender arbitrate again before its next call, if no call is outstanding. The driver
+    /// calls this function when the filter may have evicted the sender, because it may have heard
+    /// nothing for a good part of the lease.
     fn expire_grant(&mut self);
 }
 
@@ -86,7 +90,8 @@ impl RetryTimer {
         }
     }
 
-    /// The filter has answered, so the back-off ends. `outstanding` says whether another answer is expected.
+    /// The filter has answered, so the back-off ends. `outstanding` says whether another answer is
+    /// expected.
     pub(crate) fn restart<B>(&mut self, outstanding: bool, out: &mut Vec<Action<B>>) {
         self.doublings = 0;
         self.is_set = outstanding;
@@ -121,7 +126,8 @@ impl<B: Clone> Calls<B> {
         self.idempotent.len()
     }
 
-    /// Returns the number of the next call, or `None` if there is no room for it. `queued` calls are outstanding that are not idempotent.
+    /// Returns the number of the next call, or `None` if there is no room for it. `queued` calls
+    /// are outstanding that are not idempotent.
     pub(crate) fn next_id(&mut self, queued: usize) -> Option<u64> {
         if queued + self.idempotent.len() >= self.max_calls {
             return None;

@@ -48,7 +48,8 @@ impl<N: Copy> Ticket<N> {
 pub enum FilterAction<N, B> {
     /// Send a message to a node.
     Send(N, Message<B>),
-    /// Execute a request, and pass the reply to [`FilterCore::complete`]. Requests are to be executed in this order.
+    /// Execute a request, and pass the reply to [`FilterCore::complete`]. Requests are to be
+    /// executed in this order.
     Execute(Ticket<N>, B),
 }
 
@@ -69,7 +70,8 @@ pub enum Verdict {
 
 /// A filter: a state machine without I/O.
 pub trait FilterCore<N, B> {
-    /// Handles a message from a node. The carrier must know the node; a node never changes the state of another.
+    /// Handles a message from a node. The carrier must know the node; a node never changes the
+    /// state of another.
     fn receive(
         &mut self,
         now: Time,

@@ -5,8 +5,8 @@
 //!         version  kind  reserved  CRC-32  fields of the kind, little endian; then the body
 //! ```
 //!
-//! The checksum covers the whole message, with 0 in its own place. It is end to end: it also detects what a NIC's ICRC does not cover, such
-//! as a bit that flips in host memory.
+//! The checksum covers the whole message, with 0 in its own place. It is end to end: it also
+//! detects what a NIC's ICRC does not cover, such as a bit that flips in host memory.
 
 use core::fmt;
 
@@ -22,8 +22,8 @@ const COMMON: usize = 8;
 /// One attempt of a sender to arbitrate for a grant. A later attempt of the same node is greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Attempt {
-    /// A number that orders the incarnations of a node: at first the incarnation. A sender whose attempt is refused because of a greater one takes
-    /// the next number above that.
+    /// A number that orders the incarnations of a node: at first the incarnation. A sender whose
+    /// attempt is refused because of a greater one takes the next number above that.
     pub era: u64,
     /// The incarnation of the sender, which no other sender with the same node has.
     pub incarnation: u64,
@@ -31,8 +31,8 @@ pub struct Attempt {
     pub number: u32,
 }
 
-/// The identity of a row of a filter table. No identity is used for two rows, even if the filter restarts, as long as its incarnations
-/// differ.
+/// The identity of a row of a filter table. No identity is used for two rows, even if the filter
+/// restarts, as long as its incarnations differ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Grant {
     /// The incarnation of the filter.
@@ -61,7 +61,8 @@ pub enum Message<B> {
     Offer(Attempt, Grant, Terms),
     /// The filter's refusal of an `Open`: no row is free.
     Full(Attempt),
-    /// The filter's refusal of an `Open`: another incarnation of the node has a row, with the era given here, which is not below that of the attempt.
+    /// The filter's refusal of an `Open`: another incarnation of the node has a row, with the era
+    /// given here, which is not below that of the attempt.
     Superseded(Attempt, u64),
     /// A request that must be executed exactly once.
     Request {
@@ -107,7 +108,8 @@ pub enum Message<B> {
         /// The content.
         body: B,
     },
-    /// A request over an ordered connection with one message outstanding: consecutive requests have different bits.
+    /// A request over an ordered connection with one message outstanding: consecutive requests have
+    /// different bits.
     BitRequest {
         /// The bit.
         bit: bool,

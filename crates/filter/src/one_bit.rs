@@ -1,8 +1,10 @@
-//! The filter with one bit per node, for ordered connections with one message outstanding: the alternating bit protocol.
+//! The filter with one bit per node, for ordered connections with one message outstanding: the
+//! alternating bit protocol.
 //!
-//! On a connection that delivers messages in order, perhaps several times in a row, and with one message outstanding, two requests that arrive
-//! one after the other are either copies or consecutive. One bit tells which. The connection takes the place of the arbitration: a node
-//! that restarts makes another connection, and no message of the earlier one arrives on it.
+//! On a connection that delivers messages in order, perhaps several times in a row, and with one
+//! message outstanding, two requests that arrive one after the other are either copies or
+//! consecutive. One bit tells which. The connection takes the place of the arbitration: a node that
+//! restarts makes another connection, and no message of the earlier one arrives on it.
 
 use core::marker::PhantomData;
 use core::time::Duration;
@@ -16,7 +18,8 @@ use crate::filter::{FilterAction, FilterCore, Ticket, Verdict};
 use crate::message::Message;
 use crate::rules::{AllRules, Rules};
 
-/// The sender's side of a [`BitFilter`]: a state machine without I/O. One sender serves one connection.
+/// The sender's side of a [`BitFilter`]: a state machine without I/O. One sender serves one
+/// connection.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct BitSender<B, R = AllRules> {
     /// The bit of the first call.
@@ -112,13 +115,14 @@ impl<B: Clone, R: Rules> SenderCore<B> for BitSender<B, R> {
     fn expire_grant(&mut self) {}
 }
 
-/// A filter with one bit per node: a state machine without I/O. Nodes are numbered from 0; a bit vector holds the bit of each node's last
-/// request.
+/// A filter with one bit per node: a state machine without I/O. Nodes are numbered from 0; a bit
+/// vector holds the bit of each node's last request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct BitFilter<B, R = AllRules> {
     /// The bit of the last request of node n is bit n % 64 of word n / 64.
     bits: Vec<u64>,
-    /// The reply to the last request of each node. `None` before the first and during the execution of a request.
+    /// The reply to the last request of each node. `None` before the first and during the execution
+    /// of a request.
     replies: Vec<Option<B>>,
     /// The number of connections that each node has had.
     connections: Vec<u64>,
@@ -136,7 +140,8 @@ impl<B: Clone, R: Rules> BitFilter<B, R> {
         }
     }
 
-    /// Begins a new connection of a node. The carrier must deliver no message of the node's earlier connection after this call.
+    /// Begins a new connection of a node. The carrier must deliver no message of the node's earlier
+    /// connection after this call.
     pub fn connect(&mut self, node: usize) {
         if let (Some(connections), true) = (self.connections.get_mut(node), R::RESETS_BIT) {
             *connections += 1;

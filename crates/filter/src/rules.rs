@@ -3,13 +3,16 @@
 use core::fmt::Debug;
 use core::hash::Hash;
 
-/// The rules that the correctness of the filter depends on. A checker disables one at a time and verifies that it then finds a violation.
+/// The rules that the correctness of the filter depends on. A checker disables one at a time and
+/// verifies that it then finds a violation.
 pub trait Rules: Clone + Eq + Hash + Debug {
-    /// The filter refuses a request of a node without a row, so an evicted node must arbitrate. Otherwise, it makes a row for the request.
+    /// The filter refuses a request of a node without a row, so an evicted node must arbitrate.
+    /// Otherwise, it makes a row for the request.
     const REFUSES_WITHOUT_GRANT: bool = true;
     /// The filter keeps the reply to a request until the sender has it, and answers a copy with it.
     const KEEPS_REPLIES: bool = true;
-    /// A request is a copy if its sequence number is at most the last one. Otherwise, only if it is less.
+    /// A request is a copy if its sequence number is at most the last one. Otherwise, only if it is
+    /// less.
     const RECOGNIZES_LAST: bool = true;
     /// The filter executes requests in the order of their sequence numbers, without gaps.
     const EXECUTES_IN_ORDER: bool = true;
@@ -27,17 +30,20 @@ pub trait Rules: Clone + Eq + Hash + Debug {
     const RELEASES_ONLY_IDLE: bool = true;
     /// A sender takes only the offer for its present attempt.
     const MATCHES_OFFERS: bool = true;
-    /// A sender reports a request as unknown if its grant ended. Otherwise, it sends the request again under the next grant.
+    /// A sender reports a request as unknown if its grant ended. Otherwise, it sends the request
+    /// again under the next grant.
     const REPORTS_UNKNOWN: bool = true;
     /// A sender confirms only replies that it has.
     const CONFIRMS_RECEIVED: bool = true;
-    /// A sender arbitrates again when the sequence numbers of its grant are used up. Otherwise, it begins again with 1.
+    /// A sender arbitrates again when the sequence numbers of its grant are used up. Otherwise, it
+    /// begins again with 1.
     const ARBITRATES_AT_WRAP: bool = true;
     /// A sender takes a reply only if its sequence number is that of an outstanding request.
     const MATCHES_REPLIES: bool = true;
     /// A one-bit sender has one message outstanding. Otherwise, two.
     const ONE_OUTSTANDING: bool = true;
-    /// A one-bit filter compares the bit of a request with that of the node's last one. Otherwise, it executes every request.
+    /// A one-bit filter compares the bit of a request with that of the node's last one. Otherwise,
+    /// it executes every request.
     const COMPARES_BIT: bool = true;
     /// A one-bit filter begins again with a new connection of its node.
     const RESETS_BIT: bool = true;

@@ -38,14 +38,16 @@ struct Call<B> {
     ended: bool,
 }
 
-/// A sender: a state machine without I/O. It retries each call until the call is answered, or until it cannot be known whether the call was
-/// executed.
+/// A sender: a state machine without I/O. It retries each call until the call is answered, or until
+/// it cannot be known whether the call was executed.
 ///
-/// A sender talks to one filter. It first *arbitrates*: it asks for a grant, which names a fresh sequence. Calls of one sender are executed in
-/// the order of submission, except idempotent ones, which have no order. Several calls may be outstanding, as many as the window of the grant.
+/// A sender talks to one filter. It first *arbitrates*: it asks for a grant, which names a fresh
+/// sequence. Calls of one sender are executed in the order of submission, except idempotent ones,
+/// which have no order. Several calls may be outstanding, as many as the window of the grant.
 ///
-/// The incarnation must differ from those of all earlier senders with the same node. It should be greater, for example the time of the start:
-/// then a late message of an earlier incarnation disturbs nothing.
+/// The incarnation must differ from those of all earlier senders with the same node. It should be
+/// greater, for example the time of the start: then a late message of an earlier incarnation
+/// disturbs nothing.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sender<B, R = AllRules> {
     attempt: Attempt,
@@ -150,7 +152,8 @@ impl<B: Clone, R: Rules> Sender<B, R> {
         true
     }
 
-    /// The filter has no row for the grant. A request that was sent under it may have been executed; no evidence tells.
+    /// The filter has no row for the grant. A request that was sent under it may have been
+    /// executed; no evidence tells.
     fn lose_grant(&mut self, grant: Grant, out: &mut Vec<Action<B>>) -> bool {
         let Link::Open(open) = &self.link else { return false };
         if open.grant != grant {

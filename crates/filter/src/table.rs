@@ -16,12 +16,14 @@ use crate::rules::{AllRules, Rules};
 pub struct TableConfig {
     /// The maximum number of nodes with a grant. The table never has more rows.
     pub rows: usize,
-    /// The maximum number of requests of one node whose replies the node does not yet have, and so of replies in a row.
+    /// The maximum number of requests of one node whose replies the node does not yet have, and so
+    /// of replies in a row.
     pub window: u16,
     /// The number of requests after which a node must arbitrate again.
     pub requests_per_grant: u32,
-    /// The time after which the row of a silent node may be evicted. A request that this node had outstanding then ends as
-    /// [`Outcome::Unknown`](crate::Outcome::Unknown). It should be many times the longest time for which a message is delayed or retried.
+    /// The time after which the row of a silent node may be evicted. A request that this node had
+    /// outstanding then ends as [`Outcome::Unknown`](crate::Outcome::Unknown). It should be many
+    /// times the longest time for which a message is delayed or retried.
     pub lease: Duration,
 }
 
@@ -49,11 +51,12 @@ struct Row<B> {
     replies: VecDeque<Option<B>>,
     /// The time of the node's last request under this grant, or of a later incarnation's attempt.
     heard: Time,
-    /// The grants that were offered to other incarnations of the node and have no request yet, the earliest first: at most one for each
-    /// incarnation, and at most [`MAX_OFFERS`]. The first request under one of them replaces this row.
+    /// The grants that were offered to other incarnations of the node and have no request yet, the
+    /// earliest first: at most one for each incarnation, and at most [`MAX_OFFERS`]. The first
+    /// request under one of them replaces this row.
     ///
-    /// The row and the other offers stay until then, because the attempt may be a late message of an incarnation that has ended and had a
-    /// greater number.
+    /// The row and the other offers stay until then, because the attempt may be a late message of
+    /// an incarnation that has ended and had a greater number.
     offers: VecDeque<Offered>,
 }
 
@@ -110,12 +113,13 @@ impl<B> Row<B> {
     }
 }
 
-/// A filter table: a state machine without I/O. It has one row ⟨node, last sequence number, replies⟩ for each node with a grant, and passes on
-/// each request of such a node exactly once.
+/// A filter table: a state machine without I/O. It has one row ⟨node, last sequence number,
+/// replies⟩ for each node with a grant, and passes on each request of such a node exactly once.
 ///
-/// Nothing is accepted without state that would recognize its copy: a request needs a grant that is in the table. When a row is evicted, its
-/// grant ends for good, and so do all copies of requests under it. A full table refuses further nodes and asks the least recently heard
-/// node to give its row back. A node that does not answer loses its row after the lease.
+/// Nothing is accepted without state that would recognize its copy: a request needs a grant that is
+/// in the table. When a row is evicted, its grant ends for good, and so do all copies of requests
+/// under it. A full table refuses further nodes and asks the least recently heard node to give its
+/// row back. A node that does not answer loses its row after the lease.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FilterTable<N: Ord, B, R = AllRules> {
     incarnation: u64,
@@ -127,8 +131,8 @@ pub struct FilterTable<N: Ord, B, R = AllRules> {
 }
 
 impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
-    /// Creates an empty table. The incarnation must differ from those of all earlier filters with the same address; a random number serves.
-    /// Dimensions of 0 are taken as 1.
+    /// Creates an empty table. The incarnation must differ from those of all earlier filters with
+    /// the same address; a random number serves. Dimensions of 0 are taken as 1.
     pub fn new(incarnation: u64, config: TableConfig) -> FilterTable<N, B, R> {
         let config = TableConfig {
             rows: config.rows.max(1),
@@ -187,7 +191,8 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
                 out.push(self.offer(node, attempt, own.number));
                 return Verdict::Copy;
             }
-            // A sender opens again when it has ended everything. Another copy of a request may still be executed.
+            // A sender opens again when it has ended everything. Another copy of a request may
+            // still be executed.
             if row.attempt.incarnation == attempt.incarnation && row.is_executing() {
                 return Verdict::Ignored;
             }
@@ -207,7 +212,8 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
         Verdict::Granted
     }
 
-    /// Returns whether a row is free. If none is, asks the least recently heard node for its row and refuses the other.
+    /// Returns whether a row is free. If none is, asks the least recently heard node for its row
+    /// and refuses the other.
     fn make_room(&mut self, now: Time, node: N, attempt: Attempt, out: &mut Vec<FilterAction<N, B>>) -> bool {
         if self.rows.len() < self.config.rows {
             return true;
@@ -228,7 +234,8 @@ impl<N: Copy + Ord, B: Clone, R: Rules> FilterTable<N, B, R> {
         false
     }
 
-    /// Removes the row of a grant that its sender gives back. The incarnation with the earliest offer gets the row instead, if there is one.
+    /// Removes the row of a grant that its sender gives back. The incarnation with the earliest
+    /// offer gets the row instead, if there is one.
     fn release(&mut self, now: Time, node: N, grant: Grant) {
         let Some(row) = self.rows.get_mut(&node).filter(|row| !row.is_executing()) else { return };
         if grant.receiver != self.incarnation {

@@ -17,7 +17,8 @@ type Table = FilterTable<u8, u32>;
 type Sent = Vec<(u8, Message<u32>)>;
 type Out = Vec<FilterAction<u8, u32>>;
 
-/// Passes a message to the table, and returns the verdict with the messages that it sends and the tickets of the requests to execute.
+/// Passes a message to the table, and returns the verdict with the messages that it sends and the
+/// tickets of the requests to execute.
 fn receive(
     table: &mut Table,
     now: Time,
@@ -157,7 +158,8 @@ fn later_incarnation_has_the_row_from_its_first_request() {
     let mut table = Table::new(7, CONFIG);
     let first = open(&mut table, Time::ZERO, 0);
     let offered = open_as(&mut table, Time::ZERO, 0, Attempt { era: 9, incarnation: 9, number: 1 });
-    // An attempt of another incarnation that is between the two is refused, so that it takes a greater era.
+    // An attempt of another incarnation that is between the two is refused, so that it takes a
+    // greater era.
     let between = Attempt { era: 4, incarnation: 4, number: 1 };
     let (_, sent, _) = receive(&mut table, Time::ZERO, 0, Message::Open(between));
     assert_eq!(sent, [(0, Message::Superseded(between, 9))]);
@@ -177,7 +179,8 @@ fn offered_grant_outlives_the_release_of_the_row() {
     assert_eq!(table.len(), 1);
 }
 
-/// The `Open` of the first life of a node, with the greater clock, arrives when the second life has its grant and its requests are on their way.
+/// The `Open` of the first life of a node, with the greater clock, arrives when the second life has
+/// its grant and its requests are on their way.
 #[test]
 fn clock_that_was_set_back_makes_no_call_unknown() {
     let mut table = Table::new(7, TableConfig { rows: 4, ..CONFIG });
@@ -258,7 +261,8 @@ fn random_messages_leave_an_honest_node_exactly_once() {
             while sender.outstanding() > 0 {
                 turns += 1;
                 assert!(turns < 200, "seed {seed}: the call does not end");
-                // Node 1 sends random messages. The honest node is heard meanwhile, so its row is never silent for the lease.
+                // Node 1 sends random messages. The honest node is heard meanwhile, so its row is
+                // never silent for the lease.
                 for _ in 0..rng.below(4) {
                     let (_, _, tickets) = receive(&mut table, Time::ZERO, 1, random_message(rng));
                     for ticket in tickets {
@@ -326,7 +330,8 @@ fn random_messages_break_no_sender_and_no_bit_filter() {
     }
 }
 
-/// Returns a sender of an incarnation that has a grant and the answer to one call, whose body is the incarnation.
+/// Returns a sender of an incarnation that has a grant and the answer to one call, whose body is
+/// the incarnation.
 fn restarted(table: &mut Table, incarnation: u32) -> Option<Outcome<u32>> {
     let mut sender: Sender<u32> = Sender::new(incarnation.into(), 1);
     let mut actions = Vec::new();
@@ -355,7 +360,8 @@ fn restarted(table: &mut Table, incarnation: u32) -> Option<Outcome<u32>> {
     None
 }
 
-/// An incarnation that had to exceed an earlier one does not take the identity of a later one, whose calls would get its replies.
+/// An incarnation that had to exceed an earlier one does not take the identity of a later one,
+/// whose calls would get its replies.
 #[test]
 fn incarnations_in_any_order_get_their_own_replies() {
     let mut table = Table::new(7, CONFIG);

@@ -1,7 +1,8 @@
-//! A handshake: one TCP frame in each direction, such as the data that the two queue pairs need to connect.
+//! A handshake: one TCP frame in each direction, such as the data that the two queue pairs need to
+//! connect.
 //!
-//! The handshake runs before the NICs of the two ends know each other, so every byte that arrives is
-//! untrusted until it is parsed.
+//! The handshake runs before the NICs of the two ends know each other, so every byte that arrives
+//! is untrusted until it is parsed.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,14 +17,15 @@ use serde::de::DeserializeOwned;
 
 use crate::frame::{read_frame, write_frame};
 
-/// The time limit for each step of a handshake. The steps are: to connect, to send a frame, and to receive a
-/// frame.
+/// The time limit for each step of a handshake. The steps are: to connect, to send a frame, and to
+/// receive a frame.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The maximum number of handshakes in progress, and of unanswered handshakes. The acceptor drops further
-/// connections.
+/// The maximum number of handshakes in progress, and of unanswered handshakes. The acceptor drops
+/// further connections.
 const MAX_PENDING: usize = 64;
 
-/// A reader with one deadline for the whole frame. A peer cannot extend the deadline by sending single bytes.
+/// A reader with one deadline for the whole frame. A peer cannot extend the deadline by sending
+/// single bytes.
 struct DeadlineReader<'a> {
     stream: &'a mut TcpStream,
     deadline: Instant,
@@ -89,8 +91,8 @@ impl<H: DeserializeOwned + Send + 'static> Acceptor<H> {
                 if stop.load(Ordering::Acquire) {
                     return;
                 }
-                // Each handshake has its own thread, so that a slow peer delays no other. HANDSHAKE_TIMEOUT
-                // bounds the life of each thread and MAX_PENDING their number.
+                // Each handshake has its own thread, so that a slow peer delays no other.
+                // HANDSHAKE_TIMEOUT bounds the life of each thread and MAX_PENDING their number.
                 let (sender, wake, slot) = (sender.clone(), wake.clone(), Arc::clone(&active));
                 if Arc::strong_count(&slot) > MAX_PENDING {
                     continue;
@@ -125,14 +127,15 @@ impl<H: DeserializeOwned + Send + 'static> Acceptor<H> {
 impl<H> Drop for Acceptor<H> {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
-        // The accept loop blocks in accept(2). Shutting the socket down ends that call, and the loop then
-        // reads `closed`.
+        // The accept loop blocks in accept(2). Shutting the socket down ends that call, and the
+        // loop then reads `closed`.
         let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
     }
 }
 
-/// Executes a handshake with the acceptor at `address` in a new thread, after `delay`, and sends the result
-/// to the returned receiver. The receiver reports a disconnect if the thread cannot be started.
+/// Executes a handshake with the acceptor at `address` in a new thread, after `delay`, and sends
+/// the result to the returned receiver. The receiver reports a disconnect if the thread cannot be
+/// started.
 pub fn dial<H, W>(address: SocketAddr, hello: H, delay: Duration) -> Receiver<io::Result<W>>
 where
     H: Serialize + Send + 'static,
@@ -158,16 +161,16 @@ mod tests {
 
     use super::*;
 
-    /// Opens as many slow connections as the acceptor allows. The acceptor closes them at their deadlines,
-    /// and a complete handshake then succeeds.
+    /// Opens as many slow connections as the acceptor allows. The acceptor closes them at their
+    /// deadlines, and a complete handshake then succeeds.
     #[test]
     fn slow_handshake_does_not_block_acceptor() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let acceptor: Acceptor<String> = Acceptor::start(listener, || ()).expect("a running acceptor");
         let connect = || TcpStream::connect(acceptor.address()).expect("a running acceptor");
         let mut slow_peers: Vec<TcpStream> = (0..MAX_PENDING).map(|_| connect()).collect();
-        // Each connection announces a frame of 100 bytes and then sends one byte at a time, each within the
-        // timeout.
+        // Each connection announces a frame of 100 bytes and then sends one byte at a time, each
+        // within the timeout.
         slow_peers
             .iter_mut()
             .for_each(|peer| peer.write_all(&[100, 0, 0, 0]).expect("the frame header is sent"));

@@ -34,8 +34,8 @@ pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
             "the frame exceeds 1 MiB, the longest that a handshake allows",
         ));
     }
-    // `read_to_end` allocates as bytes arrive: a peer that announces a long frame and sends nothing costs no
-    // memory.
+    // `read_to_end` allocates as bytes arrive: a peer that announces a long frame and sends nothing
+    // costs no memory.
     let mut body = Vec::new();
     if from.take(len.into()).read_to_end(&mut body)? < len as usize {
         return Err(io::ErrorKind::UnexpectedEof.into());

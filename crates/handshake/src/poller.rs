@@ -1,4 +1,5 @@
-//! The poller, which waits for completion events and for wake-ups from other threads with one ppoll(2) call.
+//! The poller, which waits for completion events and for wake-ups from other threads with one
+//! ppoll(2) call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,8 @@ pub struct Poller {
     wakeup: Arc<EventFd>,
 }
 
-/// The completion queues that raised an event during [`Poller::wait`], each with the index of its rail.
+/// The completion queues that raised an event during [`Poller::wait`], each with the index of its
+/// rail.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadyCqs(Vec<(usize, CqId)>);
 
@@ -42,8 +44,8 @@ impl Waker {
 }
 
 impl Poller {
-    /// Creates a poller of a domain. One without completion channels ([`Domain::with_completion_channels`])
-    /// has no completion events.
+    /// Creates a poller of a domain. One without completion channels
+    /// ([`Domain::with_completion_channels`]) has no completion events.
     ///
     /// # Errors
     /// If the system has no free descriptor.
@@ -57,7 +59,8 @@ impl Poller {
         Waker(Arc::clone(&self.wakeup))
     }
 
-    /// Returns the descriptors to poll for reading: one per completion channel, and the wake-up eventfd last.
+    /// Returns the descriptors to poll for reading: one per completion channel, and the wake-up
+    /// eventfd last.
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let channels = self.domain.nics().iter().filter_map(|nic| nic.channel.as_ref());
         channels.map(|channel| channel.as_fd()).chain([self.wakeup.as_fd()]).collect()
@@ -79,8 +82,8 @@ impl Poller {
         ReadyCqs(ready)
     }
 
-    /// Blocks until an event or a wake-up arrives, for at most `timeout`. Returns the completion queues with
-    /// events.
+    /// Blocks until an event or a wake-up arrives, for at most `timeout`. Returns the completion
+    /// queues with events.
     pub fn wait(&self, timeout: Duration) -> ReadyCqs {
         let fds = self.fds();
         let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 use crate::resp::{Reply, RespError};
 use crate::resp_client::RespConnection;
 
-/// The delay before a request is repeated at another server, unless the server redirected the client.
+/// The delay before a request is repeated at another server, unless the server redirected the
+/// client.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reasons for which a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No leader answered within the time limit. The outcome of a change is unknown: it may have been made,
-    /// or may still be made.
+    /// No leader answered within the time limit. The outcome of a change is unknown: it may have
+    /// been made, or may still be made.
     #[error(
         "no leader was reached in {0:?}; start the store's processes, or name their client addresses: {1}"
     )]
@@ -22,8 +23,8 @@ pub enum ClientError {
     /// No server accepted a [`Watch`].
     #[error("no server was reached; start the store's processes, or name their client addresses: {0}")]
     NoServer(String),
-    /// The store expired the session, because other clients opened sessions. The change was either made before
-    /// the session expired or will never be made.
+    /// The store expired the session, because other clients opened sessions. The change was either
+    /// made before the session expired or will never be made.
     #[error("the session has expired; the change was made before that or never will be")]
     SessionExpired,
     /// The store has reached its capacity.
@@ -40,8 +41,8 @@ pub enum ClientError {
     ConnectionClosed(#[from] io::Error),
 }
 
-/// A client of a store. It finds the leader, and repeats each request until it is answered. The session
-/// ensures that a repeated change is made at most once.
+/// A client of a store. It finds the leader, and repeats each request until it is answered. The
+/// session ensures that a repeated change is made at most once.
 #[derive(Debug)]
 pub struct Client {
     servers: Vec<SocketAddr>,
@@ -55,16 +56,18 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a client of the store that these processes serve. Each request fails after `request_timeout`.
+    /// Creates a client of the store that these processes serve. Each request fails after
+    /// `request_timeout`.
     pub fn new(servers: Vec<SocketAddr>, request_timeout: Duration) -> Client {
         Client { servers, current: 0, request_timeout, connection: None, session: None, sequence: 0 }
     }
 
-    /// Returns a key's value, and the index of the log entry that changed it last. The read is linearizable.
+    /// Returns a key's value, and the index of the log entry that changed it last. The read is
+    /// linearizable.
     ///
     /// # Errors
-    /// [`ClientError::NoLeader`] after the time limit, [`ClientError::Rejected`] if the server rejects the
-    /// request, or [`ClientError::Protocol`] if the reply is malformed.
+    /// [`ClientError::NoLeader`] after the time limit, [`ClientError::Rejected`] if the server
+    /// rejects the request, or [`ClientError::Protocol`] if the reply is malformed.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>, ClientError> {
         match self.request_until_answered(&[b"MITRA.GET", key])? {
             Reply::Array(found) => match <[Reply; 2]>::try_from(found) {
@@ -80,8 +83,8 @@ impl Client {
     ///
     /// # Errors
     /// - [`ClientError::NoLeader`] after the time limit: the outcome is unknown.
-    /// - [`ClientError::StoreFull`], [`ClientError::SessionExpired`] or [`ClientError::Rejected`] if the server
-    ///   replies with that error.
+    /// - [`ClientError::StoreFull`], [`ClientError::SessionExpired`] or [`ClientError::Rejected`]
+    ///   if the server replies with that error.
     /// - [`ClientError::Protocol`] if the reply is malformed.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), ClientError> {
         self.change(&[b"PUT", key, value]).map(|_| ())
@@ -95,8 +98,8 @@ impl Client {
         self.change(&[b"DELETE", key])
     }
 
-    /// Replaces the value of a key by `value` if it is `expected`, and returns whether it was replaced. `None`
-    /// stands for a key without a value.
+    /// Replaces the value of a key by `value` if it is `expected`, and returns whether it was
+    /// replaced. `None` stands for a key without a value.
     ///
     /// # Errors
     /// See [`Client::put`].
@@ -110,8 +113,8 @@ impl Client {
         self.change(&[b"CAS", key, &optional(expected), &optional(value)])
     }
 
-    /// Returns an iterator over the later changes of a key, in the order in which the first reachable server
-    /// applies them.
+    /// Returns an iterator over the later changes of a key, in the order in which the first
+    /// reachable server applies them.
     ///
     /// # Errors
     /// [`ClientError::NoServer`] if no server replies to the request.
@@ -155,7 +158,8 @@ impl Client {
         }
     }
 
-    /// Sends a request to one server after the other, until a server replies with a result or a final error.
+    /// Sends a request to one server after the other, until a server replies with a result or a
+    /// final error.
     fn request_until_answered(&mut self, words: &[&[u8]]) -> Result<Reply, ClientError> {
         let deadline = Instant::now() + self.request_timeout;
         let mut last_failure = "no server was tried".to_owned();
@@ -215,8 +219,9 @@ pub struct Watch {
 impl Iterator for Watch {
     type Item = Result<(Option<Vec<u8>>, u64), ClientError>;
 
-    /// Blocks until the key changes. Returns the key's new value (`None` if the key was deleted) and the index of
-    /// the log entry. Returns an error if the connection has closed or the message is malformed.
+    /// Blocks until the key changes. Returns the key's new value (`None` if the key was deleted)
+    /// and the index of the log entry. Returns an error if the connection has closed or the message
+    /// is malformed.
     fn next(&mut self) -> Option<Self::Item> {
         Some(match self.connection.reply() {
             Ok(Reply::Array(change)) => match <[Reply; 4]>::try_from(change) {

@@ -1,5 +1,5 @@
-//! Parses client commands: the commands of Redis that the store supports, and the store's own commands
-//! (`MITRA.*`, `CAS`).
+//! Parses client commands: the commands of Redis that the store supports, and the store's own
+//! commands (`MITRA.*`, `CAS`).
 
 use mitra_consensus::kv_store::{Change, Request, Session};
 
@@ -55,7 +55,8 @@ pub(crate) fn parse(arguments: &[&[u8]]) -> Command {
         ("PING" | "ECHO", [text]) => Command::Local(Reply::Bulk(Some(to_vec(text)))),
         ("QUIT", _) => Command::Quit,
         ("SELECT", [b"0"]) | ("CLIENT", _) => Command::Local(Reply::Simple("OK")),
-        // Client libraries query the available commands when they connect, and accept an empty answer.
+        // Client libraries query the available commands when they connect, and accept an empty
+        // answer.
         ("COMMAND" | "CONFIG", _) => Command::Local(Reply::Array(Vec::new())),
         ("INFO", _) => Command::Info,
         ("GET", [key]) => Command::Get(to_vec(key)),
@@ -93,8 +94,8 @@ fn cas(key: &[u8], expected: Option<Vec<u8>>, value: Option<Vec<u8>>) -> Change 
     Change::Cas { key: key.to_vec(), expected, value }
 }
 
-/// Parses the change of a session request: `PUT key value`, `DELETE key`, or `CAS key expected value`, where
-/// `expected` and `value` are each `=bytes`, or `-` for no value.
+/// Parses the change of a session request: `PUT key value`, `DELETE key`, or
+/// `CAS key expected value`, where `expected` and `value` are each `=bytes`, or `-` for no value.
 fn parse_session_change(words: &[&[u8]]) -> Option<Change> {
     let option = |word: &[u8]| match word {
         b"-" => Some(None),

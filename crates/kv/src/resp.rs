@@ -1,5 +1,5 @@
-//! RESP2, the wire protocol of Redis (redis.io, "Redis serialization protocol specification"): parsing and
-//! encoding.
+//! RESP2, the wire protocol of Redis (redis.io, "Redis serialization protocol specification"):
+//! parsing and encoding.
 
 /// The maximum number of arguments of a request, and of elements of an array in a reply.
 const MAX_ARGUMENTS: usize = 1024;
@@ -25,8 +25,8 @@ pub type ParsedRequest<'a> = (Vec<&'a [u8]>, usize);
 /// Parses the first request in `bytes`. Returns `None` if the request is incomplete.
 ///
 /// # Errors
-/// [`RespError`] if the bytes are not a valid request. In this case the start of the next request is unknown, so
-/// the connection must be closed.
+/// [`RespError`] if the bytes are not a valid request. In this case the start of the next request
+/// is unknown, so the connection must be closed.
 pub fn parse_request(bytes: &[u8]) -> Result<Option<ParsedRequest<'_>>, RespError> {
     if bytes.first().is_some_and(|&first| first != b'*') {
         let Some(end) = bytes.iter().take(MAX_LINE_BYTES).position(|&byte| byte == b'\n') else {
@@ -63,8 +63,9 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<ParsedRequest<'_>>, RespErro
     Ok(Some((arguments, at)))
 }
 
-/// Parses the line at offset `at`, which consists of the byte `kind` and a number, such as `$5`. Returns the number
-/// and advances `at` to the next line, or returns `None` if the line is incomplete.
+/// Parses the line at offset `at`, which consists of the byte `kind` and a number, such as `$5`.
+/// Returns the number and advances `at` to the next line, or returns `None` if the line is
+/// incomplete.
 fn parse_header(bytes: &[u8], at: &mut usize, kind: u8) -> Result<Option<usize>, RespError> {
     const MAX_DIGITS: usize = 10;
     let rest = &bytes[*at..];
@@ -123,9 +124,9 @@ impl Reply {
         }
     }
 
-    /// Parses the first reply in `bytes`. Returns the reply and its encoded length in bytes, or `None` if the reply
-    /// is incomplete. A simple string other than `OK` is returned as [`Reply::Bulk`]. An array must not contain
-    /// arrays.
+    /// Parses the first reply in `bytes`. Returns the reply and its encoded length in bytes, or
+    /// `None` if the reply is incomplete. A simple string other than `OK` is returned as
+    /// [`Reply::Bulk`]. An array must not contain arrays.
     ///
     /// # Errors
     /// [`RespError`] if the bytes are not a valid reply.
@@ -136,7 +137,8 @@ impl Reply {
     /// Parses a reply that may contain `depth` levels of arrays.
     fn parse_nested(bytes: &[u8], depth: u8) -> Result<Option<(Reply, usize)>, RespError> {
         let Some(&kind) = bytes.first() else { return Ok(None) };
-        // A line has at most MAX_LINE_BYTES bytes with its end, so whether it is too long does not depend on how much of it has arrived.
+        // A line has at most MAX_LINE_BYTES bytes with its end, so whether it is too long does not
+        // depend on how much of it has arrived.
         let Some(end) = bytes.windows(2).take(MAX_LINE_BYTES - 1).position(|two| two == b"\r\n") else {
             return if bytes.len() < MAX_LINE_BYTES { Ok(None) } else { Err(RespError::TooLarge) };
         };

@@ -9,8 +9,8 @@ use crate::resp::{Reply, encode_request};
 /// The time limit for connecting, and for each read from and write to the socket.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A blocking connection to any RESP server. It neither follows redirections nor repeats requests; see
-/// [`Client`](crate::Client) for that.
+/// A blocking connection to any RESP server. It neither follows redirections nor repeats requests;
+/// see [`Client`](crate::Client) for that.
 #[derive(Debug)]
 pub struct RespConnection {
     stream: TcpStream,
@@ -34,8 +34,8 @@ impl RespConnection {
     /// Sends a request and returns the reply.
     ///
     /// # Errors
-    /// An error if the connection has closed, no bytes arrive for 1 s, or the reply is malformed. Afterwards the
-    /// connection is unusable.
+    /// An error if the connection has closed, no bytes arrive for 1 s, or the reply is malformed.
+    /// Afterwards the connection is unusable.
     pub fn request(&mut self, arguments: &[&[u8]]) -> io::Result<Reply> {
         self.send(&[arguments])?;
         self.reply()

@@ -1,4 +1,5 @@
-//! One process of the store: an event loop that serves client connections and drives the process node.
+//! One process of the store: an event loop that serves client connections and drives the process
+//! node.
 
 mod client_connection;
 mod multi_part;
@@ -31,8 +32,8 @@ const NODE: Token = Token(usize::MAX - 1);
 const MAX_CLIENTS: usize = 4096;
 /// The time for which the server polls without sleeping after its last work.
 const SPIN_DURATION: Duration = Duration::from_micros(50);
-/// The maximum duration of a sleep. The process node takes part in a failover only when it is polled, so the sleep
-/// delays failovers by at most this time.
+/// The maximum duration of a sleep. The process node takes part in a failover only when it is
+/// polled, so the sleep delays failovers by at most this time.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 /// The largest message between processes, in bytes.
 const MAX_MESSAGE_BYTES: usize = 256;
@@ -50,12 +51,14 @@ pub struct ServerConfig {
     pub processes: Vec<SocketAddr>,
     /// The address of each memory node.
     pub memories: Vec<SocketAddr>,
-    /// The address at which each process serves clients, indexed by [`ProcessId`]. The server redirects clients to
-    /// the leader's address.
+    /// The address at which each process serves clients, indexed by [`ProcessId`]. The server
+    /// redirects clients to the leader's address.
     pub client_addresses: Vec<SocketAddr>,
-    /// The interval between two heartbeats. A leader counts as crashed after thirteen intervals without one.
+    /// The interval between two heartbeats. A leader counts as crashed after thirteen intervals
+    /// without one.
     pub heartbeat_interval: Duration,
-    /// The configuration of the RDMA connections. Both ends of a connection must use the same configuration.
+    /// The configuration of the RDMA connections. Both ends of a connection must use the same
+    /// configuration.
     pub failover: mitra_failover::Config,
 }
 
@@ -69,8 +72,8 @@ struct Waiter {
     connection: usize,
     /// The number of the request on the connection.
     request: u64,
-    /// Whether the request is one of the client's own session (`MITRA.*`). The reply to a read then contains the
-    /// index of the log entry.
+    /// Whether the request is one of the client's own session (`MITRA.*`). The reply to a read then
+    /// contains the index of the log entry.
     in_session: bool,
 }
 
@@ -110,8 +113,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a server that accepts peers on `peer_listener` and clients on `client_listener`. The domain
-    /// must have completion channels.
+    /// Creates a server that accepts peers on `peer_listener` and clients on `client_listener`. The
+    /// domain must have completion channels.
     ///
     /// # Errors
     /// - [`StartError::ProcessCount`] if the dimensions are not valid.
@@ -337,8 +340,8 @@ impl Server {
         self.multi_parts.insert((connection, request), MultiPart::new(parts, style));
     }
 
-    /// Handles the outcome of a command: sets the reply of its request, if no other command of the request is
-    /// pending.
+    /// Handles the outcome of a command: sets the reply of its request, if no other command of the
+    /// request is pending.
     fn deliver(&mut self, waiter: Waiter, outcome: &Outcome) {
         let Waiter { connection, request, in_session } = waiter;
         let error_reply = self.error_reply(outcome);
@@ -419,8 +422,8 @@ impl Server {
     }
 }
 
-/// Returns the reply for the successful outcome of a request that is one command. If `with_index` is set, the reply
-/// to a read contains the index of the log entry that changed the value last.
+/// Returns the reply for the successful outcome of a request that is one command. If `with_index`
+/// is set, the reply to a read contains the index of the log entry that changed the value last.
 fn success_reply(outcome: &Outcome, with_index: bool) -> Reply {
     let Outcome::Reply(reply) = outcome else { return Reply::Bulk(None) };
     match reply {

@@ -4,22 +4,25 @@ use mitra_consensus::heartbeat::Heartbeat;
 use mitra_consensus::kv_store::Limits;
 use mitra_consensus::{Region, log};
 
-/// The capacity of a log register, in bytes. It limits the length of a command, including the key and the value.
+/// The capacity of a log register, in bytes. It limits the length of a command, including the key
+/// and the value.
 const REGISTER_BYTES: usize = 4 << 10;
-/// The maximum number of log entries in flight. Commands that arrive while this many are in flight are combined
-/// in the next entry. A larger number would lead to smaller entries, and each entry costs one WRITE to every memory.
+/// The maximum number of log entries in flight. Commands that arrive while this many are in flight
+/// are combined in the next entry. A larger number would lead to smaller entries, and each entry
+/// costs one WRITE to every memory.
 const PIPELINE_DEPTH: u16 = 2;
 /// The number of registers that one READ covers: a window.
 const WINDOW: u16 = 16;
-/// The number of windows in the ring. When the ring is half full, the leader writes a snapshot to each memory, so
-/// a long ring makes snapshots rare.
+/// The number of windows in the ring. When the ring is half full, the leader writes a snapshot to
+/// each memory, so a long ring makes snapshots rare.
 const WINDOWS: u16 = 128;
 /// The maximum number of commands that wait at a leader.
 const QUEUED_COMMANDS: u16 = 4096;
-/// The maximum number of client sessions. To open another session, the store expires the least recently used one.
+/// The maximum number of client sessions. To open another session, the store expires the least
+/// recently used one.
 const SESSIONS: u16 = 1024;
-/// The largest store capacity, in MiB. A region has at most 65,535 registers, and a snapshot of the store
-/// must fit into one.
+/// The largest store capacity, in MiB. A region has at most 65,535 registers, and a snapshot of the
+/// store must fit into one.
 pub const MAX_CAPACITY_MIB: u8 = 122;
 
 /// The dimensions of a store.
@@ -56,15 +59,16 @@ impl StoreConfig {
         Limits { sessions: SESSIONS, bytes: self.log_config().max_snapshot_bytes() as u32 }
     }
 
-    /// Returns the regions of each memory: the regions of the log, then the regions of the heartbeats.
+    /// Returns the regions of each memory: the regions of the log, then the regions of the
+    /// heartbeats.
     pub fn regions(&self) -> Vec<Region> {
         let mut regions = self.log_config().regions();
         regions.extend(Heartbeat::regions(self.processes));
         regions
     }
 
-    /// Returns the register capacity that memory nodes need, in bytes: the capacity of a log register plus 8 bytes
-    /// for the id of its writer.
+    /// Returns the register capacity that memory nodes need, in bytes: the capacity of a log
+    /// register plus 8 bytes for the id of its writer.
     pub fn register_capacity(&self) -> usize {
         REGISTER_BYTES + 8
     }

@@ -1,10 +1,13 @@
-//! Copies from and to *foreign* memory, which the program may unmap at any time. A copy then fails instead of ending the process
-//! (compare `copy_from_kernel_nofault` in the kernel's `mm/maccess.c`).
+//! Copies from and to *foreign* memory, which the program may unmap at any time. A copy then fails
+//! instead of ending the process (compare `copy_from_kernel_nofault` in the kernel's
+//! `mm/maccess.c`).
 //!
-//! All instructions that access foreign memory are assembly between the labels `mitra_nofault_begin` and `mitra_nofault_end`. The
-//! routines there do not change the stack pointer, and use only registers that a callee need not preserve. When one of their
-//! instructions faults, the signal handler resumes the thread at `mitra_nofault_unmapped`, which returns the failure to the routine's
-//! caller. Any other fault is the program's own, and [`signal_actions`] passes it to the program's handler.
+//! All instructions that access foreign memory are assembly between the labels
+//! `mitra_nofault_begin` and `mitra_nofault_end`. The routines there do not change the stack
+//! pointer, and use only registers that a callee need not preserve. When one of their instructions
+//! faults, the signal handler resumes the thread at `mitra_nofault_unmapped`, which returns the
+//! failure to the routine's caller. Any other fault is the program's own, and [`signal_actions`]
+//! passes it to the program's handler.
 
 use core::arch::global_asm;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +17,8 @@ use mitra_verbs::Unmapped;
 
 use crate::interpose::signal_actions;
 
-/// Copies as many bytes as the register holds, adds their number to the pointers (rsi, rdi), and subtracts it from the remaining length
-/// (rdx).
+/// Copies as many bytes as the register holds, adds their number to the pointers (rsi, rdi), and
+/// subtracts it from the remaining length (rdx).
 macro_rules! step {
     ($bytes:literal, $register:literal) => {
         concat!(
@@ -38,7 +41,8 @@ macro_rules! step {
     };
 }
 
-/// Copies one register if the foreign address (rcx) is not yet aligned to twice the register's size, and the remaining length suffices.
+/// Copies one register if the foreign address (rcx) is not yet aligned to twice the register's
+/// size, and the remaining length suffices.
 macro_rules! align {
     ($bytes:literal, $register:literal) => {
         concat!(
@@ -59,17 +63,19 @@ macro_rules! align {
     };
 }
 
-/// Copies one register if the bit of the register's size is set in the remaining length, which must be less than twice that size.
+/// Copies one register if the bit of the register's size is set in the remaining length, which must
+/// be less than twice that size.
 macro_rules! finish {
     ($bytes:literal, $register:literal) => {
         concat!("test dl, ", $bytes, "\n", "jz 2f\n", step!($bytes, $register), "2:\n")
     };
 }
 
-// The copy runs from low to high addresses, and x86-64 keeps the order of loads and the order of stores (Intel SDM volume 3, memory
-// ordering). A thread that sees the new last byte therefore sees all new bytes. Every access to foreign memory is aligned to its size,
-// so that no word of the program is torn. The two halves of a 16-byte register may be stored in either order, so at least the last byte
-// and at most the last 64 bytes are copied with smaller registers.
+// The copy runs from low to high addresses, and x86-64 keeps the order of loads and the order of
+// stores (Intel SDM volume 3, memory ordering). A thread that sees the new last byte therefore sees
+// all new bytes. Every access to foreign memory is aligned to its size, so that no word of the
+// program is torn. The two halves of a 16-byte register may be stored in either order, so at least
+// the last byte and at most the last 64 bytes are copied with smaller registers.
 global_asm!(
     ".pushsection .text.mitra_nofault, \"ax\", @progbits",
     ".balign 64",
@@ -78,8 +84,8 @@ global_asm!(
     ".type mitra_nofault_copy, @function",
     ".type mitra_nofault_compare_exchange, @function",
     "mitra_nofault_begin:",
-    // Arguments: rdi = to, rsi = from, rdx = length, rcx = the one of `to` and `from` that is foreign.
-    // Result: eax = 1 if the foreign memory is unmapped, otherwise 0.
+    // Arguments: rdi = to, rsi = from, rdx = length, rcx = the one of `to` and `from` that is
+    // foreign. Result: eax = 1 if the foreign memory is unmapped, otherwise 0.
     "mitra_nofault_copy:",
     ".cfi_startproc",
     align!("1", "al"),
@@ -115,8 +121,8 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size mitra_nofault_copy, . - mitra_nofault_copy",
-    // Arguments: rdi = word, rsi = current, rdx = new, rcx = the address to which the old value is written.
-    // Result: eax = 1 if the word is unmapped, otherwise 0.
+    // Arguments: rdi = word, rsi = current, rdx = new, rcx = the address to which the old value is
+    // written. Result: eax = 1 if the word is unmapped, otherwise 0.
     "mitra_nofault_compare_exchange:",
     ".cfi_startproc",
     "mov rax, rsi",
@@ -141,10 +147,12 @@ unsafe extern "C" {
     fn mitra_nofault_compare_exchange(word: *mut u64, current: u64, new: u64, old: *mut u64) -> c_int;
 }
 
-/// Installs the handler of SIGSEGV and SIGBUS, unless it is already installed. To be called before the first copy.
+/// Installs the handler of SIGSEGV and SIGBUS, unless it is already installed. To be called before
+/// the first copy.
 pub(crate) fn install_handler() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
-    // Two threads may install it, the second without an effect. None waits for another one, which would not exist in the child of a fork.
+    // Two threads may install it, the second without an effect. None waits for another one, which
+    // would not exist in the child of a fork.
     if !INSTALLED.load(Ordering::Acquire) {
         signal_actions::install_library_handler(on_fault);
         INSTALLED.store(true, Ordering::Release);
@@ -154,31 +162,35 @@ pub(crate) fn install_handler() {
 /// Copies foreign memory to `out`.
 ///
 /// # Errors
-/// [`Unmapped`] if a page of the foreign memory is not mapped or not readable. A prefix may have been copied.
+/// [`Unmapped`] if a page of the foreign memory is not mapped or not readable. A prefix may have
+/// been copied.
 ///
 /// # Safety
 /// [`install_handler`] was called, and whatever is mapped at `from` may be read.
 pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmapped> {
-    // SAFETY: `out` is valid for writing `out.len()` bytes. The caller guarantees that whatever is mapped at `from` may be
-    // read, and the installed handler turns a fault there into the return value 1.
+    // SAFETY: `out` is valid for writing `out.len()` bytes. The caller guarantees that whatever is
+    // mapped at `from` may be read, and the installed handler turns a fault there into the return
+    // value 1.
     check_mapped(unsafe { mitra_nofault_copy(out.as_mut_ptr(), from, out.len(), from) })
 }
 
 /// Copies `data` to foreign memory.
 ///
 /// # Errors
-/// [`Unmapped`] if a page of the foreign memory is not mapped or not writable. A prefix may have been copied.
+/// [`Unmapped`] if a page of the foreign memory is not mapped or not writable. A prefix may have
+/// been copied.
 ///
 /// # Safety
 /// [`install_handler`] was called, and whatever is mapped at `to` may be written.
 pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
-    // SAFETY: `data` is valid for reading `data.len()` bytes. The caller guarantees that whatever is mapped at `to` may be
-    // written, and the installed handler turns a fault there into the return value 1.
+    // SAFETY: `data` is valid for reading `data.len()` bytes. The caller guarantees that whatever
+    // is mapped at `to` may be written, and the installed handler turns a fault there into the
+    // return value 1.
     check_mapped(unsafe { mitra_nofault_copy(to, data.as_ptr(), data.len(), to) })
 }
 
-/// Replaces a word in foreign memory by `new` if the word equals `current`, in one atomic step. The inner result holds the old value:
-/// `Ok` if the word was replaced, `Err` if not.
+/// Replaces a word in foreign memory by `new` if the word equals `current`, in one atomic step. The
+/// inner result holds the old value: `Ok` if the word was replaced, `Err` if not.
 ///
 /// # Errors
 /// [`Unmapped`] if the page is not mapped or not writable.
@@ -191,8 +203,8 @@ pub(crate) unsafe fn compare_exchange(
     new: u64,
 ) -> Result<Result<u64, u64>, Unmapped> {
     let mut old = 0;
-    // SAFETY: the caller guarantees that whatever is mapped at `word` may be written, and the installed handler turns a fault
-    // there into the return value 1. `old` is a local variable.
+    // SAFETY: the caller guarantees that whatever is mapped at `word` may be written, and the
+    // installed handler turns a fault there into the return value 1. `old` is a local variable.
     check_mapped(unsafe { mitra_nofault_compare_exchange(word, current, new, &raw mut old) })?;
     Ok(if old == current { Ok(old) } else { Err(old) })
 }
@@ -204,16 +216,17 @@ fn check_mapped(unmapped: c_int) -> Result<(), Unmapped> {
 /// The handler of SIGSEGV and SIGBUS. It neither locks nor allocates.
 ///
 /// # Safety
-/// The kernel must call it as a handler that is installed with `SA_SIGINFO`, or the arguments must be those of such a call.
+/// The kernel must call it as a handler that is installed with `SA_SIGINFO`, or the arguments must
+/// be those of such a call.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes valid pointers to the signal's information and to the saved registers
-    // (sigaction(2)). No other code accesses these while the handler runs.
+    // SAFETY: with SA_SIGINFO the kernel passes valid pointers to the signal's information and to
+    // the saved registers (sigaction(2)). No other code accesses these while the handler runs.
     let (code, registers) =
         unsafe { ((*info).si_code, &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs) };
     let nofault_code = (&raw const mitra_nofault_begin).addr()..(&raw const mitra_nofault_end).addr();
     let rip = &mut registers[REG_RIP as usize];
-    // A positive `si_code` means that the kernel raised the signal because of the interrupted instruction. Otherwise a process sent
-    // the signal.
+    // A positive `si_code` means that the kernel raised the signal because of the interrupted
+    // instruction. Otherwise a process sent the signal.
     if code > 0 && nofault_code.contains(&(*rip as usize)) {
         *rip = (&raw const mitra_nofault_unmapped).addr() as i64;
     } else {

@@ -1,4 +1,5 @@
-//! The entry points that are refused whatever their arguments are, for the test that calls each of them.
+//! The entry points that are refused whatever their arguments are, for the test that calls each of
+//! them.
 
 pub use crate::calls::refused::{REFUSED_SLOTS, RefusedSlot};
 

@@ -1,21 +1,24 @@
 //! Every symbol of `libibverbs.so.1` (rdma-core 44) with its version node.
 //!
-//! `libmlx5`, `libefa` and `librdmacm` are linked with immediate binding, so the loader resolves all their symbols, private ones included.
-//! A program that loads libibverbs at run time looks its symbols up by name, or by name and version.
+//! `libmlx5`, `libefa` and `librdmacm` are linked with immediate binding, so the loader resolves
+//! all their symbols, private ones included. A program that loads libibverbs at run time looks its
+//! symbols up by name, or by name and version.
 
 /// A version node, which is a named set of symbols. A symbol name occurs at most once in a node.
 #[derive(Debug)]
 pub struct VersionNode {
-    /// The name of the node. The private node, for providers, has a new name in each release that changes the providers' ABI.
+    /// The name of the node. The private node, for providers, has a new name in each release that
+    /// changes the providers' ABI.
     pub name: &'static str,
     /// The name of the node that this node extends, if any.
     pub parent: Option<&'static str>,
-    /// The functions whose default version is in this node (`name@@node`). The linker binds new programs to these.
+    /// The functions whose default version is in this node (`name@@node`). The linker binds new
+    /// programs to these.
     pub functions: &'static [&'static str],
     /// The variables whose default version is in this node.
     pub objects: &'static [&'static str],
-    /// The functions whose version in this node is not the default (`name@node`). Only programs that were linked with an older release
-    /// are bound to these.
+    /// The functions whose version in this node is not the default (`name@node`). Only programs
+    /// that were linked with an older release are bound to these.
     pub superseded: &'static [&'static str],
 }
 

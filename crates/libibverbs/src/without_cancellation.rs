@@ -1,14 +1,17 @@
 //! System calls without cancellation points.
 //!
-//! In C, a verb other than a wait is no cancellation point: a program may cancel a thread that is inside one, and the thread ends later. The C library's read(2) and its like
-//! would unwind the stack at such a place, through frames that hold locks. So within this library their names are those of the functions below, for the
-//! standard library and other crates, too. The assembly makes that binding, and hides it from programs and other libraries. It costs the data path nothing.
+//! In C, a verb other than a wait is no cancellation point: a program may cancel a thread that is
+//! inside one, and the thread ends later. The C library's read(2) and its like would unwind the
+//! stack at such a place, through frames that hold locks. So within this library their names are
+//! those of the functions below, for the standard library and other crates, too. The assembly makes
+//! that binding, and hides it from programs and other libraries. It costs the data path nothing.
 
 use std::arch::global_asm;
 use std::ffi::{c_int, c_long};
 use std::ptr;
 
-/// Makes a system call as the C library does, but for cancellation: returns −1 with `errno` after an error.
+/// Makes a system call as the C library does, but for cancellation: returns −1 with `errno` after
+/// an error.
 macro_rules! system_calls {
     ($($name:literal $function:ident($($parameter:ident: $type:ty),*) = $number:ident [$($argument:expr),*];)*) => {$(
         unsafe extern "C" fn $function($($parameter: $type),*) -> Word {
@@ -97,7 +100,8 @@ unsafe extern "C" fn poll(fds: Word, count: u64, milliseconds: c_int) -> c_int {
 
 /// clock_nanosleep(2), which returns the number of its error.
 unsafe extern "C" fn clock_nanosleep(clock: c_int, flags: c_int, time: Word, left: Word) -> c_int {
-    // SAFETY: the caller passes a valid time, and null or a valid pointer for the time that is left.
+    // SAFETY: the caller passes a valid time, and null or a valid pointer for the time that is
+    // left.
     match unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, time, left) } {
         0 => 0,
         _ => nix::errno::Errno::last_raw(),

@@ -1,5 +1,5 @@
-//! `fork` and killed peers. The test has a process of its own, because the child of a process with other threads may call only few
-//! functions.
+//! `fork` and killed peers. The test has a process of its own, because the child of a process with
+//! other threads may call only few functions.
 #![allow(unsafe_code)]
 
 mod cm_wrapper;

@@ -1,5 +1,5 @@
-//! The metric families: their names, types and descriptions, and how their samples follow from a snapshot. docs/observability.md has the same
-//! table, which a test compares.
+//! The metric families: their names, types and descriptions, and how their samples follow from a
+//! snapshot. docs/observability.md has the same table, which a test compares.
 
 use std::collections::HashSet;
 
@@ -23,8 +23,8 @@ pub struct Family {
 }
 
 impl Family {
-    /// Returns the name of the family's samples, with the suffix of its type. Those of a histogram have the further suffixes `_bucket`, `_count`
-    /// and `_sum`.
+    /// Returns the name of the family's samples, with the suffix of its type. Those of a histogram
+    /// have the further suffixes `_bucket`, `_count` and `_sum`.
     pub fn sample_name(&self) -> String {
         let suffix = match self.kind {
             Kind::Counter => "_total",
@@ -65,7 +65,8 @@ impl Kind {
     }
 }
 
-/// Returns the family of a NIC counter, and the suffix of the counter's name that is the value of a label.
+/// Returns the family of a NIC counter, and the suffix of the counter's name that is the value of a
+/// label.
 fn nic_counter_family(counter: &str) -> (&'static str, &str) {
     let dedicated = [
         ("rx_bytes", "mitra_rail_received_bytes"),
@@ -115,7 +116,8 @@ fn counts(s: &Snapshot, out: &mut Samples<'_>, value: fn(&CountsSnapshot) -> u64
     }
 }
 
-/// Adds a sample for each open vQP. A vQP that was reset may share its number with its replacement, so a number has one sample.
+/// Adds a sample for each open vQP. A vQP that was reset may share its number with its replacement,
+/// so a number has one sample.
 fn per_vqp(s: &Snapshot, out: &mut Samples<'_>, value: fn(&VqpState) -> f64) {
     let mut numbers = HashSet::new();
     for vqp in s.vqps.iter().filter(|vqp| vqp.phase != "closed") {

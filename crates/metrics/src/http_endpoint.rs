@@ -1,7 +1,8 @@
 //! An HTTP endpoint for scrapes, on one thread.
 //!
-//! Clients are not trusted. A connection has a deadline and a bounded request; there are at most [`MAX_CLIENTS`] connections, and another one
-//! ends the oldest, so slow clients do not keep a scrape away; a snapshot is encoded at most every [`MAX_AGE`], however many clients ask.
+//! Clients are not trusted. A connection has a deadline and a bounded request; there are at most
+//! [`MAX_CLIENTS`] connections, and another one ends the oldest, so slow clients do not keep a
+//! scrape away; a snapshot is encoded at most every [`MAX_AGE`], however many clients ask.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -35,7 +36,8 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot listen at {address}: {error}; {way_out}"))
 }
 
-/// A running endpoint. Dropping it stops its thread. After a fork, dropping it in the child does nothing.
+/// A running endpoint. Dropping it stops its thread. After a fork, dropping it in the child does
+/// nothing.
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
@@ -46,13 +48,15 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Listens on `address` and serves the metrics at `/metrics`. `snapshot` is called on the server's thread, at most every 100 ms.
+    /// Listens on `address` and serves the metrics at `/metrics`. `snapshot` is called on the
+    /// server's thread, at most every 100 ms.
     ///
-    /// The endpoint has no access control. An address other than a loopback address shows the metrics to everybody who reaches it.
+    /// The endpoint has no access control. An address other than a loopback address shows the
+    /// metrics to everybody who reaches it.
     ///
     /// # Errors
-    /// The address is in use, is not one of this machine, or may not be used by this user; the error names the address and what to choose
-    /// instead. Or the thread cannot be created.
+    /// The address is in use, is not one of this machine, or may not be used by this user; the
+    /// error names the address and what to choose instead. Or the thread cannot be created.
     pub fn start(
         address: SocketAddr,
         snapshot: impl FnMut() -> Snapshot + Send + 'static,
@@ -133,8 +137,8 @@ impl<F: FnMut() -> Snapshot> ServerThread<F> {
         }
     }
 
-    /// Waits until a connection can advance, a client connects or a deadline passes. Returns which clients are ready, or `None` if the server is
-    /// to stop.
+    /// Waits until a connection can advance, a client connects or a deadline passes. Returns which
+    /// clients are ready, or `None` if the server is to stop.
     fn wait(&self) -> Option<Vec<bool>> {
         let mut fds = vec![
             PollFd::new(self.stop_requested.as_fd(), PollFlags::POLLIN),
@@ -147,7 +151,8 @@ impl<F: FnMut() -> Snapshot> ServerThread<F> {
                 let millis = end.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
                 PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
             });
-        // After EINTR no descriptor is ready, and the caller waits again. With valid arguments `poll` has no other error.
+        // After EINTR no descriptor is ready, and the caller waits again. With valid arguments
+        // `poll` has no other error.
         let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
         match poll(&mut fds, timeout) {
             Err(_) => Some(Vec::new()),
@@ -156,7 +161,8 @@ impl<F: FnMut() -> Snapshot> ServerThread<F> {
         }
     }
 
-    /// Accepts the clients that have connected, at most as many as there may be connections, so that others advance meanwhile.
+    /// Accepts the clients that have connected, at most as many as there may be connections, so
+    /// that others advance meanwhile.
     fn accept(&mut self, now: Instant) {
         for _ in 0..MAX_CLIENTS {
             match self.listener.accept() {
@@ -231,8 +237,9 @@ impl Client {
                 self.stream.shutdown(Shutdown::Write)?;
             }
         }
-        // Closing a socket with unread bytes resets the connection, and the client may lose the response. Read one chunk at a time, so that a client
-        // that never stops sending does not occupy the thread.
+        // Closing a socket with unread bytes resets the connection, and the client may lose the
+        // response. Read one chunk at a time, so that a client that never stops sending does not
+        // occupy the thread.
         Ok(if self.stream.read(&mut chunk)? == 0 { Progress::Ended } else { Progress::Waits })
     }
 }

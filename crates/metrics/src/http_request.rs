@@ -1,4 +1,5 @@
-//! The part of HTTP/1.1 that a scrape needs: a request head is parsed, and the connection is closed after the response.
+//! The part of HTTP/1.1 that a scrape needs: a request head is parsed, and the connection is closed
+//! after the response.
 
 /// The longest request head, in bytes. Prometheus sends about 200.
 pub(crate) const MAX_HEAD_BYTES: usize = 8 << 10;

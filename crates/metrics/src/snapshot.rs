@@ -58,7 +58,8 @@ pub struct Snapshot {
     pub vqp_count: usize,
     /// The number of vQPs with a failover in progress.
     pub recovering: usize,
-    /// The vQPs, at most [`MAX_VQPS`]: those with a failover in progress, then those that moved most often, then by number.
+    /// The vQPs, at most [`MAX_VQPS`]: those with a failover in progress, then those that moved
+    /// most often, then by number.
     pub vqps: Vec<VqpState>,
     /// The number of vQPs that closed, by reason.
     pub closed: BTreeMap<String, u64>,
@@ -266,11 +267,14 @@ pub struct HistogramSnapshot {
     pub count: u64,
     /// The sum of the durations, in nanoseconds.
     pub sum_ns: u64,
-    /// An upper bound of half of the durations, in nanoseconds; `None` if there are none, or if it is above 50 s.
+    /// An upper bound of half of the durations, in nanoseconds; `None` if there are none, or if it
+    /// is above 50 s.
     pub p50_ns: Option<u64>,
-    /// An upper bound of 99 % of the durations, in nanoseconds; `None` if there are none, or if it is above 50 s.
+    /// An upper bound of 99 % of the durations, in nanoseconds; `None` if there are none, or if it
+    /// is above 50 s.
     pub p99_ns: Option<u64>,
-    /// The number of durations in each bucket. The upper bounds are 1, 2, 5, 10, … µs, up to 50 s; the last bucket has none.
+    /// The number of durations in each bucket. The upper bounds are 1, 2, 5, 10, … µs, up to 50 s;
+    /// the last bucket has none.
     pub buckets: Vec<u64>,
 }
 
@@ -287,8 +291,8 @@ impl From<&DurationHistogram> for HistogramSnapshot {
 }
 
 impl Snapshot {
-    /// Takes a snapshot. `rails` has the state and the counters of each rail's NIC, and `now` is the time on the NICs' clock. A process without
-    /// vQPs has no telemetry.
+    /// Takes a snapshot. `rails` has the state and the counters of each rail's NIC, and `now` is
+    /// the time on the NICs' clock. A process without vQPs has no telemetry.
     pub fn take(
         rails: impl IntoIterator<Item = (RailStatus, Vec<Counter>)>,
         queue_pairs: usize,

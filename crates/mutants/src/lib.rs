@@ -30,7 +30,8 @@ impl Running {
 
 #[cfg(not(feature = "enabled"))]
 impl Mutant {
-    /// Returns whether the calling thread runs this mutant: never, because this program is built without mutants.
+    /// Returns whether the calling thread runs this mutant: never, because this program is built
+    /// without mutants.
     #[inline(always)]
     pub const fn is_on(self) -> bool {
         false

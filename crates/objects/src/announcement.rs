@@ -9,11 +9,12 @@ use crate::request::{Outcome, Request, Word};
 /// The last sequence number that an announcement holds.
 pub(crate) const MAX_SEQUENCE: u64 = u64::MAX >> 1;
 
-/// The array of announcements in the peer's memory: one 8-byte word for each owner, zero at first. It must have the same home NIC as the
-/// cells.
+/// The array of announcements in the peer's memory: one 8-byte word for each owner, zero at first.
+/// It must have the same home NIC as the cells.
 ///
-/// An announcement is ⟨sequence: 63 bits, overwritten: 1 bit⟩: the number of the owner's last operation on any cell, and whether another
-/// owner is about to overwrite the word that this operation stored.
+/// An announcement is ⟨sequence: 63 bits, overwritten: 1 bit⟩: the number of the owner's last
+/// operation on any cell, and whether another owner is about to overwrite the word that this
+/// operation stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Announcements {
     first: Word,
@@ -57,18 +58,21 @@ pub(crate) const fn pack(sequence: u64, overwritten: bool) -> u64 {
 /// How an owner publishes the sequence number of an operation in its announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Publication {
-    /// By two compare-and-swaps, one for each value of the bit `overwritten`. This is right on every NIC: IBTA guarantees atomicity only
-    /// among atomics (volume 1, 9.4.5), and a WRITE between the load and the store of another owner's compare-and-swap would be lost.
+    /// By two compare-and-swaps, one for each value of the bit `overwritten`. This is right on
+    /// every NIC: IBTA guarantees atomicity only among atomics (volume 1, 9.4.5), and a WRITE
+    /// between the load and the store of another owner's compare-and-swap would be lost.
     #[default]
     CompareSwap,
-    /// By one WRITE. Only for a peer whose NIC executes atomics atomically with respect to WRITEs too.
+    /// By one WRITE. Only for a peer whose NIC executes atomics atomically with respect to WRITEs
+    /// too.
     Write,
 }
 
 /// A participant that changes cells: a number, and the sequence number of its last operation.
 ///
-/// An operation takes the owner and returns it, so that an owner has one operation at a time. A number must not be used by two clients at
-/// once. A client that restarts opens its number again ([`Owner::open`]) after its old queue pairs were fenced.
+/// An operation takes the owner and returns it, so that an owner has one operation at a time. A
+/// number must not be used by two clients at once. A client that restarts opens its number again
+/// ([`Owner::open`]) after its old queue pairs were fenced.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {
     announcements: Announcements,
@@ -80,7 +84,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Returns the operation that reads the announcement of owner `number` and returns the owner. Cost: one READ.
+    /// Returns the operation that reads the announcement of owner `number` and returns the owner.
+    /// Cost: one READ.
     ///
     /// # Errors
     /// [`CellError::NoSuchOwner`].
@@ -112,8 +117,8 @@ impl Owner {
         self.own
     }
 
-    /// Records the content of the announcement, which only this owner advances. Returns whether it says that the word that operation
-    /// `sequence` stored was overwritten.
+    /// Records the content of the announcement, which only this owner advances. Returns whether it
+    /// says that the word that operation `sequence` stored was overwritten.
     pub(crate) fn on_announcement(&mut self, announcement: u64, sequence: u64) -> bool {
         self.published = announcement >> 1;
         announcement == pack(sequence, true)

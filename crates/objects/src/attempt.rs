@@ -1,16 +1,20 @@
-//! One attempt to change a tagged word, with its recovery: the part that the recoverable and the indirect cell share.
+//! One attempt to change a tagged word, with its recovery: the part that the recoverable and the
+//! indirect cell share.
 //!
-//! The algorithm is a recoverable compare-and-swap (Attiya, Ben-Baruch and Hendler, PODC 2018; Ben-David, Blelloch, Friedman and Wei,
-//! SPAA 2019) whose shared memory is the peer's. An attempt posts, in this order on one queue pair:
+//! The algorithm is a recoverable compare-and-swap (Attiya, Ben-Baruch and Hendler, PODC 2018;
+//! Ben-David, Blelloch, Friedman and Wei, SPAA 2019) whose shared memory is the peer's. An attempt
+//! posts, in this order on one queue pair:
 //!
 //! 1. requests of the caller, if any,
 //! 2. the announcement ⟨s, 0⟩ of the owner,
-//! 3. if the word is tagged by another owner j with sequence t: CAS(announcement of j, ⟨t, 0⟩ → ⟨t, 1⟩),
+//! 3. if the word is tagged by another owner j with sequence t: CAS(announcement of j, ⟨t, 0⟩ → ⟨t,
+//!    1⟩),
 //! 4. CAS(word, the whole word that was read → ⟨payload, owner, s⟩).
 //!
-//! If the result of 4 is lost, the attempt reads the word and *then* the announcement. If the word has the tag ⟨owner, s⟩, or the announcement
-//! is ⟨s, 1⟩, the change happened: a word with the tag leaves only after step 3 of its overwriter. In the other order, an overwriter
-//! could act between the two READs. Otherwise it did not happen, and never will, because the path was fenced.
+//! If the result of 4 is lost, the attempt reads the word and *then* the announcement. If the word
+//! has the tag ⟨owner, s⟩, or the announcement is ⟨s, 1⟩, the change happened: a word with the tag
+//! leaves only after step 3 of its overwriter. In the other order, an overwriter could act between
+//! the two READs. Otherwise it did not happen, and never will, because the path was fenced.
 
 use mitra_mutants::Mutant;
 use smallvec::smallvec;
@@ -28,7 +32,8 @@ pub(crate) struct Attempt {
     word: Word,
     pub(crate) owner: Owner,
     stage: Stage,
-    /// The sequence number of the operation's announcement, if the last attempt left it unused: no word ever had it as a tag.
+    /// The sequence number of the operation's announcement, if the last attempt left it unused: no
+    /// word ever had it as a tag.
     unused: Option<u64>,
 }
 
@@ -68,8 +73,8 @@ impl Attempt {
         Attempt { layout, word, owner, stage: Stage::Idle, unused: None }
     }
 
-    /// Begins an attempt to change the word from `current`, its whole content, to the payload with the owner's tag. The requests `first`
-    /// are posted before the others.
+    /// Begins an attempt to change the word from `current`, its whole content, to the payload with
+    /// the owner's tag. The requests `first` are posted before the others.
     ///
     /// # Errors
     /// [`CellError`]; nothing was posted.
@@ -109,7 +114,8 @@ impl Attempt {
         Ok(requests)
     }
 
-    /// Continues with the outcomes of the last requests. After the result, the next attempt may begin.
+    /// Continues with the outcomes of the last requests. After the result, the next attempt may
+    /// begin.
     pub(crate) fn on_outcomes(&mut self, outcomes: &[Outcome]) -> AttemptProgress {
         let last = outcomes.last().copied().unwrap_or(Outcome::Unknown);
         match self.stage {

@@ -8,8 +8,9 @@ use crate::request::Outcome;
 
 /// One operation under way.
 ///
-/// [`Execution::poll`] drives the operation over a path. If the path ends for good, the execution stays at the point it has reached. The
-/// caller then makes sure that the old path executes nothing more, calls [`Execution::fenced`] and polls with a new path.
+/// [`Execution::poll`] drives the operation over a path. If the path ends for good, the execution
+/// stays at the point it has reached. The caller then makes sure that the old path executes nothing
+/// more, calls [`Execution::fenced`] and polls with a new path.
 #[derive(Clone, Debug)]
 pub struct Execution<O: Operation> {
     operation: O,
@@ -33,11 +34,13 @@ impl<O: Operation> Execution<O> {
         Execution { operation, state }
     }
 
-    /// Drives the operation: posts what it needs, and takes what has ended. Returns the result once; `None` before and afterwards. The path
-    /// must be the same one in every call, unless [`Execution::fenced`] was called in between.
+    /// Drives the operation: posts what it needs, and takes what has ended. Returns the result
+    /// once; `None` before and afterwards. The path must be the same one in every call, unless
+    /// [`Execution::fenced`] was called in between.
     ///
     /// # Errors
-    /// A [`PathError`]. The operation has then neither succeeded nor failed. After [`PathError::Refused`], drop the execution.
+    /// A [`PathError`]. The operation has then neither succeeded nor failed. After
+    /// [`PathError::Refused`], drop the execution.
     pub fn poll(&mut self, path: &mut impl Path) -> Result<Option<O::Output>, PathError> {
         loop {
             match &mut self.state {
@@ -64,8 +67,9 @@ impl<O: Operation> Execution<O> {
         }
     }
 
-    /// States that the peer executes nothing more of what was posted: the queue pair was destroyed at both ends, or the NIC was reset. The
-    /// requests without an outcome become [`Outcome::Unknown`], and the operation goes on over the path of the next call.
+    /// States that the peer executes nothing more of what was posted: the queue pair was destroyed
+    /// at both ends, or the NIC was reset. The requests without an outcome become
+    /// [`Outcome::Unknown`], and the operation goes on over the path of the next call.
     pub fn fenced(&mut self) {
         if let State::Posted(outcomes) = &mut self.state {
             outcomes.iter_mut().filter(|outcome| outcome.is_none()).for_each(|o| *o = Some(Outcome::Unknown));

@@ -1,4 +1,5 @@
-//! A cell of 64 bits whose changes are recoverable: the word names the record that contains the value.
+//! A cell of 64 bits whose changes are recoverable: the word names the record that contains the
+//! value.
 
 use mitra_mutants::Mutant;
 use smallvec::smallvec;
@@ -11,13 +12,16 @@ use crate::recoverable_cell::{Change, Changed, Finished};
 use crate::request::{Outcome, Request, Word};
 use crate::tag::{TagLayout, Tagged};
 
-/// The layout of a cell's word: which of the owner's two records has the value (1 bit), the owner (8 bits), the sequence number (55 bits).
+/// The layout of a cell's word: which of the owner's two records has the value (1 bit), the owner
+/// (8 bits), the sequence number (55 bits).
 const LAYOUT: TagLayout = TagLayout::new(55);
 
-/// A 64-bit value that clients read, compare-and-swap and fetch-and-add, each exactly once and with its result, even if the responder's NIC is lost.
+/// A 64-bit value that clients read, compare-and-swap and fetch-and-add, each exactly once and with
+/// its result, even if the responder's NIC is lost.
 ///
-/// After Varuna's extended status: the word has no value but a tag, which names a record. The record's state is the owner's announcement. An owner
-/// has two records in each cell, and writes the one that the word does not name.
+/// After Varuna's extended status: the word has no value but a tag, which names a record. The
+/// record's state is the owner's announcement. An owner has two records in each cell, and writes
+/// the one that the word does not name.
 ///
 /// | word of the cell | content |
 /// |---|---|
@@ -25,8 +29,8 @@ const LAYOUT: TagLayout = TagLayout::new(55);
 /// | 1 | the initial value, which an owner number of 0 names |
 /// | 2·j + r, for j from 1 to the number of owners | record r of owner j: the value |
 ///
-/// The sequence numbers of an owner last for 2⁵⁵ − 1 operations. All atomics on a cell and on its [`Announcements`](crate::Announcements) must be
-/// executed by one NIC at a time.
+/// The sequence numbers of an owner last for 2⁵⁵ − 1 operations. All atomics on a cell and on its
+/// [`Announcements`](crate::Announcements) must be executed by one NIC at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IndirectCell {
     first: Word,
@@ -34,7 +38,8 @@ pub struct IndirectCell {
 }
 
 impl IndirectCell {
-    /// Names the cell that begins at this word, for owners 1 to `owners`: the number of its announcements.
+    /// Names the cell that begins at this word, for owners 1 to `owners`: the number of its
+    /// announcements.
     pub fn new(first: Word, owners: u8) -> IndirectCell {
         IndirectCell { first, owners }
     }
@@ -44,25 +49,29 @@ impl IndirectCell {
         8 * (2 + 2 * owners as usize)
     }
 
-    /// The offset of the initial value in bytes. The peer stores it before clients use the cell. All other words are zero at first.
+    /// The offset of the initial value in bytes. The peer stores it before clients use the cell.
+    /// All other words are zero at first.
     pub const INITIAL_VALUE_OFFSET: usize = 8;
 
-    /// Returns the value of a cell with this content, or `None` if it is not a cell's. This is for the peer, which reads its own memory while no
-    /// client changes the cell.
+    /// Returns the value of a cell with this content, or `None` if it is not a cell's. This is for
+    /// the peer, which reads its own memory while no client changes the cell.
     pub fn value_of(words: &[u64]) -> Option<u64> {
         let Tagged { payload, owner, .. } = LAYOUT.unpack(*words.first()?);
         words.get(if owner == 0 { 1 } else { 2 * usize::from(owner) + payload as usize }).copied()
     }
 
-    /// Returns the operation that reads the cell. Cost: three READs, one after another; two more for each change of the cell in between.
+    /// Returns the operation that reads the cell. Cost: three READs, one after another; two more
+    /// for each change of the cell in between.
     pub fn read(&self) -> ReadIndirect {
         ReadIndirect(Snapshot::new(*self))
     }
 
-    /// Returns the operation that changes the cell. Cost without a failure: a READ of the tag, a READ of the record, then pipelined a WRITE of the
-    /// own record, the announcement, a compare-and-swap of another owner's announcement if that owner changed the cell last, and the compare-and-swap
-    /// of the tag: three round trips, and two more for each other owner that changed the cell in between. A
-    /// compare-and-swap of another than the expected value is three READs. The operation is lock-free, not wait-free.
+    /// Returns the operation that changes the cell. Cost without a failure: a READ of the tag, a
+    /// READ of the record, then pipelined a WRITE of the own record, the announcement, a
+    /// compare-and-swap of another owner's announcement if that owner changed the cell last, and
+    /// the compare-and-swap of the tag: three round trips, and two more for each other owner that
+    /// changed the cell in between. A compare-and-swap of another than the expected value is three
+    /// READs. The operation is lock-free, not wait-free.
     pub fn change(&self, owner: Owner, change: Change<u64>) -> ChangeIndirect {
         let attempt = Attempt::new(LAYOUT, self.first, owner);
         ChangeIndirect { attempt, change, snapshot: Snapshot::new(*self), stage: Stage::Reading }
@@ -102,7 +111,8 @@ enum ReadStage {
 /// What a snapshot needs, or what it has read.
 enum SnapshotProgress {
     Post(Requests),
-    /// The tag and the value of its record. Unless it is checked, the record may have had another value while the word had the tag.
+    /// The tag and the value of its record. Unless it is checked, the record may have had another
+    /// value while the word had the tag.
     Read {
         tag: u64,
         value: u64,
@@ -148,8 +158,9 @@ impl Snapshot {
 
 /// The operation of [`IndirectCell::read`].
 ///
-/// It reads the tag, the record that the tag names, and the tag again. If the tag is the same, the record had the cell's value when it was read:
-/// its owner writes it again only after the word has another tag, and no tag is used twice.
+/// It reads the tag, the record that the tag names, and the tag again. If the tag is the same, the
+/// record had the cell's value when it was read: its owner writes it again only after the word has
+/// another tag, and no tag is used twice.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReadIndirect(Snapshot);
 
@@ -231,11 +242,13 @@ impl ChangeIndirect {
         Ok(Progress::Post(requests))
     }
 
-    /// Begins an attempt to replace the tag and its value `old`. The value needs no check: if the tag is still in the word when the
-    /// compare-and-swap is executed, its record was not written before.
+    /// Begins an attempt to replace the tag and its value `old`. The value needs no check: if the
+    /// tag is still in the word when the compare-and-swap is executed, its record was not written
+    /// before.
     fn attempt(&mut self, tag: u64, old: u64, new: u64) -> Result<Requests, CellError> {
         let (named, number) = (LAYOUT.unpack(tag), self.attempt.owner.number());
-        // The word cannot come to name the other record: only this owner's compare-and-swap makes it.
+        // The word cannot come to name the other record: only this owner's compare-and-swap makes
+        // it.
         let other = u64::from(!Mutant::NamedRecordOverwritten.is_on());
         let free = if named.owner == number { named.payload ^ other } else { 0 };
         let own_tag = LAYOUT.pack(Tagged { payload: free, owner: number, sequence: 0 });

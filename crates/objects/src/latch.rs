@@ -1,4 +1,5 @@
-//! A latch that opens when all participants have arrived: one bit per participant, and an identity that grows with each reuse.
+//! A latch that opens when all participants have arrived: one bit per participant, and an identity
+//! that grows with each reuse.
 //!
 //! ```text
 //!  63                      n n-1                     0
@@ -8,13 +9,15 @@
 //!   ⟨i, bits⟩ ── p arrives: CAS ──▶ ⟨i, bits + 2^p⟩      ⟨i, all⟩ ── reset: CAS ──▶ ⟨i+1, none⟩
 //! ```
 //!
-//! A set bit is idempotent where a counter is not (Eslick, DeHon and Knight, 1994, fetch-and-op), and a stale arrival names an old identity. The word only grows, so no
-//! content comes back: a compare-and-swap that was executed once, or that was overtaken, never succeeds again. An arrival whose outcome is
-//! unknown is therefore posted again as it was.
+//! A set bit is idempotent where a counter is not (Eslick, DeHon and Knight, 1994, fetch-and-op),
+//! and a stale arrival names an old identity. The word only grows, so no content comes back: a
+//! compare-and-swap that was executed once, or that was overtaken, never succeeds again. An arrival
+//! whose outcome is unknown is therefore posted again as it was.
 //!
 //! # Limits
-//! 1 to 48 participants; 2^(64−n) identities, then [`LatchError::IdentitiesUsedUp`]. An arrival is wait-free: without failures it posts at
-//! most one CAS per participant, because each one that fails shows a new bit.
+//! 1 to 48 participants; 2^(64−n) identities, then [`LatchError::IdentitiesUsedUp`]. An arrival is
+//! wait-free: without failures it posts at most one CAS per participant, because each one that
+//! fails shows a new bit.
 
 use mitra_mutants::Mutant;
 use smallvec::smallvec;
@@ -105,10 +108,11 @@ impl Latch {
         ReadWord(self.word)
     }
 
-    /// Lets a participant arrive at the latch with this identity. A retry, and an arrival at an identity that is past, change nothing.
+    /// Lets a participant arrive at the latch with this identity. A retry, and an arrival at an
+    /// identity that is past, change nothing.
     ///
-    /// Cost: one CAS, one round trip, for the first arrival; two if others have arrived; one more for each arrival and each failure in
-    /// between.
+    /// Cost: one CAS, one round trip, for the first arrival; two if others have arrived; one more
+    /// for each arrival and each failure in between.
     ///
     /// # Errors
     /// [`LatchError::NoSuchParticipant`], [`LatchError::IdentitiesUsedUp`].
@@ -120,8 +124,9 @@ impl Latch {
         Ok(Arrive { latch: self, participant, identity, content: self.word_of(identity, 0) })
     }
 
-    /// Resets the latch with this identity, if it is open, to the next identity. A retry changes nothing. Any participant may do it.
-    /// Over a path without a fence, reset only a latch that was seen open: a copy of a refused reset may be executed later.
+    /// Resets the latch with this identity, if it is open, to the next identity. A retry changes
+    /// nothing. Any participant may do it. Over a path without a fence, reset only a latch that was
+    /// seen open: a copy of a refused reset may be executed later.
     ///
     /// Cost: one CAS, one round trip; one more for each failure in between.
     ///
@@ -151,7 +156,8 @@ impl Latch {
 pub enum Arrived {
     /// The latch has this participant's bit.
     Counted(LatchState),
-    /// The latch has a later identity: this participant had arrived before, and the latch was opened and reset.
+    /// The latch has a later identity: this participant had arrived before, and the latch was
+    /// opened and reset.
     Past(LatchState),
 }
 
@@ -200,7 +206,8 @@ impl Operation for Arrive {
     }
 }
 
-/// A reset under way. Its result is the state of the latch: the next identity, or a later one if others were faster.
+/// A reset under way. Its result is the state of the latch: the next identity, or a later one if
+/// others were faster.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Reset {
     latch: Latch,

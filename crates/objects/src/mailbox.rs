@@ -1,5 +1,5 @@
-//! A mailbox for one message at a time: the flag that announces a message contains its number, so that a flag that is written twice
-//! announces nothing twice.
+//! A mailbox for one message at a time: the flag that announces a message contains its number, so
+//! that a flag that is written twice announces nothing twice.
 //!
 //! ```text
 //! word 0  flag      ⟨length in words: 8 bits | number of the message: 56 bits⟩    written by the writer, behind the payload
@@ -7,18 +7,22 @@
 //! word 2…           payload, 1 to 7 words                                         written by the writer
 //! ```
 //!
-//! A WRITE is idempotent, and a failover may repeat it. A flag is not: if its reader consumed and reset it before the WRITE is repeated, a flag of
-//! one bit announces the old message again. Here a flag with a number up to *consumed* announces nothing, so the
-//! writer repeats WRITEs whose outcome is unknown, whether or not they were executed. The writer begins the next message when the reader has consumed the
-//! last one. At this time no copy of an earlier WRITE is under way: each has ended, and the fence ended those that were lost.
+//! A WRITE is idempotent, and a failover may repeat it. A flag is not: if its reader consumed and
+//! reset it before the WRITE is repeated, a flag of one bit announces the old message again. Here a
+//! flag with a number up to *consumed* announces nothing, so the writer repeats WRITEs whose
+//! outcome is unknown, whether or not they were executed. The writer begins the next message when
+//! the reader has consumed the last one. At this time no copy of an earlier WRITE is under way:
+//! each has ended, and the fence ended those that were lost.
 //!
 //! # Conditions
-//! The reader's device places WRITEs of one queue pair in order (no relaxed ordering), as the completion log requires. The fence is
-//! necessary: a WRITE of an old payload that is executed later overwrites the new one, which no flag can detect.
+//! The reader's device places WRITEs of one queue pair in order (no relaxed ordering), as the
+//! completion log requires. The fence is necessary: a WRITE of an old payload that is executed
+//! later overwrites the new one, which no flag can detect.
 //!
 //! # Limits
-//! One writer, one reader; messages of 1 to 7 words; 2⁵⁶ − 1 messages, then [`MailboxError::NumbersUsedUp`]. Larger data is written to memory that a
-//! message names, before the message is sent.
+//! One writer, one reader; messages of 1 to 7 words; 2⁵⁶ − 1 messages, then
+//! [`MailboxError::NumbersUsedUp`]. Larger data is written to memory that a message names, before
+//! the message is sent.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::Buffer;
@@ -29,7 +33,8 @@ use crate::request::{Outcome, Request, Word};
 
 /// The words of a mailbox: the flag, *consumed*, and the payload.
 pub const MAILBOX_WORDS: usize = 2 + MAX_PAYLOAD_WORDS;
-/// The longest payload, in words: with the flag, the highest number of requests that an operation posts at once.
+/// The longest payload, in words: with the flag, the highest number of requests that an operation
+/// posts at once.
 pub const MAX_PAYLOAD_WORDS: usize = crate::MAX_REQUESTS - 1;
 /// The highest number of a message.
 pub const MAX_MESSAGE: u64 = (1 << NUMBER_BITS) - 1;
@@ -73,7 +78,8 @@ pub enum MailboxError {
     },
 }
 
-/// The writing end of a mailbox, with no message under way. Sending takes the writer, and its result returns it.
+/// The writing end of a mailbox, with no message under way. Sending takes the writer, and its
+/// result returns it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MailboxWriter {
     base: Word,
@@ -86,8 +92,9 @@ impl MailboxWriter {
         MailboxWriter { base, sent: 0 }
     }
 
-    /// Continues an earlier life of the writer. `flag` was read from the mailbox, after everything that the earlier life had posted was
-    /// fenced. [`MailboxWriter::sent`] tells whether the earlier life's last message was sent.
+    /// Continues an earlier life of the writer. `flag` was read from the mailbox, after everything
+    /// that the earlier life had posted was fenced. [`MailboxWriter::sent`] tells whether the
+    /// earlier life's last message was sent.
     pub fn resume(base: Word, flag: u64) -> MailboxWriter {
         MailboxWriter { base, sent: flag & MAX_MESSAGE }
     }
@@ -99,11 +106,12 @@ impl MailboxWriter {
 
     /// Sends a message, if the reader has consumed the last one.
     ///
-    /// Cost: one READ, then one WRITE per word and one for the flag, two round trips. After a failure, the WRITEs
-    /// that may be missing are repeated.
+    /// Cost: one READ, then one WRITE per word and one for the flag, two round trips. After a
+    /// failure, the WRITEs that may be missing are repeated.
     ///
     /// # Errors
-    /// [`MailboxError::Length`] and [`MailboxError::NumbersUsedUp`], with the writer. Nothing is sent then.
+    /// [`MailboxError::Length`] and [`MailboxError::NumbersUsedUp`], with the writer. Nothing is
+    /// sent then.
     pub fn send(self, payload: &[u64]) -> Result<Send, (MailboxWriter, MailboxError)> {
         if !(1..=MAX_PAYLOAD_WORDS).contains(&payload.len()) {
             return Err((self, MailboxError::Length(payload.len())));
@@ -189,12 +197,14 @@ pub struct MailboxReader {
 }
 
 impl MailboxReader {
-    /// Creates the reader of a mailbox. `consumed` is the content of the reader's word: 0 in an unused mailbox.
+    /// Creates the reader of a mailbox. `consumed` is the content of the reader's word: 0 in an
+    /// unused mailbox.
     pub fn new(consumed: u64) -> MailboxReader {
         MailboxReader { consumed }
     }
 
-    /// Takes the message from the mailbox at `offset` bytes of a buffer, if there is a new one, and frees the mailbox for the next.
+    /// Takes the message from the mailbox at `offset` bytes of a buffer, if there is a new one, and
+    /// frees the mailbox for the next.
     ///
     /// # Errors
     /// [`MailboxError::Flag`].
@@ -209,7 +219,8 @@ impl MailboxReader {
         Ok(Some(payload))
     }
 
-    /// Returns the length of the message that a flag announces, in words, or `None` if the flag announces nothing new.
+    /// Returns the length of the message that a flag announces, in words, or `None` if the flag
+    /// announces nothing new.
     ///
     /// # Errors
     /// [`MailboxError::Flag`].
@@ -225,7 +236,8 @@ impl MailboxReader {
         Ok(Some(length))
     }
 
-    /// Consumes the announced message. Returns the content of the reader's word, which the reader stores *after* it has copied the payload.
+    /// Consumes the announced message. Returns the content of the reader's word, which the reader
+    /// stores *after* it has copied the payload.
     pub fn consume(&mut self) -> u64 {
         self.consumed += 1;
         self.consumed

@@ -1,4 +1,5 @@
-//! A mutex whose word holds the owner and the number of the lock, so that a retry of a lock is recognized and a copy of it changes nothing.
+//! A mutex whose word holds the owner and the number of the lock, so that a retry of a lock is
+//! recognized and a copy of it changes nothing.
 //!
 //! ```text
 //!  63        48 47                                   0
@@ -8,17 +9,19 @@
 //!   ⟨0, n⟩ ── lock by p: CAS ──▶ ⟨p, n+1⟩ ── unlock by p: CAS ──▶ ⟨0, n+1⟩
 //! ```
 //!
-//! The number only grows, and a word with a number is first held and then free. So no content of the word comes back: a compare-and-swap that was
-//! executed once, or that was overtaken, never succeeds again. A lock whose outcome is unknown is therefore posted again as it was. The old value
-//! that the copy returns tells whether the lock is held by this owner with this number (Eslick, DeHon and Knight, 1994, test-and-set). A lock never ends while its
-//! outcome is unknown, and only its result [`Held`] can be unlocked.
+//! The number only grows, and a word with a number is first held and then free. So no content of
+//! the word comes back: a compare-and-swap that was executed once, or that was overtaken, never
+//! succeeds again. A lock whose outcome is unknown is therefore posted again as it was. The old
+//! value that the copy returns tells whether the lock is held by this owner with this number
+//! (Eslick, DeHon and Knight, 1994, test-and-set). A lock never ends while its outcome is unknown,
+//! and only its result [`Held`] can be unlocked.
 //!
-//! A client that has not seen the word reads it first, so its lock has a higher number than those of its earlier lives, and an unlock of an earlier
-//! life that is delayed changes nothing.
+//! A client that has not seen the word reads it first, so its lock has a higher number than those
+//! of its earlier lives, and an unlock of an earlier life that is delayed changes nothing.
 //!
 //! # Limits
-//! 65,535 owners; 2⁴⁸ − 1 locks, then [`MutexError::NumbersUsedUp`]. Lock-free, not fair. The mutex of an owner that crashes stays locked
-//! until that owner resumes it ([`MutexClient::resume`]).
+//! 65,535 owners; 2⁴⁸ − 1 locks, then [`MutexError::NumbersUsedUp`]. Lock-free, not fair. The mutex
+//! of an owner that crashes stays locked until that owner resumes it ([`MutexClient::resume`]).
 
 use core::num::NonZeroU16;
 
@@ -66,7 +69,8 @@ pub struct MutexState {
 }
 
 impl MutexState {
-    /// Returns the state that a word contains. Every content of the word is one; 0 is a mutex that was never locked.
+    /// Returns the state that a word contains. Every content of the word is one; 0 is a mutex that
+    /// was never locked.
     pub fn from_word(content: u64) -> MutexState {
         MutexState { owner: NonZeroU16::new((content >> NUMBER_BITS) as u16), number: content & MAX_NUMBER }
     }
@@ -78,7 +82,8 @@ impl MutexState {
 
 /// A client of a mutex that does not hold it.
 ///
-/// A client has at most one operation under way: the operation takes the client, and its result returns it.
+/// A client has at most one operation under way: the operation takes the client, and its result
+/// returns it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MutexClient {
     word: Word,
@@ -88,23 +93,27 @@ pub struct MutexClient {
 }
 
 impl MutexClient {
-    /// Creates a client. No two clients of a mutex have the same owner number. The word is 0 before its first use.
+    /// Creates a client. No two clients of a mutex have the same owner number. The word is 0 before
+    /// its first use.
     ///
-    /// The next life of a client that crashed begins here too. An earlier life may hold the mutex, or have a request on its way.
+    /// The next life of a client that crashed begins here too. An earlier life may hold the mutex,
+    /// or have a request on its way.
     pub fn new(word: Word, owner: NonZeroU16) -> MutexClient {
         MutexClient { word, owner, number: None }
     }
 
     /// Locks the mutex, if it is free.
     ///
-    /// Cost: one CAS, one round trip, if no other client has locked it since this client last saw the word; one CAS more for each other lock
-    /// and for each failure in between. The first lock reads the word before: one READ more.
+    /// Cost: one CAS, one round trip, if no other client has locked it since this client last saw
+    /// the word; one CAS more for each other lock and for each failure in between. The first lock
+    /// reads the word before: one READ more.
     pub fn lock(self) -> Lock {
         Lock(self)
     }
 
-    /// Takes over a lock that an earlier life of this owner took. `holder` was read from the word, after everything that the
-    /// earlier life had posted was fenced. A lock that ended as [`LockResult::Busy`] after the fence has read it, too.
+    /// Takes over a lock that an earlier life of this owner took. `holder` was read from the word,
+    /// after everything that the earlier life had posted was fenced. A lock that ended as
+    /// [`LockResult::Busy`] after the fence has read it, too.
     ///
     /// # Errors
     /// [`MutexError::NotHeld`] if the holder is not this owner.
@@ -129,13 +138,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns the number of the lock. It is higher than that of every earlier lock of the mutex, so it can order what the owner does
-    /// elsewhere (a fencing token).
+    /// Returns the number of the lock. It is higher than that of every earlier lock of the mutex,
+    /// so it can order what the owner does elsewhere (a fencing token).
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Unlocks the mutex. First complete everything that the mutex protects: a WRITE that is executed after the unlock is not protected.
+    /// Unlocks the mutex. First complete everything that the mutex protects: a WRITE that is
+    /// executed after the unlock is not protected.
     ///
     /// Cost: one CAS, one round trip; one CAS more for each failure in between.
     pub fn unlock(self) -> Unlock {
@@ -170,7 +180,8 @@ pub enum LockResult {
 pub struct Lock(MutexClient);
 
 impl Lock {
-    /// Reads the word, without which the client could not tell its own lock from one of an earlier life.
+    /// Reads the word, without which the client could not tell its own lock from one of an earlier
+    /// life.
     fn read_word(&self) -> Progress<<Lock as Operation>::Output> {
         Progress::Post(smallvec![Request::read(self.0.word)])
     }

@@ -2,14 +2,15 @@ use smallvec::SmallVec;
 
 use crate::request::{Outcome, Request};
 
-/// Requests that are posted in this order on one queue pair, without waiting in between. They are executed in this order: where the
-/// path fails, those that were executed are the first ones.
+/// Requests that are posted in this order on one queue pair, without waiting in between. They are
+/// executed in this order: where the path fails, those that were executed are the first ones.
 pub type Requests = SmallVec<[Request; 4]>;
 
 /// The next thing that an operation needs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Progress<T> {
-    /// The operation needs these requests executed: at least one, at most [`MAX_REQUESTS`](crate::MAX_REQUESTS).
+    /// The operation needs these requests executed: at least one, at most
+    /// [`MAX_REQUESTS`](crate::MAX_REQUESTS).
     Post(Requests),
     /// The operation has ended.
     Done(T),
@@ -27,8 +28,10 @@ impl<T> Progress<T> {
 
 /// An operation on an object, as a state machine without I/O.
 ///
-/// The driver calls [`Operation::start`] once, executes the requests, calls [`Operation::on_outcomes`] with their outcomes, and so on until
-/// [`Progress::Done`]. The machine learns of a failure only by outcomes other than [`Outcome::Executed`]; the path was fenced before.
+/// The driver calls [`Operation::start`] once, executes the requests, calls
+/// [`Operation::on_outcomes`] with their outcomes, and so on until [`Progress::Done`]. The machine
+/// learns of a failure only by outcomes other than [`Outcome::Executed`]; the path was fenced
+/// before.
 pub trait Operation {
     /// The result.
     type Output;

@@ -37,14 +37,16 @@ pub trait Path {
     /// A [`PathError`]. None of the requests was posted then.
     fn post(&mut self, requests: &[Request]) -> Result<(), PathError>;
 
-    /// Drives the queue pair, and stores the outcomes of the posted requests as they become known. Returns whether all are known.
+    /// Drives the queue pair, and stores the outcomes of the posted requests as they become known.
+    /// Returns whether all are known.
     ///
     /// # Errors
     /// A [`PathError`]. The outcomes that are still `None` stay unknown until the path is fenced.
     fn poll(&mut self, outcomes: &mut [Option<Outcome>]) -> Result<bool, PathError>;
 
-    /// Runs one operation to its end, and returns its result. The thread polls meanwhile, and yields in between. To run several operations
-    /// side by side, or to go on over another path after this one has ended, use an [`Execution`].
+    /// Runs one operation to its end, and returns its result. The thread polls meanwhile, and
+    /// yields in between. To run several operations side by side, or to go on over another path
+    /// after this one has ended, use an [`Execution`].
     ///
     /// # Errors
     /// A [`PathError`]. The operation has then neither succeeded nor failed.

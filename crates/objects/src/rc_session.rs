@@ -6,10 +6,12 @@ use crate::path::{Path, PathError};
 use crate::request::{Outcome, Request};
 use crate::scratch::{SCRATCH_BYTES, Scratch};
 
-/// The resources with which operations run over an RC queue pair of one NIC, one operation at a time.
+/// The resources with which operations run over an RC queue pair of one NIC, one operation at a
+/// time.
 ///
-/// When the queue pair fails, nothing tells which requests the peer executed, and it may still execute them. The path then ends
-/// as [`PathError::Lost`]. The caller fences: it destroys the queue pair at the *peer*, whose NIC executes the requests, or resets that NIC.
+/// When the queue pair fails, nothing tells which requests the peer executed, and it may still
+/// execute them. The path then ends as [`PathError::Lost`]. The caller fences: it destroys the
+/// queue pair at the *peer*, whose NIC executes the requests, or resets that NIC.
 #[derive(Debug)]
 pub struct RcSession {
     nic: Arc<dyn Provider>,
@@ -27,7 +29,8 @@ pub struct RcPath<'a> {
 }
 
 impl RcSession {
-    /// Registers the local memory of a session, 64 bytes, in the protection domain of its queue pairs.
+    /// Registers the local memory of a session, 64 bytes, in the protection domain of its queue
+    /// pairs.
     ///
     /// # Errors
     /// Any error of the NIC.
@@ -38,8 +41,8 @@ impl RcSession {
         Ok(RcSession { nic, scratch, mr, completions: Vec::new() })
     }
 
-    /// Returns the path over a connected queue pair whose sends complete in `cq`. The queue pair and the completion queue serve only this
-    /// session.
+    /// Returns the path over a connected queue pair whose sends complete in `cq`. The queue pair
+    /// and the completion queue serve only this session.
     pub fn over(&mut self, qp: Qpn, cq: CqId) -> RcPath<'_> {
         RcPath { session: self, qp, cq }
     }
@@ -71,7 +74,8 @@ impl Path for RcPath<'_> {
                     let returns_value = wc.opcode != WcOpcode::Write;
                     outcomes[index] = Some(self.session.scratch.executed(index, returns_value));
                 }
-                // Behind the first failed request, the rest is flushed whether or not the peer executed it.
+                // Behind the first failed request, the rest is flushed whether or not the peer
+                // executed it.
                 WcStatus::RetryExceeded | WcStatus::Flushed => {
                     error = error.or(Some(PathError::Lost(wc.status)));
                 }

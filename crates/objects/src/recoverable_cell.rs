@@ -8,7 +8,8 @@ use crate::read_word::ReadWord;
 use crate::request::{Outcome, Word};
 use crate::tag::{TagLayout, Tagged};
 
-/// The layout of a cell's word: the value (32 bits), the owner (8 bits), the sequence number (24 bits).
+/// The layout of a cell's word: the value (32 bits), the owner (8 bits), the sequence number (24
+/// bits).
 const LAYOUT: TagLayout = TagLayout::new(24);
 
 /// The change that an operation makes to a value of type `V`.
@@ -30,12 +31,14 @@ pub enum Change<V> {
 pub enum Changed<V> {
     /// The change happened exactly once. The value before it.
     From(V),
-    /// The cell did not have the expected value and was not changed. The value that it had at some time during the operation.
+    /// The cell did not have the expected value and was not changed. The value that it had at some
+    /// time during the operation.
     Not(V),
 }
 
 impl<V: Copy> Changed<V> {
-    /// The value before the change, or instead of the expected one: what a compare-and-swap or fetch-and-add returns.
+    /// The value before the change, or instead of the expected one: what a compare-and-swap or
+    /// fetch-and-add returns.
     pub fn value(self) -> V {
         match self {
             Changed::From(value) | Changed::Not(value) => value,
@@ -52,11 +55,13 @@ pub struct Finished<T> {
     pub result: Result<T, CellError>,
 }
 
-/// A 32-bit value in one 8-byte word that clients read, compare-and-swap and fetch-and-add, each exactly once and with its result, even
-/// if the responder's NIC is lost.
+/// A 32-bit value in one 8-byte word that clients read, compare-and-swap and fetch-and-add, each
+/// exactly once and with its result, even if the responder's NIC is lost.
 ///
-/// An owner makes at most 2²⁴ − 1 operations that change 32-bit cells ([`CellError::SequencesUsedUp`]). All atomics on a cell and on
-/// its [`Announcements`](crate::Announcements) must be executed by one NIC at a time, because atomicity holds per NIC.
+/// An owner makes at most 2²⁴ − 1 operations that change 32-bit cells
+/// ([`CellError::SequencesUsedUp`]). All atomics on a cell and on its
+/// [`Announcements`](crate::Announcements) must be executed by one NIC at a time, because atomicity
+/// holds per NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RecoverableCell {
     word: Word,
@@ -68,13 +73,14 @@ impl RecoverableCell {
         RecoverableCell { word }
     }
 
-    /// Returns the content of the word of a new cell with this value. The peer stores it before clients use the cell; zeroed memory is a
-    /// cell of value 0.
+    /// Returns the content of the word of a new cell with this value. The peer stores it before
+    /// clients use the cell; zeroed memory is a cell of value 0.
     pub const fn initial_word(value: u32) -> u64 {
         LAYOUT.pack(Tagged { payload: value as u64, owner: 0, sequence: 0 })
     }
 
-    /// Returns the value in the content of a cell's word. This is for the peer, which reads its own memory.
+    /// Returns the value in the content of a cell's word. This is for the peer, which reads its own
+    /// memory.
     pub const fn value_of(word: u64) -> u32 {
         LAYOUT.unpack(word).payload as u32
     }
@@ -84,10 +90,11 @@ impl RecoverableCell {
         ReadCell(ReadWord(self.word))
     }
 
-    /// Returns the operation that changes the cell. Cost without a failure: a READ, then pipelined the announcement, a compare-and-swap of
-    /// another owner's announcement if that owner changed the cell last, and the compare-and-swap of the word: two round trips, and
-    /// one more for each other owner that changed the cell in between. A compare-and-swap of another than the expected value is one READ. The
-    /// operation is lock-free, not wait-free.
+    /// Returns the operation that changes the cell. Cost without a failure: a READ, then pipelined
+    /// the announcement, a compare-and-swap of another owner's announcement if that owner changed
+    /// the cell last, and the compare-and-swap of the word: two round trips, and one more for each
+    /// other owner that changed the cell in between. A compare-and-swap of another than the
+    /// expected value is one READ. The operation is lock-free, not wait-free.
     pub fn change(&self, owner: Owner, change: Change<u32>) -> ChangeCell {
         let read = ReadWord(self.word);
         ChangeCell { attempt: Attempt::new(LAYOUT, self.word, owner), change, stage: Stage::Reading(read) }

@@ -1,4 +1,5 @@
-//! A counter in one word, whose adds count exactly once: next to the value, each requester has a field that each of its adds steps.
+//! A counter in one word, whose adds count exactly once: next to the value, each requester has a
+//! field that each of its adds steps.
 //!
 //! ```text
 //!  63                   n·m n·m-1                        0
@@ -7,14 +8,17 @@
 //! └────────────────────────┴───────┴─────┴───────┴───────┘
 //! ```
 //!
-//! An add of δ to a field f is one FAA of δ·2^(n·m) + (f′ − f)·2^(i·m), where f′ = (f + 1) mod 2^m (the single-bit
-//! sequence number of Eslick, DeHon and Knight, 1994; m = 1 is that bit). Only requester i changes field i, and its adds are executed in order. So f is the field's content when the
-//! add is executed, the field takes the value f′ between 0 and 2^m − 1, and nothing is carried into the next field or into the value. After a
-//! failure and the fence, the field tells how many of the undecided adds were executed, as long as there are at most 2^m − 1.
+//! An add of δ to a field f is one FAA of δ·2^(n·m) + (f′ − f)·2^(i·m), where f′ = (f + 1) mod 2^m
+//! (the single-bit sequence number of Eslick, DeHon and Knight, 1994; m = 1 is that bit). Only
+//! requester i changes field i, and its adds are executed in order. So f is the field's content
+//! when the add is executed, the field takes the value f′ between 0 and 2^m − 1, and nothing is
+//! carried into the next field or into the value. After a failure and the fence, the field tells
+//! how many of the undecided adds were executed, as long as there are at most 2^m − 1.
 //!
 //! # Limits
-//! n requesters with fields of m bits, 1 ≤ m ≤ 3 and n·m ≤ 48; 2^m − 1 adds under way per requester. The value is signed and has
-//! v = 64 − n·m bits. Each requester may add up to ±(2^(v−1) − 1)/n in total, so the sum of all never wraps; an add beyond is refused
+//! n requesters with fields of m bits, 1 ≤ m ≤ 3 and n·m ≤ 48; 2^m − 1 adds under way per
+//! requester. The value is signed and has v = 64 − n·m bits. Each requester may add up to ±(2^(v−1)
+//! − 1)/n in total, so the sum of all never wraps; an add beyond is refused
 //! ([`CounterError::ShareUsedUp`]).
 
 use mitra_mutants::Mutant;
@@ -96,7 +100,8 @@ impl CounterLayout {
         content.cast_signed() >> self.value_shift()
     }
 
-    /// Returns the field of a requester from the content of the word: the number of its executed adds modulo 2^m.
+    /// Returns the field of a requester from the content of the word: the number of its executed
+    /// adds modulo 2^m.
     pub fn field(self, content: u64, requester: u8) -> u64 {
         content >> (u32::from(requester) * u32::from(self.field_bits)) & self.field_max()
     }
@@ -119,7 +124,8 @@ impl CounterLayout {
         (1 << self.field_bits) - 1
     }
 
-    /// Returns the addend of the FAA that adds `delta` and steps the field from the content `field`.
+    /// Returns the addend of the FAA that adds `delta` and steps the field from the content
+    /// `field`.
     fn addend(self, requester: u8, field: u64, delta: i64) -> u64 {
         let unit = 1_u64 << (u32::from(requester) * u32::from(self.field_bits));
         let step = if field == self.field_max() && !Mutant::FieldCarries.is_on() {
@@ -133,7 +139,8 @@ impl CounterLayout {
 
 /// A requester of a counter that has no add under way.
 ///
-/// An add takes the requester, and its result returns it. Never use a copy of a requester beside it: both would step one field.
+/// An add takes the requester, and its result returns it. Never use a copy of a requester beside
+/// it: both would step one field.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CounterClient {
     word: Word,
@@ -146,7 +153,8 @@ pub struct CounterClient {
 }
 
 impl CounterClient {
-    /// Creates a requester that has not added anything yet. The word is 0 before its first use. Requesters count from 0.
+    /// Creates a requester that has not added anything yet. The word is 0 before its first use.
+    /// Requesters count from 0.
     ///
     /// # Errors
     /// [`CounterError::NoSuchRequester`].
@@ -157,8 +165,9 @@ impl CounterClient {
         Ok(CounterClient { word, layout, requester, field: 0, contributed: 0 })
     }
 
-    /// Continues an earlier life of the requester. `content` was read from the word, after everything that the earlier life had
-    /// posted was fenced. `contributed` is the sum of its adds, or a bound of larger absolute value.
+    /// Continues an earlier life of the requester. `content` was read from the word, after
+    /// everything that the earlier life had posted was fenced. `contributed` is the sum of its
+    /// adds, or a bound of larger absolute value.
     ///
     /// # Errors
     /// [`CounterError::ShareUsedUp`] if `contributed` exceeds the requester's share.
@@ -180,10 +189,12 @@ impl CounterClient {
 
     /// Adds 1 to 2^m − 1 numbers, in order.
     ///
-    /// Cost: one FAA each, one round trip for all; after a failure that left adds undecided, one READ.
+    /// Cost: one FAA each, one round trip for all; after a failure that left adds undecided, one
+    /// READ.
     ///
     /// # Errors
-    /// [`CounterError::Adds`] and [`CounterError::ShareUsedUp`], with the requester. Nothing is added then.
+    /// [`CounterError::Adds`] and [`CounterError::ShareUsedUp`], with the requester. Nothing is
+    /// added then.
     pub fn add_all(self, deltas: &[i64]) -> Result<Add, (CounterClient, CounterError)> {
         match self.check(deltas) {
             Err(error) => Err((self, error)),
@@ -231,7 +242,8 @@ pub struct Add {
     deltas: SmallVec<[i64; 4]>,
     /// The value before each executed add. The adds behind are not executed, or undecided.
     previous: SmallVec<[Option<i64>; 4]>,
-    /// What is known about the adds behind the executed ones, while the READ that decides them is under way. Otherwise empty.
+    /// What is known about the adds behind the executed ones, while the READ that decides them is
+    /// under way. Otherwise empty.
     outcomes: SmallVec<[Outcome; 4]>,
 }
 
@@ -306,7 +318,8 @@ impl Operation for Add {
         if rest_not_executed {
             return self.take(outcomes, executed);
         }
-        // An add that was executed behind one that is unknown also needs the field, which then must show both.
+        // An add that was executed behind one that is unknown also needs the field, which then must
+        // show both.
         self.outcomes = SmallVec::from_slice(outcomes);
         read
     }

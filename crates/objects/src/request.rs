@@ -2,7 +2,8 @@
 
 use mitra_verbs::RemoteAddr;
 
-/// The address of an 8-byte word in the peer's memory. It is a multiple of 8, as atomics require (IBTA volume 1, 9.4.5).
+/// The address of an 8-byte word in the peer's memory. It is a multiple of 8, as atomics require
+/// (IBTA volume 1, 9.4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Word(RemoteAddr);
 
@@ -81,8 +82,9 @@ impl Request {
     }
 }
 
-/// What is known about a request when it has ended. A request that has ended is never executed later: where the path failed, it was fenced
-/// before any other outcome than [`Outcome::Executed`] was given.
+/// What is known about a request when it has ended. A request that has ended is never executed
+/// later: where the path failed, it was fenced before any other outcome than [`Outcome::Executed`]
+/// was given.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     /// The request was executed exactly once.

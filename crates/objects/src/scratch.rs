@@ -16,7 +16,8 @@ pub const SCRATCH_BYTES: usize = 8 * MAX_REQUESTS;
 const INDEX_BITS: u32 = 3;
 const _: () = assert!(MAX_REQUESTS == 1 << INDEX_BITS);
 
-/// The memory of a session, and the `wr_id`s of its requests: the caller's base, plus the number of the batch, plus the position in it.
+/// The memory of a session, and the `wr_id`s of its requests: the caller's base, plus the number of
+/// the batch, plus the position in it.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     memory: Arc<Buffer>,

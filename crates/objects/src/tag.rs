@@ -5,8 +5,9 @@ use crate::announcement::MAX_SEQUENCE;
 /// The bits of a tag's owner number.
 const OWNER_BITS: u32 = 8;
 
-/// The layout of the words of one kind of cell: from the most significant bit, the payload, the owner's number (8 bits) and the sequence
-/// number (`sequence_bits`). The payload has the rest of the 64 bits.
+/// The layout of the words of one kind of cell: from the most significant bit, the payload, the
+/// owner's number (8 bits) and the sequence number (`sequence_bits`). The payload has the rest of
+/// the 64 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TagLayout {
     sequence_bits: u32,
@@ -32,7 +33,8 @@ impl TagLayout {
         (1 << self.sequence_bits) - 1
     }
 
-    /// Packs a word. The parts fit: the callers choose the payload's type, and check the sequence number.
+    /// Packs a word. The parts fit: the callers choose the payload's type, and check the sequence
+    /// number.
     pub(crate) const fn pack(self, tagged: Tagged) -> u64 {
         tagged.payload << (self.sequence_bits + OWNER_BITS)
             | (tagged.owner as u64) << self.sequence_bits

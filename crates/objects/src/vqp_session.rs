@@ -9,10 +9,11 @@ use crate::scratch::{SCRATCH_BYTES, Scratch};
 
 /// The resources with which operations run over a virtual queue pair, one operation at a time.
 ///
-/// The vQP's completions have the outcomes: success, value lost, executed behind an error, flushed (not executed), or indeterminate. After
-/// an outcome other than success the vQP is halted. The session calls [`VirtualQp::resume`] when all requests of the operation have ended,
-/// since the operation decides what the vQP could not. The application must therefore post no other sends while an operation is under
-/// way: they would be flushed or, worse, pass the operation.
+/// The vQP's completions have the outcomes: success, value lost, executed behind an error, flushed
+/// (not executed), or indeterminate. After an outcome other than success the vQP is halted. The
+/// session calls [`VirtualQp::resume`] when all requests of the operation have ended, since the
+/// operation decides what the vQP could not. The application must therefore post no other sends
+/// while an operation is under way: they would be flushed or, worse, pass the operation.
 #[derive(Debug)]
 pub struct VqpSession {
     scratch: Scratch,
@@ -21,7 +22,8 @@ pub struct VqpSession {
     others: Vec<Completion>,
 }
 
-/// A session and its virtual queue pair, for one call of [`Execution::poll`](crate::Execution::poll).
+/// A session and its virtual queue pair, for one call of
+/// [`Execution::poll`](crate::Execution::poll).
 #[derive(Debug)]
 pub struct VqpPath<'a> {
     session: &'a mut VqpSession,
@@ -29,7 +31,8 @@ pub struct VqpPath<'a> {
 }
 
 impl VqpSession {
-    /// Registers the local memory of a session: 64 bytes. The session's requests have the `wr_id`s from `first_wr_id` to `first_wr_id` + 2³² − 1.
+    /// Registers the local memory of a session: 64 bytes. The session's requests have the `wr_id`s
+    /// from `first_wr_id` to `first_wr_id` + 2³² − 1.
     ///
     /// # Errors
     /// Any error of a NIC; [`Error::Invalid`] if these `wr_id`s exceed 64 bits.
@@ -43,7 +46,8 @@ impl VqpSession {
         Ok(VqpSession { scratch, mr, completions: Vec::new(), others: Vec::new() })
     }
 
-    /// Returns the path over this virtual queue pair, whose domain is the one of [`VqpSession::new`].
+    /// Returns the path over this virtual queue pair, whose domain is the one of
+    /// [`VqpSession::new`].
     pub fn over<'a>(&'a mut self, vqp: &'a mut VirtualQp) -> VqpPath<'a> {
         VqpPath { session: self, vqp }
     }

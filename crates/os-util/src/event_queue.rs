@@ -9,21 +9,25 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, PoisonError};
 use crate::{eventfd, futex};
 
-/// A bounded queue of events with an eventfd that is readable while the queue holds an event, except for events added by
-/// [`EventQueue::enqueue`]. A full queue drops new events.
+/// A bounded queue of events with an eventfd that is readable while the queue holds an event,
+/// except for events added by [`EventQueue::enqueue`]. A full queue drops new events.
 ///
-/// Each new event is a new edge of the descriptor, also while older events are in the queue: an edge-triggered epoll(7) wakes for each, as it does for
-/// the events of the kernel's verbs. So does one that a full queue drops: a program that never reads its events still wakes.
+/// Each new event is a new edge of the descriptor, also while older events are in the queue: an
+/// edge-triggered epoll(7) wakes for each, as it does for the events of the kernel's verbs. So does
+/// one that a full queue drops: a program that never reads its events still wakes.
 ///
-/// The application may wait on the descriptor and may change its `O_NONBLOCK` flag. It must not read the
-/// descriptor.
+/// The application may wait on the descriptor and may change its `O_NONBLOCK` flag. It must not
+/// read the descriptor.
 ///
-/// A thread that takes events one by one may sleep on a futex instead of the descriptor ([`EventQueue::begin_wait`]): a wait on it takes nothing from the
-/// queue, so a sleeper that is cancelled or interrupted loses no event, and the kernel restarts it after a signal as it restarts a read(2).
+/// A thread that takes events one by one may sleep on a futex instead of the descriptor
+/// ([`EventQueue::begin_wait`]): a wait on it takes nothing from the queue, so a sleeper that is
+/// cancelled or interrupted loses no event, and the kernel restarts it after a signal as it
+/// restarts a read(2).
 #[derive(Debug)]
 pub struct EventQueue<T> {
     state: Mutex<State<T>>,
-    /// The futex of the sleeping threads: an odd number while there may be one. It changes with each event that wakes them.
+    /// The futex of the sleeping threads: an odd number while there may be one. It changes with
+    /// each event that wakes them.
     futex: AtomicU32,
     eventfd: EventFd,
     /// The maximum number of events in the queue.
@@ -33,8 +37,8 @@ pub struct EventQueue<T> {
 #[derive(Debug)]
 struct State<T> {
     events: VecDeque<T>,
-    /// Whether the eventfd is readable. `pop` and `retain` read the eventfd only then: a read of an unreadable eventfd would block
-    /// if the application has cleared `O_NONBLOCK`.
+    /// Whether the eventfd is readable. `pop` and `retain` read the eventfd only then: a read of an
+    /// unreadable eventfd would block if the application has cleared `O_NONBLOCK`.
     signalled: bool,
     /// Whether an event was added by `enqueue` since the last signal.
     has_silent: bool,
@@ -54,8 +58,8 @@ impl<T> EventQueue<T> {
         EventQueue::with_flags(capacity, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
     }
 
-    /// Creates a queue with a blocking descriptor, for applications that read its flags to decide whether to wait for an event
-    /// (`ibv_get_async_event(3)`).
+    /// Creates a queue with a blocking descriptor, for applications that read its flags to decide
+    /// whether to wait for an event (`ibv_get_async_event(3)`).
     ///
     /// # Errors
     /// The error of eventfd(2), for example if the process has no file descriptor left.
@@ -76,8 +80,8 @@ impl<T> EventQueue<T> {
         self.show(&mut state);
     }
 
-    /// Adds an event, unless the queue is full or closed. If the descriptor is unreadable, it stays so until the next call of [`EventQueue::signal`] or of a
-    /// push function.
+    /// Adds an event, unless the queue is full or closed. If the descriptor is unreadable, it stays
+    /// so until the next call of [`EventQueue::signal`] or of a push function.
     pub fn enqueue(&self, event: T) {
         self.add(&mut self.lock(), event);
     }
@@ -87,14 +91,16 @@ impl<T> EventQueue<T> {
         self.show(&mut self.lock());
     }
 
-    /// Ends the queue: later events are dropped, the descriptor is readable for good, and no thread waits any more.
+    /// Ends the queue: later events are dropped, the descriptor is readable for good, and no thread
+    /// waits any more.
     pub fn close(&self) {
         let mut state = self.lock();
         (state.is_closed, state.signalled) = (true, true);
         self.wake();
     }
 
-    /// Removes and returns the oldest event. If it was the last event, the descriptor becomes unreadable.
+    /// Removes and returns the oldest event. If it was the last event, the descriptor becomes
+    /// unreadable.
     pub fn pop(&self) -> Option<T> {
         self.pop_unless_closed().ok().flatten()
     }
@@ -113,8 +119,9 @@ impl<T> EventQueue<T> {
         Ok(event)
     }
 
-    /// Prepares the caller to sleep until there is an event. Returns the futex (private to the process, `futex(2)`) and the value that it has until the next event
-    /// or the end of the queue, which wake every sleeper; or `None` if the queue holds an event or is closed.
+    /// Prepares the caller to sleep until there is an event. Returns the futex (private to the
+    /// process, `futex(2)`) and the value that it has until the next event or the end of the queue,
+    /// which wake every sleeper; or `None` if the queue holds an event or is closed.
     pub fn begin_wait(&self) -> Option<(&AtomicU32, u32)> {
         let state = self.lock();
         (state.events.is_empty() && !state.is_closed)
@@ -159,7 +166,8 @@ impl<T> EventQueue<T> {
         state.has_silent = true;
     }
 
-    /// Makes the descriptor readable and wakes the sleepers if there is an event. An edge is reported for events that none was reported for.
+    /// Makes the descriptor readable and wakes the sleepers if there is an event. An edge is
+    /// reported for events that none was reported for.
     fn show(&self, state: &mut State<T>) {
         let is_new = std::mem::take(&mut state.has_silent);
         if !state.events.is_empty() && (!std::mem::replace(&mut state.signalled, true) || is_new) {
@@ -167,7 +175,8 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Signals the descriptor, and wakes all sleepers: one of them may be about to be cancelled or interrupted. The caller holds the lock.
+    /// Signals the descriptor, and wakes all sleepers: one of them may be about to be cancelled or
+    /// interrupted. The caller holds the lock.
     fn wake(&self) {
         eventfd::signal(&self.eventfd);
         if self.futex.load(Ordering::Relaxed) & 1 == 1 {
@@ -188,7 +197,8 @@ impl<T> EventQueue<T> {
     }
 }
 
-/// Changes the futex, so that a sleep that a signal interrupts is not resumed on freed memory, which keeps the value for a while.
+/// Changes the futex, so that a sleep that a signal interrupts is not resumed on freed memory,
+/// which keeps the value for a while.
 impl<T> Drop for EventQueue<T> {
     fn drop(&mut self) {
         self.futex.fetch_add(2, Ordering::Relaxed);
@@ -196,7 +206,8 @@ impl<T> Drop for EventQueue<T> {
 }
 
 impl<T: PartialEq> EventQueue<T> {
-    /// Adds an event, unless the queue is full, closed, or holds an equal event, and makes the descriptor readable.
+    /// Adds an event, unless the queue is full, closed, or holds an equal event, and makes the
+    /// descriptor readable.
     pub fn push_once(&self, event: T) {
         let mut state = self.lock();
         if !state.events.contains(&event) {

@@ -4,7 +4,8 @@ use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns 64 unpredictable bits. Not a cancellation point, in contrast to the C library's `getrandom(2)`.
+/// Returns 64 unpredictable bits. Not a cancellation point, in contrast to the C library's
+/// `getrandom(2)`.
 ///
 /// # Errors
 /// The error of `getrandom(2)`, which does not fail once the kernel has booted.

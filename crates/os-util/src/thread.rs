@@ -6,15 +6,17 @@ use std::thread::{Builder, JoinHandle};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
-/// The signals that the kernel sends to a thread for its own faults. They stay unblocked. If they were blocked, the kernel would kill
-/// the process at a fault (sigprocmask(2)), although a signal handler of the program may be able to handle it.
+/// The signals that the kernel sends to a thread for its own faults. They stay unblocked. If they
+/// were blocked, the kernel would kill the process at a fault (sigprocmask(2)), although a signal
+/// handler of the program may be able to handle it.
 const FAULTS: [Signal; 6] =
     [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS];
 
 /// Starts a thread that blocks all signals except those that its own faults raise.
 ///
-/// The function returns only after the start of the thread is complete. A starting thread calls `munmap`, and libfabric overwrites the
-/// code of `munmap` while it initializes. A thread that executes `munmap` at that time would crash.
+/// The function returns only after the start of the thread is complete. A starting thread calls
+/// `munmap`, and libfabric overwrites the code of `munmap` while it initializes. A thread that
+/// executes `munmap` at that time would crash.
 ///
 /// # Errors
 /// The error of the operating system, if it cannot create the thread.

@@ -10,8 +10,8 @@ use crate::sync::{AtomicBool, Ordering};
 
 /// Ends the sleeps of a thread that waits for descriptors, and the thread.
 ///
-/// [`WakeSignal::wake`] makes a descriptor readable, until the thread has slept on it. The thread sees everything that other threads did before they
-/// woke it.
+/// [`WakeSignal::wake`] makes a descriptor readable, until the thread has slept on it. The thread
+/// sees everything that other threads did before they woke it.
 #[derive(Debug)]
 pub struct WakeSignal {
     eventfd: EventFd,
@@ -23,7 +23,8 @@ pub struct WakeSignal {
 pub enum Step {
     /// It has worked, and did not sleep.
     Worked,
-    /// It has worked, and then slept. `is_signalled` says whether the descriptor was readable at the end.
+    /// It has worked, and then slept. `is_signalled` says whether the descriptor was readable at
+    /// the end.
     Slept {
         /// Whether the descriptor of the [`WakeSignal`] was readable.
         is_signalled: bool,
@@ -53,10 +54,12 @@ impl WakeSignal {
         self.wake();
     }
 
-    /// Runs the steps of the thread until [`WakeSignal::stop`] is called, or a step returns [`Step::Ended`].
+    /// Runs the steps of the thread until [`WakeSignal::stop`] is called, or a step returns
+    /// [`Step::Ended`].
     ///
-    /// A step looks for work, and then sleeps on the descriptor of this signal beside others if there is none. The descriptor is cleared between a
-    /// sleep and the next look for work, so each later signal is seen.
+    /// A step looks for work, and then sleeps on the descriptor of this signal beside others if
+    /// there is none. The descriptor is cleared between a sleep and the next look for work, so each
+    /// later signal is seen.
     pub fn run(&self, mut step: impl FnMut() -> Step) {
         while !self.stop.load(Ordering::Acquire) {
             match step() {

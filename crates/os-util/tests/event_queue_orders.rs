@@ -59,7 +59,8 @@ fn is_readable(queue: &EventQueue<u8>) -> bool {
     poll(&mut polled, PollTimeout::ZERO).expect("the descriptor is open") == 1
 }
 
-/// A consumer that takes events until there is none, and then waits for the descriptor, takes every event.
+/// A consumer that takes events until there is none, and then waits for the descriptor, takes every
+/// event.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
@@ -78,8 +79,8 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// The futex of a consumer that prepares to sleep, after it has found no event, changes with the next event and with the end of the queue. So the
-/// consumer does not sleep then.
+/// The futex of a consumer that prepares to sleep, after it has found no event, changes with the
+/// next event and with the end of the queue. So the consumer does not sleep then.
 #[test]
 fn no_sleeper_misses_an_event() {
     for closes in [false, true] {
@@ -114,7 +115,8 @@ fn consumers_share_an_event_and_clear_the_descriptor() {
     });
 }
 
-/// An event that was enqueued silently makes the descriptor readable at the next signal, unless it was taken before.
+/// An event that was enqueued silently makes the descriptor readable at the next signal, unless it
+/// was taken before.
 #[test]
 fn signal_shows_a_silent_event_unless_it_was_taken() {
     loom::model(|| {

@@ -17,7 +17,8 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 /// The length of the longest message, in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
-/// The timeout of [`PeerConnection::receive`]. A process that sends nothing for this long is considered stuck.
+/// The timeout of [`PeerConnection::receive`]. A process that sends nothing for this long is
+/// considered stuck.
 pub const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time for which [`PeerProcess::reported_error`] waits for each message.
 const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -64,8 +65,8 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// [`Error::NotAPeer`] if `parent` is not the id of the parent process; [`Error::System`] if standard input cannot be duplicated or the
-/// death signal cannot be set.
+/// [`Error::NotAPeer`] if `parent` is not the id of the parent process; [`Error::System`] if
+/// standard input cannot be duplicated or the death signal cannot be set.
 pub fn connect_to_parent(parent: i32) -> Result<PeerConnection, Error> {
     set_pdeathsig(Signal::SIGKILL)
         .map_err(|error| Error::System("cannot set the parent-death signal", error.into()))?;
@@ -87,9 +88,11 @@ pub struct PeerProcess {
 }
 
 impl PeerProcess {
-    /// Starts `mitra peer ROLE PARENT` from the running program's file. Standard output is discarded; standard error is inherited.
+    /// Starts `mitra peer ROLE PARENT` from the running program's file. Standard output is
+    /// discarded; standard error is inherited.
     ///
-    /// The kernel kills the second process when the calling thread ends, so call this from a thread that lives as long as the value.
+    /// The kernel kills the second process when the calling thread ends, so call this from a thread
+    /// that lives as long as the value.
     ///
     /// # Errors
     ///
@@ -113,8 +116,8 @@ impl PeerProcess {
         self.child.id()
     }
 
-    /// Returns the error that the second process reported, if it reported one. Waits up to 500 ms for
-    /// each message, and discards other messages.
+    /// Returns the error that the second process reported, if it reported one. Waits up to 500 ms
+    /// for each message, and discards other messages.
     ///
     /// After an error in this process, the peer's error is often the cause.
     pub fn reported_error(&mut self) -> Option<Error> {
@@ -149,7 +152,8 @@ impl Drop for PeerProcess {
 
 /// One end of the connection between the two processes.
 ///
-/// A message is a 32-bit little-endian length and a `Result` in JSON, whose `Err` is an error that the sender reports.
+/// A message is a 32-bit little-endian length and a `Result` in JSON, whose `Err` is an error that
+/// the sender reports.
 #[derive(Debug)]
 pub struct PeerConnection(UnixStream);
 
@@ -158,8 +162,8 @@ impl PeerConnection {
     ///
     /// # Errors
     ///
-    /// [`Error::Reported`], [`Error::Closed`] or [`Error::Truncated`] if the peer has ended; [`Error::Serialize`] or
-    /// [`Error::TooLong`] if the message cannot be encoded.
+    /// [`Error::Reported`], [`Error::Closed`] or [`Error::Truncated`] if the peer has ended;
+    /// [`Error::Serialize`] or [`Error::TooLong`] if the message cannot be encoded.
     pub fn send<T: Serialize>(&mut self, message: &T) -> Result<(), Error> {
         match self.write(&Ok::<_, String>(message)) {
             // The peer has ended. Its last message is the error that it reported, if any.
@@ -192,8 +196,9 @@ impl PeerConnection {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`]; [`Error::Reported`] if the peer sent an error; [`Error::Closed`] or [`Error::Truncated`] if it ended;
-    /// [`Error::TooLong`] or [`Error::Unexpected`] if the message is not a `T`; [`Error::System`] if the timeout cannot be set.
+    /// [`Error::TimedOut`]; [`Error::Reported`] if the peer sent an error; [`Error::Closed`] or
+    /// [`Error::Truncated`] if it ended; [`Error::TooLong`] or [`Error::Unexpected`] if the message
+    /// is not a `T`; [`Error::System`] if the timeout cannot be set.
     pub fn receive_within<T: DeserializeOwned>(&mut self, timeout: Option<Duration>) -> Result<T, Error> {
         self.0
             .set_read_timeout(timeout)
@@ -228,7 +233,8 @@ impl PeerConnection {
         Ok(ready > 0)
     }
 
-    /// Returns a second handle of this connection, so that one thread can receive while another thread sends.
+    /// Returns a second handle of this connection, so that one thread can receive while another
+    /// thread sends.
     ///
     /// # Errors
     ///

@@ -9,17 +9,20 @@ use rand_core::{RngCore, SeedableRng};
 pub struct Prng(ChaCha8Rng);
 
 impl Prng {
-    /// Creates the generator of a seed, with the key that `SeedableRng::seed_from_u64` expands from it.
+    /// Creates the generator of a seed, with the key that `SeedableRng::seed_from_u64` expands from
+    /// it.
     pub fn new(seed: u64) -> Prng {
         Prng(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// Creates the generator of a named stream under a seed. Streams with different names are independent.
+    /// Creates the generator of a named stream under a seed. Streams with different names are
+    /// independent.
     pub fn stream(seed: u64, name: &str) -> Prng {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         let mut rng = ChaCha8Rng::from_seed(key);
-        // The stream number is the FNV-1a hash of the name. Any hash would do, but it must not change.
+        // The stream number is the FNV-1a hash of the name. Any hash would do, but it must not
+        // change.
         let hash = name
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
@@ -32,7 +35,8 @@ impl Prng {
         self.0.next_u64()
     }
 
-    /// Returns a number below `n`, or 0 if `n` is 0. The probabilities of two numbers differ by at most 2⁻⁶⁴.
+    /// Returns a number below `n`, or 0 if `n` is 0. The probabilities of two numbers differ by at
+    /// most 2⁻⁶⁴.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
@@ -42,9 +46,11 @@ impl Prng {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// Returns true with a probability of `ppm` in a million, and always if `ppm` is more than a million.
+    /// Returns true with a probability of `ppm` in a million, and always if `ppm` is more than a
+    /// million.
     pub fn chance(&mut self, ppm: u32) -> bool {
-        // A probability of 0 draws nothing, so switching a fault off does not shift the later draws of the stream.
+        // A probability of 0 draws nothing, so switching a fault off does not shift the later draws
+        // of the stream.
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }
 

@@ -1,4 +1,5 @@
-//! The server for clients. Requests that arrive while a batch is being executed form the next batch.
+//! The server for clients. Requests that arrive while a batch is being executed form the next
+//! batch.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -38,7 +39,8 @@ impl Client {
         }
     }
 
-    /// Sends as much as the socket accepts now. Returns `Ok` if everything is sent or the client has disconnected.
+    /// Sends as much as the socket accepts now. Returns `Ok` if everything is sent or the client
+    /// has disconnected.
     fn try_flush(&self) -> Result<(), ()> {
         let mut output = self.output.borrow_mut();
         let mut sent = 0;
@@ -105,7 +107,8 @@ impl ClientServer {
             let client = Rc::new(Client { writer, output: RefCell::default(), blocked: Cell::new(false) });
             let server = Rc::clone(&self);
             tokio::task::spawn_local(async move {
-                // An error needs no handling: the client has disconnected or its request is malformed.
+                // An error needs no handling: the client has disconnected or its request is
+                // malformed.
                 let _ = server.read_requests(reader, &client).await;
             });
         }
@@ -114,8 +117,8 @@ impl ClientServer {
     /// Queues a client's requests until it disconnects.
     async fn read_requests(&self, mut reader: OwnedReadHalf, client: &Rc<Client>) -> io::Result<()> {
         let mut input = Vec::with_capacity(16 << 10);
-        // If a read does not fill the buffer, tokio omits the next read, which would return EWOULDBLOCK. The buffer
-        // is therefore larger than usual input.
+        // If a read does not fill the buffer, tokio omits the next read, which would return
+        // EWOULDBLOCK. The buffer is therefore larger than usual input.
         while reader.read_buf(&mut input).await? > 0 {
             let mut parsed = 0;
             while let Some((arguments, len)) = parse_request(&input[parsed..]).map_err(io::Error::other)? {
@@ -146,7 +149,8 @@ impl ClientServer {
                 PendingReply::Value
             }
             [_] if is("PING") => PendingReply::Known(Reply::Simple("PONG")),
-            // Client libraries query the available commands when they connect, and accept an empty answer.
+            // Client libraries query the available commands when they connect, and accept an empty
+            // answer.
             _ if is("COMMAND") || is("CONFIG") => PendingReply::Known(Reply::Array(Vec::new())),
             _ => PendingReply::Known(Reply::Error(
                 "ERR unknown command: use SET key value, GET key, or PING".into(),
@@ -187,9 +191,10 @@ impl ClientServer {
         }
     }
 
-    /// Executes a batch, and returns the values that its reads found. A batch with writes is appended to the log,
-    /// including its reads. A batch of reads is not: after the reads have arrived, a majority confirms that this
-    /// process is still the leader (read index, Raft dissertation 6.4). This does not rely on clocks.
+    /// Executes a batch, and returns the values that its reads found. A batch with writes is
+    /// appended to the log, including its reads. A batch of reads is not: after the reads have
+    /// arrived, a majority confirms that this process is still the leader (read index, Raft
+    /// dissertation 6.4). This does not rely on clocks.
     async fn execute(&self, commands: Vec<u8>, writes: bool) -> Result<Vec<Option<Vec<u8>>>, Reply> {
         if writes {
             let batch = Batch(Arc::from(commands));

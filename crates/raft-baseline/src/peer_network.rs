@@ -1,5 +1,5 @@
-//! The network between processes: one connection to each peer. Requests are pipelined, and responses arrive
-//! in the order of the requests.
+//! The network between processes: one connection to each peer. Requests are pipelined, and
+//! responses arrive in the order of the requests.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -39,8 +39,8 @@ enum Response {
     Snapshot(Result<InstallSnapshotResponse<u64>, RaftError<u64, InstallSnapshotError>>),
 }
 
-/// Encodes a message as a frame: the length of the message in 4 bytes, and the message. One system call sends
-/// both.
+/// Encodes a message as a frame: the length of the message in 4 bytes, and the message. One system
+/// call sends both.
 fn encode_frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     let len = bytes.len() as u32 - 4;
@@ -134,8 +134,8 @@ impl Peer {
         let frame = encode_frame(request)?;
         let response = {
             let mut slot = self.connection.lock().await;
-            // The connection returns to the slot only after the whole request is sent: a cancelled request
-            // may leave a partial frame, after which the connection is unusable.
+            // The connection returns to the slot only after the whole request is sent: a cancelled
+            // request may leave a partial frame, after which the connection is unusable.
             let mut connection = match slot.take() {
                 Some(connection) => connection,
                 None => Connection::connect(self.address).await?,

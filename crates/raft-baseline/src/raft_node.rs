@@ -14,8 +14,8 @@ use crate::peer_network::Network;
 use crate::state_machine::{StateMachine, Values};
 
 openraft::declare_raft_types!(
-    /// The data of an entry is a batch of commands. The response to an entry is the list of values that the reads
-    /// of the batch found.
+    /// The data of an entry is a batch of commands. The response to an entry is the list of values
+    /// that the reads of the batch found.
     pub(crate) Types:
         D = Batch,
         R = Vec<Option<Vec<u8>>>,
@@ -29,7 +29,8 @@ pub(crate) type Node = openraft::BasicNode;
 pub(crate) async fn start(id: u64, processes: &[SocketAddr]) -> anyhow::Result<(Raft, Values)> {
     let config = Config {
         cluster_name: "mitra-raft-baseline".into(),
-        // Heartbeat interval and minimum election timeout are the defaults of etcd. All times are in milliseconds.
+        // Heartbeat interval and minimum election timeout are the defaults of etcd. All times are
+        // in milliseconds.
         heartbeat_interval: 100,
         election_timeout_min: 1000,
         election_timeout_max: 2000,

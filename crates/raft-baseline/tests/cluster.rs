@@ -1,5 +1,5 @@
-//! The baseline is a fair comparison only if it keeps Raft's guarantee: an acknowledged write survives the
-//! crash of its leader.
+//! The baseline is a fair comparison only if it keeps Raft's guarantee: an acknowledged write
+//! survives the crash of its leader.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -33,8 +33,8 @@ fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Returns the process that executes these requests, and its replies. An earlier attempt may have executed
-/// them already.
+/// Returns the process that executes these requests, and its replies. An earlier attempt may have
+/// executed them already.
 fn served_by(clients: &[SocketAddr], requests: &[&[&[u8]]]) -> (usize, Vec<Reply>) {
     wait_until(|| {
         clients.iter().enumerate().find_map(|(p, &address)| {

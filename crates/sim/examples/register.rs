@@ -1,12 +1,14 @@
-//! Tests a replicated register in the simulator: three hosts lend memory, one client writes the register, two read it, and links and NICs fail. The
-//! register comes in two versions. One lacks a step, and a seed shows the wrong value that a reader gets; no seed breaks the other one.
+//! Tests a replicated register in the simulator: three hosts lend memory, one client writes the
+//! register, two read it, and links and NICs fail. The register comes in two versions. One lacks a
+//! step, and a seed shows the wrong value that a reader gets; no seed breaks the other one.
 //!
 //! Run with `cargo run -p mitra-sim --example register`.
 //!
-//! The register is that of Attiya, Bar-Noy and Dolev, by one-sided operations. Each client owns a word in the memory of each replica. An operation is
-//! done when a majority of the replicas has answered. A write stores a new value in the writer's words. A read fetches all words, and takes
-//! the newest value. Before it returns that value, it stores it in the reader's words; otherwise a later read by another client may find a majority that
-//! does not have it yet.
+//! The register is that of Attiya, Bar-Noy and Dolev, by one-sided operations. Each client owns a
+//! word in the memory of each replica. An operation is done when a majority of the replicas has
+//! answered. A write stores a new value in the writer's words. A read fetches all words, and takes
+//! the newest value. Before it returns that value, it stores it in the reader's words; otherwise a
+//! later read by another client may find a majority that does not have it yet.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -23,7 +25,8 @@ const CLIENTS: usize = 3;
 const RAILS: u8 = 2;
 /// The operations of each client.
 const OPERATIONS: usize = 30;
-/// The seeds that the correct version must survive, and among which one must break the other version.
+/// The seeds that the correct version must survive, and among which one must break the other
+/// version.
 const SEEDS: u64 = 60;
 
 /// The version of the register.
@@ -79,7 +82,8 @@ impl Client {
         self.links.iter_mut().for_each(|link| link.request = Request::Unposted);
     }
 
-    /// Drives the operation under way. Returns the value that it has written or read when it is done.
+    /// Drives the operation under way. Returns the value that it has written or read when it is
+    /// done.
     fn poll(&mut self) -> Option<u64> {
         for link in &mut self.links {
             link.poll(self.phase, self.phase_number, self.own_word);
@@ -115,7 +119,8 @@ impl Link {
         self.vqp.poll(&mut completions);
         for completion in completions {
             if completion.wr_id == phase_number {
-                // After an error the request is posted again. It may be executed twice, which changes nothing: only this client writes the word.
+                // After an error the request is posted again. It may be executed twice, which
+                // changes nothing: only this client writes the word.
                 self.request = if completion.is_success() { Request::Answered } else { Request::Unposted };
             }
             if !completion.is_success() {
@@ -132,7 +137,8 @@ impl Link {
                 (SendOp::Write(self.words.at(own_word)), Data::inline(&value.to_ne_bytes()))
             }
         };
-        // A replica that cannot be reached, or whose send queue is full, is asked again in a later turn.
+        // A replica that cannot be reached, or whose send queue is full, is asked again in a later
+        // turn.
         if self.request == Request::Unposted
             && self.vqp.post_send(SendWr::new(phase_number, op, data)).is_ok()
         {
@@ -153,8 +159,9 @@ struct Operation {
 
 type History = Rc<RefCell<Vec<Operation>>>;
 
-/// Checks that the operations took effect one at a time, each between its start and its end. With one writer of growing values that is so if each read
-/// returns a value that was being written at its end, and none older than an operation had written or read at its start.
+/// Checks that the operations took effect one at a time, each between its start and its end. With
+/// one writer of growing values that is so if each read returns a value that was being written at
+/// its end, and none older than an operation had written or read at its start.
 fn check(history: &[Operation]) -> Result<(), String> {
     for read in history.iter().filter(|operation| !operation.is_write) {
         let Some(end) = read.end else { continue };
@@ -216,7 +223,8 @@ fn run(world: &mut World, version: Version) -> Result<(), Box<dyn Error>> {
         world.add_app(host, program(client, Rc::clone(&history)));
     }
 
-    // Every replica may lose its NIC or link of rail 0, and one replica its NIC of rail 1 too. A link that fails may be that of the whole rail.
+    // Every replica may lose its NIC or link of rail 0, and one replica its NIC of rail 1 too. A
+    // link that fails may be that of the whole rail.
     let mut rng = world.test_rng("faults");
     for _ in 0..5 {
         let is_second_rail = rng.below(4) == 0;
@@ -233,7 +241,8 @@ fn run(world: &mut World, version: Version) -> Result<(), Box<dyn Error>> {
     Ok(check(&history.borrow())?)
 }
 
-/// Returns the program of a client: it begins one operation after another, at times that the seed chooses.
+/// Returns the program of a client: it begins one operation after another, at times that the seed
+/// chooses.
 fn program(mut client: Client, history: History) -> impl FnMut(&mut AppContext<'_>) {
     let is_writer = client.own_word == 0;
     let (mut begun, mut under_way) = (0, None);
@@ -267,7 +276,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
     for seed in seeds(SEEDS) {
         let mut world = World::new(seed);
-        // A panic while the world lives prints the world's state, the end of its trace, and how to repeat the seed.
+        // A panic while the world lives prints the world's state, the end of its trace, and how to
+        // repeat the seed.
         run(&mut world, Version::Correct).unwrap_or_else(|error| panic!("{error}"));
     }
     println!("the correct register survives {} seeds", seeds(SEEDS).count());

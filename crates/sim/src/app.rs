@@ -9,12 +9,13 @@ use crate::{HostId, Prng};
 
 /// A simulated application, which runs in turns at times that the seed chooses. A closure is one.
 ///
-/// A turn takes no virtual time and must not block: an application that waits for something looks for it, and returns if it is not there. The
-/// next turn comes by itself. [`AppContext::sleep`] waits for a time, and [`AppContext::exit`] ends the application.
+/// A turn takes no virtual time and must not block: an application that waits for something looks
+/// for it, and returns if it is not there. The next turn comes by itself. [`AppContext::sleep`]
+/// waits for a time, and [`AppContext::exit`] ends the application.
 ///
-/// An application holds its NICs as `Arc<SimNic>`. An active application gets turns often. While its turns
-/// are idle, the interval between them grows, until something happens at its host's NICs. A turn is idle if
-/// its calls change no state and return no completion or event.
+/// An application holds its NICs as `Arc<SimNic>`. An active application gets turns often. While
+/// its turns are idle, the interval between them grows, until something happens at its host's NICs.
+/// A turn is idle if its calls change no state and return no completion or event.
 pub trait App {
     /// Runs one turn, in which no virtual time passes.
     fn step(&mut self, ctx: &mut AppContext<'_>);
@@ -59,7 +60,8 @@ impl AppContext<'_> {
         self.host
     }
 
-    /// Schedules the next turn after `time`. It comes earlier if something happens at the host's NICs.
+    /// Schedules the next turn after `time`. It comes earlier if something happens at the host's
+    /// NICs.
     pub fn sleep(&mut self, time: Duration) {
         self.next_turn = NextTurn::At(self.now() + time);
     }
@@ -74,8 +76,9 @@ impl AppContext<'_> {
         lock(self.shared).hosts[self.host.0].activity += 1;
     }
 
-    /// Adds a line to the trace. The report of a failure shows the end of the trace, and the last line of each application, so a line that says
-    /// what the application waits for explains a run that stalls.
+    /// Adds a line to the trace. The report of a failure shows the end of the trace, and the last
+    /// line of each application, so a line that says what the application waits for explains a run
+    /// that stalls.
     pub fn trace(&mut self, text: impl fmt::Display) {
         let mut world = lock(self.shared);
         let (now, text) = (world.now, text.to_string());
@@ -83,7 +86,8 @@ impl AppContext<'_> {
         world.trace.note(now, Subject::Host(self.host.0), NoteKind::Event, text);
     }
 
-    /// Tells the observer of failures which rail the program uses, the epoch of its last completed failover, and whether its connection is closed.
+    /// Tells the observer of failures which rail the program uses, the epoch of its last completed
+    /// failover, and whether its connection is closed.
     pub(crate) fn observe_recovery(&mut self, active_rail: usize, epoch: u64, is_closed: bool) {
         lock(self.shared).cover_program(self.host.0, active_rail, epoch, is_closed);
     }

@@ -6,7 +6,8 @@ use mitra_verbs::{Capabilities, Gid};
 
 use crate::{DurationRange, Prng};
 
-/// The configuration of a world, which [`Config::swarm`] draws from a seed. A failing test prints it.
+/// The configuration of a world, which [`Config::swarm`] draws from a seed. A failing test prints
+/// it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// The behaviour of cables and switches.
@@ -17,7 +18,8 @@ pub struct Config {
     pub nic: NicTiming,
     /// The speed of applications.
     pub host: HostTiming,
-    /// The capabilities of NICs, unless [`World::add_nic_with`](crate::World::add_nic_with) gives others.
+    /// The capabilities of NICs, unless [`World::add_nic_with`](crate::World::add_nic_with) gives
+    /// others.
     pub capabilities: Capabilities,
     /// The pacing of the transport.
     pub tuning: Tuning,
@@ -26,30 +28,31 @@ pub struct Config {
 /// The behaviour of cables and switches.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LinkConfig {
-    /// The latency from one NIC to another. Packets of one path stay in order, except for those that noise or
-    /// a straggler delay affects.
+    /// The latency from one NIC to another. Packets of one path stay in order, except for those
+    /// that noise or a straggler delay affects.
     pub latency: DurationRange,
     /// The time that a NIC needs to transmit 1,024 bytes.
     pub kib_time: Duration,
     /// The rates of loss, duplication, reordering and corruption.
     pub noise: Noise,
-    /// How many packets per million are stragglers: they arrive late by `straggler_delay`, possibly after a
-    /// failover.
+    /// How many packets per million are stragglers: they arrive late by `straggler_delay`, possibly
+    /// after a failover.
     pub straggler_ppm: u32,
     /// The additional delay of a straggler.
     pub straggler_delay: DurationRange,
-    /// How many packets per million survive a failure of their cable. A switch holds such a packet for
-    /// `straggler_delay`, at most three times, until the cable is up again.
+    /// How many packets per million survive a failure of their cable. A switch holds such a packet
+    /// for `straggler_delay`, at most three times, until the cable is up again.
     pub survivor_ppm: u32,
-    /// The largest RoCE packet that a path delivers, in bytes, from the BTH to the ICRC. Longer packets are
-    /// lost.
+    /// The largest RoCE packet that a path delivers, in bytes, from the BTH to the ICRC. Longer
+    /// packets are lost.
     pub max_packet_bytes: usize,
-    /// Whether NICs are connected by a switch. With a switch, only the NIC at the failed cable loses its
-    /// link. Without a switch, all NICs of the rail do.
+    /// Whether NICs are connected by a switch. With a switch, only the NIC at the failed cable
+    /// loses its link. Without a switch, all NICs of the rail do.
     pub switched: bool,
 }
 
-/// The timing of placements. A placement becomes visible in chunks. Its last chunk becomes visible last.
+/// The timing of placements. A placement becomes visible in chunks. Its last chunk becomes visible
+/// last.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MemoryTiming {
     /// The smallest chunk, in bytes.
@@ -58,14 +61,14 @@ pub struct MemoryTiming {
     pub chunk_max: usize,
     /// The delay between two chunks.
     pub chunk_delay: DurationRange,
-    /// How many placements per million become visible in random order of their chunks, except for the last
-    /// chunk.
+    /// How many placements per million become visible in random order of their chunks, except for
+    /// the last chunk.
     pub shuffle_ppm: u32,
     /// The delay between the load and the store of an atomic, if atomics are not global.
     pub atomic_delay: DurationRange,
     /// Whether a revocation completes the placements in progress, as the contract of
-    /// [`mitra_verbs::Provider`] demands. A test switches it off and must find that memory changes after a
-    /// revocation.
+    /// [`mitra_verbs::Provider`] demands. A test switches it off and must find that memory changes
+    /// after a revocation.
     pub revoke_waits: bool,
 }
 
@@ -76,12 +79,13 @@ pub struct NicTiming {
     pub doorbell_delay: DurationRange,
     /// The delay from the time for which a timer is set to the time at which it fires.
     pub timer_lateness: DurationRange,
-    /// The delay from an arriving packet to the next idle poll, in which the NIC may send pending ACKs.
+    /// The delay from an arriving packet to the next idle poll, in which the NIC may send pending
+    /// ACKs.
     pub idle_delay: DurationRange,
     /// Whether the clock of each NIC has its own origin.
     pub independent_clocks: bool,
-    /// How many NIC failures per million raise [`mitra_verbs::AsyncEvent::DeviceFatal`]. The other failures
-    /// raise no event.
+    /// How many NIC failures per million raise [`mitra_verbs::AsyncEvent::DeviceFatal`]. The other
+    /// failures raise no event.
     pub fatal_event_ppm: u32,
     /// The delay from a NIC failure to the event.
     pub fatal_event_delay: DurationRange,
@@ -90,8 +94,8 @@ pub struct NicTiming {
 /// The speed of applications.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HostTiming {
-    /// The interval between two turns of an active application, and the delay from an event at a NIC to the
-    /// turn of an idle application.
+    /// The interval between two turns of an active application, and the delay from an event at a
+    /// NIC to the turn of an idle application.
     pub step_interval: DurationRange,
     /// The longest interval between two turns of an idle application that does not sleep.
     pub max_idle_step: Duration,
@@ -143,8 +147,8 @@ impl Config {
         }
     }
 
-    /// Draws a configuration from the seed. Each kind of fault is on for some seeds only, so that one kind
-    /// does not hide the effects of another (swarm testing).
+    /// Draws a configuration from the seed. Each kind of fault is on for some seeds only, so that
+    /// one kind does not hide the effects of another (swarm testing).
     pub fn swarm(seed: u64) -> Config {
         let rng = &mut Prng::stream(seed, "swarm");
         let mut config = Config::fault_free();
@@ -196,8 +200,8 @@ impl Config {
         config
     }
 
-    /// Returns this configuration without packet noise, stragglers, survivors and pauses, so that pending
-    /// operations can finish.
+    /// Returns this configuration without packet noise, stragglers, survivors and pauses, so that
+    /// pending operations can finish.
     pub fn without_noise(&self) -> Config {
         let mut config = self.clone();
         config.link = config.link.without_noise();

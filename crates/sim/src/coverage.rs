@@ -1,4 +1,5 @@
-//! What failures met: the stages of the operations in flight, the kinds of failure and operation, and the points of a recovery.
+//! What failures met: the stages of the operations in flight, the kinds of failure and operation,
+//! and the points of a recovery.
 
 mod observer;
 
@@ -52,7 +53,8 @@ impl Operation {
         })
     }
 
-    /// Returns whether a packet with this message may be of an operation of this kind: a request, or a response to it.
+    /// Returns whether a packet with this message may be of an operation of this kind: a request,
+    /// or a response to it.
     pub(crate) fn may_have_sent(self, message: &Message) -> bool {
         let is_write = matches!(self, Operation::Write | Operation::WriteWithImm);
         match message {
@@ -123,7 +125,8 @@ impl RecoveryPoint {
     }
 }
 
-/// A failure met an operation. If it came in a recovery, the stage is that at which the operation was when the recovery began.
+/// A failure met an operation. If it came in a recovery, the stage is that at which the operation
+/// was when the recovery began.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CoverageCell {
     /// The stage of the operation (docs/faults.md).

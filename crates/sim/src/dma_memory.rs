@@ -24,7 +24,8 @@ impl DmaMemory<'_> {
         len: usize,
     ) -> Result<(&Arc<HostBuffer>, usize), MemoryFault> {
         let Some(memory) = self.regions.get(region.0 as usize).and_then(Option::as_ref) else {
-            // The contract of [`Memory`] forbids this access, because all keys of the region are revoked.
+            // The contract of [`Memory`] forbids this access, because all keys of the region are
+            // revoked.
             panic!("the transport accesses {region} after it was revoked");
         };
         let offset = usize::try_from(offset).map_err(|_| MemoryFault)?;

@@ -1,10 +1,10 @@
 //! The queue of a NIC's placements, completions and ACKs that wait for placements.
 //!
-//! The items of the queue complete in order, like posted writes on PCI Express. With relaxed ordering, a
-//! placement may overtake placements to other addresses. A placement becomes visible in chunks, and its last
-//! chunk last, so that a concurrent reader may see it torn. Aligned 8-byte words do not tear. A fetch, an
-//! atomic or a revocation at the same NIC first completes all items. Items that are pending when the NIC dies
-//! are lost.
+//! The items of the queue complete in order, like posted writes on PCI Express. With relaxed
+//! ordering, a placement may overtake placements to other addresses. A placement becomes visible in
+//! chunks, and its last chunk last, so that a concurrent reader may see it torn. Aligned 8-byte
+//! words do not tear. A fetch, an atomic or a revocation at the same NIC first completes all items.
+//! Items that are pending when the NIC dies are lost.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(crate) struct DmaPipeline {
     released: Vec<Release>,
     timing: MemoryTiming,
     rng: Prng,
-    /// The latest due time of the items queued so far. Later items are due no earlier, except for overtaking
-    /// placements.
+    /// The latest due time of the items queued so far. Later items are due no earlier, except for
+    /// overtaking placements.
     last_due: Time,
     in_order: bool,
     frozen: bool,
@@ -56,7 +56,8 @@ pub(crate) enum Release {
 #[derive(Debug)]
 pub(crate) struct HostBuffer {
     pub(crate) buffer: Arc<Buffer>,
-    /// The number of changes that NICs of the host have made to the buffer. All registrations of the buffer share it.
+    /// The number of changes that NICs of the host have made to the buffer. All registrations of
+    /// the buffer share it.
     pub(crate) changes: Arc<AtomicU64>,
 }
 
@@ -98,7 +99,8 @@ impl DmaPipeline {
         DmaPipeline { items, released, timing, rng, last_due: Time::ZERO, in_order, frozen: false, placed: 0 }
     }
 
-    /// Returns the time at which the next item is due. Returns `None` if the pipeline is empty or frozen.
+    /// Returns the time at which the next item is due. Returns `None` if the pipeline is empty or
+    /// frozen.
     pub(crate) fn next_at(&self) -> Option<Time> {
         if self.frozen { None } else { self.items.front().map(|i| i.due) }
     }
@@ -137,7 +139,8 @@ impl DmaPipeline {
         self.truncate(0)
     }
 
-    /// Discards all items except the first `keep`, and returns the number of bytes that are not placed.
+    /// Discards all items except the first `keep`, and returns the number of bytes that are not
+    /// placed.
     pub(crate) fn truncate(&mut self, keep: usize) -> u64 {
         let lost = self.items.drain(keep..).map(|i| match i.kind {
             ItemKind::Chunk(c) => (c.to - c.from) as u64,
@@ -192,8 +195,8 @@ impl DmaPipeline {
         let mut from = 0;
         while from < data.len() {
             let size = self.rng.between(self.timing.chunk_min as u64, self.timing.chunk_max as u64) as usize;
-            // A chunk ends at an 8-byte boundary of the buffer or at the end of the data, so that words do
-            // not tear.
+            // A chunk ends at an 8-byte boundary of the buffer or at the end of the data, so that
+            // words do not tear.
             let end = (offset + from + size.max(8)) / 8 * 8;
             let to = (end - offset).min(data.len());
             chunks.push(Chunk {
@@ -235,8 +238,8 @@ impl DmaPipeline {
         self.items.insert(position, Item { due, kind: ItemKind::Chunk(chunk) });
     }
 
-    /// Reads memory as the NIC sees it. Completes all items first. A frozen pipeline completes none, so its
-    /// pending placements are overlaid on the bytes that are read.
+    /// Reads memory as the NIC sees it. Completes all items first. A frozen pipeline completes
+    /// none, so its pending placements are overlaid on the bytes that are read.
     pub(crate) fn read_through(&mut self, memory: &HostBuffer, offset: usize, out: &mut [u8]) {
         if !self.frozen {
             self.flush();
@@ -255,8 +258,8 @@ impl DmaPipeline {
         }
     }
 
-    /// Performs an atomic, and returns the old value. With `global`, no other NIC's atomic comes between its
-    /// load and its store.
+    /// Performs an atomic, and returns the old value. With `global`, no other NIC's atomic comes
+    /// between its load and its store.
     pub(crate) fn atomic(
         &mut self,
         now: Time,
@@ -273,7 +276,8 @@ impl DmaPipeline {
             memory.buffer.store(offset, new);
             memory.count_change();
         } else if new != old {
-            // The store is delayed, so that atomics of other NICs can come between the load and the store.
+            // The store is delayed, so that atomics of other NICs can come between the load and the
+            // store.
             let due = now + self.timing.atomic_delay.sample(&mut self.rng);
             let (data, memory) = (new.to_ne_bytes().as_slice().into(), Arc::clone(memory));
             self.insert(due, Chunk { memory, offset, data, from: 0, to: 8 });

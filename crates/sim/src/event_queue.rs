@@ -9,7 +9,8 @@ use crate::Prng;
 pub(crate) struct EventQueue<E> {
     heap: BinaryHeap<Entry<E>>,
     rng: Prng,
-    /// The number of events queued so far. It orders events with the same time and the same tie-break.
+    /// The number of events queued so far. It orders events with the same time and the same
+    /// tie-break.
     sequence: u64,
 }
 
@@ -67,8 +68,8 @@ impl<E> PartialOrd for Entry<E> {
     }
 }
 impl<E> Ord for Entry<E> {
-    /// The reverse of the order of `key`, because a heap pops its greatest entry, and the queue must pop its
-    /// earliest.
+    /// The reverse of the order of `key`, because a heap pops its greatest entry, and the queue
+    /// must pop its earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }

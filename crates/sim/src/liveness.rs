@@ -12,10 +12,12 @@ use crate::world_state::lock;
 use crate::{HostId, World};
 
 impl World {
-    /// Returns the longest time for which no rail was usable by these two hosts: on each rail, a NIC was dead, hung or reset, or a link
-    /// was down. A paused host uses no rail. Times for which a rail was usable count only if they are at least `settle` long, because a move needs
-    /// some time. Packets that are lost although the links are up do not count. An isolation that has
-    /// not ended counts as endless, and so does that of hosts whose addresses have all changed: they may have lost each other.
+    /// Returns the longest time for which no rail was usable by these two hosts: on each rail, a
+    /// NIC was dead, hung or reset, or a link was down. A paused host uses no rail. Times for which
+    /// a rail was usable count only if they are at least `settle` long, because a move needs some
+    /// time. Packets that are lost although the links are up do not count. An isolation that has
+    /// not ended counts as endless, and so does that of hosts whose addresses have all changed:
+    /// they may have lost each other.
     pub fn longest_isolation(&self, hosts: [HostId; 2], settle: Duration) -> Duration {
         let world = lock(&self.shared);
         if world.nics.iter().any(|nic| nic.replaced) {
@@ -59,11 +61,13 @@ impl World {
     }
 }
 
-/// Checks the liveness rule for the two ends of a queue pair over several rails, whose hosts are `hosts`. Returns whether the rule applied: whether a rail was usable at
-/// all times, apart from times shorter than half of `peer_timeout`.
+/// Checks the liveness rule for the two ends of a queue pair over several rails, whose hosts are
+/// `hosts`. Returns whether the rule applied: whether a rail was usable at all times, apart from
+/// times shorter than half of `peer_timeout`.
 ///
-/// The rule is about the rails. It does not apply if an end has closed for another reason: its program, an invalid request, or a NIC that lies or
-/// cannot be stopped. The other end may then find no peer on any rail.
+/// The rule is about the rails. It does not apply if an end has closed for another reason: its
+/// program, an invalid request, or a NIC that lies or cannot be stopped. The other end may then
+/// find no peer on any rail.
 ///
 /// # Errors
 /// The end that has closed for lack of a rail.
@@ -75,8 +79,8 @@ pub fn check_liveness<Q: FailoverQp>(
     check_close_reasons(world, hosts, ends.map(Q::config), ends.map(Q::close_reason))
 }
 
-/// Checks the liveness rule as [`check_liveness`] does, for two ends with these configurations that closed for these reasons; `None` is an
-/// open end.
+/// Checks the liveness rule as [`check_liveness`] does, for two ends with these configurations that
+/// closed for these reasons; `None` is an open end.
 ///
 /// # Errors
 /// The end that has closed for lack of a rail.

@@ -62,8 +62,8 @@ pub(crate) struct NicState {
     pub(crate) link_up: bool,
     /// The difference between this NIC's clock and the world's clock. A clock jump increases it.
     pub(crate) clock_origin: Duration,
-    /// The number of readings before the clock jumps ahead, and the length of the jump. The jump imitates a
-    /// suspended host.
+    /// The number of readings before the clock jumps ahead, and the length of the jump. The jump
+    /// imitates a suspended host.
     pub(crate) clock_jump: Option<(u32, Duration)>,
     /// When the NIC can transmit its next packet.
     pub(crate) egress_free: Time,
@@ -84,7 +84,8 @@ pub(crate) struct NicState {
 /// A completion queue as the host sees it.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct CqView {
-    /// Completions of receives that become visible later than those of sends, with the times at which they do. See [`World::delay_completions`](crate::World::delay_completions).
+    /// Completions of receives that become visible later than those of sends, with the times at
+    /// which they do. See [`World::delay_completions`](crate::World::delay_completions).
     pub(crate) late_receives: VecDeque<(Time, Wc)>,
     /// The number of completions that the NIC has written and the host has not polled.
     pub(crate) written: usize,
@@ -109,8 +110,8 @@ pub(crate) struct StageProbe {
     pub(crate) only: Option<Operation>,
     pub(crate) faults: Faults,
     pub(crate) targets: Vec<FailureInjection>,
-    /// If set, the packet that reaches the stage is delayed by this time, instead of being dropped or passed
-    /// on.
+    /// If set, the packet that reaches the stage is delayed by this time, instead of being dropped
+    /// or passed on.
     pub(crate) hold: Option<Duration>,
 }
 
@@ -125,15 +126,16 @@ pub struct NicStats {
     pub icrc_errors: u64,
     /// The number of packets that arrived with a correct ICRC and could not be parsed.
     pub malformed: u64,
-    /// The number of packets that arrived after this NIC had died or was reset, plus the number of packets
-    /// that it sent to an address without a NIC.
+    /// The number of packets that arrived after this NIC had died or was reset, plus the number of
+    /// packets that it sent to an address without a NIC.
     pub undeliverable: u64,
     /// The number of bytes that were not placed because the NIC died or was reset.
     pub placement_bytes_lost: u64,
 }
 
 impl NicState {
-    /// Reads this NIC's clock for the host. Counts the reading, and performs a clock jump that is due.
+    /// Reads this NIC's clock for the host. Counts the reading, and performs a clock jump that is
+    /// due.
     pub(crate) fn read_clock(&mut self, now: Time) -> Time {
         match &mut self.clock_jump {
             Some((0, duration)) => {
@@ -161,12 +163,14 @@ impl NicState {
         if self.detached || !self.faults.host_access_ok() { Err(Error::DeviceFatal) } else { Ok(()) }
     }
 
-    /// Returns whether the NIC processes packets: it is neither dead nor reset. A hung NIC processes packets.
+    /// Returns whether the NIC processes packets: it is neither dead nor reset. A hung NIC
+    /// processes packets.
     pub(crate) fn is_running(&self) -> bool {
         !self.detached && self.faults.dma_ok()
     }
 
-    /// Moves the completions of a queue to `out` that the host sees at this time, at most `max`, and returns their number.
+    /// Moves the completions of a queue to `out` that the host sees at this time, at most `max`,
+    /// and returns their number.
     pub(crate) fn poll_cq(&mut self, now: Time, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         let visible = self.cqs.get(&cq).map_or(0, |view| view.visible);
         let Some(late) = &mut self.late_completions else {
@@ -207,7 +211,8 @@ impl NicState {
         }
     }
 
-    /// Records that a queue pair enters ERR, so that its requests are flushed, or RESET, which removes its completions.
+    /// Records that a queue pair enters ERR, so that its requests are flushed, or RESET, which
+    /// removes its completions.
     pub(crate) fn on_revoked(&mut self, now: Time, qp: Qpn, is_flushed: bool) {
         let Some(late) = &mut self.late_completions else { return };
         if is_flushed {
@@ -234,7 +239,8 @@ impl NicState {
         mitra_verbs::RegionId(self.regions.len() as u32 - 1)
     }
 
-    /// Makes the released completions visible, and drops the released packets. Called when the NIC stops.
+    /// Makes the released completions visible, and drops the released packets. Called when the NIC
+    /// stops.
     pub(crate) fn flush_completions(&mut self) {
         for release in self.pipeline.take_released() {
             if let Release::Completion(cq) = release
@@ -252,7 +258,8 @@ impl NicState {
         }
     }
 
-    /// Reports an executed packet to the faults and the probes, and returns the failures that it triggers.
+    /// Reports an executed packet to the faults and the probes, and returns the failures that it
+    /// triggers.
     pub(crate) fn executed(&mut self, number: usize, packet: &Packet<'_>) -> Vec<FailureInjection> {
         let mut injections = Vec::new();
         if self.faults.executed(packet).is_some() {
@@ -267,9 +274,9 @@ impl NicState {
         injections
     }
 
-    /// Returns the PSN that a queue pair expects next. It changes when the queue pair executes a request
-    /// packet. Returns `None` if no fault or probe observes packets, because then the caller does not need
-    /// it.
+    /// Returns the PSN that a queue pair expects next. It changes when the queue pair executes a
+    /// request packet. Returns `None` if no fault or probe observes packets, because then the
+    /// caller does not need it.
     pub(crate) fn expected_psn(&self, qpn: Qpn) -> Option<Psn> {
         if self.is_observed() { self.nic.query_qp(qpn).ok().map(|s| s.rq_psn) } else { None }
     }
@@ -294,7 +301,8 @@ impl StageProbe {
 
     /// Returns whether the packet counts.
     pub(crate) fn observes(&self, packet: &Packet<'_>) -> bool {
-        // At stage 8 the probe also waits for the response, which may acknowledge later operations too.
+        // At stage 8 the probe also waits for the response, which may acknowledge later operations
+        // too.
         let is_late_answer = self.stage == Stage::NotPlaced && !packet.message.is_request();
         is_late_answer || self.only.is_none_or(|operation| operation.may_have_sent(&packet.message))
     }

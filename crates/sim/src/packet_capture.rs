@@ -13,8 +13,9 @@ pub(crate) struct Pcap {
 }
 
 impl Pcap {
-    /// Creates the file that the environment variable `MITRA_SIM_PCAP` names. `{seed}` in the name is
-    /// replaced by the seed. Returns `None` if the variable is not set or the file cannot be created.
+    /// Creates the file that the environment variable `MITRA_SIM_PCAP` names. `{seed}` in the name
+    /// is replaced by the seed. Returns `None` if the variable is not set or the file cannot be
+    /// created.
     pub(crate) fn from_env(seed: u64) -> Option<Pcap> {
         let name = std::env::var("MITRA_SIM_PCAP").ok()?.replace("{seed}", &seed.to_string());
         match File::create(&name).and_then(|file| Writer::new(BufWriter::new(file))) {

@@ -14,7 +14,8 @@ pub enum PacketKind {
     Control(MessageKind),
     /// A control message of any kind, other than a heartbeat.
     AnyControl,
-    /// The packet with this position, from 0, of each WRITE of several packets. The first packet of a WRITE, or a WRITE of one packet, has position 0.
+    /// The packet with this position, from 0, of each WRITE of several packets. The first packet of
+    /// a WRITE, or a WRITE of one packet, has position 0.
     WriteFragment(u32),
     /// The request of a READ.
     ReadRequest,
@@ -51,11 +52,13 @@ impl PacketKind {
     ];
 }
 
-/// An observer of the packets that a NIC sends, or of those that arrive at it. It injects failures at the nth packet of a kind.
+/// An observer of the packets that a NIC sends, or of those that arrive at it. It injects failures
+/// at the nth packet of a kind.
 pub(crate) struct PacketProbe {
     pub(crate) kind: PacketKind,
     pub(crate) arriving: bool,
-    /// The number of packets of the kind until the probe fires, including the one at which it fires.
+    /// The number of packets of the kind until the probe fires, including the one at which it
+    /// fires.
     pub(crate) left: u32,
     /// The position of the last packet in its WRITE.
     pub(crate) fragment: u32,

@@ -1,7 +1,9 @@
-//! Rules of retransmission, checked from the packets of a reliable connection as an analyser on the wire sees them.
+//! Rules of retransmission, checked from the packets of a reliable connection as an analyser on the
+//! wire sees them.
 //!
-//! A requester retransmits from its oldest unacknowledged packet (go-back-N). A *burst* is what it sends from there on until it goes back
-//! again. *Progress* is a response that acknowledges the oldest packet. IBTA volume 1, 9.7.5 and 9.7.6 say what is allowed in between.
+//! A requester retransmits from its oldest unacknowledged packet (go-back-N). A *burst* is what it
+//! sends from there on until it goes back again. *Progress* is a response that acknowledges the
+//! oldest packet. IBTA volume 1, 9.7.5 and 9.7.6 say what is allowed in between.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -37,7 +39,8 @@ pub(crate) struct RcFlow {
     pub(crate) requester: QpAddress,
     pub(crate) responder: QpAddress,
     rules: RetryRules,
-    /// The end of each request that is not acknowledged as a whole, and whether it is a READ or an atomic. A READ counts as one request.
+    /// The end of each request that is not acknowledged as a whole, and whether it is a READ or an
+    /// atomic. A READ counts as one request.
     unacked: VecDeque<(Psn, bool)>,
     oldest: Psn,
     /// The PSN after all that were sent.
@@ -56,7 +59,8 @@ pub(crate) struct RcFlow {
 struct SinceProgress {
     /// The bursts that no RNR NAK caused.
     retransmissions: u32,
-    /// The timeouts for which there was time while the requester's link was down, so that the retransmissions did not reach the wire.
+    /// The timeouts for which there was time while the requester's link was down, so that the
+    /// retransmissions did not reach the wire.
     silent_timeouts: u32,
     /// Those of them since the last RNR NAK, which shows that the peer is alive.
     retransmissions_since_rnr: u32,
@@ -70,7 +74,8 @@ struct SinceProgress {
 }
 
 impl RcFlow {
-    /// Observes the requests from one queue pair to another, of which the first has the PSN `first`.
+    /// Observes the requests from one queue pair to another, of which the first has the PSN
+    /// `first`.
     pub(crate) fn new(requester: QpAddress, responder: QpAddress, first: Psn, rules: RetryRules) -> RcFlow {
         RcFlow {
             requester,
@@ -86,7 +91,8 @@ impl RcFlow {
         }
     }
 
-    /// Observes that the responder's queue pair is not ready to receive. An error of its own requests may have ended it before an answer left.
+    /// Observes that the responder's queue pair is not ready to receive. An error of its own
+    /// requests may have ended it before an answer left.
     pub(crate) fn on_responder_not_ready(&mut self) {
         self.since_progress.unanswered_since = None;
     }
@@ -130,7 +136,8 @@ impl RcFlow {
         }
     }
 
-    /// Returns the violated rules, if the first failed request of the queue pair ended with this status.
+    /// Returns the violated rules, if the first failed request of the queue pair ended with this
+    /// status.
     pub(crate) fn findings(&self, failure: Option<WcStatus>) -> Vec<RetryFinding> {
         let (rules, since) = (&self.rules, &self.since_progress);
         let is_allowed = match failure {
@@ -198,7 +205,8 @@ impl RcFlow {
         if psn != self.oldest {
             return;
         }
-        // All earlier packets are acknowledged, so the responder has executed or refused the first one that arrived; the others are copies.
+        // All earlier packets are acknowledged, so the responder has executed or refused the first
+        // one that arrived; the others are copies.
         self.since_progress.arrivals += 1;
         if self.since_progress.arrivals > 1 {
             self.since_progress.unanswered_since.get_or_insert(now);
@@ -244,7 +252,8 @@ impl RcFlow {
         }
     }
 
-    /// Acknowledges the SENDs and WRITEs before `end`. Returns whether no READ or atomic without a response is among them.
+    /// Acknowledges the SENDs and WRITEs before `end`. Returns whether no READ or atomic without a
+    /// response is among them.
     fn acknowledge(&mut self, end: Psn) -> bool {
         while self.oldest != end {
             match self.unacked.front() {

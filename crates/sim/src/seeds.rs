@@ -3,7 +3,8 @@
 use std::env;
 use std::path::Path;
 
-/// Returns the seeds of a test: `0..n`. `MITRA_SEEDS` replaces `n`. `MITRA_SEED` selects a single seed.
+/// Returns the seeds of a test: `0..n`. `MITRA_SEEDS` replaces `n`. `MITRA_SEED` selects a single
+/// seed.
 ///
 /// # Panics
 /// Panics if one of these environment variables is not a number.
@@ -33,7 +34,8 @@ pub fn reproduce_command(seed: u64) -> String {
     format!("REPRODUCE WITH: MITRA_SEED={seed} {}", cargo_command(package.as_deref(), &program, test))
 }
 
-/// Returns the command that runs a test of a package, or an example. `program` is the path of the running program.
+/// Returns the command that runs a test of a package, or an example. `program` is the path of the
+/// running program.
 fn cargo_command(package: Option<&str>, program: &str, test: Option<&str>) -> String {
     let of_package = package.map(|package| format!(" -p {package}")).unwrap_or_default();
     let path = Path::new(program);

@@ -29,7 +29,8 @@ impl SimNic {
         crate::NicId(self.number)
     }
 
-    /// Returns whether the NIC answers no call of its host, and still executes requests of a connected peer.
+    /// Returns whether the NIC answers no call of its host, and still executes requests of a
+    /// connected peer.
     pub(crate) fn hangs_and_executes(&self) -> bool {
         let nic = &lock(&self.shared).nics[self.number];
         let executes = |qp: QpStatus| {
@@ -38,8 +39,8 @@ impl SimNic {
         nic.is_running() && nic.check_access().is_err() && nic.nic.queue_pairs().any(executes)
     }
 
-    /// Returns the next completion queue that reports its requested event (`req_notify_cq`). Tests use this
-    /// function because the simulator has no completion channels.
+    /// Returns the next completion queue that reports its requested event (`req_notify_cq`). Tests
+    /// use this function because the simulator has no completion channels.
     pub fn poll_cq_event(&self) -> Option<CqId> {
         lock(&self.shared).nics[self.number].cq_events.pop_front()
     }
@@ -68,8 +69,8 @@ impl SimNic {
         Ok(result)
     }
 
-    /// Performs a verb that revokes access to memory. After it returns, earlier requests do not access that
-    /// memory, unless `revoke_waits` is off.
+    /// Performs a verb that revokes access to memory. After it returns, earlier requests do not
+    /// access that memory, unless `revoke_waits` is off.
     fn revoke<T>(&self, f: impl FnOnce(&mut WorldState, usize, Time) -> Result<T>) -> Result<T> {
         self.call(|world, n, local| {
             let result = f(world, n, local)?;
@@ -85,8 +86,8 @@ impl SimNic {
         world.nics[n].check_access().map_err(|error| PostError { index: 0, error })?;
         let local = world.nics[n].local(world.now);
         let result = f(&mut world.nics[n], local);
-        // A failed post may have posted some of its requests. They are executed, but the turn does not count
-        // as active because of them.
+        // A failed post may have posted some of its requests. They are executed, but the turn does
+        // not count as active because of them.
         let host = world.nics[n].host;
         world.hosts[host].activity += u64::from(result.is_ok());
         world.ring_doorbell(n);

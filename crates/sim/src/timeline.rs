@@ -1,4 +1,5 @@
-//! The records of a trace in a form that can be drawn: which packet arrived where, and what failed, moved and completed.
+//! The records of a trace in a form that can be drawn: which packet arrived where, and what failed,
+//! moved and completed.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -52,7 +53,8 @@ pub enum EventKind {
     Packet {
         /// The step.
         step: PacketStep,
-        /// For a packet that arrives or is lost, the index of the record in which it was sent, if that is kept.
+        /// For a packet that arrives or is lost, the index of the record in which it was sent, if
+        /// that is kept.
         sent: Option<usize>,
     },
     /// A completion becomes visible in memory.
@@ -108,7 +110,8 @@ impl Timeline {
     }
 }
 
-/// The packets that were sent and have not arrived, by what they contain. Copies of a packet arrive in the order in which they were sent.
+/// The packets that were sent and have not arrived, by what they contain. Copies of a packet arrive
+/// in the order in which they were sent.
 #[derive(Default)]
 struct Flights(HashMap<PacketHead, VecDeque<usize>>);
 

@@ -1,5 +1,5 @@
-//! The trace of a run: each packet and event with its virtual time. The trace hashes each record when it is
-//! added, keeps the last records in a compact form, and formats them only on demand.
+//! The trace of a run: each packet and event with its virtual time. The trace hashes each record
+//! when it is added, keeps the last records in a compact form, and formats them only on demand.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -30,7 +30,8 @@ impl PacketHead {
         PacketHead { bytes, len: datagram.len() as u32, icrc }
     }
 
-    /// Passes the parsed packet to `f`. Zeros replace the bytes of the payload that the record does not keep.
+    /// Passes the parsed packet to `f`. Zeros replace the bytes of the payload that the record does
+    /// not keep.
     fn with_packet<T>(&self, f: impl FnOnce(Result<Packet<'_>, mitra_wire::ParseError>) -> T) -> T {
         let len = (self.len as usize).saturating_sub(mitra_wire::ICRC_LEN);
         let mut whole = vec![0; len];
@@ -81,8 +82,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Creates a trace that keeps its last `max_records` records. With `print_live`, it also prints each
-    /// record immediately.
+    /// Creates a trace that keeps its last `max_records` records. With `print_live`, it also prints
+    /// each record immediately.
     pub(crate) fn new(max_records: usize, print_live: bool) -> Trace {
         Trace {
             records: VecDeque::new(),
@@ -95,8 +96,8 @@ impl Trace {
         }
     }
 
-    /// Returns a hash over all records since the beginning, including those that are no longer kept. Two runs
-    /// of one seed have the same hash.
+    /// Returns a hash over all records since the beginning, including those that are no longer
+    /// kept. Two runs of one seed have the same hash.
     pub fn hash(&self) -> u64 {
         self.hash
     }

@@ -28,10 +28,11 @@ pub struct NicId(pub(crate) usize);
 
 type Script = Box<dyn FnOnce(&mut World)>;
 
-/// A simulated world: hosts, NICs and cables in virtual time. The seed determines everything that happens.
+/// A simulated world: hosts, NICs and cables in virtual time. The seed determines everything that
+/// happens.
 ///
-/// If a test panics while it owns a world, the world prints its state, its configuration, the kept records of
-/// its trace, and the command that repeats the run.
+/// If a test panics while it owns a world, the world prints its state, its configuration, the kept
+/// records of its trace, and the command that repeats the run.
 pub struct World {
     pub(crate) shared: Shared,
     apps: Vec<Box<dyn App>>,
@@ -42,8 +43,10 @@ pub struct World {
     turns: u64,
 }
 
-/// The error of a run whose condition did not become true. Its text has several lines: the reason, the state of every program, host and NIC,
-/// and the command that repeats the run. [`Debug`](fmt::Debug) prints the same text, so that `unwrap` and a test that returns the error show it.
+/// The error of a run whose condition did not become true. Its text has several lines: the reason,
+/// the state of every program, host and NIC, and the command that repeats the run.
+/// [`Debug`](fmt::Debug) prints the same text, so that `unwrap` and a test that returns the error
+/// show it.
 #[derive(Clone)]
 pub struct Stalled {
     /// The text.
@@ -80,16 +83,16 @@ impl World {
     /// Creates a world with this configuration. All random choices are drawn from the seed.
     ///
     /// The environment variable `MITRA_SIM_TRACE=n` makes the trace keep its last `n` records.
-    /// `MITRA_SIM_TRACE=live` makes it print each record immediately. `MITRA_SIM_PCAP=file` captures all
-    /// packets, in every world.
+    /// `MITRA_SIM_TRACE=live` makes it print each record immediately. `MITRA_SIM_PCAP=file`
+    /// captures all packets, in every world.
     pub fn with_config(seed: u64, config: Config) -> World {
         let setting = trace_setting();
         let trace = Trace::new(setting.parse().unwrap_or(DEFAULT_TRACE_LEN), setting == "live");
         World::with_trace(seed, config, trace)
     }
 
-    /// Creates a world with this configuration that keeps the last `kept_records` records of its trace. If it keeps some, `MITRA_SIM_TRACE=live` makes it print each
-    /// record immediately.
+    /// Creates a world with this configuration that keeps the last `kept_records` records of its
+    /// trace. If it keeps some, `MITRA_SIM_TRACE=live` makes it print each record immediately.
     pub fn with_trace_len(seed: u64, config: Config, kept_records: usize) -> World {
         let is_live = kept_records > 0 && trace_setting() == "live";
         World::with_trace(seed, config, Trace::new(kept_records, is_live))
@@ -117,8 +120,8 @@ impl World {
         lock(&self.shared).config.clone()
     }
 
-    /// Returns a random number generator for the test. It is independent of the generators that the world
-    /// uses.
+    /// Returns a random number generator for the test. It is independent of the generators that the
+    /// world uses.
     pub fn test_rng(&self, name: &str) -> Prng {
         Prng::stream(self.seed(), &format!("test {name}"))
     }
@@ -137,9 +140,9 @@ impl World {
         HostId(number)
     }
 
-    /// Adds a NIC of a host on a rail, with the configuration's capabilities. It is connected to all NICs of
-    /// the rail. If the host already has a NIC on the rail, the new NIC replaces the old one and has the same
-    /// address.
+    /// Adds a NIC of a host on a rail, with the configuration's capabilities. It is connected to
+    /// all NICs of the rail. If the host already has a NIC on the rail, the new NIC replaces the
+    /// old one and has the same address.
     pub fn add_nic(&mut self, host: HostId, rail: u8) -> Arc<SimNic> {
         let capabilities = lock(&self.shared).config.capabilities;
         self.add_nic_with(host, rail, capabilities)
@@ -163,7 +166,8 @@ impl World {
         Arc::new(SimNic::new(Arc::clone(&self.shared), number))
     }
 
-    /// Sets the behaviour of the cables of one rail, instead of that of [`Config::link`]. The noise is that of NICs which are added later.
+    /// Sets the behaviour of the cables of one rail, instead of that of [`Config::link`]. The noise
+    /// is that of NICs which are added later.
     pub fn set_rail_link(&mut self, rail: u8, link: LinkConfig) {
         lock(&self.shared).rail_links.insert(rail, link);
     }
@@ -196,7 +200,8 @@ impl World {
         world.schedule_turn(number, at);
     }
 
-    /// Schedules a function at a time. If that time has passed, the function runs at the current time.
+    /// Schedules a function at a time. If that time has passed, the function runs at the current
+    /// time.
     pub fn at(&mut self, at: Time, script: impl FnOnce(&mut World) + 'static) {
         self.next_script += 1;
         self.scripts.insert(self.next_script, Box::new(script));
@@ -215,7 +220,8 @@ impl World {
         self.step_until(Time::from_nanos(u64::MAX)).is_ok()
     }
 
-    /// Handles the next event if it is not after `deadline`. Otherwise returns its time, or `None` if there is no event.
+    /// Handles the next event if it is not after `deadline`. Otherwise returns its time, or `None`
+    /// if there is no event.
     fn step_until(&mut self, deadline: Time) -> Result<(), Option<Time>> {
         let mut world = lock(&self.shared);
         let at = world.queue.next_at().filter(|at| *at <= deadline).ok_or(world.queue.next_at())?;
@@ -258,7 +264,8 @@ impl World {
     /// Runs until `done` returns true. `done` is called before each event.
     ///
     /// # Errors
-    /// Returns [`Stalled`] if `done` is not true within `timeout` of virtual time, or if no event is left.
+    /// Returns [`Stalled`] if `done` is not true within `timeout` of virtual time, or if no event
+    /// is left.
     pub fn run_until(
         &mut self,
         mut done: impl FnMut(&World) -> bool,
@@ -280,19 +287,19 @@ impl World {
         }
     }
 
-    /// Returns whether no packet is in flight and no placement, completion or ACK is pending in a DMA
-    /// pipeline.
+    /// Returns whether no packet is in flight and no placement, completion or ACK is pending in a
+    /// DMA pipeline.
     pub fn is_quiet(&self) -> bool {
         let world = lock(&self.shared);
         world.in_flight == 0 && world.nics.iter().all(|n| n.pipeline.len() == 0)
     }
 
-    /// Runs until [`World::is_quiet`]. Call [`World::stop_noise`] before if the configuration has stragglers,
-    /// so that no more packets are delayed.
+    /// Runs until [`World::is_quiet`]. Call [`World::stop_noise`] before if the configuration has
+    /// stragglers, so that no more packets are delayed.
     ///
     /// # Errors
-    /// Returns [`Stalled`] if the world is not quiet within 10 ms plus four times the longest straggler
-    /// delay.
+    /// Returns [`Stalled`] if the world is not quiet within 10 ms plus four times the longest
+    /// straggler delay.
     pub fn run_until_quiet(&mut self) -> Result<(), Stalled> {
         let longest = {
             let world = lock(&self.shared);
@@ -372,8 +379,8 @@ impl World {
         lock(&self.shared).hosts[host.0].changes_of(buffer)
     }
 
-    /// Returns a condition for [`World::run_until`] that depends on the state of programs only. `done` is called again only after a turn of a program,
-    /// or after a scheduled function.
+    /// Returns a condition for [`World::run_until`] that depends on the state of programs only.
+    /// `done` is called again only after a turn of a program, or after a scheduled function.
     pub fn programs_are(done: impl Fn() -> bool) -> impl FnMut(&World) -> bool {
         let mut last = (None, false);
         move |world| {

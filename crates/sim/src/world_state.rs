@@ -1,5 +1,5 @@
-//! The state of a world: the clock, the event queue, the hosts, the NICs and the packets in flight. One lock
-//! protects all of it.
+//! The state of a world: the clock, the event queue, the hosts, the NICs and the packets in flight.
+//! One lock protects all of it.
 
 pub(crate) mod host;
 mod packet_delivery;
@@ -28,10 +28,12 @@ use crate::{Config, LinkConfig, Prng};
 use host::{AppState, HostState};
 use packet_delivery::InFlightPacket;
 
-/// The longest inline data that a NIC accepts, in bytes, as that of some hardware: several packets at the smallest MTU.
+/// The longest inline data that a NIC accepts, in bytes, as that of some hardware: several packets
+/// at the smallest MTU.
 pub(crate) const LONGEST_INLINE: u32 = 1024;
 
-/// A scheduled event. A `usize` is the index of the NIC, host or application that the event belongs to.
+/// A scheduled event. A `usize` is the index of the NIC, host or application that the event belongs
+/// to.
 pub(crate) enum Event {
     /// A packet reaches its NIC.
     PacketArrival(Box<InFlightPacket>),
@@ -45,7 +47,8 @@ pub(crate) enum Event {
     Placement(usize),
     /// An asynchronous event of a NIC reaches its host.
     AsyncReport(usize, AsyncEvent),
-    /// The report of a host that it has refused a packet reaches the sender. Its second part is the NIC that the packet was sent to.
+    /// The report of a host that it has refused a packet reaches the sender. Its second part is the
+    /// NIC that the packet was sent to.
     Refusal(usize, usize),
     /// An application runs the turn with this number.
     AppTurn(usize, u64),
@@ -119,8 +122,8 @@ impl WorldState {
         }
     }
 
-    /// Adds a NIC of a host on a rail, and returns its index. If the host already has a NIC on the rail, the
-    /// new NIC replaces it.
+    /// Adds a NIC of a host on a rail, and returns its index. If the host already has a NIC on the
+    /// rail, the new NIC replaces it.
     pub(crate) fn add_nic(
         &mut self,
         host: usize,
@@ -196,8 +199,8 @@ impl WorldState {
         self.rail_links.get(&rail).unwrap_or(&self.config.link)
     }
 
-    /// Handles an event other than an application's turn or a scheduled function, which [`crate::World`]
-    /// handles.
+    /// Handles an event other than an application's turn or a scheduled function, which
+    /// [`crate::World`] handles.
     pub(crate) fn handle(&mut self, event: Event) {
         match event {
             Event::PacketArrival(flight) => {
@@ -249,8 +252,8 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Collects a NIC's events, completions and released packets, and schedules its timer and its next
-    /// placement. Must be called after every call to the NIC's transport.
+    /// Collects a NIC's events, completions and released packets, and schedules its timer and its
+    /// next placement. Must be called after every call to the NIC's transport.
     pub(crate) fn reschedule(&mut self, n: usize) {
         if !self.nics[n].is_running() {
             return;
@@ -276,8 +279,8 @@ impl WorldState {
         }
     }
 
-    /// Takes the NIC's events. Appends its new completions to the DMA pipeline, so that they become visible
-    /// after the data placed before them.
+    /// Takes the NIC's events. Appends its new completions to the DMA pipeline, so that they become
+    /// visible after the data placed before them.
     fn collect_events(&mut self, n: usize) {
         let nic = &mut self.nics[n];
         let mut any = false;
@@ -304,8 +307,8 @@ impl WorldState {
         }
     }
 
-    /// Completes the due items of the DMA pipeline, and handles its releases: a completion becomes visible,
-    /// and a packet leaves the NIC.
+    /// Completes the due items of the DMA pipeline, and handles its releases: a completion becomes
+    /// visible, and a packet leaves the NIC.
     pub(crate) fn release_placed(&mut self, n: usize) {
         self.nics[n].pipeline.advance(self.now);
         for release in self.nics[n].pipeline.take_released() {
@@ -323,8 +326,8 @@ impl WorldState {
         }
     }
 
-    /// Completes all placements of a NIC, so that the NIC does not write to revoked memory after this call.
-    /// Does not complete them if `revoke_waits` is off.
+    /// Completes all placements of a NIC, so that the NIC does not write to revoked memory after
+    /// this call. Does not complete them if `revoke_waits` is off.
     pub(crate) fn revoke(&mut self, n: usize) {
         if self.config.memory.revoke_waits {
             self.nics[n].pipeline.flush();
@@ -333,8 +336,8 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Resets a NIC. If it is alive, a random number of its pending placements complete first. The others are
-    /// lost.
+    /// Resets a NIC. If it is alive, a random number of its pending placements complete first. The
+    /// others are lost.
     pub(crate) fn reset_nic(&mut self, n: usize) -> Result<()> {
         let nic = &mut self.nics[n];
         if !nic.capabilities.reset {

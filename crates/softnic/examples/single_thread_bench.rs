@@ -1,5 +1,6 @@
-//! The CPU time of operations between two NICs that one thread drives: no second CPU and no waiting. `floor` measures datagrams of
-//! similar size over bare UDP sockets. The program is meant for instruction counts (`valgrind --tool=callgrind`) and for busy machines.
+//! The CPU time of operations between two NICs that one thread drives: no second CPU and no
+//! waiting. `floor` measures datagrams of similar size over bare UDP sockets. The program is meant
+//! for instruction counts (`valgrind --tool=callgrind`) and for busy machines.
 //!
 //! `cargo run --release -p mitra-softnic --example single_thread_bench [ITERATIONS] [KIND...]`
 

@@ -1,11 +1,15 @@
-//! Latency and bandwidth between the NICs of two processes, with a UDP ping-pong in the same run for comparison.
+//! Latency and bandwidth between the NICs of two processes, with a UDP ping-pong in the same run
+//! for comparison.
 //!
-//! `cargo run --release -p mitra-softnic --example two_process_bench [ROUNDS] [ITERATIONS] [offload=off] [passive] [KIND...]`
+//! `cargo run --release -p mitra-softnic --example two_process_bench [ROUNDS] [ITERATIONS]
+//! [offload=off] [passive] [KIND...]`
 //!
-//! Each round measures every kind once. The figures of a kind cover all rounds. `floor` is a ping-pong of 40-byte datagrams with
-//! busy-polled `send_to` and `recv_from`. Each latency is also printed as a multiple of the median of `floor`. `floor_again` repeats
-//! `floor`, and the ratio of the two is the noise of the machine. `floor_connected` uses connected sockets, which save the route
-//! lookup; a NIC with several peers cannot use them. With `passive`, the peer does not poll while this process reads, writes or adds.
+//! Each round measures every kind once. The figures of a kind cover all rounds. `floor` is a
+//! ping-pong of 40-byte datagrams with busy-polled `send_to` and `recv_from`. Each latency is also
+//! printed as a multiple of the median of `floor`. `floor_again` repeats `floor`, and the ratio of
+//! the two is the noise of the machine. `floor_connected` uses connected sockets, which save the
+//! route lookup; a NIC with several peers cannot use them. With `passive`, the peer does not poll
+//! while this process reads, writes or adds.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -31,7 +35,8 @@ const STOP: u64 = 64;
 const BULK: u64 = 4096;
 const MEMORY: usize = 9 << 20;
 
-/// A NIC with a connected queue pair, the UDP sockets of the floor, and the address of the peer's memory.
+/// A NIC with a connected queue pair, the UDP sockets of the floor, and the address of the peer's
+/// memory.
 struct Endpoint {
     nic: Arc<SoftNic>,
     cq: CqId,
@@ -207,7 +212,8 @@ impl Endpoint {
         self.post(SendWr::new(value, SendOp::Write(self.remote(offset)), data).with_flags(flags));
     }
 
-    /// Polls once and returns the number of completions. Panics after 20 s of polls without a completion.
+    /// Polls once and returns the number of completions. Panics after 20 s of polls without a
+    /// completion.
     fn poll(&mut self) -> usize {
         self.polls += 1;
         if self.polls == 1 {
@@ -357,7 +363,8 @@ impl Endpoint {
         self.wait_completion();
     }
 
-    /// Keeps requests in flight for 300 ms. Returns the rate in GB/s, or for 8-byte requests in millions of requests per second.
+    /// Keeps requests in flight for 300 ms. Returns the rate in GB/s, or for 8-byte requests in
+    /// millions of requests per second.
     fn stream(&mut self, operation: &str) -> f64 {
         let (op, len) = operation.rsplit_once('_').unwrap();
         let (len, depth): (u32, u32) = match len {
@@ -412,7 +419,8 @@ fn wait_datagram(mut receive: impl FnMut(&mut [u8]) -> bool) {
     }
 }
 
-/// Panics if the peer has not responded for 20 s. Reads the clock every 65,536 polls, because the measured loops call this.
+/// Panics if the peer has not responded for 20 s. Reads the clock every 65,536 polls, because the
+/// measured loops call this.
 fn check_timeout(polls: u64, since: Instant) {
     if polls.is_multiple_of(1 << 16) {
         assert!(since.elapsed() < Duration::from_secs(20), "the peer does not respond");

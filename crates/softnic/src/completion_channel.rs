@@ -11,11 +11,11 @@ use mitra_verbs::{CompletionChannel, CqId, Result};
 /// The largest number of events that a channel or an asynchronous event queue holds.
 pub(crate) const MAX_EVENTS: usize = 1 << 16;
 
-/// The completion channel of a software NIC. It holds one event for each time that a completion queue was armed and then completed something, as the
-/// kernel's channels do.
+/// The completion channel of a software NIC. It holds one event for each time that a completion
+/// queue was armed and then completed something, as the kernel's channels do.
 ///
-/// The NIC adds events while its lock is held. `PendingWakeups` makes the descriptor readable after the lock is released,
-/// because the application calls the NIC as soon as it wakes.
+/// The NIC adds events while its lock is held. `PendingWakeups` makes the descriptor readable after
+/// the lock is released, because the application calls the NIC as soon as it wakes.
 pub struct SoftCompletionChannel(EventQueue<CqId>);
 
 /// Channels whose descriptors become readable when this value is dropped.
@@ -46,7 +46,8 @@ impl SoftCompletionChannel {
         &self.0
     }
 
-    /// Adds an event. The descriptor does not become readable before a [`PendingWakeups`] with this channel is dropped.
+    /// Adds an event. The descriptor does not become readable before a [`PendingWakeups`] with this
+    /// channel is dropped.
     pub(crate) fn push(&self, cq: CqId) {
         self.0.enqueue(cq);
     }
@@ -98,7 +99,8 @@ mod tests {
         assert!(!is_readable(&*channel), "a wake-up of an empty channel made it readable");
     }
 
-    /// The application can make the descriptor blocking, and another thread can take an event before the wake-up.
+    /// The application can make the descriptor blocking, and another thread can take an event
+    /// before the wake-up.
     #[test]
     fn event_taken_before_wakeup_does_not_block() {
         let channel = Arc::new(SoftCompletionChannel::new().unwrap());

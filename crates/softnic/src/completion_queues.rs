@@ -1,4 +1,5 @@
-//! The driver's state of the completion queues: channels, arming, and completions that are visible to the host.
+//! The driver's state of the completion queues: channels, arming, and completions that are visible
+//! to the host.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -8,8 +9,8 @@ use mitra_verbs::{CompletionChannel, CqId, Error, Result, Wc};
 
 use crate::completion_channel::{PendingWakeups, SoftCompletionChannel};
 
-/// A consumer that has polled an armed queue this many times without a completion is taken to be polling in a loop. A consumer that is
-/// about to sleep arms the queue and polls only once more.
+/// A consumer that has polled an armed queue this many times without a completion is taken to be
+/// polling in a loop. A consumer that is about to sleep arms the queue and polls only once more.
 const MAX_POLLS_BEFORE_SLEEP: u32 = 16;
 
 /// The driver's state of one completion queue.
@@ -45,7 +46,8 @@ pub(crate) struct CompletionQueues {
     pub(crate) wakeups: PendingWakeups,
     /// The number of queues whose consumers may be asleep.
     sleepers: u32,
-    /// Whether the NIC defers completions. The host does not see completions that are generated while this is set.
+    /// Whether the NIC defers completions. The host does not see completions that are generated
+    /// while this is set.
     deferred: bool,
     /// Whether `deferred` was ever set. Otherwise [`CqState::written`] is empty for all queues.
     was_deferred: bool,
@@ -86,7 +88,8 @@ impl CompletionQueues {
         self.queues.get(&cq).map_or(0, |queue| queue.written.len())
     }
 
-    /// Disarms all queues and detaches them from their channels. Completions that the NIC has written stay readable.
+    /// Disarms all queues and detaches them from their channels. Completions that the NIC has
+    /// written stay readable.
     pub(crate) fn disarm_all(&mut self) {
         for queue in self.queues.values_mut() {
             (queue.channel, queue.arming) = (None, Arming::Disarmed);

@@ -25,9 +25,11 @@ counters! {
     rx_bytes,
     /// System calls that received several datagrams (`UDP_GRO`).
     rx_runs,
-    /// Datagrams dropped because the ICRC is wrong, or is right only for an implausible IPv4 identification.
+    /// Datagrams dropped because the ICRC is wrong, or is right only for an implausible IPv4
+    /// identification.
     rx_icrc_bad,
-    /// Datagrams accepted with an IPv4 identification that was solved from the ICRC. Their check has 16 bits instead of 32.
+    /// Datagrams accepted with an IPv4 identification that was solved from the ICRC. Their check
+    /// has 16 bits instead of 32.
     rx_icrc_solved,
     /// Datagrams dropped because they are not RoCEv2 packets.
     rx_malformed,

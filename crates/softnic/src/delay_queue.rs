@@ -17,11 +17,13 @@ pub(crate) enum Direction {
     Receive(Option<Gid>, u8),
 }
 
-/// A delayed datagram. The ICRC of a transmitted datagram is not yet set; that of a received datagram is checked.
+/// A delayed datagram. The ICRC of a transmitted datagram is not yet set; that of a received
+/// datagram is checked.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DelayedDatagram {
     due: Time,
-    /// Orders datagrams with the same due time by arrival. The heap compares the fields in the order of their declaration.
+    /// Orders datagrams with the same due time by arrival. The heap compares the fields in the
+    /// order of their declaration.
     sequence: u64,
     pub(crate) direction: Direction,
     pub(crate) peer: Gid,

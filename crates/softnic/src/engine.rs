@@ -32,27 +32,32 @@ use port_refusals::PortRefusals;
 use receive::RxBuffer;
 use transmit::TxQueue;
 
-/// If a timer expired longer ago than this, the round drains the socket before it handles the timer. The ACK that the timer waits for may
-/// be in the socket, and a retransmission would only add load.
+/// If a timer expired longer ago than this, the round drains the socket before it handles the
+/// timer. The ACK that the timer waits for may be in the socket, and a retransmission would only
+/// add load.
 const LATE_TIMER: Duration = Duration::from_millis(1);
 /// The largest number of receive calls in a round with a late timer.
 const MAX_RECEIVES_LATE_TIMER: u32 = 256;
-/// The largest number of receive calls in a round of the progress thread, which releases the lock between rounds.
+/// The largest number of receive calls in a round of the progress thread, which releases the lock
+/// between rounds.
 const MAX_RECEIVES_THREAD: u32 = 4;
-/// The largest number of receive calls in a round of a poller. A poller's first round makes one call, so that `poll_cq` returns each
-/// completion as early as possible. A round in which every call has received data doubles the number for the next round, because more data
-/// may be waiting. A round that has emptied the socket sets it to the number of calls that received data: a call that finds the socket
-/// empty delays what the others received.
+/// The largest number of receive calls in a round of a poller. A poller's first round makes one
+/// call, so that `poll_cq` returns each completion as early as possible. A round in which every
+/// call has received data doubles the number for the next round, because more data may be waiting.
+/// A round that has emptied the socket sets it to the number of calls that received data: a call
+/// that finds the socket empty delays what the others received.
 const MAX_RECEIVES_POLLER: u32 = 16;
 
 /// The largest number of receive calls of [`Engine::settle`].
 const MAX_RECEIVES_SETTLE: u32 = 256;
 
-/// A verbs call drives the NIC if no thread has for this long ([`crate::progress_thread`]). Then the delay of a peer's request is at most that
-/// of waking the progress thread, and the additional receive calls take 1% of the program's time.
+/// A verbs call drives the NIC if no thread has for this long ([`crate::progress_thread`]). Then
+/// the delay of a peer's request is at most that of waking the progress thread, and the additional
+/// receive calls take 1% of the program's time.
 const MAX_TIME_BETWEEN_DRIVES: Duration = Duration::from_micros(100);
 
-/// The state that a NIC's lock protects. `engine/receive.rs` implements the receive path, `engine/transmit.rs` the transmit path.
+/// The state that a NIC's lock protects. `engine/receive.rs` implements the receive path,
+/// `engine/transmit.rs` the transmit path.
 pub(crate) struct Engine {
     pub(crate) nic: Nic,
     pub(crate) memory: MemoryRegions,
@@ -153,8 +158,8 @@ impl Engine {
         self.socket.is_some() && self.faults.dma_ok()
     }
 
-    /// Drives one round: receives datagrams, handles timers, sends packets and reports events. Returns the number of receive
-    /// calls that returned data.
+    /// Drives one round: receives datagrams, handles timers, sends packets and reports events.
+    /// Returns the number of receive calls that returned data.
     pub(crate) fn drive(&mut self, now: Time, driver: Driver) -> u32 {
         if !self.dma_ok() {
             return 0;
@@ -185,8 +190,9 @@ impl Engine {
         }
         if received == 0 {
             match driver {
-                // The application waits for data in memory. The pending ACKs are sent with its next post, or when their timer expires. An
-                // earlier ACK would let the peer continue before this application has sent its answer. The peer would then wait for the
+                // The application waits for data in memory. The pending ACKs are sent with its next
+                // post, or when their timer expires. An earlier ACK would let the peer continue
+                // before this application has sent its answer. The peer would then wait for the
                 // answer in its own memory, where only its progress thread delivers data.
                 _ if self.lease.is_denied(now) => {}
                 Driver::Poller => self.nic.handle_idle(now),
@@ -199,8 +205,8 @@ impl Engine {
         received
     }
 
-    /// Sends the packets and reports the events that a verbs call has caused. Drives a round if no thread has for
-    /// [`MAX_TIME_BETWEEN_DRIVES`].
+    /// Sends the packets and reports the events that a verbs call has caused. Drives a round if no
+    /// thread has for [`MAX_TIME_BETWEEN_DRIVES`].
     pub(crate) fn flush_call(&mut self, now: Time) {
         self.flush(now);
         if now - self.last_drive >= MAX_TIME_BETWEEN_DRIVES {
@@ -215,12 +221,14 @@ impl Engine {
         }
         let first = self.next_cq_event();
         if first.is_some() {
-            // The consumer is asleep, so send the ACK now instead of waiting for the consumer's response. Programs that
-            // use events expect their sends to be acknowledged before the response (`ib_send_lat -e`).
+            // The consumer is asleep, so send the ACK now instead of waiting for the consumer's
+            // response. Programs that use events expect their sends to be acknowledged before the
+            // response (`ib_send_lat -e`).
             self.nic.flush_acks();
         }
         self.transmit(now);
-        // An unacknowledged message (UD, UC) completes when it is sent, so `transmit` can cause further events.
+        // An unacknowledged message (UD, UC) completes when it is sent, so `transmit` can cause
+        // further events.
         let mut next = first.or_else(|| self.next_cq_event());
         while let Some(cq) = next {
             self.completion_queues.notify(cq);
@@ -231,7 +239,8 @@ impl Engine {
         }
     }
 
-    /// Returns the next completion queue with an event. Completion events are deferred together with completions.
+    /// Returns the next completion queue with an event. Completion events are deferred together
+    /// with completions.
     fn next_cq_event(&mut self) -> Option<CqId> {
         if self.completion_queues.is_deferred() { None } else { self.nic.poll_cq_event() }
     }
@@ -239,8 +248,9 @@ impl Engine {
     /// Takes completions that are visible to the host, without driving the NIC.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`] after a reset, when the host has taken all completions that the NIC wrote before the reset. These
-    /// completions are in host memory, and may be the only evidence that a receive was executed.
+    /// [`Error::DeviceFatal`] after a reset, when the host has taken all completions that the NIC
+    /// wrote before the reset. These completions are in host memory, and may be the only evidence
+    /// that a receive was executed.
     pub(crate) fn poll_cq(&mut self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         let count = self.completion_queues.poll(&mut self.nic, cq, max, out)?;
         if count == 0 && self.socket.is_none() { Err(Error::DeviceFatal) } else { Ok(count) }
@@ -288,8 +298,8 @@ impl Engine {
         self.socket.as_ref().map(|socket| socket.address().ip())
     }
 
-    /// Updates the link state after a change of the interface that has `address`, unless the NIC has another
-    /// address by now.
+    /// Updates the link state after a change of the interface that has `address`, unless the NIC
+    /// has another address by now.
     pub(crate) fn set_interface_up(&mut self, address: IpAddr, is_up: bool) {
         if self.address() == Some(address) {
             self.is_interface_up = is_up;
@@ -297,7 +307,8 @@ impl Engine {
         }
     }
 
-    /// Updates the link state: the link is up if the interface is up and no injected fault keeps it down.
+    /// Updates the link state: the link is up if the interface is up and no injected fault keeps it
+    /// down.
     pub(crate) fn update_link(&mut self) {
         if self.dma_ok() {
             self.nic.handle_link(self.is_interface_up && self.faults.link_up());
@@ -315,7 +326,8 @@ impl Engine {
         self.completion_queues.set_deferred(&mut self.nic, deferred);
     }
 
-    /// Places the acknowledged writes and the completions that a fault defers. The fault stays, and defers later ones.
+    /// Places the acknowledged writes and the completions that a fault defers. The fault stays, and
+    /// defers later ones.
     pub(crate) fn fence(&mut self) {
         if self.completion_queues.is_deferred() && self.dma_ok() {
             self.memory.place_deferred();
@@ -323,8 +335,9 @@ impl Engine {
         }
     }
 
-    /// Executes the datagrams that wait in the socket, and sends pending ACKs, unless the NIC has failed. A NIC of hardware has done both
-    /// before the call of the host that this precedes: the end of a queue pair or of the process.
+    /// Executes the datagrams that wait in the socket, and sends pending ACKs, unless the NIC has
+    /// failed. A NIC of hardware has done both before the call of the host that this precedes: the
+    /// end of a queue pair or of the process.
     pub(crate) fn settle(&mut self, now: Time) {
         if self.dma_ok() {
             for _ in 0..MAX_RECEIVES_SETTLE {
@@ -337,8 +350,8 @@ impl Engine {
         }
     }
 
-    /// Replaces the socket by one that is bound to another address, and joins the multicast groups there. A group that cannot be joined is
-    /// received where it was.
+    /// Replaces the socket by one that is bound to another address, and joins the multicast groups
+    /// there. A group that cannot be joined is received where it was.
     pub(crate) fn replace_socket(&mut self, socket: Arc<RoceSocket>) {
         self.transmit(clock::now());
         if self.socket.as_ref().is_some_and(|old| old.receives_traffic_classes()) {
@@ -352,7 +365,8 @@ impl Engine {
         self.nic.change_gid(address.ip().into());
     }
 
-    /// Closes the NIC permanently: it releases its sockets and memory. Returns its own socket, if it was not closed before.
+    /// Closes the NIC permanently: it releases its sockets and memory. Returns its own socket, if
+    /// it was not closed before.
     pub(crate) fn close(&mut self) -> Option<Arc<RoceSocket>> {
         self.multicast_groups.clear();
         self.memory.clear();

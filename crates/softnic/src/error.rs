@@ -35,7 +35,8 @@ pub enum OpenError {
          to a single address"
     )]
     NoFreeLoopback {
-        /// A description of the process that holds the port of the last address, as far as this user can see it.
+        /// A description of the process that holds the port of the last address, as far as this
+        /// user can see it.
         owner: String,
     },
     /// The interface cannot carry the smallest path MTU.

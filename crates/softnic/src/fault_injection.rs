@@ -8,8 +8,9 @@ use crate::clock;
 use crate::engine::Engine;
 use crate::progress_thread::SharedNic;
 
-/// A handle that injects faults into one NIC and its link. [`mitra_transport::fault`] defines the faults. The methods work from any
-/// thread, also on a dead, hung or reset NIC. After a panic under the NIC's lock they do nothing.
+/// A handle that injects faults into one NIC and its link. [`mitra_transport::fault`] defines the
+/// faults. The methods work from any thread, also on a dead, hung or reset NIC. After a panic under
+/// the NIC's lock they do nothing.
 #[derive(Clone)]
 pub struct RailFaults(pub(crate) Arc<SharedNic>);
 
@@ -22,8 +23,8 @@ impl RailFaults {
         });
     }
 
-    /// Brings the link up again, and places the writes that [`Failure::NotPlaced`] has deferred. A dead or hung NIC stays dead or hung.
-    /// Reset it and open a new NIC.
+    /// Brings the link up again, and places the writes that [`Failure::NotPlaced`] has deferred. A
+    /// dead or hung NIC stays dead or hung. Reset it and open a new NIC.
     pub fn heal(&self) {
         self.update(|engine| {
             engine.faults.heal_link();
@@ -33,13 +34,14 @@ impl RailFaults {
         });
     }
 
-    /// Arms a trigger, which fails the NIC when a packet reaches a stage. Several triggers can be armed; each counts packets
-    /// independently and fires once.
+    /// Arms a trigger, which fails the NIC when a packet reaches a stage. Several triggers can be
+    /// armed; each counts packets independently and fires once.
     pub fn arm(&self, trigger: Trigger) {
         self.update(|engine| engine.faults.arm(trigger));
     }
 
-    /// Disarms all triggers, and ends a deferral of placements that a trigger has begun. The NIC then places the deferred writes.
+    /// Disarms all triggers, and ends a deferral of placements that a trigger has begun. The NIC
+    /// then places the deferred writes.
     pub fn disarm(&self) {
         self.update(|engine| {
             engine.faults.disarm_all();
@@ -60,7 +62,8 @@ impl RailFaults {
         let Ok(mut engine) = self.0.lock() else { return };
         update(&mut engine);
         engine.flush(clock::now());
-        // The progress thread must drive a hung NIC, which callers no longer drive, and must not drive a dead NIC.
+        // The progress thread must drive a hung NIC, which callers no longer drive, and must not
+        // drive a dead NIC.
         self.0.wake();
     }
 }

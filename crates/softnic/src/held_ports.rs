@@ -1,7 +1,8 @@
 //! The sockets of NICs that were reset. They stay bound and receive nothing.
 //!
-//! A port that no process has open makes the host report "port unreachable", by which peers recognize that this process has ended. A reset ends the NIC
-//! and not the process, so the port stays in use: until the NIC is dropped, or this process opens a NIC with the address.
+//! A port that no process has open makes the host report "port unreachable", by which peers
+//! recognize that this process has ended. A reset ends the NIC and not the process, so the port
+//! stays in use: until the NIC is dropped, or this process opens a NIC with the address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

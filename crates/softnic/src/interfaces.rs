@@ -15,7 +15,8 @@ use crate::error::OpenError;
 pub struct Interface {
     /// The name of the interface, such as `eth0`.
     pub name: String,
-    /// The address. The loopback interface has all addresses of 127.0.0.0/8, of which one is listed.
+    /// The address. The loopback interface has all addresses of 127.0.0.0/8, of which one is
+    /// listed.
     pub address: IpAddr,
     /// The largest IP packet that the interface carries, in bytes.
     pub mtu: usize,
@@ -50,8 +51,9 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 
 /// Returns the MTU of an interface, in bytes.
 ///
-/// `/proc/sys/net` lists the interfaces in the network namespace of this process, but only those with IPv6. `/sys` lists all interfaces
-/// in the namespace in which it was mounted. That namespace is another one after `unshare --net` or `nsenter --net`.
+/// `/proc/sys/net` lists the interfaces in the network namespace of this process, but only those
+/// with IPv6. `/sys` lists all interfaces in the namespace in which it was mounted. That namespace
+/// is another one after `unshare --net` or `nsenter --net`.
 fn mtu_of(interface: &str) -> io::Result<usize> {
     let paths =
         [format!("/proc/sys/net/ipv6/conf/{interface}/mtu"), format!("/sys/class/net/{interface}/mtu")];
@@ -62,7 +64,8 @@ fn mtu_of(interface: &str) -> io::Result<usize> {
     mtu.trim().parse().map_err(io::Error::other)
 }
 
-/// Returns the interface that has an address. The loopback interface has every address of its network.
+/// Returns the interface that has an address. The loopback interface has every address of its
+/// network.
 ///
 /// # Errors
 /// The errors of [`interfaces`].
@@ -77,8 +80,9 @@ fn covers(listed: IpAddr, is_loopback: bool, address: IpAddr) -> bool {
     listed == address || has_network && address.is_loopback() && address.is_ipv4() == listed.is_ipv4()
 }
 
-/// Returns the name of an interface that has the address, is up, and has a carrier: what soft-RoCE takes for the state
-/// of its port (`rxe_set_port_state`). `IFF_RUNNING` follows the carrier only after up to a second.
+/// Returns the name of an interface that has the address, is up, and has a carrier: what soft-RoCE
+/// takes for the state of its port (`rxe_set_port_state`). `IFF_RUNNING` follows the carrier only
+/// after up to a second.
 ///
 /// # Errors
 /// `getifaddrs(3)` fails.
@@ -95,14 +99,16 @@ pub fn live_interface(address: IpAddr) -> io::Result<Option<String>> {
 /// Returns the index (`if_nametoindex(3)`) of the interface that has an address.
 ///
 /// # Errors
-/// `AddrNotAvailable` if no interface has the address; the errors of [`interfaces`] and of `if_nametoindex(3)`.
+/// `AddrNotAvailable` if no interface has the address; the errors of [`interfaces`] and of
+/// `if_nametoindex(3)`.
 pub fn interface_index(address: IpAddr) -> io::Result<u32> {
     let interface = interface_of(address)?.ok_or(io::ErrorKind::AddrNotAvailable)?;
     Ok(if_nametoindex(interface.name.as_str())?)
 }
 
-/// Returns the error for an address that no interface has. It names the addresses that a NIC can use. A loopback address is missing because
-/// the loopback interface is down, as in a new network namespace, or has no IPv6.
+/// Returns the error for an address that no interface has. It names the addresses that a NIC can
+/// use. A loopback address is missing because the loopback interface is down, as in a new network
+/// namespace, or has no IPv6.
 pub(crate) fn not_local(address: IpAddr) -> OpenError {
     let way_out = match address {
         IpAddr::V4(v4) if v4.is_loopback() => {
@@ -128,7 +134,8 @@ pub(crate) fn not_local(address: IpAddr) -> OpenError {
     OpenError::AddressNotLocal { address, way_out }
 }
 
-/// Checks that a NIC can use an address of this kind. The error says why the NIC cannot, and what to use instead.
+/// Checks that a NIC can use an address of this kind. The error says why the NIC cannot, and what
+/// to use instead.
 pub(crate) fn check_usable(address: IpAddr) -> Result<(), &'static str> {
     match address {
         _ if address.is_unspecified() => {

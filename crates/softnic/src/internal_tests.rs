@@ -1,5 +1,5 @@
-//! Tests with access to the engine: the scope of atomics, a panic under the lock, a kernel without segmentation offload, and
-//! the timing of ACKs.
+//! Tests with access to the engine: the scope of atomics, a panic under the lock, a kernel without
+//! segmentation offload, and the timing of ACKs.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -74,7 +74,8 @@ fn two_nics_with_nic_scope_lose_increment() {
     assert_eq!(memory.load(0), 1, "one of the two acknowledged increments is lost");
     assert_eq!((memory.load(8), memory.load(16)), (0, 0));
 
-    // Atomics of one NIC do not interleave, because the NIC holds its lock from the load to the store.
+    // Atomics of one NIC do not interleave, because the NIC holds its lock from the load to the
+    // store.
     for loopback in &nics {
         loopback.nic.set_atomic_barrier(None);
     }
@@ -162,7 +163,8 @@ fn thread_drives_nic_for_lease_holder_that_does_not() {
     engine.last_poll_drive = Some((loopback.cq, now + Duration::from_secs(1)));
     let _ = shared.run_round(&mut engine);
     assert_eq!((engine.lease.is_held(), engine.driver_counters.rx_datagrams), (true, before));
-    // The holder has not driven the NIC for long, and keeps the lease by polls that find completions.
+    // The holder has not driven the NIC for long, and keeps the lease by polls that find
+    // completions.
     engine.last_poll_drive = Some((loopback.cq, Time::ZERO));
     (0..100).for_each(|_| engine.lease.record_poll());
     let _ = shared.run_round(&mut engine);
@@ -221,7 +223,8 @@ fn thread_delays_ack_for_program_that_waits_in_memory() {
     for waits_in_memory in [false, true] {
         let memory = Arc::new(Buffer::new(64));
         let loopback = LoopbackNic::new(&memory, AtomicScope::Nic);
-        // The test holds the lock, so no other thread drives the NIC, and it passes a constant time, so no timer is late.
+        // The test holds the lock, so no other thread drives the NIC, and it passes a constant
+        // time, so no timer is late.
         let shared = loopback.nic.shared();
         let mut engine = shared.lock().unwrap();
         let acks = |engine: &Engine| engine.counters().iter().find(|c| c.name == "acks_sent").unwrap().value;

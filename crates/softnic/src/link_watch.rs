@@ -15,11 +15,13 @@ const GROUPS: libc::c_int = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc:
 /// The length of the header of a message (`struct nlmsghdr`), in bytes.
 const HEADER: usize = 16;
 
-/// A socket that is readable after a change of this network namespace's interfaces (`rtnetlink(7)`).
+/// A socket that is readable after a change of this network namespace's interfaces
+/// (`rtnetlink(7)`).
 pub(crate) struct LinkWatch {
     socket: OwnedFd,
-    /// The index of the interface that makes the NIC's port active. `None` while none does, when any change may concern the NIC. Locked while the state
-    /// is read, so that no thread replaces a newer state by an older one.
+    /// The index of the interface that makes the NIC's port active. `None` while none does, when
+    /// any change may concern the NIC. Locked while the state is read, so that no thread replaces a
+    /// newer state by an older one.
     interface: Mutex<Option<u32>>,
 }
 
@@ -38,8 +40,9 @@ impl LinkWatch {
         self.interface.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the messages from the socket. Returns whether one may concern this interface, or any one if it is `None`. The caller then reads
-    /// the present state. `ENOBUFS` says that messages were lost, because the socket was full.
+    /// Removes the messages from the socket. Returns whether one may concern this interface, or any
+    /// one if it is `None`. The caller then reads the present state. `ENOBUFS` says that messages
+    /// were lost, because the socket was full.
     pub(crate) fn take_changes(&self, interface: Option<u32>) -> bool {
         let (mut buffer, mut concerns) = ([0; 8192], false);
         loop {

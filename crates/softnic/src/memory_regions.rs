@@ -51,7 +51,8 @@ impl MemoryRegions {
         RegionId(index)
     }
 
-    /// Removes a region and releases its buffer. Places the deferred writes first if one of them is to this region.
+    /// Removes a region and releases its buffer. Places the deferred writes first if one of them is
+    /// to this region.
     pub(crate) fn remove(&mut self, region: RegionId) {
         if self.deferred_writes.iter().any(|write| write.region == region) {
             self.place_deferred();
@@ -80,7 +81,8 @@ impl MemoryRegions {
     pub(crate) fn place_deferred(&mut self) {
         for write in std::mem::take(&mut self.deferred_writes) {
             if let Some(Some(buffer)) = self.buffers.get(write.region.0 as usize) {
-                // The write fails if the application has unmapped the memory. The data is then lost, and nobody could read it.
+                // The write fails if the application has unmapped the memory. The data is then
+                // lost, and nobody could read it.
                 let _ = buffer.try_write_at(write.offset, &write.data);
             }
         }
@@ -94,8 +96,8 @@ impl MemoryRegions {
     /// Returns the buffer of a region, and the offset as an index into it.
     ///
     /// # Errors
-    /// The region does not exist, or the range exceeds it. `mitra_transport` has checked both; this second check keeps a mistake
-    /// there from reaching memory.
+    /// The region does not exist, or the range exceeds it. `mitra_transport` has checked both; this
+    /// second check keeps a mistake there from reaching memory.
     fn range(&self, region: RegionId, offset: u64, len: usize) -> Result<(&Buffer, usize), MemoryFault> {
         let buffer = self.buffers.get(region.0 as usize).and_then(Option::as_deref).ok_or(MemoryFault)?;
         let offset = usize::try_from(offset).map_err(|_| MemoryFault)?;
@@ -153,8 +155,9 @@ impl Memory for MemoryRegions {
             }
             return Ok(old);
         }
-        // As on most hardware, the operation is atomic only against other operations of this NIC, whose lock is held here. Another
-        // NIC or the CPU can modify the word between the load and the store.
+        // As on most hardware, the operation is atomic only against other operations of this NIC,
+        // whose lock is held here. Another NIC or the CPU can modify the word between the load and
+        // the store.
         let old = self.load_word(region, index)?;
         #[cfg(test)]
         if let Some(barrier) = &self.atomic_barrier {

@@ -1,5 +1,5 @@
-//! Caches of the paths to and from peers. A path has the peer's address and the ICRC state. A receive path also has the state of the
-//! peer's IPv4 identifications.
+//! Caches of the paths to and from peers. A path has the peer's address and the ICRC state. A
+//! receive path also has the state of the peer's IPv4 identifications.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,15 +13,16 @@ use crate::udp_socket::MAX_GSO_SEGMENTS;
 
 /// The capacity of a cache, in paths. A full cache is cleared.
 const MAX_PATHS: usize = 4096;
-/// The number of consecutive packets with unexpected identifications after which the NIC no longer treats a sender as predictable. The NIC
-/// accepts the last of these packets and drops the others.
+/// The number of consecutive packets with unexpected identifications after which the NIC no longer
+/// treats a sender as predictable. The NIC accepts the last of these packets and drops the others.
 const ACCEPT_AFTER: u8 = 3;
 
 /// The transmit and receive paths of a NIC.
 pub(crate) struct PathCache {
     local: SocketAddr,
     tx: LastHitCache<Gid, TxPath>,
-    /// The key is the sender and the destination, which is the NIC's own address or a multicast group.
+    /// The key is the sender and the destination, which is the NIC's own address or a multicast
+    /// group.
     rx: LastHitCache<(SocketAddr, SocketAddr), RxPath>,
 }
 
@@ -71,8 +72,8 @@ pub(crate) struct RxPath {
     icrc: IcrcPath,
     /// The identification of the last accepted packet.
     last_ident: u16,
-    /// Whether the sender uses identification 0, or the index of the segment in a GSO run, as a Linux socket that forbids
-    /// fragmentation does.
+    /// Whether the sender uses identification 0, or the index of the segment in a GSO run, as a
+    /// Linux socket that forbids fragmentation does.
     is_predictable: bool,
     /// The number of consecutive packets whose ICRC is right only for an unexpected identification.
     unexpected: u8,
@@ -81,8 +82,8 @@ pub(crate) struct RxPath {
 /// The result of an ICRC check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IcrcCheck {
-    /// The ICRC is right for this identification. `solved` is true if the identification was computed from the ICRC and
-    /// is neither small nor the successor of the last one.
+    /// The ICRC is right for this identification. `solved` is true if the identification was
+    /// computed from the ICRC and is neither small nor the successor of the last one.
     Good { ident: u16, solved: bool },
     /// The ICRC is wrong, or is right only for an implausible identification.
     Bad,
@@ -124,17 +125,19 @@ impl RxPath {
 
     /// Checks the ICRC of the datagram at position `index` of a `UDP_GRO` run.
     ///
-    /// The ICRC covers the IPv4 identification, which a UDP socket cannot see. `IcrcPath::verify` guesses the identification, or computes
-    /// it from the ICRC, which leaves a check of 16 bits. If the identifications of a sender have been predictable, a computed
-    /// identification more likely means a damaged packet than a changed sender. The first packets with a computed identification are
-    /// therefore dropped, and the sender retransmits them.
+    /// The ICRC covers the IPv4 identification, which a UDP socket cannot see. `IcrcPath::verify`
+    /// guesses the identification, or computes it from the ICRC, which leaves a check of 16 bits.
+    /// If the identifications of a sender have been predictable, a computed identification more
+    /// likely means a damaged packet than a changed sender. The first packets with a computed
+    /// identification are therefore dropped, and the sender retransmits them.
     pub(crate) fn check(&mut self, datagram: &[u8], index: u16) -> IcrcCheck {
         let (ident, solved) = match self.icrc.verify(datagram, index) {
             Verdict::Good { ident, solved } => (ident, solved),
             Verdict::Bad => return IcrcCheck::Bad,
             Verdict::TooShort => return IcrcCheck::TooShort,
         };
-        // A Linux sender that forbids fragmentation uses identifications below the number of segments of a GSO run.
+        // A Linux sender that forbids fragmentation uses identifications below the number of
+        // segments of a GSO run.
         let is_small = |ident: u16| usize::from(ident) < MAX_GSO_SEGMENTS;
         let is_next = ident == self.last_ident.wrapping_add(1);
         if is_small(ident) || is_next {
@@ -192,7 +195,8 @@ mod tests {
         assert_eq!(path.check(&sealed(&sender, 700), 0), IcrcCheck::Good { ident: 700, solved: true });
         assert_eq!(path.check(&sealed(&sender, 701), 0), IcrcCheck::Good { ident: 701, solved: false });
         assert_eq!(path.check(&sealed(&sender, 9000), 0), IcrcCheck::Good { ident: 9000, solved: true });
-        // The sender's counter wraps around. The small identifications after that must not make the sender predictable.
+        // The sender's counter wraps around. The small identifications after that must not make the
+        // sender predictable.
         for ident in [u16::MAX, 0, 1, 500] {
             assert!(matches!(path.check(&sealed(&sender, ident), 0), IcrcCheck::Good { .. }), "{ident}");
         }

@@ -4,33 +4,35 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
-/// How often the progress thread checks the lease while a poller holds it. A poller loses the lease if it polls fewer than
-/// [`MIN_POLLS`] times between two checks.
+/// How often the progress thread checks the lease while a poller holds it. A poller loses the lease
+/// if it polls fewer than [`MIN_POLLS`] times between two checks.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// The number of driving polls within [`ACQUIRE_WINDOW`] that acquire the lease. A caller that polls once and then waits for an
-/// event does not need the lease.
+/// The number of driving polls within [`ACQUIRE_WINDOW`] that acquire the lease. A caller that
+/// polls once and then waits for an event does not need the lease.
 const POLLS_TO_ACQUIRE: u32 = 8;
-/// The time within which [`POLLS_TO_ACQUIRE`] driving polls acquire the lease. It is long because the poller competes with the progress
-/// thread for the NIC's lock until it acquires the lease.
+/// The time within which [`POLLS_TO_ACQUIRE`] driving polls acquire the lease. It is long because
+/// the poller competes with the progress thread for the NIC's lock until it acquires the lease.
 const ACQUIRE_WINDOW: Duration = Duration::from_millis(4);
 /// The number of polls between two checks that keep the lease.
 const MIN_POLLS: u32 = 8;
 
-/// A lease holder is absent if it has not driven the NIC for this long. Datagrams then wait in the socket.
+/// A lease holder is absent if it has not driven the NIC for this long. Datagrams then wait in the
+/// socket.
 pub(crate) const ABSENT_AFTER: Duration = Duration::from_micros(100);
-/// The holder loses the lease after this many consecutive checks at which it was running, was absent and had datagrams waiting. Such a
-/// program waits for data in memory and polls only for completions of its own requests (`ib_write_lat`).
+/// The holder loses the lease after this many consecutive checks at which it was running, was
+/// absent and had datagrams waiting. Such a program waits for data in memory and polls only for
+/// completions of its own requests (`ib_write_lat`).
 const MAX_ABSENT_CHECKS: u32 = 3;
-/// How long the lease is denied to such a program. A denial is twice as long as the previous denial if it begins within the previous
-/// denial's length after its end.
+/// How long the lease is denied to such a program. A denial is twice as long as the previous denial
+/// if it begins within the previous denial's length after its end.
 const MIN_DENIAL: Duration = Duration::from_secs(1);
 /// The longest denial.
 const MAX_DENIAL: Duration = Duration::from_secs(16);
 
 /// The right of a polling caller to drive the NIC alone.
 ///
-/// A caller that polls in a loop acquires the lease. It loses the lease if it stops polling, if it leaves datagrams waiting in the
-/// socket, or if a caller arms a completion queue.
+/// A caller that polls in a loop acquires the lease. It loses the lease if it stops polling, if it
+/// leaves datagrams waiting in the socket, or if a caller arms a completion queue.
 #[derive(Debug, Default)]
 pub(crate) struct PollLease {
     held: bool,
@@ -41,7 +43,8 @@ pub(crate) struct PollLease {
     window_start: Time,
     /// The number of consecutive checks that count towards [`MAX_ABSENT_CHECKS`].
     absent_checks: u32,
-    /// The time of the last check that found the holder absent and datagrams waiting, and the holder's CPU time then.
+    /// The time of the last check that found the holder absent and datagrams waiting, and the
+    /// holder's CPU time then.
     last_absent_check: Option<(Time, Duration)>,
     /// The end of the current or last denial.
     denied_until: Time,
@@ -87,8 +90,8 @@ impl PollLease {
         std::mem::take(&mut self.held)
     }
 
-    /// Records a check that found the holder absent. `cpu_time` is the holder's CPU time if datagrams were waiting, and `None`
-    /// otherwise.
+    /// Records a check that found the holder absent. `cpu_time` is the holder's CPU time if
+    /// datagrams were waiting, and `None` otherwise.
     pub(crate) fn record_absent(&mut self, now: Time, cpu_time: Option<Duration>) {
         let previous =
             core::mem::replace(&mut self.last_absent_check, cpu_time.map(|cpu_time| (now, cpu_time)));
@@ -107,7 +110,8 @@ impl PollLease {
         self.release();
     }
 
-    /// Returns whether pollers cannot acquire the lease, because the program waits for data in memory.
+    /// Returns whether pollers cannot acquire the lease, because the program waits for data in
+    /// memory.
     pub(crate) fn is_denied(&self, now: Time) -> bool {
         now < self.denied_until
     }
@@ -117,8 +121,8 @@ impl PollLease {
         (self.absent_checks, self.last_absent_check) = (0, None);
     }
 
-    /// Checks the number of polls since the last check, and ends the lease if there were too few. Returns whether a poller
-    /// holds the lease.
+    /// Checks the number of polls since the last check, and ends the lease if there were too few.
+    /// Returns whether a poller holds the lease.
     pub(crate) fn check(&mut self) -> bool {
         if self.held && std::mem::take(&mut self.polls) < MIN_POLLS {
             self.release();
@@ -179,8 +183,9 @@ mod tests {
         let mut now = at(5000);
         for seconds in [1, 2, 4, 8, 16, 16] {
             while !lease.record_drive(now) {}
-            // The first check of a series has no earlier CPU time to compare with, so a series of this length does not end the
-            // lease. A check without waiting datagrams, or with the holder present, begins a new series.
+            // The first check of a series has no earlier CPU time to compare with, so a series of
+            // this length does not end the lease. A check without waiting datagrams, or with the
+            // holder present, begins a new series.
             record_absent_checks(&mut lease, &mut now, MAX_ABSENT_CHECKS, true);
             lease.record_absent(now, None);
             record_absent_checks(&mut lease, &mut now, MAX_ABSENT_CHECKS, true);

@@ -2,14 +2,17 @@
 //!
 //! Four rules decide which thread drives the NIC, and where the progress thread sleeps:
 //!
-//! - While a polling caller holds the [lease](crate::poll_lease), the caller drives the NIC and the progress thread sleeps on a timer.
-//!   If the thread slept on the socket, each datagram would wake it, and it would compete with the poller for the CPU.
-//! - Without a lease the progress thread drives the NIC and sleeps on the socket. Operations on the memory of a passive process
-//!   then complete, and completion events reach sleeping consumers. While peers access a passive process, the thread
-//!   [spins](crate::spin_policy) instead of sleeping.
+//! - While a polling caller holds the [lease](crate::poll_lease), the caller drives the NIC and the
+//!   progress thread sleeps on a timer. If the thread slept on the socket, each datagram would wake
+//!   it, and it would compete with the poller for the CPU.
+//! - Without a lease the progress thread drives the NIC and sleeps on the socket. Operations on the
+//!   memory of a passive process then complete, and completion events reach sleeping consumers.
+//!   While peers access a passive process, the thread [spins](crate::spin_policy) instead of
+//!   sleeping.
 //! - A program that waits for data in memory, and polls only in between, is denied the lease.
-//! - A verbs call drives the NIC if no thread has for 100 µs. The lock is not fair: a program that calls verbs in a loop without polls would
-//!   otherwise keep the progress thread waiting, and the NIC would not answer its peers.
+//! - A verbs call drives the NIC if no thread has for 100 µs. The lock is not fair: a program that
+//!   calls verbs in a loop without polls would otherwise keep the progress thread waiting, and the
+//!   NIC would not answer its peers.
 
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
@@ -36,8 +39,9 @@ use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::thread_wakeup;
 use crate::udp_socket::RoceSocket;
 
-/// The longest sleep of the thread if the NIC was active within the last [`ACTIVE_PERIOD`]. Because of this bound, a caller that posts a
-/// request seldom has to wake the thread to handle the request's timer.
+/// The longest sleep of the thread if the NIC was active within the last [`ACTIVE_PERIOD`]. Because
+/// of this bound, a caller that posts a request seldom has to wake the thread to handle the
+/// request's timer.
 const MAX_SLEEP_WHEN_ACTIVE: Duration = Duration::from_millis(5);
 /// See [`MAX_SLEEP_WHEN_ACTIVE`].
 const ACTIVE_PERIOD: Duration = Duration::from_millis(100);
@@ -45,10 +49,11 @@ const ACTIVE_PERIOD: Duration = Duration::from_millis(100);
 /// The number of times that [`after_fork_in_child`] has run in this process and its ancestors.
 static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Marks all open NICs as dead in the child of a fork. Register this function as a child handler with `pthread_atfork(3)`.
+/// Marks all open NICs as dead in the child of a fork. Register this function as a child handler
+/// with `pthread_atfork(3)`.
 ///
-/// The NICs belong to the parent. Their progress threads do not exist in the child, and the fork may have copied their locks in the
-/// locked state.
+/// The NICs belong to the parent. Their progress threads do not exist in the child, and the fork
+/// may have copied their locks in the locked state.
 pub fn after_fork_in_child() {
     FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
 }
@@ -62,8 +67,8 @@ pub(crate) struct SharedNic {
     lock_waiters: AtomicU32,
     /// Wakes and ends the progress thread.
     signal: WakeSignal,
-    /// Wakes the progress thread when an interface changes. `None` if the system has no netlink: the link
-    /// then stays as it was when the NIC was opened.
+    /// Wakes the progress thread when an interface changes. `None` if the system has no netlink:
+    /// the link then stays as it was when the NIC was opened.
     link_watch: Option<LinkWatch>,
     async_events: Arc<EventQueue<AsyncEvent>>,
 }
@@ -101,8 +106,8 @@ impl Drop for EngineGuard<'_> {
     }
 }
 
-/// Reports [`AsyncEvent::DeviceFatal`] if the lock is poisoned when the progress thread ends, because the thread or a caller has
-/// panicked.
+/// Reports [`AsyncEvent::DeviceFatal`] if the lock is poisoned when the progress thread ends,
+/// because the thread or a caller has panicked.
 struct PanicReporter<'a>(&'a SharedNic);
 
 impl Drop for PanicReporter<'_> {
@@ -115,11 +120,13 @@ impl Drop for PanicReporter<'_> {
 
 /// What wakes the progress thread from a sleep, in addition to [`SharedNic::signal`].
 pub(crate) struct WakeConditions {
-    /// The NIC's socket, which is readable when a datagram has arrived. `None` while a poller holds the lease, or if the NIC is dead.
+    /// The NIC's socket, which is readable when a datagram has arrived. `None` while a poller holds
+    /// the lease, or if the NIC is dead.
     socket: Option<Arc<RoceSocket>>,
     /// The sockets of multicast groups; empty if `socket` is `None`.
     multicast_sockets: Vec<Arc<RoceSocket>>,
-    /// Whether the thread also wakes when `socket` becomes writable, because packets wait for space in its send buffer.
+    /// Whether the thread also wakes when `socket` becomes writable, because packets wait for space
+    /// in its send buffer.
     tx_blocked: bool,
     until: Option<Time>,
 }
@@ -149,8 +156,8 @@ impl SharedNic {
     /// Locks the NIC.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`] if a thread has panicked while it held the lock, because the NIC's state may be inconsistent, or if a fork
-    /// has created this process after the NIC was opened.
+    /// [`Error::DeviceFatal`] if a thread has panicked while it held the lock, because the NIC's
+    /// state may be inconsistent, or if a fork has created this process after the NIC was opened.
     pub(crate) fn lock(&self) -> Result<EngineGuard<'_>> {
         if self.is_forked_child() {
             return Err(Error::DeviceFatal);
@@ -172,8 +179,8 @@ impl SharedNic {
         self.fork_generation != FORK_GENERATION.load(Ordering::Relaxed)
     }
 
-    /// Wakes the progress thread, which reports the poisoned lock as an event ([`PanicReporter`]). Returns the error for the
-    /// caller.
+    /// Wakes the progress thread, which reports the poisoned lock as an event ([`PanicReporter`]).
+    /// Returns the error for the caller.
     fn report_poisoned(&self) -> Error {
         self.wake();
         Error::DeviceFatal
@@ -184,8 +191,8 @@ impl SharedNic {
         if self.is_forked_child() { None } else { self.engine.try_lock().ok().map(EngineGuard::new) }
     }
 
-    /// Locks the NIC to close it, even if the lock is poisoned. Also returns whether the lock is not poisoned, so that the state is
-    /// consistent.
+    /// Locks the NIC to close it, even if the lock is poisoned. Also returns whether the lock is
+    /// not poisoned, so that the state is consistent.
     pub(crate) fn lock_to_close(&self) -> (EngineGuard<'_>, bool) {
         match self.engine.lock() {
             Ok(engine) => (EngineGuard::new(engine), true),
@@ -198,7 +205,8 @@ impl SharedNic {
         self.signal.wake();
     }
 
-    /// Wakes the progress thread if no poller holds the lease and the NIC has work before the thread would wake.
+    /// Wakes the progress thread if no poller holds the lease and the NIC has work before the
+    /// thread would wake.
     pub(crate) fn wake_if_due(&self, engine: &mut Engine) {
         if engine.lease.is_held() {
             return;
@@ -212,7 +220,8 @@ impl SharedNic {
     /// Starts the progress thread. The thread's name is the end of `name`.
     pub(crate) fn start(self: &Arc<Self>, name: &str) -> io::Result<JoinHandle<()>> {
         let shared = Arc::clone(self);
-        // Linux limits thread names to 15 bytes, and the end of a NIC's name identifies it better than the beginning.
+        // Linux limits thread names to 15 bytes, and the end of a NIC's name identifies it better
+        // than the beginning.
         let tail = name.char_indices().rev().nth(14).map_or(0, |(index, _)| index);
         mitra_os_util::thread::spawn(&name[tail..], move || shared.run())
     }
@@ -252,8 +261,9 @@ impl SharedNic {
     pub(crate) fn run_round(&self, engine: &mut Engine) -> Option<WakeConditions> {
         let now = clock::now();
         if engine.lease.check() && engine.host_access().is_ok() {
-            // A lease holder whose polls all find completions does not drive the NIC, and a holder that waits for data in memory
-            // does not poll when the data arrives. In both cases the thread drives the NIC.
+            // A lease holder whose polls all find completions does not drive the NIC, and a holder
+            // that waits for data in memory does not poll when the data arrives. In both cases the
+            // thread drives the NIC.
             if engine.last_poll_drive.is_none_or(|(_, at)| now - at >= ABSENT_AFTER) {
                 let had_datagrams = engine.drive(now, Driver::Thread) > 0;
                 let cpu_time = engine.poller.filter(|_| had_datagrams).and_then(ThreadCpuClock::cpu_time);
@@ -292,9 +302,10 @@ impl SharedNic {
         })
     }
 
-    /// Reads the state of the interface that has the NIC's address, and reports a change. After an event, only if that may concern the
-    /// interface: others come and go with each container of a machine. A state that cannot be read counts as unchanged, and so does one whose
-    /// changes cannot be watched: nothing would end it.
+    /// Reads the state of the interface that has the NIC's address, and reports a change. After an
+    /// event, only if that may concern the interface: others come and go with each container of a
+    /// machine. A state that cannot be read counts as unchanged, and so does one whose changes
+    /// cannot be watched: nothing would end it.
     pub(crate) fn read_interface(&self, is_event: bool) {
         let Some(watch) = &self.link_watch else { return };
         let mut interface = watch.lock();

@@ -1,4 +1,5 @@
-//! A diagnostic: the sockets and processes that use the RoCE port (UDP 4791) of this machine's addresses.
+//! A diagnostic: the sockets and processes that use the RoCE port (UDP 4791) of this machine's
+//! addresses.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,7 +16,8 @@ pub struct RocePortUser {
 }
 
 impl RocePortUser {
-    /// Describes the process that has the socket open. Reads `/proc`, which hides the sockets of other users' processes.
+    /// Describes the process that has the socket open. Reads `/proc`, which hides the sockets of
+    /// other users' processes.
     pub fn process(&self) -> String {
         let link = format!("socket:[{}]", self.inode);
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -50,8 +52,8 @@ pub(crate) fn describe_process_using(address: IpAddr) -> String {
     users.iter().find(|user| covers(user)).map_or_else(|| "another process".to_owned(), RocePortUser::process)
 }
 
-/// Parses a line of `/proc/net/udp` or `/proc/net/udp6` (`proc(5)`). Returns `None` if the line is malformed or the port is not the RoCE
-/// port.
+/// Parses a line of `/proc/net/udp` or `/proc/net/udp6` (`proc(5)`). Returns `None` if the line is
+/// malformed or the port is not the RoCE port.
 fn parse_roce_socket(line: &str) -> Option<RocePortUser> {
     let mut fields = line.split_ascii_whitespace();
     let (ip, port) = fields.nth(1)?.split_once(':')?;

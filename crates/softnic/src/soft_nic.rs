@@ -23,13 +23,14 @@ use crate::progress_thread::SharedNic;
 use crate::udp_socket::RoceSocket;
 use crate::{Config, clock};
 
-/// The largest send window is the size of the receive buffer divided by this. The kernel charges a datagram outside a `UDP_GRO`
-/// run with twice its length, and several senders share the buffer.
+/// The largest send window is the size of the receive buffer divided by this. The kernel charges a
+/// datagram outside a `UDP_GRO` run with twice its length, and several senders share the buffer.
 const SEND_WINDOW_DIVISOR: usize = 4;
 
 /// A software NIC: one address with its RoCE port, and one lock.
 ///
-/// Dropping the last `Arc` closes the NIC immediately. Work requests that are in flight do not complete.
+/// Dropping the last `Arc` closes the NIC immediately. Work requests that are in flight do not
+/// complete.
 pub struct SoftNic {
     attr: DeviceAttr,
     /// Locked while the address changes.
@@ -47,7 +48,8 @@ impl SoftNic {
     /// Opens a NIC and starts its progress thread.
     ///
     /// # Errors
-    /// [`OpenError`] if the address, its port, its interface or the capture file cannot be used, or a system call fails.
+    /// [`OpenError`] if the address, its port, its interface or the capture file cannot be used, or
+    /// a system call fails.
     pub fn open(config: Config) -> Result<Arc<SoftNic>, OpenError> {
         config.address.into_iter().for_each(held_ports::release);
         let socket = RoceSocket::open(config.address)?;
@@ -93,8 +95,9 @@ impl SoftNic {
         }))
     }
 
-    /// Makes the NIC receive the traffic class of each datagram, which a UD queue pair shows in the GRH. It is 0 there before this call, because
-    /// other queue pairs have no use for it, and it costs 0.15 µs per receive call.
+    /// Makes the NIC receive the traffic class of each datagram, which a UD queue pair shows in the
+    /// GRH. It is 0 there before this call, because other queue pairs have no use for it, and it
+    /// costs 0.15 µs per receive call.
     ///
     /// # Errors
     /// `DeviceFatal` if the NIC is dead.
@@ -105,7 +108,9 @@ impl SoftNic {
         })
     }
 
-    /// Does the same as [`Provider::create_completion_channel`](mitra_verbs::Provider::create_completion_channel), for a consumer that needs more of the channel.
+    /// Does the same as
+    /// [`Provider::create_completion_channel`](mitra_verbs::Provider::create_completion_channel),
+    /// for a consumer that needs more of the channel.
     ///
     /// # Errors
     /// `DeviceFatal` if the NIC is dead, or `System` if the descriptor cannot be created.
@@ -129,14 +134,16 @@ impl SoftNic {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the NIC another address of the same family, as when its interface gets one by DHCP, and reports [`AsyncEvent::GidChange`]. `None`
-    /// selects a free loopback address for a NIC that has a loopback address (IPv4).
-    /// Queue pairs keep their state. Those that are connected are then of no use: their peers accept packets from the old address only. The
-    /// NIC's name and the largest MTU of its port stay. The old address is released when the progress thread has noticed.
+    /// Gives the NIC another address of the same family, as when its interface gets one by DHCP,
+    /// and reports [`AsyncEvent::GidChange`]. `None` selects a free loopback address for a NIC that
+    /// has a loopback address (IPv4). Queue pairs keep their state. Those that are connected are
+    /// then of no use: their peers accept packets from the old address only. The NIC's name and the
+    /// largest MTU of its port stay. The old address is released when the progress thread has
+    /// noticed.
     ///
     /// # Errors
-    /// [`OpenError`] if the address, its port or its interface cannot be used: an interface with a smaller MTU than the port's cannot. The
-    /// NIC then keeps its address. Even if the NIC is dead.
+    /// [`OpenError`] if the address, its port or its interface cannot be used: an interface with a
+    /// smaller MTU than the port's cannot. The NIC then keeps its address. Even if the NIC is dead.
     pub fn change_address(&self, address: impl Into<Option<IpAddr>>) -> Result<(), OpenError> {
         let address = address.into();
         let mut current = self.address.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,31 +184,37 @@ impl SoftNic {
         Ok(())
     }
 
-    /// Returns a descriptor that is readable while [`Provider::poll_async_event`](mitra_verbs::Provider::poll_async_event) has an event.
+    /// Returns a descriptor that is readable while
+    /// [`Provider::poll_async_event`](mitra_verbs::Provider::poll_async_event) has an event.
     pub fn async_event_fd(&self) -> BorrowedFd<'_> {
         self.async_events.as_fd()
     }
 
-    /// Returns the send window, which bounds the unacknowledged bytes of a queue pair ([`Tuning::send_window`](mitra_transport::Tuning)).
-    /// It is at most a quarter of the receive buffer.
+    /// Returns the send window, which bounds the unacknowledged bytes of a queue pair
+    /// ([`Tuning::send_window`](mitra_transport::Tuning)). It is at most a quarter of the receive
+    /// buffer.
     pub fn send_window(&self) -> u32 {
         self.send_window
     }
 
-    /// Returns the size of the socket's receive buffer (`SO_RCVBUF`), in bytes, which includes the kernel's overhead per datagram.
+    /// Returns the size of the socket's receive buffer (`SO_RCVBUF`), in bytes, which includes the
+    /// kernel's overhead per datagram.
     pub fn receive_buffer_size(&self) -> usize {
         self.receive_buffer_size
     }
 
-    /// Executes the datagrams that have arrived, and sends pending ACKs. A process that ends without dropping its NIC calls this, so that
-    /// senders see their messages acknowledged. Does nothing if the NIC's lock is taken, because an exit handler or signal handler may run on the thread that holds the lock.
+    /// Executes the datagrams that have arrived, and sends pending ACKs. A process that ends
+    /// without dropping its NIC calls this, so that senders see their messages acknowledged. Does
+    /// nothing if the NIC's lock is taken, because an exit handler or signal handler may run on the
+    /// thread that holds the lock.
     pub fn settle(&self) {
         if let Some(mut engine) = self.shared.try_lock() {
             engine.settle(clock::now());
         }
     }
 
-    /// Makes a verbs call on the NIC, then sends the packets and reports the events that it has caused.
+    /// Makes a verbs call on the NIC, then sends the packets and reports the events that it has
+    /// caused.
     fn host_call<T, E: From<NoHostAccess>>(
         &self,
         call: impl FnOnce(&mut Engine, Time) -> Result<T, E>,
@@ -228,8 +241,8 @@ impl SoftNic {
         self.shared.lock().unwrap().memory.atomic_barrier = barrier;
     }
 
-    /// Closes the NIC permanently. On return the NIC has released the registered memory, and its thread has ended. Returns the NIC's socket, if
-    /// the NIC was not closed before.
+    /// Closes the NIC permanently. On return the NIC has released the registered memory, and its
+    /// thread has ended. Returns the NIC's socket, if the NIC was not closed before.
     fn close(&self, settles: bool) -> Option<Arc<RoceSocket>> {
         if self.shared.is_forked_child() {
             // The parent owns the thread, and the lock may be in any state.

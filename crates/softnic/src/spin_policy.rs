@@ -6,17 +6,20 @@ use mitra_verbs::Time;
 
 use crate::thread_cpu_clock::ThreadCpuClock;
 
-/// How long the progress thread spins after it has received a datagram. Peers of a passive process then see the latency of a
-/// process that polls.
+/// How long the progress thread spins after it has received a datagram. Peers of a passive process
+/// then see the latency of a process that polls.
 const SPIN_TIME: Duration = Duration::from_micros(50);
-/// A process is passive if it has not called the NIC for this long. A process that waits for data polls every microsecond. A
-/// process that polls now and then (UCX in a barrier: every millisecond) is not waiting for data.
+/// A process is passive if it has not called the NIC for this long. A process that waits for data
+/// polls every microsecond. A process that polls now and then (UCX in a barrier: every millisecond)
+/// is not waiting for data.
 const PASSIVE_AFTER: Duration = Duration::from_micros(100);
 /// How often the spinning thread checks its share of the CPU.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
-/// With a smaller share of the CPU, the spinning thread competes with other threads and stops spinning.
+/// With a smaller share of the CPU, the spinning thread competes with other threads and stops
+/// spinning.
 const MIN_CPU_SHARE: f64 = 0.75;
-/// How long the progress thread does not spin after it has found that its share of the CPU is too small.
+/// How long the progress thread does not spin after it has found that its share of the CPU is too
+/// small.
 const BACKOFF: Duration = Duration::from_millis(20);
 
 /// Decides whether the progress thread spins.
@@ -36,8 +39,9 @@ impl SpinPolicy {
         self.last_receive = now;
     }
 
-    /// Returns whether the progress thread, which calls this, polls again at once instead of sleeping. It does if it has just received a
-    /// datagram, the process is passive, and no other thread needs this CPU.
+    /// Returns whether the progress thread, which calls this, polls again at once instead of
+    /// sleeping. It does if it has just received a datagram, the process is passive, and no other
+    /// thread needs this CPU.
     pub(crate) fn should_spin(&mut self, now: Time, last_host_call: Time) -> bool {
         if now - self.last_receive >= SPIN_TIME
             || now - last_host_call < PASSIVE_AFTER
@@ -50,7 +54,8 @@ impl SpinPolicy {
             let cpu_time = ThreadCpuClock::current().cpu_time().unwrap_or_default();
             let used = cpu_time.saturating_sub(self.cpu_time_at_check);
             (self.last_check, self.cpu_time_at_check) = (now, cpu_time);
-            // During a longer interval the thread has slept, so its share says nothing about competition.
+            // During a longer interval the thread has slept, so its share says nothing about
+            // competition.
             if elapsed < 4 * CHECK_INTERVAL && used < elapsed.mul_f64(MIN_CPU_SHARE) {
                 self.not_before = now + BACKOFF;
                 return false;

@@ -10,7 +10,8 @@ std::thread_local! {
     static CURRENT: ClockId = clock_of(gettid().as_raw());
 }
 
-/// Returns the clock ID of a thread's CPU time (Linux: `MAKE_THREAD_CPUCLOCK` in `include/linux/posix-timers.h`).
+/// Returns the clock ID of a thread's CPU time (Linux: `MAKE_THREAD_CPUCLOCK` in
+/// `include/linux/posix-timers.h`).
 fn clock_of(tid: i32) -> ClockId {
     const CPUCLOCK_PERTHREAD_MASK: clockid_t = 4;
     const CPUCLOCK_SCHED: clockid_t = 2;

@@ -1,7 +1,8 @@
 //! The agreement between the progress thread and the callers: who runs the NIC's next work.
 //!
-//! The thread records, under the NIC's lock, when it will wake. A caller that finds work which is due earlier wakes the thread. Because the record is
-//! written before the lock is released, no caller sees the work without the record of a thread that did not see the work.
+//! The thread records, under the NIC's lock, when it will wake. A caller that finds work which is
+//! due earlier wakes the thread. Because the record is written before the lock is released, no
+//! caller sees the work without the record of a thread that did not see the work.
 
 use core::ops::DerefMut;
 
@@ -20,7 +21,8 @@ pub(crate) trait HasThread {
 }
 
 impl ThreadWakeup {
-    /// Returns whether the caller must wake the thread for work that is due at `due`. The thread then counts as awake at that time.
+    /// Returns whether the caller must wake the thread for work that is due at `due`. The thread
+    /// then counts as awake at that time.
     pub(crate) fn must_wake(&mut self, due: Time) -> bool {
         let is_late = self.0.is_none_or(|wakeup| due < wakeup);
         if is_late {
@@ -30,8 +32,9 @@ impl ThreadWakeup {
     }
 }
 
-/// Runs one round of the progress thread with the locked state, records when the thread wakes, and releases the lock. Returns what the thread sleeps
-/// on, of which `until` returns the time, or `None` if the thread runs another round first.
+/// Runs one round of the progress thread with the locked state, records when the thread wakes, and
+/// releases the lock. Returns what the thread sleeps on, of which `until` returns the time, or
+/// `None` if the thread runs another round first.
 pub(crate) fn run_round<G: DerefMut<Target: HasThread>, C>(
     mut state: G,
     round: impl FnOnce(&mut G::Target) -> Option<C>,

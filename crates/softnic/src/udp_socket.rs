@@ -25,14 +25,15 @@ pub(crate) const MAX_UDP_PAYLOAD: usize = 65_507;
 pub(crate) const MAX_GSO_SEGMENTS: usize = 64;
 /// The largest number of datagrams in one `sendmmsg` call.
 pub(crate) const MAX_SENDMMSG: usize = 32;
-/// The requested size of the send buffer and of the receive buffer, in bytes. The kernel grants at most `net.core.wmem_max` and
-/// `net.core.rmem_max`.
+/// The requested size of the send buffer and of the receive buffer, in bytes. The kernel grants at
+/// most `net.core.wmem_max` and `net.core.rmem_max`.
 const SOCKET_BUFFER_SIZE: usize = 8 << 20;
 /// The length of an ACK, in bytes: BTH, AETH and ICRC.
 pub(crate) const ACK_LEN: usize = 20;
 /// The space for two control messages with an integer (`cmsg(3)`), in bytes, rounded up.
 const CMSG_SPACE: usize = 64;
-/// The space for the control messages of a socket error: `struct sock_extended_err`, an address, and the traffic class, in bytes, rounded up.
+/// The space for the control messages of a socket error: `struct sock_extended_err`, an address,
+/// and the traffic class, in bytes, rounded up.
 const ERROR_CMSG_SPACE: usize = 256;
 /// The ICMP type and code of "port unreachable", over IPv4 (RFC 792) and IPv6 (RFC 4443).
 const PORT_UNREACHABLE_V4: (u8, u8) = (3, 3);
@@ -55,7 +56,8 @@ mod options {
         sockopt::SetStruct<c_int>
     );
 
-    /// Whether an IPv4 socket receives datagrams of all groups that any socket of this machine has joined.
+    /// Whether an IPv4 socket receives datagrams of all groups that any socket of this machine has
+    /// joined.
     #[derive(Clone, Copy)]
     pub(super) struct MulticastAll;
     nix::setsockopt_impl!(
@@ -106,7 +108,8 @@ pub(crate) struct Received {
     pub(crate) from: SocketAddr,
     /// The number of bytes received.
     pub(crate) len: usize,
-    /// The length of each datagram except the last, which may be shorter. `None` if the call returned one datagram.
+    /// The length of each datagram except the last, which may be shorter. `None` if the call
+    /// returned one datagram.
     pub(crate) segment_len: Option<usize>,
     /// The traffic class, or 0 before [`RoceSocket::receive_traffic_classes`].
     pub(crate) traffic_class: u8,
@@ -137,8 +140,8 @@ impl RoceSocket {
         let address = inner.local_addr().with_operation("reading the address of the socket")?;
         let address = address.as_socket().expect("the local address of an IP socket is an IP address");
         inner.set_nonblocking(true).with_operation("setting the socket non-blocking")?;
-        // IBTA annex A17.3.2 forbids fragments. With the flag set, the kernel also sends IPv4 identification 0, and the sender must know
-        // the identification to compute the ICRC.
+        // IBTA annex A17.3.2 forbids fragments. With the flag set, the kernel also sends IPv4
+        // identification 0, and the sender must know the identification to compute the ICRC.
         if address.is_ipv6() {
             // Over IPv4 the bound address selects the interface.
             let interface =
@@ -167,11 +170,12 @@ impl RoceSocket {
         RoceSocket { inner, address, receive_buffer_size, traffic_class, receives_traffic_class }
     }
 
-    /// Creates a receive-only socket that joins a multicast group on the interface of a local address.
+    /// Creates a receive-only socket that joins a multicast group on the interface of a local
+    /// address.
     ///
-    /// A socket that is bound to a unicast address receives no multicast datagrams, so each group needs a socket that is bound
-    /// to the group's address. All NICs of this machine bind such sockets to the same address and port (`SO_REUSEADDR`), and
-    /// each receives a copy.
+    /// A socket that is bound to a unicast address receives no multicast datagrams, so each group
+    /// needs a socket that is bound to the group's address. All NICs of this machine bind such
+    /// sockets to the same address and port (`SO_REUSEADDR`), and each receives a copy.
     pub(crate) fn join(group: IpAddr, local: IpAddr) -> io::Result<RoceSocket> {
         let interface = interface_index(local)?;
         let address = match group {
@@ -182,8 +186,8 @@ impl RoceSocket {
         inner.set_nonblocking(true)?;
         inner.set_recv_buffer_size(SOCKET_BUFFER_SIZE)?;
         inner.set_reuse_address(true)?;
-        // Without `IP_MULTICAST_ALL` = 0 the socket would also receive datagrams that arrive on other interfaces if any socket
-        // has joined the group there.
+        // Without `IP_MULTICAST_ALL` = 0 the socket would also receive datagrams that arrive on
+        // other interfaces if any socket has joined the group there.
         match (group, local) {
             (IpAddr::V4(group), IpAddr::V4(local)) => {
                 sys::setsockopt(&inner, options::MulticastAll, &0)?;
@@ -213,7 +217,8 @@ impl RoceSocket {
         self.address
     }
 
-    /// Sets the traffic class of the datagrams that the socket sends from now on. The caller holds the NIC's lock.
+    /// Sets the traffic class of the datagrams that the socket sends from now on. The caller holds
+    /// the NIC's lock.
     pub(crate) fn set_traffic_class(&self, class: u8) {
         if self.traffic_class.load(Ordering::Relaxed) == class {
             return;
@@ -284,8 +289,9 @@ impl RoceSocket {
         Ok(Received { from, len, segment_len, traffic_class })
     }
 
-    /// Removes the oldest entry of the error queue. ICMP messages are also reported once by the next receive call or send call, which then
-    /// receives or sends nothing; so the queue needs no call while all is well (`ip(7)`, `IP_RECVERR`).
+    /// Removes the oldest entry of the error queue. ICMP messages are also reported once by the
+    /// next receive call or send call, which then receives or sends nothing; so the queue needs no
+    /// call while all is well (`ip(7)`, `IP_RECVERR`).
     pub(crate) fn take_error(&self) -> Option<SocketError> {
         let mut control = CmsgBuffer([0; ERROR_CMSG_SPACE]);
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
@@ -344,7 +350,8 @@ impl RoceSocket {
         sys::sendto(self.inner.as_raw_fd(), datagram, to, MsgFlags::MSG_DONTWAIT).map(drop)
     }
 
-    /// Sends a run of datagrams with segmentation offload. Each has `segment_len` bytes; the last may be shorter.
+    /// Sends a run of datagrams with segmentation offload. Each has `segment_len` bytes; the last
+    /// may be shorter.
     pub(crate) fn send_gso(&self, run: &[u8], segment_len: u16, to: &SockaddrStorage) -> Result<(), Errno> {
         let control = [ControlMessage::UdpGsoSegments(&segment_len)];
         let iov = [IoSlice::new(run)];
@@ -396,8 +403,8 @@ fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
 pub fn random_loopback_address() -> Result<IpAddr, OpenError> {
     let mut seed = [0; 3];
     getrandom::fill(&mut seed).with_operation("reading the system's random source")?;
-    // 127.0.0.0/16 is reserved for addresses that users choose. The last byte is never 0 or 255, because such an address looks like a
-    // network or broadcast address.
+    // 127.0.0.0/16 is reserved for addresses that users choose. The last byte is never 0 or 255,
+    // because such an address looks like a network or broadcast address.
     Ok(IpAddr::from([127, seed[0].max(1), seed[1], seed[2] % 254 + 1]))
 }
 

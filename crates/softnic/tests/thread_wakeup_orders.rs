@@ -1,5 +1,5 @@
-//! The progress thread and callers with work for it, in all orders of their steps. The NIC of the test has
-//! no state but when its work is due.
+//! The progress thread and callers with work for it, in all orders of their steps. The NIC of the
+//! test has no state but when its work is due.
 
 #[allow(dead_code, reason = "the test uses a part of it")]
 #[path = "../src/thread_wakeup.rs"]
@@ -117,8 +117,8 @@ impl Shared {
     }
 }
 
-/// Posts work that is due at these times, and waits until what is due by now is done. Then the thread ends. A lost wake-up would leave the test waiting:
-/// loom reports a deadlock.
+/// Posts work that is due at these times, and waits until what is due by now is done. Then the
+/// thread ends. A lost wake-up would leave the test waiting: loom reports a deadlock.
 fn thread_does_what_is_due(busy_rounds: usize, due: &'static [u64]) {
     loom::model(move || {
         let shared = Shared::new();

@@ -10,7 +10,8 @@ use crate::Workload;
 /// The result of the search for a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MutantSearch {
-    /// The seed behind the last one that ran, which found the mutant, if any did. For a search from seed 0, the number of seeds that ran.
+    /// The seed behind the last one that ran, which found the mutant, if any did. For a search from
+    /// seed 0, the number of seeds that ran.
     pub seeds: u64,
     /// The checker that found the mutant, and what it said. `None` if the mutant survived.
     pub found: Option<(&'static str, String)>,
@@ -60,7 +61,8 @@ pub fn mutant_by_name(name: &str) -> Result<Mutant, SearchError> {
     found.ok_or_else(|| SearchError::NoSuchMutant(name.to_owned()))
 }
 
-/// Runs the workload of a mutant from these seeds until a checker finds it. The seed that finds it must find nothing without the mutant.
+/// Runs the workload of a mutant from these seeds until a checker finds it. The seed that finds it
+/// must find nothing without the mutant.
 ///
 /// # Errors
 /// [`SearchError::NoSuchWorkload`], [`SearchError::FailsWithoutMutant`].

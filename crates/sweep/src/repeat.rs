@@ -5,8 +5,9 @@ use mitra_sim::seeded::{Finding, SeedRun};
 use crate::Workload;
 
 impl Workload {
-    /// Runs a seed twice, and returns the first run. If the runs differ, a finding of the checker `repeat` names the first record that does: something other than the seed takes
-    /// part in the run.
+    /// Runs a seed twice, and returns the first run. If the runs differ, a finding of the checker
+    /// `repeat` names the first record that does: something other than the seed takes part in the
+    /// run.
     pub fn run_twice(&self, seed: u64) -> SeedRun {
         let mut first = self.run(seed, 0);
         if first != self.run(seed, 0) {

@@ -11,13 +11,15 @@ pub struct Shrunk {
     pub reduction: Reduction,
     /// The number of worlds that were tried.
     pub runs: u64,
-    /// Whether no single step leads to a smaller world that fails. If not, the time was over before.
+    /// Whether no single step leads to a smaller world that fails. If not, the time was over
+    /// before.
     pub is_minimal: bool,
 }
 
 impl Workload {
-    /// Takes away faults, connections, operations, rails and options of a failing seed, one after the other, while this checker still finds something. Returns `None`
-    /// if the workload has no smaller worlds. Each step asks `has_time` whether to go on.
+    /// Takes away faults, connections, operations, rails and options of a failing seed, one after
+    /// the other, while this checker still finds something. Returns `None` if the workload has no
+    /// smaller worlds. Each step asks `has_time` whether to go on.
     pub fn shrink(&self, seed: u64, checker: &str, has_time: impl Fn() -> bool) -> Option<Shrunk> {
         let reducible = self.reducible()?;
         let mut shrunk = Shrunk { reduction: Reduction::default(), runs: 0, is_minimal: false };
@@ -57,8 +59,9 @@ mod tests {
 
     use super::*;
 
-    /// A world with five faults and 60 operations of each end, which fails by the third fault, if the second end has at least 7 operations and there is noise.
-    /// A second checker fails in all worlds.
+    /// A world with five faults and 60 operations of each end, which fails by the third fault, if
+    /// the second end has at least 7 operations and there is noise. A second checker fails in all
+    /// worlds.
     fn run(_: u64, reduction: &Reduction, _: usize) -> Result<SeedRun, ReductionError> {
         let faults = reduction.faults.clone().unwrap_or((0..5).collect());
         let operations = reduction.operations.map_or(60, |[_, b]| b);

@@ -66,7 +66,8 @@ impl Workload {
         simulated.chain(protocols).chain(FROM_SEEDS)
     }
 
-    /// Returns a workload over simulated NICs, which may be one that has no name in [`Workload::all`].
+    /// Returns a workload over simulated NICs, which may be one that has no name in
+    /// [`Workload::all`].
     pub fn simulated(workload: &'static SeededWorkload) -> Workload {
         Workload {
             name: workload.name,
@@ -112,7 +113,8 @@ impl Workload {
     /// Runs what a reduction leaves of the world of a seed, like [`Workload::run`].
     ///
     /// # Errors
-    /// The reduction takes something away that the world does not have, or the workload has no smaller worlds.
+    /// The reduction takes something away that the world does not have, or the workload has no
+    /// smaller worlds.
     pub fn run_reduced(
         &self,
         seed: u64,

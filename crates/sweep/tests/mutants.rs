@@ -1,4 +1,5 @@
-//! Every mutant is found within its number of seeds, and the table in `docs/simulator.md` is that of the mutants.
+//! Every mutant is found within its number of seeds, and the table in `docs/simulator.md` is that
+//! of the mutants.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -12,8 +13,9 @@ use mitra_consensus_check::transaction_worlds::WORLDS;
 use mitra_mutants::Mutant;
 use mitra_sweep::{MutantSearch, SearchError, Workload, find_mutant, mutant_by_name};
 
-/// Runs the seed of the table first, which still finds most mutants after a change of a workload, and only then the others. `MITRA_SEEDS=n` runs the first
-/// n seeds for each mutant instead, and `MITRA_MUTANT=text` only those for mutants whose layer or name contains the text.
+/// Runs the seed of the table first, which still finds most mutants after a change of a workload,
+/// and only then the others. `MITRA_SEEDS=n` runs the first n seeds for each mutant instead, and
+/// `MITRA_MUTANT=text` only those for mutants whose layer or name contains the text.
 #[test]
 fn every_mutant_is_found_within_its_seeds() {
     let seeds: Option<u64> =
@@ -66,7 +68,8 @@ fn every_mutant_is_found_within_its_seeds() {
     assert!(survivors.is_empty(), "{}", survivors.join("\n"));
 }
 
-/// The world of `mitra check transactions` whose exploration finds each mutant of transactions with the fewest states.
+/// The world of `mitra check transactions` whose exploration finds each mutant of transactions with
+/// the fewest states.
 const WORLDS_OF_MUTANTS: &[(Mutant, &str)] = &[
     (Mutant::LockedVersionUnchecked, "doubts"),
     (Mutant::ReadUnderLock, "readers"),
@@ -103,8 +106,9 @@ fn exploration_finds_every_mutant_of_transactions() {
     }
 }
 
-/// What the search leaves of a failing world shows the same failure. In each kind of world, some of the first failures need at most half of the
-/// operations. (Others have their cause in the last operation.)
+/// What the search leaves of a failing world shows the same failure. In each kind of world, some of
+/// the first failures need at most half of the operations. (Others have their cause in the last
+/// operation.)
 #[test]
 fn failures_of_mutants_are_shrunk_in_each_kind_of_world() {
     for (mutant, name) in [
@@ -176,8 +180,8 @@ fn seeds_of_table(page: &str) -> HashMap<&str, u64> {
     .collect()
 }
 
-/// Returns the rows of a table without the last two columns. These are figures of the day on which the table was written, because each change of a
-/// workload changes them.
+/// Returns the rows of a table without the last two columns. These are figures of the day on which
+/// the table was written, because each change of a workload changes them.
 fn rules(table: &str) -> Vec<String> {
     let cut = |line: &str| line.rsplitn(4, " | ").nth(3).unwrap_or(line).to_owned();
     table.lines().filter(|line| line.starts_with("| `")).map(|line| cut(&format!("{line} "))).collect()

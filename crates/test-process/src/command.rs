@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 
 /// Makes the kernel kill the process when the thread that started it ends.
 static SETPRIV: LazyLock<PathBuf> = LazyLock::new(|| tool("setpriv", "util-linux"));
-/// Gives all signals their default dispositions: a shell starts commands in the background with SIGINT
-/// ignored, and nohup(1) ignores SIGHUP; both are inherited.
+/// Gives all signals their default dispositions: a shell starts commands in the background with
+/// SIGINT ignored, and nohup(1) ignores SIGHUP; both are inherited.
 static ENV: LazyLock<PathBuf> = LazyLock::new(|| tool("env", "coreutils"));
 
 /// The arguments before the program: of setpriv, env's path, and of env. [`program_of`] skips them.
@@ -26,8 +26,8 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     with_preload(OsString::new(), program.as_ref())
 }
 
-/// Like [`command`], with a library in `LD_PRELOAD`. The variable is set for the program only, so that the
-/// library is not loaded into the tools that start it.
+/// Like [`command`], with a library in `LD_PRELOAD`. The variable is set for the program only, so
+/// that the library is not loaded into the tools that start it.
 ///
 /// # Panics
 ///
@@ -63,7 +63,8 @@ pub(crate) fn line(command: &Command) -> String {
     program_of(command).iter().map(|word| word.display().to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// Panics if the program of a command does not exist: the tools that start it would only end with code 127.
+/// Panics if the program of a command does not exist: the tools that start it would only end with
+/// code 127.
 pub(crate) fn require_program(command: &Command) {
     let Some(&program) = program_of(command).first() else { panic!("{command:?} has no program") };
     let path = command.get_envs().find(|(name, _)| *name == "PATH").and_then(|(_, path)| path);
@@ -84,7 +85,8 @@ fn find(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
     env::split_paths(path).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// Returns the path of a tool. It must be absolute, because a test may give the program another `PATH`.
+/// Returns the path of a tool. It must be absolute, because a test may give the program another
+/// `PATH`.
 fn tool(name: &str, package: &str) -> PathBuf {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = find(name.as_ref(), &path).and_then(|file| std::path::absolute(file).ok());

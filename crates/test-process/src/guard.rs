@@ -1,15 +1,16 @@
-//! The guard: a process outside the test's process group that kills the groups of the test's processes when
-//! the test process is gone.
+//! The guard: a process outside the test's process group that kills the groups of the test's
+//! processes when the test process is gone.
 //!
-//! The parent-death signal alone would leave the descendants of a process, because fork(2) clears it.
+//! The parent-death signal alone would leave the descendants of a process, because fork(2) clears
+//! it.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Reads lines `+ GROUP` and `- GROUP`. At the end of its input, which is the end of the test process, it
-/// kills the groups that are left.
+/// Reads lines `+ GROUP` and `- GROUP`. At the end of its input, which is the end of the test
+/// process, it kills the groups that are left.
 const SCRIPT: &str = r#"
 groups=' '
 while read -r what group; do

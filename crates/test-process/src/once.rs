@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// The variable in which nextest gives all tests of a run the same number.
 const RUN: &str = "NEXTEST_RUN_ID";
 
-/// Waits until no other process or thread has this lock, and returns it. It ends with the value, and with the
-/// process.
+/// Waits until no other process or thread has this lock, and returns it. It ends with the value,
+/// and with the process.
 ///
 /// # Panics
 ///
@@ -21,10 +21,11 @@ pub fn lock(file: &Path) -> File {
     locked.unwrap_or_else(|error| panic!("cannot lock {}: {error}", file.display()))
 }
 
-/// Runs `build` unless another process has done so in this nextest run. Processes that come meanwhile wait.
-/// Without nextest it runs every time.
+/// Runs `build` unless another process has done so in this nextest run. Processes that come
+/// meanwhile wait. Without nextest it runs every time.
 ///
-/// `stamp` is the file that says so. If `build` panics or is interrupted, the next process repeats it.
+/// `stamp` is the file that says so. If `build` panics or is interrupted, the next process repeats
+/// it.
 ///
 /// # Panics
 ///
@@ -44,8 +45,9 @@ pub fn once_per_run(stamp: &Path, build: impl FnOnce()) {
     file.write_all(run.as_bytes()).unwrap_or_else(|error| fail(error));
 }
 
-/// Like [`once_per_run`], for a program or library. `build` writes it to the path that it is given, which
-/// then gets the name `product`, so that nobody starts a half-written program. Returns `product`.
+/// Like [`once_per_run`], for a program or library. `build` writes it to the path that it is given,
+/// which then gets the name `product`, so that nobody starts a half-written program. Returns
+/// `product`.
 ///
 /// # Panics
 ///

@@ -19,19 +19,19 @@ use nix::unistd::Pid;
 
 use crate::{command, guard};
 
-/// The deadline of [`TestProcess::start`]. It ends what hangs, and is longer than any test takes on a slow
-/// machine.
+/// The deadline of [`TestProcess::start`]. It ends what hangs, and is longer than any test takes on
+/// a slow machine.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 /// The deadline for `cargo build` and the like.
 pub const BUILD_DEADLINE: Duration = Duration::from_secs(600);
-/// The time after the deadline in which the pipes must close. Only a process that left the group can hold
-/// them open.
+/// The time after the deadline in which the pipes must close. Only a process that left the group
+/// can hold them open.
 const PIPES_CLOSE: Duration = Duration::from_secs(5);
 /// The most that a message shows of each stream, from its end.
 const SHOWN: usize = 10_000;
 
-/// A process that passed its deadline. The message names the command and the deadline, and shows what the
-/// process printed into pipes.
+/// A process that passed its deadline. The message names the command and the deadline, and shows
+/// what the process printed into pipes.
 pub struct Expired(String);
 
 impl fmt::Display for Expired {
@@ -51,8 +51,8 @@ impl std::error::Error for Expired {}
 
 /// A started process, the leader of a process group of its own.
 ///
-/// At the deadline the group is killed, so that reads and waits of the test end; then [`TestProcess::wait`]
-/// and the drop panic.
+/// At the deadline the group is killed, so that reads and waits of the test end; then
+/// [`TestProcess::wait`] and the drop panic.
 #[derive(Debug)]
 pub struct TestProcess {
     /// Standard input, if the command pipes it.
@@ -66,8 +66,8 @@ pub struct TestProcess {
     deadline: Duration,
     expired: Arc<AtomicBool>,
     watchdog: Option<(Sender<()>, JoinHandle<()>)>,
-    /// Reaped by the drop only: until then the numbers of the process and of its group are not assigned
-    /// again, and nobody can kill another process.
+    /// Reaped by the drop only: until then the numbers of the process and of its group are not
+    /// assigned again, and nobody can kill another process.
     child: Child,
 }
 
@@ -138,7 +138,8 @@ impl TestProcess {
         self.child.id()
     }
 
-    /// Sends a signal to the process, but not to its descendants. A process that has ended receives nothing.
+    /// Sends a signal to the process, but not to its descendants. A process that has ended receives
+    /// nothing.
     pub fn signal(&self, signal: Signal) {
         // The process was not reaped, so it exists, and it is a child of this one.
         kill(group_of(&self.child), signal).expect("a child of this process");
@@ -149,7 +150,8 @@ impl TestProcess {
         self.ended(WaitPidFlag::WNOHANG)
     }
 
-    /// Waits until the process has ended. Like [`std::process::Child::wait`] it closes standard input first.
+    /// Waits until the process has ended. Like [`std::process::Child::wait`] it closes standard
+    /// input first.
     ///
     /// # Panics
     ///

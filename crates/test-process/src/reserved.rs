@@ -1,19 +1,19 @@
 //! Ports and addresses that one test has for itself.
 //!
-//! A reservation is a name among the abstract Unix sockets (unix(7)). They belong to a network namespace, as
-//! ports and addresses do, and end with the process that made them.
+//! A reservation is a name among the abstract Unix sockets (unix(7)). They belong to a network
+//! namespace, as ports and addresses do, and end with the process that made them.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-/// Ports below those that the kernel hands out by itself, 32768 to 60999 (ip(7)), so that a connection of
-/// another process takes none of them.
+/// Ports below those that the kernel hands out by itself, 32768 to 60999 (ip(7)), so that a
+/// connection of another process takes none of them.
 const FIRST_PORT: u16 = 16384;
 /// The number of ports. Together with [`RDMA_BIT`], they end at 32768.
 const PORTS: u16 = 8192;
-/// The bit in which an RDMA port differs from the TCP or UDP port that Mitra's librdmacm uses for it
-/// (crates/libibverbs/src/rdmacm).
+/// The bit in which an RDMA port differs from the TCP or UDP port that Mitra's librdmacm uses for
+/// it (crates/libibverbs/src/rdmacm).
 const RDMA_BIT: u16 = 1 << 13;
 /// Networks are 127.100.0.0/24 to 127.131.255.0/24.
 const FIRST_NETWORK: u8 = 100;
@@ -95,8 +95,8 @@ impl Default for OwnNetwork {
     }
 }
 
-/// Reserves the first number below `count` for which `choose` returns a value, beginning at one that depends
-/// on the process.
+/// Reserves the first number below `count` for which `choose` returns a value, beginning at one
+/// that depends on the process.
 fn reserve(kind: &str, count: u16, choose: impl Fn(u16) -> Option<u16>) -> Option<(u16, UnixListener)> {
     let first = std::process::id() % u32::from(count);
     (0..u32::from(count)).find_map(|step| {

@@ -1,14 +1,18 @@
 //! Exact search by branch and bound: does a set S with |S| ≥ `size` and |N\[S\]| ≤ `limit` exist?
 //!
-//! All measures follow from this question. For HBO, `limit` is n/2. For the best possible algorithm, the graph is squared and
-//! `limit` is n − `size`. For the expansion, the question is asked for every size up to n/2.
+//! All measures follow from this question. For HBO, `limit` is n/2. For the best possible
+//! algorithm, the graph is squared and `limit` is n − `size`. For the expansion, the question is
+//! asked for every size up to n/2.
 //!
-//! The search adds vertices to S one by one. Bit sets hold S, N\[S\] and the vertices that are excluded from S. A branch is cut
-//! - if |S| cannot reach `size`: excluded vertices of N\[S\] are not in S, so |S| ≤ `limit` − |N\[S\] ∩ excluded|;
-//! - if an excluded vertex could be added without enlarging N\[S\]: the branch that includes it was searched before.
+//! The search adds vertices to S one by one. Bit sets hold S, N\[S\] and the vertices that are
+//! excluded from S. A branch is cut
+//! - if |S| cannot reach `size`: excluded vertices of N\[S\] are not in S, so |S| ≤ `limit` −
+//!   |N\[S\] ∩ excluded|;
+//! - if an excluded vertex could be added without enlarging N\[S\]: the branch that includes it was
+//!   searched before.
 //!
-//! A vertex that does not enlarge N\[S\] is added without branching. A vertex that would exceed `limit` is excluded without
-//! branching.
+//! A vertex that does not enlarge N\[S\] is added without branching. A vertex that would exceed
+//! `limit` is excluded without branching.
 
 use crate::graph::Graph;
 
@@ -42,7 +46,8 @@ pub(crate) struct ExactSearch<'a> {
     branches_left: &'a mut u64,
 }
 
-/// The set that is searched for: at least `size` vertices, and at most `limit` in its closed neighbourhood.
+/// The set that is searched for: at least `size` vertices, and at most `limit` in its closed
+/// neighbourhood.
 #[derive(Clone, Copy)]
 struct Goal {
     size: u32,
@@ -50,7 +55,8 @@ struct Goal {
 }
 
 impl<'a> ExactSearch<'a> {
-    /// Creates a search in a graph of at most [`MAX_SEARCH_VERTICES`] vertices. Each branch decrements `branches_left`.
+    /// Creates a search in a graph of at most [`MAX_SEARCH_VERTICES`] vertices. Each branch
+    /// decrements `branches_left`.
     pub(crate) fn new(graph: &Graph, branches_left: &'a mut u64) -> ExactSearch<'a> {
         ExactSearch {
             closed_sets: graph.vertices().map(|v| bits(graph.closed_neighbourhood(v))).collect(),
@@ -58,7 +64,8 @@ impl<'a> ExactSearch<'a> {
         }
     }
 
-    /// Creates a search in the square of the graph, where vertices at distance 1 or 2 are neighbours.
+    /// Creates a search in the square of the graph, where vertices at distance 1 or 2 are
+    /// neighbours.
     pub(crate) fn of_square(graph: &Graph, branches_left: &'a mut u64) -> ExactSearch<'a> {
         let ExactSearch { closed_sets, branches_left } = ExactSearch::new(graph, branches_left);
         let twice_closed = |&set: &Bits| vertices(set).fold(0, |all, v| all | closed_sets[v as usize]);
@@ -90,7 +97,8 @@ impl<'a> ExactSearch<'a> {
                 return Ok(None);
             }
             let max_cost = goal.limit - represented.count_ones();
-            // Branches on a vertex of N\[S\] if possible. Among these, it takes the vertex that enlarges N\[S\] most.
+            // Branches on a vertex of N\[S\] if possible. Among these, it takes the vertex that
+            // enlarges N\[S\] most.
             let mut branch = None;
             for v in vertices(self.all_vertices() & !set & !excluded) {
                 let cost = (self.closed_sets[v as usize] & !represented).count_ones();
@@ -130,7 +138,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// Compares the search with an enumeration of all subsets, for all sizes and limits, in small graphs and their squares.
+        /// Compares the search with an enumeration of all subsets, for all sizes and limits, in
+        /// small graphs and their squares.
         #[test]
         fn finds_a_set_if_and_only_if_one_exists(n in 1usize..=8, edges in proptest::collection::vec((0u32..8, 0u32..8), 0..14)) {
             let edges: Vec<_> = edges.into_iter().filter(|&(u, v)| u != v && u.max(v) < n as u32).collect();

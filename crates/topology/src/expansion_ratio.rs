@@ -1,4 +1,5 @@
-//! Vertex expansion as an exact ratio, and the bounds on f that follow from it, in integer arithmetic.
+//! Vertex expansion as an exact ratio, and the bounds on f that follow from it, in integer
+//! arithmetic.
 
 use std::cmp::Ordering;
 
@@ -17,15 +18,17 @@ impl ExpansionRatio {
         self.boundary as f64 / self.size as f64
     }
 
-    /// Returns the bound of the theorem (Aguilera et al., PODC 2018): the greatest f strictly below (1 − 1/(2(1+h)))·n.
+    /// Returns the bound of the theorem (Aguilera et al., PODC 2018): the greatest f strictly below
+    /// (1 − 1/(2(1+h)))·n.
     pub fn bound_f(self, n: usize) -> usize {
         let (a, b) = (u128::from(self.boundary), u128::from(self.size));
         // (1 − b/(2(a+b)))·n = (2a+b)·n / (2(a+b)) is at least n/2, so an f below it always exists.
         greatest_below((2 * a + b) * n as u128, 2 * (a + b)).unwrap_or(0)
     }
 
-    /// Returns the bound as a slide of the talk on the paper writes it, with h in place of 1 + h: the greatest f strictly below
-    /// (1 − 1/(2h))·n, or `None` if there is none. docs/topology.md explains why this reading is wrong.
+    /// Returns the bound as a slide of the talk on the paper writes it, with h in place of 1 + h:
+    /// the greatest f strictly below (1 − 1/(2h))·n, or `None` if there is none. docs/topology.md
+    /// explains why this reading is wrong.
     pub fn misread_bound(self, n: usize) -> Option<usize> {
         let (a, b) = (u128::from(self.boundary), u128::from(self.size));
         greatest_below((2 * a).checked_sub(b)? * n as u128, 2 * a)
@@ -41,7 +44,8 @@ impl ExpansionRatio {
     }
 }
 
-/// Returns the greatest integer strictly below `numerator / denominator`, or `None` if it is negative or the denominator is 0.
+/// Returns the greatest integer strictly below `numerator / denominator`, or `None` if it is
+/// negative or the denominator is 0.
 fn greatest_below(numerator: u128, denominator: u128) -> Option<usize> {
     if denominator == 0 {
         return None;

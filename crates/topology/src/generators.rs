@@ -38,7 +38,8 @@ fn names() -> String {
     FAMILIES.map(|(name, _)| name).join(", ")
 }
 
-/// Generates the graph of a family with these sizes. `seed` determines the graph of a random family.
+/// Generates the graph of a family with these sizes. `seed` determines the graph of a random
+/// family.
 ///
 /// # Errors
 /// See [`GeneratorError`].
@@ -117,10 +118,11 @@ fn lattice(rows: usize, columns: usize, wrapped: bool) -> Vec<(u32, u32)> {
     edges
 }
 
-/// Generates the edges of a nearly uniform random graph of degree `degree` < `n`. If `n`·`degree` is odd, the degree of the last
-/// vertex is one less.
+/// Generates the edges of a nearly uniform random graph of degree `degree` < `n`. If `n`·`degree`
+/// is odd, the degree of the last vertex is one less.
 ///
-/// The configuration model pairs stubs at random. Pairs that are loops or parallel edges are then switched with other edges.
+/// The configuration model pairs stubs at random. Pairs that are loops or parallel edges are then
+/// switched with other edges.
 pub(crate) fn random_edges(n: usize, degree: usize, seed: u64) -> Vec<(u32, u32)> {
     let mut rng = Prng::new(seed);
     let odd = n * degree % 2;
@@ -151,7 +153,8 @@ pub(crate) fn random_edges(n: usize, degree: usize, seed: u64) -> Vec<(u32, u32)
     edges.filter(|(u, v)| u < v).collect()
 }
 
-/// Returns the neighbours of each vertex in a random simple graph of these degrees, or `None` if the attempt failed.
+/// Returns the neighbours of each vertex in a random simple graph of these degrees, or `None` if
+/// the attempt failed.
 fn pair_stubs(degrees: &[usize], rng: &mut Prng) -> Option<Vec<Vec<u32>>> {
     let mut stubs: Vec<u32> =
         degrees.iter().enumerate().flat_map(|(v, &d)| std::iter::repeat_n(v as u32, d)).collect();

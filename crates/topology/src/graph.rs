@@ -27,7 +27,8 @@ pub enum GraphError {
     Loop(u32),
 }
 
-/// An undirected graph. Its vertices are processes, numbered from 0, and neighbours can access each other's registers.
+/// An undirected graph. Its vertices are processes, numbered from 0, and neighbours can access each
+/// other's registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Graph {
     /// The neighbours of `v` are `targets[starts[v]..starts[v + 1]]`, in ascending order.
@@ -36,7 +37,8 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Creates the graph with `n` vertices and these edges. Repeated edges, in either direction, count once.
+    /// Creates the graph with `n` vertices and these edges. Repeated edges, in either direction,
+    /// count once.
     ///
     /// # Errors
     /// See [`GraphError`].
@@ -113,7 +115,8 @@ impl Graph {
         (degrees().min().unwrap_or(0), degrees().max().unwrap_or(0))
     }
 
-    /// Returns the closed neighbourhood N\[S\] of a set, in ascending order: the processes that it represents.
+    /// Returns the closed neighbourhood N\[S\] of a set, in ascending order: the processes that it
+    /// represents.
     pub fn represented(&self, set: &[u32]) -> Vec<u32> {
         let mut is_represented = vec![false; self.vertex_count()];
         for w in set.iter().flat_map(|&v| self.closed_neighbourhood(v)) {

@@ -1,4 +1,5 @@
-//! Heuristic search for witnesses in graphs of any size: greedy growth from many start vertices, and breadth-first orders.
+//! Heuristic search for witnesses in graphs of any size: greedy growth from many start vertices,
+//! and breadth-first orders.
 
 use std::collections::VecDeque;
 
@@ -7,11 +8,12 @@ use mitra_prng::Prng;
 use crate::graph::Graph;
 use crate::witnesses::Witnesses;
 
-/// The number of random start vertices in a large graph, which has more than ten times as many vertices.
+/// The number of random start vertices in a large graph, which has more than ten times as many
+/// vertices.
 const STARTS: usize = 24;
 
-/// Grows sets from every vertex of a small graph. In a large graph it grows them from random vertices and from a vertex of least
-/// degree, which is a witness for HBO if any single vertex is.
+/// Grows sets from every vertex of a small graph. In a large graph it grows them from random
+/// vertices and from a vertex of least degree, which is a witness for HBO if any single vertex is.
 pub(crate) fn grow_sets(graph: &Graph, seed: u64, witnesses: &mut Witnesses) {
     let mut rng = Prng::new(seed);
     let n = graph.vertex_count();
@@ -29,9 +31,9 @@ pub(crate) fn grow_sets(graph: &Graph, seed: u64, witnesses: &mut Witnesses) {
     }
 }
 
-/// Returns half of the vertices, in an order that starts with `start` and continues greedily: the next vertex adds the fewest
-/// vertices to the closed neighbourhood. Of several such vertices, it takes the one that
-/// reached this cost first (`oldest_first`) or last.
+/// Returns half of the vertices, in an order that starts with `start` and continues greedily: the
+/// next vertex adds the fewest vertices to the closed neighbourhood. Of several such vertices, it
+/// takes the one that reached this cost first (`oldest_first`) or last.
 fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
     let n = graph.vertex_count();
     let mut cost: Vec<u32> = graph.vertices().map(|v| graph.degree(v) as u32 + 1).collect();
@@ -48,7 +50,8 @@ fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
                 let queue: &mut VecDeque<u32> = &mut queues[cheapest];
                 let popped = if oldest_first { queue.pop_front() } else { queue.pop_back() };
                 match popped {
-                    // Entries of taken vertices and entries with an earlier cost are stale and are skipped.
+                    // Entries of taken vertices and entries with an earlier cost are stale and are
+                    // skipped.
                     Some(v) if !taken[v as usize] && cost[v as usize] as usize == cheapest => v,
                     Some(_) => continue,
                     None => {
@@ -79,7 +82,8 @@ fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// A clique and one more vertex of degree 1, which is the only vertex that represents a minority.
+    /// A clique and one more vertex of degree 1, which is the only vertex that represents a
+    /// minority.
     #[test]
     fn vertex_that_represents_a_minority_is_found() {
         let n = 601;

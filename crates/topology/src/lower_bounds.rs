@@ -4,10 +4,12 @@ use crate::expansion_ratio::ExpansionRatio;
 use crate::graph::Graph;
 use crate::spectral_bounds::Spectrum;
 
-/// Lower bounds on the measures, expressed as upper bounds on the sizes of the sets of which [`Witnesses`](crate::witnesses::Witnesses) holds examples.
+/// Lower bounds on the measures, expressed as upper bounds on the sizes of the sets of which
+/// [`Witnesses`](crate::witnesses::Witnesses) holds examples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LowerBounds {
-    /// A lower bound on the expansion; `None` for a single vertex, which has no set of at most n/2 vertices.
+    /// A lower bound on the expansion; `None` for a single vertex, which has no set of at most n/2
+    /// vertices.
     pub(crate) expansion: Option<ExpansionRatio>,
     /// An upper bound on the size of a set that represents at most n/2 processes.
     pub(crate) max_minority: usize,
@@ -18,9 +20,10 @@ pub(crate) struct LowerBounds {
 impl LowerBounds {
     /// Derives the bounds from the degrees and the connectivity.
     ///
-    /// For |S| ≤ n/2, |∂S| is at least the vertex connectivity, and at least (least degree + 1) − |S|, because one vertex of S
-    /// alone has least degree + 1 vertices in its closed neighbourhood. The two sides of an SM-cut have disjoint closed
-    /// neighbourhoods, so one of the neighbourhoods has at most n/2 vertices. One side contains no vertex of the closed
+    /// For |S| ≤ n/2, |∂S| is at least the vertex connectivity, and at least (least degree + 1) −
+    /// |S|, because one vertex of S alone has least degree + 1 vertices in its closed
+    /// neighbourhood. The two sides of an SM-cut have disjoint closed neighbourhoods, so one of the
+    /// neighbourhoods has at most n/2 vertices. One side contains no vertex of the closed
     /// neighbourhood of a vertex of greatest degree; otherwise that vertex would connect the sides.
     pub(crate) fn from_degrees(graph: &Graph) -> LowerBounds {
         let n = graph.vertex_count();
@@ -53,14 +56,15 @@ fn connectivity(graph: &Graph) -> usize {
 /// Returns whether a connected graph has a cut vertex (Hopcroft and Tarjan 1973).
 fn has_cut_vertex(graph: &Graph) -> bool {
     let n = graph.vertex_count();
-    // The discovery time of each vertex, from 1, and its low-point: the least discovery time that its subtree reaches by a back
-    // edge.
+    // The discovery time of each vertex, from 1, and its low-point: the least discovery time that
+    // its subtree reaches by a back edge.
     let (mut discovered, mut low_point) = (vec![0; n], vec![0; n]);
     let mut children_of_root = 0;
     let mut clock = 1;
     discovered[0] = clock;
     low_point[0] = clock;
-    // The vertices on the current path: each with its parent and the number of its neighbours that are done.
+    // The vertices on the current path: each with its parent and the number of its neighbours that
+    // are done.
     let mut path = vec![(0u32, 0u32, 0usize)];
     while let Some((v, parent, done)) = path.last_mut() {
         let (v, parent) = (*v, *parent);

@@ -1,4 +1,5 @@
-//! The measures of a graph: exact if the search completes within its branch limit, otherwise bounds.
+//! The measures of a graph: exact if the search completes within its branch limit, otherwise
+//! bounds.
 
 use crate::exact_search::{BranchLimitReached, ExactSearch, MAX_SEARCH_VERTICES, vertices};
 use crate::expansion_ratio::ExpansionRatio;
@@ -8,8 +9,8 @@ use crate::lower_bounds::LowerBounds;
 use crate::spectral_bounds::Spectrum;
 use crate::witnesses::Witnesses;
 
-/// The greatest number of vertices for which the search has no branch limit. It took at most 0.2 s for each of thousands of
-/// graphs.
+/// The greatest number of vertices for which the search has no branch limit. It took at most 0.2 s
+/// for each of thousands of graphs.
 pub const UNLIMITED_SEARCH_VERTICES: usize = 32;
 /// Branches that the search of a larger graph may take for each measure; they take a few seconds.
 pub const BRANCH_LIMIT: u64 = 4_000_000;
@@ -41,7 +42,8 @@ pub enum Stage {
     EigenvalueBounds,
 }
 
-/// The number of crashes that a graph tolerates, by each measure, with the witnesses of the upper bounds.
+/// The number of crashes that a graph tolerates, by each measure, with the witnesses of the upper
+/// bounds.
 #[derive(Clone, Debug)]
 pub struct Measures {
     /// The vertex expansion h = min |∂S|/|S| over 1 ≤ |S| ≤ n/2; `None` for a single vertex.
@@ -54,22 +56,25 @@ pub struct Measures {
     pub best_f: Bounds<usize>,
     /// The witnesses of the upper bounds.
     pub witnesses: Witnesses,
-    /// Whether spectral bounds were used. The lower bounds are then wrong with a probability below 2⁻³⁹ over the seed.
+    /// Whether spectral bounds were used. The lower bounds are then wrong with a probability below
+    /// 2⁻³⁹ over the seed.
     pub spectral: bool,
 }
 
 impl Measures {
-    /// Computes the measures of `graph`. `seed` determines the start vertices of the heuristic search and the random vector of the
-    /// spectral bounds. A graph of at most [`MAX_SEARCH_VERTICES`] is searched exactly, with [`BRANCH_LIMIT`] branches for each
-    /// measure, or without a limit if it has at most [`UNLIMITED_SEARCH_VERTICES`]. Calls `on_stage` before each stage.
+    /// Computes the measures of `graph`. `seed` determines the start vertices of the heuristic
+    /// search and the random vector of the spectral bounds. A graph of at most
+    /// [`MAX_SEARCH_VERTICES`] is searched exactly, with [`BRANCH_LIMIT`] branches for each
+    /// measure, or without a limit if it has at most [`UNLIMITED_SEARCH_VERTICES`]. Calls
+    /// `on_stage` before each stage.
     pub fn of(graph: &Graph, seed: u64, on_stage: &dyn Fn(Stage)) -> Measures {
         let branch_limit =
             if graph.vertex_count() <= UNLIMITED_SEARCH_VERTICES { u64::MAX } else { BRANCH_LIMIT };
         Measures::with_branch_limit(graph, seed, branch_limit, on_stage)
     }
 
-    /// Computes the measures with this branch limit for the exact search of each measure. With 0 the graph is not searched, and the
-    /// measures are bounds, as for a large graph.
+    /// Computes the measures with this branch limit for the exact search of each measure. With 0
+    /// the graph is not searched, and the measures are bounds, as for a large graph.
     pub fn with_branch_limit(
         graph: &Graph,
         seed: u64,
@@ -134,7 +139,8 @@ impl Measures {
     }
 }
 
-/// Returns the size of the largest set that represents at most n/2, and adds such a set to `witnesses`.
+/// Returns the size of the largest set that represents at most n/2, and adds such a set to
+/// `witnesses`.
 fn search_minority(
     graph: &Graph,
     mut branches_left: u64,
@@ -147,7 +153,8 @@ fn search_minority(
     Ok(witnesses.hbo_minority.len())
 }
 
-/// Returns the size of each side of the largest SM-cut: a set S such that as many vertices are farther than two steps from it.
+/// Returns the size of each side of the largest SM-cut: a set S such that as many vertices are
+/// farther than two steps from it.
 fn search_cut(
     graph: &Graph,
     mut branches_left: u64,
@@ -161,7 +168,8 @@ fn search_cut(
     }
 }
 
-/// Returns the expansion. For each size, the function searches for a set with a smaller ratio than the smallest found so far.
+/// Returns the expansion. For each size, the function searches for a set with a smaller ratio than
+/// the smallest found so far.
 fn search_expansion(
     graph: &Graph,
     mut branches_left: u64,

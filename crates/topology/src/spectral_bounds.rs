@@ -1,26 +1,32 @@
 //! Lower bounds from the eigenvalues of the Laplacian, for graphs of any size.
 //!
-//! The Laplacian L = D − A has the eigenvalue 0 with the constant eigenvector. Let all other eigenvalues of a connected graph lie
-//! in \[lo, hi\] with lo > 0, and let r = ((hi − lo)/(hi + lo))². The matrix M = I − 2L/(hi + lo) fixes the constant vector,
-//! shrinks every vector orthogonal to it by at least the factor √r, and maps a vector with support S to one with support in
-//! N\[S\]. With the Cauchy–Schwarz inequality, for |S| = s·n (Tanner 1984, with M instead of the adjacency matrix):
+//! The Laplacian L = D − A has the eigenvalue 0 with the constant eigenvector. Let all other
+//! eigenvalues of a connected graph lie in \[lo, hi\] with lo > 0, and let r = ((hi − lo)/(hi +
+//! lo))². The matrix M = I − 2L/(hi + lo) fixes the constant vector, shrinks every vector
+//! orthogonal to it by at least the factor √r, and maps a vector with support S to one with support
+//! in N\[S\]. With the Cauchy–Schwarz inequality, for |S| = s·n (Tanner 1984, with M instead of the
+//! adjacency matrix):
 //!
 //! - |N\[S\]| ≥ |S| / (s + r(1 − s)); with s ≤ 1/2, h ≥ (1 − r)/(1 + r);
 //! - a set that represents at most n/2 has s ≤ r/(1 + r);
-//! - for two sets of s·n vertices at distance 3 or more, every polynomial of degree 2 in L has zero entries between them. The
-//!   Chebyshev polynomial shrinks vectors orthogonal to the constant vector by r/(2 − r), hence s ≤ r/2 (after Haemers 1995).
+//! - for two sets of s·n vertices at distance 3 or more, every polynomial of degree 2 in L has zero
+//!   entries between them. The Chebyshev polynomial shrinks vectors orthogonal to the constant
+//!   vector by r/(2 − r), hence s ≤ r/2 (after Haemers 1995).
 //!
-//! The interval \[lo, hi\] is certified, not estimated. Let T be the Chebyshev polynomial of degree [`DEGREE`] over an estimate of
-//! the interval, and x a vector of normal random numbers, made orthogonal to the constant vector. With a probability of at least
-//! 1 − 2⁻⁴⁰, the component of x along an eigenvector exceeds 2⁻⁴⁰. Then its eigenvalue μ satisfies |T(μ)| ≤ 2⁴⁰·‖T(L)x‖. Outside
-//! the estimated interval T grows so fast that μ is close to the interval. The argument is used for two eigenvectors, those of lo
-//! and hi, so the bounds are wrong with a probability below 2⁻³⁹ over the seed. A bad estimate makes the bounds weaker, not wrong.
+//! The interval \[lo, hi\] is certified, not estimated. Let T be the Chebyshev polynomial of degree
+//! [`DEGREE`] over an estimate of the interval, and x a vector of normal random numbers, made
+//! orthogonal to the constant vector. With a probability of at least 1 − 2⁻⁴⁰, the component of x
+//! along an eigenvector exceeds 2⁻⁴⁰. Then its eigenvalue μ satisfies |T(μ)| ≤ 2⁴⁰·‖T(L)x‖. Outside
+//! the estimated interval T grows so fast that μ is close to the interval. The argument is used for
+//! two eigenvectors, those of lo and hi, so the bounds are wrong with a probability below 2⁻³⁹ over
+//! the seed. A bad estimate makes the bounds weaker, not wrong.
 
 use mitra_prng::Prng;
 
 use crate::graph::Graph;
 
-/// The number of multiplications by L for the certificate. For 100,000 vertices the interval is then at most 1 % wider than the true one.
+/// The number of multiplications by L for the certificate. For 100,000 vertices the interval is
+/// then at most 1 % wider than the true one.
 const DEGREE: usize = 300;
 /// The number of multiplications by L for the estimate of each end of the interval.
 const ESTIMATE_STEPS: usize = 100;
@@ -29,8 +35,8 @@ const ESTIMATE_STEPS: usize = 100;
 pub(crate) struct Spectrum {
     /// r as in the module documentation, rounded up. With r = 1 the bounds are trivial.
     r: f64,
-    /// The vertices in the order of their entries in an approximate eigenvector of the least positive eigenvalue (Fiedler
-    /// vector). Prefixes of this order tend to have few neighbours.
+    /// The vertices in the order of their entries in an approximate eigenvector of the least
+    /// positive eigenvalue (Fiedler vector). Prefixes of this order tend to have few neighbours.
     pub(crate) order: Vec<u32>,
 }
 
@@ -85,8 +91,8 @@ impl Laplacian<'_> {
         self.0.degree(v) as f64 * x[v as usize] - around
     }
 
-    /// Estimates the greatest eigenvalue of a linear function of L and its eigenvector, by power iteration. `of` computes an entry
-    /// of the product from the entries of Lx and x.
+    /// Estimates the greatest eigenvalue of a linear function of L and its eigenvector, by power
+    /// iteration. `of` computes an entry of the product from the entries of Lx and x.
     fn extreme(&self, start: &[f64], of: impl Fn(f64, f64) -> f64) -> (f64, Vec<f64>) {
         let mut x = start.to_vec();
         let mut value = 0.0;
@@ -104,14 +110,16 @@ impl Laplacian<'_> {
         (value, x)
     }
 
-    /// Returns an interval that contains all eigenvalues except the eigenvalue of the constant vector, given an estimate of the interval.
+    /// Returns an interval that contains all eigenvalues except the eigenvalue of the constant
+    /// vector, given an estimate of the interval.
     fn certify(&self, start: &[f64], lo: f64, hi: f64) -> (f64, f64) {
         let midpoint = (lo + hi) / 2.0;
         let half_width = ((hi - lo) / 2.0).max(midpoint * 1e-3);
         let step = |x: &[f64], v: u32| (midpoint * x[v as usize] - self.row(x, v)) / half_width;
         let mut before = start.to_vec();
         let mut now: Vec<f64> = self.0.vertices().map(|v| step(&before, v)).collect();
-        // The vectors are rescaled to avoid overflow. `scale` is the logarithm of the product of the divisors.
+        // The vectors are rescaled to avoid overflow. `scale` is the logarithm of the product of
+        // the divisors.
         let mut scale = 0.0;
         for _ in 1..DEGREE {
             for v in self.0.vertices() {
@@ -128,7 +136,8 @@ impl Laplacian<'_> {
                 }
             }
         }
-        // |T(μ)| ≤ 2⁴⁰·‖T(L)x‖. A further factor of 2 covers rounding errors, which are far below ‖x‖ while T is small.
+        // |T(μ)| ≤ 2⁴⁰·‖T(L)x‖. A further factor of 2 covers rounding errors, which are far below
+        // ‖x‖ while T is small.
         let length = (norm(&now).ln() + scale).max(norm(start).ln());
         let bound = length + 41.0 * std::f64::consts::LN_2;
         // arcosh(y) ≤ ln(2y), and T(c ± e·cosh(t)) = cosh(DEGREE·t).

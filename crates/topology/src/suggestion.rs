@@ -1,4 +1,5 @@
-//! Suggests a sparse graph that tolerates f crashes under HBO: draws random regular graphs and checks each.
+//! Suggests a sparse graph that tolerates f crashes under HBO: draws random regular graphs and
+//! checks each.
 
 use crate::exact_search::{ExactSearch, MAX_SEARCH_VERTICES};
 use crate::generators::random_edges;
@@ -9,10 +10,11 @@ use crate::measures::{BRANCH_LIMIT, Measures, Stage, UNLIMITED_SEARCH_VERTICES};
 use crate::spectral_bounds::Spectrum;
 use crate::witnesses::Witnesses;
 
-/// The number of candidate graphs of each degree: first for graphs whose search has no branch limit, then for larger graphs
-/// that are searched.
+/// The number of candidate graphs of each degree: first for graphs whose search has no branch
+/// limit, then for larger graphs that are searched.
 const CANDIDATES: [u64; 2] = [100, 20];
-/// The number of branches that the searches of all candidates of a degree may take together, in graphs with a branch limit.
+/// The number of branches that the searches of all candidates of a degree may take together, in
+/// graphs with a branch limit.
 const BRANCH_LIMIT_PER_DEGREE: u64 = BRANCH_LIMIT / 8;
 
 /// Error: no graph can be suggested.
@@ -34,14 +36,15 @@ pub enum SuggestError {
 /// A suggested graph.
 #[derive(Clone, Debug)]
 pub struct Suggestion {
-    /// The graph. All degrees are [`degree`](Suggestion::degree), except that one vertex has one less if the sum would be odd.
+    /// The graph. All degrees are [`degree`](Suggestion::degree), except that one vertex has one
+    /// less if the sum would be odd.
     pub graph: Graph,
     /// The number of crashes that the graph was checked to tolerate under HBO.
     pub f: usize,
     /// The greatest degree.
     pub degree: usize,
-    /// A lower bound on the greatest degree of every graph that tolerates f under HBO: below it, n − f processes represent at most
-    /// n/2.
+    /// A lower bound on the greatest degree of every graph that tolerates f under HBO: below it, n
+    /// − f processes represent at most n/2.
     pub least_degree: usize,
 }
 
@@ -56,8 +59,8 @@ impl Suggestion {
     }
 }
 
-/// Returns a graph of `n` processes that tolerates `f` crashes under HBO, with the smallest degree found. Calls `on_degree` with each
-/// degree before its candidates are checked.
+/// Returns a graph of `n` processes that tolerates `f` crashes under HBO, with the smallest degree
+/// found. Calls `on_degree` with each degree before its candidates are checked.
 ///
 /// # Errors
 /// See [`SuggestError`].
@@ -94,8 +97,8 @@ pub fn suggest(n: usize, f: usize, seed: u64, on_degree: &dyn Fn(usize)) -> Resu
             }
         }
     }
-    // Large random graphs of the same degree hardly differ, and a greater degree tolerates more crashes. The search doubles the
-    // degree until a graph passes, and then bisects.
+    // Large random graphs of the same degree hardly differ, and a greater degree tolerates more
+    // crashes. The search doubles the degree until a graph passes, and then bisects.
     let (mut failing, mut degree) = (least_degree.saturating_sub(1), least_degree);
     let mut graph = loop {
         match try_degree(degree, 1)? {
@@ -114,8 +117,8 @@ pub fn suggest(n: usize, f: usize, seed: u64, on_degree: &dyn Fn(usize)) -> Resu
     suggestion(degree, graph)
 }
 
-/// Returns whether every set of n − f processes is proved to represent more than n/2. Decrements `branches_left` for each
-/// branch of the search; at 0 the search is skipped.
+/// Returns whether every set of n − f processes is proved to represent more than n/2. Decrements
+/// `branches_left` for each branch of the search; at 0 the search is skipped.
 fn tolerates(graph: &Graph, f: usize, seed: u64, branches_left: &mut u64) -> bool {
     let n = graph.vertex_count();
     let alive = n - f;

@@ -8,14 +8,17 @@ use crate::graph::Graph;
 pub struct Witnesses {
     /// A set S with 1 ≤ |S| ≤ n/2 and its ratio |∂S|/|S|, which bounds the expansion from above.
     pub expansion_set: Option<(ExpansionRatio, Vec<u32>)>,
-    /// A set of processes that represents at most n/2 processes. HBO does not decide if only these are alive.
+    /// A set of processes that represents at most n/2 processes. HBO does not decide if only these
+    /// are alive.
     pub hbo_minority: Vec<u32>,
-    /// An SM-cut: two sets of the same size at distance 3 or more. Neither set can tell whether the other is alive.
+    /// An SM-cut: two sets of the same size at distance 3 or more. Neither set can tell whether the
+    /// other is alive.
     pub sm_cut: [Vec<u32>; 2],
 }
 
 impl Witnesses {
-    /// Evaluates every prefix of `order`, which consists of distinct vertices, for all three measures.
+    /// Evaluates every prefix of `order`, which consists of distinct vertices, for all three
+    /// measures.
     pub(crate) fn try_order(&mut self, graph: &Graph, order: &[u32]) {
         let n = graph.vertex_count();
         // 0: farther than two steps from the prefix, 1: at two steps, 2: represented.

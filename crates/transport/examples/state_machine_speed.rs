@@ -1,9 +1,9 @@
-//! Measures the speed of the state machine without sockets and ICRC: `cargo run --release -p mitra-transport --example
-//! state_machine_speed`.
+//! Measures the speed of the state machine without sockets and ICRC:
+//! `cargo run --release -p mitra-transport --example state_machine_speed`.
 //!
-//! Two NICs run in one thread. For each operation, the program prints the time in nanoseconds from post to completion,
-//! with one and with many requests outstanding. For large WRITEs and READs, it also prints the throughput. Both include
-//! the work of both ends.
+//! Two NICs run in one thread. For each operation, the program prints the time in nanoseconds from
+//! post to completion, with one and with many requests outstanding. For large WRITEs and READs, it
+//! also prints the throughput. Both include the work of both ends.
 
 use std::time::Instant;
 

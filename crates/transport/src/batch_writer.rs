@@ -4,10 +4,12 @@ use mitra_wire::{ICRC_LEN, Packet};
 
 use crate::{IpPath, TxBatch};
 
-/// The largest number of datagrams in a batch. Linux accepts at most this many segments in one send with UDP_SEGMENT.
+/// The largest number of datagrams in a batch. Linux accepts at most this many segments in one send
+/// with UDP_SEGMENT.
 const MAX_DATAGRAMS: usize = 64;
-/// The largest number of bytes in a batch: 32 packets of 4096 bytes with their headers. A larger batch does not stay in
-/// the CPU's cache. The driver splits a batch that its kernel does not accept in one call.
+/// The largest number of bytes in a batch: 32 packets of 4096 bytes with their headers. A larger
+/// batch does not stay in the CPU's cache. The driver splits a batch that its kernel does not
+/// accept in one call.
 const MAX_BYTES: usize = 132 * 1024;
 /// An upper bound on the bytes of a datagram beyond its payload: headers, pad and ICRC.
 const OVERHEAD: usize = mitra_wire::MAX_HEADERS_LEN + 8 + 3 + ICRC_LEN;
@@ -28,14 +30,16 @@ impl<'a> BatchWriter<'a> {
         IpPath { address: self.batch.destination, traffic_class: self.batch.traffic_class }
     }
 
-    /// Returns whether a packet with `payload` payload bytes still fits. The first packet always fits.
+    /// Returns whether a packet with `payload` payload bytes still fits. The first packet always
+    /// fits.
     pub(crate) fn has_room(&self, payload: usize) -> bool {
         self.batch.is_empty()
             || self.batch.ends.len() < MAX_DATAGRAMS
                 && self.batch.bytes.len() + payload + OVERHEAD <= MAX_BYTES
     }
 
-    /// Appends a packet with `len` payload bytes, which `fill` writes. If `fill` fails, the batch does not change.
+    /// Appends a packet with `len` payload bytes, which `fill` writes. If `fill` fails, the batch
+    /// does not change.
     pub(crate) fn append<E>(
         &mut self,
         packet: &Packet<'_>,

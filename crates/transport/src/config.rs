@@ -13,12 +13,12 @@ pub struct NicConfig {
     pub max_mtu: Mtu,
     /// The largest number of objects of each kind, and their largest sizes.
     pub limits: Limits,
-    /// The capabilities that the device reports. The NIC executes atomics, returns saved results and supports memory
-    /// windows only if `atomic_scope`, `saved_results` and `windows` say so. The other capabilities change no
-    /// behaviour.
+    /// The capabilities that the device reports. The NIC executes atomics, returns saved results
+    /// and supports memory windows only if `atomic_scope`, `saved_results` and `windows` say so.
+    /// The other capabilities change no behaviour.
     pub capabilities: Capabilities,
-    /// The seed of queue pair numbers and keys. Draw it from the system's random source on a network; fix it in a
-    /// simulation.
+    /// The seed of queue pair numbers and keys. Draw it from the system's random source on a
+    /// network; fix it in a simulation.
     pub seed: [u8; 32],
     /// The pacing of acknowledgements and of sending.
     pub tuning: Tuning,
@@ -29,26 +29,28 @@ pub struct NicConfig {
 /// The defaults suit software NICs on one host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tuning {
-    /// An acknowledgement becomes due after this many unacknowledged request packets that ask for one. It becomes due
-    /// earlier at an idle poll or after `ack_delay`. Default: 16.
+    /// An acknowledgement becomes due after this many unacknowledged request packets that ask for
+    /// one. It becomes due earlier at an idle poll or after `ack_delay`. Default: 16.
     pub ack_every: u32,
     /// The time after which a deferred acknowledgement becomes due. Default: 50 µs.
     pub ack_delay: Duration,
-    /// An upper bound on the unacknowledged bytes of a requester, except that one packet may always be in flight. A
-    /// packet occupies its payload length plus 256 bytes. Choose a value below the size of the peer's socket buffer.
-    /// The NIC reduces a value above 256 MiB to 256 MiB. Default: 256 KiB.
+    /// An upper bound on the unacknowledged bytes of a requester, except that one packet may always
+    /// be in flight. A packet occupies its payload length plus 256 bytes. Choose a value below the
+    /// size of the peer's socket buffer. The NIC reduces a value above 256 MiB to 256 MiB. Default:
+    /// 256 KiB.
     ///
-    /// The same value bounds two other things: the bytes that outstanding READs have requested, and the bytes of READ
-    /// responses that a responder sends before it waits for the next request or for `ack_delay`.
+    /// The same value bounds two other things: the bytes that outstanding READs have requested, and
+    /// the bytes of READ responses that a responder sends before it waits for the next request or
+    /// for `ack_delay`.
     pub send_window: u32,
-    /// The time for which the number of a destroyed queue pair and a revoked key are not assigned again. Choose at
-    /// least the maximum packet lifetime. Default: 2 s.
+    /// The time for which the number of a destroyed queue pair and a revoked key are not assigned
+    /// again. Choose at least the maximum packet lifetime. Default: 2 s.
     pub quarantine: Duration,
 }
 
-/// The largest `send_window`, in bytes. Each packet uses at least 256 bytes of the window, and READs have a second
-/// window of the same size. Fewer than 2²² PSNs are therefore outstanding, well below the 2²³ at which PSNs become
-/// ambiguous.
+/// The largest `send_window`, in bytes. Each packet uses at least 256 bytes of the window, and
+/// READs have a second window of the same size. Fewer than 2²² PSNs are therefore outstanding, well
+/// below the 2²³ at which PSNs become ambiguous.
 pub(crate) const MAX_SEND_WINDOW: u32 = 1 << 28;
 
 impl Default for Tuning {
@@ -82,7 +84,8 @@ impl NicConfig {
                 inline: 256,
                 srqs: 1 << 10,
                 ahs: 1 << 14,
-                // A group needs a socket in the driver, and a packet to a group is placed once per member.
+                // A group needs a socket in the driver, and a packet to a group is placed once per
+                // member.
                 mcast_groups: 64,
                 mcast_qps: 64,
                 mcast_attached: 1 << 10,

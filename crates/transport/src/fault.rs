@@ -1,10 +1,12 @@
-//! Fault injection without I/O: random packet faults (noise), and NIC failures at a chosen stage of an operation.
+//! Fault injection without I/O: random packet faults (noise), and NIC failures at a chosen stage of
+//! an operation.
 //!
-//! A driver calls [`Faults`] at three taps: [`Faults::transmit`] before a packet is sent, [`Faults::receive`] before
-//! the NIC executes a packet that has arrived, and [`Faults::executed`] after the execution and before any response is
-//! sent. The driver carries out the [`TapResult`]. Before each step that a failed NIC cannot take, the driver checks
-//! [`Faults::host_access_ok`], [`Faults::dma_ok`] and [`Faults::placement_ok`]. While [`Faults::is_idle`] returns true,
-//! the driver may skip the taps.
+//! A driver calls [`Faults`] at three taps: [`Faults::transmit`] before a packet is sent,
+//! [`Faults::receive`] before the NIC executes a packet that has arrived, and [`Faults::executed`]
+//! after the execution and before any response is sent. The driver carries out the [`TapResult`].
+//! Before each step that a failed NIC cannot take, the driver checks [`Faults::host_access_ok`],
+//! [`Faults::dma_ok`] and [`Faults::placement_ok`]. While [`Faults::is_idle`] returns true, the
+//! driver may skip the taps.
 //!
 //! `docs/faults.md` defines the stages and the script syntax. Triggers count packets, and noise
 //! uses a seeded generator, so that the same packets in the same order have the same faults.
@@ -32,13 +34,13 @@ pub enum Failure {
     NicDead,
     /// The NIC is hung: host access fails, but the NIC executes and answers packets.
     NicHung,
-    /// The NIC acknowledges writes and delays the placement of their data in memory. If the NIC dies, the data is lost.
-    /// If another failure happens, the driver places the data.
+    /// The NIC acknowledges writes and delays the placement of their data in memory. If the NIC
+    /// dies, the data is lost. If another failure happens, the driver places the data.
     NotPlaced,
 }
 
-/// The stage of an operation at which a failure happens. Stages 1, 2 and 7 occur at the requester's NIC, the others at
-/// the responder's NIC.
+/// The stage of an operation at which a failure happens. Stages 1, 2 and 7 occur at the requester's
+/// NIC, the others at the responder's NIC.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Stage {
     /// Stage 1: the request is posted and not sent.
@@ -53,7 +55,8 @@ pub enum Stage {
     Executed,
     /// Stage 6: the acknowledgement or response is sent, and lost on the wire.
     AckOnWire,
-    /// Stage 7: the acknowledgement has arrived at the requester, which has not completed the request.
+    /// Stage 7: the acknowledgement has arrived at the requester, which has not completed the
+    /// request.
     Acknowledged,
     /// Stage 8: the responder has acknowledged the message and not placed its data in memory.
     NotPlaced,
@@ -61,7 +64,8 @@ pub enum Stage {
 
 /// A failure that happens when the `nth` matching packet reaches a stage.
 ///
-/// `docs/faults.md` defines for each stage which packets match, and whether the packet that fires the trigger passes.
+/// `docs/faults.md` defines for each stage which packets match, and whether the packet that fires
+/// the trigger passes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Trigger {
     /// The stage whose packets the trigger counts.
@@ -74,15 +78,16 @@ pub struct Trigger {
 
 /// The rates of random packet faults, in parts per million of all packets.
 ///
-/// A packet has at most one fault. If the rates add up to more than a million, the later rates in the order drop,
-/// corrupt, duplicate, reorder are reduced.
+/// A packet has at most one fault. If the rates add up to more than a million, the later rates in
+/// the order drop, corrupt, duplicate, reorder are reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Noise {
     /// The rate of lost packets.
     pub drop_ppm: u32,
     /// The rate of packets that are delivered twice.
     pub duplicate_ppm: u32,
-    /// The rate of packets that are delayed by a random time of up to `max_delay`, so that later packets overtake them.
+    /// The rate of packets that are delayed by a random time of up to `max_delay`, so that later
+    /// packets overtake them.
     pub reorder_ppm: u32,
     /// The rate of packets with one flipped bit.
     pub corrupt_ppm: u32,
@@ -101,8 +106,8 @@ pub enum Verdict {
     Duplicate,
     /// The driver delivers the packet after this time.
     Delay(Duration),
-    /// The driver flips this bit of the packet and delivers it. Bits count from the first byte of the BTH, modulo the
-    /// packet's length in bits.
+    /// The driver flips this bit of the packet and delivers it. Bits count from the first byte of
+    /// the BTH, modulo the packet's length in bits.
     Corrupt(u32),
 }
 
@@ -111,9 +116,9 @@ pub enum Verdict {
 pub struct TapResult {
     /// What the driver does with the packet.
     pub verdict: Verdict,
-    /// The failure that this packet has caused. The driver delivers a packet that passes before it acts on the failure.
-    /// If the packet fires several triggers, this is the failure of the first of these triggers. The state of
-    /// [`Faults`] reflects all.
+    /// The failure that this packet has caused. The driver delivers a packet that passes before it
+    /// acts on the failure. If the packet fires several triggers, this is the failure of the first
+    /// of these triggers. The state of [`Faults`] reflects all.
     pub failure: Option<Failure>,
 }
 
@@ -131,8 +136,8 @@ struct Armed {
     trigger: Trigger,
     /// The number of matching packets until the trigger fires, including the one that fires it.
     remaining: u32,
-    /// For a trigger of stage 8, the PSN of the nth request, once that request has arrived. The trigger fires when the
-    /// NIC acknowledges this PSN.
+    /// For a trigger of stage 8, the PSN of the nth request, once that request has arrived. The
+    /// trigger fires when the NIC acknowledges this PSN.
     holds_from: Option<Psn>,
 }
 
@@ -178,7 +183,8 @@ impl Faults {
         self.armed.push(Armed { trigger, remaining: trigger.nth.max(1), holds_from: None });
     }
 
-    /// Disarms all triggers. If an armed trigger of stage 8 already holds placement back, placement resumes.
+    /// Disarms all triggers. If an armed trigger of stage 8 already holds placement back, placement
+    /// resumes.
     pub fn disarm_all(&mut self) {
         if self.armed.iter().any(|armed| armed.holds_from.is_some()) {
             self.placement_held = false;
@@ -202,8 +208,8 @@ impl Faults {
         self.link_up = true;
     }
 
-    /// Ends [`Failure::NotPlaced`]: the driver places the data that it holds back. Disarms the triggers of stage 8 that
-    /// hold placement back.
+    /// Ends [`Failure::NotPlaced`]: the driver places the data that it holds back. Disarms the
+    /// triggers of stage 8 that hold placement back.
     pub fn resume_placement(&mut self) {
         self.placement_held = false;
         self.armed.retain(|armed| armed.holds_from.is_none());
@@ -219,16 +225,17 @@ impl Faults {
         self.health == Health::Alive
     }
 
-    /// Returns whether the NIC accesses memory, executes packets and writes completions, which a dead NIC does not.
+    /// Returns whether the NIC accesses memory, executes packets and writes completions, which a
+    /// dead NIC does not.
     pub fn dma_ok(&self) -> bool {
         self.health != Health::Dead
     }
 
     /// Returns whether executed writes reach memory now.
     ///
-    /// While this is false, the driver keeps the data of writes and atomics in order. The NIC's own reads see this
-    /// data, the host does not. The driver places the data when this becomes true again, and drops it when
-    /// [`Faults::dma_ok`] becomes false.
+    /// While this is false, the driver keeps the data of writes and atomics in order. The NIC's own
+    /// reads see this data, the host does not. The driver places the data when this becomes true
+    /// again, and drops it when [`Faults::dma_ok`] becomes false.
     pub fn placement_ok(&self) -> bool {
         self.dma_ok() && !self.placement_held
     }
@@ -245,8 +252,8 @@ impl Faults {
 
     /// Applies the faults to a packet that is about to be sent.
     ///
-    /// The driver calls this for each packet in sending order. It sends a packet that passes before it acts on a
-    /// failure.
+    /// The driver calls this for each packet in sending order. It sends a packet that passes before
+    /// it acts on a failure.
     pub fn transmit(&mut self, packet: &Packet<'_>) -> TapResult {
         if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: None };
@@ -274,8 +281,8 @@ impl Faults {
 
     /// Applies the faults to a packet that has arrived and is about to be executed.
     ///
-    /// A packet that noise drops or corrupts counts as lost on the wire, so no trigger counts it. The driver calls this
-    /// once for a packet that it then delays or duplicates.
+    /// A packet that noise drops or corrupts counts as lost on the wire, so no trigger counts it.
+    /// The driver calls this once for a packet that it then delays or duplicates.
     pub fn receive(&mut self, packet: &Packet<'_>) -> TapResult {
         if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: None };
@@ -297,9 +304,11 @@ impl Faults {
         TapResult { verdict, failure: failed.or(held) }
     }
 
-    /// Counts a packet that the NIC has executed and not answered. Returns the failure that the packet has caused.
+    /// Counts a packet that the NIC has executed and not answered. Returns the failure that the
+    /// packet has caused.
     ///
-    /// The driver must not call this for duplicates or packets out of sequence, because triggers would count them too.
+    /// The driver must not call this for duplicates or packets out of sequence, because triggers
+    /// would count them too.
     pub fn executed(&mut self, packet: &Packet<'_>) -> Option<Failure> {
         if !self.packets_pass() {
             return None;
@@ -316,8 +325,8 @@ impl Faults {
         self.link_up && self.dma_ok()
     }
 
-    /// Counts a packet that has reached a stage and fires the triggers that have reached their number. Returns the
-    /// failure of the first trigger that fires, in the order of arming.
+    /// Counts a packet that has reached a stage and fires the triggers that have reached their
+    /// number. Returns the failure of the first trigger that fires, in the order of arming.
     fn count_packet(&mut self, stage: Stage, psn: Psn) -> Option<Failure> {
         let mut failed = None;
         for index in (0..self.armed.len()).rev() {
@@ -341,7 +350,8 @@ impl Faults {
         failed
     }
 
-    /// Fires a trigger of stage 8 if the positive response with this PSN acknowledges the trigger's request.
+    /// Fires a trigger of stage 8 if the positive response with this PSN acknowledges the trigger's
+    /// request.
     fn fire_acknowledged(&mut self, psn: Psn) -> Option<Failure> {
         let is_acknowledged = |armed: &Armed| armed.holds_from.is_some_and(|from| !psn.is_before(from));
         let index = self.armed.iter().position(is_acknowledged)?;
@@ -358,8 +368,8 @@ enum PacketKind {
     Request { completes: bool },
     /// An RC or XRC response. `positive` is whether it is no NAK.
     Response { positive: bool },
-    /// A packet of another service. Triggers do not count it, so that failover's control messages do not change the
-    /// count.
+    /// A packet of another service. Triggers do not count it, so that failover's control messages
+    /// do not change the count.
     Uncounted,
 }
 

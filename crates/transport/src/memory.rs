@@ -2,13 +2,14 @@ use mitra_verbs::RegionId;
 
 /// Access to registered memory, implemented by the driver.
 ///
-/// The state machine has checked key, bounds and access rights before each call. The driver keeps a region's memory
-/// until [`Nic::dereg_mr`](crate::Nic::dereg_mr) returns its [`RegionId`].
+/// The state machine has checked key, bounds and access rights before each call. The driver keeps a
+/// region's memory until [`Nic::dereg_mr`](crate::Nic::dereg_mr) returns its [`RegionId`].
 pub trait Memory {
     /// Copies `data` to byte `offset` of the region.
     ///
-    /// The copy need not be atomic. Later calls on this trait see the data. The host need not see the data at once, but
-    /// must see it before it can poll a completion that the NIC writes after this call.
+    /// The copy need not be atomic. Later calls on this trait see the data. The host need not see
+    /// the data at once, but must see it before it can poll a completion that the NIC writes after
+    /// this call.
     ///
     /// # Errors
     /// [`MemoryFault`] if the memory behind the region no longer exists.
@@ -20,8 +21,8 @@ pub trait Memory {
     /// [`MemoryFault`] if the memory behind the region no longer exists.
     fn fetch(&mut self, region: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault>;
 
-    /// Applies `op` to the 8-byte word at byte `offset` of the region and returns the old value. The word's address is
-    /// a multiple of 8.
+    /// Applies `op` to the 8-byte word at byte `offset` of the region and returns the old value.
+    /// The word's address is a multiple of 8.
     ///
     /// # Errors
     /// [`MemoryFault`] if the memory behind the region no longer exists.
@@ -59,7 +60,8 @@ impl Memory for VecMemory {
     }
 }
 
-/// The memory behind a region no longer exists, because its owner unmapped the memory while the region was registered.
+/// The memory behind a region no longer exists, because its owner unmapped the memory while the
+/// region was registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryFault;
 

@@ -1,7 +1,7 @@
 //! The NIC state machine: its tables, protection domains and address handles.
 //!
-//! The other verbs are in `memory` (regions and windows), `queues` (completion and shared receive queues), `queue_pairs`, `xrc` and
-//! `multicast`. `packet_io` is the driver's interface.
+//! The other verbs are in `memory` (regions and windows), `queues` (completion and shared receive
+//! queues), `queue_pairs`, `xrc` and `multicast`. `packet_io` is the driver's interface.
 
 pub(crate) mod async_events;
 pub(crate) mod completion_queues;
@@ -44,25 +44,26 @@ use crate::{IpPath, NicConfig};
 ///
 /// The verbs are those of [`mitra_verbs::Provider`], with the same rules and errors.
 ///
-/// A NIC is a value. It can be cloned, compared and hashed; equal NICs behave equally from then on. Neither comparison
-/// nor hash includes the counters.
+/// A NIC is a value. It can be cloned, compared and hashed; equal NICs behave equally from then on.
+/// Neither comparison nor hash includes the counters.
 #[derive(Clone, Debug)]
 pub struct Nic {
     attr: DeviceAttr,
     rng: ChaCha8Rng,
-    /// The protection domains. The value is the number of objects in the domain, without memory regions and windows.
-    /// [`KeyTable::pd_in_use`] finds those.
+    /// The protection domains. The value is the number of objects in the domain, without memory
+    /// regions and windows. [`KeyTable::pd_in_use`] finds those.
     pds: HandleTable<u32>,
     pub(crate) link_up: bool,
     pub(crate) shared: SharedState,
     pub(crate) qps: QpTable,
     pub(crate) groups: MulticastGroups,
-    /// The slots of queue pairs that may have packets to send, in sending order. A slot is in the list at most once.
+    /// The slots of queue pairs that may have packets to send, in sending order. A slot is in the
+    /// list at most once.
     pub(crate) ready: VecDeque<u32>,
     /// The slots of queue pairs with a pending acknowledgement. A slot is in the list at most once.
     pub(crate) ack_pending: Vec<u32>,
-    /// The slots of queue pairs that have held back an acknowledgement. The acknowledgement may have been sent since. A
-    /// slot is in the list at most once.
+    /// The slots of queue pairs that have held back an acknowledgement. The acknowledgement may
+    /// have been sent since. A slot is in the list at most once.
     pub(crate) ack_held: Vec<u32>,
     pub(crate) timers: TimerHeap,
 }
@@ -82,8 +83,8 @@ impl Hash for Nic {
 }
 
 impl Nic {
-    /// Returns the state that comparison and hash cover. `eq` also compares the configuration and the random number
-    /// generator.
+    /// Returns the state that comparison and hash cover. `eq` also compares the configuration and
+    /// the random number generator.
     fn state(&self) -> impl Eq + Hash {
         let SharedState { keys, cqs, srqs, xrc, ahs, events, .. } = &self.shared;
         let schedule = (&self.ready, &self.ack_pending, &self.ack_held, &self.timers);
@@ -134,8 +135,9 @@ impl Nic {
         PortAttr { state, max_mtu: config.max_mtu, gid: config.gid }
     }
 
-    /// Changes the address of the port, and reports it as an event. Packets leave from the new address from now on. Queue pairs keep their state, so
-    /// those that are connected send in vain: their peers accept packets from the old address only.
+    /// Changes the address of the port, and reports it as an event. Packets leave from the new
+    /// address from now on. Queue pairs keep their state, so those that are connected send in vain:
+    /// their peers accept packets from the old address only.
     pub fn change_gid(&mut self, gid: Gid) {
         self.shared.config.gid = gid;
         self.shared.events.raise(AsyncEvent::GidChange);

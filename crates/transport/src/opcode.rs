@@ -1,4 +1,5 @@
-//! The properties of a packet that follow from its opcode, and the choice of the opcode of a request packet.
+//! The properties of a packet that follow from its opcode, and the choice of the opcode of a
+//! request packet.
 
 use mitra_verbs::{Key, SendOp};
 use mitra_wire::{Message, Reth};
@@ -44,8 +45,8 @@ pub(crate) fn is_fetch(message: &Message) -> bool {
     matches!(message, Message::ReadRequest(_) | Message::CompareSwap(_) | Message::FetchAdd(_))
 }
 
-/// Returns the opcode and the extended headers of packet `index` of a SEND or WRITE of `packets` packets and `len`
-/// bytes.
+/// Returns the opcode and the extended headers of packet `index` of a SEND or WRITE of `packets`
+/// packets and `len` bytes.
 pub(crate) fn data_message(op: &SendOp, index: u32, packets: u32, len: u32) -> Message {
     let (first, last) = (index == 0, index + 1 == packets);
     match *op {

@@ -31,7 +31,8 @@ use send_validation::Destination;
 use uc_receiver::UcReceiver;
 use unreliable_sender::UnreliableSender;
 
-/// An upper bound on the packets that the requester, the responder or another sender sends in one turn.
+/// An upper bound on the packets that the requester, the responder or another sender sends in one
+/// turn.
 const PACKETS_PER_TURN: usize = 16;
 
 /// The sending and receiving state machines of a transport service.
@@ -139,9 +140,9 @@ impl Qp {
 
     /// Moves the queue pair to ERR and completes its work requests (IBTA volume 1, 10.3.1).
     ///
-    /// The oldest send completes with the status `send`. The receive that is being filled, or else the oldest receive
-    /// of the queue pair's own queue, completes with the status `receive`. All other work requests complete as flushed.
-    /// A status of `None` means flushed too.
+    /// The oldest send completes with the status `send`. The receive that is being filled, or else
+    /// the oldest receive of the queue pair's own queue, completes with the status `receive`. All
+    /// other work requests complete as flushed. A status of `None` means flushed too.
     pub(crate) fn fail(&mut self, nic: &mut SharedState, send: Option<WcStatus>, receive: Option<WcStatus>) {
         let previous_state = self.attrs.state;
         self.attrs.state = QpState::Err;
@@ -183,8 +184,8 @@ impl Qp {
         }
     }
 
-    /// Completes all receives of the queue pair's own receive queue: the oldest with the status `first`, the others as
-    /// flushed.
+    /// Completes all receives of the queue pair's own receive queue: the oldest with the status
+    /// `first`, the others as flushed.
     fn flush_receives(&mut self, nic: &mut SharedState, first: WcStatus) {
         let mut status = first;
         while let RecvSource::Own(queue) = &mut self.receives
@@ -236,8 +237,8 @@ impl Qp {
         }
     }
 
-    /// Flushes newly posted work requests in the states that do not execute them: sends in SQE and ERR, receives in
-    /// ERR.
+    /// Flushes newly posted work requests in the states that do not execute them: sends in SQE and
+    /// ERR, receives in ERR.
     pub(crate) fn flush_posted(&mut self, nic: &mut SharedState) {
         if matches!(self.attrs.state, QpState::Err | QpState::Sqe) {
             self.fail_sends(nic, None);
@@ -292,8 +293,8 @@ impl Qp {
             return self.handle_xrc_packet(nic, now, packet, memory);
         }
         let receives = &mut self.receives;
-        // `Some` if a receive of UC or UD failed. The inner value is the status of the receive, if it has not completed
-        // yet.
+        // `Some` if a receive of UC or UD failed. The inner value is the status of the receive, if
+        // it has not completed yet.
         let failed_recv: Option<Option<WcStatus>> = match (&mut self.service, packet.transport) {
             (Service::Rc { responder, .. }, Transport::Rc) if packet.message.is_request() => {
                 let result = responder.handle_request(attrs, receives, nic, now, packet, memory);
@@ -372,7 +373,8 @@ impl Qp {
         matches!(&self.service, Service::Rc { responder, .. } if responder.has_pending_ack())
     }
 
-    /// Returns whether a request is unacknowledged whose completion the program may expect before that of the answer.
+    /// Returns whether a request is unacknowledged whose completion the program may expect before
+    /// that of the answer.
     pub(crate) fn is_ordered_ack_awaited(&self) -> bool {
         let Service::Rc { requester, .. } = &self.service else { return false };
         !requester.is_drained() && requester.is_ordered_with_receives(&self.attrs)
@@ -388,20 +390,23 @@ impl Qp {
         }
     }
 
-    /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement has become due.
+    /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement
+    /// has become due.
     pub(crate) fn handle_delivery(&mut self) -> bool {
         let Service::Rc { responder, .. } = &mut self.service else { return false };
         responder.handle_delivery()
     }
 
-    /// Prepares to send. If a request can be sent, a pending acknowledgement becomes due after that request, or is held
-    /// back. One system call can then send both packets. Returns whether an acknowledgement is held back.
+    /// Prepares to send. If a request can be sent, a pending acknowledgement becomes due after that
+    /// request, or is held back. One system call can then send both packets. Returns whether an
+    /// acknowledgement is held back.
     pub(crate) fn piggyback_ack(&mut self, nic: &SharedState, now: Time) -> bool {
         let Service::Rc { requester, responder, responder_first } = &mut self.service else { return false };
         let is_ordered = requester.is_ordered_with_receives(&self.attrs);
         let held = requester.can_send(&self.attrs, nic) && responder.handle_answer(nic, now, is_ordered);
-        // The acknowledgement is shorter than the request. With UDP_SEGMENT, only the last datagram of a run may be
-        // shorter than the others. A request of several packets ends with a shorter one, so the acknowledgement would arrive after it.
+        // The acknowledgement is shorter than the request. With UDP_SEGMENT, only the last datagram
+        // of a run may be shorter than the others. A request of several packets ends with a shorter
+        // one, so the acknowledgement would arrive after it.
         if responder.only_ack_due() && !(is_ordered && requester.is_next_request_long(&self.attrs)) {
             *responder_first = false;
         }
@@ -432,7 +437,8 @@ impl Qp {
         }
     }
 
-    /// Sends packets until there is nothing to send or the batch is full. Responder and requester take turns.
+    /// Sends packets until there is nothing to send or the batch is full. Responder and requester
+    /// take turns.
     pub(crate) fn transmit(
         &mut self,
         nic: &mut SharedState,

@@ -1,4 +1,5 @@
-//! Gathers a request's data from its local scatter/gather entries, and scatters received data to them.
+//! Gathers a request's data from its local scatter/gather entries, and scatters received data to
+//! them.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Access, Data, PdId, Sge};
@@ -6,14 +7,14 @@ use mitra_verbs::{Access, Data, PdId, Sge};
 use crate::Memory;
 use crate::nic::key_table::KeyTable;
 
-/// The local data of a request cannot be accessed. The entries are too short, or an entry has a wrong key, lies out of
-/// bounds or lacks an access right, or its memory no longer exists.
+/// The local data of a request cannot be accessed. The entries are too short, or an entry has a
+/// wrong key, lies out of bounds or lacks an access right, or its memory no longer exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LocalFault;
 
-/// Calls `visit(entry, address, range)` for each part of an entry that holds some of the message bytes `offset ..
-/// offset + len`. `address` is the address of the part's first byte. `range` is the place of the part among the `len`
-/// bytes.
+/// Calls `visit(entry, address, range)` for each part of an entry that holds some of the message
+/// bytes `offset .. offset + len`. `address` is the address of the part's first byte. `range` is
+/// the place of the part among the `len` bytes.
 fn for_each_part(
     sges: &[Sge],
     offset: u64,
@@ -65,8 +66,8 @@ pub(crate) fn gather(
     }
 }
 
-/// Copies `data` to the entries, beginning at message byte `offset`. If the keys do not permit to write all of the
-/// data, none of it is written.
+/// Copies `data` to the entries, beginning at message byte `offset`. If the keys do not permit to
+/// write all of the data, none of it is written.
 pub(crate) fn scatter(
     keys: &KeyTable,
     pd: PdId,

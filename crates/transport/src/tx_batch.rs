@@ -2,13 +2,14 @@ use mitra_verbs::Gid;
 
 /// Datagrams for one destination, stored back to back.
 ///
-/// Each datagram runs from the BTH to the pad bytes, followed by four zero bytes. The driver replaces the zero bytes by
-/// the ICRC, which covers IP header fields that only the driver knows.
+/// Each datagram runs from the BTH to the pad bytes, followed by four zero bytes. The driver
+/// replaces the zero bytes by the ICRC, which covers IP header fields that only the driver knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TxBatch {
     /// The destination of all datagrams.
     pub destination: Gid,
-    /// The traffic class of all datagrams. It is 0 except for those of address handles with another class.
+    /// The traffic class of all datagrams. It is 0 except for those of address handles with another
+    /// class.
     pub traffic_class: u8,
     /// The bytes of all datagrams.
     pub bytes: Vec<u8>,

@@ -29,9 +29,10 @@ pub enum LoadError {
     Lost(#[from] LostNode),
 }
 
-/// Writes the first content of a store, and keeps the links alive meanwhile. A part has all records of its partitions, and is in this process as a
-/// whole; the parts are made and written one after the other. The store's `number` comes last; the caller draws it at random. Calls `progress` with the
-/// number of parts that are written and with the bytes written so far, those of all copies.
+/// Writes the first content of a store, and keeps the links alive meanwhile. A part has all records
+/// of its partitions, and is in this process as a whole; the parts are made and written one after
+/// the other. The store's `number` comes last; the caller draws it at random. Calls `progress` with
+/// the number of parts that are written and with the bytes written so far, those of all copies.
 ///
 /// # Errors
 /// A [`LoadError`]. Some of the store is written then.
@@ -60,7 +61,8 @@ pub fn load<Records: IntoIterator<Item = (RecordKey, Vec<u8>)>>(
     Ok(write_all(links, loader.finish(number)?, |_| ())?)
 }
 
-/// Executes WRITEs in any order, each until it is executed. Calls `written` with the length of each.
+/// Executes WRITEs in any order, each until it is executed. Calls `written` with the length of
+/// each.
 fn write_all(
     links: &mut Links,
     requests: impl IntoIterator<Item = Request>,
@@ -91,7 +93,8 @@ fn write_all(
     }
 }
 
-/// Reads all tables of a store at rest. Passes every record to `record`. The locks of lives that are recovered do not count as held.
+/// Reads all tables of a store at rest. Passes every record to `record`. The locks of lives that
+/// are recovered do not count as held.
 ///
 /// # Errors
 /// [`LostNode`]: the links are over.

@@ -20,7 +20,8 @@ pub struct Counters {
     pub doorbells: u64,
 }
 
-/// A memory node that is not declared dead cannot be reached any more. The life of the coordinator is over.
+/// A memory node that is not declared dead cannot be reached any more. The life of the coordinator
+/// is over.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "memory node {} is lost: {error}; the node has fenced this life, or has ended, or no rail reaches it: connect again as a new life, without the node if it is declared dead",
@@ -125,7 +126,8 @@ impl Tickets {
     }
 }
 
-/// The connections of one life of a coordinator to all memory nodes. They make progress only inside [`Channels::poll`].
+/// The connections of one life of a coordinator to all memory nodes. They make progress only inside
+/// [`Channels::poll`].
 #[derive(Debug)]
 pub struct Channels {
     /// Indexed by node; `None` for a node that is declared dead.
@@ -136,7 +138,8 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// Creates the connections to this many nodes, all of which count as declared dead until they are [added](Channels::add).
+    /// Creates the connections to this many nodes, all of which count as declared dead until they
+    /// are [added](Channels::add).
     pub fn new(nodes: usize) -> Channels {
         let links = (0..nodes).map(|_| None).collect();
         Channels { links, tickets: Tickets::default(), counters: Counters::default(), lost: None }
@@ -147,13 +150,13 @@ impl Channels {
         self.links[usize::from(node.0)] = Some(link);
     }
 
-    /// Takes the requests of a ticket, which are posted by the next poll. [`Channels::poll`] returns their
-    /// outcomes together when all have ended. The caller chooses the ticket's number, which names no other
-    /// requests that have not ended.
+    /// Takes the requests of a ticket, which are posted by the next poll. [`Channels::poll`]
+    /// returns their outcomes together when all have ended. The caller chooses the ticket's number,
+    /// which names no other requests that have not ended.
     ///
-    /// The requests to one node are executed in their order, and none behind one that was not, or perhaps
-    /// not, executed, unless it was under way already. Requests to different nodes, and those of different
-    /// tickets, have no order.
+    /// The requests to one node are executed in their order, and none behind one that was not, or
+    /// perhaps not, executed, unless it was under way already. Requests to different nodes, and
+    /// those of different tickets, have no order.
     ///
     /// # Errors
     /// A [`PostError`]; no request is posted then.
@@ -177,8 +180,8 @@ impl Channels {
         Ok(())
     }
 
-    /// Posts what waits, drives all connections, and appends the tickets whose requests have all ended to `done`, with the outcomes in the
-    /// order of the requests.
+    /// Posts what waits, drives all connections, and appends the tickets whose requests have all
+    /// ended to `done`, with the outcomes in the order of the requests.
     ///
     /// # Errors
     /// [`LostNode`], now and from now on: the life is over. Tickets that have not ended never do.

@@ -9,7 +9,8 @@ use mitra_txn::{Command, Ending, Layout, Outcome, Session, Ticket, Timing};
 
 use crate::links::{ConnectError, Links, LinksConfig};
 
-/// For how long a driver polls without a result while transactions are under way, before it sleeps. Most failovers of a rail take less.
+/// For how long a driver polls without a result while transactions are under way, before it sleeps.
+/// Most failovers of a rail take less.
 const SPIN: Duration = Duration::from_millis(5);
 /// A sleep is longer than asked for, so a driver polls if it has something to do within this time.
 const MIN_SLEEP: Duration = Duration::from_micros(100);
@@ -27,7 +28,8 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Connects to the memory nodes as the coordinator's next life, and begins it. The repeatable ranges of `config` are set here.
+    /// Connects to the memory nodes as the coordinator's next life, and begins it. The repeatable
+    /// ranges of `config` are set here.
     ///
     /// # Errors
     /// A [`ConnectError`].
@@ -63,14 +65,16 @@ impl Driver {
         &self.links
     }
 
-    /// Does what can be done now. Sleeps for a millisecond at most if nothing has come for some time. Call it again and again, until [`Session::ending`] says why the life is over.
+    /// Does what can be done now. Sleeps for a millisecond at most if nothing has come for some
+    /// time. Call it again and again, until [`Session::ending`] says why the life is over.
     pub fn poll(&mut self) -> Option<Ending> {
         let now = Instant::now();
         for command in self.session.poll(now - self.begin) {
             match command {
                 Command::Post(ticket, requests) => {
                     if self.links.post(ticket.0, requests).is_err() {
-                        // The layout is that of the nodes, so this does not happen; if it did, the outcomes would never come.
+                        // The layout is that of the nodes, so this does not happen; if it did, the
+                        // outcomes would never come.
                         self.session.end(Ending::Disconnected);
                     }
                 }

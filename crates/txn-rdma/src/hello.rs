@@ -10,7 +10,8 @@ pub const VERSION: u32 = 1;
 /// A secret by which a coordinator authenticates itself. It is sent in clear text.
 pub type Token = [u8; 16];
 
-/// The frame of a coordinator. Its version is first, so that a node can refuse another version by name.
+/// The frame of a coordinator. Its version is first, so that a node can refuse another version by
+/// name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// [`VERSION`].

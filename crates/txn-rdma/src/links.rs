@@ -17,8 +17,9 @@ use crate::channels::{Channels, Counters, LostNode, PostError};
 
 /// The connections of one life of a coordinator to all memory nodes.
 ///
-/// They make progress only inside [`Links::poll`] and [`Links::wait`], one of which must be called about
-/// every millisecond, also while nothing is posted: a node takes a coordinator that does not poll for silent.
+/// They make progress only inside [`Links::poll`] and [`Links::wait`], one of which must be called
+/// about every millisecond, also while nothing is posted: a node takes a coordinator that does not
+/// poll for silent.
 #[derive(Debug)]
 pub struct Links {
     life: Life,
@@ -28,12 +29,12 @@ pub struct Links {
 }
 
 impl Links {
-    /// Connects to all memory nodes that are not declared dead, as the next incarnation of the coordinator:
-    /// one above all those that a node has admitted or fenced. Blocks for [`LinksConfig::timeout`] at most,
-    /// and some seconds for connections that are being made then.
+    /// Connects to all memory nodes that are not declared dead, as the next incarnation of the
+    /// coordinator: one above all those that a node has admitted or fenced. Blocks for
+    /// [`LinksConfig::timeout`] at most, and some seconds for connections that are being made then.
     ///
-    /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without them,
-    /// completions do not end [`Links::wait`].
+    /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without
+    /// them, completions do not end [`Links::wait`].
     ///
     /// # Errors
     /// A [`ConnectError`]. A later call connects as another incarnation.
@@ -46,13 +47,13 @@ impl Links {
         self.life
     }
 
-    /// Takes the requests of a ticket, which are posted by the next poll. [`Links::poll`] returns their
-    /// outcomes together when all have ended. The caller chooses the ticket's number, which names no other
-    /// requests that have not ended.
+    /// Takes the requests of a ticket, which are posted by the next poll. [`Links::poll`] returns
+    /// their outcomes together when all have ended. The caller chooses the ticket's number, which
+    /// names no other requests that have not ended.
     ///
-    /// The requests to one node are executed in their order, and none behind one that was not, or perhaps
-    /// not, executed, unless it was under way already. Requests to different nodes, and those of different
-    /// tickets, have no order.
+    /// The requests to one node are executed in their order, and none behind one that was not, or
+    /// perhaps not, executed, unless it was under way already. Requests to different nodes, and
+    /// those of different tickets, have no order.
     ///
     /// # Errors
     /// A [`PostError`]; no request is posted then.
@@ -60,8 +61,8 @@ impl Links {
         self.channels.post(ticket, requests)
     }
 
-    /// Posts what waits, drives all connections and fences, and appends the tickets whose requests have all
-    /// ended to `done`, with the outcomes in the order of the requests.
+    /// Posts what waits, drives all connections and fences, and appends the tickets whose requests
+    /// have all ended to `done`, with the outcomes in the order of the requests.
     ///
     /// # Errors
     /// [`LostNode`], now and from now on: the life is over. Tickets that have not ended never do.
@@ -72,8 +73,8 @@ impl Links {
         self.channels.poll(done)
     }
 
-    /// Polls, and if no ticket has ended, blocks until a completion arrives, for at most `max`, which should
-    /// be about a millisecond. The caller polls then.
+    /// Polls, and if no ticket has ended, blocks until a completion arrives, for at most `max`,
+    /// which should be about a millisecond. The caller polls then.
     ///
     /// # Errors
     /// As [`Links::poll`].
@@ -92,8 +93,9 @@ impl Links {
         self.channels.lost()
     }
 
-    /// Begins to fence a life on all memory nodes that are not declared dead, in the background. Polls drive
-    /// it, and [`Links::take_fenced`] returns the result. A node that is not reached is asked again and again.
+    /// Begins to fence a life on all memory nodes that are not declared dead, in the background.
+    /// Polls drive it, and [`Links::take_fenced`] returns the result. A node that is not reached is
+    /// asked again and again.
     pub fn fence(&mut self, life: Life) {
         self.fences.begin(self.life, life);
     }

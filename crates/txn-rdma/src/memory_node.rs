@@ -1,7 +1,8 @@
-//! A memory node: lends its memory to coordinators, which read and write it by one-sided operations.
+//! A memory node: lends its memory to coordinators, which read and write it by one-sided
+//! operations.
 //!
-//! The processor of a memory node accepts coordinators, ends lives, and takes part in failovers. It touches
-//! no transaction.
+//! The processor of a memory node accepts coordinators, ends lives, and takes part in failovers. It
+//! touches no transaction.
 
 mod node;
 
@@ -19,8 +20,8 @@ use nix::sys::time::TimeSpec;
 pub use self::node::{Node, NodeConfig, StartError};
 use crate::hello::{Answer, Hello};
 
-/// A memory node. It makes progress only inside [`MemoryNode::poll`] and [`MemoryNode::serve_for`]. One-sided
-/// operations of coordinators do not depend on these calls.
+/// A memory node. It makes progress only inside [`MemoryNode::poll`] and [`MemoryNode::serve_for`].
+/// One-sided operations of coordinators do not depend on these calls.
 #[derive(Debug)]
 pub struct MemoryNode {
     node: Node,
@@ -29,12 +30,13 @@ pub struct MemoryNode {
 }
 
 impl MemoryNode {
-    /// Creates a memory node, whose memory is zero, and accepts coordinators on `listener`. The domain must have completion channels
-    /// ([`Domain::with_completion_channels`]), whose events end [`MemoryNode::wait`].
+    /// Creates a memory node, whose memory is zero, and accepts coordinators on `listener`. The
+    /// domain must have completion channels ([`Domain::with_completion_channels`]), whose events
+    /// end [`MemoryNode::wait`].
     ///
     /// Virtual queue pairs with the policy exact share atomics ([`Domain::share_atomics`]), so that
-    /// compare-and-swaps of different coordinators exclude each other also after a failover. With the other
-    /// policies, which are baselines, they do not.
+    /// compare-and-swaps of different coordinators exclude each other also after a failover. With
+    /// the other policies, which are baselines, they do not.
     ///
     /// # Errors
     /// A [`StartError`].
@@ -64,8 +66,8 @@ impl MemoryNode {
         self.node.lives()
     }
 
-    /// Answers coordinators, drives all connections, and ends lives whose connection has closed. Call it
-    /// whenever [`MemoryNode::wait`] returns.
+    /// Answers coordinators, drives all connections, and ends lives whose connection has closed.
+    /// Call it whenever [`MemoryNode::wait`] returns.
     pub fn poll(&mut self) {
         while let Some(incoming) = self.acceptor.next() {
             let answer = self.node.answer(&incoming.hello).unwrap_or_else(Answer::Refused);
@@ -75,7 +77,8 @@ impl MemoryNode {
         self.node.poll();
     }
 
-    /// Blocks until [`MemoryNode::poll`] has something to do or a [`Waker`] wakes the node, for at most `timeout`.
+    /// Blocks until [`MemoryNode::poll`] has something to do or a [`Waker`] wakes the node, for at
+    /// most `timeout`.
     pub fn wait(&self, timeout: Duration) {
         let timeout = self.node.due_in().map_or(timeout, |due| due.min(timeout));
         let fds: Vec<_> = self.poller.fds().into_iter().chain(self.node.event_fds()).collect();

@@ -20,8 +20,9 @@ pub enum QpKind {
     /// Virtual queue pairs.
     #[default]
     Virtual,
-    /// RC queue pairs on rail 0: the baseline of benchmarks. A failure ends the life of the coordinator. Of
-    /// the failover configuration, they use the sizes, `rd_atomic`, and the retransmission of the detector.
+    /// RC queue pairs on rail 0: the baseline of benchmarks. A failure ends the life of the
+    /// coordinator. Of the failover configuration, they use the sizes, `rd_atomic`, and the
+    /// retransmission of the detector.
     Rc,
 }
 
@@ -71,7 +72,8 @@ impl QueuePair {
         QueuePair::with_channels(domain, kind, config, false)
     }
 
-    /// Creates an unconnected end that posts nothing, and waits for events if the domain has completion channels.
+    /// Creates an unconnected end that posts nothing, and waits for events if the domain has
+    /// completion channels.
     pub(crate) fn passive(domain: &Arc<Domain>, kind: QpKind, config: &Config) -> Result<QueuePair, Error> {
         let has_channels = domain.nics().iter().any(|nic| nic.channel.is_some());
         QueuePair::with_channels(domain, kind, config, has_channels)
@@ -185,7 +187,8 @@ impl QueuePair {
         }
     }
 
-    /// Requests an event at the next completion. Fails only on a failed NIC, which the next poll reports.
+    /// Requests an event at the next completion. Fails only on a failed NIC, which the next poll
+    /// reports.
     pub(crate) fn arm(&self) {
         let _ = match self {
             QueuePair::Virtual { vqp, .. } => vqp.arm(),

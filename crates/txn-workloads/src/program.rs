@@ -14,9 +14,9 @@ pub trait Program: Debug {
 
     /// Runs the program. A store that calls this commits the transaction after `Ok`.
     ///
-    /// The inner error says that a record cannot be used. The program has written nothing then, and the
-    /// transaction is committed like another: a transaction that is not validated yet may have seen records
-    /// that never existed together, so only a commit shows that the store is corrupt.
+    /// The inner error says that a record cannot be used. The program has written nothing then, and
+    /// the transaction is committed like another: a transaction that is not validated yet may have
+    /// seen records that never existed together, so only a commit shows that the store is corrupt.
     ///
     /// # Errors
     /// The [`Abort`] of the store, or [`Abort::RolledBack`] where the workload asks for it.
@@ -106,12 +106,12 @@ pub struct Difference {
     pub replayed: String,
 }
 
-/// Runs the committed transactions of a run again, on a model of the store that has the content which the
-/// store had at first.
+/// Runs the committed transactions of a run again, on a model of the store that has the content
+/// which the store had at first.
 ///
-/// `history` has each program with its output, in an order that is equivalent to the run, without the
-/// transactions that have ended with an [`Abort`]. After `Ok`, the store must have the records that the model
-/// has then.
+/// `history` has each program with its output, in an order that is equivalent to the run, without
+/// the transactions that have ended with an [`Abort`]. After `Ok`, the store must have the records
+/// that the model has then.
 ///
 /// # Errors
 /// The first transaction that returns something else, or that does not commit.

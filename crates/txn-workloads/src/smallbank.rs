@@ -1,8 +1,9 @@
-//! SmallBank (Alomari et al., "The Cost of Serializability on Platforms That Use Snapshot Isolation", ICDE
-//! 2008): each account has a savings and a checking balance, and six short transactions move money.
+//! SmallBank (Alomari et al., "The Cost of Serializability on Platforms That Use Snapshot
+//! Isolation", ICDE 2008): each account has a savings and a checking balance, and six short
+//! transactions move money.
 //!
-//! The look-up of an account by its owner's name is left out: a transaction names an account by its number,
-//! as other systems over one-sided operations do.
+//! The look-up of an account by its owner's name is left out: a transaction names an account by its
+//! number, as other systems over one-sided operations do.
 
 use std::collections::BTreeMap;
 
@@ -33,8 +34,8 @@ record! {
     }
 }
 
-/// A transaction with its inputs. Amounts are above zero but where another rule is stated. Two accounts are
-/// two different ones.
+/// A transaction with its inputs. Amounts are above zero but where another rule is stated. Two
+/// accounts are two different ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Input {
     /// Balance: reads both balances of an account.
@@ -49,7 +50,8 @@ pub enum Input {
         /// The amount.
         amount: Cents,
     },
-    /// TransactSavings: adds to the savings balance, and rolls back if that would then be below zero.
+    /// TransactSavings: adds to the savings balance, and rolls back if that would then be below
+    /// zero.
     TransactSavings {
         /// The account.
         account: u64,
@@ -63,16 +65,16 @@ pub enum Input {
         /// The account that gets the sum.
         to: u64,
     },
-    /// WriteCheck: takes from the checking balance, and [`OVERDRAFT_FEE`] too if both balances together are
-    /// less than the amount.
+    /// WriteCheck: takes from the checking balance, and [`OVERDRAFT_FEE`] too if both balances
+    /// together are less than the amount.
     WriteCheck {
         /// The account.
         account: u64,
         /// The amount.
         amount: Cents,
     },
-    /// SendPayment: moves between the checking balances of two accounts, and rolls back if the first has less
-    /// than the amount.
+    /// SendPayment: moves between the checking balances of two accounts, and rolls back if the
+    /// first has less than the amount.
     SendPayment {
         /// The account that pays.
         from: u64,
@@ -86,8 +88,8 @@ pub enum Input {
 /// The result of a committed transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Output {
-    /// The sum of the balances that the transaction has read, before it wrote. For SendPayment, of the two
-    /// checking balances.
+    /// The sum of the balances that the transaction has read, before it wrote. For SendPayment, of
+    /// the two checking balances.
     pub read: Cents,
     /// The change of the sum of all balances, in cents.
     pub change: Cents,
@@ -194,8 +196,8 @@ pub struct Hotspot {
 }
 
 impl Hotspot {
-    /// What FORD and other systems over one-sided operations use: 90 % of the choices fall on 4 % of the
-    /// accounts.
+    /// What FORD and other systems over one-sided operations use: 90 % of the choices fall on 4 %
+    /// of the accounts.
     pub const USUAL: Hotspot = Hotspot { choices: 90, accounts: 4 };
 }
 
@@ -245,11 +247,11 @@ impl Inputs {
     }
 }
 
-/// The sum of all balances of a store, which no transaction changes meanwhile. Records of other tables are
-/// ignored.
+/// The sum of all balances of a store, which no transaction changes meanwhile. Records of other
+/// tables are ignored.
 ///
-/// The invariant of SmallBank: this sum changes by exactly the sum of [`Output::change`] of the committed
-/// transactions.
+/// The invariant of SmallBank: this sum changes by exactly the sum of [`Output::change`] of the
+/// committed transactions.
 ///
 /// # Errors
 /// The first damaged balance.

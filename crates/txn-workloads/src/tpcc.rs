@@ -1,19 +1,19 @@
 //! TPC-C 5.11: schema, load, inputs, the five transactions, and the twelve consistency conditions.
 //!
 //! # What differs from the specification
-//! - The terminals have no keying and no think times, so new orders a minute are not a tpmC, and nothing here
-//!   is audited.
-//! - A Delivery is one database transaction for each district, as §2.7 allows, so it locks little at a time.
-//!   It is not put into a queue here: the caller may run its transactions later.
-//! - A New-Order that rolls back returns [`Abort::RolledBack`] and no screen. It has read, and locked, all
-//!   that another one does.
-//! - W_YTD, D_YTD and D_NEXT_O_ID are records of their own, and three kinds of index records exist (§1.4
-//!   allows both).
+//! - The terminals have no keying and no think times, so new orders a minute are not a tpmC, and
+//!   nothing here is audited.
+//! - A Delivery is one database transaction for each district, as §2.7 allows, so it locks little
+//!   at a time. It is not put into a queue here: the caller may run its transactions later.
+//! - A New-Order that rolls back returns [`Abort::RolledBack`] and no screen. It has read, and
+//!   locked, all that another one does.
+//! - W_YTD, D_YTD and D_NEXT_O_ID are records of their own, and three kinds of index records exist
+//!   (§1.4 allows both).
 //!
 //! # Round trips
 //! Each transaction reads all that it knows the keys of together. New-Order reads once. Payment and
-//! Order-Status read once and twice, and once more by last name. A Delivery of a district reads three times,
-//! a Stock-Level four times.
+//! Order-Status read once and twice, and once more by last name. A Delivery of a district reads
+//! three times, a Stock-Level four times.
 
 mod check;
 mod delivery;
@@ -76,7 +76,8 @@ pub enum Output {
     Payment(Box<PaymentResult>),
     /// Order-Status.
     OrderStatus(Box<OrderStatusResult>),
-    /// A Delivery's part in one district. `None` if the district had no new order: the delivery skipped it.
+    /// A Delivery's part in one district. `None` if the district had no new order: the delivery
+    /// skipped it.
     Delivery(Option<Delivered>),
     /// Stock-Level.
     StockLevel(StockLevelResult),

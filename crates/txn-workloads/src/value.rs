@@ -1,10 +1,12 @@
-//! Values of records as bytes: little endian, columns in the order of declaration, no padding between them.
+//! Values of records as bytes: little endian, columns in the order of declaration, no padding
+//! between them.
 
 use std::fmt;
 
 /// What can be stored as the value of a record, or as a column of one.
 pub trait Value: Sized {
-    /// The largest number of bytes of an encoded value. All types but lists always have this length.
+    /// The largest number of bytes of an encoded value. All types but lists always have this
+    /// length.
     const MAX_LEN: usize;
 
     /// Appends the bytes of the value to `out`.
@@ -144,8 +146,8 @@ impl<T: Value, const N: usize> Value for [T; N] {
     }
 }
 
-/// A text of at most `N` printable ASCII characters: its length in two bytes, its characters, and zeros up to
-/// `N`.
+/// A text of at most `N` printable ASCII characters: its length in two bytes, its characters, and
+/// zeros up to `N`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Text<const N: usize> {
     len: u16,
@@ -155,7 +157,8 @@ pub struct Text<const N: usize> {
 impl<const N: usize> Text<N> {
     const LEN_FITS: () = assert!(N <= u16::MAX as usize);
 
-    /// The first `N` characters of `text`. A character that is not printable ASCII becomes a question mark.
+    /// The first `N` characters of `text`. A character that is not printable ASCII becomes a
+    /// question mark.
     pub fn new(text: &str) -> Text<N> {
         let () = Self::LEN_FITS;
         let mut new = Text { len: 0, bytes: [0; N] };

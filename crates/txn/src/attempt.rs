@@ -1,8 +1,11 @@
-//! One attempt of a transaction, as a state machine: it reads and locks records, validates what it has read, logs, applies and unlocks.
+//! One attempt of a transaction, as a state machine: it reads and locks records, validates what it
+//! has read, logs, applies and unlocks.
 //!
-//! The caller executes the requests of each [`Step::Post`] and passes all their outcomes to [`Attempt::on_outcomes`], in the same order. Requests may fail in any
-//! way that [`Outcome`] names. None is executed after its outcome is known, which makes two repetitions safe: a compare-and-swap that takes a free lock for this attempt, since its lock word is no other's; and a
-//! WRITE of a record that this attempt has locked.
+//! The caller executes the requests of each [`Step::Post`] and passes all their outcomes to
+//! [`Attempt::on_outcomes`], in the same order. Requests may fail in any way that [`Outcome`]
+//! names. None is executed after its outcome is known, which makes two repetitions safe: a
+//! compare-and-swap that takes a free lock for this attempt, since its lock word is no other's; and
+//! a WRITE of a record that this attempt has locked.
 
 use mitra_mutants::Mutant;
 
@@ -15,7 +18,8 @@ use crate::request::{Outcome, Request};
 
 /// How often records are read again that another attempt has locked.
 const MAX_LOCKED_READS: u32 = 8;
-/// How often records are read again whose checksum is wrong although their locks are free: a few times if a WRITE was under way, always if the memory is damaged.
+/// How often records are read again whose checksum is wrong although their locks are free: a few
+/// times if a WRITE was under way, always if the memory is damaged.
 const MAX_TORN_READS: u32 = 64;
 
 /// What an attempt needs next, or how it has ended.
@@ -25,11 +29,13 @@ pub enum Step {
     Post(Vec<Request>),
     /// The records of the last [`Attempt::fetch`] are known. [`Attempt::record`] returns them.
     Fetched,
-    /// The transaction is committed and applied, and all its locks are free. It was committed as soon as [`Attempt::is_committed`] returned true.
+    /// The transaction is committed and applied, and all its locks are free. It was committed as
+    /// soon as [`Attempt::is_committed`] returned true.
     Applied,
     /// The transaction had no effect, and its locks are free.
     Aborted(Conflict),
-    /// Too few nodes live, and no one knows whether the log entry counts. The life of the coordinator must end, and a recovery decides.
+    /// Too few nodes live, and no one knows whether the log entry counts. The life of the
+    /// coordinator must end, and a recovery decides.
     Undecided,
 }
 
@@ -78,7 +84,8 @@ enum Lock {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Stage {
     Executing,
-    /// The records of these items are read, and those with `true` locked. `rereads` counts the rounds in which one was torn, or locked by another attempt.
+    /// The records of these items are read, and those with `true` locked. `rereads` counts the
+    /// rounds in which one was torn, or locked by another attempt.
     Fetching {
         wanted: Vec<(usize, bool)>,
         rereads: u32,
@@ -133,7 +140,8 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Creates an attempt with its lock word. Its log entry is written to `copies` of the slots `log`, the first ones whose nodes live.
+    /// Creates an attempt with its lock word. Its log entry is written to `copies` of the slots
+    /// `log`, the first ones whose nodes live.
     pub fn new(lock: LockWord, log: Vec<Location>, copies: usize) -> Attempt {
         Attempt { lock, log, copies, items: Vec::new(), stage: Stage::Executing, is_committed: false }
     }
@@ -152,7 +160,8 @@ impl Attempt {
         self.items.iter().find(|item| item.copies.place == place)?.record.as_ref()
     }
 
-    /// Returns whether the log entry is being written, so that nobody knows whether the transaction takes effect.
+    /// Returns whether the log entry is being written, so that nobody knows whether the transaction
+    /// takes effect.
     pub fn is_logging(&self) -> bool {
         matches!(self.stage, Stage::Logging { .. })
     }
@@ -162,7 +171,8 @@ impl Attempt {
         self.items.iter().filter_map(|item| Some((item.copies.place, item.record.as_ref()?.version)))
     }
 
-    /// Returns the places that the attempt writes, with the versions that it makes. They are known when all locks are held.
+    /// Returns the places that the attempt writes, with the versions that it makes. They are known
+    /// when all locks are held.
     pub fn writes(&self) -> impl Iterator<Item = (Place, Version)> {
         let items = self.items.iter().enumerate().filter(|(_, item)| item.write.is_some());
         items.map(|(index, item)| (item.copies.place, self.new_version(index)))
@@ -173,7 +183,8 @@ impl Attempt {
         self.items.iter().filter(|item| item.lock != Lock::No).map(|item| item.copies.primary)
     }
 
-    /// Takes a place out of what the attempt has read, so that it is not validated. The attempt must not have requests under way. Returns false if the attempt locks or writes the place.
+    /// Takes a place out of what the attempt has read, so that it is not validated. The attempt
+    /// must not have requests under way. Returns false if the attempt locks or writes the place.
     pub fn forget(&mut self, place: Place) -> bool {
         let position = self.items.iter().position(|item| item.copies.place == place);
         let Some(index) = position else { return true };
@@ -184,7 +195,8 @@ impl Attempt {
         is_unused
     }
 
-    /// Reads records, and locks those with `true`. Records that the attempt has read are not read again, unless they are to be locked now.
+    /// Reads records, and locks those with `true`. Records that the attempt has read are not read
+    /// again, unless they are to be locked now.
     pub fn fetch(&mut self, wanted: &[(Copies, bool)]) -> Step {
         let mut items = Vec::new();
         for (copies, locks) in wanted {
@@ -217,7 +229,8 @@ impl Attempt {
         self.abort(Conflict::RolledBack)
     }
 
-    /// Returns the number of the item of a place, which is new if the attempt does not know the place.
+    /// Returns the number of the item of a place, which is new if the attempt does not know the
+    /// place.
     fn item(&mut self, copies: &Copies) -> usize {
         match self.items.iter().position(|item| item.copies.place == copies.place) {
             Some(index) => index,
@@ -405,7 +418,8 @@ impl Attempt {
         Stage::ApplyingPrimaries { wanted: self.items.iter().enumerate().filter_map(apply).collect() }
     }
 
-    /// Returns the requests that the stage needs. Those of a kind come together, because a NIC sends and receives packets of the same length at less cost.
+    /// Returns the requests that the stage needs. Those of a kind come together, because a NIC
+    /// sends and receives packets of the same length at less cost.
     fn requests(&self) -> Vec<Request> {
         let copies = |index: usize| &self.items[index].copies;
         match &self.stage {
@@ -468,7 +482,8 @@ impl Attempt {
         if locks && item.lock != Lock::Held {
             return Ok(false);
         }
-        // The holder may have ended in the middle of a WRITE, so a torn record counts as locked, too.
+        // The holder may have ended in the middle of a WRITE, so a torn record counts as locked,
+        // too.
         let record = found.bytes.and_then(record::decode);
         let is_used = header.lock == LockWord::FREE || (Mutant::ReadUnderLock.is_on() && record.is_some());
         if !is_used && header.lock != self.lock {
@@ -538,7 +553,8 @@ impl Attempt {
         Ok(true)
     }
 
-    /// Takes the outcomes at a primary: of the WRITE or READ, and of the compare-and-swap. Returns what is still to be done there.
+    /// Takes the outcomes at a primary: of the WRITE or READ, and of the compare-and-swap. Returns
+    /// what is still to be done there.
     fn after(&self, first: Option<&Outcome>, unlock: Option<&Outcome>) -> Option<Apply> {
         if [first, unlock].contains(&Some(&Outcome::NodeDead)) {
             return None;

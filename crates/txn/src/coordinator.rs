@@ -1,7 +1,9 @@
 //! A coordinator: runs many transactions at once, without I/O and without a clock.
 //!
-//! The driver calls [`Coordinator::poll`], executes the requests that [`Coordinator::take_requests`] returns, and passes their outcomes to [`Coordinator::on_outcomes`]. Requests of one ticket that go to the same node
-//! are executed in their order. A ticket has one list of requests under way at a time.
+//! The driver calls [`Coordinator::poll`], executes the requests that
+//! [`Coordinator::take_requests`] returns, and passes their outcomes to
+//! [`Coordinator::on_outcomes`]. Requests of one ticket that go to the same node are executed in
+//! their order. A ticket has one list of requests under way at a time.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +27,8 @@ use crate::scan::Scan;
 use crate::transaction::{Abort, Access, RecordKey, TableId};
 use crate::{Copies, PlaceKind, free_stale_lock};
 
-/// The longest time before a transaction's second attempt, which doubles for each further one up to a limit.
+/// The longest time before a transaction's second attempt, which doubles for each further one up to
+/// a limit.
 const FIRST_BACK_OFF: Duration = Duration::from_micros(20);
 const MAX_DOUBLINGS: u32 = 7;
 
@@ -58,7 +61,8 @@ struct Slot {
     is_told: bool,
     /// Whether requests are under way or parked.
     is_posted: bool,
-    /// Requests that wait until a committed transaction of this coordinator has freed the locks that they would meet.
+    /// Requests that wait until a committed transaction of this coordinator has freed the locks
+    /// that they would meet.
     parked: Option<Vec<Request>>,
     /// How often requests were under way.
     round_trips: u32,
@@ -89,7 +93,8 @@ pub(crate) struct Core {
 }
 
 impl Coordinator {
-    /// Creates the coordinator of a life that has been taken, and in which no coordinator was created before.
+    /// Creates the coordinator of a life that has been taken, and in which no coordinator was
+    /// created before.
     pub fn new(layout: Rc<Layout>, life: Life) -> Coordinator {
         let slots = layout.schema().slots;
         let core = Core {
@@ -142,8 +147,9 @@ impl Coordinator {
         core::mem::take(&mut self.core.borrow_mut().requests)
     }
 
-    /// Reads the indexes of partitions into the cache of places, so that transactions find the records there in one round trip. The coordinator is not idle until that is done. Partitions whose
-    /// primary is declared dead are left out, and so is what does not fit into the cache.
+    /// Reads the indexes of partitions into the cache of places, so that transactions find the
+    /// records there in one round trip. The coordinator is not idle until that is done. Partitions
+    /// whose primary is declared dead are left out, and so is what does not fit into the cache.
     pub fn warm_up(&mut self, partitions: impl IntoIterator<Item = (TableId, u32)>) {
         let core = &mut *self.core.borrow_mut();
         let indexes = partitions.into_iter().map(|(table, partition)| (table, partition, PlaceKind::Bucket));
@@ -174,7 +180,8 @@ impl Coordinator {
         self.core.borrow().timers.keys().next().map(|(at, _)| *at)
     }
 
-    /// Returns whether all tasks have ended, all transactions are applied, and nothing is read into the cache.
+    /// Returns whether all tasks have ended, all transactions are applied, and nothing is read into
+    /// the cache.
     pub fn is_idle(&self) -> bool {
         let core = self.core.borrow();
         self.tasks.is_empty()
@@ -182,24 +189,28 @@ impl Coordinator {
             && core.slots.iter().all(|slot| slot.execution.is_none())
     }
 
-    /// Returns whether no transaction is under way or to be applied. Tasks may wait for something else.
+    /// Returns whether no transaction is under way or to be applied. Tasks may wait for something
+    /// else.
     pub fn is_settled(&self) -> bool {
         self.core.borrow().slots.iter().all(|slot| slot.execution.is_none())
     }
 
-    /// Tells that a life and all earlier ones of its coordinator are recovered, so that their locks may be freed.
+    /// Tells that a life and all earlier ones of its coordinator are recovered, so that their locks
+    /// may be freed.
     pub fn set_recovered(&mut self, life: Life) {
         let core = &mut *self.core.borrow_mut();
         let last = core.recovered.entry(life.coordinator).or_default();
         *last = life.incarnation.max(*last);
     }
 
-    /// Tells that a node is declared dead. The driver ends all requests to it as [`Outcome::NodeDead`].
+    /// Tells that a node is declared dead. The driver ends all requests to it as
+    /// [`Outcome::NodeDead`].
     pub fn set_dead(&mut self, node: NodeId) {
         self.core.borrow_mut().dead.insert(node);
     }
 
-    /// Ends the life: the coordinator posts nothing more, and the transactions that wait are told so.
+    /// Ends the life: the coordinator posts nothing more, and the transactions that wait are told
+    /// so.
     pub fn end_life(&mut self) {
         self.core.borrow_mut().end_life();
     }
@@ -210,13 +221,14 @@ impl Coordinator {
         self.core.borrow_mut().attempts = u32::MAX - left;
     }
 
-    /// Returns whether the life has ended: by [`Coordinator::end_life`], because nobody knows whether a transaction takes effect, or because 2³² − 1 attempts have begun.
+    /// Returns whether the life has ended: by [`Coordinator::end_life`], because nobody knows
+    /// whether a transaction takes effect, or because 2³² − 1 attempts have begun.
     pub fn is_ended(&self) -> bool {
         self.core.borrow().is_ended
     }
 
-    /// The attempts whose log entries are being written, with what they have read and write. If the life ends now, nobody knows whether they take effect before the life is
-    /// recovered.
+    /// The attempts whose log entries are being written, with what they have read and write. If the
+    /// life ends now, nobody knows whether they take effect before the life is recovered.
     pub fn undecided(&self) -> Vec<(LockWord, Footprint)> {
         let core = self.core.borrow();
         let executions = core.slots.iter().filter_map(|slot| slot.execution.as_ref());
@@ -278,7 +290,8 @@ impl Core {
         self.with_execution(slot, |execution, store| execution.commit(store));
     }
 
-    /// Ends a transaction whose program has refused, once it is known that the program has read what was there together.
+    /// Ends a transaction whose program has refused, once it is known that the program has read
+    /// what was there together.
     pub(crate) fn refuse(&mut self, slot: usize, why: Abort) {
         self.with_execution(slot, |execution, store| execution.refuse(store, why));
     }
@@ -394,7 +407,9 @@ impl Core {
         }
     }
 
-    /// Posts the requests of a transaction, or parks them while they would meet a lock of a committed transaction. A committed transaction waits for no other one, so no two wait for each other.
+    /// Posts the requests of a transaction, or parks them while they would meet a lock of a
+    /// committed transaction. A committed transaction waits for no other one, so no two wait for
+    /// each other.
     fn post(&mut self, index: usize, requests: Vec<Request>) {
         let mut executions = self.slots.iter().filter_map(|slot| slot.execution.as_ref());
         let is_committed = self.slots[index].execution.as_ref().is_some_and(Execution::is_committed);

@@ -9,8 +9,8 @@ use crate::lock_word::Life;
 use crate::place::Location;
 use crate::request::{Op, Outcome, Request};
 
-/// The length of a coordinator's line, in bytes. Byte 0 has its life word, byte 8 its beat: ⟨incarnation 16,
-/// number 48⟩.
+/// The length of a coordinator's line, in bytes. Byte 0 has its life word, byte 8 its beat:
+/// ⟨incarnation 16, number 48⟩.
 pub const LIFE_LINE_BYTES: u32 = 64;
 
 /// What is known about a coordinator.
@@ -18,13 +18,14 @@ pub const LIFE_LINE_BYTES: u32 = 64;
 struct Line {
     word: LifeWord,
     beat: u64,
-    /// When the word was last seen to change, or the beat of the life that it depends on; before the first
-    /// READ, `None`.
+    /// When the word was last seen to change, or the beat of the life that it depends on; before
+    /// the first READ, `None`.
     changed: Option<Duration>,
 }
 
 impl Line {
-    /// Takes what was read. If a later life has claimed the word, the beats of the earlier one do not count.
+    /// Takes what was read. If a later life has claimed the word, the beats of the earlier one do
+    /// not count.
     fn update(&mut self, coordinator: u16, word: LifeWord, beat: u64, now: Duration) {
         let incarnation = (beat >> 48) as u16;
         let counts = match word.state() {
@@ -51,17 +52,17 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// Creates the detector of a life. `nodes` has the place of the line of coordinator 1 on every node, in
-    /// their order; those of the others, up to `coordinators`, follow it. A life whose line has not changed
-    /// for `timeout` is suspected.
+    /// Creates the detector of a life. `nodes` has the place of the line of coordinator 1 on every
+    /// node, in their order; those of the others, up to `coordinators`, follow it. A life whose
+    /// line has not changed for `timeout` is suspected.
     pub fn new(me: Life, mut nodes: Vec<Location>, coordinators: u16, timeout: Duration) -> Detector {
         nodes.reverse();
         let line = Line { word: LifeWord::from_bits(0), beat: 0, changed: None };
         Detector { me, nodes, timeout, beats: 0, lines: vec![line; coordinators.into()] }
     }
 
-    /// Returns the requests of an interval: the next beat, and a READ of all lines. There are none if all
-    /// nodes are dead.
+    /// Returns the requests of an interval: the next beat, and a READ of all lines. There are none
+    /// if all nodes are dead.
     pub fn requests(&mut self) -> Vec<Request> {
         let Some(&Location { node, at }) = self.nodes.last() else { return Vec::new() };
         self.beats += 1;
@@ -74,8 +75,8 @@ impl Detector {
         ]
     }
 
-    /// Continues with the outcomes of these requests. Returns the lives of other coordinators that are to be
-    /// taken over.
+    /// Continues with the outcomes of these requests. Returns the lives of other coordinators that
+    /// are to be taken over.
     pub fn on_outcomes(&mut self, outcomes: &[Outcome], now: Duration) -> Vec<Life> {
         match outcomes.last() {
             Some(Outcome::NodeDead) => {
@@ -118,8 +119,8 @@ impl Detector {
         is_followed || line.word.is_recovered(life) || now.saturating_sub(changed) >= self.timeout
     }
 
-    /// Returns whether another life has claimed this one. It will be fenced and does well to end; if its
-    /// recoverer has ended, it is recovered no sooner, because it does not suspect itself.
+    /// Returns whether another life has claimed this one. It will be fenced and does well to end;
+    /// if its recoverer has ended, it is recovered no sooner, because it does not suspect itself.
     pub fn is_taken_over(&self) -> bool {
         let word = self.line(self.me).map(|line| line.word);
         let is_claimed = |word: LifeWord| {
@@ -128,7 +129,8 @@ impl Detector {
         word.is_some_and(|word| is_claimed(word) || word.is_recovered(self.me))
     }
 
-    /// Returns the latest life of each coordinator that had been recovered when the lines were last read.
+    /// Returns the latest life of each coordinator that had been recovered when the lines were last
+    /// read.
     pub fn recovered(&self) -> impl Iterator<Item = Life> {
         let read = (1..=u16::MAX).zip(&self.lines).filter(|(_, line)| line.changed.is_some());
         read.filter_map(|(coordinator, Line { word, .. })| {

@@ -1,7 +1,10 @@
-//! One execution of a transaction by keys: finds the places of its records, and runs an [`Attempt`] on them.
+//! One execution of a transaction by keys: finds the places of its records, and runs an [`Attempt`]
+//! on them.
 //!
-//! The place of a record is known from the cache, or from the index. A record that is not at its cached place is looked for in the index. A transaction that has found nothing has read every bucket in which the key
-//! could be, so the attempt validates them: no other transaction inserts the key before it commits.
+//! The place of a record is known from the cache, or from the index. A record that is not at its
+//! cached place is looked for in the index. A transaction that has found nothing has read every
+//! bucket in which the key could be, so the attempt validates them: no other transaction inserts
+//! the key before it commits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -101,7 +104,8 @@ pub(crate) struct Execution {
     stage: Stage,
 }
 
-/// The places that a committed transaction has read and written, with the versions that it has found and made. Two transactions with a place in common are in the order of its versions.
+/// The places that a committed transaction has read and written, with the versions that it has
+/// found and made. Two transactions with a place in common are in the order of its versions.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Footprint {
     /// What was read.
@@ -130,7 +134,8 @@ impl Execution {
         matches!(self.stage, Stage::Committing(None)) && self.attempt.is_committed()
     }
 
-    /// Returns whether a WRITE of the log entry was posted, so that the transaction may take effect whatever happens.
+    /// Returns whether a WRITE of the log entry was posted, so that the transaction may take effect
+    /// whatever happens.
     pub(crate) fn is_logging(&self) -> bool {
         self.attempt.is_logging()
     }
@@ -221,7 +226,8 @@ impl Execution {
         self.search(store)
     }
 
-    /// Returns whether the transaction is committed and holds a lock at which one of the requests is directed.
+    /// Returns whether the transaction is committed and holds a lock at which one of the requests
+    /// is directed.
     pub(crate) fn applies_at(&self, requests: &[Request]) -> bool {
         self.is_committed()
             && self

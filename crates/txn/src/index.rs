@@ -1,7 +1,8 @@
 //! A bucket of a table's index: the keys of the records in the places that belong to it.
 //!
-//! Bucket b of a partition, with K keys, has the places b K to b K + K − 1. A key that finds no place in its own bucket is in one of the next ones; each full bucket that was passed is marked. So the
-//! search for a key ends at the first bucket without the mark. A mark is never taken back.
+//! Bucket b of a partition, with K keys, has the places b K to b K + K − 1. A key that finds no
+//! place in its own bucket is in one of the next ones; each full bucket that was passed is marked.
+//! So the search for a key ends at the first bucket without the mark. A mark is never taken back.
 //!
 //! | bytes of the value | content |
 //! |---|---|
@@ -36,7 +37,8 @@ impl Bucket {
         Bucket { keys: vec![None; records as usize], is_passed: false }
     }
 
-    /// Takes the value of a bucket with this many keys; an empty value is a bucket that was never written. `None` if the value is not one of a bucket.
+    /// Takes the value of a bucket with this many keys; an empty value is a bucket that was never
+    /// written. `None` if the value is not one of a bucket.
     pub(crate) fn decode(value: &[u8], records: u32) -> Option<Bucket> {
         if value.is_empty() {
             return Some(Bucket::empty(records));

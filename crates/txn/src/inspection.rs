@@ -97,15 +97,18 @@ pub struct Inspection {
     pub records: Vec<u64>,
     /// Locks that are not free, without those of recovered lives.
     pub held_locks: Findings<HeldLock>,
-    /// The number of locks of recovered lives. They hold nothing up: the first transaction that meets one frees it.
+    /// The number of locks of recovered lives. They hold nothing up: the first transaction that
+    /// meets one frees it.
     pub recovered_locks: u64,
     /// Copies whose checksum does not fit.
     pub torn: Findings<PlaceCopy>,
-    /// Copies that have another version, key or value than the primary, or the first backup if the primary's node is declared dead.
+    /// Copies that have another version, key or value than the primary, or the first backup if the
+    /// primary's node is declared dead.
     pub differing: Findings<PlaceCopy>,
     /// Where an index and its records do not fit together.
     pub index_errors: Findings<IndexError>,
-    /// The nodes that do not have the store, as after a restart, or after a load that has not ended.
+    /// The nodes that do not have the store, as after a restart, or after a load that has not
+    /// ended.
     pub store_errors: Findings<StoreError>,
     /// The nodes that are declared dead. Nothing is known of what they had.
     pub dead_nodes: BTreeSet<NodeId>,
@@ -113,10 +116,12 @@ pub struct Inspection {
     pub lost: Findings<(TableId, u32)>,
 }
 
-/// Inspects a store, without I/O. It needs memory for the index of one partition and for 256 KiB, or one record, of each copy.
+/// Inspects a store, without I/O. It needs memory for the index of one partition and for 256 KiB,
+/// or one record, of each copy.
 ///
-/// No transaction may run, and none may be unrecovered: what is written meanwhile may be found torn or different. The caller executes [`Inspector::requests`] and passes
-/// their outcomes to [`Inspector::on_outcomes`], until there are none.
+/// No transaction may run, and none may be unrecovered: what is written meanwhile may be found torn
+/// or different. The caller executes [`Inspector::requests`] and passes their outcomes to
+/// [`Inspector::on_outcomes`], until there are none.
 #[derive(Clone, Debug)]
 pub struct Inspector {
     layout: Rc<Layout>,
@@ -168,7 +173,8 @@ impl Inspector {
         if self.reads_store { Some(store_number::reads(&self.layout)) } else { self.scan.requests() }
     }
 
-    /// Takes the outcomes of the last requests, in the same order. Passes all records that they have to `record`, in the order of their places.
+    /// Takes the outcomes of the last requests, in the same order. Passes all records that they
+    /// have to `record`, in the order of their places.
     pub fn on_outcomes(&mut self, outcomes: &[Outcome], mut record: impl FnMut(RecordKey, &[u8])) {
         if self.reads_store {
             let Some(errors) = store_number::check(&self.layout, outcomes) else { return };
@@ -256,11 +262,13 @@ impl Inspector {
         self.buckets.push(bucket);
     }
 
-    /// Checks whether a search for each key of a partition's index comes to it, and whether any is there twice. All its buckets were read.
+    /// Checks whether a search for each key of a partition's index comes to it, and whether any is
+    /// there twice. All its buckets were read.
     fn check_index(&mut self, Place { table, partition, .. }: Place) {
         let count = self.buckets.len();
         let mut places = Vec::new();
-        // How many buckets in a row before a bucket lead on to it. The search goes on behind the last bucket with the first.
+        // How many buckets in a row before a bucket lead on to it. The search goes on behind the
+        // last bucket with the first.
         let mut leading = vec![0; count];
         for step in 1..2 * count {
             let before = (step - 1) % count;

@@ -1,9 +1,11 @@
-//! READs of many places in few requests: a NIC executes a limited number of READs and atomics of a queue pair at once.
+//! READs of many places in few requests: a NIC executes a limited number of READs and atomics of a
+//! queue pair at once.
 
 use crate::place::Copies;
 use crate::request::{Outcome, Request};
 
-/// Memory between two places that is read, too, rather than left out, in bytes: about what a second READ costs.
+/// Memory between two places that is read, too, rather than left out, in bytes: about what a second
+/// READ costs.
 const MAX_GAP_BYTES: u64 = 512;
 /// The longest READ of several places, in bytes: the payload of one packet.
 const MAX_BYTES: u64 = 4096;
@@ -75,7 +77,8 @@ impl JoinedReads {
         self.requests
     }
 
-    /// Returns the outcome of each place, in the order in which the places were given. `outcomes` begins with those of the requests.
+    /// Returns the outcome of each place, in the order in which the places were given. `outcomes`
+    /// begins with those of the requests.
     pub(crate) fn outcomes<'a>(
         &self,
         mut outcomes: impl Iterator<Item = &'a Outcome>,

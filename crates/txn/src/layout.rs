@@ -1,4 +1,5 @@
-//! Where everything is in the memory of the nodes. All processes of a store compute the same layout.
+//! Where everything is in the memory of the nodes. All processes of a store compute the same
+//! layout.
 //!
 //! A node lends one region:
 //!
@@ -9,7 +10,8 @@
 //! | then | the log: the slots of coordinator 1, of coordinator 2, … |
 //! | then | for each table, and each copy i from 0 to f: the partitions p of which the node has copy i, since (p + i) mod M is its number |
 //!
-//! A partition has its buckets first, and then the places of its records: as many for each bucket as the bucket has keys. Copy 0 of a partition is the primary.
+//! A partition has its buckets first, and then the places of its records: as many for each bucket
+//! as the bucket has keys. Copy 0 of a partition is the primary.
 
 use std::ops::Range;
 
@@ -22,9 +24,11 @@ use crate::request::NodeId;
 use crate::scan::MAX_PIECE_BYTES;
 use crate::transaction::{RecordKey, TableId};
 
-/// The length of a line of the memory, in bytes. Records, slots and the words of a coordinator begin at its multiples.
+/// The length of a line of the memory, in bytes. Records, slots and the words of a coordinator
+/// begin at its multiples.
 const LINE_BYTES: u64 = 64;
-/// How many records a partition has place for, for each one that it must hold. A full bucket makes the ones behind it longer to search.
+/// How many records a partition has place for, for each one that it must hold. A full bucket makes
+/// the ones behind it longer to search.
 const SPARE: (u64, u64) = (5, 4);
 /// The longest region of a node, in bytes.
 const MAX_BYTES: u64 = 1 << 47;
@@ -39,8 +43,8 @@ pub struct TableSchema {
     pub partitions: u32,
     /// The number of records that each partition must hold.
     pub records: u32,
-    /// Keys that differ only in as many of their lowest bits are in the same bucket of the index if it has place, so that a transaction that inserts all of them locks one
-    /// bucket: at most 4.
+    /// Keys that differ only in as many of their lowest bits are in the same bucket of the index if
+    /// it has place, so that a transaction that inserts all of them locks one bucket: at most 4.
     pub group_bits: u8,
 }
 
@@ -57,7 +61,8 @@ pub struct Schema {
     pub coordinators: u16,
     /// The number of transactions that a coordinator has in flight at once.
     pub slots: u16,
-    /// The length of the longest log entry, in bytes: about the values that a transaction writes, and 60 bytes for each.
+    /// The length of the longest log entry, in bytes: about the values that a transaction writes,
+    /// and 60 bytes for each.
     pub slot_bytes: u32,
 }
 
@@ -124,7 +129,8 @@ fn in_lines(bytes: u64) -> u64 {
 }
 
 impl Layout {
-    /// Lays out a store. `partition_of` gives the partition of a record; the store takes it modulo the number of the table's partitions. All processes must use the same function.
+    /// Lays out a store. `partition_of` gives the partition of a record; the store takes it modulo
+    /// the number of the table's partitions. All processes must use the same function.
     ///
     /// # Errors
     /// [`InvalidSchema`].
@@ -214,7 +220,8 @@ impl Layout {
         self.slot_bytes as u32
     }
 
-    /// The length of the longest request of a session, a loader or an inspection, in bytes, or somewhat more.
+    /// The length of the longest request of a session, a loader or an inspection, in bytes, or
+    /// somewhat more.
     pub fn longest_request(&self) -> u64 {
         let lines = u64::from(self.schema.coordinators) * LINE_BYTES;
         let piece = |table: &TableLayout| {
@@ -224,7 +231,8 @@ impl Layout {
         self.tables.iter().map(piece).fold(lines.max(self.slot_bytes), u64::max)
     }
 
-    /// A number that two stores share only if their layouts are the same. It does not cover the function that gives the partitions.
+    /// A number that two stores share only if their layouts are the same. It does not cover the
+    /// function that gives the partitions.
     pub fn fingerprint(&self) -> u64 {
         xxh3_64(format!("{:?}", self.schema).as_bytes())
     }
@@ -246,7 +254,8 @@ impl Layout {
         begin..begin + bytes
     }
 
-    /// A slot of a coordinator's log on all nodes. The nodes rotate with the slot, so that the first ones of all slots together share the writes.
+    /// A slot of a coordinator's log on all nodes. The nodes rotate with the slot, so that the
+    /// first ones of all slots together share the writes.
     pub fn log_slot(&self, coordinator: u16, slot: u16) -> Vec<Location> {
         let at = self.log(coordinator).start + u64::from(slot) * self.slot_bytes;
         let nodes = self.schema.nodes;
@@ -284,7 +293,8 @@ impl Layout {
         })
     }
 
-    /// The number of places of a kind that a partition has, and the distance from each to the next, in bytes; `None` if there is no such table.
+    /// The number of places of a kind that a partition has, and the distance from each to the next,
+    /// in bytes; `None` if there is no such table.
     pub(crate) fn places(&self, table: TableId, kind: PlaceKind) -> Option<(u32, u64)> {
         let table = self.tables.get(usize::from(table.0))?;
         Some(match kind {
@@ -314,7 +324,8 @@ impl Layout {
         Some((NodeId(node as u16), table.base + position * table.partition_bytes))
     }
 
-    /// The number of buckets of a partition, and of the keys of a bucket; `None` if there is no such table.
+    /// The number of buckets of a partition, and of the keys of a bucket; `None` if there is no
+    /// such table.
     pub(crate) fn buckets(&self, table: TableId) -> Option<(u32, u32)> {
         let table = self.tables.get(usize::from(table.0))?;
         Some((table.buckets, table.bucket_records))

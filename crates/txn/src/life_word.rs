@@ -12,8 +12,8 @@
 
 use crate::lock_word::Life;
 
-/// How the lives of a coordinator stand: the content of its life word. Every content of the memory has a
-/// meaning.
+/// How the lives of a coordinator stand: the content of its life word. Every content of the memory
+/// has a meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LifeWord(u64);
 
@@ -58,8 +58,8 @@ impl LifeWord {
         (self.0 >> 48) as u16
     }
 
-    /// The state of that life. A state that does not exist counts as live, so that a recovery precedes the
-    /// next life.
+    /// The state of that life. A state that does not exist counts as live, so that a recovery
+    /// precedes the next life.
     pub fn state(self) -> LifeState {
         match self.0 >> 32 & 0xffff {
             0 => LifeState::Recovered,
@@ -70,8 +70,8 @@ impl LifeWord {
         }
     }
 
-    /// Returns whether a life of the word's coordinator has ended, and its log has been applied. Its locks
-    /// may be freed then ([`free_stale_lock`](crate::free_stale_lock)).
+    /// Returns whether a life of the word's coordinator has ended, and its log has been applied.
+    /// Its locks may be freed then ([`free_stale_lock`](crate::free_stale_lock)).
     pub fn is_recovered(self, life: Life) -> bool {
         self.incarnation() > life.incarnation
             || self.incarnation() == life.incarnation && self.state() == LifeState::Recovered
@@ -84,8 +84,8 @@ impl LifeWord {
 pub struct NoIncarnation(pub u16);
 
 impl Life {
-    /// Returns the life with which a coordinator starts. `highest` is the highest of its incarnations that a
-    /// memory node has ever admitted or fenced, 0 if there is none.
+    /// Returns the life with which a coordinator starts. `highest` is the highest of its
+    /// incarnations that a memory node has ever admitted or fenced, 0 if there is none.
     ///
     /// # Errors
     /// [`NoIncarnation`] after incarnation 65535.

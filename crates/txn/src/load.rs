@@ -1,4 +1,5 @@
-//! The first content of a store: one loader writes it before any coordinator starts, without locks and without a log.
+//! The first content of a store: one loader writes it before any coordinator starts, without locks
+//! and without a log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -12,7 +13,8 @@ use crate::request::Request;
 use crate::scan::MAX_PIECE_BYTES;
 use crate::transaction::{RecordKey, TableId};
 
-/// Memory between two places that is written, too, rather than left out, in bytes: about what a second WRITE costs.
+/// Memory between two places that is written, too, rather than left out, in bytes: about what a
+/// second WRITE costs.
 const MAX_GAP_BYTES: u64 = 4096;
 
 /// Why a record cannot be loaded.
@@ -58,10 +60,13 @@ pub enum LoadError {
     Untaken,
 }
 
-/// Places records, and makes the WRITEs that put them into the memory of the nodes, which must be zero before.
+/// Places records, and makes the WRITEs that put them into the memory of the nodes, which must be
+/// zero before.
 ///
-/// The records of several partitions may come mixed. The loader keeps them until [`Loader::take_requests`], so a caller that calls it whenever some partitions are complete needs memory
-/// for these only. [`Loader::finish`] ends the load: no life begins on a store whose load has not ended.
+/// The records of several partitions may come mixed. The loader keeps them until
+/// [`Loader::take_requests`], so a caller that calls it whenever some partitions are complete needs
+/// memory for these only. [`Loader::finish`] ends the load: no life begins on a store whose load
+/// has not ended.
 #[derive(Clone, Debug)]
 pub struct Loader<'a> {
     layout: &'a Layout,
@@ -72,7 +77,8 @@ pub struct Loader<'a> {
 /// The content of a partition.
 #[derive(Clone, Debug, Default)]
 struct Partition {
-    /// Key and value of each record, by the number of its place. Those of a bucket have its first places.
+    /// Key and value of each record, by the number of its place. Those of a bucket have its first
+    /// places.
     records: BTreeMap<u32, (u64, Vec<u8>)>,
     /// The buckets that a key has passed.
     passed: BTreeSet<u32>,
@@ -125,8 +131,10 @@ impl<'a> Loader<'a> {
         Err(LoadError::Full { table, partition })
     }
 
-    /// Takes all partitions that have records out of the loader: they are complete. Returns the WRITEs that put them into the memory, each of at most 256 KiB or of one record, to all
-    /// copies. They may be executed in any order, and each may be repeated until it was executed. A caller that takes them one by one needs little memory for them.
+    /// Takes all partitions that have records out of the loader: they are complete. Returns the
+    /// WRITEs that put them into the memory, each of at most 256 KiB or of one record, to all
+    /// copies. They may be executed in any order, and each may be repeated until it was executed. A
+    /// caller that takes them one by one needs little memory for them.
     pub fn take_requests(&mut self) -> impl Iterator<Item = Request> + use<'a> {
         let layout = self.layout;
         let partitions = core::mem::take(&mut self.partitions);
@@ -152,8 +160,10 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// Ends the load. Returns the WRITEs of the store's number, which all nodes get, for when all other WRITEs were executed, over connections none of which was lost meanwhile. They may be
-    /// executed in any order, and repeated. The caller draws `number` at random, so that no two stores share one.
+    /// Ends the load. Returns the WRITEs of the store's number, which all nodes get, for when all
+    /// other WRITEs were executed, over connections none of which was lost meanwhile. They may be
+    /// executed in any order, and repeated. The caller draws `number` at random, so that no two
+    /// stores share one.
     ///
     /// # Errors
     /// [`LoadError::Untaken`].
@@ -180,7 +190,8 @@ impl Partition {
     }
 }
 
-/// Joins what is written behind the locks of places, in the order of their offsets, to long WRITEs. The locks of the later places in a WRITE are written as free.
+/// Joins what is written behind the locks of places, in the order of their offsets, to long WRITEs.
+/// The locks of the later places in a WRITE are written as free.
 fn joined(contents: impl Iterator<Item = (Copies, Vec<u8>)>) -> impl Iterator<Item = (Copies, Vec<u8>)> {
     let mut contents = contents.peekable();
     iter::from_fn(move || {

@@ -1,7 +1,7 @@
 //! The word that says who holds a record.
 
-/// A process that runs transactions, in one of its lives. It gets a new incarnation each time it starts, so no lock or log entry of an earlier life is taken
-/// for one of this life.
+/// A process that runs transactions, in one of its lives. It gets a new incarnation each time it
+/// starts, so no lock or log entry of an earlier life is taken for one of this life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Life {
     /// The number of the coordinator, from 1.
@@ -10,8 +10,8 @@ pub struct Life {
     pub incarnation: u16,
 }
 
-/// The content of a lock: 0 if no one holds it, or the life that holds it and the number of its attempt. No two attempts have the same lock word, so it is
-/// also the name of an attempt.
+/// The content of a lock: 0 if no one holds it, or the life that holds it and the number of its
+/// attempt. No two attempts have the same lock word, so it is also the name of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockWord(u64);
 
@@ -19,7 +19,8 @@ impl LockWord {
     /// No one holds the lock.
     pub const FREE: LockWord = LockWord(0);
 
-    /// Returns the lock word of an attempt, whose number counts from 1. Numbers are not used twice in a life.
+    /// Returns the lock word of an attempt, whose number counts from 1. Numbers are not used twice
+    /// in a life.
     pub fn new(life: Life, attempt: u32) -> LockWord {
         LockWord(u64::from(life.coordinator) << 48 | u64::from(life.incarnation) << 32 | u64::from(attempt))
     }

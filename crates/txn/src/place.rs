@@ -31,7 +31,8 @@ impl Display for Place {
 /// What a [`Place`] is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PlaceKind {
-    /// A bucket of the index. It is a record, too, so locks, versions and the log protect it in the same way.
+    /// A bucket of the index. It is a record, too, so locks, versions and the log protect it in the
+    /// same way.
     Bucket,
     /// A record.
     Record,

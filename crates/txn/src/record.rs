@@ -9,8 +9,8 @@
 //! | 32–39 | the length of the value |
 //! | 40– | the value |
 //!
-//! A record begins at a multiple of 64 bytes, so lock, version and checksum lie in one line of the memory. A READ that a WRITE overtakes may return a part of
-//! either value; the checksum tells.
+//! A record begins at a multiple of 64 bytes, so lock, version and checksum lie in one line of the
+//! memory. A READ that a WRITE overtakes may return a part of either value; the checksum tells.
 
 use mitra_mutants::Mutant;
 use xxhash_rust::xxh3::Xxh3;
@@ -26,7 +26,8 @@ pub(crate) const VERSION_BYTES: usize = 8;
 /// The length of lock and version, in bytes.
 pub(crate) const LOCK_AND_VERSION_BYTES: u32 = 16;
 
-/// The version of a record. Each commit that writes the record steps it. A deleted record has a version, too, and keeps it when its place is used again.
+/// The version of a record. Each commit that writes the record steps it. A deleted record has a
+/// version, too, and keeps it when its place is used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Version(u64);
 

@@ -1,7 +1,10 @@
-//! The recovery of a life that has ended: what it has logged takes effect, and the locks of its logged attempts become free.
+//! The recovery of a life that has ended: what it has logged takes effect, and the locks of its
+//! logged attempts become free.
 //!
-//! The caller has fenced the life on every node that is not declared dead, so nothing that it has posted is executed any more, and it has made sure that no other recovery of the life runs. Locks
-//! of attempts without an entry stay: whoever meets one frees it, as soon as the life is known to be recovered ([`free_stale_lock`]).
+//! The caller has fenced the life on every node that is not declared dead, so nothing that it has
+//! posted is executed any more, and it has made sure that no other recovery of the life runs. Locks
+//! of attempts without an entry stay: whoever meets one frees it, as soon as the life is known to
+//! be recovered ([`free_stale_lock`]).
 
 use mitra_mutants::Mutant;
 
@@ -20,7 +23,8 @@ pub enum RecoveryStep {
     Recovered,
     /// Fewer nodes live than must have an entry, so nothing may be decided.
     TooFewNodes,
-    /// A log entry names a place that does not exist, or a content that does not fit there: the memory is damaged, or the layouts differ.
+    /// A log entry names a place that does not exist, or a content that does not fit there: the
+    /// memory is damaged, or the layouts differ.
     UnknownPlace(Place),
 }
 
@@ -74,7 +78,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Creates the recovery of a life. `slots` are the slots of its log, each on every node, of `slot_bytes` bytes. `copies` nodes must have an entry.
+    /// Creates the recovery of a life. `slots` are the slots of its log, each on every node, of
+    /// `slot_bytes` bytes. `copies` nodes must have an entry.
     pub fn new(life: Life, slots: Vec<Vec<Location>>, slot_bytes: u32, copies: usize) -> Recovery {
         let slot = |copies: Vec<Location>| Slot { copies, entry: None, having: Vec::new(), dead: Vec::new() };
         let slots: Vec<Slot> = slots.into_iter().map(slot).collect();
@@ -306,12 +311,14 @@ impl Recovery {
     }
 }
 
-/// Returns the request that frees a lock whose life is recovered. It has no effect if the lock has changed meanwhile.
+/// Returns the request that frees a lock whose life is recovered. It has no effect if the lock has
+/// changed meanwhile.
 pub fn free_stale_lock(primary: Location, lock: LockWord) -> Request {
     Request::swap_lock(primary, lock, LockWord::FREE)
 }
 
-/// Returns the attempt whose log entry a slot has, if it has all of one. A recovery that reads the slot makes it take effect.
+/// Returns the attempt whose log entry a slot has, if it has all of one. A recovery that reads the
+/// slot makes it take effect.
 pub fn logged_attempt(slot: &[u8]) -> Option<LockWord> {
     decode_entry(slot).map(|(attempt, _)| attempt)
 }

@@ -45,7 +45,8 @@ pub enum NotCommitted {
     /// The transaction has no effect, and never will have one.
     #[error("aborted: {0}")]
     Aborted(#[from] Abort),
-    /// The coordinator's life has ended while the log entry was written. The recovery of the life decides.
+    /// The coordinator's life has ended while the log entry was written. The recovery of the life
+    /// decides.
     #[error("not known to be committed: the coordinator's life has ended while the log entry was written")]
     Unknown,
 }
@@ -65,11 +66,14 @@ impl Client {
         if self.core.borrow().is_ended() { Err(Abort::LifeEnded) } else { Ok(()) }
     }
 
-    /// Runs a transaction, and commits it if the program returns `Ok`. A transaction that was aborted because of another one runs again, after a random time of at most 2.56 ms; it is
-    /// strictly serializable: it takes effect at one moment between the call and the return. What the program reads before the commit may not be consistent; then it does not commit.
+    /// Runs a transaction, and commits it if the program returns `Ok`. A transaction that was
+    /// aborted because of another one runs again, after a random time of at most 2.56 ms; it is
+    /// strictly serializable: it takes effect at one moment between the call and the return. What
+    /// the program reads before the commit may not be consistent; then it does not commit.
     ///
     /// # Errors
-    /// What the program returns, or the [`Abort`] of the store that is not retryable; [`NotCommitted::Unknown`].
+    /// What the program returns, or the [`Abort`] of the store that is not retryable;
+    /// [`NotCommitted::Unknown`].
     pub async fn run<T>(
         &self,
         mut program: impl AsyncFnMut(&mut RemoteTransaction) -> Result<T, Abort>,
@@ -102,7 +106,8 @@ impl Client {
     }
 }
 
-/// Lets others run. A task that runs transactions in a loop would otherwise keep its process when its life is over.
+/// Lets others run. A task that runs transactions in a loop would otherwise keep its process when
+/// its life is over.
 async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|context| {

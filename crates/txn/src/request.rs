@@ -10,7 +10,8 @@ use crate::record::{LOCK_BYTES, VERSION_BYTES};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u16);
 
-/// One access to the memory of a node. A node executes the requests that are posted together in their order.
+/// One access to the memory of a node. A node executes the requests that are posted together in
+/// their order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
     /// The node.
@@ -40,7 +41,8 @@ pub enum Op {
 /// What is known about a request when it has ended. It is never executed later.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
-    /// The request was executed once. The bytes are those that a READ has read, or the word before a compare-and-swap; a WRITE returns none.
+    /// The request was executed once. The bytes are those that a READ has read, or the word before
+    /// a compare-and-swap; a WRITE returns none.
     Executed(Vec<u8>),
     /// The request was executed once, and what it returned is lost.
     ValueLost,
@@ -62,8 +64,9 @@ impl Request {
         Request { node: to.node, at: to.at + offset as u64, op: Op::Write(bytes) }
     }
 
-    /// Writes all of a backup but its lock, the version last. A WRITE that is torn when its coordinator ends leaves
-    /// the version before, by which a recovery sees that the backup lacks the value.
+    /// Writes all of a backup but its lock, the version last. A WRITE that is torn when its
+    /// coordinator ends leaves the version before, by which a recovery sees that the backup lacks
+    /// the value.
     pub(crate) fn write_backup(to: Location, content: &[u8]) -> [Request; 2] {
         let (version, rest) = content.split_at(VERSION_BYTES);
         let mut writes = [

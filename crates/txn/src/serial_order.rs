@@ -56,10 +56,12 @@ impl Order {
     }
 }
 
-/// Returns an order in which the transactions, executed one after the other, have the same results, and in which no transaction is before one that its caller knew to be committed before.
+/// Returns an order in which the transactions, executed one after the other, have the same results,
+/// and in which no transaction is before one that its caller knew to be committed before.
 ///
-/// The history may lack transactions, such as those of coordinators that died: each version that none of the events has made counts as made by a transaction of its own, which makes the check weaker, and no
-/// violation is reported that is none.
+/// The history may lack transactions, such as those of coordinators that died: each version that
+/// none of the events has made counts as made by a transaction of its own, which makes the check
+/// weaker, and no violation is reported that is none.
 ///
 /// # Errors
 /// [`Violation`].
@@ -80,7 +82,8 @@ pub fn serial_order(events: &[Event]) -> Result<Vec<usize>, Violation> {
     Ok(serial)
 }
 
-/// Each version of a place comes after the one before it, and before whoever has read it; a reader comes before the next version.
+/// Each version of a place comes after the one before it, and before whoever has read it; a reader
+/// comes before the next version.
 fn order_by_versions(events: &[Event], order: &mut Order) -> Result<(), Violation> {
     let mut writers: BTreeMap<(Place, u64), usize> = BTreeMap::new();
     for (second, event) in events.iter().enumerate() {

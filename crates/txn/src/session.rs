@@ -1,7 +1,10 @@
-//! A coordinator's process in one of its lives, without I/O: it takes the life, runs transactions, beats, and takes over the lives of other coordinators that have ended.
+//! A coordinator's process in one of its lives, without I/O: it takes the life, runs transactions,
+//! beats, and takes over the lives of other coordinators that have ended.
 //!
-//! The driver executes each [`Command`] of [`Session::poll`], and passes what comes of it to [`Session::on_outcomes`] and [`Session::on_fenced`]. It ends the session with [`Session::end`] when it has lost a node
-//! that is not declared dead, or when a node refuses a fence: the process then takes its next life with a new session.
+//! The driver executes each [`Command`] of [`Session::poll`], and passes what comes of it to
+//! [`Session::on_outcomes`] and [`Session::on_fenced`]. It ends the session with [`Session::end`]
+//! when it has lost a node that is not declared dead, or when a node refuses a fence: the process
+//! then takes its next life with a new session.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,7 +19,8 @@ use crate::request::{NodeId, Outcome, Request};
 use crate::store_number::{self, StoreError};
 use crate::takeover::{Log, Takeover, TakeoverStep};
 
-/// The tickets from [`STORE`] on are not the coordinator's: this one is the heartbeat's, and the ones behind it those of the takeovers, by the number of the coordinator that is taken over.
+/// The tickets from [`STORE`] on are not the coordinator's: this one is the heartbeat's, and the
+/// ones behind it those of the takeovers, by the number of the coordinator that is taken over.
 const BEAT: u64 = 1 << 63;
 /// The ticket of the READs of the store's number, with which a life begins.
 const STORE: u64 = BEAT - 1;
@@ -26,7 +30,8 @@ const STORE: u64 = BEAT - 1;
 pub enum Command {
     /// Execute these requests, and answer with [`Session::on_outcomes`].
     Post(Ticket, Vec<Request>),
-    /// Fence a life and all earlier ones of its coordinator on all nodes that are not declared dead, and answer with [`Session::on_fenced`].
+    /// Fence a life and all earlier ones of its coordinator on all nodes that are not declared
+    /// dead, and answer with [`Session::on_fenced`].
     Fence(Life),
 }
 
@@ -35,7 +40,8 @@ pub enum Command {
 pub struct Timing {
     /// The time between two heartbeats.
     pub interval: Duration,
-    /// A life is taken over if its heart has not beaten for this time. It should be longer than the failover of a rail.
+    /// A life is taken over if its heart has not beaten for this time. It should be longer than the
+    /// failover of a rail.
     pub timeout: Duration,
 }
 
@@ -114,7 +120,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins a life. `life` comes from [`Life::next`]; its process is connected to all nodes but the `dead` ones.
+    /// Begins a life. `life` comes from [`Life::next`]; its process is connected to all nodes but
+    /// the `dead` ones.
     pub fn new(layout: Rc<Layout>, life: Life, timing: Timing, dead: &[NodeId]) -> Session {
         let lines = layout.nodes().map(|node| Location { node, at: layout.life_line(1) }).collect();
         let coordinators = layout.schema().coordinators;
@@ -154,13 +161,15 @@ impl Session {
         self.ending.clone()
     }
 
-    /// Takes the lives that this session has recovered since the last call, its own earlier one included.
+    /// Takes the lives that this session has recovered since the last call, its own earlier one
+    /// included.
     pub fn take_recovered(&mut self) -> Vec<Life> {
         core::mem::take(&mut self.recovered)
     }
 
-    /// Returns the lives of other coordinators that this session has fenced and cannot recover, each with a place of its log that is not in the layout: the memory is damaged, or the layouts of the
-    /// processes differ. What they have locked stays locked.
+    /// Returns the lives of other coordinators that this session has fenced and cannot recover,
+    /// each with a place of its log that is not in the layout: the memory is damaged, or the
+    /// layouts of the processes differ. What they have locked stays locked.
     pub fn unrecoverable(&self) -> &BTreeMap<Life, Place> {
         &self.unrecoverable
     }
@@ -223,7 +232,8 @@ impl Session {
         }
     }
 
-    /// Ends the session, unless it has ended. The driver ends it when it has lost a node that is not declared dead ([`Ending::Disconnected`]), or when a node refuses a fence
+    /// Ends the session, unless it has ended. The driver ends it when it has lost a node that is
+    /// not declared dead ([`Ending::Disconnected`]), or when a node refuses a fence
     /// ([`Ending::FenceRefused`]).
     pub fn end(&mut self, why: Ending) {
         self.ending.get_or_insert(why);
@@ -310,7 +320,8 @@ impl Session {
             TakeoverStep::Fence(life) => {
                 running.waits = Waits::Fence(life);
                 if !(1..=self.layout.schema().coordinators).contains(&life.coordinator) {
-                    // A damaged word names it. Nobody has this number, so nobody has rights to lose.
+                    // A damaged word names it. Nobody has this number, so nobody has rights to
+                    // lose.
                     return self.on_fenced(life);
                 }
                 return self.commands.push(Command::Fence(life));
@@ -351,7 +362,8 @@ mod tests {
     use super::*;
     use crate::{Abort, NotCommitted, Op, Schema, TableSchema};
 
-    /// Executes what a session posts, over memory that has the store's number everywhere and all else zero.
+    /// Executes what a session posts, over memory that has the store's number everywhere and all
+    /// else zero.
     fn drive(session: &mut Session) {
         for now in 0..100 {
             for command in session.poll(Duration::from_millis(now)) {

@@ -1,17 +1,18 @@
 //! How a life that has ended is taken over, by another coordinator or by the next life of its own.
 //!
-//! Every node has the life word of every coordinator. The word on the first node that is not declared dead
-//! counts. A life that begins, and a claim, are written to the nodes in their order, and have an effect only
-//! when all nodes have them: the first node decides between two that come at once, and whoever finds it dead
-//! finds on the next node at least what others act upon. That a life is recovered is written in the opposite
-//! order, so nobody reads it on the first node before all nodes have it.
+//! Every node has the life word of every coordinator. The word on the first node that is not
+//! declared dead counts. A life that begins, and a claim, are written to the nodes in their order,
+//! and have an effect only when all nodes have them: the first node decides between two that come
+//! at once, and whoever finds it dead finds on the next node at least what others act upon. That a
+//! life is recovered is written in the opposite order, so nobody reads it on the first node before
+//! all nodes have it.
 //!
-//! All changes of a word are compare-and-swaps. If the outcome of one is not known, the word tells, because
-//! it names the life that has written it. No two processes may have the same life: a memory node admits each
-//! life once.
+//! All changes of a word are compare-and-swaps. If the outcome of one is not known, the word tells,
+//! because it names the life that has written it. No two processes may have the same life: a memory
+//! node admits each life once.
 //!
-//! A claim of another recoverer is replaced only after that recoverer has been fenced, too. So a recovery
-//! never writes while a second one runs, even if it pauses.
+//! A claim of another recoverer is replaced only after that recoverer has been fenced, too. So a
+//! recovery never writes while a second one runs, even if it pauses.
 
 use crate::life_word::{LifeState, LifeWord};
 use crate::lock_word::Life;
@@ -24,20 +25,20 @@ use crate::request::{Op, Outcome, Request};
 pub enum TakeoverStep {
     /// Execute these requests: at least one.
     Post(Vec<Request>),
-    /// Fence this life and all earlier ones of its coordinator on all nodes that are not declared dead, then
-    /// call [`Takeover::on_fenced`]. A node has fenced a life when nothing that the life has posted is
-    /// executed there any more.
+    /// Fence this life and all earlier ones of its coordinator on all nodes that are not declared
+    /// dead, then call [`Takeover::on_fenced`]. A node has fenced a life when nothing that the life
+    /// has posted is executed there any more.
     Fence(Life),
-    /// Another life recovers. Wait and call [`Takeover::retry`] or, if that life is suspected to have ended,
-    /// [`Takeover::replace`].
+    /// Another life recovers. Wait and call [`Takeover::retry`] or, if that life is suspected to
+    /// have ended, [`Takeover::replace`].
     ClaimedBy(Life),
     /// The life is recovered, by this takeover or another.
     Recovered,
     /// The coordinator that starts is live.
     Live,
-    /// The takeover has no effect any more. A coordinator that starts ends with an error then: another
-    /// process has started as the same coordinator, or this life was taken over itself. Another coordinator
-    /// reads the word again.
+    /// The takeover has no effect any more. A coordinator that starts ends with an error then:
+    /// another process has started as the same coordinator, or this life was taken over itself.
+    /// Another coordinator reads the word again.
     Lost,
     /// Fewer nodes live than must have a log entry, so nothing may be decided.
     TooFewNodes,
@@ -116,27 +117,28 @@ pub struct Takeover {
 }
 
 impl Takeover {
-    /// Creates the takeover of a life by a live coordinator. `line` and `log` are the line, on every node in
-    /// their order, and the log of its coordinator.
+    /// Creates the takeover of a life by a live coordinator. `line` and `log` are the line, on
+    /// every node in their order, and the log of its coordinator.
     pub fn new(of: Life, by: Life, line: Vec<Location>, log: Log) -> Takeover {
         let stage = Stage::Changing(Change::new(Kind::Claim, &line));
         Takeover { of, by, line, log, fenced: None, stage }
     }
 
     /// Creates the start of a coordinator as `life`, with its line and log. The start recovers the
-    /// coordinator's earlier life if nobody has. An earlier process of this number that still runs is fenced.
+    /// coordinator's earlier life if nobody has. An earlier process of this number that still runs
+    /// is fenced.
     pub fn start(life: Life, line: Vec<Location>, log: Log) -> Takeover {
         Takeover::new(Life { incarnation: 0, ..life }, life, line, log)
     }
 
-    /// Returns the life that is taken over. A start knows its incarnation when it has read the word, before
-    /// it asks for a fence.
+    /// Returns the life that is taken over. A start knows its incarnation when it has read the
+    /// word, before it asks for a fence.
     pub fn of(&self) -> Life {
         self.of
     }
 
-    /// Begins, or tries again after [`TakeoverStep::ClaimedBy`]. `resolve` returns the copies of a place,
-    /// here and below.
+    /// Begins, or tries again after [`TakeoverStep::ClaimedBy`]. `resolve` returns the copies of a
+    /// place, here and below.
     pub fn retry(&mut self, resolve: impl Fn(Place) -> Option<Copies>) -> TakeoverStep {
         if let Stage::Waiting(change, _) = &self.stage {
             self.stage = Stage::Changing(change.clone());
@@ -266,9 +268,9 @@ impl Takeover {
         };
     }
 
-    /// `is_first` is false if an earlier node has had the claim already. What is found on this node may be
-    /// older then, because the life that is taken over, or an earlier recoverer, ended before it had changed
-    /// all nodes.
+    /// `is_first` is false if an earlier node has had the claim already. What is found on this node
+    /// may be older then, because the life that is taken over, or an earlier recoverer, ended
+    /// before it had changed all nodes.
     fn claim(&mut self, word: LifeWord, is_first: bool) -> Verdict {
         let state = word.state();
         if let LifeState::Claimed(recoverer) = state
@@ -346,8 +348,8 @@ impl Change {
         self.done += 1;
     }
 
-    /// Takes the outcome of the READ or compare-and-swap at the next node. Returns its word, if the change
-    /// must be decided by it.
+    /// Takes the outcome of the READ or compare-and-swap at the next node. Returns its word, if the
+    /// change must be decided by it.
     fn on_outcome(&mut self, outcome: &Outcome) -> Option<LifeWord> {
         if *outcome == Outcome::NodeDead {
             self.left.pop();

@@ -29,7 +29,8 @@ pub enum Abort {
     /// Another transaction holds the lock of a record or of a bucket of this table's index.
     #[error("another transaction holds a lock of {0:?}")]
     Locked(TableId),
-    /// Another transaction has changed a record or a bucket of this table's index since it was read.
+    /// Another transaction has changed a record or a bucket of this table's index since it was
+    /// read.
     #[error("a record of {0:?} was changed by another transaction")]
     Changed(TableId),
     /// An inserted record exists.
@@ -106,23 +107,28 @@ impl Abort {
 
 /// A transaction. Its writes take effect together, or not at all, when it commits.
 ///
-/// A program is generic over this trait, so that it runs over remote memory and on a [`Model`](crate::Model).
+/// A program is generic over this trait, so that it runs over remote memory and on a
+/// [`Model`](crate::Model).
 #[allow(async_fn_in_trait, reason = "a coordinator polls the futures of its transactions on its own thread")]
 pub trait Transaction {
-    /// Reads several records together, in one round trip where their places are known. The result has the values in the order of `items`, `None` for
-    /// records that do not exist. The transaction sees its own writes.
+    /// Reads several records together, in one round trip where their places are known. The result
+    /// has the values in the order of `items`, `None` for records that do not exist. The
+    /// transaction sees its own writes.
     ///
     /// # Errors
     /// An [`Abort`], after which the transaction does nothing more. A program passes it on.
     async fn get_all(&mut self, items: &[(RecordKey, Access)]) -> Result<Vec<Option<Vec<u8>>>, Abort>;
 
-    /// Replaces the value of a record when the transaction commits. If it does not exist then, the transaction aborts with [`Abort::Missing`].
+    /// Replaces the value of a record when the transaction commits. If it does not exist then, the
+    /// transaction aborts with [`Abort::Missing`].
     fn put(&mut self, at: RecordKey, value: Vec<u8>);
 
-    /// Makes a record when the transaction commits. If it exists then, the transaction aborts with [`Abort::Exists`].
+    /// Makes a record when the transaction commits. If it exists then, the transaction aborts with
+    /// [`Abort::Exists`].
     fn insert(&mut self, at: RecordKey, value: Vec<u8>);
 
-    /// Deletes a record when the transaction commits. If it does not exist then, the transaction aborts with [`Abort::Missing`].
+    /// Deletes a record when the transaction commits. If it does not exist then, the transaction
+    /// aborts with [`Abort::Missing`].
     fn delete(&mut self, at: RecordKey);
 
     /// Reads one record.

@@ -4,8 +4,8 @@ use crate::atomics::{AtomicU64, Ordering, fence};
 
 pub(crate) const WORD: usize = size_of::<u64>();
 
-/// A block of memory that consists of atomic 8-byte words. Accesses outside the block panic or reach the padding of the last word, so
-/// callers check ranges.
+/// A block of memory that consists of atomic 8-byte words. Accesses outside the block panic or
+/// reach the padding of the last word, so callers check ranges.
 pub(crate) struct AtomicWords(Box<[AtomicU64]>);
 
 impl AtomicWords {
@@ -18,7 +18,8 @@ impl AtomicWords {
         self.0.as_ptr().addr() as u64
     }
 
-    /// Copies the bytes from `offset` on to `out`. The first word is loaded with acquire ordering, and later loads are ordered behind all of these.
+    /// Copies the bytes from `offset` on to `out`. The first word is loaded with acquire ordering,
+    /// and later loads are ordered behind all of these.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
         if out.is_empty() {
             return;
@@ -41,11 +42,13 @@ impl AtomicWords {
             let last = self.0[word + whole].load(Ordering::Relaxed).to_le_bytes();
             tail.copy_from_slice(&last[..tail.len()]);
         }
-        // The last word of a write, which is stored with release ordering, may be any of the words that were loaded.
+        // The last word of a write, which is stored with release ordering, may be any of the words
+        // that were loaded.
         fence(Ordering::Acquire);
     }
 
-    /// Copies `data` to the memory, from `offset` on. The last word is stored last, with release ordering.
+    /// Copies `data` to the memory, from `offset` on. The last word is stored last, with release
+    /// ordering.
     pub(crate) fn write(&self, offset: usize, data: &[u8]) {
         let mut word = offset / WORD;
         let byte_in_word = offset % WORD;
@@ -93,8 +96,8 @@ impl AtomicWords {
             .map_err(from_stored)
     }
 
-    /// Stores `data` in one word, from byte `byte_in_word` on. The method uses compare-and-swap, because another thread may write the
-    /// other bytes of the word at the same time.
+    /// Stores `data` in one word, from byte `byte_in_word` on. The method uses compare-and-swap,
+    /// because another thread may write the other bytes of the word at the same time.
     fn store_part_of_word(&self, word: usize, byte_in_word: usize, data: &[u8]) {
         fence(Ordering::Release);
         let (mut bytes, mut mask) = ([0; WORD], [0; WORD]);
@@ -115,8 +118,8 @@ fn word_of(chunk: &[u8]) -> u64 {
     u64::from_le_bytes(chunk.try_into().expect("chunks_exact gives whole words"))
 }
 
-/// Converts a value in the machine's byte order to the stored word. The byte of a stored word at the lowest offset is always the least
-/// significant one, as `read` and `write` assume.
+/// Converts a value in the machine's byte order to the stored word. The byte of a stored word at
+/// the lowest offset is always the least significant one, as `read` and `write` assume.
 fn to_stored(value: u64) -> u64 {
     u64::from_le_bytes(value.to_ne_bytes())
 }

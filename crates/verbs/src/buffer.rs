@@ -5,14 +5,16 @@ use crate::{ForeignMemory, Unmapped};
 
 /// Memory that can be registered with NICs: memory of its own, or [`ForeignMemory`].
 ///
-/// Peers may write to registered memory at any time, so a buffer never exposes it as a `&[u8]`. Methods copy bytes out of the memory and
-/// into it. A copy accesses aligned 8-byte words in ascending order. A write stores its last word with release ordering, and a read loads
-/// its first word with acquire ordering and ends with an acquire fence; all other accesses are relaxed. A reader that finds the last byte of a write in one read
-/// therefore finds the other bytes of the write in a second read. A copy of more than one word is not atomic. A concurrent reader may
-/// see it torn, as with the DMA of a hardware NIC.
+/// Peers may write to registered memory at any time, so a buffer never exposes it as a `&[u8]`.
+/// Methods copy bytes out of the memory and into it. A copy accesses aligned 8-byte words in
+/// ascending order. A write stores its last word with release ordering, and a read loads its first
+/// word with acquire ordering and ends with an acquire fence; all other accesses are relaxed. A
+/// reader that finds the last byte of a write in one read therefore finds the other bytes of the
+/// write in a second read. A copy of more than one word is not atomic. A concurrent reader may see
+/// it torn, as with the DMA of a hardware NIC.
 ///
-/// Foreign memory may be unmapped at any time. Code that may access foreign memory uses the `try_` methods. The other methods panic if
-/// foreign memory is unmapped.
+/// Foreign memory may be unmapped at any time. Code that may access foreign memory uses the `try_`
+/// methods. The other methods panic if foreign memory is unmapped.
 pub struct Buffer {
     storage: Storage,
     addr: u64,
@@ -31,8 +33,9 @@ impl Buffer {
         Buffer { addr: words.addr(), storage: Storage::Own(words), len }
     }
 
-    /// Creates a buffer of the first `len` bytes of foreign memory. In work requests, the first byte has the address `addr`, which may
-    /// differ from its address in the process (`ibv_reg_mr_iova2`).
+    /// Creates a buffer of the first `len` bytes of foreign memory. In work requests, the first
+    /// byte has the address `addr`, which may differ from its address in the process
+    /// (`ibv_reg_mr_iova2`).
     pub fn from_foreign(memory: Box<dyn ForeignMemory>, addr: u64, len: usize) -> Buffer {
         Buffer { storage: Storage::Foreign(memory), addr, len }
     }
@@ -47,8 +50,9 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Returns the address of the first byte that work requests use. For memory that the buffer itself allocated, it is the address in
-    /// this process and a multiple of 8. For foreign memory, it is the address that [`Buffer::from_foreign`] was given.
+    /// Returns the address of the first byte that work requests use. For memory that the buffer
+    /// itself allocated, it is the address in this process and a multiple of 8. For foreign memory,
+    /// it is the address that [`Buffer::from_foreign`] was given.
     pub fn addr(&self) -> u64 {
         self.addr
     }
@@ -72,7 +76,8 @@ impl Buffer {
     /// Copies bytes in, starting at `offset`. The last word is stored last, with release ordering.
     ///
     /// # Errors
-    /// [`Unmapped`] if foreign memory is unmapped or not writable. The first bytes of `data` may have been written.
+    /// [`Unmapped`] if foreign memory is unmapped or not writable. The first bytes of `data` may
+    /// have been written.
     ///
     /// # Panics
     /// If the range does not lie within the buffer.
@@ -104,8 +109,9 @@ impl Buffer {
         }
     }
 
-    /// Replaces the 8-byte word at `offset` by `new` if it equals `current`, atomically *among CPUs* (see [`Buffer::swap`]). The
-    /// inner result contains the old word and is `Ok` if the word was replaced.
+    /// Replaces the 8-byte word at `offset` by `new` if it equals `current`, atomically *among
+    /// CPUs* (see [`Buffer::swap`]). The inner result contains the old word and is `Ok` if the word
+    /// was replaced.
     ///
     /// # Errors
     /// [`Unmapped`] if foreign memory is unmapped or not writable.
@@ -161,8 +167,9 @@ impl Buffer {
         }
     }
 
-    /// Replaces the 8-byte word at `offset` and returns the old word. The operation is atomic *among CPUs*. It is atomic with respect to
-    /// the atomics of a NIC only if the device reports [`crate::AtomicScope::Global`].
+    /// Replaces the 8-byte word at `offset` and returns the old word. The operation is atomic
+    /// *among CPUs*. It is atomic with respect to the atomics of a NIC only if the device reports
+    /// [`crate::AtomicScope::Global`].
     ///
     /// # Panics
     /// As [`Buffer::load`].
@@ -180,8 +187,8 @@ impl Buffer {
         }
     }
 
-    /// Replaces the 8-byte word at `offset` by `new` if it equals `current`, atomically *among CPUs* (see [`Buffer::swap`]), and
-    /// returns the old word.
+    /// Replaces the 8-byte word at `offset` by `new` if it equals `current`, atomically *among
+    /// CPUs* (see [`Buffer::swap`]), and returns the old word.
     ///
     /// # Errors
     /// The word, if it does not equal `current`.

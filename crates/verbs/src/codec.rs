@@ -122,8 +122,9 @@ impl<'a> Reader<'a> {
 /// Implements [`Codec`] by a list of fields, in the order of their encodings.
 ///
 /// - `codec! { struct Name { a, b } }` is for a struct.
-/// - `codec! { enum Name { 1 => First { a, b }, 2 => Second(x), 3 => Third } }` is for an enum. It implements
-///   [`Kinds`], too. The enum may have one type parameter, whose values are encoded, too.
+/// - `codec! { enum Name { 1 => First { a, b }, 2 => Second(x), 3 => Third } }` is for an enum. It
+///   implements [`Kinds`], too. The enum may have one type parameter, whose values are encoded,
+///   too.
 ///
 /// A condition after `if` must hold for the fields that are read; otherwise they are
 /// [`Malformed::Field`]. A field `a as module` has the encoding that the functions `put` and `take`

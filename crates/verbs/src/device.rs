@@ -1,18 +1,20 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// A global identifier. In RoCEv2, it is the IP address of a NIC or a multicast group. An IPv4 address has the form `::ffff:a.b.c.d`.
+/// A global identifier. In RoCEv2, it is the IP address of a NIC or a multicast group. An IPv4
+/// address has the form `::ffff:a.b.c.d`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gid(pub [u8; 16]);
 
-/// The length of the Global Route Header that precedes a received datagram in the receive buffer, in bytes (IBTA volume 1, 11.4.1.1).
+/// The length of the Global Route Header that precedes a received datagram in the receive buffer,
+/// in bytes (IBTA volume 1, 11.4.1.1).
 pub const GRH_LEN: usize = 40;
 
 impl Gid {
     /// Returns the sender of a received datagram.
     ///
-    /// The header is either an IPv6 header, or 20 unused bytes followed by an IPv4 header (IBTA annex A17.4). An IPv4 address becomes an
-    /// IPv4-mapped GID.
+    /// The header is either an IPv6 header, or 20 unused bytes followed by an IPv4 header (IBTA
+    /// annex A17.4). An IPv4 address becomes an IPv4-mapped GID.
     pub fn from_grh(grh: &[u8; GRH_LEN]) -> Gid {
         let mut gid = [0; 16];
         if grh[0] >> 4 == 6 {
@@ -76,8 +78,9 @@ impl Mtu {
         Mtu::ALL.into_iter().find(|m| m.bytes() == bytes)
     }
 
-    /// Returns the largest path MTU for an interface with the MTU `interface_mtu`, or `None` if even 256 bytes are too many. The payload,
-    /// the IP and UDP headers, 40 bytes of RoCE headers and the ICRC must fit into the interface's MTU (annex A17.3).
+    /// Returns the largest path MTU for an interface with the MTU `interface_mtu`, or `None` if
+    /// even 256 bytes are too many. The payload, the IP and UDP headers, 40 bytes of RoCE headers
+    /// and the ICRC must fit into the interface's MTU (annex A17.3).
     pub fn for_interface(interface_mtu: usize, v6: bool) -> Option<Mtu> {
         let headers = if v6 { 40 } else { 20 } + 8 + 12 + 28 + 4;
         Mtu::ALL.into_iter().rev().find(|m| m.bytes() + headers <= interface_mtu)
@@ -112,15 +115,16 @@ pub enum AtomicScope {
 pub struct Capabilities {
     /// The accesses with respect to which atomics are atomic.
     pub atomic_scope: AtomicScope,
-    /// Whether [`crate::QpStatus::rq_psn`] is the PSN that the responder expects next, in every state including ERR.
+    /// Whether [`crate::QpStatus::rq_psn`] is the PSN that the responder expects next, in every
+    /// state including ERR.
     pub psn_query: bool,
     /// Whether [`crate::Provider::saved_results`] works, in every state including ERR.
     pub saved_results: bool,
-    /// Whether the responder acknowledges a request only after the data of the request is in memory. IBTA allows it to acknowledge
-    /// earlier.
+    /// Whether the responder acknowledges a request only after the data of the request is in
+    /// memory. IBTA allows it to acknowledge earlier.
     pub ack_after_placement: bool,
-    /// Whether the responder writes the data of a queue pair's requests to memory in the order in which they were posted (no relaxed
-    /// ordering).
+    /// Whether the responder writes the data of a queue pair's requests to memory in the order in
+    /// which they were posted (no relaxed ordering).
     pub write_order: bool,
     /// Whether [`crate::Provider::reset`] works.
     pub reset: bool,
@@ -128,7 +132,8 @@ pub struct Capabilities {
     pub windows: bool,
 }
 
-/// The limits of a device. A call that would exceed a limit fails with [`Error::Limit`](crate::Error::Limit).
+/// The limits of a device. A call that would exceed a limit fails with
+/// [`Error::Limit`](crate::Error::Limit).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Limits {
     /// The maximum number of protection domains. The same limit applies to XRC domains.
@@ -159,8 +164,8 @@ pub struct Limits {
     pub mcast_qps: u32,
     /// The maximum number of pairs of a queue pair and a multicast group to which it is attached.
     pub mcast_attached: u32,
-    /// The maximum number of READs and atomics that a queue pair has outstanding as requester. The same limit applies to those that it
-    /// accepts as responder.
+    /// The maximum number of READs and atomics that a queue pair has outstanding as requester. The
+    /// same limit applies to those that it accepts as responder.
     pub rd_atomic: u8,
     /// The maximum length of a message in bytes.
     pub message_bytes: u32,

@@ -3,8 +3,8 @@ use crate::{ModifyError, Qpn};
 /// The result of a verbs call.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Why a verbs call failed. A failed call changes nothing, except that a list of work requests may have been posted in part
-/// ([`PostError`]).
+/// Why a verbs call failed. A failed call changes nothing, except that a list of work requests may
+/// have been posted in part ([`PostError`]).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -70,7 +70,8 @@ pub enum Error {
     /// A change of a queue pair's state or attributes was refused.
     #[error(transparent)]
     Modify(#[from] ModifyError),
-    /// Memory that is to be registered is not mapped, or not with the right that its registration needs.
+    /// Memory that is to be registered is not mapped, or not with the right that its registration
+    /// needs.
     #[error("the memory at {addr:#x} is not mapped for {right}; map it before it is registered")]
     Inaccessible {
         /// The first address without the right.
@@ -110,7 +111,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns [`Error::System`] for an error of the operating system, or one that has such an error among its sources.
+    /// Returns [`Error::System`] for an error of the operating system, or one that has such an
+    /// error among its sources.
     pub fn system(operation: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
         let errno = std::iter::successors(Some(error), |error| error.source())
             .find_map(|error| error.downcast_ref::<std::io::Error>()?.raw_os_error());
@@ -118,8 +120,9 @@ impl Error {
     }
 }
 
-/// The error of posting a list of work requests. The request at `index` was refused, and the requests after it were not posted. The
-/// requests before it were posted, except by [`post_send_all`](crate::Provider::post_send_all), which then posts none.
+/// The error of posting a list of work requests. The request at `index` was refused, and the
+/// requests after it were not posted. The requests before it were posted, except by
+/// [`post_send_all`](crate::Provider::post_send_all), which then posts none.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("work request {index}: {error}")]
 pub struct PostError {

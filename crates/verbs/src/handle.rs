@@ -43,15 +43,15 @@ handle!(
     AhId
 );
 handle!(
-    /// The identifier of the buffer of a memory region. The transport's key table translates keys to such identifiers, and the driver
-    /// finds the buffer by them.
+    /// The identifier of the buffer of a memory region. The transport's key table translates keys
+    /// to such identifiers, and the driver finds the buffer by them.
     RegionId
 );
 
 /// A local or remote key: 32 bits that identify memory and grant access to it on one NIC.
 ///
-/// The NIC chooses the upper 24 bits, from an index, a generation and random bits. The program chooses the low 8 bits of the key of a
-/// type-2 window (IBTA volume 1, 10.6.7.2).
+/// The NIC chooses the upper 24 bits, from an index, a generation and random bits. The program
+/// chooses the low 8 bits of the key of a type-2 window (IBTA volume 1, 10.6.7.2).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Key(pub u32);
 

@@ -4,7 +4,8 @@ bitflags::bitflags! {
     /// Access rights of a memory region, a window or a queue pair (`enum ibv_access_flags`).
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
     pub struct Access: u8 {
-        /// The NIC may write the memory for local requests: receives, and the results of READs and atomics.
+        /// The NIC may write the memory for local requests: receives, and the results of READs and
+        /// atomics.
         const LOCAL_WRITE = 1;
         /// The peer may WRITE. Requires `LOCAL_WRITE`.
         const REMOTE_WRITE = 1 << 1;
@@ -40,7 +41,8 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Returns a scatter/gather entry of `len` bytes at `offset`. The NIC checks the bounds when it executes a request.
+    /// Returns a scatter/gather entry of `len` bytes at `offset`. The NIC checks the bounds when it
+    /// executes a request.
     pub fn sge(&self, offset: u64, len: u32) -> Sge {
         Sge { addr: self.addr.wrapping_add(offset), len, key: self.lkey }
     }
@@ -54,22 +56,24 @@ impl Mr {
 /// The type of a memory window (IBTA volume 1, 10.6.7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WindowType {
-    /// Grants access to every queue pair of its protection domain. A bind replaces the last one, and a bind of 0 bytes ends it. The window
-    /// cannot be invalidated.
+    /// Grants access to every queue pair of its protection domain. A bind replaces the last one,
+    /// and a bind of 0 bytes ends it. The window cannot be invalidated.
     Type1,
-    /// Type 2B: grants access through the queue pair on which it was bound. The window must be invalidated before it can be bound again.
+    /// Type 2B: grants access through the queue pair on which it was bound. The window must be
+    /// invalidated before it can be bound again.
     Type2,
 }
 
-/// A memory window, which grants remote access to a part of a region. Work requests bind the window.
+/// A memory window, which grants remote access to a part of a region. Work requests bind the
+/// window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mw {
     /// The handle.
     pub id: MwId,
     /// The protection domain.
     pub pd: PdId,
-    /// The key that the NIC assigned at the allocation. It grants no access. A bind replaces its low 8 bits, and the resulting key grants
-    /// access ([`WindowBind::rkey`]).
+    /// The key that the NIC assigned at the allocation. It grants no access. A bind replaces its
+    /// low 8 bits, and the resulting key grants access ([`WindowBind::rkey`]).
     pub rkey: Key,
 }
 
@@ -78,17 +82,19 @@ pub struct Mw {
 pub struct WindowBind {
     /// The window.
     pub mw: MwId,
-    /// The low 8 bits of the new key. Its upper 24 bits are always those of the window's key, and these bits of the field are ignored.
+    /// The low 8 bits of the new key. Its upper 24 bits are always those of the window's key, and
+    /// these bits of the field are ignored.
     pub rkey: Key,
     /// The region, which must have [`Access::WINDOW_BIND`]. Ignored if `len` is 0.
     pub mr: MrId,
     /// The address of the first byte. It counts like [`Mr::addr`].
     pub addr: u64,
-    /// The length in bytes. 0 ends the binding of a type 1 window, and is an error for a type 2 window.
+    /// The length in bytes. 0 ends the binding of a type 1 window, and is an error for a type 2
+    /// window.
     pub len: u64,
     /// The remote rights to grant.
     pub access: Access,
-    /// Whether peers address a byte of the window by its offset in the window, instead of by its address in the region. A type 1 window
-    /// cannot be zero-based.
+    /// Whether peers address a byte of the window by its offset in the window, instead of by its
+    /// address in the region. A type 1 window cannot be zero-based.
     pub zero_based: bool,
 }

@@ -10,15 +10,19 @@ use crate::{
 
 /// An open NIC, which may be a software NIC, a simulated NIC, or several NICs with failover.
 ///
-/// No call sleeps unless its documentation says so. Any thread may call any method. A handle is valid only for the NIC that returned
-/// it.
+/// No call sleeps unless its documentation says so. Any thread may call any method. A handle is
+/// valid only for the NIC that returned it.
 ///
-/// On a dead or hung NIC all calls return [`DeviceFatal`](crate::Error::DeviceFatal), except [`Provider::poll_cq`],
-/// [`Provider::poll_async_event`], [`Provider::counters`], [`Provider::attr`], [`Provider::now`], [`Provider::random_u64`] and [`Provider::reset`]. Completions
-/// that the NIC wrote before it failed can still be polled, because the completion queue is host memory. A call with a handle of no
-/// object returns [`NoSuchObject`](crate::Error::NoSuchObject). The sections "Errors" of the methods do not repeat these two errors.
+/// On a dead or hung NIC all calls return [`DeviceFatal`](crate::Error::DeviceFatal), except
+/// [`Provider::poll_cq`], [`Provider::poll_async_event`], [`Provider::counters`],
+/// [`Provider::attr`], [`Provider::now`], [`Provider::random_u64`] and [`Provider::reset`].
+/// Completions that the NIC wrote before it failed can still be polled, because the completion
+/// queue is host memory. A call with a handle of no object returns
+/// [`NoSuchObject`](crate::Error::NoSuchObject). The sections "Errors" of the methods do not repeat
+/// these two errors.
 ///
-/// The trait declares no `unsafe` functions, because programs pass memory as [`Buffer`]s, which are valid as long as they exist.
+/// The trait declares no `unsafe` functions, because programs pass memory as [`Buffer`]s, which are
+/// valid as long as they exist.
 pub trait Provider: Send + Sync + fmt::Debug {
     /// Returns the name, the limits and the capabilities of the NIC.
     fn attr(&self) -> &DeviceAttr;
@@ -26,14 +30,15 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Returns the time of the NIC's clock. Timeouts of the NIC's users should use this clock.
     fn now(&self) -> Time;
 
-    /// Returns 64 random bits that no peer can predict. A NIC in software draws them from the operating system, a simulated NIC from
-    /// its seed.
+    /// Returns 64 random bits that no peer can predict. A NIC in software draws them from the
+    /// operating system, a simulated NIC from its seed.
     ///
     /// # Errors
     /// `System`.
     fn random_u64(&self) -> Result<u64>;
 
-    /// Returns the state, the maximum MTU and the address of the port. The address may change ([`AsyncEvent::GidChange`]).
+    /// Returns the state, the maximum MTU and the address of the port. The address may change
+    /// ([`AsyncEvent::GidChange`]).
     ///
     /// # Errors
     /// See the trait.
@@ -42,9 +47,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Returns the NIC's counters.
     fn counters(&self) -> Vec<Counter>;
 
-    /// Returns a number that changes whenever the host at `destination` reports, in answer to a packet of this NIC, that no process has opened its
-    /// RoCE port (ICMP "port unreachable"). This is how a software NIC learns that the peer's process has ended. 0 if that has never happened, and
-    /// always if the NIC does not learn of it, as a NIC in hardware, whose port outlives the process. The report has no authentication.
+    /// Returns a number that changes whenever the host at `destination` reports, in answer to a
+    /// packet of this NIC, that no process has opened its RoCE port (ICMP "port unreachable"). This
+    /// is how a software NIC learns that the peer's process has ended. 0 if that has never
+    /// happened, and always if the NIC does not learn of it, as a NIC in hardware, whose port
+    /// outlives the process. The report has no authentication.
     fn port_refusals(&self, _destination: Gid) -> u64 {
         0
     }
@@ -52,8 +59,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Removes and returns the oldest asynchronous event. Returns `None` if there is no event.
     fn poll_async_event(&self) -> Option<AsyncEvent>;
 
-    /// Returns a descriptor that is readable while [`Provider::poll_async_event`] would return an event. `None` if the NIC has none, as
-    /// in the simulator. The descriptor is valid as long as the NIC.
+    /// Returns a descriptor that is readable while [`Provider::poll_async_event`] would return an
+    /// event. `None` if the NIC has none, as in the simulator. The descriptor is valid as long as
+    /// the NIC.
     fn async_event_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -73,20 +81,24 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Registers memory. The NIC keeps the buffer alive until [`Provider::dereg_mr`].
     ///
     /// # Errors
-    /// `Limit`, and `Invalid` if `access` contains remote write or atomic access without local write (IBTA volume 1, 11.2.8.2).
+    /// `Limit`, and `Invalid` if `access` contains remote write or atomic access without local
+    /// write (IBTA volume 1, 11.2.8.2).
     fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr>;
 
-    /// Deregisters a region. After the call returns, the NIC no longer accesses the memory, even for packets in flight.
+    /// Deregisters a region. After the call returns, the NIC no longer accesses the memory, even
+    /// for packets in flight.
     ///
     /// # Errors
     /// `Busy` while a window is bound to the region.
     fn dereg_mr(&self, mr: MrId) -> Result<()>;
 
-    /// Replaces the protection domain, the memory and the access rights of a region in one step. Its handle and its keys stay. After the call
-    /// returns, the NIC no longer accesses the earlier memory, even for packets in flight.
+    /// Replaces the protection domain, the memory and the access rights of a region in one step.
+    /// Its handle and its keys stay. After the call returns, the NIC no longer accesses the earlier
+    /// memory, even for packets in flight.
     ///
     /// # Errors
-    /// The errors of [`Provider::reg_mr`], and `Busy` while a window is bound to the region. The region is then unchanged.
+    /// The errors of [`Provider::reg_mr`], and `Busy` while a window is bound to the region. The
+    /// region is then unchanged.
     fn rereg_mr(&self, mr: MrId, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr>;
 
     /// Allocates an unbound memory window.
@@ -95,7 +107,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Limit`, and `Unsupported` unless [`crate::Capabilities::windows`].
     fn alloc_mw(&self, pd: PdId, window_type: WindowType) -> Result<Mw>;
 
-    /// Deallocates a window. After the call returns, its key grants no access, even to packets in flight.
+    /// Deallocates a window. After the call returns, its key grants no access, even to packets in
+    /// flight.
     ///
     /// # Errors
     /// See the trait.
@@ -107,11 +120,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Limit`.
     fn create_ah(&self, pd: PdId, destination: Gid) -> Result<AhId>;
 
-    /// Creates an address handle for datagrams with a traffic class: the type of service of an IPv4 header, or the traffic class of an IPv6
-    /// header.
+    /// Creates an address handle for datagrams with a traffic class: the type of service of an IPv4
+    /// header, or the traffic class of an IPv6 header.
     ///
     /// # Errors
-    /// `Limit`, and `Unsupported` if the class is not 0 and the NIC cannot set it, as in the simulator.
+    /// `Limit`, and `Unsupported` if the class is not 0 and the NIC cannot set it, as in the
+    /// simulator.
     fn create_ah_with_traffic_class(&self, pd: PdId, destination: Gid, traffic_class: u8) -> Result<AhId> {
         match traffic_class {
             0 => self.create_ah(pd, destination),
@@ -131,7 +145,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `System`, and `Unsupported` in the simulator, where no thread waits.
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>>;
 
-    /// Creates a completion queue of at least `depth` entries. Its events go to `channel` when it is armed.
+    /// Creates a completion queue of at least `depth` entries. Its events go to `channel` when it
+    /// is armed.
     ///
     /// # Errors
     /// `Limit`.
@@ -149,14 +164,16 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Busy` while a queue pair uses it.
     fn destroy_cq(&self, cq: CqId) -> Result<()>;
 
-    /// Appends up to `max` completions to `out`, oldest first, and returns their number. Also drives the progress of the NIC.
+    /// Appends up to `max` completions to `out`, oldest first, and returns their number. Also
+    /// drives the progress of the NIC.
     ///
     /// # Errors
     /// See the trait.
     fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize>;
 
-    /// Arms the queue: the next completion causes one event. If `solicited_only` is set, only a completion that is solicited or an error
-    /// does. Completions that are already in the queue cause no event, so the caller must poll once more after this call.
+    /// Arms the queue: the next completion causes one event. If `solicited_only` is set, only a
+    /// completion that is solicited or an error does. Completions that are already in the queue
+    /// cause no event, so the caller must poll once more after this call.
     ///
     /// # Errors
     /// See the trait.
@@ -200,7 +217,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
         Err(Error::Unsupported("XRC"))
     }
 
-    /// Arms [`AsyncEvent::SrqLimitReached`], which is reported once when fewer than `limit` receives are left.
+    /// Arms [`AsyncEvent::SrqLimitReached`], which is reported once when fewer than `limit`
+    /// receives are left.
     ///
     /// # Errors
     /// `Limit` if `limit` exceeds the depth of the queue.
@@ -209,7 +227,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Changes the number of entries of a shared receive queue. Its receives stay.
     ///
     /// # Errors
-    /// `Limit` if there would be too many, or `Invalid` if there would be none, or fewer than the queue has receives or than its armed limit.
+    /// `Limit` if there would be too many, or `Invalid` if there would be none, or fewer than the
+    /// queue has receives or than its armed limit.
     fn resize_srq(&self, srq: SrqId, depth: u32) -> Result<()>;
 
     /// Destroys a shared receive queue.
@@ -221,7 +240,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Posts receives to a shared receive queue, in order.
     ///
     /// # Errors
-    /// `QueueFull` and `Limit`, with the index of the first receive that was not posted. The receives before it remain posted.
+    /// `QueueFull` and `Limit`, with the index of the first receive that was not posted. The
+    /// receives before it remain posted.
     fn post_srq_recv(&self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError>;
 
     /// Creates a queue pair in the state RESET.
@@ -230,8 +250,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Limit`, and `Invalid` for attributes that contradict each other.
     fn create_qp(&self, init: &QpInitAttr) -> Result<Qpn>;
 
-    /// Changes the state or the attributes of a queue pair by the rules of [`crate::check_modify`]. A change to ERR is a fence: when the
-    /// call returns, all earlier accesses to memory by this queue pair are complete, and no later packet accesses memory.
+    /// Changes the state or the attributes of a queue pair by the rules of [`crate::check_modify`].
+    /// A change to ERR is a fence: when the call returns, all earlier accesses to memory by this
+    /// queue pair are complete, and no later packet accesses memory.
     ///
     /// # Errors
     /// `Modify` for a change that the rules forbid, and `Limit`.
@@ -243,8 +264,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// See the trait.
     fn query_qp(&self, qp: Qpn) -> Result<QpStatus>;
 
-    /// Attaches a UD queue pair to a multicast group. The queue pair then receives a copy of each message to the group. It receives
-    /// messages that it sent itself only if `loopback` is set. Does nothing if the queue pair is attached already.
+    /// Attaches a UD queue pair to a multicast group. The queue pair then receives a copy of each
+    /// message to the group. It receives messages that it sent itself only if `loopback` is set.
+    /// Does nothing if the queue pair is attached already.
     ///
     /// # Errors
     /// `Invalid` unless the GID is that of a multicast group that this NIC can reach, and `Limit`.
@@ -256,8 +278,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Invalid` if the queue pair is not attached.
     fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()>;
 
-    /// Destroys a queue pair. Its outstanding requests get no completion. The NIC does not assign the number of the queue pair again
-    /// until the maximum packet lifetime is over.
+    /// Destroys a queue pair. Its outstanding requests get no completion. The NIC does not assign
+    /// the number of the queue pair again until the maximum packet lifetime is over.
     ///
     /// # Errors
     /// `Busy` while the queue pair is attached to a multicast group.
@@ -266,8 +288,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Posts sends, in order.
     ///
     /// # Errors
-    /// `WrongState`, `QueueFull`, `Limit` and `Invalid`, with the index of the first request that was not posted. The requests before
-    /// it remain posted.
+    /// `WrongState`, `QueueFull`, `Limit` and `Invalid`, with the index of the first request that
+    /// was not posted. The requests before it remain posted.
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError>;
 
     /// Posts all sends or, if one of them is refused, none.
@@ -279,20 +301,21 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Posts receives, in order.
     ///
     /// # Errors
-    /// `WrongState`, `QueueFull` and `Limit`, with the index of the first receive that was not posted. The receives before it remain
-    /// posted.
+    /// `WrongState`, `QueueFull` and `Limit`, with the index of the first receive that was not
+    /// posted. The receives before it remain posted.
     fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError>;
 
-    /// Returns the saved results of atomics, oldest first, with which the responder answers duplicate requests. The call also works in
-    /// ERR.
+    /// Returns the saved results of atomics, oldest first, with which the responder answers
+    /// duplicate requests. The call also works in ERR.
     ///
     /// # Errors
     /// `Unsupported` unless [`crate::Capabilities::saved_results`].
     fn saved_results(&self, qp: Qpn) -> Result<Vec<SavedResult>>;
 
-    /// Resets the NIC and destroys all its objects. When the call returns, the NIC no longer accesses host memory. Completions that the
-    /// NIC wrote before can still be polled. The call also works on a hung or dead NIC. This `Provider` remains unusable after the call,
-    /// and the program must open the NIC again.
+    /// Resets the NIC and destroys all its objects. When the call returns, the NIC no longer
+    /// accesses host memory. Completions that the NIC wrote before can still be polled. The call
+    /// also works on a hung or dead NIC. This `Provider` remains unusable after the call, and the
+    /// program must open the NIC again.
     ///
     /// # Errors
     /// `Unsupported` unless [`crate::Capabilities::reset`].
@@ -308,10 +331,11 @@ pub struct SavedResult {
     pub value: u64,
 }
 
-/// A completion channel, which delivers the events of completion queues. Its file descriptor is readable while the channel holds an
-/// event, so any event loop can wait for the channel.
+/// A completion channel, which delivers the events of completion queues. Its file descriptor is
+/// readable while the channel holds an event, so any event loop can wait for the channel.
 pub trait CompletionChannel: AsFd + Send + Sync + fmt::Debug {
-    /// Removes the oldest event and returns its completion queue. Returns `None`, without blocking, if there is no event.
+    /// Removes the oldest event and returns its completion queue. Returns `None`, without blocking,
+    /// if there is no event.
     ///
     /// # Errors
     /// `System`.

@@ -1,4 +1,5 @@
-//! Queue pairs: their states, their attributes, and the attributes that each transition between states requires or allows.
+//! Queue pairs: their states, their attributes, and the attributes that each transition between
+//! states requires or allows.
 
 use core::fmt;
 
@@ -13,19 +14,22 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Unreliable datagram on queue pair 1, the general services interface, to which management datagrams are sent (IBTA volume 1,
-    /// chapter 16). A NIC has at most one queue pair of this type. Its Q_Key is [`GSI_QKEY`].
+    /// Unreliable datagram on queue pair 1, the general services interface, to which management
+    /// datagrams are sent (IBTA volume 1, chapter 16). A NIC has at most one queue pair of this
+    /// type. Its Q_Key is [`GSI_QKEY`].
     Gsi,
-    /// The sending end of an extended reliable connection (XRC INI; IBTA volume 1, annex A14). It has no receive queue. Each send names a
-    /// shared receive queue of the peer.
+    /// The sending end of an extended reliable connection (XRC INI; IBTA volume 1, annex A14). It
+    /// has no receive queue. Each send names a shared receive queue of the peer.
     XrcSend,
-    /// The receiving end of an extended reliable connection (XRC TGT), in an XRC domain. It delivers each message to the shared receive
-    /// queue that the message names, which must be in the same domain. It has no queues of its own.
+    /// The receiving end of an extended reliable connection (XRC TGT), in an XRC domain. It
+    /// delivers each message to the shared receive queue that the message names, which must be in
+    /// the same domain. It has no queues of its own.
     XrcRecv(XrcdId),
 }
 
-/// The Q_Key of every queue pair 1 (`IB_QP1_QKEY` in the kernel's `ib_mad.h`). Its top bit is set. A send with such a Q_Key uses the
-/// sending queue pair's own Q_Key instead (IBTA volume 1, 10.2.5), so only a queue pair with this Q_Key can send to queue pair 1.
+/// The Q_Key of every queue pair 1 (`IB_QP1_QKEY` in the kernel's `ib_mad.h`). Its top bit is set.
+/// A send with such a Q_Key uses the sending queue pair's own Q_Key instead (IBTA volume 1,
+/// 10.2.5), so only a queue pair with this Q_Key can send to queue pair 1.
 pub const GSI_QKEY: u32 = 0x8001_0000;
 
 impl QpType {
@@ -51,10 +55,11 @@ pub enum QpState {
     Rtr,
     /// Ready to send: the queue pair sends and receives.
     Rts,
-    /// Send queue drain: the queue pair completes the sends that were started, and starts no other. It continues to receive.
+    /// Send queue drain: the queue pair completes the sends that were started, and starts no other.
+    /// It continues to receive.
     Sqd,
-    /// Send queue error: a send failed, and posted sends are flushed. The queue pair continues to receive. Only UC and UD queue pairs
-    /// have this state.
+    /// Send queue error: a send failed, and posted sends are flushed. The queue pair continues to
+    /// receive. Only UC and UD queue pairs have this state.
     Sqe,
     /// The queue pair failed. All posted requests are flushed.
     Err,
@@ -65,7 +70,8 @@ pub enum QpState {
 pub struct QpCap {
     /// The maximum number of outstanding send requests.
     pub send_wrs: u32,
-    /// The maximum number of outstanding receive requests. It is not used if the queue pair has a shared receive queue.
+    /// The maximum number of outstanding receive requests. It is not used if the queue pair has a
+    /// shared receive queue.
     pub recv_wrs: u32,
     /// The maximum number of scatter/gather entries in a send request.
     pub send_sges: u32,
@@ -76,7 +82,8 @@ pub struct QpCap {
 }
 
 impl Default for QpCap {
-    /// Returns sizes of 128 send and 128 receive requests, 4 entries in each, and 64 bytes of inline data.
+    /// Returns sizes of 128 send and 128 receive requests, 4 entries in each, and 64 bytes of
+    /// inline data.
     fn default() -> QpCap {
         QpCap { send_wrs: 128, recv_wrs: 128, send_sges: 4, recv_sges: 4, inline: 64 }
     }
@@ -87,15 +94,16 @@ impl Default for QpCap {
 pub struct QpInitAttr {
     /// The transport service.
     pub qp_type: QpType,
-    /// The protection domain. An [`XrcRecv`](QpType::XrcRecv) queue pair ignores it: its accesses are checked against the domain of the
-    /// shared receive queue that the message names.
+    /// The protection domain. An [`XrcRecv`](QpType::XrcRecv) queue pair ignores it: its accesses
+    /// are checked against the domain of the shared receive queue that the message names.
     pub pd: PdId,
     /// The completion queue of sends. Ignored by an `XrcRecv` queue pair.
     pub send_cq: CqId,
-    /// The completion queue of receives. Ignored by XRC queue pairs: the receives of an XRC shared receive queue complete in that queue's
-    /// own completion queue.
+    /// The completion queue of receives. Ignored by XRC queue pairs: the receives of an XRC shared
+    /// receive queue complete in that queue's own completion queue.
     pub recv_cq: CqId,
-    /// The shared receive queue that the queue pair uses. `None` for a receive queue of its own, and for XRC queue pairs.
+    /// The shared receive queue that the queue pair uses. `None` for a receive queue of its own,
+    /// and for XRC queue pairs.
     pub srq: Option<SrqId>,
     /// The sizes of the queues.
     pub cap: QpCap,
@@ -103,8 +111,8 @@ pub struct QpInitAttr {
     pub sq_sig_all: bool,
 }
 
-/// Attributes to set with [`crate::Provider::modify_qp`]. An attribute that is `None` is not changed. Fields and units are those of
-/// `ibv_modify_qp`.
+/// Attributes to set with [`crate::Provider::modify_qp`]. An attribute that is `None` is not
+/// changed. Fields and units are those of `ibv_modify_qp`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct QpAttr {
     /// The next state.
@@ -133,11 +141,14 @@ pub struct QpAttr {
     pub max_dest_rd_atomic: Option<u8>,
     /// The time that the peer waits after an RNR NAK, as the 5-bit code of IBTA volume 1, table 45.
     pub min_rnr_timer: Option<u8>,
-    /// The code of the local ACK timeout, which is 4.096 µs · 2^code. The maximum code is 31. Code 0 means no timeout.
+    /// The code of the local ACK timeout, which is 4.096 µs · 2^code. The maximum code is 31. Code
+    /// 0 means no timeout.
     pub timeout: Option<u8>,
-    /// The number of retransmissions before a request fails with [`RetryExceeded`](crate::WcStatus::RetryExceeded). The maximum is 7.
+    /// The number of retransmissions before a request fails with
+    /// [`RetryExceeded`](crate::WcStatus::RetryExceeded). The maximum is 7.
     pub retry_cnt: Option<u8>,
-    /// The number of retries after RNR NAKs before a request fails. The maximum is 7, which means no limit.
+    /// The number of retries after RNR NAKs before a request fails. The maximum is 7, which means
+    /// no limit.
     pub rnr_retry: Option<u8>,
 }
 
@@ -148,10 +159,12 @@ pub struct QpStatus {
     pub state: QpState,
     /// The attributes with which the queue pair was created.
     pub init: QpInitAttr,
-    /// The attributes that were set by [`crate::Provider::modify_qp`], except `state`, `rq_psn` and `sq_psn`, which are `None`.
+    /// The attributes that were set by [`crate::Provider::modify_qp`], except `state`, `rq_psn` and
+    /// `sq_psn`, which are `None`.
     pub attr: QpAttr,
-    /// The PSN that the responder expects next. It has executed all requests in packets with earlier PSNs; a READ has at least been
-    /// accepted. The PSN is valid in every state, including ERR, if the device reports [`crate::Capabilities::psn_query`].
+    /// The PSN that the responder expects next. It has executed all requests in packets with
+    /// earlier PSNs; a READ has at least been accepted. The PSN is valid in every state, including
+    /// ERR, if the device reports [`crate::Capabilities::psn_query`].
     pub rq_psn: Psn,
     /// The PSN of the next new packet that the requester sends.
     pub sq_psn: Psn,
@@ -170,7 +183,8 @@ pub enum SqDrain {
     Drained,
 }
 
-/// The name of a queue pair attribute. Each variant stands for the field of [`QpAttr`] with the same name.
+/// The name of a queue pair attribute. Each variant stands for the field of [`QpAttr`] with the
+/// same name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum QpAttribute {
@@ -270,9 +284,10 @@ use QpType::{Gsi, Rc, Uc, Ud, XrcRecv, XrcSend};
 /// The required and the optional attributes of a transition.
 type TransitionRule = (&'static [QpAttribute], &'static [QpAttribute]);
 
-/// Returns the rule of a transition, from the tables of `ibv_modify_qp(3)` and IBTA volume 1, table 91, or `None` if the transition
-/// does not exist. The rules of XRC are those of the kernel's `ib_modify_qp_is_ok`: the sending end has the requester's attributes of RC,
-/// and the receiving end the responder's.
+/// Returns the rule of a transition, from the tables of `ibv_modify_qp(3)` and IBTA volume 1, table
+/// 91, or `None` if the transition does not exist. The rules of XRC are those of the kernel's
+/// `ib_modify_qp_is_ok`: the sending end has the requester's attributes of RC, and the receiving
+/// end the responder's.
 fn transition_rule(qp_type: QpType, from: QpState, to: QpState) -> Option<TransitionRule> {
     const NONE: &[QpAttribute] = &[];
     Some(match (qp_type, from, to) {
@@ -374,8 +389,9 @@ impl QpAttr {
     }
 }
 
-/// Checks a modification against the rules of the verbs. Returns the state after the modification. The function does not check values
-/// that depend on the limits of a device (`path_mtu`, `max_rd_atomic` and `max_dest_rd_atomic`), which the device does.
+/// Checks a modification against the rules of the verbs. Returns the state after the modification.
+/// The function does not check values that depend on the limits of a device (`path_mtu`,
+/// `max_rd_atomic` and `max_dest_rd_atomic`), which the device does.
 ///
 /// # Errors
 /// The first rule that the modification breaks (see [`ModifyError`]).

@@ -51,8 +51,8 @@ pub enum QpBuildError {
 }
 
 impl QpBuilder {
-    /// Begins a queue pair of a transport service whose sends and receives complete in `cq`. The queues have the sizes of
-    /// [`QpCap::default`], and only signalled sends create a completion.
+    /// Begins a queue pair of a transport service whose sends and receives complete in `cq`. The
+    /// queues have the sizes of [`QpCap::default`], and only signalled sends create a completion.
     pub fn new(qp_type: QpType, pd: PdId, cq: CqId) -> QpBuilder {
         let (cap, send_cq, recv_cq) = (QpCap::default(), cq, cq);
         let init = QpInitAttr { qp_type, pd, send_cq, recv_cq, srq: None, cap, sq_sig_all: false };
@@ -123,8 +123,8 @@ impl QpBuilder {
     /// Creates the queue pair on a NIC.
     ///
     /// # Errors
-    /// [`QpBuildError::Limit`] and [`QpBuildError::TwoReceiveQueues`], before the NIC is asked; [`QpBuildError::Nic`] with the error of
-    /// [`Provider::create_qp`].
+    /// [`QpBuildError::Limit`] and [`QpBuildError::TwoReceiveQueues`], before the NIC is asked;
+    /// [`QpBuildError::Nic`] with the error of [`Provider::create_qp`].
     pub fn build(self, nic: &dyn Provider) -> Result<Qpn, QpBuildError> {
         if self.init.srq.is_some() && self.has_recv_wrs {
             return Err(QpBuildError::TwoReceiveQueues);

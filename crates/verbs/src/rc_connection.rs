@@ -1,11 +1,13 @@
-//! The attributes of a reliable connection, and the three state changes that establish the connection.
+//! The attributes of a reliable connection, and the three state changes that establish the
+//! connection.
 
 use crate::{Access, Gid, LocalAckTimeout, Mtu, Provider, Psn, QpAttr, QpState, Qpn, Result, RnrTimer};
 
 /// The attributes of one end of a reliable connection.
 ///
-/// The two ends exchange their GIDs, queue pair numbers and first PSNs out of band. Each end then calls [`RcConnection::connect`], which
-/// changes the state of its queue pair from RESET to INIT, RTR and RTS (IBTA volume 1, 10.3.1).
+/// The two ends exchange their GIDs, queue pair numbers and first PSNs out of band. Each end then
+/// calls [`RcConnection::connect`], which changes the state of its queue pair from RESET to INIT,
+/// RTR and RTS (IBTA volume 1, 10.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RcConnection {
     /// The peer's address.
@@ -26,16 +28,19 @@ pub struct RcConnection {
     pub min_rnr_timer: RnrTimer,
     /// The time without a response after which this end retransmits.
     pub local_ack_timeout: LocalAckTimeout,
-    /// The number of retransmissions before a request fails with [`RetryExceeded`](crate::WcStatus::RetryExceeded). The maximum is 7.
+    /// The number of retransmissions before a request fails with
+    /// [`RetryExceeded`](crate::WcStatus::RetryExceeded). The maximum is 7.
     pub retry_cnt: u8,
-    /// The number of retries after RNR NAKs before a request fails. The maximum is 7, which means no limit.
+    /// The number of retries after RNR NAKs before a request fails. The maximum is 7, which means
+    /// no limit.
     pub rnr_retry: u8,
 }
 
 impl RcConnection {
-    /// Returns the attributes of a connection to the queue pair with this GID and number. The other attributes have these defaults: MTU
-    /// 1024, both PSNs 0, all remote access, one outstanding READ or atomic in each direction, RNR timer 10 µs, local ACK timeout 67 ms,
-    /// 7 retransmissions, and no limit on RNR retries.
+    /// Returns the attributes of a connection to the queue pair with this GID and number. The other
+    /// attributes have these defaults: MTU 1024, both PSNs 0, all remote access, one outstanding
+    /// READ or atomic in each direction, RNR timer 10 µs, local ACK timeout 67 ms, 7
+    /// retransmissions, and no limit on RNR retries.
     pub fn to(dest_gid: Gid, dest_qpn: Qpn) -> RcConnection {
         RcConnection {
             dest_gid,
@@ -85,7 +90,8 @@ impl RcConnection {
     /// Changes the state of a queue pair from RESET to INIT, RTR and RTS.
     ///
     /// # Errors
-    /// The error of [`Provider::modify_qp`]. The queue pair then remains in the state of the last change that succeeded.
+    /// The error of [`Provider::modify_qp`]. The queue pair then remains in the state of the last
+    /// change that succeeded.
     pub fn connect(&self, nic: &dyn Provider, qp: Qpn) -> Result<()> {
         [self.init(), self.rtr(), self.rts()].iter().try_for_each(|attr| nic.modify_qp(qp, attr))
     }

@@ -3,7 +3,8 @@ use core::time::Duration;
 
 /// A point in time on a NIC's monotonic clock, in nanoseconds since the clock's origin.
 ///
-/// State machines do not read a clock. Their callers pass the time, which is virtual in the simulator.
+/// State machines do not read a clock. Their callers pass the time, which is virtual in the
+/// simulator.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(u64);
 

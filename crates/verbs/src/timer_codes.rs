@@ -5,10 +5,11 @@ use core::time::Duration;
 /// The largest value of a 5-bit code.
 const MAX_CODE: u8 = 31;
 
-/// The local ACK timeout: the time after which a requester retransmits a request that has not been acknowledged
-/// ([`QpAttr::timeout`](crate::QpAttr::timeout)).
+/// The local ACK timeout: the time after which a requester retransmits a request that has not been
+/// acknowledged ([`QpAttr::timeout`](crate::QpAttr::timeout)).
 ///
-/// The timeout with a code from 1 to 31 is 4.096 µs · 2^code. Code 0 means no timeout (IBTA volume 1, 9.7.6).
+/// The timeout with a code from 1 to 31 is 4.096 µs · 2^code. Code 0 means no timeout (IBTA volume
+/// 1, 9.7.6).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LocalAckTimeout(u8);
 
@@ -16,13 +17,14 @@ impl LocalAckTimeout {
     /// No timeout. The requester retransmits only after a NAK.
     pub const INFINITE: LocalAckTimeout = LocalAckTimeout(0);
 
-    /// Creates the timeout with this code. [`Provider::modify_qp`](crate::Provider::modify_qp) refuses codes above 31.
+    /// Creates the timeout with this code. [`Provider::modify_qp`](crate::Provider::modify_qp)
+    /// refuses codes above 31.
     pub const fn from_code(code: u8) -> LocalAckTimeout {
         LocalAckTimeout(code)
     }
 
-    /// Returns the shortest timeout that is not shorter than `duration`. The result is between 8.192 µs and 8796 s, even if `duration` is
-    /// not.
+    /// Returns the shortest timeout that is not shorter than `duration`. The result is between
+    /// 8.192 µs and 8796 s, even if `duration` is not.
     pub fn from_duration(duration: Duration) -> LocalAckTimeout {
         let code = (1..MAX_CODE).find(|&code| LocalAckTimeout(code).as_duration() >= Some(duration));
         LocalAckTimeout(code.unwrap_or(MAX_CODE))
@@ -53,13 +55,14 @@ const RNR_TEN_MICROS: [u32; 32] = [
 ];
 
 impl RnrTimer {
-    /// Creates the timer with this code. [`Provider::modify_qp`](crate::Provider::modify_qp) refuses codes above 31.
+    /// Creates the timer with this code. [`Provider::modify_qp`](crate::Provider::modify_qp)
+    /// refuses codes above 31.
     pub const fn from_code(code: u8) -> RnrTimer {
         RnrTimer(code)
     }
 
-    /// Returns the shortest timer that is not shorter than `duration`. The result is between 10 µs and 655.36 ms, even if `duration` is
-    /// not.
+    /// Returns the shortest timer that is not shorter than `duration`. The result is between 10 µs
+    /// and 655.36 ms, even if `duration` is not.
     pub fn from_duration(duration: Duration) -> RnrTimer {
         // The time increases from code 1 to code 31. Code 0 stands for the longest time.
         let code = (1..=MAX_CODE).find(|&code| RnrTimer(code).as_duration() >= duration);

@@ -12,7 +12,8 @@ pub enum WcStatus {
     LocalLength,
     /// The local NIC has an error of its own that prevented it from executing the request.
     LocalQpOperation,
-    /// A scatter/gather entry has an invalid local key, exceeds the bounds of the region, or lacks the access right.
+    /// A scatter/gather entry has an invalid local key, exceeds the bounds of the region, or lacks
+    /// the access right.
     LocalProtection,
     /// The queue pair went to ERR before this request was executed.
     Flushed,
@@ -24,11 +25,13 @@ pub enum WcStatus {
     LocalAccess,
     /// The responder reported an invalid request.
     RemoteInvalidRequest,
-    /// The responder refused the access: the remote key is invalid, or its bounds or rights forbid the access.
+    /// The responder refused the access: the remote key is invalid, or its bounds or rights forbid
+    /// the access.
     RemoteAccess,
     /// The responder has an error of its own that prevented it from executing the request.
     RemoteOperation,
-    /// No acknowledgement arrived after the last retransmission. The responder may have executed the request.
+    /// No acknowledgement arrived after the last retransmission. The responder may have executed
+    /// the request.
     RetryExceeded,
     /// The responder had no receive posted, even at the last RNR retry.
     RnrRetryExceeded,
@@ -115,8 +118,8 @@ pub struct Wc {
     pub opcode: WcOpcode,
     /// The queue pair of the request.
     pub qpn: Qpn,
-    /// For a receive, a READ and an atomic, the number of bytes that were received or read. On a UD queue pair, it includes the 40 bytes
-    /// of the GRH.
+    /// For a receive, a READ and an atomic, the number of bytes that were received or read. On a UD
+    /// queue pair, it includes the 40 bytes of the GRH.
     pub byte_len: u32,
     /// For a receive, the immediate data.
     pub imm: Option<u32>,

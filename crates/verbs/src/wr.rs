@@ -17,14 +17,15 @@ pub struct Sge {
 /// A scatter/gather list. Up to two entries need no allocation.
 pub type SgeList = SmallVec<[Sge; 2]>;
 
-/// A payload that the work request itself contains (`IBV_SEND_INLINE`), so that no memory has to be registered for it. Up to 32 bytes
-/// need no allocation.
+/// A payload that the work request itself contains (`IBV_SEND_INLINE`), so that no memory has to be
+/// registered for it. Up to 32 bytes need no allocation.
 pub type InlineData = SmallVec<[u8; 32]>;
 
 /// The address and the key of remote memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteAddr {
-    /// The address of the first byte. It counts like the [`Mr::addr`](crate::Mr::addr) of the peer's region.
+    /// The address of the first byte. It counts like the [`Mr::addr`](crate::Mr::addr) of the
+    /// peer's region.
     pub addr: u64,
     /// The peer's remote key.
     pub rkey: Key,
@@ -45,8 +46,8 @@ pub enum SendOp {
     WriteWithImm(RemoteAddr, u32),
     /// RDMA READ into the local memory that the scatter/gather list describes.
     Read(RemoteAddr),
-    /// Atomic compare-and-swap of the 8-byte word at the remote address, in the responder's byte order. The old value is written to the
-    /// only scatter/gather entry, which has 8 bytes.
+    /// Atomic compare-and-swap of the 8-byte word at the remote address, in the responder's byte
+    /// order. The old value is written to the only scatter/gather entry, which has 8 bytes.
     CompareSwap {
         /// The word. Its address must be a multiple of 8.
         remote: RemoteAddr,
@@ -55,8 +56,8 @@ pub enum SendOp {
         /// The new value.
         swap: u64,
     },
-    /// Atomic fetch-and-add on the 8-byte word at the remote address, in the responder's byte order. The old value is written to the
-    /// only scatter/gather entry, which has 8 bytes.
+    /// Atomic fetch-and-add on the 8-byte word at the remote address, in the responder's byte
+    /// order. The old value is written to the only scatter/gather entry, which has 8 bytes.
     FetchAdd {
         /// The word. Its address must be a multiple of 8.
         remote: RemoteAddr,
@@ -79,7 +80,8 @@ impl SendOp {
         }
     }
 
-    /// Returns the key of the peer that the operation names, if any: that of the memory it accesses, or the key to invalidate.
+    /// Returns the key of the peer that the operation names, if any: that of the memory it
+    /// accesses, or the key to invalidate.
     #[inline]
     pub fn remote_key(&self) -> Option<Key> {
         match *self {
@@ -88,12 +90,14 @@ impl SendOp {
         }
     }
 
-    /// Whether the requester's NIC executes the operation itself, without a packet: the bind of a window, or a local invalidation.
+    /// Whether the requester's NIC executes the operation itself, without a packet: the bind of a
+    /// window, or a local invalidation.
     pub fn is_local(&self) -> bool {
         matches!(self, SendOp::BindWindow(_) | SendOp::LocalInvalidate(_))
     }
 
-    /// Whether the operation is a READ or an atomic. `max_rd_atomic` limits the number of such operations that are outstanding.
+    /// Whether the operation is a READ or an atomic. `max_rd_atomic` limits the number of such
+    /// operations that are outstanding.
     pub fn is_read_or_atomic(&self) -> bool {
         matches!(self, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
@@ -168,10 +172,12 @@ impl Data {
 }
 
 bitflags::bitflags! {
-    /// The flags of a send work request (`enum ibv_send_flags`). [`Data::Inline`] takes the place of the flag INLINE.
+    /// The flags of a send work request (`enum ibv_send_flags`). [`Data::Inline`] takes the place
+    /// of the flag INLINE.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct SendFlags: u8 {
-        /// Starts the request only after all earlier READs and atomics of this queue pair have completed.
+        /// Starts the request only after all earlier READs and atomics of this queue pair have
+        /// completed.
         const FENCE = 1;
         /// Requests a completion on success.
         const SIGNALED = 1 << 1;
@@ -187,7 +193,8 @@ pub struct UdDestination {
     pub ah: AhId,
     /// The peer's queue pair.
     pub qpn: Qpn,
-    /// The Q_Key. If its top bit is set, the sender's queue pair uses its own Q_Key instead (IBTA volume 1, 10.2.5).
+    /// The Q_Key. If its top bit is set, the sender's queue pair uses its own Q_Key instead (IBTA
+    /// volume 1, 10.2.5).
     pub qkey: u32,
 }
 
@@ -204,12 +211,14 @@ pub struct SendWr {
     pub flags: SendFlags,
     /// The destination. Only sends on a UD queue pair have one.
     pub ud: Option<UdDestination>,
-    /// The peer's shared receive queue, for a request on an [`XrcSend`](crate::QpType::XrcSend) queue pair. 0 for any other request.
+    /// The peer's shared receive queue, for a request on an [`XrcSend`](crate::QpType::XrcSend)
+    /// queue pair. 0 for any other request.
     pub remote_srq: Srqn,
 }
 
 impl SendWr {
-    /// Returns whether the request is an atomic whose local memory is shorter than the 8 bytes of its result.
+    /// Returns whether the request is an atomic whose local memory is shorter than the 8 bytes of
+    /// its result.
     pub fn is_short_atomic(&self) -> bool {
         self.op.is_atomic() && self.data.len() < 8
     }

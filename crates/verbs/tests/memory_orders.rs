@@ -1,4 +1,5 @@
-//! The promise of `Buffer` about torn copies, in all orders of accesses and for all values that the memory model of Rust lets a relaxed load return.
+//! The promise of `Buffer` about torn copies, in all orders of accesses and for all values that the
+//! memory model of Rust lets a relaxed load return.
 
 #[allow(dead_code, reason = "the test uses a part of it")]
 #[path = "../src/atomic_words.rs"]
@@ -16,8 +17,8 @@ use atomic_words::AtomicWords;
 /// A word of the data that the writer writes.
 const NEW: u64 = 0x0101_0101_0101_0101;
 
-/// Writes `len` bytes from offset `at` in one thread. Another thread reads everything twice: if it finds the last byte of the write in the first read, it
-/// finds all bytes in the second one.
+/// Writes `len` bytes from offset `at` in one thread. Another thread reads everything twice: if it
+/// finds the last byte of the write in the first read, it finds all bytes in the second one.
 fn write_is_whole_after_its_last_byte(at: usize, len: usize) {
     loom::model(move || {
         let words = Arc::new(AtomicWords::new(24));

@@ -1,8 +1,10 @@
-//! Measures how long it takes to parse, emit, seal and verify packets: `cargo run --release -p mitra-wire --example speed`.
+//! Measures how long it takes to parse, emit, seal and verify packets:
+//! `cargo run --release -p mitra-wire --example speed`.
 //!
-//! A block is 2000 calls of one operation. The program runs a block of each operation in turn, 201 times, so that other load on the
-//! machine affects all operations alike. It prints the median over the blocks of each operation. The columns `crc only` and `again`
-//! are measurements of the same operation. Their difference is the noise of the measurement.
+//! A block is 2000 calls of one operation. The program runs a block of each operation in turn, 201
+//! times, so that other load on the machine affects all operations alike. It prints the median over
+//! the blocks of each operation. The columns `crc only` and `again` are measurements of the same
+//! operation. Their difference is the noise of the measurement.
 
 use std::hint::black_box;
 use std::time::Instant;

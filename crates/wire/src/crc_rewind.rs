@@ -1,7 +1,8 @@
 //! Computes an earlier value of a CRC-32 register from a later one.
 //!
-//! A register is a polynomial over GF(2) modulo the generator of CRC-32. Bit 31 is the coefficient of x^0, and bit 0 that of x^31.
-//! Feeding n zero bits to the CRC multiplies the register by x^n. A multiplication by x^-n undoes this.
+//! A register is a polynomial over GF(2) modulo the generator of CRC-32. Bit 31 is the coefficient
+//! of x^0, and bit 0 that of x^31. Feeding n zero bits to the CRC multiplies the register by x^n. A
+//! multiplication by x^-n undoes this.
 
 /// The generator of CRC-32 without its term x^32.
 const POLY: u32 = 0xedb8_8320;
@@ -30,9 +31,11 @@ const REDUCTION: [u32; 16] = {
     table
 };
 
-/// Returns a · b. Each step multiplies `b` by four bits of `a`, from the highest powers of x to the lowest.
+/// Returns a · b. Each step multiplies `b` by four bits of `a`, from the highest powers of x to the
+/// lowest.
 const fn multiply(a: u32, b: u32) -> u32 {
-    // The products of `b` with all polynomials of four terms. Bit 3 of the index is the coefficient of x^0.
+    // The products of `b` with all polynomials of four terms. Bit 3 of the index is the coefficient
+    // of x^0.
     let mut multiples = [0; 16];
     multiples[8] = b;
     multiples[4] = times_x(b);
@@ -82,8 +85,8 @@ static UNDO_BYTES: [u32; 64] = powers(UNDO_BYTE);
 /// The factor at index i undoes 64 · i zero bytes.
 static UNDO_BLOCKS: [u32; 1024] = powers(multiply(UNDO_BYTES[63], UNDO_BYTE));
 
-/// Returns the value that the register had before `zero_bytes` zero bytes, after which it is `register`. The count must be below
-/// 65,536; a larger one is reduced modulo 65,536.
+/// Returns the value that the register had before `zero_bytes` zero bytes, after which it is
+/// `register`. The count must be below 65,536; a larger one is reduced modulo 65,536.
 pub(crate) fn rewind(register: u32, zero_bytes: usize) -> u32 {
     multiply(multiply(register, UNDO_BLOCKS[zero_bytes / 64 % 1024]), UNDO_BYTES[zero_bytes % 64])
 }
@@ -119,13 +122,15 @@ mod tests {
         }
     }
 
-    /// `icrc` solves for the IPv4 identification by rewinding the register to the identification field. A flipped bit goes unnoticed
-    /// if the rewound difference that it causes fits the field's 16 bits. The documentation of `icrc` says from which length of a
-    /// datagram on that can happen.
+    /// `icrc` solves for the IPv4 identification by rewinding the register to the identification
+    /// field. A flipped bit goes unnoticed if the rewound difference that it causes fits the
+    /// field's 16 bits. The documentation of `icrc` says from which length of a datagram on that
+    /// can happen.
     #[test]
     fn single_flipped_bit_has_no_solution_within_26744_bytes() {
-        // The difference that the nth bit after the start of the field causes, rewound to that start, is x^-n times the difference
-        // of the first bit. That difference is bit 0 of the register.
+        // The difference that the nth bit after the start of the field causes, rewound to that
+        // start, is x^-n times the difference of the first bit. That difference is bit 0 of the
+        // register.
         let first_miss = (0..)
             .scan(1u32, |difference, position| {
                 let current = *difference;

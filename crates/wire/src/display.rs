@@ -8,9 +8,10 @@ use crate::opcode;
 use crate::packet::Packet;
 
 impl fmt::Display for Packet<'_> {
-    /// Writes the opcode, the destination QP, the PSN, the extension headers, the length of the payload if the operation has one, the
-    /// P_Key if it is not the default one, and the flags that are set. Example:
-    /// `RC_RDMA_WRITE_FIRST qp 0x000019 psn 4096 va 0x7fdb9971c000 rkey 0x00000a05 dmalen 2500 len 1024`.
+    /// Writes the opcode, the destination QP, the PSN, the extension headers, the length of the
+    /// payload if the operation has one, the P_Key if it is not the default one, and the flags that
+    /// are set. Example: `RC_RDMA_WRITE_FIRST qp 0x000019 psn 4096 va 0x7fdb9971c000 rkey
+    /// 0x00000a05 dmalen 2500 len 1024`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match opcode::name(self.opcode()) {
             Some(name) => f.write_str(name)?,

@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-/// Why [`Packet::parse`](crate::Packet::parse) refused a buffer. There are no errors for wrong keys, partitions and sequence numbers,
-/// because the transport checks them and not the parser.
+/// Why [`Packet::parse`](crate::Packet::parse) refused a buffer. There are no errors for wrong
+/// keys, partitions and sequence numbers, because the transport checks them and not the parser.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -12,20 +12,23 @@ pub enum ParseError {
     Truncated {
         /// The length of the buffer in bytes.
         have: usize,
-        /// The length of the headers in bytes, up to and including the header in which the buffer ends.
+        /// The length of the headers in bytes, up to and including the header in which the buffer
+        /// ends.
         need: usize,
     },
-    /// The opcode does not exist, does not exist for this transport (IBTA 9.2), or belongs to a transport that Mitra does not
-    /// support (reliable datagram).
+    /// The opcode does not exist, does not exist for this transport (IBTA 9.2), or belongs to a
+    /// transport that Mitra does not support (reliable datagram).
     #[error("unknown opcode 0x{0:02x}")]
     UnknownOpcode(u8),
     /// The transport header version is not 0 (IBTA 9.2).
     #[error("transport header version {0}, expected 0")]
     BadVersion(u8),
-    /// The length of the buffer is not a multiple of four, although that of the headers and that of the padded payload are (IBTA 9.2).
+    /// The length of the buffer is not a multiple of four, although that of the headers and that of
+    /// the padded payload are (IBTA 9.2).
     #[error("{0} bytes, not a multiple of four")]
     BadLength(usize),
-    /// The pad count exceeds the number of bytes after the headers, or is not 0 although the opcode has no payload.
+    /// The pad count exceeds the number of bytes after the headers, or is not 0 although the opcode
+    /// has no payload.
     #[error("pad count {pad} with {available} bytes after the headers")]
     BadPad {
         /// The pad count of the BTH, 1 to 3.

@@ -14,19 +14,23 @@ const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 /// The Ethertypes of VLAN tags: 802.1Q, 802.1ad, and the one for double tags before 802.1ad.
 const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 
-/// The total length of the Ethernet, IPv4 and UDP headers that [`encode`] puts before a datagram, in bytes.
+/// The total length of the Ethernet, IPv4 and UDP headers that [`encode`] puts before a datagram,
+/// in bytes.
 pub const IPV4_OVERHEAD: usize = 14 + IPV4_LEN + UDP_LEN;
-/// The total length of the Ethernet, IPv6 and UDP headers that [`encode`] puts before a datagram, in bytes.
+/// The total length of the Ethernet, IPv6 and UDP headers that [`encode`] puts before a datagram,
+/// in bytes.
 pub const IPV6_OVERHEAD: usize = 14 + IPV6_LEN + UDP_LEN;
 
-/// The link types that [`Frame::parse`] supports. The numbers in parentheses are those of tcpdump.org/linktypes.html.
+/// The link types that [`Frame::parse`] supports. The numbers in parentheses are those of
+/// tcpdump.org/linktypes.html.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LinkType {
     /// BSD loopback: four bytes with the address family before the IP packet (0, 108).
     Loopback,
     /// Ethernet, with or without VLAN tags (1).
     Ethernet,
-    /// An IP packet without a link header (101; 228 for IPv4, 229 for IPv6; 12 and 14 in some files).
+    /// An IP packet without a link header (101; 228 for IPv4, 229 for IPv6; 12 and 14 in some
+    /// files).
     RawIp,
     /// Linux "cooked" capture, which the device `any` produces (113).
     LinuxSll,
@@ -51,22 +55,23 @@ impl LinkType {
 /// Why [`Frame::parse`] found no complete RoCEv2 datagram in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum FrameError {
-    /// The frame contains no UDP header with destination port 4791, as far as the parser reads. See [`Frame::parse`] for the cases
-    /// that it does not read.
+    /// The frame contains no UDP header with destination port 4791, as far as the parser reads. See
+    /// [`Frame::parse`] for the cases that it does not read.
     #[error("not RoCEv2")]
     NotRoce,
     /// The frame is one of RoCE v1, which has no IP header.
     #[error("RoCE v1, not RoCEv2")]
     RoceV1,
-    /// The frame carries packets in a tunnel, which the parser does not open. The value names the kind of
-    /// tunnel.
+    /// The frame carries packets in a tunnel, which the parser does not open. The value names the
+    /// kind of tunnel.
     #[error("{0} tunnel")]
     Tunnel(&'static str),
-    /// The frame ends within a header, for example because the capture was taken with a small snap length.
-    /// The value names the header.
+    /// The frame ends within a header, for example because the capture was taken with a small snap
+    /// length. The value names the header.
     #[error("truncated {0}")]
     Truncated(&'static str),
-    /// The fields of the headers contradict each other, or the frame is an IP fragment. The value describes the case.
+    /// The fields of the headers contradict each other, or the frame is an IP fragment. The value
+    /// describes the case.
     #[error("malformed: {0}")]
     Malformed(&'static str),
 }
@@ -82,8 +87,8 @@ pub struct Frame<'a> {
     pub ip: &'a [u8],
     /// The UDP header.
     pub udp: &'a [u8; UDP_LEN],
-    /// The UDP payload: packet and ICRC. It is shorter than `datagram_len` if the capture was taken with a
-    /// small snap length.
+    /// The UDP payload: packet and ICRC. It is shorter than `datagram_len` if the capture was taken
+    /// with a small snap length.
     pub datagram: &'a [u8],
     /// The length of the UDP payload when it was sent, in bytes.
     pub datagram_len: usize,
@@ -93,9 +98,10 @@ impl<'a> Frame<'a> {
     /// Finds the RoCEv2 datagram in a captured frame.
     ///
     /// # Errors
-    /// See [`FrameError`]. The first fragment of an IPv4 datagram is [`Malformed`](FrameError::Malformed), because RoCEv2 forbids
-    /// fragmentation (annex A17). The method does not read later fragments, which have no UDP header, and packets with IPv6 extension
-    /// headers. They are [`NotRoce`](FrameError::NotRoce).
+    /// See [`FrameError`]. The first fragment of an IPv4 datagram is
+    /// [`Malformed`](FrameError::Malformed), because RoCEv2 forbids fragmentation (annex A17). The
+    /// method does not read later fragments, which have no UDP header, and packets with IPv6
+    /// extension headers. They are [`NotRoce`](FrameError::NotRoce).
     pub fn parse(link: LinkType, bytes: &'a [u8]) -> Result<Self, FrameError> {
         match link {
             LinkType::Loopback => Self::parse_ip(skip(bytes, 4)?),
@@ -174,8 +180,9 @@ impl<'a> Frame<'a> {
         Self::parse_udp(address(8).into(), address(24).into(), header, rest, Some(payload_len))
     }
 
-    /// Parses the UDP header at the start of `rest`. `ip_payload_len` is the payload length according to the IP header, or `None` if
-    /// the header contains a total length below its own length.
+    /// Parses the UDP header at the start of `rest`. `ip_payload_len` is the payload length
+    /// according to the IP header, or `None` if the header contains a total length below its own
+    /// length.
     fn parse_udp(
         src: IpAddr,
         dst: IpAddr,
@@ -229,12 +236,13 @@ fn take_u16(bytes: &[u8]) -> Result<(u16, &[u8]), FrameError> {
     }
 }
 
-/// Appends an Ethernet frame that contains `datagram`. The datagram has at most 65,507 bytes and ends in an ICRC that was computed for
-/// the same addresses and identification.
+/// Appends an Ethernet frame that contains `datagram`. The datagram has at most 65,507 bytes and
+/// ends in an ICRC that was computed for the same addresses and identification.
 ///
-/// The last four bytes of each hardware address are those of the IP address. An IPv4 frame has the flag "don't fragment", the
-/// identification `ident` and no UDP checksum, like a frame of the kernel's soft-RoCE. An IPv6 frame has the UDP checksum that IPv6
-/// requires. The address family is chosen as by [`IcrcPath::new`](crate::IcrcPath::new).
+/// The last four bytes of each hardware address are those of the IP address. An IPv4 frame has the
+/// flag "don't fragment", the identification `ident` and no UDP checksum, like a frame of the
+/// kernel's soft-RoCE. An IPv6 frame has the UDP checksum that IPv6 requires. The address family is
+/// chosen as by [`IcrcPath::new`](crate::IcrcPath::new).
 pub fn encode(src: SocketAddr, dst: SocketAddr, ident: u16, datagram: &[u8], out: &mut Vec<u8>) {
     let udp_len = (UDP_LEN + datagram.len()) as u16;
     let [l0, l1] = udp_len.to_be_bytes();

@@ -1,4 +1,5 @@
-//! The extension headers with more than one field and the XRCETH, and how they are encoded in a packet (IBTA 9.3, annex A14).
+//! The extension headers with more than one field and the XRCETH, and how they are encoded in a
+//! packet (IBTA 9.3, annex A14).
 //!
 //! Multi-byte fields are big-endian in a packet.
 
@@ -11,14 +12,16 @@ pub struct Reth {
     pub va: u64,
     /// The remote key of the region or window.
     pub rkey: u32,
-    /// The length of the complete message in bytes. IBTA allows at most 2^31; the parser does not check it.
+    /// The length of the complete message in bytes. IBTA allows at most 2^31; the parser does not
+    /// check it.
     pub len: u32,
 }
 
 /// Atomic extended transport header (IBTA 9.3): the operands of an atomic.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct AtomicEth {
-    /// The virtual address of the 8-byte operand at the responder. The responder refuses an address that is not a multiple of 8.
+    /// The virtual address of the 8-byte operand at the responder. The responder refuses an address
+    /// that is not a multiple of 8.
     pub va: u64,
     /// The remote key of the region or window.
     pub rkey: u32,
@@ -42,7 +45,8 @@ pub struct Deth {
 pub struct Aeth {
     /// The kind of acknowledgement.
     pub syndrome: Syndrome,
-    /// The message sequence number: the number of messages that the responder has completed, modulo 2^24.
+    /// The message sequence number: the number of messages that the responder has completed, modulo
+    /// 2^24.
     pub msn: u32,
 }
 
@@ -54,7 +58,8 @@ pub enum Syndrome {
         /// The encoded receive credits, 5 bits; 31 means no credit information.
         credits: u8,
     },
-    /// The responder has no receive posted. The requester retries after the time that `timer` encodes.
+    /// The responder has no receive posted. The requester retries after the time that `timer`
+    /// encodes.
     RnrNak {
         /// The encoded time, 5 bits (IBTA 9.3, AETH).
         timer: u8,
@@ -77,7 +82,8 @@ pub enum NakCode {
     RemoteAccess = 2,
     /// The responder has an error of its own that prevents it from executing the request.
     RemoteOperational = 3,
-    /// A request on a reliable datagram queue pair is invalid. Mitra does not support reliable datagrams.
+    /// A request on a reliable datagram queue pair is invalid. Mitra does not support reliable
+    /// datagrams.
     InvalidRdRequest = 4,
 }
 

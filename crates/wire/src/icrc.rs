@@ -1,10 +1,12 @@
-//! The invariant CRC (ICRC, annex A17 and IBTA 7.8): computes and verifies it, if necessary without the IPv4 identification.
+//! The invariant CRC (ICRC, annex A17 and IBTA 7.8): computes and verifies it, if necessary without
+//! the IPv4 identification.
 //!
-//! The ICRC is the CRC-32 of Ethernet over the following bytes. Fields that a router may change are replaced by ones (*masked*).
+//! The ICRC is the CRC-32 of Ethernet over the following bytes. Fields that a router may change are
+//! replaced by ones (*masked*).
 //!
 //! 1. Eight bytes 0xff, in place of InfiniBand's local route header.
-//! 2. The IP header. Masked are, in IPv4, the type of service, the time to live and the header checksum; in IPv6, the traffic class,
-//!    the flow label and the hop limit.
+//! 2. The IP header. Masked are, in IPv4, the type of service, the time to live and the header
+//!    checksum; in IPv6, the traffic class, the flow label and the hop limit.
 //! 3. The UDP header. The checksum is masked.
 //! 4. The BTH. Byte 4 (FECN, BECN and reserved bits) is masked.
 //! 5. The extension headers, the payload and the pad.
@@ -12,16 +14,20 @@
 //! The last four bytes of the datagram contain the ICRC, least significant byte first.
 //!
 //! # Solving for the identification
-//! Over IPv4, the ICRC covers the identification field, which a UDP socket does not return to a receiver. [`IcrcPath::verify`]
-//! therefore computes the ICRC with a guessed identification (the *hint*). A CRC is affine, so the XOR of the computed and the received
-//! ICRC is a linear function of the XOR of the guessed and the true identification. To invert this function, `verify` rewinds the CRC
-//! register from the end of the datagram to the field. If the result has no more than the 16 bits of the field, it is the XOR of the
-//! two identifications. Otherwise the datagram is corrupt.
+//! Over IPv4, the ICRC covers the identification field, which a UDP socket does not return to a
+//! receiver. [`IcrcPath::verify`] therefore computes the ICRC with a guessed identification (the
+//! *hint*). A CRC is affine, so the XOR of the computed and the received ICRC is a linear function
+//! of the XOR of the guessed and the true identification. To invert this function, `verify` rewinds
+//! the CRC register from the end of the datagram to the field. If the result has no more than the
+//! 16 bits of the field, it is the XOR of the two identifications. Otherwise the datagram is
+//! corrupt.
 //!
-//! **Weaker detection.** A check against a *known* identification misses a random corruption with probability 2^-32. A check that
-//! solves for the identification uses up 16 of the 32 bits and misses a random corruption with probability 2^-16. It still detects
-//! every single flipped bit in a datagram of up to 26,744 bytes, but not every burst or combination of flipped bits that a CRC-32
-//! detects. [`Verdict::Good`] therefore reports whether the identification was solved for, so that callers can count such packets.
+//! **Weaker detection.** A check against a *known* identification misses a random corruption with
+//! probability 2^-32. A check that solves for the identification uses up 16 of the 32 bits and
+//! misses a random corruption with probability 2^-16. It still detects every single flipped bit in
+//! a datagram of up to 26,744 bytes, but not every burst or combination of flipped bits that a
+//! CRC-32 detects. [`Verdict::Good`] therefore reports whether the identification was solved for,
+//! so that callers can count such packets.
 
 use std::net::SocketAddr;
 
@@ -37,13 +43,14 @@ pub const ICRC_LEN: usize = 4;
 /// The CRC of the eight bytes 0xff in place of the local route header.
 const AFTER_LRH: u32 = 0x2144_df1c;
 
-/// The IP and UDP header fields of the datagrams from one UDP endpoint to another, with which their ICRCs are computed and verified.
+/// The IP and UDP header fields of the datagrams from one UDP endpoint to another, with which their
+/// ICRCs are computed and verified.
 ///
 /// The path is directed. To verify datagrams from a peer, use the path whose source is the peer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct IcrcPath {
-    /// The masked IP and UDP headers, followed by space for a BTH. `compute` fills in the lengths, the identification and the BTH of
-    /// each datagram.
+    /// The masked IP and UDP headers, followed by space for a BTH. `compute` fills in the lengths,
+    /// the identification and the BTH of each datagram.
     template: [u8; IPV6_LEN + UDP_LEN + BTH_LEN],
     v4: bool,
 }
@@ -55,8 +62,9 @@ pub enum Verdict {
     Good {
         /// The IPv4 identification for which the ICRC is correct; 0 over IPv6.
         ident: u16,
-        /// Whether `verify` solved for the identification. If so, the check has the strength of 16 bits only, unless the caller knows
-        /// by other means that `ident` is the true identification.
+        /// Whether `verify` solved for the identification. If so, the check has the strength of 16
+        /// bits only, unless the caller knows by other means that `ident` is the true
+        /// identification.
         solved: bool,
     },
     /// The ICRC is wrong: for every identification, if `verify` returns this for an IPv4 path.
@@ -73,11 +81,12 @@ impl Verdict {
 }
 
 impl IcrcPath {
-    /// Creates the path of datagrams from `src` to `dst`. Over IPv4, the flag "don't fragment" is set, as annex A17 requires. The
-    /// socket option `IP_MTU_DISCOVER` with the value `IP_PMTUDISC_DO` sets the flag in sent packets.
+    /// Creates the path of datagrams from `src` to `dst`. Over IPv4, the flag "don't fragment" is
+    /// set, as annex A17 requires. The socket option `IP_MTU_DISCOVER` with the value
+    /// `IP_PMTUDISC_DO` sets the flag in sent packets.
     ///
-    /// IPv4-mapped IPv6 addresses count as IPv4, because a dual-stack socket sends IPv4 packets to them. The path between an IPv4 and
-    /// an IPv6 address, which no network has, is an IPv6 path.
+    /// IPv4-mapped IPv6 addresses count as IPv4, because a dual-stack socket sends IPv4 packets to
+    /// them. The path between an IPv4 and an IPv6 address, which no network has, is an IPv6 path.
     pub fn new(src: SocketAddr, dst: SocketAddr) -> Self {
         let mut template = [0xff; IPV6_LEN + UDP_LEN + BTH_LEN];
         let (v4, udp) = match AddressPair::new(src, dst) {
@@ -102,7 +111,8 @@ impl IcrcPath {
         IcrcPath { template, v4 }
     }
 
-    /// Returns the path with the IPv4 flag "don't fragment" set to this value. An IPv6 path is returned unchanged.
+    /// Returns the path with the IPv4 flag "don't fragment" set to this value. An IPv6 path is
+    /// returned unchanged.
     #[must_use]
     pub fn with_dont_fragment(mut self, dont_fragment: bool) -> Self {
         if self.v4 {
@@ -111,27 +121,30 @@ impl IcrcPath {
         self
     }
 
-    /// Whether datagrams on the path are sent over IPv4. If so, the ICRC depends on the IP identification.
+    /// Whether datagrams on the path are sent over IPv4. If so, the ICRC depends on the IP
+    /// identification.
     pub const fn is_ipv4(&self) -> bool {
         self.v4
     }
 
-    /// Writes the ICRC into the last four bytes of `datagram`, which is the complete UDP payload. A datagram that is shorter than a BTH
-    /// and an ICRC remains unchanged.
+    /// Writes the ICRC into the last four bytes of `datagram`, which is the complete UDP payload. A
+    /// datagram that is shorter than a BTH and an ICRC remains unchanged.
     ///
-    /// `ident` is the IPv4 identification with which the datagram will be sent. On Linux, an unconnected socket with
-    /// `IP_MTU_DISCOVER=IP_PMTUDISC_DO` sends the identification 0, and the nth segment of a GSO send has the identification n − 1.
-    /// Over IPv6, `ident` is ignored.
+    /// `ident` is the IPv4 identification with which the datagram will be sent. On Linux, an
+    /// unconnected socket with `IP_MTU_DISCOVER=IP_PMTUDISC_DO` sends the identification 0, and the
+    /// nth segment of a GSO send has the identification n − 1. Over IPv6, `ident` is ignored.
     pub fn seal(&self, datagram: &mut [u8], ident: u16) {
         if let Some((covered, icrc)) = if_long_enough(datagram.len(), datagram.split_last_chunk_mut()) {
             *icrc = self.compute(covered, ident).to_le_bytes();
         }
     }
 
-    /// Verifies the ICRC in the last four bytes of `datagram`, which is the complete UDP payload. If the ICRC is wrong for the IPv4
-    /// identification `hint`, the method solves for the identification. Over IPv6, `hint` is ignored.
+    /// Verifies the ICRC in the last four bytes of `datagram`, which is the complete UDP payload.
+    /// If the ICRC is wrong for the IPv4 identification `hint`, the method solves for the
+    /// identification. Over IPv6, `hint` is ignored.
     ///
-    /// Both checks together take one pass over the bytes. Solving detects fewer corruptions (see the [module](self)).
+    /// Both checks together take one pass over the bytes. Solving detects fewer corruptions (see
+    /// the [module](self)).
     pub fn verify(&self, datagram: &[u8], hint: u16) -> Verdict {
         let Some((covered, icrc)) = if_long_enough(datagram.len(), datagram.split_last_chunk()) else {
             return Verdict::TooShort;
@@ -143,8 +156,8 @@ impl IcrcPath {
         if !self.v4 {
             return Verdict::Bad;
         }
-        // The identification begins at byte 4 of the IP header. The register is rewound to the start of the field. Its low eight bits
-        // then apply to the first byte of the field.
+        // The identification begins at byte 4 of the IP header. The register is rewound to the
+        // start of the field. Its low eight bits then apply to the first byte of the field.
         let ident_difference = crc_rewind::rewind(difference, IPV4_LEN - 4 + UDP_LEN + covered.len());
         if ident_difference >> 16 != 0 {
             return Verdict::Bad;
@@ -152,7 +165,8 @@ impl IcrcPath {
         Verdict::Good { ident: hint ^ (ident_difference as u16).swap_bytes(), solved: true }
     }
 
-    /// Computes the ICRC of a datagram. `covered` is the datagram without its ICRC and begins with a complete BTH.
+    /// Computes the ICRC of a datagram. `covered` is the datagram without its ICRC and begins with
+    /// a complete BTH.
     fn compute(&self, covered: &[u8], ident: u16) -> u32 {
         let mut head = self.template;
         let udp_len = (UDP_LEN + covered.len() + ICRC_LEN) as u16;
@@ -169,23 +183,24 @@ impl IcrcPath {
     }
 }
 
-/// Returns `parts` if a datagram of `len` bytes is long enough for a BTH and an ICRC. `parts` are the covered bytes and the ICRC, shared
-/// or mutable.
+/// Returns `parts` if a datagram of `len` bytes is long enough for a BTH and an ICRC. `parts` are
+/// the covered bytes and the ICRC, shared or mutable.
 fn if_long_enough<T>(len: usize, parts: Option<T>) -> Option<T> {
     parts.filter(|_| len >= BTH_LEN + ICRC_LEN)
 }
 
-/// Verifies the ICRC of a frame that was captured completely. The frame contains the identification, so the
-/// function does not solve for it. The ICRC covers IPv4 options without a mask.
+/// Verifies the ICRC of a frame that was captured completely. The frame contains the
+/// identification, so the function does not solve for it. The ICRC covers IPv4 options without a
+/// mask.
 pub fn verify_frame(frame: &Frame<'_>) -> Verdict {
     verify_segment(frame, frame.datagram, 0)
 }
 
-/// Returns the length of the datagrams in a frame, of which the last may be shorter. A capture at the sender,
-/// on loopback or behind GRO shows a GSO run as one long frame, before the kernel has split it. It contains
-/// the headers of the run's first datagram, and no field that gives the length. The function returns the
-/// shortest length at which packets begin everywhere and an ICRC is correct, or the length of the UDP payload
-/// if there is none.
+/// Returns the length of the datagrams in a frame, of which the last may be shorter. A capture at
+/// the sender, on loopback or behind GRO shows a GSO run as one long frame, before the kernel has
+/// split it. It contains the headers of the run's first datagram, and no field that gives the
+/// length. The function returns the shortest length at which packets begin everywhere and an ICRC
+/// is correct, or the length of the UDP payload if there is none.
 pub fn segment_len(frame: &Frame<'_>) -> usize {
     /// `UDP_MAX_SEGMENTS` of Linux.
     const MAX_SEGMENTS: usize = 128;
@@ -207,8 +222,9 @@ pub fn segment_len(frame: &Frame<'_>) -> usize {
     lengths.find(is_sealed).unwrap_or(all.len())
 }
 
-/// Verifies the ICRC of the datagram with this index in a GSO run, which the kernel sends with the headers of
-/// the frame, its own length, and over IPv4 with the frame's identification plus the index.
+/// Verifies the ICRC of the datagram with this index in a GSO run, which the kernel sends with the
+/// headers of the frame, its own length, and over IPv4 with the frame's identification plus the
+/// index.
 pub fn verify_segment(frame: &Frame<'_>, datagram: &[u8], index: u16) -> Verdict {
     let Some((covered, icrc)) = if_long_enough(datagram.len(), datagram.split_last_chunk()) else {
         return Verdict::TooShort;
@@ -245,8 +261,9 @@ pub fn verify_segment(frame: &Frame<'_>, datagram: &[u8], index: u16) -> Verdict
     }
 }
 
-/// Returns the CRC over eight bytes 0xff, the headers in `head` and the bytes of `covered`. `head` contains the masked IP and UDP headers
-/// and ends in space for the BTH, into which the function copies and masks the BTH. `covered` begins with a complete BTH.
+/// Returns the CRC over eight bytes 0xff, the headers in `head` and the bytes of `covered`. `head`
+/// contains the masked IP and UDP headers and ends in space for the BTH, into which the function
+/// copies and masks the BTH. `covered` begins with a complete BTH.
 fn masked_crc(head: &mut [u8], covered: &[u8]) -> u32 {
     let (bth, rest) = covered.split_at(BTH_LEN);
     let at = head.len() - BTH_LEN;

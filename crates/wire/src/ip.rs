@@ -16,8 +16,8 @@ pub(crate) enum AddressPair {
 }
 
 impl AddressPair {
-    /// Creates the pair. An IPv4-mapped address is converted to IPv4. If the families then differ, as in no real packet, the IPv4
-    /// address is mapped to IPv6.
+    /// Creates the pair. An IPv4-mapped address is converted to IPv4. If the families then differ,
+    /// as in no real packet, the IPv4 address is mapped to IPv6.
     pub(crate) fn new(src: SocketAddr, dst: SocketAddr) -> Self {
         match (src.ip().to_canonical(), dst.ip().to_canonical()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => AddressPair::V4(src, dst),
@@ -33,8 +33,8 @@ fn to_v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Returns the Internet checksum (RFC 1071) of the concatenation of `parts`: the complement of the ones' complement sum of its 16-bit
-/// words. Only the last part may have an odd length.
+/// Returns the Internet checksum (RFC 1071) of the concatenation of `parts`: the complement of the
+/// ones' complement sum of its 16-bit words. Only the last part may have an odd length.
 pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let sum: u64 = words.map(|w| u64::from(w[0]) << 8 | u64::from(w.get(1).copied().unwrap_or(0))).sum();
@@ -51,7 +51,8 @@ mod tests {
 
     #[test]
     fn checksum_matches_captured_header() {
-        // The IP header of the first packet in tests/data/captures/mixed.pcap, with the checksum field 0. The kernel computed 0xec99.
+        // The IP header of the first packet in tests/data/captures/mixed.pcap, with the checksum
+        // field 0. The kernel computed 0xec99.
         let header = [0x45, 0, 0x04, 0x3c, 0x35, 0x7b, 0x40, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2];
         assert_eq!(checksum(&[&header]), 0xec99);
         assert_eq!(checksum(&[&header[..12], &header[12..]]), 0xec99);

@@ -1,4 +1,5 @@
-//! The transport service and the operation of a packet, with the extension headers that each of them requires.
+//! The transport service and the operation of a packet, with the extension headers that each of
+//! them requires.
 
 use crate::headers::{Aeth, AtomicEth, Deth, Reth};
 use crate::psn::Srqn;
@@ -13,14 +14,15 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram. The DETH of a packet contains the sender's queue pair number.
     Ud(Deth),
-    /// Extended reliable connection (annex A14). The XRCETH of a request contains the number of the shared receive queue to which the
-    /// message is addressed. A response has no XRCETH: the number of a parsed response is 0, and it is not emitted.
+    /// Extended reliable connection (annex A14). The XRCETH of a request contains the number of the
+    /// shared receive queue to which the message is addressed. A response has no XRCETH: the number
+    /// of a parsed response is 0, and it is not emitted.
     Xrc(Srqn),
 }
 
 impl Transport {
-    /// Whether the service has this operation (IBTA 9.2, opcode table): RC and XRC have all operations, UC has WRITEs and SENDs without
-    /// invalidate, and UD has SENDs of one packet.
+    /// Whether the service has this operation (IBTA 9.2, opcode table): RC and XRC have all
+    /// operations, UC has WRITEs and SENDs without invalidate, and UD has SENDs of one packet.
     pub const fn carries(&self, message: &Message) -> bool {
         use Message::*;
         match self {
@@ -45,10 +47,11 @@ impl Transport {
     }
 }
 
-/// The operation of a packet, with the extension headers that its opcode has, except for the DETH and the XRCETH (IBTA 9.2, opcode table).
+/// The operation of a packet, with the extension headers that its opcode has, except for the DETH
+/// and the XRCETH (IBTA 9.2, opcode table).
 ///
-/// A variant whose name ends in `Imm` holds the immediate data, read as a big-endian number. A variant whose name ends in `Inv` holds
-/// the remote key to invalidate.
+/// A variant whose name ends in `Imm` holds the immediate data, read as a big-endian number. A
+/// variant whose name ends in `Inv` holds the remote key to invalidate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Message {
     /// The first packet of a SEND of several packets.
@@ -99,7 +102,8 @@ pub enum Message {
     FetchAdd(AtomicEth),
 }
 
-/// An extension header other than the DETH and the XRCETH (IBTA 9.3). The opcode of a packet determines which extension headers it has.
+/// An extension header other than the DETH and the XRCETH (IBTA 9.3). The opcode of a packet
+/// determines which extension headers it has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ExtensionHeader {
     /// RDMA extended transport header.
@@ -150,11 +154,11 @@ impl Message {
         matches!(self, ReadFirst(_) | ReadMiddle | ReadLast(_) | ReadOnly(_) | Ack(_) | AtomicAck(_, _))
     }
 
-    /// Calls `visit` for each extension header other than the DETH and the XRCETH, in the order in which a packet contains them (IBTA 9.2, opcode
-    /// table).
+    /// Calls `visit` for each extension header other than the DETH and the XRCETH, in the order in
+    /// which a packet contains them (IBTA 9.2, opcode table).
     ///
-    /// The method is always inlined and is not an iterator, because the items of an iterator pass through memory: emitting a packet
-    /// would take 22 ns instead of 15 ns.
+    /// The method is always inlined and is not an iterator, because the items of an iterator pass
+    /// through memory: emitting a packet would take 22 ns instead of 15 ns.
     #[inline(always)]
     pub fn for_each_extension_header(&self, mut visit: impl FnMut(ExtensionHeader)) {
         use ExtensionHeader as Header;
@@ -178,7 +182,8 @@ impl Message {
         }
     }
 
-    /// Returns the total length of the extension headers other than the DETH and the XRCETH, in bytes.
+    /// Returns the total length of the extension headers other than the DETH and the XRCETH, in
+    /// bytes.
     #[inline]
     pub fn headers_len(&self) -> usize {
         let mut len = 0;

@@ -1,9 +1,10 @@
-//! Opcode numbers and names (IBTA 9.2, opcode table; the names are those of Linux' `ib_pack.h`, without `IB_OPCODE_`).
+//! Opcode numbers and names (IBTA 9.2, opcode table; the names are those of Linux' `ib_pack.h`,
+//! without `IB_OPCODE_`).
 
 use crate::message::{Message, Transport};
 
-/// Congestion notification packet (annex A17): a BTH and 16 reserved bytes. Mitra neither sends it nor reacts to it, and
-/// [`Packet::parse`](crate::Packet::parse) refuses it.
+/// Congestion notification packet (annex A17): a BTH and 16 reserved bytes. Mitra neither sends it
+/// nor reacts to it, and [`Packet::parse`](crate::Packet::parse) refuses it.
 pub const CNP: u8 = 0x81;
 
 // The services: the top three bits of the opcode.
@@ -37,12 +38,14 @@ pub(crate) const FETCH_ADD: u8 = 0x14;
 pub(crate) const SEND_LAST_INV: u8 = 0x16;
 pub(crate) const SEND_ONLY_INV: u8 = 0x17;
 
-/// Returns whether the opcode in the first byte of a BTH is that of a response: data of a READ or an atomic, or an ACK or NAK.
+/// Returns whether the opcode in the first byte of a BTH is that of a response: data of a READ or
+/// an atomic, or an ACK or NAK.
 pub const fn is_response(code: u8) -> bool {
     matches!(code & 0x1f, READ_FIRST..=ATOMIC_ACK)
 }
 
-/// Returns whether the opcode in the first byte of a BTH is that of a request packet that ends a message which consumes a receive.
+/// Returns whether the opcode in the first byte of a BTH is that of a request packet that ends a
+/// message which consumes a receive.
 pub const fn completes_receive(code: u8) -> bool {
     matches!(
         code & 0x1f,
@@ -100,8 +103,9 @@ impl Transport {
     }
 }
 
-/// Returns the name of an opcode, such as `RC_RDMA_WRITE_FIRST`. All opcodes that [`Packet::parse`](crate::Packet::parse) accepts have a
-/// name, and so has [`CNP`]. For any other opcode, the function returns `None`.
+/// Returns the name of an opcode, such as `RC_RDMA_WRITE_FIRST`. All opcodes that
+/// [`Packet::parse`](crate::Packet::parse) accepts have a name, and so has [`CNP`]. For any other
+/// opcode, the function returns `None`.
 pub const fn name(opcode: u8) -> Option<&'static str> {
     Some(match opcode {
         0x00 => "RC_SEND_FIRST",

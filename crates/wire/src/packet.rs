@@ -7,11 +7,11 @@ use crate::message::{ExtensionHeader, Message, Transport};
 use crate::opcode;
 use crate::psn::{Psn, Qpn, Srqn};
 
-/// A RoCEv2 packet: the fields of the BTH (IBTA 9.2), the transport and the operation with their extension headers, and the payload.
-/// Neither the ICRC nor pad bytes are part of it.
+/// A RoCEv2 packet: the fields of the BTH (IBTA 9.2), the transport and the operation with their
+/// extension headers, and the payload. Neither the ICRC nor pad bytes are part of it.
 ///
-/// Some fields of a `Packet` have more bits than in the datagram ([`ReservedBits`], [`Aeth::msn`] and the contents of
-/// [`Syndrome`](crate::Syndrome)). Only their low bits are emitted.
+/// Some fields of a `Packet` have more bits than in the datagram ([`ReservedBits`], [`Aeth::msn`]
+/// and the contents of [`Syndrome`](crate::Syndrome)). Only their low bits are emitted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Packet<'a> {
     /// The transport service. UD contains the DETH, and XRC the number in the XRCETH.
@@ -24,7 +24,8 @@ pub struct Packet<'a> {
     pub pkey: u16,
     /// Whether the packet experienced congestion (forward explicit congestion notification).
     pub fecn: bool,
-    /// Whether packets in the opposite direction experienced congestion (backward explicit congestion notification).
+    /// Whether packets in the opposite direction experienced congestion (backward explicit
+    /// congestion notification).
     pub becn: bool,
     /// The number of the receiving queue pair.
     pub dest_qp: Qpn,
@@ -36,19 +37,21 @@ pub struct Packet<'a> {
     pub message: Message,
     /// The payload. It is not emitted if the operation has no payload ([`Message::has_payload`]).
     pub payload: &'a [u8],
-    /// The reserved bits. A parsed packet keeps them, so that it can be emitted unchanged. Mitra's NICs send zeros.
+    /// The reserved bits. A parsed packet keeps them, so that it can be emitted unchanged. Mitra's
+    /// NICs send zeros.
     pub reserved: ReservedBits,
 }
 
-/// The reserved fields of the BTH, the DETH and the XRCETH. Senders set them to zero, and receivers ignore them (IBTA 9.2).
+/// The reserved fields of the BTH, the DETH and the XRCETH. Senders set them to zero, and receivers
+/// ignore them (IBTA 9.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ReservedBits {
     /// The 6 bits of the BTH after FECN and BECN. The ICRC does not cover them.
     pub bth_resv6: u8,
     /// The 7 bits of the BTH after the acknowledge request.
     pub bth_resv7: u8,
-    /// The byte of the DETH before the source queue pair, or of the XRCETH before the shared receive queue. It is 0 if a parsed packet
-    /// has neither.
+    /// The byte of the DETH before the source queue pair, or of the XRCETH before the shared
+    /// receive queue. It is 0 if a parsed packet has neither.
     pub extension: u8,
 }
 
@@ -57,8 +60,8 @@ const fn pad_len(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }
 
-/// Reads headers from the front of a buffer. The methods are always inlined, because the results of calls pass through memory: parsing a
-/// packet would take 32 ns instead of 10 ns.
+/// Reads headers from the front of a buffer. The methods are always inlined, because the results of
+/// calls pass through memory: parsing a packet would take 32 ns instead of 10 ns.
 struct HeaderReader<'a> {
     /// The bytes that have not been read.
     rest: &'a [u8],
@@ -144,8 +147,8 @@ impl<'a> HeaderReader<'a> {
     }
 }
 
-/// Headers under construction. The buffer has space for every combination of transport and message, even for those that no opcode
-/// stands for.
+/// Headers under construction. The buffer has space for every combination of transport and message,
+/// even for those that no opcode stands for.
 struct HeaderBuf {
     bytes: [u8; HeaderBuf::CAPACITY],
     len: usize,
@@ -192,8 +195,9 @@ impl<'a> Packet<'a> {
 
     /// Parses a UDP payload *without* its last four bytes, which are the ICRC.
     ///
-    /// The returned packet borrows the payload from `buf`. The pad bytes are dropped and may have any value. The method does not check
-    /// whether the payload is within the path MTU and the RETH's length, which the transport does.
+    /// The returned packet borrows the payload from `buf`. The pad bytes are dropped and may have
+    /// any value. The method does not check whether the payload is within the path MTU and the
+    /// RETH's length, which the transport does.
     ///
     /// # Errors
     /// See [`ParseError`].
@@ -209,8 +213,9 @@ impl<'a> Packet<'a> {
         }
         let mut reserved = ReservedBits { bth_resv6: bth[4] & 0x3f, bth_resv7: bth[8] & 0x7f, extension: 0 };
         let (transport, message) = if bth[0] & 0xe0 == opcode::UD {
-            // `HeaderReader::message` checks the opcode, but runs after the DETH is read. The opcode is checked here first, so that an
-            // unknown one is reported even if the packet is too short for a DETH.
+            // `HeaderReader::message` checks the opcode, but runs after the DETH is read. The
+            // opcode is checked here first, so that an unknown one is reported even if the packet
+            // is too short for a DETH.
             if bth[0] != opcode::UD | opcode::SEND_ONLY && bth[0] != opcode::UD | opcode::SEND_ONLY_IMM {
                 return Err(ParseError::UnknownOpcode(bth[0]));
             }
@@ -260,8 +265,8 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Returns the opcode byte. If the transport does not carry the message ([`Transport::carries`]), the opcode does not exist, and
-    /// receivers refuse it.
+    /// Returns the opcode byte. If the transport does not carry the message
+    /// ([`Transport::carries`]), the opcode does not exist, and receivers refuse it.
     pub const fn opcode(&self) -> u8 {
         self.transport.service() | self.message.operation()
     }
@@ -276,7 +281,8 @@ impl<'a> Packet<'a> {
         BTH_LEN + service_header + self.message.headers_len()
     }
 
-    /// Returns the number of bytes that [`emit`](Self::emit) writes: headers, payload and pad, without the ICRC.
+    /// Returns the number of bytes that [`emit`](Self::emit) writes: headers, payload and pad,
+    /// without the ICRC.
     pub fn emitted_len(&self) -> usize {
         let payload_len = self.emitted_payload().len();
         self.headers_len() + payload_len + pad_len(payload_len)
@@ -287,9 +293,11 @@ impl<'a> Packet<'a> {
         pad_len(payload_len)
     }
 
-    /// Writes the headers, the payload and the zero pad to the start of `buf`. Returns their total length in bytes.
+    /// Writes the headers, the payload and the zero pad to the start of `buf`. Returns their total
+    /// length in bytes.
     ///
-    /// If `buf` is shorter than [`emitted_len`](Self::emitted_len), the method writes nothing and returns 0.
+    /// If `buf` is shorter than [`emitted_len`](Self::emitted_len), the method writes nothing and
+    /// returns 0.
     #[must_use = "0 means that the buffer was too short"]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let payload = self.emitted_payload();
@@ -313,8 +321,9 @@ impl<'a> Packet<'a> {
         out.extend_from_slice(&[0; 3][..pad_len(payload.len())]);
     }
 
-    /// Appends the headers of a packet with a payload of `payload_len` bytes. `self.payload` is ignored. The caller then appends the
-    /// payload, for example gathered from several buffers, and [`pad_for(payload_len)`](Self::pad_for) zero bytes.
+    /// Appends the headers of a packet with a payload of `payload_len` bytes. `self.payload` is
+    /// ignored. The caller then appends the payload, for example gathered from several buffers, and
+    /// [`pad_for(payload_len)`](Self::pad_for) zero bytes.
     pub fn emit_headers_to(&self, payload_len: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(self.headers(payload_len).as_slice());
     }

@@ -1,7 +1,8 @@
-//! Capture files: headers and a writer for classic pcap with nanosecond timestamps, and a reader for pcap and pcapng.
+//! Capture files: headers and a writer for classic pcap with nanosecond timestamps, and a reader
+//! for pcap and pcapng.
 //!
-//! The module opens no file. The caller passes the bytes of a capture to the reader, and an [`io::Write`](std::io::Write) to the
-//! writer.
+//! The module opens no file. The caller passes the bytes of a capture to the reader, and an
+//! [`io::Write`](std::io::Write) to the writer.
 
 mod ng;
 mod reader;
@@ -20,7 +21,8 @@ const MAGIC_MICROS: u32 = 0xa1b2_c3d4;
 const ETHERNET: u32 = 1;
 const SNAPLEN: u32 = 262_144;
 
-/// Returns the header of a classic pcap file of Ethernet frames with nanosecond timestamps, little-endian.
+/// Returns the header of a classic pcap file of Ethernet frames with nanosecond timestamps,
+/// little-endian.
 pub const fn file_header() -> [u8; FILE_HEADER_LEN] {
     const fn with_u32(mut out: [u8; FILE_HEADER_LEN], at: usize, value: u32) -> [u8; FILE_HEADER_LEN] {
         let bytes = value.to_le_bytes();
@@ -38,8 +40,9 @@ pub const fn file_header() -> [u8; FILE_HEADER_LEN] {
     with_u32(out, 20, ETHERNET)
 }
 
-/// Returns the header of the record of a frame, which precedes the frame in a file with [`file_header`]. The frame has `frame_len` bytes,
-/// was captured completely, and was captured `ts_ns` nanoseconds after the Unix epoch.
+/// Returns the header of the record of a frame, which precedes the frame in a file with
+/// [`file_header`]. The frame has `frame_len` bytes, was captured completely, and was captured
+/// `ts_ns` nanoseconds after the Unix epoch.
 pub fn record_header(ts_ns: u64, frame_len: usize) -> [u8; RECORD_HEADER_LEN] {
     let mut out = [0; RECORD_HEADER_LEN];
     let len = (frame_len as u32).to_le_bytes();

@@ -1,4 +1,5 @@
-//! The 24-bit numbers of packets: packet sequence number, queue pair number and shared receive queue number.
+//! The 24-bit numbers of packets: packet sequence number, queue pair number and shared receive
+//! queue number.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,8 +9,8 @@ const HALF: u32 = 1 << 23;
 
 /// A packet sequence number, which has 24 bits and wraps around (IBTA 9.2).
 ///
-/// The type does not implement `Ord`, because numbers that wrap around have no total order. [`cmp_serial`](Self::cmp_serial) compares
-/// two numbers by their distance modulo 2^24.
+/// The type does not implement `Ord`, because numbers that wrap around have no total order.
+/// [`cmp_serial`](Self::cmp_serial) compares two numbers by their distance modulo 2^24.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
@@ -47,9 +48,9 @@ impl Psn {
         self.0.wrapping_sub(from.0) & MASK
     }
 
-    /// Compares two sequence numbers. `self` is the greater one if its [`distance`](Self::distance) from `other` is 1 to 2^23 − 1, and
-    /// the lesser one if that distance is above 2^23. At a distance of exactly 2^23, the numbers have no order and the method returns
-    /// `None`.
+    /// Compares two sequence numbers. `self` is the greater one if its [`distance`](Self::distance)
+    /// from `other` is 1 to 2^23 − 1, and the lesser one if that distance is above 2^23. At a
+    /// distance of exactly 2^23, the numbers have no order and the method returns `None`.
     pub const fn cmp_serial(self, other: Psn) -> Option<Ordering> {
         match self.distance(other) {
             0 => Some(Ordering::Equal),
@@ -82,8 +83,8 @@ impl fmt::Debug for Psn {
     }
 }
 
-/// A queue pair number, which has 24 bits (IBTA 9.2). Numbers 0 and 1 are the management queue pairs. Multicast packets are sent to
-/// number 0xffffff.
+/// A queue pair number, which has 24 bits (IBTA 9.2). Numbers 0 and 1 are the management queue
+/// pairs. Multicast packets are sent to number 0xffffff.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Qpn(u32);
 

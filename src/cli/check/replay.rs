@@ -1,4 +1,5 @@
-//! `mitra check NAME --replay`: the steps of a model on the state machine of the software NIC, with a pair of NICs for each rail.
+//! `mitra check NAME --replay`: the steps of a model on the state machine of the software NIC, with
+//! a pair of NICs for each rail.
 
 use std::fmt;
 
@@ -12,7 +13,8 @@ use mitra_verbs::{
 use mitra_wire::{ICRC_LEN, Packet};
 use serde::Serialize;
 
-/// The length of the memory at each end: the word at the responder, the returned values at the requester.
+/// The length of the memory at each end: the word at the responder, the returned values at the
+/// requester.
 const MEMORY_BYTES: usize = 64;
 /// No model has more operations in flight.
 const MAX_ATOMICS: u8 = 4;
@@ -73,7 +75,8 @@ struct Replay {
     /// The requester's rail.
     rail: usize,
     completions: u64,
-    /// The number of operations that the requester takes for executed, apart from those that have completed.
+    /// The number of operations that the requester takes for executed, apart from those that have
+    /// completed.
     taken_for_executed: u64,
 }
 

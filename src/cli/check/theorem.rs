@@ -1,4 +1,5 @@
-//! `mitra check NAME` for a theorem: the steps that show it, and on request their replay on the software NIC.
+//! `mitra check NAME` for a theorem: the steps that show it, and on request their replay on the
+//! software NIC.
 
 use std::io::Write;
 use std::process::ExitCode;

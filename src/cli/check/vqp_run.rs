@@ -1,4 +1,5 @@
-//! What a vQP makes of the failure in a theorem's steps: the program's operation on two rails of the simulator, with policy `exact`.
+//! What a vQP makes of the failure in a theorem's steps: the program's operation on two rails of
+//! the simulator, with policy `exact`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use serde::Serialize;
 
 /// The time between two polls of the programs.
 const POLL_INTERVAL: Duration = Duration::from_micros(5);
-/// The number of polls before the operation is posted, and after it: 10 ms, by which the vQP has moved and a late request has arrived.
+/// The number of polls before the operation is posted, and after it: 10 ms, by which the vQP has
+/// moved and a late request has arrived.
 const POLLS: [usize; 2] = [100, 2_000];
 /// The time by which a late request is delayed. The vQP has moved by then.
 const LATE: Duration = Duration::from_millis(2);

@@ -17,8 +17,8 @@ pub(super) const REGISTER_CAPACITY: usize = 64;
 
 /// Elect a leader with other processes, by the failure detector Ω over one memory node
 ///
-/// Prints the leader whenever it changes. Any number of processes may crash: the live processes agree on a live leader
-/// while the memory node lives.
+/// Prints the leader whenever it changes. Any number of processes may crash: the live processes
+/// agree on a live leader while the memory node lives.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example (each line in a terminal of its own, or with &):

@@ -62,7 +62,8 @@ fn write_keys(args: &Args, secret: &[u8; 32], file: &mut File) -> anyhow::Result
     Ok(out.flush()?)
 }
 
-/// Returns the signer of process `me` of `n` for one decision. It verifies the other processes' signatures too.
+/// Returns the signer of process `me` of `n` for one decision. It verifies the other processes'
+/// signatures too.
 pub(super) fn keys(
     me: ProcessId,
     n: u8,

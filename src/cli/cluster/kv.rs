@@ -16,8 +16,8 @@ use crate::cli::complain;
 
 /// Linearizable key-value store over replicated memory; speaks the Redis protocol
 ///
-/// Memory nodes hold the data. Processes serve it, and one of them leads. No acknowledged change is lost while a
-/// majority of the memory nodes and one process live.
+/// Memory nodes hold the data. Processes serve it, and one of them leads. No acknowledged change is
+/// lost while a majority of the memory nodes and one process live.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example, three memories and three processes on this machine (each line in a terminal of its own, or with &):

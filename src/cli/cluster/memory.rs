@@ -14,15 +14,16 @@ use serde::Serialize;
 use super::protocol::Protocol;
 use super::{ClusterArgs, elect};
 
-/// The longest sleep. It bounds the delay with which this memory node reacts to the failover of a peer.
+/// The longest sleep. It bounds the delay with which this memory node reacts to the failover of a
+/// peer.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// Run a memory node; processes read and write its memory by RDMA
 ///
-/// The CPU of the memory node accepts connections and changes permissions. Reads and writes do not involve it: the NIC
-/// executes them, and refuses those without permission. Without --data, a restarted memory node has lost its contents
-/// and counts as crashed for the processes that used it before. With --data, the contents are in files and survive a
-/// restart.
+/// The CPU of the memory node accepts connections and changes permissions. Reads and writes do not
+/// involve it: the NIC executes them, and refuses those without permission. Without --data, a
+/// restarted memory node has lost its contents and counts as crashed for the processes that used it
+/// before. With --data, the contents are in files and survive a restart.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example, a decision of three processes over three memories (each line in a terminal of its own, or with &):
@@ -33,7 +34,8 @@ Example, a decision of three processes over three memories (each line in a termi
 Prints its address on one line (--json: `address`, `bytes`) and runs until it is interrupted.
 Exit codes: 2 bad arguments or input.")]
 pub(crate) struct Args {
-    /// What the memory node serves: the key-value store (kv), a leader election (omega), or a protocol
+    /// What the memory node serves: the key-value store (kv), a leader election (omega), or a
+    /// protocol
     #[arg(value_parser = purpose, value_name = "kv|omega|PROTOCOL")]
     purpose: Purpose,
     /// Address on which the memory node accepts processes
@@ -54,11 +56,12 @@ pub(crate) struct Args {
     /// Protocols: capacity of a register in bytes
     #[arg(long, alias = "room", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     register_bytes: u32,
-    /// Keep the contents in this directory, which is created if missing, and restore them on the next start
+    /// Keep the contents in this directory, which is created if missing, and restore them on the
+    /// next start
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
-    /// Acknowledge a write only after it is on disk; without this option, the files are not usable after a restart of
-    /// the machine
+    /// Acknowledge a write only after it is on disk; without this option, the files are not usable
+    /// after a restart of the machine
     #[arg(long, requires = "data")]
     sync: bool,
     /// Print one JSON object instead of a line

@@ -1,4 +1,5 @@
-//! The commands of a cluster of processes and memory nodes: `mitra memory`, `propose`, `elect`, `kv`, `key`.
+//! The commands of a cluster of processes and memory nodes: `mitra memory`, `propose`, `elect`,
+//! `kv`, `key`.
 
 pub(crate) mod elect;
 pub(crate) mod key;
@@ -30,17 +31,19 @@ const MAX_TIMEOUT_SECONDS: u64 = 366 * 24 * 3600;
 /// The options of every process and memory node.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ClusterArgs {
-    /// Number of rails, each on a free loopback address; or the address of each rail, separated by commas. All
-    /// processes and memory nodes need the same number
+    /// Number of rails, each on a free loopback address; or the address of each rail, separated by
+    /// commas. All processes and memory nodes need the same number
     #[arg(long, value_name = "N|ADDRESS,...", default_value = "2")]
     rails: RailsConfig,
     /// Shared-secret file, the same everywhere; required for addresses other than loopback
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
-    /// Fault script, with times relative to the start; can be given several times. `mitra fault` injects faults later
+    /// Fault script, with times relative to the start; can be given several times. `mitra fault`
+    /// injects faults later
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<FaultScript>,
-    /// Serve OpenMetrics at http://127.0.0.1:PORT/metrics, or at another address; port 0 takes a free one
+    /// Serve OpenMetrics at http://127.0.0.1:PORT/metrics, or at another address; port 0 takes a
+    /// free one
     #[arg(long, value_name = "[ADDRESS:]PORT")]
     metrics: Option<MetricsAddress>,
     /// Sample the latencies of RDMA operations, for `mitra watch` and --metrics
@@ -48,7 +51,8 @@ pub(crate) struct ClusterArgs {
     latency: bool,
 }
 
-/// What makes a process visible from outside, while it lives: the control socket, and the metrics endpoint if there is one.
+/// What makes a process visible from outside, while it lives: the control socket, and the metrics
+/// endpoint if there is one.
 pub(crate) struct Visibility {
     _control: ControlServer,
     _metrics: Option<MetricsServer>,
@@ -71,7 +75,8 @@ impl ClusterArgs {
         &self.rails
     }
 
-    /// Opens the rails. `mitra fault` can control them, and `mitra watch` shows them, while the second result lives.
+    /// Opens the rails. `mitra fault` can control them, and `mitra watch` shows them, while the
+    /// second result lives.
     pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, Visibility)> {
         let configs: Vec<_> = match &self.rails {
             RailsConfig::Count(count) => vec![mitra_softnic::Config::loopback(); *count],
@@ -120,7 +125,8 @@ impl ClusterArgs {
         }
     }
 
-    /// Says that other machines reach the memory node's TCP address and not its rails, if that is so.
+    /// Says that other machines reach the memory node's TCP address and not its rails, if that is
+    /// so.
     pub(crate) fn note_loopback(&self, listen: SocketAddr) {
         if self.is_on_loopback() && !listen.ip().is_loopback() {
             complain(

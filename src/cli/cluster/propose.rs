@@ -16,7 +16,8 @@ use super::ClusterArgs;
 use super::key;
 use super::protocol::{Protocol, Task};
 
-/// The time for which a process keeps running after its decision, so that the other processes can learn it.
+/// The time for which a process keeps running after its decision, so that the other processes can
+/// learn it.
 const DECISION_LINGER: Duration = Duration::from_millis(500);
 
 /// Decide on one value with other processes, over memory nodes (`mitra memory`)
@@ -42,8 +43,8 @@ pub(crate) struct Args {
     /// Address of each memory node, from memory 0
     #[arg(long, value_name = "ADDRESS:PORT,...", value_delimiter = ',')]
     memories: Vec<SocketAddr>,
-    /// Become the leader once at least half of the memory nodes are connected. Two leaders delay each other, but never
-    /// decide different values
+    /// Become the leader once at least half of the memory nodes are connected. Two leaders delay
+    /// each other, but never decide different values
     #[arg(long)]
     lead: bool,
     /// Secret key of this process, for the Byzantine protocols (`mitra key`)
@@ -52,8 +53,8 @@ pub(crate) struct Args {
     /// Public keys of all processes, one per line, from process 0
     #[arg(long, value_name = "FILE", requires = "key")]
     keys: Option<PathBuf>,
-    /// Number of this decision. Every decision that is signed with the same keys needs a different number; otherwise,
-    /// the signatures of one decision are valid in another
+    /// Number of this decision. Every decision that is signed with the same keys needs a different
+    /// number; otherwise, the signatures of one decision are valid in another
     #[arg(long, default_value_t = 0)]
     instance: u64,
     /// Capacity of a register in bytes; the memory nodes need the same value

@@ -30,9 +30,11 @@ pub(super) enum Protocol {
     ProtectedMemoryPaxos,
     /// Processes and memories vote together
     AlignedPaxos,
-    /// Randomized, without a leader; memory i belongs to process i, and all processes share it. Values: true, false
+    /// Randomized, without a leader; memory i belongs to process i, and all processes share it.
+    /// Values: true, false
     Hbo,
-    /// Tolerates Byzantine processes: no two correct processes deliver different messages of process 0. Needs --key
+    /// Tolerates Byzantine processes: no two correct processes deliver different messages of
+    /// process 0. Needs --key
     NonEquivocatingBroadcast,
     /// Tolerates Byzantine processes: process 0 leads; aborts if a process misbehaves. Needs --key
     CheapQuorum,

@@ -5,7 +5,8 @@ use serde::{Serialize, Serializer};
 
 use super::{DecodedFrame, FrameContent};
 
-/// A packet or a malformed frame. The fields up to `icrc_ok` appear in every line, as null if the frame does not contain them.
+/// A packet or a malformed frame. The fields up to `icrc_ok` appear in every line, as null if the
+/// frame does not contain them.
 #[derive(Serialize, Default)]
 pub(super) struct Line {
     number: u64,

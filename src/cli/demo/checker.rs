@@ -1,5 +1,6 @@
-//! The exactly-once checker: compares the outcomes that the vQP reported to the client with the executions that the server's
-//! processor observed. The checker uses only memory contents, received messages and returned values, and no state of the vQP.
+//! The exactly-once checker: compares the outcomes that the vQP reported to the client with the
+//! executions that the server's processor observed. The checker uses only memory contents, received
+//! messages and returned values, and no state of the vQP.
 
 #[cfg(test)]
 mod tests;
@@ -9,7 +10,8 @@ use serde::Serialize;
 use super::protocol::{ClientReport, CompletionRecord, OpOutcome, OpRecord, Resolution, ServerReport};
 use super::workload::{Kind, Workload};
 
-/// The counts of one kind or of all kinds. `posted` = `completed` + `indeterminate` + `value_lost` + `errors`.
+/// The counts of one kind or of all kinds. `posted` = `completed` + `indeterminate` +
+/// `value_lost` + `errors`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Counts {
     pub(super) posted: u64,
@@ -87,14 +89,16 @@ pub(super) struct CheckResult {
 /// Facts about a round that the two reports do not contain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundFacts {
-    /// The operation that the fault was aimed at. That operation and all earlier ones had been executed.
+    /// The operation that the fault was aimed at. That operation and all earlier ones had been
+    /// executed.
     pub(super) victim: Option<usize>,
-    /// Whether the outcome "flushed" claims that an operation was not executed. A queue pair without evidence does not
-    /// claim that.
+    /// Whether the outcome "flushed" claims that an operation was not executed. A queue pair
+    /// without evidence does not claim that.
     pub(super) flushed_means_not_executed: bool,
 }
 
-/// Returns how often an operation may have been executed (minimum, maximum), given its reported outcome.
+/// Returns how often an operation may have been executed (minimum, maximum), given its reported
+/// outcome.
 fn allowed_executions(completion: Option<CompletionRecord>, facts: RoundFacts) -> (u64, u64) {
     match completion.map(|completion| completion.outcome) {
         Some(OpOutcome::Success | OpOutcome::ValueLost | OpOutcome::ExecutedBehindError) => (1, 1),
@@ -228,8 +232,8 @@ fn check_counter(
     let counts = &mut check.kinds[Kind::Faa.index()];
     counts.lost += min.saturating_sub(server.counter);
     counts.doubled += server.counter.saturating_sub(max);
-    // One client posts in order, so each old value exceeds the previous one, and all are below the number of
-    // additions.
+    // One client posts in order, so each old value exceeds the previous one, and all are below the
+    // number of additions.
     let mut next = 0;
     for &n in faa {
         let Some(done) = succeeded(&client.ops[n]) else { continue };

@@ -29,7 +29,8 @@ struct Client {
     memory: RemoteRegion,
     pattern: RemoteRegion,
     collected: ClientReport,
-    /// Whether the client still posts operations. The checker knows those that were posted when the client reports.
+    /// Whether the client still posts operations. The checker knows those that were posted when the
+    /// client reports.
     posts: bool,
     /// The number of completions. Operations complete in posting order.
     done: usize,

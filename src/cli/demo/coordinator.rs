@@ -1,4 +1,5 @@
-//! The coordinator of the demo: starts the client and the server process, runs the rounds, and checks the reports.
+//! The coordinator of the demo: starts the client and the server process, runs the rounds, and
+//! checks the reports.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -88,8 +89,8 @@ struct Participants {
 impl Participants {
     fn start() -> anyhow::Result<Participants> {
         let (sender, events) = channel();
-        // Threads and child processes inherit the signal mask, so the signals are blocked before any of them starts.
-        // The child processes end when this process ends.
+        // Threads and child processes inherit the signal mask, so the signals are blocked before
+        // any of them starts. The child processes end when this process ends.
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
         signals.thread_block()?;
         let interrupt = sender.clone();
@@ -214,7 +215,8 @@ impl RoundResult {
         self.fault.describe(victim)
     }
 
-    /// The time of the fault, as observed at the process where it was injected. `None` if the fault did not trigger.
+    /// The time of the fault, as observed at the process where it was injected. `None` if the fault
+    /// did not trigger.
     pub(super) fn fault_at(&self) -> Option<u64> {
         if self.fault.at == Side::Client { self.client.fault_at } else { self.server.fault_at }
     }

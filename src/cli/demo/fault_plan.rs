@@ -50,13 +50,15 @@ impl Fault {
         Fault { trigger, at, victim: None }
     }
 
-    /// Returns whether the promise table (docs/promises.md) allows named errors for this fault. After a failure of the
-    /// responder's NIC, only a completion log shows what the NIC had executed.
+    /// Returns whether the promise table (docs/promises.md) allows named errors for this fault.
+    /// After a failure of the responder's NIC, only a completion log shows what the NIC had
+    /// executed.
     pub(super) fn allows_named_errors(&self) -> bool {
         self.at == Side::Server && self.trigger.failure != Failure::LinkDown
     }
 
-    /// Describes the fault in words. `victim` is the kind of the operation that the fault is aimed at.
+    /// Describes the fault in words. `victim` is the kind of the operation that the fault is aimed
+    /// at.
     pub(super) fn describe(&self, victim: Option<&str>) -> String {
         let failure = match self.trigger.failure {
             Failure::LinkDown => "link of rail 0 down",
@@ -85,8 +87,9 @@ impl Fault {
     }
 }
 
-/// The faults of consecutive rounds. The sequence repeats. Each of the first five faults is aimed at an executed operation
-/// of another kind. The promise table (docs/promises.md) guarantees exactly-once execution for all faults in the sequence.
+/// The faults of consecutive rounds. The sequence repeats. Each of the first five faults is aimed
+/// at an executed operation of another kind. The promise table (docs/promises.md) guarantees
+/// exactly-once execution for all faults in the sequence.
 const FAULT_SEQUENCE: [(Failure, Stage, Option<Kind>); 10] = [
     (Failure::LinkDown, Stage::Executed, Some(Kind::Faa)),
     (Failure::LinkDown, Stage::Executed, Some(Kind::Write)),
@@ -103,7 +106,8 @@ const FAULT_SEQUENCE: [(Failure, Stage, Option<Kind>); 10] = [
 /// The number of rounds after which the sequence repeats.
 pub(super) const ROUNDS: usize = FAULT_SEQUENCE.len();
 
-/// Returns the fault of a round. `log` says whether the vQP keeps a completion log, whose entries are packets too.
+/// Returns the fault of a round. `log` says whether the vQP keeps a completion log, whose entries
+/// are packets too.
 pub(super) fn fault(workload: &Workload, round: usize, rng: &mut Prng, log: bool) -> Fault {
     let (failure, stage, kind) = FAULT_SEQUENCE[round % ROUNDS];
     let count = workload.ops.len();
@@ -118,7 +122,8 @@ pub(super) fn fault(workload: &Workload, round: usize, rng: &mut Prng, log: bool
         Stage::PartlyExecuted => {
             (middle(workload.ops.iter().map(|op| op.leading_packets() as usize).sum(), rng), None)
         }
-        // Every READ and atomic gets a response of its own, so there are at least this many responses.
+        // Every READ and atomic gets a response of its own, so there are at least this many
+        // responses.
         Stage::AckOnWire | Stage::Acknowledged => {
             let answered = |kind| matches!(kind, Kind::Read | Kind::Cas | Kind::Faa);
             (middle(workload.ops.iter().filter(|op| answered(op.kind)).count(), rng), None)
@@ -129,8 +134,9 @@ pub(super) fn fault(workload: &Workload, round: usize, rng: &mut Prng, log: bool
     Fault { victim, ..Fault::chosen(trigger) }
 }
 
-/// Returns the number of packets up to and including operation `n` that end a message, if no packet is retransmitted: one for
-/// each operation, and one for each entry of the completion log before operation `n`.
+/// Returns the number of packets up to and including operation `n` that end a message, if no packet
+/// is retransmitted: one for each operation, and one for each entry of the completion log before
+/// operation `n`.
 fn ending_packets(workload: &Workload, n: usize, log: bool) -> u32 {
     let logged = |kind| log && matches!(kind, Kind::Write | Kind::Cas | Kind::Faa);
     let entries = workload.ops[..n].iter().filter(|op| logged(op.kind)).count();

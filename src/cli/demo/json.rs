@@ -25,7 +25,8 @@ pub(super) struct Summary {
     pub(super) verdict: Verdict,
 }
 
-/// The verdict: whether every failure occurred and was detected, `exact` had no violation, and `blanket` had one.
+/// The verdict: whether every failure occurred and was detected, `exact` had no violation, and
+/// `blanket` had one.
 #[derive(Clone, Default, Serialize)]
 pub(super) struct Verdict {
     pub(super) ok: bool,
@@ -38,7 +39,8 @@ pub(super) struct PolicySummary {
     #[serde(serialize_with = "by_kind")]
     pub(super) kinds: [Counts; 5],
     pub(super) totals: Counts,
-    /// The median time from the first detection to the last completion of an operation in flight, in µs.
+    /// The median time from the first detection to the last completion of an operation in flight,
+    /// in µs.
     pub(super) failover_us: Option<f64>,
     pub(super) failover: Times,
     pub(super) bytes_in_flight: u64,
@@ -219,7 +221,8 @@ impl RoundSummary {
 fn verdict(runs: &[PolicyRun], policies: &[(String, PolicySummary)]) -> Verdict {
     let mut failures = Vec::new();
     for (run, (name, summary)) in runs.iter().zip(policies) {
-        // On a busy machine a side may miss heartbeats and move without the fault. Such a round shows a failover too.
+        // On a busy machine a side may miss heartbeats and move without the fault. Such a round
+        // shows a failover too.
         let untriggered =
             run.rounds.iter().filter(|r| r.fault_at().is_none() && r.client.failover.is_none()).count();
         if untriggered > 0 {

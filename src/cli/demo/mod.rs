@@ -1,4 +1,5 @@
-//! `mitra demo`: two processes exchange operations of every kind over two rails, and a rail fails in mid-stream.
+//! `mitra demo`: two processes exchange operations of every kind over two rails, and a rail fails
+//! in mid-stream.
 
 mod checker;
 mod client;
@@ -34,10 +35,11 @@ use protocol::ToParticipant;
 
 /// Fail a rail with operations in flight, and check that each operation was executed exactly once
 ///
-/// Two processes, connected by two rails (two software NICs each, on free loopback addresses), keep many writes,
-/// reads, sends, compare-and-swaps and fetch-and-adds in flight. Rail 0 fails in mid-stream. A checker that sees only
-/// memory contents, received messages and returned values counts lost, doubled and wrong operations: none under
-/// `exact`. For comparison, the same run under `blanket` sends everything again.
+/// Two processes, connected by two rails (two software NICs each, on free loopback addresses), keep
+/// many writes, reads, sends, compare-and-swaps and fetch-and-adds in flight. Rail 0 fails in
+/// mid-stream. A checker that sees only memory contents, received messages and returned values
+/// counts lost, doubled and wrong operations: none under `exact`. For comparison, the same run
+/// under `blanket` sends everything again.
 #[derive(clap::Args)]
 #[command(after_help = "\
 docs/demo.md describes the fields of --json, docs/faults.md the syntax of --fault.
@@ -59,10 +61,12 @@ pub(crate) struct Args {
     /// Seed of the operations and of the failure points [default: random; the output shows it]
     #[arg(long)]
     seed: Option<u64>,
-    /// Fault in every round, for example nic-dead@5:40 [default: a sequence of ten different faults]
+    /// Fault in every round, for example nic-dead@5:40
+    /// [default: a sequence of ten different faults]
     #[arg(long, value_name = "FAILURE@STAGE:NTH", value_parser = failure)]
     fault: Option<Trigger>,
-    /// Milliseconds after which a round posts no more operations, on a machine that is too slow for all of them
+    /// Milliseconds after which a round posts no more operations, on a machine that is too slow for
+    /// all of them
     #[arg(long, default_value_t = 20_000, hide = true, value_parser = clap::value_parser!(u64).range(1..=20_000))]
     round_timeout: u64,
     /// Keep a completion log: evidence that survives a failure of the server's NIC
@@ -150,10 +154,11 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     })
 }
 
-/// Runs the client or the server process: one round after another. The process exits when the coordinator ends.
+/// Runs the client or the server process: one round after another. The process exits when the
+/// coordinator ends.
 pub(crate) fn run_participant(side: Side, connection: &PeerConnection) -> anyhow::Result<()> {
-    // The coordinator blocks SIGINT and SIGTERM before it starts this process, and handles both for all processes. A
-    // SIGTERM that is sent to this process ends it.
+    // The coordinator blocks SIGINT and SIGTERM before it starts this process, and handles both for
+    // all processes. A SIGTERM that is sent to this process ends it.
     SigSet::from(Signal::SIGTERM).thread_unblock()?;
     let mut coordinator = Coordinator::new(connection)?;
     loop {

@@ -1,4 +1,5 @@
-//! The connections between the coordinator and the two participants (client and server process): both ends.
+//! The connections between the coordinator and the two participants (client and server process):
+//! both ends.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
@@ -19,7 +20,8 @@ pub(super) enum Event {
     Interrupted,
 }
 
-/// The client or the server process, owned by the coordinator. Dropping the value kills the process.
+/// The client or the server process, owned by the coordinator. Dropping the value kills the
+/// process.
 pub(super) struct Participant {
     side: Side,
     process: PeerProcess,
@@ -73,7 +75,8 @@ pub(super) struct Coordinator {
 }
 
 impl Coordinator {
-    /// Starts a thread that receives the coordinator's messages. It exits the process when the coordinator ends.
+    /// Starts a thread that receives the coordinator's messages. It exits the process when the
+    /// coordinator ends.
     pub(super) fn new(connection: &PeerConnection) -> anyhow::Result<Coordinator> {
         let (sender, messages) = channel();
         let mut receiving = connection.try_clone()?;

@@ -49,7 +49,8 @@ pub(super) struct RoundSetup {
     pub(super) timeout_ms: u64,
     /// The fault script to arm at this participant.
     pub(super) fault: Option<String>,
-    /// Whether the fault acknowledges data before its placement. The NIC must be opened with that capability.
+    /// Whether the fault acknowledges data before its placement. The NIC must be opened with that
+    /// capability.
     pub(super) ack_before_placement: bool,
     /// The prefix of the capture files' names.
     pub(super) pcap: Option<PathBuf>,
@@ -60,8 +61,8 @@ pub(super) struct RoundSetup {
 pub(super) struct ConnectionInfo {
     /// An encoded `ConnectInfo`.
     pub(super) connect: Vec<u8>,
-    /// Encoded `RemoteRegion`s of the server: the memory that the client writes, and the pattern that it reads. Empty
-    /// for the client.
+    /// Encoded `RemoteRegion`s of the server: the memory that the client writes, and the pattern
+    /// that it reads. Empty for the client.
     pub(super) regions: Vec<Vec<u8>>,
     /// The addresses of the NICs, for output.
     pub(super) addresses: Vec<String>,

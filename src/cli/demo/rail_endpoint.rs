@@ -1,4 +1,5 @@
-//! One side of the connection: two software NICs on free loopback addresses, the vQP over them, and the fault.
+//! One side of the connection: two software NICs on free loopback addresses, the vQP over them, and
+//! the fault.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,8 +54,8 @@ impl RailEndpoint {
             send_wrs: round.in_flight,
             recv_wrs: receives(round.in_flight),
             rd_atomic: RD_ATOMIC,
-            // A link or NIC that fails raises an event. The heartbeat timeout is long, so that a process that waits for the
-            // scheduler is not considered failed.
+            // A link or NIC that fails raises an event. The heartbeat timeout is long, so that a
+            // process that waits for the scheduler is not considered failed.
             detector: DetectorConfig {
                 heartbeat_interval: Duration::from_millis(100),
                 max_missed_heartbeats: 30,
@@ -127,7 +128,8 @@ impl RailEndpoint {
     }
 }
 
-/// Makes the process visible to `mitra watch`. The demo runs without that if the run directory cannot be used.
+/// Makes the process visible to `mitra watch`. The demo runs without that if the run directory
+/// cannot be used.
 fn visible(nics: &[Arc<SoftNic>], domain: &Arc<Domain>) -> Option<ControlServer> {
     let run_dir = Settings::from_env().ok()?.run_dir.unwrap_or_else(run_dir::default_path);
     let settings =

@@ -1,5 +1,5 @@
-//! The server: provides memory, receives messages, and logs the executions that its processor observes in both. The checker
-//! relies on this log.
+//! The server: provides memory, receives messages, and logs the executions that its processor
+//! observes in both. The checker relies on this log.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,7 +102,8 @@ impl Server {
         self.consume();
         let left_first_rail = !self.rails.vqp.is_active() || self.rails.vqp.active_rail() != 0;
         if left_first_rail && !self.closed {
-            // The replay has not begun, so the counter contains the additions that were executed on the old rail.
+            // The replay has not begun, so the counter contains the additions that were executed on
+            // the old rail.
             self.closed = true;
             self.collected.counter_before = Some(self.memory.load(COUNTER as usize));
         }

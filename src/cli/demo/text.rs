@@ -1,4 +1,5 @@
-//! The text output: the rails, a table for each policy, and the verdict. Colours appear only on a terminal.
+//! The text output: the rails, a table for each policy, and the verdict. Colours appear only on a
+//! terminal.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -173,8 +174,8 @@ fn style_cell(style: AnsiStyle, column: usize, text: &str) -> String {
     }
 }
 
-/// Replaces each word of a line by its styled form. The line is laid out already, because the layout would count escape
-/// sequences as characters.
+/// Replaces each word of a line by its styled form. The line is laid out already, because the
+/// layout would count escape sequences as characters.
 fn style_words(line: &str, style: impl Fn(usize, &str) -> String) -> String {
     let mut out = String::new();
     let mut index = 0;

@@ -1,8 +1,8 @@
 //! The operations that the client posts, drawn from a seed that both sides know.
 //!
-//! Each WRITE and CAS has a separate place in the server's memory and leaves a unique word there. The server's
-//! processor consumes that word: it logs the word and resets it to 0. An operation that is executed twice is therefore
-//! logged twice.
+//! Each WRITE and CAS has a separate place in the server's memory and leaves a unique word there.
+//! The server's processor consumes that word: it logs the word and resets it to 0. An operation
+//! that is executed twice is therefore logged twice.
 
 use mitra_prng::Prng;
 use mitra_verbs::Mtu;
@@ -53,7 +53,8 @@ pub(super) struct Op {
 }
 
 impl Op {
-    /// Returns the offset of the word that the operation leaves for the server's processor, if it leaves one.
+    /// Returns the offset of the word that the operation leaves for the server's processor, if it
+    /// leaves one.
     pub(super) fn word(&self) -> Option<u64> {
         match self.kind {
             Kind::Write => Some(self.at + u64::from(self.len) - 8),
@@ -113,8 +114,9 @@ impl Workload {
         Workload { ops, memory_len, tag }
     }
 
-    /// Returns the id of operation `n`: the word that it leaves in memory or at the end of its message. It is not 0, and it
-    /// differs from the ids of other operations and, with high probability, of other rounds.
+    /// Returns the id of operation `n`: the word that it leaves in memory or at the end of its
+    /// message. It is not 0, and it differs from the ids of other operations and, with high
+    /// probability, of other rounds.
     pub(super) fn id(&self, n: usize) -> u64 {
         self.tag | (n as u64 + 1)
     }
@@ -132,8 +134,8 @@ impl Workload {
     }
 }
 
-/// Fills a payload that ends in `id`. The last word is written last, so a processor that sees `id` sees the whole
-/// payload.
+/// Fills a payload that ends in `id`. The last word is written last, so a processor that sees `id`
+/// sees the whole payload.
 pub(super) fn fill(id: u64, out: &mut [u8]) {
     let last = out.len() / 8 - 1;
     for (i, word) in out.chunks_exact_mut(8).enumerate() {

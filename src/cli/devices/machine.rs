@@ -1,4 +1,5 @@
-//! Queries of this machine: addresses, socket offloads and buffers, users of the RoCE port, RDMA devices.
+//! Queries of this machine: addresses, socket offloads and buffers, users of the RoCE port, RDMA
+//! devices.
 
 use std::fs;
 use std::io;
@@ -68,12 +69,14 @@ impl Offload {
 pub(super) struct Buffers {
     /// The size that a NIC requests in each direction.
     pub(super) asked: u64,
-    /// The largest receive buffer that the kernel grants (`net.core.rmem_max`). `None` if it cannot be read.
+    /// The largest receive buffer that the kernel grants (`net.core.rmem_max`). `None` if it cannot
+    /// be read.
     pub(super) rmem_max: Option<u64>,
-    /// The largest send buffer that the kernel grants (`net.core.wmem_max`). `None` if it cannot be read.
+    /// The largest send buffer that the kernel grants (`net.core.wmem_max`). `None` if it cannot be
+    /// read.
     pub(super) wmem_max: Option<u64>,
-    /// The size of a NIC's receive buffer, as the kernel reports it: twice the granted size, because the kernel adds
-    /// space for its own overhead (`SO_RCVBUF` in `socket(7)`).
+    /// The size of a NIC's receive buffer, as the kernel reports it: twice the granted size,
+    /// because the kernel adds space for its own overhead (`SO_RCVBUF` in `socket(7)`).
     pub(super) receive_buffer: usize,
 }
 
@@ -82,7 +85,8 @@ impl Buffers {
         let max = |name: &str| {
             fs::read_to_string(Path::new("/proc/sys/net/core").join(name)).ok()?.trim().parse().ok()
         };
-        // The kernel reports twice this size. A quarter of that is 1 MiB, the largest send window of a NIC.
+        // The kernel reports twice this size. A quarter of that is 1 MiB, the largest send window
+        // of a NIC.
         Buffers { asked: 2 << 20, rmem_max: max("rmem_max"), wmem_max: max("wmem_max"), receive_buffer }
     }
 }

@@ -1,4 +1,5 @@
-//! The library that the dynamic loader preloads into the program. This program contains it and writes it to a file.
+//! The library that the dynamic loader preloads into the program. This program contains it and
+//! writes it to a file.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,8 +20,8 @@ const MITRA_PRELOAD: &str = "MITRA_PRELOAD";
 /// The shared library of the crate `mitra-preload`.
 static LIBRARY: &[u8] = mitra_embed::shared_library!("mitra_preload");
 
-/// Returns the value of [`LD_PRELOAD`]: Mitra's library, followed by the present value. The library is written to `run_dir`, or to the
-/// user's cache if the loader cannot use a file there.
+/// Returns the value of [`LD_PRELOAD`]: Mitra's library, followed by the present value. The library
+/// is written to `run_dir`, or to the user's cache if the loader cannot use a file there.
 pub(super) fn preload_variable(run_dir: &Path) -> anyhow::Result<OsString> {
     let library = match env::var_os(MITRA_PRELOAD) {
         Some(named) => {
@@ -60,14 +61,16 @@ fn write_library(run_dir: &Path) -> anyhow::Result<PathBuf> {
     )
 }
 
-/// Returns this user's directory for files that can be made again (XDG Base Directory Specification).
+/// Returns this user's directory for files that can be made again (XDG Base Directory
+/// Specification).
 fn user_cache() -> Option<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
     Some(cache.join("mitra"))
 }
 
-/// Creates the directory, which only this user can access, and checks that the loader can use a library there.
+/// Creates the directory, which only this user can access, and checks that the loader can use a
+/// library there.
 fn prepare(dir: &Path) -> anyhow::Result<PathBuf> {
     if let Some(parent) = dir.parent() {
         std::fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
@@ -81,7 +84,8 @@ fn prepare(dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Checks that [`LD_PRELOAD`] can contain a path: `ld.so(8)` separates paths by colons, spaces or semicolons and knows no escape character.
+/// Checks that [`LD_PRELOAD`] can contain a path: `ld.so(8)` separates paths by colons, spaces or
+/// semicolons and knows no escape character.
 fn check_path(path: &Path) -> anyhow::Result<()> {
     ensure!(
         !path.as_os_str().as_bytes().iter().any(|byte| b" :;".contains(byte)),

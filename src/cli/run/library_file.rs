@@ -1,8 +1,8 @@
 //! Writes a library to a file whose name depends on its content.
 //!
-//! A program that runs keeps the path of its library for its children. Other content therefore has another name, and an upgrade of this
-//! program does not change the library of programs that run. A file appears with its whole content, so any number of programs may
-//! write it at the same time.
+//! A program that runs keeps the path of its library for its children. Other content therefore has
+//! another name, and an upgrade of this program does not change the library of programs that run. A
+//! file appears with its whole content, so any number of programs may write it at the same time.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -37,8 +37,8 @@ impl LibraryFile<'_> {
     }
 }
 
-/// Writes a library to a directory that only this user can access, and returns its path. A file that exists with the right content is
-/// used as it is.
+/// Writes a library to a directory that only this user can access, and returns its path. A file
+/// that exists with the right content is used as it is.
 ///
 /// # Errors
 /// Fails if the directory has no room or cannot be written. The message names the file.
@@ -51,7 +51,8 @@ pub(super) fn write(library: &LibraryFile, dir: &Path) -> anyhow::Result<PathBuf
     Ok(path)
 }
 
-/// Returns whether a file is this user's, can be changed by no other, and has this content. Marks it as used.
+/// Returns whether a file is this user's, can be changed by no other, and has this content. Marks
+/// it as used.
 fn is_intact(path: &Path, content: &[u8]) -> io::Result<bool> {
     let mut file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(path)?;
     let metadata = file.metadata()?;
@@ -89,7 +90,8 @@ fn replace(path: &Path, content: &[u8], dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the libraries that were not used for longest, except for `written`. Programs that have loaded them keep them.
+/// Removes the libraries that were not used for longest, except for `written`. Programs that have
+/// loaded them keep them.
 fn remove_old(dir: &Path, written: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     let mut others: Vec<(SystemTime, PathBuf)> = entries

@@ -1,6 +1,8 @@
-//! `mitra run`: sets up the environment so that a libibverbs program finds Mitra's device, and executes that program.
+//! `mitra run`: sets up the environment so that a libibverbs program finds Mitra's device, and
+//! executes that program.
 //!
-//! The program replaces the `mitra` process, so signals, exit code and terminal are the program's own.
+//! The program replaces the `mitra` process, so signals, exit code and terminal are the program's
+//! own.
 
 mod library;
 mod library_file;
@@ -19,8 +21,9 @@ use program::{Program, RunError};
 
 /// Run an unmodified libibverbs program on Mitra's software NICs
 ///
-/// The program finds one RDMA device, mitra0, without root, kernel module or hardware. With more than one rail it
-/// survives the failure of a rail: its queue pairs, keys and completions stay valid.
+/// The program finds one RDMA device, mitra0, without root, kernel module or hardware. With more
+/// than one rail it survives the failure of a rail: its queue pairs, keys and completions stay
+/// valid.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,25 +38,28 @@ fault scripts.
 Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
 (not executable, statically linked, set-uid, built for another machine), 2 bad arguments or no library.")]
 pub(crate) struct Args {
-    /// Number of rails, each on a free loopback address; or the address of each rail, separated by commas [default: 1]
+    /// Number of rails, each on a free loopback address; or the address of each rail, separated by
+    /// commas [default: 1]
     #[arg(long, value_name = "N|ADDRESS,...")]
     rails: Option<RailsConfig>,
     /// Failover policy for operations in flight: exact, transparent, blanket, none [default: exact]
     #[arg(long)]
     policy: Option<Policy>,
-    /// A WRITE whose execution is unknown completes with an error (strict) or is written again (repeatable) [default:
-    /// strict]
+    /// A WRITE whose execution is unknown completes with an error (strict) or is written again
+    /// (repeatable) [default: strict]
     #[arg(long)]
     writes: Option<WritePolicy>,
-    /// Rail to which connections move back when both sides have been able to use it for a second. Both sides need the same
+    /// Rail to which connections move back when both sides have been able to use it for a second.
+    /// Both sides need the same
     #[arg(long, value_name = "RAIL")]
     prefer: Option<u8>,
-    /// Keep a completion log on connections over several rails. It shows which requests a failed NIC had executed,
-    /// except for one, and costs one small packet per WRITE and atomic. Both sides need it
+    /// Keep a completion log on connections over several rails. It shows which requests a failed
+    /// NIC had executed, except for one, and costs one small packet per WRITE and atomic. Both
+    /// sides need it
     #[arg(long)]
     log: bool,
-    /// Explain every refused call on standard error; by default, each kind of refusal is explained once, and calls by which
-    /// programs find out about the device are not
+    /// Explain every refused call on standard error; by default, each kind of refusal is explained
+    /// once, and calls by which programs find out about the device are not
     #[arg(long)]
     verbose: bool,
     /// Write nothing to standard error, except why the program or the device cannot start
@@ -62,7 +68,8 @@ pub(crate) struct Args {
     /// Fault script, with times relative to the opening of the device; can be given several times
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<FaultScript>,
-    /// Serve OpenMetrics at http://127.0.0.1:PORT/metrics, or at another address; port 0 takes a free one
+    /// Serve OpenMetrics at http://127.0.0.1:PORT/metrics, or at another address; port 0 takes a
+    /// free one
     #[arg(long, value_name = "[ADDRESS:]PORT")]
     metrics: Option<MetricsAddress>,
     /// Sample the latencies of operations over several rails, for `mitra watch` and --metrics

@@ -151,8 +151,8 @@ fn unreadable(path: &Path, error: &std::io::Error) -> RunError {
     cannot_run(format!("cannot read {} to see how it is linked ({error}); chmod +r it", path.display()))
 }
 
-/// Returns the interpreter of a script, as the kernel finds it (`execve(2)`). A script without an interpreter line
-/// belongs to the shell (`execvp(3)`).
+/// Returns the interpreter of a script, as the kernel finds it (`execve(2)`). A script without an
+/// interpreter line belongs to the shell (`execvp(3)`).
 fn script_interpreter(path: &Path) -> Result<Option<PathBuf>, RunError> {
     let mut beginning = Vec::new();
     // The kernel reads this many bytes (BINPRM_BUF_SIZE).
@@ -166,7 +166,8 @@ fn script_interpreter(path: &Path) -> Result<Option<PathBuf>, RunError> {
     Ok(Some(PathBuf::from(OsStr::from_bytes(interpreter))))
 }
 
-/// Returns the privilege for which the loader ignores preloaded libraries (`AT_SECURE` in `getauxval(3)`).
+/// Returns the privilege for which the loader ignores preloaded libraries (`AT_SECURE` in
+/// `getauxval(3)`).
 fn privilege(file: &Metadata, has_capabilities: bool, uid: u32, gid: u32) -> Option<&'static str> {
     const SET_UID: u32 = 0o4000;
     // Without group execute permission, the set-group-ID bit has another meaning (`inode(7)`).

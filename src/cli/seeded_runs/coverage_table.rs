@@ -31,7 +31,8 @@ impl CoverageTable {
         self.0.empty_cells().is_empty()
     }
 
-    /// Prints a row for each stage, failure and point of a recovery, with a column for each operation, and then the empty cells.
+    /// Prints a row for each stage, failure and point of a recovery, with a column for each
+    /// operation, and then the empty cells.
     pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let names = Operation::ALL.map(|operation| operation.name().to_owned());
         let [a, b, c, d, e, f] = names;

@@ -24,8 +24,8 @@ use seed_range::{Limit, Minutes, SeedRange, Shard};
 use summary::Summary;
 use sweep::Sweep;
 
-/// Run a protocol or the failover from seeds: an adversary chooses the order of steps and the faults, then a stable period follows in
-/// which everything must finish
+/// Run a protocol or the failover from seeds: an adversary chooses the order of steps and the
+/// faults, then a stable period follows in which everything must finish
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -63,7 +63,8 @@ pub(crate) struct Args {
     /// List the mutants, one a line (needs a build with the feature `mutants`)
     #[arg(long, conflicts_with_all = ["workload", "list"])]
     mutants: bool,
-    /// Switch a deliberate bug on, and run its workload until a checker finds it (needs a build with the feature `mutants`)
+    /// Switch a deliberate bug on, and run its workload until a checker finds it (needs a build
+    /// with the feature `mutants`)
     #[arg(long, value_name = "NAME", conflicts_with_all = ["workload", "list", "mutants", "seeds", "from"])]
     mutant: Option<String>,
     /// Number of seeds
@@ -81,7 +82,8 @@ pub(crate) struct Args {
     /// Run each seed twice, and compare the two runs event by event (checker `repeat`)
     #[arg(long)]
     twice: bool,
-    /// Print what failures met: stages, failures, operations and points of recovery, and the combinations that no seed had
+    /// Print what failures met: stages, failures, operations and points of recovery, and the
+    /// combinations that no seed had
     #[arg(long, conflicts_with_all = ["list", "mutants", "mutant", "shrunk"])]
     coverage: bool,
     /// Print a failing seed as it is, without a search for a smaller world that fails
@@ -90,7 +92,8 @@ pub(crate) struct Args {
     /// Run what a search has left of the world of the seed --from, as its command says
     #[arg(long, value_name = "WORLD", requires = "from", conflicts_with_all = ["minutes", "shard", "twice"])]
     shrunk: Option<Reduction>,
-    /// Write an HTML page with the time line of the lowest failing seed, shrunk, or of the first seed if none fails
+    /// Write an HTML page with the time line of the lowest failing seed, shrunk, or of the first
+    /// seed if none fails
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["list", "mutants", "mutant"])]
     report: Option<PathBuf>,
     /// Print one JSON object

@@ -1,11 +1,13 @@
-//! Which seeds a sweep runs: those of a range, of one shard of it, or as many as it can within a time.
+//! Which seeds a sweep runs: those of a range, of one shard of it, or as many as it can within a
+//! time.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// One of several equal parts of a sweep: of the seeds from the first one on, every `of`th, beginning at position `number` - 1.
+/// One of several equal parts of a sweep: of the seeds from the first one on, every `of`th,
+/// beginning at position `number` - 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shard {
     /// 1 for the first one.

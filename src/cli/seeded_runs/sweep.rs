@@ -28,7 +28,8 @@ pub(super) struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// Runs the seeds, and adds their results to the summary. The result does not depend on the number of threads.
+    /// Runs the seeds, and adds their results to the summary. The result does not depend on the
+    /// number of threads.
     pub(super) fn run(&self, summary: Summary) -> anyhow::Result<Summary> {
         let progress = Progress::new(self)?;
         let shared = Mutex::new((summary, progress));

@@ -1,5 +1,5 @@
-//! `--svg`: two drawings of the graph. One shows crashes that prevent a decision by HBO, the other an SM-cut, which
-//! prevents a decision by any algorithm.
+//! `--svg`: two drawings of the graph. One shows crashes that prevent a decision by HBO, the other
+//! an SM-cut, which prevents a decision by any algorithm.
 
 use askama::Template;
 use mitra_topology::{Graph, Measures};
@@ -10,7 +10,8 @@ use crate::cli::svg_units::Px;
 /// The largest graph that is drawn, in words.
 pub(super) const DRAWING_LIMITS: &str = "300 processes and 3,000 connections";
 
-/// Dimensions of a panel in user units of the SVG: the side of its square, and the space around the square.
+/// Dimensions of a panel in user units of the SVG: the side of its square, and the space around the
+/// square.
 const SIDE: f64 = 480.0;
 const MARGIN: f64 = 34.0;
 const HEAD: f64 = 58.0;
@@ -127,8 +128,8 @@ impl DrawnPanel {
     }
 }
 
-/// Returns the panel that shows the largest set of processes found that represents no majority. HBO cannot decide if all
-/// other processes crash.
+/// Returns the panel that shows the largest set of processes found that represents no majority. HBO
+/// cannot decide if all other processes crash.
 fn hbo_panel(graph: &Graph, measures: &Measures) -> Panel {
     let live = &measures.witnesses.hbo_minority;
     let represented = graph.represented(live);
@@ -150,7 +151,8 @@ fn hbo_panel(graph: &Graph, measures: &Measures) -> Panel {
     Panel { title, text, classes, legend }
 }
 
-/// Returns the panel that shows an SM-cut. No algorithm can decide if all processes outside the cut's two sets crash.
+/// Returns the panel that shows an SM-cut. No algorithm can decide if all processes outside the
+/// cut's two sets crash.
 fn sm_cut_panel(graph: &Graph, measures: &Measures) -> Panel {
     let [s, t] = &measures.witnesses.sm_cut;
     let mut classes = vec!["lost"; graph.vertex_count()];

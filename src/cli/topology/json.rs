@@ -14,7 +14,8 @@ pub(super) struct Summary {
     /// The expansion as a fraction in lowest terms.
     pub(super) expansion_ratio: Option<String>,
     pub(super) bound_f: usize,
-    /// The bound that results from reading h as |S ∪ N(S)|/|S|; null if it does not even allow f = 0.
+    /// The bound that results from reading h as |S ∪ N(S)|/|S|; null if it does not even allow
+    /// f = 0.
     #[serde(rename = "slide_f")]
     pub(super) misread_bound: Option<usize>,
     pub(super) hbo_f: usize,
@@ -53,7 +54,8 @@ pub(super) struct Suggested {
     pub(super) degree: usize,
     /// The smallest degree for which a graph can tolerate f crashes under HBO.
     pub(super) least_degree: usize,
-    /// How the suggestion was checked: by the exact `hbo_f` ("exact") or by its lower bound ("bound").
+    /// How the suggestion was checked: by the exact `hbo_f` ("exact") or by its lower bound
+    /// ("bound").
     pub(super) checked_by: &'static str,
     pub(super) edges: Vec<(u32, u32)>,
 }

@@ -2,7 +2,8 @@
 
 use mitra_topology::Graph;
 
-/// The number of iterations of the initial layout, and of the majorization after it. It suffices for 300 vertices.
+/// The number of iterations of the initial layout, and of the majorization after it. It suffices
+/// for 300 vertices.
 const ITERATIONS: usize = 150;
 
 pub(super) type Point = [f64; 2];
@@ -18,8 +19,8 @@ pub(super) fn layout(graph: &Graph) -> Vec<Point> {
     positions
 }
 
-/// Returns the distance between each pair of vertices, in edges. Between vertices of different components, it is one more
-/// than the largest distance within a component.
+/// Returns the distance between each pair of vertices, in edges. Between vertices of different
+/// components, it is one more than the largest distance within a component.
 fn distances(graph: &Graph) -> Vec<Vec<f64>> {
     let n = graph.vertex_count();
     let mut all = vec![vec![f64::INFINITY; n]; n];
@@ -42,8 +43,8 @@ fn distances(graph: &Graph) -> Vec<Vec<f64>> {
     all
 }
 
-/// Returns an initial layout from two eigenvectors of the centred squared distances (classical scaling), by power
-/// iteration that starts with the vertices on a circle.
+/// Returns an initial layout from two eigenvectors of the centred squared distances (classical
+/// scaling), by power iteration that starts with the vertices on a circle.
 fn initial_layout(distances: &[Vec<f64>]) -> Vec<Point> {
     let n = distances.len();
     let mean = |row: &Vec<f64>| row.iter().map(|distance| distance * distance).sum::<f64>() / n as f64;
@@ -75,8 +76,8 @@ fn initial_layout(distances: &[Vec<f64>]) -> Vec<Point> {
         .collect()
 }
 
-/// Moves each vertex to the weighted average of the positions that the other vertices prefer for it (stress majorization,
-/// Gansner et al. 2004).
+/// Moves each vertex to the weighted average of the positions that the other vertices prefer for it
+/// (stress majorization, Gansner et al. 2004).
 fn majorize(positions: &mut [Point], distances: &[Vec<f64>]) {
     for u in 0..positions.len() {
         let (mut sum, mut weights) = ([0.0; 2], 0.0);

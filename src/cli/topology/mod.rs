@@ -1,4 +1,5 @@
-//! `mitra topology`: computes how many crashes a shared-memory graph tolerates, and which crashes it does not tolerate.
+//! `mitra topology`: computes how many crashes a shared-memory graph tolerates, and which crashes
+//! it does not tolerate.
 
 mod drawing;
 mod json;
@@ -26,9 +27,10 @@ use json::Summary;
 
 /// Compute how many crashes a shared-memory graph tolerates, and which crashes it does not tolerate
 ///
-/// Neighbours in the graph can access each other's memory, which survives a crash of its process. Messages reach every
-/// process. HBO decides while the live processes and their neighbours form a majority. Sparse graphs with high
-/// expansion tolerate crashes of more than half of the processes, with few connections per NIC.
+/// Neighbours in the graph can access each other's memory, which survives a crash of its process.
+/// Messages reach every process. HBO decides while the live processes and their neighbours form a
+/// majority. Sparse graphs with high expansion tolerate crashes of more than half of the processes,
+/// with few connections per NIC.
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("graph").required(true).args(["edges", "family", "suggest"])))]
 #[command(after_help = "\
@@ -42,14 +44,15 @@ Results are exact for up to 32 processes, and for larger graphs whose search end
 for up to 100,000 processes. docs/topology.md describes the fields of --json.
 Exit codes: 0 success, exact or not; 2 bad arguments or input.")]
 pub(crate) struct Args {
-    /// Edge list: one edge `u v` per line, vertices from 0; an isolated vertex is alone on its line; # begins a
-    /// comment; - reads standard input
+    /// Edge list: one edge `u v` per line, vertices from 0; an isolated vertex is alone on its
+    /// line; # begins a comment; - reads standard input
     #[arg(long, value_name = "FILE")]
     edges: Option<PathBuf>,
     /// Graph family and its sizes
     #[arg(long, value_names = ["NAME", "SIZE"], num_args = 1..=3)]
     family: Option<Vec<String>>,
-    /// Propose a graph of N processes that tolerates F crashes under HBO, with few connections per NIC
+    /// Propose a graph of N processes that tolerates F crashes under HBO, with few connections per
+    /// NIC
     #[arg(long, value_names = ["N", "F"], num_args = 2)]
     suggest: Option<Vec<usize>>,
     /// Seed for random graphs and for the search in large graphs
@@ -104,7 +107,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the name of the graph that the arguments describe, the graph, and the suggestion that `--suggest` requests.
+/// Returns the name of the graph that the arguments describe, the graph, and the suggestion that
+/// `--suggest` requests.
 fn graph(args: &Args, progress: &Progress) -> anyhow::Result<(String, Graph, Option<Suggestion>)> {
     if let Some(path) = &args.edges {
         let name = path.display().to_string();
@@ -128,7 +132,8 @@ fn graph(args: &Args, progress: &Progress) -> anyhow::Result<(String, Graph, Opt
     Ok((name, suggestion.graph.clone(), Some(suggestion)))
 }
 
-/// Reads an edge list. Stops one byte after [`MAX_BYTES`], so that the parser detects a longer file.
+/// Reads an edge list. Stops one byte after [`MAX_BYTES`], so that the parser detects a longer
+/// file.
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let input: Box<dyn Read> = if path.as_os_str() == "-" {
         Box::new(io::stdin().lock())
@@ -148,7 +153,8 @@ fn output_file(path: &Option<PathBuf>) -> anyhow::Result<Option<OutputFile>> {
     path.clone().map(OutputFile::new).transpose()
 }
 
-/// A spinner on standard error that shows the current step. It is hidden if standard error is not a terminal.
+/// A spinner on standard error that shows the current step. It is hidden if standard error is not a
+/// terminal.
 struct Progress {
     bar: ProgressBar,
     is_ticking: Cell<bool>,

@@ -1,4 +1,5 @@
-//! `--report FILE.html`: a page with the measures, the graph, and the sets of processes that defeat it.
+//! `--report FILE.html`: a page with the measures, the graph, and the sets of processes that defeat
+//! it.
 
 use anyhow::Context;
 use askama::Template;

@@ -1,4 +1,5 @@
-//! The text output: one line per measure, with the formula or the set of processes that explains its value.
+//! The text output: one line per measure, with the formula or the set of processes that explains
+//! its value.
 
 use std::io::{self, Write};
 
@@ -47,7 +48,8 @@ pub(super) fn size(summary: &Summary) -> String {
     format!("{n} processes, {edges} shared-memory connections, {per_nic} per NIC")
 }
 
-/// Returns for each measure its name, its value, and the reason why it is not larger: a formula or a set of processes.
+/// Returns for each measure its name, its value, and the reason why it is not larger: a formula or
+/// a set of processes.
 pub(super) fn rows(
     graph: &Graph,
     measures: &Measures,

@@ -19,10 +19,11 @@ use crate::cli::write_json;
 /// The most violations of TPC-C's conditions that are printed.
 const FIRST: usize = 20;
 
-/// Read all tables of a store, and report held locks, torn records, copies that differ, and a wrong index
+/// Read all tables of a store, and report held locks, torn records, copies that differ, and a wrong
+/// index
 ///
-/// No transaction may run meanwhile, because what it changes may be found torn or different. For tpcc, the twelve
-/// consistency conditions of the specification are checked too.
+/// No transaction may run meanwhile, because what it changes may be found torn or different. For
+/// tpcc, the twelve consistency conditions of the specification are checked too.
 #[derive(clap::Args)]
 #[command(after_help = "\
 --json: `is_clean`; `records` (number by table); `held_locks`, `torn`, `differing`, `index_errors`,

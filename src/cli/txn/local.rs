@@ -34,8 +34,9 @@ const SEED: u64 = 1;
 
 /// Load a store, run transactions, and check it: memory nodes and a coordinator on this machine
 ///
-/// The memory nodes are processes of their own and end with this one. With --nodes, those are used instead, and stay. The
-/// loading shows its progress if standard error is a terminal. --fault makes rails of the coordinator fail.
+/// The memory nodes are processes of their own and end with this one. With --nodes, those are used
+/// instead, and stay. The loading shows its progress if standard error is a terminal. --fault makes
+/// rails of the coordinator fail.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:

@@ -15,13 +15,14 @@ use crate::cli::write_json;
 
 /// The role of the memory nodes that `mitra txn local` starts.
 pub(crate) const PEER_ROLE: &str = "txn-memory";
-/// The longest sleep. It bounds the delay with which this memory node reacts to the failover of a peer.
+/// The longest sleep. It bounds the delay with which this memory node reacts to the failover of a
+/// peer.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// Run a memory node; coordinators read and write its memory by RDMA
 ///
-/// The processor of the memory node accepts coordinators, ends the rights of those that others take over, and takes part
-/// in failovers. It touches no transaction. The contents end with the process.
+/// The processor of the memory node accepts coordinators, ends the rights of those that others take
+/// over, and takes part in failovers. It touches no transaction. The contents end with the process.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Prints its address on one line (--json: `address`, `bytes`) and runs until it is interrupted.
@@ -81,7 +82,8 @@ fn serve(mut memory: MemoryNode) -> ! {
     }
 }
 
-/// Starts the memory nodes of a store, each as a process that ends with this one. Returns their addresses too.
+/// Starts the memory nodes of a store, each as a process that ends with this one. Returns their
+/// addresses too.
 pub(super) fn start_all(
     store: &StoreArgs,
     rails: usize,

@@ -100,7 +100,8 @@ impl StoreArgs {
         Ok(Rc::new(Layout::new(schema, partition)?))
     }
 
-    /// The two tables of SmallBank. The tables with the numbers before theirs are those of other workloads, and empty.
+    /// The two tables of SmallBank. The tables with the numbers before theirs are those of other
+    /// workloads, and empty.
     fn bank_tables(&self) -> Vec<TableSchema> {
         let empty = TableSchema { max_value_bytes: 0, partitions: 1, records: 1, group_bits: 0 };
         let partitions = self.memories.into();

@@ -106,7 +106,8 @@ fn is_live(args: &Args) -> bool {
     !args.once && !args.json && io::stdout().is_terminal()
 }
 
-/// Prints the observations; on a terminal, over the last ones. `before` are the last ones, `elapsed` ago, from which rates are computed.
+/// Prints the observations; on a terminal, over the last ones. `before` are the last ones,
+/// `elapsed` ago, from which rates are computed.
 fn print(
     args: &Args,
     observations: &[Observation],
@@ -128,7 +129,8 @@ fn print(
     };
     let lines = view::lines(observations, before, elapsed, args.sort, size);
     if is_live {
-        // The screen is overwritten line by line, because clearing it first would flicker. The last line has no line feed, which would scroll.
+        // The screen is overwritten line by line, because clearing it first would flicker. The last
+        // line has no line feed, which would scroll.
         write!(out, "\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n"))?;
     } else {
         lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;

@@ -10,7 +10,8 @@ use crate::cli::text_table;
 
 /// The number of events that a screen shows for a process, if there is room.
 const EVENTS: usize = 8;
-/// The least number of lines that a process has, so that its rails and some queue pairs are visible.
+/// The least number of lines that a process has, so that its rails and some queue pairs are
+/// visible.
 const MIN_LINES: usize = 8;
 
 /// The size of the screen, in characters.
@@ -46,8 +47,8 @@ pub(super) fn lines(
     lines.iter().map(|line| fit(line, size.columns)).collect()
 }
 
-/// Cuts a line at the width of the screen. Control characters, which an argument of a program or a snapshot of a hostile process may have, would
-/// move the cursor.
+/// Cuts a line at the width of the screen. Control characters, which an argument of a program or a
+/// snapshot of a hostile process may have, would move the cursor.
 fn fit(line: &str, columns: usize) -> String {
     let line: String = line.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     console::truncate_str(&line, columns, "…").into_owned()

@@ -38,7 +38,8 @@ impl Row<'_> {
     }
 }
 
-/// Returns the table, not longer than `rows` lines. A last line says how many queue pairs are not shown.
+/// Returns the table, not longer than `rows` lines. A last line says how many queue pairs are not
+/// shown.
 pub(super) fn lines(
     snapshot: &Snapshot,
     previous: Option<&Snapshot>,

@@ -73,7 +73,8 @@ fn of_the_kernel(setup: Setup) -> Result<()> {
     wire.check_psns()
 }
 
-/// The kernel refuses misaligned atomics that Mitra sends. The kernel's own provider refuses them before the wire.
+/// The kernel refuses misaligned atomics that Mitra sends. The kernel's own provider refuses them
+/// before the wire.
 fn misaligned() -> Result<()> {
     let mut wire = Wire::new(Setup::DEFAULT)?;
     let Wire { mitra, kernel } = &mut wire;

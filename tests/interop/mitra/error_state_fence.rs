@@ -1,5 +1,5 @@
-//! The change of a queue pair to ERR is a fence: afterwards the responder executes nothing, and its expected PSN shows exactly
-//! which packets it executed before, whether acknowledged or not.
+//! The change of a queue pair to ERR is a fence: afterwards the responder executes nothing, and its
+//! expected PSN shows exactly which packets it executed before, whether acknowledged or not.
 
 use anyhow::{Result, ensure};
 use mitra_verbs::{Key, Provider as _, QpAttr, QpState, RemoteAddr, SendOp, SendWr, WcStatus};
@@ -28,8 +28,8 @@ fn written(end: u64) -> u64 {
     (end.wrapping_sub(SETUP.psn) & 0xff_ffff) * SETUP.mtu
 }
 
-/// Checks that the requester's completions are successes, then one exceeded retry count, then flushes. Returns the number
-/// of bytes that the successes acknowledge.
+/// Checks that the requester's completions are successes, then one exceeded retry count, then
+/// flushes. Returns the number of bytes that the successes acknowledge.
 fn known(done: impl Iterator<Item = (bool, bool)>) -> Result<u64> {
     let (mut known, mut failed) = (0, false);
     for (success, exceeded) in done {

@@ -1,4 +1,5 @@
-//! Every operation that moves data, in both directions, at every MTU, for lengths around packet boundaries.
+//! Every operation that moves data, in both directions, at every MTU, for lengths around packet
+//! boundaries.
 
 use std::sync::Arc;
 
@@ -78,7 +79,8 @@ const MITRA: u32 = 1;
 const KERNEL: u32 = 2;
 const GUARD: u32 = 3;
 
-/// One message of a list: `len` bytes from offset `from` of one end to offset `to` of the other. Neither is aligned.
+/// One message of a list: `len` bytes from offset `from` of one end to offset `to` of the other.
+/// Neither is aligned.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     op: Op,
@@ -107,7 +109,8 @@ impl Message {
         self.op.received().map(|_| format!("recv qp=0 wr={} {sge}", self.wr))
     }
 
-    /// Commands of `rxe_peer` that fill the destination and the bytes around it, and that check both.
+    /// Commands of `rxe_peer` that fill the destination and the bytes around it, and that check
+    /// both.
     fn guard(&self) -> String {
         format!("fill mr=0 off={} len={} seed={GUARD}", self.to - 8, self.len + 16)
     }

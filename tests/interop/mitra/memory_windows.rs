@@ -108,7 +108,8 @@ fn beyond_the_window_of_mitra() -> Result<()> {
 /// Revokes a window's key and returns the revoked key.
 type KernelEndpoint = fn(&mut Wire, Mw, Key) -> Result<Key>;
 
-/// The ways to revoke: invalidate and bind again, invalidation by the peer, deallocation, binding to another queue pair.
+/// The ways to revoke: invalidate and bind again, invalidation by the peer, deallocation, binding
+/// to another queue pair.
 fn dead_window_of_mitra() -> Result<()> {
     let ends: [KernelEndpoint; 4] = [
         |wire, window, key| {

@@ -58,7 +58,8 @@ impl MitraEndpoint {
         Ok(Self { nic, pd: self.pd, channel, cq: self.cq, memory, mr: self.mr, qpn })
     }
 
-    /// Takes the queue pair to RTS, connected to the kernel's queue pair `qpn`, whose first PSN is `rq_psn`.
+    /// Takes the queue pair to RTS, connected to the kernel's queue pair `qpn`, whose first PSN is
+    /// `rq_psn`.
     pub(super) fn connect(&self, setup: &Setup, qpn: u64, rq_psn: u64, sq_psn: u64) -> Result<()> {
         let kernel: IpAddr = KERNEL_IP.parse()?;
         let mut init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
@@ -187,7 +188,8 @@ impl MitraEndpoint {
             .context("waiting for a completion event")
     }
 
-    /// Drops the `nth` packet that reaches `stage` after the call, and all later packets until the test has observed the drop.
+    /// Drops the `nth` packet that reaches `stage` after the call, and all later packets until the
+    /// test has observed the drop.
     pub(super) fn lose<T>(&self, stage: Stage, nth: u32, start: impl FnOnce() -> Result<T>) -> Result<T> {
         self.nic.faults().arm(Trigger { stage, nth, failure: Failure::LinkDown });
         let started = start()?;

@@ -18,8 +18,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 
 const LEN: u64 = 4096;
 
-/// Posts a READ of a remote range and a fenced WRITE to the same range. The response to the READ is lost, so the READ must be
-/// repeated before the WRITE is executed.
+/// Posts a READ of a remote range and a fenced WRITE to the same range. The response to the READ is
+/// lost, so the READ must be repeated before the WRITE is executed.
 fn fence_of_mitra() -> Result<()> {
     let mut wire = Wire::new(Setup { timeout: 14, ..Setup::DEFAULT })?;
     let Wire { mitra, kernel } = &mut wire;

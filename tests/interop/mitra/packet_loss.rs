@@ -1,4 +1,5 @@
-//! Loss of chosen packets in both directions, a link that stays down, and a link that is down while the connection is idle.
+//! Loss of chosen packets in both directions, a link that stays down, and a link that is down while
+//! the connection is idle.
 
 use anyhow::{Context as _, Result, ensure};
 use mitra_softnic::fault::{Failure, Stage};
@@ -238,8 +239,9 @@ fn answers_of_the_kernel() -> Result<()> {
     wire.check_psns()
 }
 
-/// The kernel completes a READ or atomic when it receives a plain acknowledgement with its PSN, even without data. The responder must
-/// therefore not acknowledge a repeated WRITE up to such a PSN.
+/// The kernel completes a READ or atomic when it receives a plain acknowledgement with its PSN,
+/// even without data. The responder must therefore not acknowledge a repeated WRITE up to such a
+/// PSN.
 fn write_before_a_fetch() -> Result<()> {
     let mut wire = Wire::new(LOSSY)?;
     for (seed, fetch) in (1..).zip(["read", "faa"]) {
@@ -302,7 +304,8 @@ fn long_read_of_the_kernel() -> Result<()> {
     wire.check_psns()
 }
 
-/// The kernel becomes unreachable and reachable again. The connection that broke meanwhile stays in ERR.
+/// The kernel becomes unreachable and reachable again. The connection that broke meanwhile stays in
+/// ERR.
 fn kernel_gone() -> Result<()> {
     let mut wire = Wire::new(Setup { timeout: 10, retry: 2, ..Setup::DEFAULT })?;
     let Wire { mitra, kernel } = &mut wire;

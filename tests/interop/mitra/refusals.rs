@@ -1,5 +1,5 @@
-//! Requests that must be refused, in both directions: the completions of both ends, and the check that no memory
-//! changed.
+//! Requests that must be refused, in both directions: the completions of both ends, and the check
+//! that no memory changed.
 
 use anyhow::{Context as _, Result, ensure};
 use mitra_verbs::{
@@ -161,7 +161,8 @@ fn bad_key() -> Result<()> {
     Ok(())
 }
 
-/// Ranges outside the region: by one byte, entirely, before it, and around the end of the address space.
+/// Ranges outside the region: by one byte, entirely, before it, and around the end of the address
+/// space.
 fn beyond_the_region() -> Result<()> {
     for (what, off) in [
         (Write(9100), REGION - 9099),
@@ -187,7 +188,8 @@ fn missing_right_of_the_region() -> Result<()> {
     Ok(())
 }
 
-/// An operation that the queue pair does not allow at all is an invalid request, not an access error.
+/// An operation that the queue pair does not allow at all is an invalid request, not an access
+/// error.
 fn missing_right_of_the_queue_pair() -> Result<()> {
     let local = Access::LOCAL_WRITE;
     for (what, rights, kernel_rights) in [

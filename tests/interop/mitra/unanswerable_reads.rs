@@ -1,5 +1,5 @@
-//! READs that the responder cannot answer completely: it lost the READ's access rights before a retransmission, or it
-//! refused the request after the READ.
+//! READs that the responder cannot answer completely: it lost the READ's access rights before a
+//! retransmission, or it refused the request after the READ.
 
 use anyhow::{Context as _, Result, ensure};
 use mitra_softnic::fault::{Failure, Stage, Trigger};
@@ -23,7 +23,8 @@ const TO: u64 = 96 << 10;
 
 fn read_again_by_mitra() -> Result<()> {
     for arriving in [0, 2] {
-        // The local ACK timeout is half a second, so Mitra requests the data again only after the region is deregistered.
+        // The local ACK timeout is half a second, so Mitra requests the data again only after the
+        // region is deregistered.
         let mut wire = Wire::new(Setup { timeout: 17, ..LOSSY })?;
         let Wire { mitra, kernel } = &mut wire;
         let remote = RemoteAddr { addr: kernel.addr, rkey: Key(kernel.rkey as u32) };
@@ -73,18 +74,21 @@ fn read_again_by_the_kernel() -> Result<()> {
         mitra.noise(SILENCE, SILENCE);
         mitra.nic.faults().heal();
         let done = kernel.peer.completion().with_context(|| format!("{arriving} arrived"))?;
-        // After a NAK in the middle of the response, the kernel completes the READ with success and takes its queue pair to ERR.
+        // After a NAK in the middle of the response, the kernel completes the READ with success and
+        // takes its queue pair to ERR.
         done.expect_status(if arriving == 0 { "rem_access_err" } else { "success" })
             .with_context(|| format!("{arriving} arrived"))?;
         let (naks, state) = (mitra.counter("fatal_naks_sent")?, kernel.state()?);
         ensure!((naks, &state[..]) == (1, "err"), "{naks} NAKs; the kernel is in {state}");
-        // Mitra does not know that the kernel did not receive the whole response, so its queue pair stays in RTS.
+        // Mitra does not know that the kernel did not receive the whole response, so its queue pair
+        // stays in RTS.
         mitra.expect_state(QpState::Rts)?;
     }
     Ok(())
 }
 
-/// The length of a long READ in bytes: more packets than Mitra sends in one turn, and fewer than the kernel keeps outstanding.
+/// The length of a long READ in bytes: more packets than Mitra sends in one turn, and fewer than
+/// the kernel keeps outstanding.
 const LONG: u64 = 100 * 256;
 
 /// The READ is answered completely, and the WRITE after it is refused.

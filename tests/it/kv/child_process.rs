@@ -11,8 +11,8 @@ use nix::unistd::{SysconfVar, sysconf};
 /// Returns the processor time that a process has used, user and system.
 pub fn cpu_time(process: &TestProcess) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).expect("the process runs");
-    // proc(5): user and system ticks are fields 14 and 15; field 2 is the name in parentheses, which may
-    // contain spaces.
+    // proc(5): user and system ticks are fields 14 and 15; field 2 is the name in parentheses,
+    // which may contain spaces.
     let fields = stat.rsplit(')').next().expect("split gives a part").split_whitespace();
     let ticks: u64 =
         fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("proc(5) has a number")).sum();

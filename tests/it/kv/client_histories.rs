@@ -1,4 +1,5 @@
-//! Clients that record what they request and what the store answers, and the check that the record is linearizable.
+//! Clients that record what they request and what the store answers, and the check that the record
+//! is linearizable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,12 +51,14 @@ type Histories = BTreeMap<String, Vec<Operation<Request, Answer>>>;
 
 /// Keys that are in use at a time.
 const KEYS: usize = 4;
-/// Events after which the clients switch to new keys. The linearizability checker accepts histories of bounded length only.
+/// Events after which the clients switch to new keys. The linearizability checker accepts histories
+/// of bounded length only.
 const EVENTS: usize = 400;
 /// Operations of a client, at least.
 const OPERATIONS: usize = 120;
 const CLIENTS: usize = 4;
-/// The number of the client that only reads. Without writes, only an answer tells it that its server is no longer the leader.
+/// The number of the client that only reads. Without writes, only an answer tells it that its
+/// server is no longer the leader.
 const READER: usize = 3;
 
 /// State that all clients share.
@@ -67,8 +70,8 @@ struct SharedRun {
     faults_over: AtomicBool,
 }
 
-/// Runs a client that issues one request after the other. The requests depend on the client's number only, so that a failure can
-/// recur as far as a schedule can.
+/// Runs a client that issues one request after the other. The requests depend on the client's
+/// number only, so that a failure can recur as far as a schedule can.
 fn run_client(id: usize, mut client: Client, run: &SharedRun) -> Histories {
     let mut histories = Histories::new();
     let mut last_seen = BTreeMap::new();
@@ -112,7 +115,8 @@ fn run_client(id: usize, mut client: Client, run: &SharedRun) -> Histories {
     histories
 }
 
-/// Runs clients while `faults` happen, and checks that their history is linearizable and that every request was answered.
+/// Runs clients while `faults` happen, and checks that their history is linearizable and that every
+/// request was answered.
 pub fn check_under_faults(cluster: &mut Cluster, faults: impl FnOnce(&mut Cluster)) {
     let run = Arc::new(SharedRun::default());
     let clients: Vec<_> = (0..CLIENTS)

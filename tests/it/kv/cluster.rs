@@ -13,7 +13,8 @@ use tempfile::TempDir;
 use super::child_process::info;
 use super::network_hosts::{self, NetworkHosts};
 
-/// The time after which a wait counts as a hang. A correct test on a busy machine takes a small part of it.
+/// The time after which a wait counts as a hang. A correct test on a busy machine takes a small
+/// part of it.
 pub const TIMEOUT: Duration = Duration::from_secs(100);
 const MITRA: &str = env!("CARGO_BIN_EXE_mitra");
 
@@ -50,7 +51,8 @@ impl Cluster {
         Cluster::on_loopback(processes, memories, &[])
     }
 
-    /// Starts a cluster whose memories are files, and waits for a leader. With `sync`, acknowledged writes are on the disk.
+    /// Starts a cluster whose memories are files, and waits for a leader. With `sync`, acknowledged
+    /// writes are on the disk.
     pub fn on_disk(processes: usize, memories: usize, sync: bool) -> Cluster {
         Cluster::on_loopback(processes, memories, if sync { &["--data", "--sync"] } else { &["--data"] })
     }
@@ -256,7 +258,8 @@ impl Cluster {
         self.fault(self.memories[m].as_ref().expect("the program runs"), script);
     }
 
-    /// Runs a client command of `mitra kv` with `--json`. Returns its exit code and the object that it prints.
+    /// Runs a client command of `mitra kv` with `--json`. Returns its exit code and the object that
+    /// it prints.
     pub fn kv_json(&self, words: &[&str]) -> (Option<i32>, serde_json::Value) {
         let servers = comma_separated(&self.client_addresses);
         let arguments = [&["kv", words[0], "--json", "--servers", &servers][..], &words[1..]].concat();

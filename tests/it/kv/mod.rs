@@ -1,4 +1,5 @@
-//! `mitra kv` as its users run it: processes and memory nodes are killed, and clients must notice nothing but a delay.
+//! `mitra kv` as its users run it: processes and memory nodes are killed, and clients must notice
+//! nothing but a delay.
 
 mod child_process;
 mod client_histories;
@@ -14,7 +15,8 @@ use cluster::Cluster;
 use mitra_kv::resp::{Reply, encode_request};
 use serde_json::{Value, json};
 
-/// Runs clients of three processes over three memories while `faults` happen, and checks their histories.
+/// Runs clients of three processes over three memories while `faults` happen, and checks their
+/// histories.
 fn check_under_faults(faults: impl FnOnce(&mut Cluster)) {
     client_histories::check_under_faults(&mut Cluster::start(3, 3), faults);
 }
@@ -52,7 +54,8 @@ fn client_commands_print_json() {
     assert_eq!(cluster.kv_json(&["get", "k"]), (Some(1), json!({"key": "k", "value": null, "index": null})));
 }
 
-/// `mitra fault --list` counts the queue pairs of memory nodes and processes, and their moves to another rail.
+/// `mitra fault --list` counts the queue pairs of memory nodes and processes, and their moves to
+/// another rail.
 #[test]
 fn fault_list_counts_queue_pairs_and_failovers() {
     let cluster = Cluster::start(3, 3);
@@ -67,7 +70,8 @@ fn fault_list_counts_queue_pairs_and_failovers() {
             pause();
         }
     };
-    // Each memory node has a queue pair to each process. Each process has one to each memory and to each other process.
+    // Each memory node has a queue pair to each process. Each process has one to each memory and to
+    // each other process.
     until("all are connected", &|listed| {
         let of = |command: &str| {
             let has =
@@ -83,8 +87,8 @@ fn fault_list_counts_queue_pairs_and_failovers() {
     });
 }
 
-/// The server executes pipelined requests in order, whether or not it has a session for the client yet. A request that is too long is
-/// refused without effect on the others.
+/// The server executes pipelined requests in order, whether or not it has a session for the client
+/// yet. A request that is too long is refused without effect on the others.
 #[test]
 fn pipelined_requests_are_executed_in_order() {
     let cluster = Cluster::start(3, 3);
@@ -158,7 +162,8 @@ fn synced_writes_survive_kill_of_everything() {
     }
 }
 
-/// Each memory is killed in turn. In the end none has run all the time, and without those that came back there would be no majority.
+/// Each memory is killed in turn. In the end none has run all the time, and without those that came
+/// back there would be no majority.
 #[test]
 fn memories_in_files_rejoin_after_restart() {
     client_histories::check_under_faults(&mut Cluster::on_disk(3, 3, false), |cluster| {
@@ -176,7 +181,8 @@ fn memories_in_files_rejoin_after_restart() {
     });
 }
 
-/// A stopped leader continues where it was. Requests that it received before must not take effect after another leader took over.
+/// A stopped leader continues where it was. Requests that it received before must not take effect
+/// after another leader took over.
 #[test]
 fn stopped_leader_does_not_lead_when_it_continues() {
     check_under_faults(|cluster| {
@@ -206,8 +212,8 @@ fn processes_rejoin_after_restart() {
     });
 }
 
-/// A link of the leader goes down and a NIC of a memory dies; the connections move to the other rails. Then the leader's last link goes
-/// down, and another process leads.
+/// A link of the leader goes down and a NIC of a memory dies; the connections move to the other
+/// rails. Then the leader's last link goes down, and another process leads.
 #[test]
 fn store_survives_rail_failures_of_leader_and_memory() {
     check_under_faults(|cluster| {
@@ -247,8 +253,9 @@ fn last_process_has_all_acknowledged_writes() {
     }
 }
 
-/// The clients write many times what the ring of entries holds. The memories do not grow, and a follower that was stopped meanwhile
-/// catches up from the snapshot. Some keys are written before all others only, so that the follower has them from the snapshot alone.
+/// The clients write many times what the ring of entries holds. The memories do not grow, and a
+/// follower that was stopped meanwhile catches up from the snapshot. Some keys are written before
+/// all others only, so that the follower has them from the snapshot alone.
 #[test]
 fn stopped_follower_catches_up_from_snapshot_after_ring_wraps() {
     let mut cluster = Cluster::start(2, 3);

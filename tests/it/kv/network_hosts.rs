@@ -1,5 +1,5 @@
-//! Hosts, each a network namespace with a link to a router. The test runs at the router, so it reaches all hosts. The router drops
-//! packets from one host to another on request.
+//! Hosts, each a network namespace with a link to a router. The test runs at the router, so it
+//! reaches all hosts. The router drops packets from one host to another on request.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -93,7 +93,8 @@ impl NetworkHosts {
 
     /// Returns a command that runs a program on a host.
     pub fn command(&self, host: usize, program: &str) -> Command {
-        // A thread in the host's namespace would have to live as long as the program that it starts.
+        // A thread in the host's namespace would have to live as long as the program that it
+        // starts.
         let mut command = command("nsenter");
         command.arg(format!("--net={}", path(&self.namespaces[host]))).args(["--", program]);
         command

@@ -1,5 +1,5 @@
-//! `mitra kv` under network partitions. Each process and each memory runs on a host of its own, and the router drops packets between hosts.
-//! Clients reach all hosts and keep sending requests.
+//! `mitra kv` under network partitions. Each process and each memory runs on a host of its own, and
+//! the router drops packets between hosts. Clients reach all hosts and keep sending requests.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -11,12 +11,14 @@ use super::client_histories;
 use super::cluster::{Cluster, TIMEOUT, wait_until};
 use super::network_hosts::run_at_router;
 
-/// How long a partition lasts, at least. It is longer than clients wait for a silent server before they try another.
+/// How long a partition lasts, at least. It is longer than clients wait for a silent server before
+/// they try another.
 const CUT_DURATION: Duration = Duration::from_secs(2);
 /// A key that no client uses.
 const KEY: &str = "written before the cut";
 
-/// Checks the histories of clients while a partition hits three processes over three memories. Afterwards all programs must run and be idle.
+/// Checks the histories of clients while a partition hits three processes over three memories.
+/// Afterwards all programs must run and be idle.
 fn check_under_partition(test: &str, partition: impl FnOnce(&mut Cluster)) {
     run_at_router(test, || {
         let mut cluster = Cluster::on_hosts(3, 3);
@@ -96,7 +98,8 @@ fn send_uncommittable_write(cluster: &Cluster, p: usize) -> JoinHandle<Option<Re
     std::thread::spawn(move || request(at, &["SET", KEY, "uncommittable"], 2 * TIMEOUT))
 }
 
-/// Checks that another process leads, that its write survives, and that the old leader's write was not acknowledged.
+/// Checks that another process leads, that its write survives, and that the old leader's write was
+/// not acknowledged.
 fn check_replaced(cluster: &mut Cluster, leader: usize, write: JoinHandle<Option<Reply>>) {
     cluster.leader_among(others_of_three(leader).into_iter());
     std::thread::sleep(CUT_DURATION);
@@ -134,7 +137,8 @@ fn leader_with_minority_of_memories_is_replaced() {
     });
 }
 
-/// The leader's writes arrive and their acknowledgements do not. Such unacknowledged writes may take effect, like those of a crashed leader.
+/// The leader's writes arrive and their acknowledgements do not. Such unacknowledged writes may
+/// take effect, like those of a crashed leader.
 #[test]
 fn leader_that_receives_nothing_from_memories_is_replaced() {
     check_under_partition(
@@ -160,7 +164,8 @@ fn leader_that_cannot_send_to_memories_is_replaced() {
     });
 }
 
-/// Processes detect each other's crashes through the memories, so they keep one leader without messages among themselves.
+/// Processes detect each other's crashes through the memories, so they keep one leader without
+/// messages among themselves.
 #[test]
 fn one_leader_remains_when_processes_cannot_talk() {
     check_under_partition("kv::partitions::one_leader_remains_when_processes_cannot_talk", |cluster| {
@@ -187,7 +192,8 @@ fn one_leader_remains_when_processes_cannot_talk() {
     });
 }
 
-/// A memory is cut off from all hosts and comes back. Then another memory and the leader are killed, so the majority needs it.
+/// A memory is cut off from all hosts and comes back. Then another memory and the leader are
+/// killed, so the majority needs it.
 #[test]
 fn cut_off_memory_rejoins() {
     check_under_partition("kv::partitions::cut_off_memory_rejoins", |cluster| {

@@ -15,7 +15,8 @@ def main():
     with open(f"{directory}/disk", "wb") as disk:
         disk.write(os.urandom(64 << 20))
     control = str(os.getpid() % 30000 + 1)
-    # libiscsi reads `tx_desc` of its new connections, which it has not set. This makes new memory zero (mallopt(3)).
+    # libiscsi reads `tx_desc` of its new connections, which it has not set. This makes new memory
+    # zero (mallopt(3)).
     initiator = os.environ | {"MALLOC_PERTURB_": "255"}
     tgtd = subprocess.Popen(["tgtd", "-f", "-C", control, "--iser", "pool_sz_mb=64"])
 

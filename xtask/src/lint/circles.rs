@@ -1,10 +1,12 @@
 //! Circles of imports between the modules of a crate.
 //!
 //! A module uses another if it names one of the other's items, by an import or by a path. A module
-//! is a file: inline modules belong to theirs. An item that a module re-exports, or imports, belongs
-//! to the module that defines it, so `super::Item` may be a use of a sibling. These are no uses:
+//! is a file: inline modules belong to theirs. An item that a module re-exports, or imports,
+//! belongs to the module that defines it, so `super::Item` may be a use of a sibling. These are no
+//! uses:
 //!
-//! - an item of an ancestor, because a type's methods are in the children of its module, and use it;
+//! - an item of an ancestor, because a type's methods are in the children of its module, and use
+//!   it;
 //! - a re-export of an item of a descendant;
 //! - the name of a module by itself, as in `use crate::module`;
 //! - everything in code that is compiled for tests only, and in documentation.
@@ -38,7 +40,8 @@ pub(super) fn findings(files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(exceptions::excess(found, &list, LIST))
 }
 
-/// Finds, in the crate `name`, the uses of `list` that close a circle, and one use of every other circle.
+/// Finds, in the crate `name`, the uses of `list` that close a circle, and one use of every other
+/// circle.
 fn circles(name: &str, mut all: Uses, list: &str) -> Findings {
     let entry = |user: &Module, used: &Module| format!("{name}: {} -> {}", shown(user), shown(used));
     let listed = exceptions::entries(list);

@@ -1,8 +1,8 @@
 //! Comments that are wider than [`WIDTH`], which rustfmt does not wrap.
 //!
-//! A paragraph is wrapped from its first wide line on. These are no paragraphs, and stay: code, tables,
-//! headings, definitions of links, and lines with aligned columns. Inline code and links stay on one
-//! line.
+//! A paragraph is wrapped from its first wide line on. These are no paragraphs, and stay: code,
+//! tables, headings, definitions of links, and lines with aligned columns. Inline code and links
+//! stay on one line.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -17,8 +17,8 @@ pub(super) fn entries(list: &str) -> BTreeMap<&str, usize> {
     lines.map(entry).collect()
 }
 
-/// Returns the findings that `list` does not permit, and the entries of `list` that permit too many.
-/// `file` is the path of the list.
+/// Returns the findings that `list` does not permit, and the entries of `list` that permit too
+/// many. `file` is the path of the list.
 pub(super) fn excess(mut found: Findings, list: &str, file: &str) -> Vec<String> {
     let mut excess = Vec::new();
     for (entry, permitted) in entries(list) {

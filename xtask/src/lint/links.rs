@@ -22,7 +22,8 @@ pub(super) fn findings(files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Returns the line number and the target of each inline link of a document. Links in code blocks are ignored.
+/// Returns the line number and the target of each inline link of a document. Links in code blocks
+/// are ignored.
 fn links(text: &str) -> Vec<(usize, &str)> {
     let mut links = Vec::new();
     let mut is_code = false;
@@ -43,8 +44,8 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     links
 }
 
-/// Checks that a link's file exists and has the heading that the link names. Links to other sites are not
-/// checked, and rustdoc checks those to Rust paths.
+/// Checks that a link's file exists and has the heading that the link names. Links to other sites
+/// are not checked, and rustdoc checks those to Rust paths.
 fn resolve(from: &Path, target: &str) -> Result<()> {
     let is_rust_path = target.contains("::");
     if is_rust_path || target.contains("://") || target.starts_with("mailto:") {
@@ -64,7 +65,8 @@ fn resolve(from: &Path, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the anchor of a heading: in lower case, with hyphens for spaces, and without other punctuation.
+/// Returns the anchor of a heading: in lower case, with hyphens for spaces, and without other
+/// punctuation.
 fn slug(heading: &str) -> String {
     let title = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = title.chars().filter(|&c| c.is_alphanumeric() || " -_".contains(c));

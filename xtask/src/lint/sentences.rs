@@ -65,8 +65,8 @@ pub(super) fn is_list_item(line: &str) -> bool {
         || is_numbered && after_number[1..].starts_with(' ')
 }
 
-/// Splits at words that end with a full stop, a question or an exclamation mark, unless the next word
-/// begins with a lower-case letter, as after an abbreviation.
+/// Splits at words that end with a full stop, a question or an exclamation mark, unless the next
+/// word begins with a lower-case letter, as after an abbreviation.
 fn split_sentences(paragraph: &str) -> Vec<String> {
     let mut sentences = vec![String::new()];
     let mut words = paragraph.split_whitespace().peekable();

@@ -17,7 +17,8 @@ const EXEMPT: &[&str] = &[GLOSSARY, "CHANGELOG.md"];
 /// Kinds of files whose words are checked.
 const PROSE_AND_CODE: &[&str] = &["rs", "md", "toml", "html", "css", "c", "h", "py", "sh"];
 
-/// Finds the words, and the pairs of words, that the glossary retires. Words are found as parts of identifiers, too (`OLD_WORD`, `hasOldWord`).
+/// Finds the words, and the pairs of words, that the glossary retires. Words are found as parts of
+/// identifiers, too (`OLD_WORD`, `hasOldWord`).
 pub(super) fn findings(files: &[PathBuf]) -> Result<Vec<String>> {
     let glossary = read(Path::new(GLOSSARY))?;
     let retired = table_of_retired_words(&glossary);
@@ -38,7 +39,8 @@ pub(super) fn findings(files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Returns the retired words and their replacements, from rows like ``| `word`, `other` | replacement |``.
+/// Returns the retired words and their replacements, from rows like ``| `word`, `other` |
+/// replacement |``.
 fn table_of_retired_words(glossary: &str) -> HashMap<String, String> {
     let section = glossary.split_once(RETIRED).map_or("", |(_, section)| section);
     let mut retired = HashMap::new();
@@ -63,7 +65,8 @@ fn words_and_pairs(text: &str) -> Vec<(usize, String)> {
     words.into_iter().chain(pairs).collect()
 }
 
-/// Returns the words of a line in lower case. Identifiers are split at underscores and at changes from lower to upper case.
+/// Returns the words of a line in lower case. Identifiers are split at underscores and at changes
+/// from lower to upper case.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for token in line.split(|c: char| !c.is_alphabetic()) {

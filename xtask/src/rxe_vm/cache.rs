@@ -1,4 +1,5 @@
-//! The cache of `cargo xtask rxe-vm`: Debian packages with QEMU, a kernel and its modules, downloaded and unpacked once.
+//! The cache of `cargo xtask rxe-vm`: Debian packages with QEMU, a kernel and its modules,
+//! downloaded and unpacked once.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,7 +10,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use mitra_test_process::setup_dir;
 
-/// The Debian packages that the machine needs. Those that the host lacks are downloaded with their dependencies.
+/// The Debian packages that the machine needs. Those that the host lacks are downloaded with their
+/// dependencies.
 const TOOLS: [&str; 7] = [
     "qemu-system-x86",
     "busybox-static",
@@ -21,8 +23,8 @@ const TOOLS: [&str; 7] = [
 ];
 /// The kernel package. The cloud kernels lack `rdma_rxe`.
 const KERNEL: &str = "linux-image-amd64";
-/// The kernel modules that the machine loads, in addition to their dependencies. rdma_rxe requests the two CRC modules
-/// by name at run time.
+/// The kernel modules that the machine loads, in addition to their dependencies. rdma_rxe requests
+/// the two CRC modules by name at run time.
 const MODULES: [&str; 11] = [
     "virtio_pci",
     "virtio_console",
@@ -152,7 +154,8 @@ impl Cache {
         remove_dir(&dir)
     }
 
-    /// Copies a module after its dependencies. `order` is the order in which the machine loads the modules.
+    /// Copies a module after its dependencies. `order` is the order in which the machine loads the
+    /// modules.
     fn add_module(&self, name: &str, shipped: &[PathBuf], order: &mut Vec<String>) -> Result<()> {
         if order.iter().any(|it| it == name) {
             return Ok(());
@@ -179,8 +182,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Returns a tool from the cache or, if it is not there, from the host. The cache lacks the tools that the host had when the
-    /// cache was filled.
+    /// Returns a tool from the cache or, if it is not there, from the host. The cache lacks the
+    /// tools that the host had when the cache was filled.
     pub(super) fn tool(&self, path: &str) -> Result<PathBuf> {
         let host = Path::new("/").join(path);
         [self.path("root").join(path), host.clone()].into_iter().find(|file| file.exists()).with_context(
@@ -201,8 +204,8 @@ fn apt_get() -> Command {
     apt
 }
 
-/// Makes sure that apt has package lists. Mirrors drop the versions that an old list names, so the lists are refreshed
-/// if the user may do that.
+/// Makes sure that apt has package lists. Mirrors drop the versions that an old list names, so the
+/// lists are refreshed if the user may do that.
 fn refresh_package_lists() -> Result<()> {
     let refreshed = Command::new("apt-get").args(["update", "-qq"]).output();
     let refreshed =
@@ -260,8 +263,9 @@ fn find_modules(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the ELF kernel inside a bzImage (Documentation/arch/x86/boot.rst). The emulated CPU would take seconds to
-/// decompress it. A kernel that is not compressed with xz is returned unchanged.
+/// Returns the ELF kernel inside a bzImage (Documentation/arch/x86/boot.rst). The emulated CPU
+/// would take seconds to decompress it. A kernel that is not compressed with xz is returned
+/// unchanged.
 fn decompressed(image: &Path) -> Result<Vec<u8>> {
     let whole = fs::read(image)?;
     let field = |at: usize| whole.get(at..at + 4)?.try_into().ok().map(|it| u32::from_le_bytes(it) as usize);
@@ -284,8 +288,8 @@ fn decompressed(image: &Path) -> Result<Vec<u8>> {
 }
 
 trait StdoutText {
-    /// Runs the command to its end and returns its standard output. A failure is an error with the standard error
-    /// output.
+    /// Runs the command to its end and returns its standard output. A failure is an error with the
+    /// standard error output.
     fn stdout_text(&mut self) -> Result<String>;
 }
 

@@ -1,4 +1,5 @@
-//! The initial RAM disk of the machine: `busybox`, the kernel modules, the scripts of `xtask/rxe-vm`, and the command.
+//! The initial RAM disk of the machine: `busybox`, the kernel modules, the scripts of
+//! `xtask/rxe-vm`, and the command.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -33,7 +34,8 @@ pub(super) fn initial_ram_disk(cache: &Cache, args: &Args) -> Result<Vec<u8>> {
     Ok(disk.finish())
 }
 
-/// Returns the command as a shell script that restores the environment and the directory of this process.
+/// Returns the command as a shell script that restores the environment and the directory of this
+/// process.
 fn script(args: &Args) -> Result<Vec<u8>> {
     let mut script = Vec::new();
     for (name, value) in std::env::vars_os() {
@@ -71,7 +73,8 @@ fn quote(text: &[u8], script: &mut Vec<u8>) {
     script.push(b'\'');
 }
 
-/// A cpio archive in the format that the kernel unpacks (Documentation/driver-api/early-userspace/buffer-format.rst).
+/// A cpio archive in the format that the kernel unpacks
+/// (Documentation/driver-api/early-userspace/buffer-format.rst).
 #[derive(Default)]
 struct Cpio {
     bytes: Vec<u8>,
@@ -86,7 +89,8 @@ impl Cpio {
     fn add(&mut self, name: &str, mode: u32, data: &[u8]) {
         self.entries += 1;
         let mut header = String::from("070701");
-        // The fields: inode, mode, uid, gid, links, mtime, size, device, special device, name length, checksum.
+        // The fields: inode, mode, uid, gid, links, mtime, size, device, special device, name
+        // length, checksum.
         let fields =
             [self.entries, mode, 0, 0, 1, 0, data.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
         for field in fields {

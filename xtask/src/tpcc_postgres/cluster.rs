@@ -1,5 +1,5 @@
-//! A primary and its synchronous standby in a temporary directory. Nothing of them is left at the end, whatever ends
-//! this process; only SIGKILL leaves the directory behind.
+//! A primary and its synchronous standby in a temporary directory. Nothing of them is left at the
+//! end, whatever ends this process; only SIGKILL leaves the directory behind.
 
 use std::fs::{self, File};
 use std::os::unix::fs::chown;
@@ -225,8 +225,8 @@ impl Clusters {
         self.socket_dir.join(server.name())
     }
 
-    /// A command that runs one of PostgreSQL's programs as an unprivileged user, and ends it with SIGQUIT, an immediate
-    /// shutdown, when the thread that starts it ends.
+    /// A command that runs one of PostgreSQL's programs as an unprivileged user, and ends it with
+    /// SIGQUIT, an immediate shutdown, when the thread that starts it ends.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "QUIT"]);
@@ -281,7 +281,8 @@ fn end_on_signals(running: &Arc<Mutex<Running>>) -> Result<()> {
         let Ok(signal) = signals.wait() else { return };
         let mut running = lock(&running);
         running.end();
-        // The lock is held, so the main thread, whose connections fail now, does not end the process before.
+        // The lock is held, so the main thread, whose connections fail now, does not end the
+        // process before.
         std::process::exit(128 + signal as i32);
     });
     Ok(())

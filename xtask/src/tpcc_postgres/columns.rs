@@ -192,8 +192,8 @@ rows! {
     Stock { quantity district_texts ordered order_count remote_count data }
 }
 
-/// Calls a function of the row type of a table. `None` for the tables of index records, which PostgreSQL does
-/// not have.
+/// Calls a function of the row type of a table. `None` for the tables of index records, which
+/// PostgreSQL does not have.
 macro_rules! for_row_of {
     ($table:expr, $function:ident($($argument:expr),*)) => {
         match $table {
@@ -256,8 +256,8 @@ pub(super) fn row(table: Table, at: RecordKey, value: &[u8]) -> Result<Vec<Cell>
     Ok(cells)
 }
 
-/// The record of a row of one of [`TABLES`]. A row of HISTORY has the number of the customer's payment behind
-/// the customer.
+/// The record of a row of one of [`TABLES`]. A row of HISTORY has the number of the customer's
+/// payment behind the customer.
 pub(super) fn record(table: Table, cells: Vec<Cell>) -> Result<(RecordKey, Vec<u8>)> {
     let cells = &mut cells.into_iter();
     let at = read_key(table, cells)?;

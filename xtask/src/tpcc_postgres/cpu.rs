@@ -65,7 +65,8 @@ mod tests {
 
     use super::*;
 
-    /// A shell that ends when its input ends has a child of its own, which uses the processor and ends.
+    /// A shell that ends when its input ends has a child of its own, which uses the processor and
+    /// ends.
     #[test]
     fn ended_children_count() {
         let script = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo done; read line";

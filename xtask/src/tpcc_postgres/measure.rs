@@ -1,4 +1,5 @@
-//! One run: clients that call transactions as fast as they can, and the processor time of all processes.
+//! One run: clients that call transactions as fast as they can, and the processor time of all
+//! processes.
 
 use std::ops::Range;
 use std::thread;
@@ -13,7 +14,8 @@ use super::cpu;
 use super::database::RUN;
 use super::session::{Isolation, Outcome, Session};
 
-/// The time before a measurement, in which plans are made and the servers' processes fill their caches.
+/// The time before a measurement, in which plans are made and the servers' processes fill their
+/// caches.
 const WARM_UP: Duration = Duration::from_secs(5);
 
 /// What clients have counted in the time of the measurement.

@@ -47,14 +47,15 @@ pub(super) enum Outcome {
     Committed(Row),
     /// The program has rolled the transaction back.
     RolledBack,
-    /// PostgreSQL has rolled the transaction back, because it could not be serialized or for a deadlock. It
-    /// is to be run again.
+    /// PostgreSQL has rolled the transaction back, because it could not be serialized or for a
+    /// deadlock. It is to be run again.
     Conflict,
 }
 
 impl Session {
     pub(super) fn connect(mut config: Config, isolation: Isolation) -> Result<Session> {
-        // A sequential scan of a small table would make the transaction conflict with each change of it.
+        // A sequential scan of a small table would make the transaction conflict with each change
+        // of it.
         config.options(&format!(
             "-c enable_seqscan=off -c default_transaction_isolation={}",
             isolation.name().replace(' ', "\\ ")

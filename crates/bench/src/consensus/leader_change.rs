@@ -1,5 +1,5 @@
-//! Measures the parts of a leader change: the switch of the write permission, the takeover of the log, and the detection of
-//! a failure.
+//! Measures the parts of a leader change: the switch of the write permission, the takeover of the
+//! log, and the detection of a failure.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use super::PROCESSES;
 use crate::report::quantile;
 use crate::stopwatch::Deadline;
 
-/// A process that takes the write permission on every `Leader` input, and decides when a majority of the memories has
-/// granted it.
+/// A process that takes the write permission on every `Leader` input, and decides when a majority
+/// of the memories has granted it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct PermissionTaker {
     me: ProcessId,
@@ -75,8 +75,8 @@ impl Process for PermissionTaker {
     }
 }
 
-/// Measures a switch of the write permission on a majority of the memories, alternating between two processes. Returns
-/// median and 99th percentile in microseconds.
+/// Measures a switch of the write permission on a majority of the memories, alternating between two
+/// processes. Returns median and 99th percentile in microseconds.
 pub(super) fn permission(
     takers: &mut [ProcessNode<PermissionTaker>; 2],
     times: usize,
@@ -102,8 +102,9 @@ pub(super) fn permission(
     Ok((quantile(&laps, 0.5), quantile(&laps, 0.99)))
 }
 
-/// Measures a takeover of the log: from the `Leader` input until the log accepts submissions. The memories refuse the
-/// old leader's connections meanwhile. Returns median and 99th percentile in microseconds.
+/// Measures a takeover of the log: from the `Leader` input until the log accepts submissions. The
+/// memories refuse the old leader's connections meanwhile. Returns median and 99th percentile in
+/// microseconds.
 pub(super) fn takeover(logs: &mut [ProcessNode<Log>; 2], times: usize) -> anyhow::Result<(f64, f64)> {
     let mut laps = Vec::new();
     for nth in 0..times {
@@ -125,8 +126,8 @@ pub(super) fn takeover(logs: &mut [ProcessNode<Log>; 2], times: usize) -> anyhow
     Ok((quantile(&laps, 0.5), quantile(&laps, 0.99)))
 }
 
-/// Measures the time from a leader's last poll until the other process suspects it. `beat` is the heartbeat interval.
-/// Returns median and 99th percentile in microseconds.
+/// Measures the time from a leader's last poll until the other process suspects it. `beat` is the
+/// heartbeat interval. Returns median and 99th percentile in microseconds.
 pub(super) fn detection(
     beats: &mut [ProcessNode<Heartbeat>; 2],
     beat: Duration,

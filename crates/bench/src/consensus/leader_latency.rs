@@ -147,7 +147,8 @@ where
     Ok(watch.into_histogram())
 }
 
-/// Writes to all memories over RC queue pairs and waits until `enough` memories have completed the WRITE.
+/// Writes to all memories over RC queue pairs and waits until `enough` memories have completed the
+/// WRITE.
 pub(super) fn fan_out(memories: &mut [Memory], args: &Args, enough: usize) -> anyhow::Result<Histogram<u64>> {
     let mut watch = Stopwatch::start(args.iters);
     // The number of completed WRITEs to each memory.

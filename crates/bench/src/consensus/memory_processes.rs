@@ -1,5 +1,5 @@
-//! The memory nodes of the benchmark: one process each, which serves every protocol and one RC queue pair from the
-//! same NICs.
+//! The memory nodes of the benchmark: one process each, which serves every protocol and one RC
+//! queue pair from the same NICs.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -40,8 +40,8 @@ pub(super) fn config() -> mitra_failover::Config {
     mitra_failover::Config { detector: detector(), ..mitra_failover::Config::default() }
 }
 
-/// Returns the tokens that identify the processes. They need not be secret, because the memories of a benchmark listen on
-/// loopback addresses and live only as long as the run.
+/// Returns the tokens that identify the processes. They need not be secret, because the memories of
+/// a benchmark listen on loopback addresses and live only as long as the run.
 pub(super) fn tokens(processes: u8) -> Vec<mitra_consensus_rdma::Token> {
     (0..processes).map(|p| [p; 16]).collect()
 }

@@ -1,4 +1,5 @@
-//! `mitra bench consensus`: measures the latency of a decision, relative to raw WRITEs to a majority of the memories.
+//! `mitra bench consensus`: measures the latency of a decision, relative to raw WRITEs to a
+//! majority of the memories.
 
 mod fast_and_robust_signers;
 mod leader_change;
@@ -91,7 +92,8 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Returns the regions of each measured protocol, in the order of [`Memory::addresses`](memory_processes::Memory).
+/// Returns the regions of each measured protocol, in the order of
+/// [`Memory::addresses`](memory_processes::Memory).
 fn protocols(processes: u8, memories: u8) -> Vec<Vec<Region>> {
     vec![
         Instances::<Pmp>::regions(Pmp::regions(processes), INSTANCES),
@@ -143,7 +145,8 @@ type Value = Vec<u8>;
 type Pmp = ProtectedMemoryPaxos<Value>;
 type Disk = DiskPaxos<Value>;
 type Fast<K> = FastAndRobust<Value, K>;
-/// The number of turns for which the backup protocol has registers. The benchmark never reaches the backup.
+/// The number of turns for which the backup protocol has registers. The benchmark never reaches the
+/// backup.
 const BACKUP_TURNS: u16 = 1;
 /// The number of wake-ups until the backup protocol starts.
 const BACKUP_WAKES: u8 = u8::MAX;
@@ -165,7 +168,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ];
     let store_blocks = args.blocks.div_ceil(BLOCKS_OF_STORE);
     let bar = progress(u64::from(args.blocks) * NAMES.len() as u64 + redis_benchmark::steps(store_blocks));
-    // The stores run before the memory processes start, because the memory processes would take CPU time from them.
+    // The stores run before the memory processes start, because the memory processes would take CPU
+    // time from them.
     let (stores, notes) = redis_benchmark::rows(args.requests, store_blocks, &bar).context(RunFailed)?;
 
     let nics = NicPlacement::default().open()?;

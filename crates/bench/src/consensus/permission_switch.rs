@@ -1,5 +1,5 @@
-//! The time that a memory takes to move the write permission from one process to another, by queue pair
-//! flags, by memory windows and by memory keys.
+//! The time that a memory takes to move the write permission from one process to another, by queue
+//! pair flags, by memory windows and by memory keys.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -73,8 +73,8 @@ pub(super) fn rows(blocks: u32) -> anyhow::Result<Vec<Row>> {
 
 type Timed<'a> = dyn Fn(&mut dyn FnMut(usize) -> anyhow::Result<()>) -> anyhow::Result<Blocks> + 'a;
 
-/// Measures with one memory window per process, bound to its queue pair: each switch invalidates the old window and
-/// binds the new one.
+/// Measures with one memory window per process, bound to its queue pair: each switch invalidates
+/// the old window and binds the new one.
 fn windows(
     nic: &Arc<dyn Provider>,
     ends: &[(RcBenchQp, RcBenchQp)],

@@ -1,4 +1,5 @@
-//! Measures `mitra kv` with `redis-benchmark`, and for comparison a store replicated by Raft, and Redis without replication.
+//! Measures `mitra kv` with `redis-benchmark`, and for comparison a store replicated by Raft, and
+//! Redis without replication.
 
 use std::process::Command;
 
@@ -54,8 +55,8 @@ pub(super) fn rows(requests: u32, rounds: u32, bar: &ProgressBar) -> anyhow::Res
     let mut found: Vec<[Measured; LOADS.len()]> = vec![Default::default(); kinds.len()];
     for round in 0..rounds as usize {
         for at in 0..kinds.len() {
-            // The first store rotates, so that each begins equally often. Only one store runs at a time, because an
-            // idle store uses CPU time too.
+            // The first store rotates, so that each begins equally often. Only one store runs at a
+            // time, because an idle store uses CPU time too.
             let at = (at + round) % kinds.len();
             bar.set_message(kinds[at].name());
             block(kinds[at], requests, &mut found[at]).with_context(|| kinds[at].name())?;
@@ -80,7 +81,8 @@ pub(super) fn rows(requests: u32, rounds: u32, bar: &ProgressBar) -> anyhow::Res
     Ok((rows, notes))
 }
 
-/// Measures one block of a store: starts it, runs each load, checks the stored values, and stops it.
+/// Measures one block of a store: starts it, runs each load, checks the stored values, and stops
+/// it.
 fn block(kind: StoreKind, requests: u32, found: &mut [Measured; LOADS.len()]) -> anyhow::Result<()> {
     let store = kind.start()?;
     // Each key is written about ten times.
@@ -99,8 +101,8 @@ fn block(kind: StoreKind, requests: u32, found: &mut [Measured; LOADS.len()]) ->
 /// The factor by which [`measure`] increases the number of requests, and how often it does.
 const MORE_REQUESTS: (u32, u32) = (8, 3);
 
-/// Runs a load. Also returns the requests per second of CPU time. `redis-benchmark` measures the duration in milliseconds, so a load that takes
-/// less than one is repeated with more requests.
+/// Runs a load. Also returns the requests per second of CPU time. `redis-benchmark` measures the
+/// duration in milliseconds, so a load that takes less than one is repeated with more requests.
 fn measure(store: &Store, load: &Load, requests: u32, keys: u32) -> anyhow::Result<(RedisFigures, f64)> {
     let (factor, repetitions) = MORE_REQUESTS;
     for repetition in 0..=repetitions {

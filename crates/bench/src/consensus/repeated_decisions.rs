@@ -1,11 +1,13 @@
-//! Repeated decisions: a process that starts a new instance of its protocol for each decision, on separate registers.
+//! Repeated decisions: a process that starts a new instance of its protocol for each decision, on
+//! separate registers.
 
 use mitra_consensus::{Action, Actions, Input, MemoryId, Op, OpId, Process, ProcessId, Region, Response};
 
 /// The largest number of instances. It is limited because register numbers have 16 bits.
 const INSTANCES: u64 = 1 << 16;
 
-/// A process that runs many instances of a protocol, one after the other. Only the last instance is active.
+/// A process that runs many instances of a protocol, one after the other. Only the last instance is
+/// active.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Instances<P: Process> {
     current: P,
@@ -58,7 +60,8 @@ impl<P: Process> Instances<P> {
         }
     }
 
-    /// Shifts the register numbers of an operation from those of instance 0 to those of the active instance.
+    /// Shifts the register numbers of an operation from those of instance 0 to those of the active
+    /// instance.
     fn relocate<C>(&self, op: Op<C>) -> Op<C> {
         let first = |region: u8| self.number as u16 * self.strides[usize::from(region)];
         match op {

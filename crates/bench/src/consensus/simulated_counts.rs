@@ -1,4 +1,5 @@
-//! Counts rounds and messages in the simulator: of HBO by graph and number of crashes, and of Ω after stabilization.
+//! Counts rounds and messages in the simulator: of HBO by graph and number of crashes, and of Ω
+//! after stabilization.
 
 use anyhow::{Context, ensure};
 use mitra_consensus::omega::Omega;
@@ -16,9 +17,9 @@ const SEEDS: u64 = 200;
 /// The number of steps within which every live process must decide.
 const MAX_STEPS: u32 = 1_000_000;
 
-/// Returns HBO's rounds and messages until all live processes have decided, without crashes and with the largest
-/// number of crashes that HBO tolerates on the graph. The seed determines the order of steps, the coins and the
-/// crashes. Half of the processes propose each value.
+/// Returns HBO's rounds and messages until all live processes have decided, without crashes and
+/// with the largest number of crashes that HBO tolerates on the graph. The seed determines the
+/// order of steps, the coins and the crashes. Half of the processes propose each value.
 pub(super) fn hbo() -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, sizes) in GRAPHS {
@@ -59,7 +60,8 @@ fn neighbours(graph: &Graph) -> Vec<ProcessSet> {
     graph.vertices().map(of).collect()
 }
 
-/// The number of rounds of a measurement. The second of two measurements counts, after the election has stabilized.
+/// The number of rounds of a measurement. The second of two measurements counts, after the election
+/// has stabilized.
 const ROUNDS: usize = 1000;
 
 /// Returns the number of messages of Ω in [`ROUNDS`] rounds after stabilization.

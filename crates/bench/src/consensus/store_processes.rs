@@ -1,4 +1,5 @@
-//! Key-value stores that speak the Redis protocol: their processes run on this machine during a block.
+//! Key-value stores that speak the Redis protocol: their processes run on this machine during a
+//! block.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -16,8 +17,8 @@ use crate::stopwatch::cpu_seconds;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of processes of a replicated store, and of memory nodes of `mitra kv`.
 const PROCESSES: u16 = 3;
-/// Milliseconds between two heartbeats of `mitra kv`. Raft uses the same interval; both detect a failed leader after
-/// slightly more than a second.
+/// Milliseconds between two heartbeats of `mitra kv`. Raft uses the same interval; both detect a
+/// failed leader after slightly more than a second.
 const HEARTBEAT: &str = "100";
 
 /// A store to measure.
@@ -116,7 +117,8 @@ impl Store {
         self.children.iter().map(|child| cpu_seconds(child.id())).sum()
     }
 
-    /// Checks that at least 90 % of the keys of `redis-benchmark` exist and that their values have `size` bytes.
+    /// Checks that at least 90 % of the keys of `redis-benchmark` exist and that their values have
+    /// `size` bytes.
     pub(super) fn check(&self, keys: u32, size: usize) -> anyhow::Result<()> {
         let names: Vec<String> = (0..keys).map(|key| format!("key:{key:012}")).collect();
         let mut connection = RespConnection::connect(self.at)?;
@@ -156,7 +158,8 @@ impl Drop for Store {
     }
 }
 
-/// Returns a loopback address that is specific to this process, because benchmarks may run concurrently.
+/// Returns a loopback address that is specific to this process, because benchmarks may run
+/// concurrently.
 fn address(number: u8, port: u16) -> SocketAddr {
     let [high, low] = (std::process::id() as u16).to_be_bytes();
     (Ipv4Addr::new(127, 50 + high % 50, low, number), port).into()

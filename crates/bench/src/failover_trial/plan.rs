@@ -12,8 +12,9 @@ use crate::endpoint::{Layout, NicPlacement};
 /// The operations that the requester posts in turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Mix {
-    /// 3 WRITE : 3 SEND : 1 READ : 1 FAA. A quarter of the operations are READs and atomics, so the limit of `RD_ATOMIC`
-    /// outstanding READs and atomics allows four times as many operations in flight.
+    /// 3 WRITE : 3 SEND : 1 READ : 1 FAA. A quarter of the operations are READs and atomics, so the
+    /// limit of `RD_ATOMIC` outstanding READs and atomics allows four times as many operations in
+    /// flight.
     Even,
     /// 6 READ : 2 WRITE.
     ReadHeavy,
@@ -93,16 +94,16 @@ impl TrialPolicy {
 /// How the rail fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Fault {
-    /// The link goes down when the `nth` packet reaches a stage of `docs/faults.md`. The stage determines the process
-    /// whose link it is.
+    /// The link goes down when the `nth` packet reaches a stage of `docs/faults.md`. The stage
+    /// determines the process whose link it is.
     Link {
         /// The stage, 1 to 7.
         stage: u8,
         /// The packet number, from 1.
         nth: u32,
     },
-    /// After this many completions the requester's NIC of rail 0 loses every packet in both directions. No port event
-    /// reports the loss.
+    /// After this many completions the requester's NIC of rail 0 loses every packet in both
+    /// directions. No port event reports the loss.
     Silent(u64),
 }
 

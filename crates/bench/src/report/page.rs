@@ -55,7 +55,8 @@ struct Html<'a> {
     machine: String,
     page: Page,
     rows: Table,
-    /// The warnings about the machine that make the figures unreliable. The page prints them above the figures.
+    /// The warnings about the machine that make the figures unreliable. The page prints them above
+    /// the figures.
     warnings: Vec<String>,
     notes: Vec<&'a String>,
     version: &'static str,

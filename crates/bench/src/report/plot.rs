@@ -238,7 +238,8 @@ impl Scale {
     }
 }
 
-/// Returns four to ten values between `low` and `high`, at distances of 1, 2 or 5 times a power of ten.
+/// Returns four to ten values between `low` and `high`, at distances of 1, 2 or 5 times a power of
+/// ten.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let range = high - low;
     let power = 10_f64.powf((range / 10.0).log10().floor());

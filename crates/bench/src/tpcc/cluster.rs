@@ -190,7 +190,8 @@ impl Cluster {
                 && now >= at
                 && up.is_none()
             {
-                // Each rail is down when it carries the traffic: it has since the other one of its process was down.
+                // Each rail is down when it carries the traffic: it has since the other one of its
+                // process was down.
                 let (number, processes) =
                     (self.failures.len(), self.memories.len() + self.coordinators.len());
                 let (process, rail) = (number % processes, number / processes % 2);

@@ -21,7 +21,8 @@ pub(crate) struct Entry {
 
 const KINDS: [Kind; 5] = [Kind::NewOrder, Kind::Payment, Kind::OrderStatus, Kind::Delivery, Kind::StockLevel];
 
-/// Writes entries. Each is in the file when [`Writer::add`] returns, whatever happens to the process.
+/// Writes entries. Each is in the file when [`Writer::add`] returns, whatever happens to the
+/// process.
 pub(crate) struct Writer {
     file: File,
     buffer: Vec<u8>,

@@ -1,4 +1,5 @@
-//! `mitra bench tpcc`: TPC-C by transactions over remote memory, through failing rails and dying coordinators.
+//! `mitra bench tpcc`: TPC-C by transactions over remote memory, through failing rails and dying
+//! coordinators.
 
 mod cluster;
 mod history;
@@ -20,7 +21,8 @@ use self::setup::{Setup, Variant};
 use super::report::{Machine, Report};
 use super::{OutputFile, progress};
 
-/// TPC-C by transactions over remote memory: throughput, latency, the twelve conditions, through failures
+/// TPC-C by transactions over remote memory: throughput, latency, the twelve conditions, through
+/// failures
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Starts memory nodes and coordinators as processes of their own, loads the tables at full scale, and runs the five
@@ -54,10 +56,12 @@ pub(crate) struct Args {
     /// Policies to compare, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "exact")]
     policy: Vec<Variant>,
-    /// Take a rail of a process down every so often, for half of the time; memory nodes, then coordinators, and rails take turns: 1s, 500ms
+    /// Take a rail of a process down every so often, for half of the time; memory nodes, then
+    /// coordinators, and rails take turns: 1s, 500ms
     #[arg(long, value_name = "PERIOD", value_parser = parse_time)]
     fault: Option<Duration>,
-    /// Kill a coordinator this long after the beginning of each policy's second turn, and start it again later
+    /// Kill a coordinator this long after the beginning of each policy's second turn, and start it
+    /// again later
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     kill_coordinator: Option<Duration>,
     /// The time after which a silent coordinator is taken over

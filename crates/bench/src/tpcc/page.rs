@@ -60,7 +60,8 @@ impl Timeline {
         (0..count).map(move |number| (before(at(number + 1)) - before(at(number))) as f64 / bin.as_secs_f64())
     }
 
-    /// The mean rates around those events whose windows lie in a turn, as (milliseconds from the event, rate).
+    /// The mean rates around those events whose windows lie in a turn, as (milliseconds from the
+    /// event, rate).
     fn around(&self, events: &[u64], bin: Duration, [before, after]: [Duration; 2]) -> Vec<(f64, f64)> {
         let [before_ns, after_ns] = [before, after].map(|time| time.as_nanos() as u64);
         let is_inside =

@@ -43,7 +43,8 @@ pub(crate) fn run(role: Role, connection: &mut PeerConnection) -> anyhow::Result
     }
 }
 
-/// Receives messages on a thread, because the caller must not block, and sets links there, because a caller that connects looks at no message. The channel ends with the connection.
+/// Receives messages on a thread, because the caller must not block, and sets links there, because
+/// a caller that connects looks at no message. The channel ends with the connection.
 fn receive(connection: &PeerConnection, nics: [Arc<SoftNic>; 2]) -> anyhow::Result<Receiver<ToCoordinator>> {
     let mut connection = connection.try_clone()?;
     let (sender, receiver) = mpsc::channel();
@@ -170,7 +171,8 @@ impl Process<'_> {
         Ok(())
     }
 
-    /// Counts failovers that are new. `last` is the epoch of the last one of each node's connection.
+    /// Counts failovers that are new. `last` is the epoch of the last one of each node's
+    /// connection.
     fn count_failovers(&mut self, driver: &Driver, last: &mut [Option<u16>]) {
         for (node, last) in (0..).map(NodeId).zip(last) {
             // A move back to the preferred rail is none.

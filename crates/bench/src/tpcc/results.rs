@@ -21,7 +21,8 @@ pub(super) const KINDS: [(Kind, &str); 5] = [
     (Kind::Delivery, "delivery"),
     (Kind::StockLevel, "stock_level"),
 ];
-/// The time after a failure's gap from which the throughput counts as recovered, and the window in which it is compared.
+/// The time after a failure's gap from which the throughput counts as recovered, and the window in
+/// which it is compared.
 const SETTLE: u64 = 10_000_000;
 const WINDOW: u64 = 250_000_000;
 
@@ -58,7 +59,8 @@ pub(super) struct Outcome {
     /// The attempts without an effect.
     pub(super) aborted: u64,
     pub(super) aborts: BTreeMap<String, u64>,
-    /// The aborted attempts that no other transaction and no program caused, and the transactions that nobody knows of.
+    /// The aborted attempts that no other transaction and no program caused, and the transactions
+    /// that nobody knows of.
     pub(super) aborted_by_failures: u64,
     pub(super) unknown: u64,
     pub(super) new_orders_per_minute: f64,
@@ -194,7 +196,8 @@ fn row(name: String, unit: &'static str, values: &[f64]) -> Row {
     Row { name, unit, median: median(values), p99: quantile(values, 0.99), ..Row::default() }
 }
 
-/// Committed database transactions a second and by CPU-second, and transactions, of which a Delivery is one. A block is a turn.
+/// Committed database transactions a second and by CPU-second, and transactions, of which a
+/// Delivery is one. A block is a turn.
 fn throughput(measured: &Measured, entries: &[Entry]) -> Vec<Row> {
     let policy = measured.variant.name();
     let turns = |of: &dyn Fn(&Turn) -> f64| measured.turns.iter().map(of).collect::<Vec<_>>();
@@ -230,7 +233,8 @@ fn rate(entries: &[Entry], from: u64, to: u64) -> f64 {
     count as f64 / ((to - from).max(1) as f64 / 1e9)
 }
 
-/// The latency of a transaction from the call to the return, of those that ran once, beside the round trips that it waited for.
+/// The latency of a transaction from the call to the return, of those that ran once, beside the
+/// round trips that it waited for.
 fn latency(policy: &str, name: &str, round_trip: f64, entries: &[&Entry]) -> Vec<Row> {
     let all: Vec<f64> = entries.iter().map(|entry| (entry.told - entry.begun) as f64 / 1e3).collect();
     let floors: Vec<f64> = entries.iter().map(|entry| f64::from(entry.round_trips) * round_trip).collect();
@@ -248,7 +252,8 @@ fn latency(policy: &str, name: &str, round_trip: f64, entries: &[&Entry]) -> Vec
     ]
 }
 
-/// The longest time without a commit after each failure of a rail, and the throughput after it beside that before.
+/// The longest time without a commit after each failure of a rail, and the throughput after it
+/// beside that before.
 fn failures(measured: &Measured, entries: &[Entry]) -> Vec<Row> {
     let policy = measured.variant.name();
     if measured.failures.is_empty() {

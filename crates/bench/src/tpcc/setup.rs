@@ -112,7 +112,8 @@ impl Setup {
         Timing { interval: Duration::from_millis(5).min(self.timeout / 4), timeout: self.timeout }
     }
 
-    /// The tokens need not be secret: the memories listen on loopback addresses, and live as long as the run.
+    /// The tokens need not be secret: the memories listen on loopback addresses, and live as long
+    /// as the run.
     pub(crate) fn tokens(&self) -> Vec<Token> {
         (0..=self.coordinators).map(|coordinator| [coordinator as u8; 16]).collect()
     }
@@ -155,7 +156,8 @@ pub(crate) enum Role {
     Coordinator { setup: Setup, coordinator: u16, nodes: Vec<SocketAddr>, history: PathBuf },
 }
 
-/// The link of a rail of the process goes down, or comes back. All that the first process tells a memory process.
+/// The link of a rail of the process goes down, or comes back. All that the first process tells a
+/// memory process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct SetLink {
     pub(crate) rail: usize,

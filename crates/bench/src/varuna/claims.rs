@@ -1,5 +1,6 @@
-//! The claims of the paper and the targets of this project, which stand beside the figures of a run. The paper's figures are from its abstract
-//! (Varuna: Enabling Failure-Type Aware RDMA Failover, arXiv 2603.28001), measured on hardware NICs.
+//! The claims of the paper and the targets of this project, which stand beside the figures of a
+//! run. The paper's figures are from its abstract (Varuna: Enabling Failure-Type Aware RDMA
+//! Failover, arXiv 2603.28001), measured on hardware NICs.
 
 use crate::report::{Claim, Row};
 

@@ -22,8 +22,8 @@ use crate::report::Row;
 use crate::resident_memory::resident;
 use crate::{PEER_ROLE, Task, progress, run_error};
 
-/// The maximum number of vQPs. Each needs a queue pair and a completion queue per rail, of which a software NIC has 32,768, and the measurement of
-/// a standby rail makes twice as many.
+/// The maximum number of vQPs. Each needs a queue pair and a completion queue per rail, of which a
+/// software NIC has 32,768, and the measurement of a standby rail makes twice as many.
 const MAX_VQPS: usize = 16_000;
 /// The time after which a vQP that has not recovered counts as lost.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -132,8 +132,9 @@ impl Qps {
         }
     }
 
-    /// Returns whether the sends of every queue pair go over the active rail directly. A `BackedQp` makes its own queue pair there after it is
-    /// connected; until then its WRITEs go over the backup.
+    /// Returns whether the sends of every queue pair go over the active rail directly. A `BackedQp`
+    /// makes its own queue pair there after it is connected; until then its WRITEs go over the
+    /// backup.
     fn have_rails(&self) -> bool {
         match self {
             Qps::Shared(_, qps) => qps.iter().all(BackedQp::has_rail),
@@ -204,8 +205,8 @@ impl Group {
     }
 }
 
-/// Sends a message to the other process and returns the one that it sends. The messages are longer than a socket's buffer, so only one process
-/// sends at a time.
+/// Sends a message to the other process and returns the one that it sends. The messages are longer
+/// than a socket's buffer, so only one process sends at a time.
 fn exchange<T: Serialize + DeserializeOwned>(
     connection: &mut PeerConnection,
     role: Role,
@@ -238,7 +239,8 @@ fn open(setup: &Setup, connection: &mut PeerConnection, role: Role) -> anyhow::R
     Ok(group)
 }
 
-/// Polls all vQPs until each has completed its WRITE. Returns the time from `since` to each completion, in microseconds.
+/// Polls all vQPs until each has completed its WRITE. Returns the time from `since` to each
+/// completion, in microseconds.
 fn complete_writes(group: &mut Group, since: Instant) -> anyhow::Result<Vec<f64>> {
     let count = group.qps.len();
     let mut times = Vec::with_capacity(count);
@@ -287,7 +289,8 @@ struct Measured {
     memory: f64,
     /// The time of one WRITE on every queue pair without a failure, in microseconds.
     round: f64,
-    /// For each queue pair, the time from the failure to the completion of its WRITE, in microseconds. Empty on one rail.
+    /// For each queue pair, the time from the failure to the completion of its WRITE, in
+    /// microseconds. Empty on one rail.
     recovered: Vec<f64>,
 }
 
@@ -326,13 +329,15 @@ fn measure(args: &Args, backup: Backup, rails: usize) -> anyhow::Result<Measured
     Ok(Measured { connected, memory: bytes as f64 / args.vqps as f64, round, recovered })
 }
 
-/// Fails the first rail of all vQPs with a WRITE in flight on each. Returns the time of a round of WRITEs without a failure, and
-/// the time from the failure to the completion of each vQP, in microseconds.
+/// Fails the first rail of all vQPs with a WRITE in flight on each. Returns the time of a round of
+/// WRITEs without a failure, and the time from the failure to the completion of each vQP, in
+/// microseconds.
 fn fail_over(group: &mut Group) -> anyhow::Result<(f64, Vec<f64>)> {
     let begin = Instant::now();
     group.post_writes(1)?;
     let direct = complete_writes(group, begin)?;
-    // The packets of the next WRITEs are lost, so every vQP has one in flight when the ports report the failure.
+    // The packets of the next WRITEs are lost, so every vQP has one in flight when the ports report
+    // the failure.
     let lost = Noise { drop_ppm: 1_000_000, ..Noise::default() };
     group.nics[0].faults().set_noise(lost, lost);
     group.post_writes(2)?;

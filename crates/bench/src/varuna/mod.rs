@@ -1,5 +1,5 @@
-//! `mitra bench varuna`: the figures of the paper on Varuna, measured on this machine, each beside the paper's claim and this
-//! project's target.
+//! `mitra bench varuna`: the figures of the paper on Varuna, measured on this machine, each beside
+//! the paper's claim and this project's target.
 
 mod claims;
 mod many_vqps;
@@ -18,7 +18,8 @@ use super::{Common, OutputFile};
 
 pub(crate) use many_vqps::{Setup as ManyVqpsSetup, peer as many_vqps_peer};
 
-/// The figures of the paper on Varuna: overhead, operations in flight, retransmission, failover, many vQPs, a timeline
+/// The figures of the paper on Varuna: overhead, operations in flight, retransmission, failover,
+/// many vQPs, a timeline
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 All figures are of two processes on this machine with software NICs. Rows:

@@ -1,4 +1,5 @@
-//! `overhead/OP/SIZE/EVIDENCE`: the latency and the throughput of a vQP without failures, beside the bare queue pair.
+//! `overhead/OP/SIZE/EVIDENCE`: the latency and the throughput of a vQP without failures, beside
+//! the bare queue pair.
 
 use super::Args;
 use crate::bench_qp::Op;
@@ -97,7 +98,8 @@ fn rates(args: &Args) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Returns the rows of one operation and size, one per variant. The baseline of each row is the bare queue pair.
+/// Returns the rows of one operation and size, one per variant. The baseline of each row is the
+/// bare queue pair.
 fn case_rows(op: Op, len: usize, measure: &str, unit: &'static str, results: &[Blocks]) -> Vec<Row> {
     let name = |variant: &str| format!("overhead/{}/{len}/{variant}{measure}", op.name());
     let [bare, aa, ..] = results else { return Vec::new() };

@@ -136,8 +136,8 @@ fn resent<'a>(
     Some(Plot::bars((title, caption), unit, &policies, &groups, Arrangement::Beside))
 }
 
-/// Draws a statistic of each phase of a failover. The phases have a plot for each statistic, because the 99th percentile may be a hundred times
-/// the median.
+/// Draws a statistic of each phase of a failover. The phases have a plot for each statistic,
+/// because the 99th percentile may be a hundred times the median.
 fn phases<'a>(
     find: &impl Fn(&str) -> Option<&'a Row>,
     title: &str,

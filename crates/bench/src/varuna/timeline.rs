@@ -1,5 +1,5 @@
-//! `timeline/…`: the payload per millisecond while the first rail fails and comes back, and while the second rail fails, which
-//! returns the vQP to the first.
+//! `timeline/…`: the payload per millisecond while the first rail fails and comes back, and while
+//! the second rail fails, which returns the vQP to the first.
 
 use std::time::{Duration, Instant};
 
@@ -97,7 +97,8 @@ fn record(end: &mut TrialEndpoint) -> anyhow::Result<Timeline> {
             bail!("the virtual queue pair ended: {ended}");
         }
         let in_phase = now - phase_begin;
-        // The failed link heals in the middle of the phase, so that its rail is ready when the other one fails.
+        // The failed link heals in the middle of the phase, so that its rail is ready when the
+        // other one fails.
         if phase > 0 && !is_healed && in_phase > PHASE / 2 {
             end.nics[phase - 1].faults().heal();
             is_healed = true;

@@ -1,4 +1,5 @@
-//! `inflight/MIX/CLASS`, `resent/POLICY/MIX` and `failover/PHASE`: failures at random packets and stages, with operations in flight.
+//! `inflight/MIX/CLASS`, `resent/POLICY/MIX` and `failover/PHASE`: failures at random packets and
+//! stages, with operations in flight.
 
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ struct MixTrials {
     policies: Vec<PolicyTrials>,
 }
 
-/// Measures every policy on every mix. Returns the rows, and the number of violations of exactly-once under `exact`.
+/// Measures every policy on every mix. Returns the rows, and the number of violations of
+/// exactly-once under `exact`.
 pub(super) fn run_mixes(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<(Vec<Row>, u64)> {
     let [local, remote] = args.common.placements();
     let plan = plan(args, remote);
@@ -152,8 +154,8 @@ fn total(trial: &TrialResult) -> Duration {
     trial.report.completed_at.unwrap_or(trial.report.decided_at) - trial.report.detected_at
 }
 
-/// Measures the phases of failovers under `exact`, with messages of [`MESSAGE_BYTES`] and of [`SMALL_BYTES`]. Returns the rows, and the number of
-/// violations of exactly-once.
+/// Measures the phases of failovers under `exact`, with messages of [`MESSAGE_BYTES`] and of
+/// [`SMALL_BYTES`]. Returns the rows, and the number of violations of exactly-once.
 pub(super) fn run_phases(args: &Args, notes: &mut Vec<String>) -> anyhow::Result<(Vec<Row>, u64)> {
     notes.push(format!(
         "failover: {} operations in flight (3 WRITE : 3 SEND : 1 READ : 1 FAA, {MESSAGE_BYTES} bytes; failover/small: {SMALL_BYTES} bytes); the \

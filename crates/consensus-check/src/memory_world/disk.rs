@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mitra_consensus_memory::{Files, StoredFile};
 use mitra_prng::Prng;
 
-/// The unit in which a reboot keeps or loses bytes that are not on the disk, and in which a loss of power tears a write.
+/// The unit in which a reboot keeps or loses bytes that are not on the disk, and in which a loss of
+/// power tears a write.
 const SECTOR_BYTES: usize = 8;
 
 /// The behaviour of the next writes.
@@ -18,7 +19,8 @@ pub(super) enum WriteFault {
     None,
     /// Writes fail. Their bytes are in the page cache, and not on the disk.
     Fail,
-    /// The machine stops during the next write, after the sectors that end within this number of its bytes.
+    /// The machine stops during the next write, after the sectors that end within this number of
+    /// its bytes.
     StopAfter(usize),
 }
 
@@ -58,7 +60,8 @@ impl Disk {
         self.state().stopped
     }
 
-    /// Returns whether a write has failed since the memory node started. It does not use the files until it restarts.
+    /// Returns whether a write has failed since the memory node started. It does not use the files
+    /// until it restarts.
     pub(super) fn has_failed(&self) -> bool {
         self.state().has_failed
     }
@@ -67,7 +70,8 @@ impl Disk {
         self.state().has_failed = false;
     }
 
-    /// Reboots the machine: each sector has the contents on the disk, or the newer ones of the page cache.
+    /// Reboots the machine: each sector has the contents on the disk, or the newer ones of the page
+    /// cache.
     pub(super) fn reboot(&self, rng: &mut Prng) {
         let mut state = self.state();
         (state.boot, state.fault, state.stopped) = (state.boot + 1, WriteFault::None, false);

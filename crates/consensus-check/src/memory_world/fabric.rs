@@ -1,5 +1,6 @@
-//! The simulated NICs and network between processes and a memory node. Bytes of WRITEs and READs move one piece at a time, in any order.
-//! A request of a broken connection may still be executed, until the memory node closes its end.
+//! The simulated NICs and network between processes and a memory node. Bytes of WRITEs and READs
+//! move one piece at a time, in any order. A request of a broken connection may still be executed,
+//! until the memory node closes its end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -186,8 +187,9 @@ impl Work {
         nic.keys.get(&self.key).map(|key| &key.buffer)
     }
 
-    /// Returns an outcome that the process may see once the connection has failed, or `None` if it may see none. `refusal` tells whether
-    /// it failed because the NIC refused a request, and executes no other.
+    /// Returns an outcome that the process may see once the connection has failed, or `None` if it
+    /// may see none. `refusal` tells whether it failed because the NIC refused a request, and
+    /// executes no other.
     pub(super) fn outcome_after_failure(&self, refusal: bool, rng: &mut Prng) -> Option<Outcome> {
         let undecided = Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::NoRail));
         match rng.below(3) {
@@ -223,7 +225,8 @@ impl ProcessEnd {
         ProcessEnd { id, peer: None, works, requests, replies, is_closed: false, is_refused: false }
     }
 
-    /// Returns the process that the memory node's end belongs to, if that end is open and connected to this one.
+    /// Returns the process that the memory node's end belongs to, if that end is open and connected
+    /// to this one.
     pub(super) fn process_at(&self, nic: &NodeSide) -> Option<ProcessId> {
         nic.process(self.peer?, self.id)
     }

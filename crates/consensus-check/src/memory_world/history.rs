@@ -36,8 +36,9 @@ impl History {
         self.record(register, Entry { time: now, write, is_uncertain: true });
     }
 
-    /// Records an attempt of a write. An attempt of a write-once operation changes the register only if no earlier attempt has, so it
-    /// replaces an earlier attempt during which the memory failed.
+    /// Records an attempt of a write. An attempt of a write-once operation changes the register
+    /// only if no earlier attempt has, so it replaces an earlier attempt during which the memory
+    /// failed.
     fn record(&mut self, register: Register, entry: Entry) {
         let entries = self.entries.entry(register).or_default();
         entries.retain(|other| other.write != entry.write || !other.is_uncertain);
@@ -52,8 +53,8 @@ impl History {
         entries.is_some_and(|all| all.iter().any(|other| other.write == write && !other.is_uncertain))
     }
 
-    /// Returns whether a register held `value` at some time since `invoked`. Then the write of `value` was executed, and no uncertain write
-    /// between it and `invoked` was.
+    /// Returns whether a register held `value` at some time since `invoked`. Then the write of
+    /// `value` was executed, and no uncertain write between it and `invoked` was.
     pub(super) fn explains_read(&mut self, register: Register, value: WriteId, invoked: Time) -> bool {
         let entries = self.entries.entry(register).or_default();
         let next = match entries.iter().position(|entry| entry.write == value) {

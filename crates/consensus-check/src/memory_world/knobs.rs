@@ -1,5 +1,5 @@
-//! The region and the faults to which a seed is limited. A fault that needs a short sequence of the same few steps is rare if a seed has
-//! all of them.
+//! The region and the faults to which a seed is limited. A fault that needs a short sequence of the
+//! same few steps is rare if a seed has all of them.
 
 use mitra_prng::Prng;
 

@@ -1,8 +1,11 @@
-//! A world of one memory node and its processes, from a seed: the state machines of `mitra-consensus-memory` on simulated NICs, handshakes
-//! and files. Handshakes are lost or late, connections break, requests of a broken connection are executed late, WRITEs are torn,
-//! processes and the memory node crash and restart, disks fail, machines lose power, and NICs do not confirm revocations.
+//! A world of one memory node and its processes, from a seed: the state machines of
+//! `mitra-consensus-memory` on simulated NICs, handshakes and files. Handshakes are lost or late,
+//! connections break, requests of a broken connection are executed late, WRITEs are torn, processes
+//! and the memory node crash and restart, disks fail, machines lose power, and NICs do not confirm
+//! revocations.
 //!
-//! The faults of the adversarial period end with it. In the stable period that follows, every operation must complete.
+//! The faults of the adversarial period end with it. In the stable period that follows, every
+//! operation must complete.
 
 mod disk;
 mod fabric;
@@ -322,8 +325,9 @@ impl MemoryWorld {
         self.lives[life + 1..].iter().all(|other| other.process != self.lives[life].process)
     }
 
-    /// Returns whether every operation has completed that must: those of the latest life of each process, unless the memory is lost, may
-    /// know an earlier life that dialled later, or refuses restarted processes.
+    /// Returns whether every operation has completed that must: those of the latest life of each
+    /// process, unless the memory is lost, may know an earlier life that dialled later, or refuses
+    /// restarted processes.
     fn is_done(&self) -> bool {
         let must_finish = |&at: &usize| {
             let life = &self.lives[at];

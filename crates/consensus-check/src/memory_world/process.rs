@@ -45,7 +45,8 @@ pub(super) struct Life {
     pub(super) end: Option<QpId>,
     /// The number of the handshake in progress.
     pub(super) attempt: Option<u64>,
-    /// All operations. The operation at index i has the id i, and its work requests have the id i + 1.
+    /// All operations. The operation at index i has the id i, and its work requests have the id
+    /// i + 1.
     pub(super) operations: Vec<Operation>,
     /// The contents of the memory to which the client has connected first.
     pub(super) contents: Option<usize>,
@@ -86,8 +87,9 @@ impl Life {
         self.operations.push(Operation { op, invoked: now, is_done: false });
     }
 
-    /// Returns a random operation that a correct process may submit now, if it has found one. A correct process has one update outstanding
-    /// per register, and changes permissions of a region only without updates outstanding there.
+    /// Returns a random operation that a correct process may submit now, if it has found one. A
+    /// correct process has one update outstanding per register, and changes permissions of a region
+    /// only without updates outstanding there.
     pub(super) fn random_operation(
         &self,
         regions: &[Region],
@@ -172,8 +174,8 @@ impl Life {
     }
 }
 
-/// Returns the regions of the memory: one that a process takes to write, one with a static writer, one of write-once registers, and one
-/// that can be made read-only.
+/// Returns the regions of the memory: one that a process takes to write, one with a static writer,
+/// one of write-once registers, and one that can be made read-only.
 pub(super) fn regions(processes: u8) -> Vec<Region> {
     let region =
         |registers, permissions, legal_change, kind| Region { registers, permissions, legal_change, kind };

@@ -1,5 +1,5 @@
-//! Checks who writes: only the process that holds the right, over the connection on which it took it, and only the latest life of a
-//! process.
+//! Checks who writes: only the process that holds the right, over the connection on which it took
+//! it, and only the latest life of a process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,8 @@ pub(super) struct Rights {
     superseded: BTreeSet<(ProcessId, u64)>,
     /// The incarnations that have dialled.
     dialled: BTreeSet<(ProcessId, u64)>,
-    /// The incarnations after which another one of the same process dialled. The memory node may have recorded it without accepting it.
+    /// The incarnations after which another one of the same process dialled. The memory node may
+    /// have recorded it without accepting it.
     uncertain: BTreeSet<(ProcessId, u64)>,
     allow_restarts: bool,
 }
@@ -70,12 +71,14 @@ impl Rights {
         }
     }
 
-    /// Returns whether the memory node may refuse a life, because it knows a later one of the process.
+    /// Returns whether the memory node may refuse a life, because it knows a later one of the
+    /// process.
     pub(super) fn may_be_superseded(&self, p: ProcessId, incarnation: u64) -> bool {
         self.superseded.contains(&(p, incarnation)) || self.uncertain.contains(&(p, incarnation))
     }
 
-    /// Records that the memory node has restarted with its contents: nobody holds a right that can be taken.
+    /// Records that the memory node has restarted with its contents: nobody holds a right that can
+    /// be taken.
     pub(super) fn restart(&mut self) {
         self.forget_initial(None);
         self.holders.iter_mut().for_each(|holder| *holder = Holder::Taken(None));
@@ -91,7 +94,8 @@ impl Rights {
         }
     }
 
-    /// Records that the memory node has confirmed a change of permissions to the process whose connection is `qp`.
+    /// Records that the memory node has confirmed a change of permissions to the process whose
+    /// connection is `qp`.
     pub(super) fn change(&mut self, p: ProcessId, qp: QpId, region: u8, permissions: Permissions) {
         let at = usize::from(region);
         if self.regions[at].legal_change != LegalChange::Never {

@@ -305,7 +305,8 @@ impl MemoryWorld {
         self.reboot_if_stopped();
     }
 
-    /// Ends the connection at the process's end. What the memory node has received may still be executed.
+    /// Ends the connection at the process's end. What the memory node has received may still be
+    /// executed.
     fn break_end(&mut self, qp: QpId) {
         let Some((life, end)) = self.ends.get_mut(&qp) else { return };
         let (life, mut responses) = (*life, Vec::new());

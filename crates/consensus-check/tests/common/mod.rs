@@ -40,7 +40,8 @@ pub fn violation<P: Process>(
     run_agreement(seed, world, RunLimits { adversary_steps: 300, stable_steps }, valid).violation
 }
 
-/// Checks that, from every seed, processes agree on a proposal, and that every correct process decides in the stable period.
+/// Checks that, from every seed, processes agree on a proposal, and that every correct process
+/// decides in the stable period.
 pub fn agrees_and_terminates<P: Process<Value = u8>>(world: impl Fn() -> World<P>, seeds: u64) {
     for seed in 0..seeds {
         let report =
@@ -54,7 +55,8 @@ pub fn mutant_violates<P: Process<Value = u8>>(world: impl Fn() -> World<P>) {
     mutant_violates_at(0, world);
 }
 
-/// Checks that some seed violates agreement or validity. The seed `known`, which did before, runs first.
+/// Checks that some seed violates agreement or validity. The seed `known`, which did before, runs
+/// first.
 pub fn mutant_violates_at<P: Process<Value = u8>>(known: u64, world: impl Fn() -> World<P>) {
     let violation_seed = iter::once(known).chain(0..400_000).find(|&seed| {
         let report =
@@ -65,7 +67,8 @@ pub fn mutant_violates_at<P: Process<Value = u8>>(known: u64, world: impl Fn() -
     assert!(violation_seed.is_some());
 }
 
-/// Creates a test for each mutant of a protocol: `mutant_violates` must find a violation without the rule, or `mutant_violates_at` with a known seed.
+/// Creates a test for each mutant of a protocol: `mutant_violates` must find a violation without
+/// the rule, or `mutant_violates_at` with a known seed.
 macro_rules! mutants {
     (@violates $world:expr) => { mutant_violates($world) };
     (@violates $world:expr, $known:literal) => { mutant_violates_at($known, $world) };

@@ -75,7 +75,8 @@ fn no_process_decides_with_majority_crashed_initially() {
     {
         for seed in 0..500 {
             let mut world = correct(n, m, crashes(0, 0));
-            // The crashed processes depend on the seed, so that the initial leader crashes in some runs only.
+            // The crashed processes depend on the seed, so that the initial leader crashes in some
+            // runs only.
             (0..fp).for_each(|p| world.apply(Step::CrashProcess(ProcessId((p + (seed % 7) as u8) % n))));
             (0..fm).for_each(|p| world.apply(Step::CrashMemory(MemoryId(p))));
             let report =
@@ -85,7 +86,8 @@ fn no_process_decides_with_majority_crashed_initially() {
     }
 }
 
-/// The crashes occur at any step, so some processes decide before them. Their decisions must be equal.
+/// The crashes occur at any step, so some processes decide before them. Their decisions must be
+/// equal.
 #[test]
 fn no_process_disagrees_with_majority_crashed_later() {
     let (mut ended, mut stuck) = (0, 0);

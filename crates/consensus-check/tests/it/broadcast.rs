@@ -1,4 +1,5 @@
-//! Non-equivocating broadcast among Byzantine processes, with all its rules, and mutants without one of them.
+//! Non-equivocating broadcast among Byzantine processes, with all its rules, and mutants without
+//! one of them.
 
 use crate::common::byzantine_set;
 use mitra_consensus::broadcast::{Broadcast, Rules, Slot, WITNESS};
@@ -58,8 +59,8 @@ fn message_of_byzantine_sender_is_delivered_by_all_or_none() {
     );
 }
 
-/// A Byzantine process writes a cell that names the other processes as witnesses, with signatures of another message. The cell
-/// must not replace the valid cells of these processes.
+/// A Byzantine process writes a cell that names the other processes as witnesses, with signatures
+/// of another message. The cell must not replace the valid cells of these processes.
 #[test]
 fn forged_witness_does_not_hide_valid_one() {
     let keys = Symbolic::all(0, 3);
@@ -91,7 +92,8 @@ fn two_correct_processes_deliver_same_message_of_equivocating_sender_in_every_or
     assert!(found.states > 10_000, "only {} states were explored", found.states);
 }
 
-/// Returns the violation of a seed with a sender that equivocates, or one that also changes operations at random.
+/// Returns the violation of a seed with a sender that equivocates, or one that also changes
+/// operations at random.
 fn violation<R: Rules>(seed: u64) -> Option<Violation> {
     let worlds = [None, Some(seed)].map(|adversary_seed| world::<R>((3, 1), &[0], adversary_seed));
     let run_limits = RunLimits { adversary_steps: 600, stable_steps: 4_000 };
@@ -100,7 +102,8 @@ fn violation<R: Rules>(seed: u64) -> Option<Violation> {
     })
 }
 
-/// Checks that some seed violates a property without a rule, and that the same seed violates none with all rules.
+/// Checks that some seed violates a property without a rule, and that the same seed violates none
+/// with all rules.
 fn mutant_violates(violation: fn(u64) -> Option<Violation>) {
     let violation_seed = (0..20_000).find_map(|seed| Some((seed, violation(seed)?)));
     println!("{violation_seed:?}");

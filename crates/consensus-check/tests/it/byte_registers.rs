@@ -1,5 +1,5 @@
-//! Fast & Robust as over real memories: registers hold bytes, the signatures are Ed25519 signatures, and a Byzantine process writes
-//! arbitrary bytes.
+//! Fast & Robust as over real memories: registers hold bytes, the signatures are Ed25519
+//! signatures, and a Byzantine process writes arbitrary bytes.
 
 use std::sync::Arc;
 
@@ -12,8 +12,9 @@ use mitra_prng::Prng;
 
 /// The number of broadcasts of each process that the memories have room for.
 const BROADCAST_ROOM: u16 = 12;
-/// The maximum size of a register in bytes. A register holds a batch three times: as copy, witness and proof. A batch has at most a
-/// claim with three signatures and 31 more events. Five signatures belong to the three batches.
+/// The maximum size of a register in bytes. A register holds a batch three times: as copy, witness
+/// and proof. A batch has at most a claim with three signatures and 31 more events. Five signatures
+/// belong to the three batches.
 const REGISTER_BYTES: usize = 1200;
 
 type Fast = FastAndRobust<u8, Ed25519>;
@@ -50,7 +51,8 @@ impl From<Slot> for Bytes {
     }
 }
 
-/// Returns a truncated and modified copy of a cell that the process has read, and the generator after these draws.
+/// Returns a truncated and modified copy of a cell that the process has read, and the generator
+/// after these draws.
 fn garbage(seed: &mut u64, read_cells: &[Bytes]) -> (Prng, Bytes) {
     *seed = seed.wrapping_add(1);
     let mut rng = Prng::new(*seed);

@@ -46,7 +46,8 @@ fn decides_in_two_delays_without_collision_and_two_delays_after_collision_is_kno
         Some((2, 2)),
         "three of four acceptors received the same proposal first"
     );
-    // The proposers vote for their own proposals, so the collision is known after one delay instead of two.
+    // The proposers vote for their own proposals, so the collision is known after one delay instead
+    // of two.
     for size in [(3, 1, 0), (4, 1, 1)] {
         assert_eq!(delays(size, &[0, 1, 2], 0), Some((3, 4)), "a vote is a promise to the next ballot");
         assert_eq!(delays(size, &[0, 1, 2], 1), Some((5, 6)), "a vote is no promise to a later ballot");

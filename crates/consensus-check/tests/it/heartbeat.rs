@@ -1,4 +1,5 @@
-//! Heartbeats over memories of which a minority crashes. All live processes name the live process with the least id.
+//! Heartbeats over memories of which a minority crashes. All live processes name the live process
+//! with the least id.
 
 use mitra_consensus::heartbeat::Heartbeat;
 use mitra_consensus::{MemoryId, ProcessId, ProcessSet};

@@ -1,5 +1,5 @@
-//! The key-value store on the replicated log. The client histories are linearizable with all rules. Mutants without one of the
-//! rules violate linearizability.
+//! The key-value store on the replicated log. The client histories are linearizable with all rules.
+//! Mutants without one of the rules violate linearizability.
 
 use mitra_consensus::AllRules;
 use mitra_consensus::kv_store::Rules;
@@ -28,7 +28,8 @@ fn client_histories_are_linearizable_and_complete_from_every_seed() {
     }
 }
 
-/// Checks that some seed gives a history that is not linearizable without a rule, and that the same seed gives none with all rules.
+/// Checks that some seed gives a history that is not linearizable without a rule, and that the same
+/// seed gives none with all rules.
 fn mutant_is_not_linearizable<R: Rules, const LOCAL_READS: bool>(
     world: impl Fn(u64) -> StoreWorld<R, LOCAL_READS>,
     run_limits: RunLimits,

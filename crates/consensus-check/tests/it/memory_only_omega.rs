@@ -1,5 +1,6 @@
-//! Ω where links lose messages. The variant with messages fails. The variant over memories alone sends none (its message type has no
-//! values) and elects a leader; mutants of it without one of its rules do not.
+//! Ω where links lose messages. The variant with messages fails. The variant over memories alone
+//! sends none (its message type has no values) and elects a leader; mutants of it without one of
+//! its rules do not.
 
 use mitra_consensus::AllRules;
 use mitra_consensus::memory_only_omega::{MemoryOnlyOmega, Rules};
@@ -17,8 +18,8 @@ fn world_of<R: Rules, E: OmegaRules>(n: u8) -> World<MemoryOnlyOmega<R, E>> {
     )
 }
 
-/// One lost message suffices. A process that does not receive its accusation continues to lead, and its accuser never considers
-/// it again.
+/// One lost message suffices. A process that does not receive its accusation continues to lead, and
+/// its accuser never considers it again.
 #[test]
 fn omega_with_messages_fails_after_lost_message() {
     const SEED: u64 = 21;
@@ -62,7 +63,8 @@ fn two_processes_that_wake_twice_elect_leader_in_every_order_of_steps() {
     elects_in_every_order_of_steps(FaultLimits::default(), 2, 50_000);
 }
 
-/// Checks that some seed violates a property without a rule, and that the same seed violates none with all rules.
+/// Checks that some seed violates a property without a rule, and that the same seed violates none
+/// with all rules.
 fn mutant_violates<R: Rules, E: OmegaRules>(world: impl Fn() -> World<MemoryOnlyOmega<R, E>>) {
     let violation = |seed| run_election(seed, world(), RUN_LIMITS, MemoryOnlyOmega::leader).violation;
     let violation_seed = (0..20_000).find_map(|seed| Some((seed, violation(seed)?)));

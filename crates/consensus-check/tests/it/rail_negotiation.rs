@@ -1,4 +1,5 @@
-//! The rail negotiation of virtual queue pairs: every order of steps at a small size, and the rules that the exploration needs.
+//! The rail negotiation of virtual queue pairs: every order of steps at a small size, and the rules
+//! that the exploration needs.
 
 use mitra_consensus_check::{RailFaultLimits, RailRule, exhaustive_rails, run_rails_from_seed};
 
@@ -17,8 +18,9 @@ fn application_that_closes_during_a_move() {
     assert!(exploration.states > 10_000, "{} states", exploration.states);
 }
 
-/// An end that waits for the peer's Resume may decline the peer's next proposal. It then still waits, and asks again. (An end that took the proposal as
-/// the proof that its move was over waited forever: seed 86531 of the simulator's failover workload.)
+/// An end that waits for the peer's Resume may decline the peer's next proposal. It then still
+/// waits, and asks again. (An end that took the proposal as the proof that its move was over waited
+/// forever: seed 86531 of the simulator's failover workload.)
 #[test]
 fn last_rail_that_fails_twice() {
     let exploration = exhaustive_rails(RailFaultLimits::LAST_RAIL, 3, None).explore();
@@ -29,8 +31,8 @@ fn last_rail_that_fails_twice() {
 #[test]
 fn random_failures_never_separate_the_ends_or_stop_them() {
     let mut faults = 0;
-    // In the last but one seed, a link recovers at an end that has closed while it waited for a rail. In the last one, a rail that was refused is the
-    // only one that both ends can use.
+    // In the last but one seed, a link recovers at an end that has closed while it waited for a
+    // rail. In the last one, a rail that was refused is the only one that both ends can use.
     for seed in (0..3000).chain([1_000_250, 126_317_555_870]) {
         let result = run_rails_from_seed(seed, None);
         assert_eq!(result.violation, None, "seed {seed}");
@@ -47,7 +49,8 @@ fn evidence_that_changes_is_found() {
     assert!(found.counterexample.is_some());
 }
 
-/// A late message about the queue pair of an earlier ballot must not connect the queue pair of a later one.
+/// A late message about the queue pair of an earlier ballot must not connect the queue pair of a
+/// later one.
 #[test]
 fn queue_pairs_of_different_ballots_are_found() {
     let violation = |seed| run_rails_from_seed(seed, Some(RailRule::SameBallot)).violation;

@@ -29,7 +29,8 @@ fn processes_apply_same_commands_and_commit_all_of_them_from_every_seed() {
     }
 }
 
-/// Checks that some seed violates a property without a rule, and that the same seed violates none with all rules.
+/// Checks that some seed violates a property without a rule, and that the same seed violates none
+/// with all rules.
 fn mutant_violates<R: Rules>(
     world: impl Fn() -> LogWorld<R>,
     run_limits: RunLimits,
@@ -112,8 +113,8 @@ mod safety_mutants_with_restarts_without {
     }
 }
 
-/// Mutants that lose a snapshot. The metadata in the chunks shows the loss, so that no process installs a wrong snapshot. A process
-/// that needs the snapshot gets stuck.
+/// Mutants that lose a snapshot. The metadata in the chunks shows the loss, so that no process
+/// installs a wrong snapshot. A process that needs the snapshot gets stuck.
 mod liveness_mutants_without {
     use super::*;
 
@@ -141,7 +142,8 @@ fn takeover_takes_eight_delays_and_each_entry_two() {
             world.history().len() >= committed
         })
     };
-    // The leader takes the permission, reads the header, writes the ballot and reads the entries, with two delays each.
+    // The leader takes the permission, reads the header, writes the ballot and reads the entries,
+    // with two delays each.
     let is_leader =
         |world: &LogWorld<AllRules>| world.world().process(leader).is_some_and(|p| p.log().is_leader());
     let takeover_delays = (1..20).find(|_| {
@@ -155,8 +157,9 @@ fn takeover_takes_eight_delays_and_each_entry_two() {
     }
 }
 
-/// Larger worlds were explored manually without a counterexample, before the world had restarts: a window of 2 in a ring of 4
-/// (1,618,956 states), 2 memories and 1 command (1,330,644 states), and 1 command with a second attempt (5,882,605 states).
+/// Larger worlds were explored manually without a counterexample, before the world had restarts: a
+/// window of 2 in a ring of 4 (1,618,956 states), 2 memories and 1 command (1,330,644 states), and
+/// 1 command with a second attempt (5,882,605 states).
 #[test]
 fn two_processes_agree_in_every_order_of_steps() {
     let limits = FaultLimits { leader_changes: 2, ..FaultLimits::default() };
@@ -166,7 +169,8 @@ fn two_processes_agree_in_every_order_of_steps() {
     assert!(exploration.states > 200_000, "only {} states were explored", exploration.states);
 }
 
-/// Runs a stable period, until the leader's commands are committed and all live processes have applied them.
+/// Runs a stable period, until the leader's commands are committed and all live processes have
+/// applied them.
 fn run_until_done(world: &mut LogWorld<AllRules>, leader: u8) {
     world.begin_stable_period(ProcessId(leader));
     for _ in 0..100 {

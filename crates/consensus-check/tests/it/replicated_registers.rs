@@ -1,4 +1,5 @@
-//! Replicated registers are regular in every order of steps: a read that begins after the end of a write returns the written value.
+//! Replicated registers are regular in every order of steps: a read that begins after the end of a
+//! write returns the written value.
 
 use mitra_consensus::replicated_registers::{
     CallOutcome, ReplicatedRegisters, Rules, WriteOnceFields, unique_value,
@@ -26,8 +27,9 @@ impl WriteOnceFields for Pair {
     }
 }
 
-/// A client of the registers. The writer writes two fields, and sends a message to the reader after each write. The reader reads at
-/// the start and after each message. Its decision is whether each read returned the fields that it had a message about.
+/// A client of the registers. The writer writes two fields, and sends a message to the reader after
+/// each write. The reader reads at the start and after each message. Its decision is whether each
+/// read returned the fields that it had a message about.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Client<R> {
     me: ProcessId,
@@ -116,7 +118,8 @@ fn explore<R: Rules + Send + Sync + 'static>() -> Exploration {
     let permissions = Permissions::single_writer(2, WRITER);
     let region =
         Region { registers: 1, permissions, legal_change: LegalChange::Never, kind: RegisterKind::ReadWrite };
-    // Memories do not crash in this world. A memory whose operations are never executed has the same effect as a crashed one.
+    // Memories do not crash in this world. A memory whose operations are never executed has the
+    // same effect as a crashed one.
     let start = World::new(vec![client(WRITER), client(READER)], 3, &[region], FaultLimits::default());
     Exhaustive::agreement(start, 0, vec![true]).explore()
 }

@@ -1,4 +1,5 @@
-//! Robust Backup of Paxos among Byzantine processes, with all its rules, and mutants without one of them.
+//! Robust Backup of Paxos among Byzantine processes, with all its rules, and mutants without one of
+//! them.
 
 use crate::common::byzantine_set;
 use mitra_consensus::{AllRules, Process};
@@ -61,7 +62,8 @@ fn two_correct_processes_agree_in_every_order_of_steps() {
     assert!(found.states > 100_000, "only {} states were explored", found.states);
 }
 
-/// Checks that processes disagree or get stuck from some seed without a rule, and that neither happens from this seed with all rules.
+/// Checks that processes disagree or get stuck from some seed without a rule, and that neither
+/// happens from this seed with all rules.
 fn mutant_violates(find_violation: fn(u64) -> Option<Violation>) {
     let violation_seed = (0..20_000).find_map(|seed| Some((seed, find_violation(seed)?)));
     println!("{violation_seed:?}");

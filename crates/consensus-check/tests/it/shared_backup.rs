@@ -1,4 +1,5 @@
-//! Queue pairs with a shared backup: every order of steps at a small size, and the rules of the driver that the exploration needs.
+//! Queue pairs with a shared backup: every order of steps at a small size, and the rules of the
+//! driver that the exploration needs.
 
 use mitra_consensus_check::{
     SharedBackupLimits, SharedBackupRule, exhaustive_shared_backup, run_shared_backup_from_seed,
@@ -16,7 +17,8 @@ fn operations_of_both_ends_survive_a_move() {
     assert_holds(SharedBackupLimits::ONE_MOVE);
 }
 
-/// The peer may leave two queue pairs before a slow end has fenced the first, on which its operations are.
+/// The peer may leave two queue pairs before a slow end has fenced the first, on which its
+/// operations are.
 #[test]
 fn operations_of_either_end_survive_two_moves() {
     for operations in [[2, 0], [0, 2]] {

@@ -1,4 +1,5 @@
-//! The recoverable counter, the latch, the mutex and the mailbox with all their rules, and mutants without one of them.
+//! The recoverable counter, the latch, the mutex and the mailbox with all their rules, and mutants
+//! without one of them.
 
 use mitra_consensus_check::counter_scenario::{BrokenCounterRule, CounterWorldConfig};
 use mitra_consensus_check::latch_scenario::{self, BrokenLatchRule, LatchWorldConfig};

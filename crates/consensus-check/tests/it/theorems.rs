@@ -50,7 +50,8 @@ fn is_violated(setup: ResendSetup, holds: fn(&ResendWorld) -> bool) -> bool {
     false
 }
 
-/// A repeated CMP_SWAP that nobody resets changes the word once, and then tells that it did not: it is executed twice all the same.
+/// A repeated CMP_SWAP that nobody resets changes the word once, and then tells that it did not: it
+/// is executed twice all the same.
 #[test]
 fn repeated_compare_swap_without_a_reset_changes_the_word_once() {
     let setup = ResendSetup {

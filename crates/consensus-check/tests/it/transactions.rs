@@ -1,5 +1,5 @@
-//! Transactions: every order of steps in small worlds, the rules of their surroundings that the exploration
-//! needs, and worlds from seeds.
+//! Transactions: every order of steps in small worlds, the rules of their surroundings that the
+//! exploration needs, and worlds from seeds.
 
 use mitra_consensus_check::RecordUse::{LockThenAppend, ReadThenAppend};
 use mitra_consensus_check::transaction_worlds::WORLDS;

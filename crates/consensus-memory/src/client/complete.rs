@@ -11,13 +11,13 @@ use crate::messages::MemoryReply;
 use crate::two_slot_register::{self, RegisterRead};
 use crate::word_cell::decode_word;
 
-/// The number of READs of one register that may find a torn slot. After that, the client assumes that the writer is Byzantine, and
-/// reads the register as empty.
+/// The number of READs of one register that may find a torn slot. After that, the client assumes
+/// that the writer is Byzantine, and reads the register as empty.
 const MAX_TORN_READS: u32 = 256;
 
 impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C, K> {
-    /// Handles the completion of a work request. `data` has the bytes that a successful READ has read, or the word that a successful
-    /// compare-and-swap has found.
+    /// Handles the completion of a work request. `data` has the bytes that a successful READ has
+    /// read, or the word that a successful compare-and-swap has found.
     pub fn on_completion(
         &mut self,
         wr_id: u64,
@@ -32,7 +32,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         match (&self.pending[at].op, outcome) {
             (Op::Write { .. }, Outcome::Success) => self.respond(at, Response::Ack, responses),
             (Op::Write { .. }, Outcome::Failed(_)) => self.respond(at, Response::Nak, responses),
-            // The WRITE was executed, although an earlier request failed. The failed request makes the driver reconnect.
+            // The WRITE was executed, although an earlier request failed. The failed request makes
+            // the driver reconnect.
             (Op::Write { .. }, Outcome::Unresolved(UnresolvedError::ExecutedBehindError)) => {
                 self.respond(at, Response::Ack, responses);
             }
@@ -64,8 +65,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
                 let Some(SeqRequest { region, registers }) = self.seq_requests.pop_front() else { return };
                 let Some(state) = self.regions.get_mut(usize::from(region)) else { return };
                 for (register, seq) in registers.zip(seqs) {
-                    // If the client knows a number already, the process has written the register since the request, and the
-                    // known number is newer.
+                    // If the client knows a number already, the process has written the register
+                    // since the request, and the known number is newer.
                     if let Some(unknown @ None) = state.seqs.get_mut(usize::from(register)) {
                         *unknown = Some(seq);
                     }
@@ -75,7 +76,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         }
     }
 
-    /// Finishes the oldest change of permissions. The response is ACK even if the change was not legal and so had no effect.
+    /// Finishes the oldest change of permissions. The response is ACK even if the change was not
+    /// legal and so had no effect.
     fn finish_change(
         &mut self,
         write: Option<&[u8]>,
@@ -97,7 +99,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         self.respond(at, Response::Cells(vec![held]), responses);
     }
 
-    /// Decodes the registers that a READ has fetched. A torn register and those after it are read again.
+    /// Decodes the registers that a READ has fetched. A torn register and those after it are read
+    /// again.
     fn finish_read(&mut self, at: usize, data: &[u8], responses: &mut Vec<(OpId, Response<C>)>) {
         let Op::Read { region, count, .. } = self.pending[at].op else { return };
         let pending = &mut self.pending[at];
@@ -128,7 +131,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
                 }
             };
             (pending.whole_beside_torn, pending.torn_reads) = (None, 0);
-            // Contents that are not a valid cell come from a Byzantine writer, and are read as the default cell.
+            // Contents that are not a valid cell come from a Byzantine writer, and are read as the
+            // default cell.
             pending.cells.push(postcard::from_bytes(contents).unwrap_or_default());
         }
         if pending.cells.len() == usize::from(count) {

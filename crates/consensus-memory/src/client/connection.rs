@@ -1,5 +1,5 @@
-//! The client's connection: importing the keys of the regions that the process may use, and what a broken connection means for
-//! operations.
+//! The client's connection: importing the keys of the regions that the process may use, and what a
+//! broken connection means for operations.
 
 use mitra_consensus::{Op, OpId, Response};
 use mitra_mutants::Mutant;
@@ -8,7 +8,8 @@ use super::{Client, ClientLink, RegionState, SeqRequest, Stage, State};
 use crate::messages::{MAX_SEQ_SCAN_BYTES, MAX_SEQS, MemoryRequest, Welcome};
 
 impl<C, K> Client<C, K> {
-    /// Handles the loss or the end of the connection. The driver dials again unless [`Client::is_crashed`].
+    /// Handles the loss or the end of the connection. The driver dials again unless
+    /// [`Client::is_crashed`].
     pub fn on_disconnect(&mut self) {
         for pending in &mut self.pending {
             pending.stage = match (pending.stage, &pending.op) {
@@ -23,8 +24,8 @@ impl<C, K> Client<C, K> {
         }
     }
 
-    /// Handles the memory node's answer to a handshake on the unconnected end `link`. The client is then connected, or crashed, or, if
-    /// `link` does not connect, still disconnected.
+    /// Handles the memory node's answer to a handshake on the unconnected end `link`. The client is
+    /// then connected, or crashed, or, if `link` does not connect, still disconnected.
     pub fn on_welcome(
         &mut self,
         welcome: &Welcome,
@@ -52,7 +53,8 @@ impl<C, K> Client<C, K> {
             }
             self.regions[region] = RegionState { read, write, seqs };
         }
-        // The memory node has fenced the old connection, so a WRITE that was not executed before will not be executed later.
+        // The memory node has fenced the old connection, so a WRITE that was not executed before
+        // will not be executed later.
         while let Some(at) = self.pending.iter().position(|p| p.stage == Stage::OutcomeUnknown) {
             let response =
                 if Mutant::UndoneWriteAcknowledged.is_on() { Response::Ack } else { Response::Nak };
@@ -60,7 +62,8 @@ impl<C, K> Client<C, K> {
         }
     }
 
-    /// Imports the encoded key of a region. Returns `None` if there is no key, or if the link refuses it.
+    /// Imports the encoded key of a region. Returns `None` if there is no key, or if the link
+    /// refuses it.
     fn import(
         &self,
         region: usize,
@@ -70,8 +73,8 @@ impl<C, K> Client<C, K> {
         link.import(encoded?, self.layout.len(region as u8) as u64)
     }
 
-    /// Replaces the key by which the process may write a region. Forgets the region's sequence numbers, because another process
-    /// may have written the registers.
+    /// Replaces the key by which the process may write a region. Forgets the region's sequence
+    /// numbers, because another process may have written the registers.
     pub(super) fn set_write_key(
         &mut self,
         region: usize,
@@ -84,9 +87,10 @@ impl<C, K> Client<C, K> {
         }
     }
 
-    /// Requests the sequence numbers of register `first` and of the registers after it, which the process probably writes next.
-    /// Does nothing if it is already requested. Requests no other number that is known or requested, because the process may then write
-    /// that register while the memory node reads it.
+    /// Requests the sequence numbers of register `first` and of the registers after it, which the
+    /// process probably writes next. Does nothing if it is already requested. Requests no other
+    /// number that is known or requested, because the process may then write that register while
+    /// the memory node reads it.
     pub(super) fn request_seqs(&mut self, region: u8, first: u16, link: &mut impl ClientLink<Key = K>) {
         let covers = |request: &SeqRequest| request.region == region && request.registers.contains(&first);
         if self.seq_requests.iter().any(covers) {

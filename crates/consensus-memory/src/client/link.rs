@@ -2,16 +2,19 @@
 
 /// A process's end of one connection to a memory node.
 ///
-/// Work requests complete in any order, and [`Client::on_completion`](crate::Client::on_completion) is told their outcomes. The memory
-/// node's NIC may write the bytes of a WRITE in any order, and more than once before the WRITE completes.
+/// Work requests complete in any order, and [`Client::on_completion`](crate::Client::on_completion)
+/// is told their outcomes. The memory node's NIC may write the bytes of a WRITE in any order, and
+/// more than once before the WRITE completes.
 pub trait ClientLink {
     /// A remote key of the memory, imported into this connection.
     type Key;
 
-    /// Connects this end to the memory node's, whose [`Welcome::info`](crate::Welcome::info) is `info`. Returns whether it succeeded.
+    /// Connects this end to the memory node's, whose [`Welcome::info`](crate::Welcome::info) is
+    /// `info`. Returns whether it succeeded.
     fn connect(&mut self, info: &[u8]) -> bool;
 
-    /// Imports the encoded key of a region of `len` bytes. Returns `None` if the key is malformed or has another length.
+    /// Imports the encoded key of a region of `len` bytes. Returns `None` if the key is malformed
+    /// or has another length.
     fn import(&mut self, encoded: &[u8], len: u64) -> Option<Self::Key>;
 
     /// Returns how many work requests can be posted now.
@@ -26,7 +29,7 @@ pub trait ClientLink {
     /// Posts a compare-and-swap of the 8-byte word at `offset`, and returns whether it was posted.
     fn compare_swap(&mut self, wr_id: u64, key: &Self::Key, offset: u64, compare: u64, swap: u64) -> bool;
 
-    /// Sends a message to the memory node's CPU. Messages arrive in order while the connection lasts. Returns false if the message was
-    /// not accepted.
+    /// Sends a message to the memory node's CPU. Messages arrive in order while the connection
+    /// lasts. Returns false if the message was not accepted.
     fn send(&mut self, message: Vec<u8>) -> bool;
 }

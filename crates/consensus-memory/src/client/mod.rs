@@ -1,9 +1,11 @@
-//! The client of one memory node: turns operations into one-sided work requests, and their completions into responses.
+//! The client of one memory node: turns operations into one-sided work requests, and their
+//! completions into responses.
 //!
-//! An RC NAK from the memory node's NIC breaks the connection. The memory node fences the old connection before it accepts a new one.
-//! The client then responds with `Response::Nak` to each WRITE that was posted on the old connection and whose outcome is unknown: the
-//! WRITE may have been executed, but will not be executed later. The client posts reads, write-once operations and changes of
-//! permissions again, because they are repeatable.
+//! An RC NAK from the memory node's NIC breaks the connection. The memory node fences the old
+//! connection before it accepts a new one. The client then responds with `Response::Nak` to each
+//! WRITE that was posted on the old connection and whose outcome is unknown: the WRITE may have
+//! been executed, but will not be executed later. The client posts reads, write-once operations and
+//! changes of permissions again, because they are repeatable.
 
 mod complete;
 mod connection;
@@ -69,8 +71,8 @@ struct PendingOp<C> {
     stage: Stage,
     /// The cells that a read operation has read so far.
     cells: Vec<C>,
-    /// The sequence number of the whole slot, if the last READ found the other slot of the register torn. The register is the one that
-    /// the operation reads next, after `cells`.
+    /// The sequence number of the whole slot, if the last READ found the other slot of the register
+    /// torn. The register is the one that the operation reads next, after `cells`.
     whole_beside_torn: Option<u64>,
     /// The number of READs of the same register so far that found a torn slot.
     torn_reads: u32,
@@ -84,9 +86,11 @@ pub struct Client<C, K> {
     /// The incarnation of the memory at the first connection.
     incarnation: Option<u64>,
     regions: Vec<RegionState<K>>,
-    /// The operations without a response, in the order of submission, which is also the order of `wr_id`.
+    /// The operations without a response, in the order of submission, which is also the order of
+    /// `wr_id`.
     pending: VecDeque<PendingOp<C>>,
-    /// The outstanding requests for sequence numbers, in the order in which the memory node answers them.
+    /// The outstanding requests for sequence numbers, in the order in which the memory node answers
+    /// them.
     seq_requests: VecDeque<SeqRequest>,
     last_wr_id: u64,
     /// The encoded register slot of the last write. Kept to reuse its allocation.
@@ -131,8 +135,8 @@ impl<C, K> Client<C, K> {
         self.state == State::Connected
     }
 
-    /// Returns whether the memory is treated as crashed: its contents were lost, or its layout is not the configured one. The client
-    /// never connects again.
+    /// Returns whether the memory is treated as crashed: its contents were lost, or its layout is
+    /// not the configured one. The client never connects again.
     pub fn is_crashed(&self) -> bool {
         self.state == State::Crashed
     }

@@ -9,12 +9,14 @@ use crate::messages::MemoryRequest;
 use crate::two_slot_register;
 use crate::word_cell::encode_word;
 
-/// When the process writes register r, the client requests the sequence number of register r + `SEQ_PREFETCH_DISTANCE`, unless it
-/// knows the number. The number then usually arrives before the process writes that register.
+/// When the process writes register r, the client requests the sequence number of register r +
+/// `SEQ_PREFETCH_DISTANCE`, unless it knows the number. The number then usually arrives before the
+/// process writes that register.
 const SEQ_PREFETCH_DISTANCE: u16 = 32;
 
 impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C, K> {
-    /// Posts the queued operations that can be posted now. Does nothing unless the client is connected.
+    /// Posts the queued operations that can be posted now. Does nothing unless the client is
+    /// connected.
     pub fn post(&mut self, link: &mut impl ClientLink<Key = K>) {
         if !self.is_connected() {
             return;
@@ -88,7 +90,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         }
     }
 
-    /// Posts a compare-and-swap that replaces 0, the initial value of the word, with the encoded cell.
+    /// Posts a compare-and-swap that replaces 0, the initial value of the word, with the encoded
+    /// cell.
     fn post_write_once(&mut self, at: usize, link: &mut impl ClientLink<Key = K>) {
         let pending = &mut self.pending[at];
         let Op::WriteOnce { region, register, cell } = &pending.op else { return };
@@ -101,7 +104,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         }
     }
 
-    /// Responds with NAK to queued operations that can never be posted, and with no cells to permitted reads of no registers.
+    /// Responds with NAK to queued operations that can never be posted, and with no cells to
+    /// permitted reads of no registers.
     pub fn nak_impossible(&mut self, responses: &mut Vec<(OpId, Response<C>)>) {
         let impossible = |client: &Client<C, K>| {
             client.pending.iter().position(|p| p.stage == Stage::Queued && client.is_impossible(&p.op))
@@ -120,8 +124,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq, K> Client<C,
         }
     }
 
-    /// Returns whether an operation can never be posted: the process lacks the permission, the register does not exist or has the
-    /// other kind, or the cell does not fit in the register.
+    /// Returns whether an operation can never be posted: the process lacks the permission, the
+    /// register does not exist or has the other kind, or the cell does not fit in the register.
     fn is_impossible(&self, op: &Op<C>) -> bool {
         let may_write = |region: u8, register: u16| {
             self.regions.get(usize::from(region)).is_some_and(|state| state.write.is_some())

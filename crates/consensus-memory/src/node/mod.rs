@@ -1,5 +1,5 @@
-//! A memory node: accepts processes, changes their permissions, and reads the sequence numbers of registers for a new writer. The NIC
-//! does the rest.
+//! A memory node: accepts processes, changes their permissions, and reads the sequence numbers of
+//! registers for a new writer. The NIC does the rest.
 
 mod nic;
 mod permissions;
@@ -27,10 +27,11 @@ pub struct NodeConfig {
     pub regions: Vec<Region>,
     /// The capacity of a register's contents, in bytes.
     pub register_capacity: usize,
-    /// The token of each process, indexed by [`ProcessId`]. The length is the number of processes, which is 1 to 64.
+    /// The token of each process, indexed by [`ProcessId`]. The length is the number of processes,
+    /// which is 1 to 64.
     pub tokens: Vec<Token>,
-    /// Whether a restarted process may connect again. A restarted process has lost its promises and accepted values, which only
-    /// few protocols tolerate.
+    /// Whether a restarted process may connect again. A restarted process has lost its promises and
+    /// accepted values, which only few protocols tolerate.
     pub allow_restarts: bool,
 }
 
@@ -48,15 +49,17 @@ pub struct Node<K, F: Files> {
     /// Per process, the incarnations that have connected, oldest first.
     incarnations: Vec<Vec<u64>>,
     storage: Option<Storage<F>>,
-    /// The random number that identifies the contents. It is drawn again at each start at which the contents are lost.
+    /// The random number that identifies the contents. It is drawn again at each start at which the
+    /// contents are lost.
     incarnation: u64,
-    /// The write keys whose revocation a NIC has not confirmed, each with its process. The NIC may still execute writes by these keys.
+    /// The write keys whose revocation a NIC has not confirmed, each with its process. The NIC may
+    /// still execute writes by these keys.
     pending_revocations: Vec<(ProcessId, K)>,
 }
 
 impl<K, F: Files> Node<K, F> {
-    /// Creates a memory node. Registers hold the default cell, or the contents of `storage`. `incarnation` is a random number that
-    /// identifies the contents if they are new.
+    /// Creates a memory node. Registers hold the default cell, or the contents of `storage`.
+    /// `incarnation` is a random number that identifies the contents if they are new.
     pub fn new(config: NodeConfig, storage: Option<Storage<F>>, incarnation: u64) -> Node<K, F> {
         let n = config.tokens.len();
         let layout = Layout::new(&config.regions, config.register_capacity);
@@ -89,14 +92,17 @@ impl<K, F: Files> Node<K, F> {
         &self.buffers
     }
 
-    /// Connects a process, after fencing the process's earlier connection: no request on the earlier connection is executed any more.
-    /// Leaves the process unconnected, and returns no answer, if the process or its incarnation is refused, if a revocation is not
-    /// confirmed, or if the NIC or the storage fails. The process dials again.
+    /// Connects a process, after fencing the process's earlier connection: no request on the
+    /// earlier connection is executed any more. Leaves the process unconnected, and returns no
+    /// answer, if the process or its incarnation is refused, if a revocation is not confirmed, or
+    /// if the NIC or the storage fails. The process dials again.
     ///
-    /// A reconnecting process must take an exclusive write permission again, because it may be a second process with the same id that
-    /// was started while the first process was suspended. From then on, the memory node treats the earlier incarnation as crashed and
-    /// refuses it, because neither incarnation knows the other's ballots. After the node has reopened its storage, every process must
-    /// take the permission again, because the storage does not record the permissions.
+    /// A reconnecting process must take an exclusive write permission again, because it may be a
+    /// second process with the same id that was started while the first process was suspended. From
+    /// then on, the memory node treats the earlier incarnation as crashed and refuses it, because
+    /// neither incarnation knows the other's ballots. After the node has reopened its storage,
+    /// every process must take the permission again, because the storage does not record the
+    /// permissions.
     pub fn accept(&mut self, hello: &Hello, nic: &mut impl NodeNic<Key = K>) -> Option<Welcome> {
         let p = hello.from;
         if hello.version != VERSION || self.config.tokens.get(usize::from(p.0)) != Some(&hello.token) {
@@ -164,8 +170,8 @@ impl<K, F: Files> Node<K, F> {
         Some(Welcome { info, incarnation: self.incarnation, register_capacity, regions })
     }
 
-    /// Handles a request of a connected process, and returns the encoded reply if there is one. Disconnects a process that sends a
-    /// malformed request.
+    /// Handles a request of a connected process, and returns the encoded reply if there is one.
+    /// Disconnects a process that sends a malformed request.
     pub fn handle_request(
         &mut self,
         p: ProcessId,
@@ -191,8 +197,9 @@ impl<K, F: Files> Node<K, F> {
         Some(postcard::to_stdvec(&reply).expect("postcard encodes any MemoryReply"))
     }
 
-    /// Returns the sequence numbers of at most [`MAX_SEQS`] registers from `first`. Registers that do not exist and write-once words
-    /// have none. If the process is the only writer, ends incomplete writes of these registers for good.
+    /// Returns the sequence numbers of at most [`MAX_SEQS`] registers from `first`. Registers that
+    /// do not exist and write-once words have none. If the process is the only writer, ends
+    /// incomplete writes of these registers for good.
     fn read_seqs(&self, p: ProcessId, region: u8, first: u16, count: u16) -> Result<Vec<u64>, Unmapped> {
         let registers = first..first.saturating_add(count.min(MAX_SEQS)).min(self.layout.registers(region));
         if self.layout.is_write_once(region) {

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use mitra_consensus::ProcessId;
 use mitra_verbs::{Access, Buffer};
 
-/// The NICs of a memory node. Each process has a protection domain of its own, so that the NIC refuses a process that uses another
-/// process's key.
+/// The NICs of a memory node. Each process has a protection domain of its own, so that the NIC
+/// refuses a process that uses another process's key.
 pub trait NodeNic {
     /// A memory region with a remote key.
     type Key;
 
-    /// Connects to the end of process `p` whose [`Hello::info`](crate::Hello::info) is `info`. Returns what the process needs to
-    /// connect to this end, or `None` if the NIC refuses a resource.
+    /// Connects to the end of process `p` whose [`Hello::info`](crate::Hello::info) is `info`.
+    /// Returns what the process needs to connect to this end, or `None` if the NIC refuses a
+    /// resource.
     fn connect(&mut self, p: ProcessId, info: &[u8]) -> Option<Vec<u8>>;
 
-    /// Closes the connection of process `p`, if there is one. A NIC that does not confirm the close may keep the queue pair, which can
-    /// access nothing once the keys are revoked.
+    /// Closes the connection of process `p`, if there is one. A NIC that does not confirm the close
+    /// may keep the queue pair, which can access nothing once the keys are revoked.
     fn close(&mut self, p: ProcessId);
 
     /// Registers a buffer for access by process `p`. Returns `None` if the NIC refuses a resource.
@@ -25,7 +26,8 @@ pub trait NodeNic {
     /// Encodes a key for the process.
     fn encode(&self, key: &Self::Key) -> Vec<u8>;
 
-    /// Revokes a key of process `p`. Returns whether the NICs have confirmed it: from then on, no access by this key is in progress, and
-    /// later accesses are refused. May be called again until it is confirmed.
+    /// Revokes a key of process `p`. Returns whether the NICs have confirmed it: from then on, no
+    /// access by this key is in progress, and later accesses are refused. May be called again until
+    /// it is confirmed.
     fn deregister(&mut self, p: ProcessId, key: &Self::Key) -> bool;
 }

@@ -1,8 +1,9 @@
 //! The permissions of processes on regions, enforced by the memory's NIC.
 //!
-//! Each process has remote keys of its own for each region, one to read and one to write. To take a permission away, the memory node
-//! deregisters the memory region of the key. After the deregistration, no access by this key is in progress, and the NIC answers later
-//! accesses with a NAK (remote access error).
+//! Each process has remote keys of its own for each region, one to read and one to write. To take a
+//! permission away, the memory node deregisters the memory region of the key. After the
+//! deregistration, no access by this key is in progress, and the NIC answers later accesses with a
+//! NAK (remote access error).
 
 use mitra_consensus::{Permissions, ProcessId, ProcessSet, RegisterKind};
 use mitra_mutants::Mutant;
@@ -51,24 +52,28 @@ impl<K, F: Files> Node<K, F> {
         }
         nic.close(p);
         for RegionKeys { read, write } in keys {
-            // Without the connection, the process cannot read by a key that a NIC does not confirm as revoked.
+            // Without the connection, the process cannot read by a key that a NIC does not confirm
+            // as revoked.
             let _ = read.map(|key| nic.deregister(p, &key));
             self.pending_revocations.extend(write.map(|key| (p, key)));
         }
         self.finish_revocations(nic);
     }
 
-    /// Deregisters the write keys that are to be revoked, and returns whether the NICs have confirmed all of them.
+    /// Deregisters the write keys that are to be revoked, and returns whether the NICs have
+    /// confirmed all of them.
     ///
-    /// A NIC that does not confirm may continue to write by the key. Until all NICs have confirmed, the memory node therefore reports
-    /// no change of permissions and connects no process. An operator must reset a hung NIC.
+    /// A NIC that does not confirm may continue to write by the key. Until all NICs have confirmed,
+    /// the memory node therefore reports no change of permissions and connects no process. An
+    /// operator must reset a hung NIC.
     pub(super) fn finish_revocations(&mut self, nic: &mut impl NodeNic<Key = K>) -> bool {
         self.pending_revocations.retain(|(p, key)| !nic.deregister(*p, key));
         self.pending_revocations.is_empty()
     }
 
-    /// Changes the permissions of a region if the region's rule allows the change, and returns the reply. Disconnects the process, and
-    /// returns `None`, if a NIC has not confirmed a revocation. The process then repeats its request on its next connection.
+    /// Changes the permissions of a region if the region's rule allows the change, and returns the
+    /// reply. Disconnects the process, and returns `None`, if a NIC has not confirmed a revocation.
+    /// The process then repeats its request on its next connection.
     ///
     /// Only write keys change, because no legal change concerns the permission to read.
     pub(super) fn change_permissions(
@@ -105,7 +110,8 @@ impl<K, F: Files> Node<K, F> {
         Some(MemoryReply::PermissionsChanged { write })
     }
 
-    /// Returns whether a process holds the key to write a region, and no other process may write it.
+    /// Returns whether a process holds the key to write a region, and no other process may write
+    /// it.
     pub(super) fn is_only_writer(&self, p: ProcessId, region: usize) -> bool {
         let keys = self.connections[usize::from(p.0)].as_ref().and_then(|keys| keys.get(region));
         keys.is_some_and(|keys| keys.write.is_some())

@@ -18,7 +18,8 @@ pub trait Files: Debug {
     /// If the operating system does not tell it.
     fn boot_id(&self) -> io::Result<String>;
 
-    /// Opens a file, or creates it empty. With `sync`, a write to the file is on the disk before it returns.
+    /// Opens a file, or creates it empty. With `sync`, a write to the file is on the disk before it
+    /// returns.
     ///
     /// # Errors
     /// If the operating system refuses it.
@@ -27,11 +28,13 @@ pub trait Files: Debug {
     /// Returns the contents of a file.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] if the file does not exist, or another error if the operating system refuses the read.
+    /// [`io::ErrorKind::NotFound`] if the file does not exist, or another error if the operating
+    /// system refuses the read.
     fn read(&self, name: &str) -> io::Result<Vec<u8>>;
 
-    /// Replaces the contents of a file, or creates the file. After a crash, the file has its old or its new contents. When this returns,
-    /// the new contents, and all files of the directory, are on the disk.
+    /// Replaces the contents of a file, or creates the file. After a crash, the file has its old or
+    /// its new contents. When this returns, the new contents, and all files of the directory, are
+    /// on the disk.
     ///
     /// # Errors
     /// If the operating system refuses it. The file then has its old or its new contents.
@@ -40,8 +43,9 @@ pub trait Files: Debug {
 
 /// An open file of a memory node.
 pub trait StoredFile: Debug + Send + Sync {
-    /// Sets the length of an empty file, with zeros as contents, and reserves the space on the disk. Does nothing if the file already has this
-    /// length. The length is on the disk when [`StoredFile::sync`] returns.
+    /// Sets the length of an empty file, with zeros as contents, and reserves the space on the
+    /// disk. Does nothing if the file already has this length. The length is on the disk when
+    /// [`StoredFile::sync`] returns.
     ///
     /// # Errors
     /// If the operating system refuses it, for example because the disk is full.
@@ -56,12 +60,14 @@ pub trait StoredFile: Debug + Send + Sync {
     /// Reads `out.len()` bytes at an offset.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] if the file is shorter, or another error if the operating system refuses the read.
+    /// [`io::ErrorKind::UnexpectedEof`] if the file is shorter, or another error if the operating
+    /// system refuses the read.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `data` at an offset.
     ///
     /// # Errors
-    /// If the operating system refuses the write. Any part of `data` may have been written, and may later be on the disk or not.
+    /// If the operating system refuses the write. Any part of `data` may have been written, and may
+    /// later be on the disk or not.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 }

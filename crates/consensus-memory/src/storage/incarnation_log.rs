@@ -5,7 +5,8 @@ use mitra_mutants::Mutant;
 
 /// The name of the file.
 pub(super) const NAME: &str = "lives";
-/// The size of a record, in bytes: the process (1), its incarnation (8), and the CRC-32 of both (4).
+/// The size of a record, in bytes: the process (1), its incarnation (8), and the CRC-32 of both
+/// (4).
 pub(super) const RECORD_BYTES: usize = 13;
 
 /// Encodes a record.
@@ -20,7 +21,8 @@ pub(super) fn encode_record(p: ProcessId, incarnation: u64) -> [u8; RECORD_BYTES
 
 /// Returns the records of a log, or `None` if one before the last is damaged.
 ///
-/// A crash may leave a torn record at the end. The process of that record was not accepted, and the next record overwrites it.
+/// A crash may leave a torn record at the end. The process of that record was not accepted, and the
+/// next record overwrites it.
 pub(super) fn decode(log: &[u8]) -> Option<Vec<(ProcessId, u64)>> {
     let records = log.as_chunks::<RECORD_BYTES>().0;
     let decoded: Vec<_> = records.iter().map_while(decode_record).collect();

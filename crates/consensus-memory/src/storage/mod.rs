@@ -1,8 +1,9 @@
 //! Persistent storage of a memory node: its contents in files, which outlive the process.
 //!
-//! The NIC writes to a file before it acknowledges a write, so acknowledged writes survive the process. They survive a reboot only if
-//! they are on the disk. With `sync`, every write is on the disk before it is acknowledged. This corresponds to persistent memory and a
-//! NIC with the FLUSH extension (IBTA annex A19). Without `sync`, a reboot or a failing disk may lose acknowledged
+//! The NIC writes to a file before it acknowledges a write, so acknowledged writes survive the
+//! process. They survive a reboot only if they are on the disk. With `sync`, every write is on the
+//! disk before it is acknowledged. This corresponds to persistent memory and a NIC with the FLUSH
+//! extension (IBTA annex A19). Without `sync`, a reboot or a failing disk may lose acknowledged
 //! writes. The files do not show whether a reboot did, so the node refuses to open them after it.
 //!
 //! ```text
@@ -44,7 +45,8 @@ pub enum StorageError {
     /// A running memory node uses the directory.
     #[error("{}: in use by another memory that runs", .0.display())]
     InUse(PathBuf),
-    /// The directory holds a memory with other regions, or files of another version of the file format.
+    /// The directory holds a memory with other regions, or files of another version of the file
+    /// format.
     #[error("{}: made for other regions, or by another version of mitra; give it a directory of its own", .0.display())]
     LayoutMismatch(PathBuf),
     /// A file is missing, shorter than this memory has written it, or damaged.
@@ -100,15 +102,17 @@ pub struct Storage<F: Files> {
     incarnation_log: F::File,
     /// The size of the complete records in `incarnation_log`, in bytes.
     logged_bytes: u64,
-    /// Whether the last write of a record failed, so that the file may have this record behind the complete ones.
+    /// Whether the last write of a record failed, so that the file may have this record behind the
+    /// complete ones.
     has_failed_record: bool,
     /// Kept open, because it may hold a lock.
     _files: F,
 }
 
 impl<F: Files> Storage<F> {
-    /// Opens or creates the files of a memory with this layout. `incarnation` is the memory's incarnation if the files are new. With
-    /// `sync`, writes are on the disk before they are acknowledged.
+    /// Opens or creates the files of a memory with this layout. `incarnation` is the memory's
+    /// incarnation if the files are new. With `sync`, writes are on the disk before they are
+    /// acknowledged.
     ///
     /// # Errors
     /// [`StorageError`] if the files are unusable.
@@ -140,7 +144,8 @@ impl<F: Files> Storage<F> {
             }
             Err(error) => return Err(failed(incarnation_log::NAME)(error)),
         };
-        // A process is recorded before it can write, and after the header. Contents without a header are those of a memory that lost it.
+        // A process is recorded before it can write, and after the header. Contents without a
+        // header are those of a memory that lost it.
         if found.is_none() && !log.is_empty() {
             return Err(damaged(HEADER));
         }
@@ -159,7 +164,8 @@ impl<F: Files> Storage<F> {
             let (name, len) = (format!("region-{region}"), layout.len(region));
             let file =
                 files.open(&name, sync && !Mutant::RegionsNotSynchronous.is_on()).map_err(failed(&name))?;
-            // The header is written after the regions have their lengths, so beside a header no region is shorter.
+            // The header is written after the regions have their lengths, so beside a header no
+            // region is shorter.
             if found.is_some() && len > 0 {
                 file.read_at(len as u64 - 1, &mut [0]).map_err(|error| match error.kind() {
                     io::ErrorKind::UnexpectedEof => damaged(&name),
@@ -168,7 +174,8 @@ impl<F: Files> Storage<F> {
             }
             file.allocate(len as u64).map_err(failed(&name))?;
             if found.is_none() {
-                // Even if the file has its length already: an earlier start may have ended before the length was on the disk.
+                // Even if the file has its length already: an earlier start may have ended before
+                // the length was on the disk.
                 file.sync().map_err(failed(&name))?;
             }
             write_again(&file, len).map_err(failed(&name))?;
@@ -180,7 +187,8 @@ impl<F: Files> Storage<F> {
             .map_err(failed(incarnation_log::NAME))?;
         write_again(&log_file, log.len()).map_err(failed(incarnation_log::NAME))?;
         let logged_bytes = header.records * RECORD_BYTES as u64;
-        // The header is written last. After a crash before this line, the next start treats a new directory as new again.
+        // The header is written last. After a crash before this line, the next start treats a new
+        // directory as new again.
         let encoded = postcard::to_stdvec(&header).expect("postcard encodes any Header");
         files.replace(HEADER, &encoded).map_err(failed(HEADER))?;
         let (incarnation, reopened) = (header.incarnation, found.is_some());
@@ -201,7 +209,8 @@ impl<F: Files> Storage<F> {
         &self.buffers
     }
 
-    /// Returns the incarnations of processes that had connected when the files were opened, oldest first.
+    /// Returns the incarnations of processes that had connected when the files were opened, oldest
+    /// first.
     pub fn process_incarnations(&self) -> &[(ProcessId, u64)] {
         if Mutant::LogNotRead.is_on() { &[] } else { &self.process_incarnations }
     }
@@ -216,7 +225,8 @@ impl<F: Files> Storage<F> {
         self.reopened
     }
 
-    /// Returns whether the log may have a record of an incarnation that was not accepted. The next record replaces it.
+    /// Returns whether the log may have a record of an incarnation that was not accepted. The next
+    /// record replaces it.
     pub(crate) fn has_failed_record(&self) -> bool {
         self.has_failed_record
     }
@@ -236,8 +246,9 @@ impl<F: Files> Storage<F> {
 
 /// Writes the contents of a file again.
 ///
-/// After a failed write, the page cache may show bytes that are not on the disk, and Linux does not write them later by itself (fsync(2),
-/// Rebello et al., USENIX ATC 2020). Processes would read them now, and no longer after a reboot.
+/// After a failed write, the page cache may show bytes that are not on the disk, and Linux does not
+/// write them later by itself (fsync(2), Rebello et al., USENIX ATC 2020). Processes would read
+/// them now, and no longer after a reboot.
 fn write_again(file: &impl StoredFile, len: usize) -> io::Result<()> {
     let mut chunk = vec![0; len.min(REWRITE_BYTES)];
     for offset in (0..len).step_by(REWRITE_BYTES) {
@@ -256,7 +267,8 @@ fn reopened_header(old: &Header, fresh: &Header) -> Result<Header, fn(PathBuf) -
     if old.boot != fresh.boot && !old.sync && !Mutant::RebootIgnored.is_on() {
         return Err(StorageError::PossibleDataLoss);
     }
-    // The files are safe after a reboot only if both the earlier writes and the coming ones are synchronous.
+    // The files are safe after a reboot only if both the earlier writes and the coming ones are
+    // synchronous.
     Ok(Header {
         incarnation: old.incarnation,
         sync: old.sync && fresh.sync,

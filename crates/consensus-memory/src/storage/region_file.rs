@@ -10,11 +10,12 @@ use super::StoredFile;
 
 /// Registered memory whose bytes are in a file.
 ///
-/// After a failed write, every access fails, because the page cache may contain data that never reaches the disk.
+/// After a failed write, every access fails, because the page cache may contain data that never
+/// reaches the disk.
 pub(super) struct RegionFile<F> {
     file: F,
-    /// Whether no write has failed. A writer holds the lock exclusively, because a READ by another NIC must not return data
-    /// whose write is still in progress and may fail.
+    /// Whether no write has failed. A writer holds the lock exclusively, because a READ by another
+    /// NIC must not return data whose write is still in progress and may fail.
     healthy: RwLock<bool>,
 }
 

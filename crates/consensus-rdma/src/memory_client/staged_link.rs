@@ -8,12 +8,15 @@ use mitra_verbs::{Access, Buffer, Data, Error, SendOp};
 
 use crate::link::Link;
 
-/// The number of staging slots for READs and compare-and-swaps, which bounds the number of these requests in flight.
+/// The number of staging slots for READs and compare-and-swaps, which bounds the number of these
+/// requests in flight.
 const READ_SLOTS: usize = 4;
-/// The number of staging slots for WRITEs that are too long to be inline, which bounds the number of these requests in flight.
+/// The number of staging slots for WRITEs that are too long to be inline, which bounds the number
+/// of these requests in flight.
 const WRITE_SLOTS: usize = 16;
 
-/// The memory to which READs fetch and from which long WRITEs are sent: the read slots, followed by the write slots.
+/// The memory to which READs fetch and from which long WRITEs are sent: the read slots, followed by
+/// the write slots.
 #[derive(Debug)]
 pub(super) struct Staging {
     domain: Arc<Domain>,
@@ -42,7 +45,8 @@ enum Slot {
 }
 
 impl Staging {
-    /// Allocates the memory for WRITEs of at most `max_write_bytes` and READs of at most `max_read_bytes` or [`MAX_READ_BYTES`].
+    /// Allocates the memory for WRITEs of at most `max_write_bytes` and READs of at most
+    /// `max_read_bytes` or [`MAX_READ_BYTES`].
     pub(super) fn new(
         domain: &Arc<Domain>,
         max_write_bytes: usize,
@@ -89,7 +93,8 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // A NIC that does not confirm the deregistration is dead or hung, and the client cannot do more.
+        // A NIC that does not confirm the deregistration is dead or hung, and the client cannot do
+        // more.
         let _ = self.domain.deregister(&self.mr);
     }
 }

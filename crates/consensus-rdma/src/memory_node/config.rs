@@ -15,10 +15,11 @@ pub struct MemoryConfig {
     pub regions: Vec<Region>,
     /// The capacity of a register's contents, in bytes.
     pub register_capacity: usize,
-    /// The token of each process, indexed by [`ProcessId`](mitra_consensus::ProcessId). The length is the number of processes.
+    /// The token of each process, indexed by [`ProcessId`](mitra_consensus::ProcessId). The length
+    /// is the number of processes.
     pub tokens: Vec<Token>,
-    /// Whether a restarted process may connect again. A restarted process has lost its promises and accepted values, which only
-    /// few protocols tolerate.
+    /// Whether a restarted process may connect again. A restarted process has lost its promises and
+    /// accepted values, which only few protocols tolerate.
     pub allow_restarts: bool,
     /// Where the contents are stored, or `None` for a memory whose contents end with the process.
     pub storage: Option<StorageConfig>,
@@ -38,7 +39,8 @@ pub enum StartError {
     /// The storage directory is not usable.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The number of processes is outside 1 to 64, or, for a process node, the tokens, the addresses and the id do not match.
+    /// The number of processes is outside 1 to 64, or, for a process node, the tokens, the
+    /// addresses and the id do not match.
     #[error("{0} processes; 1 to 64 can share a memory")]
     ProcessCount(usize),
 }

@@ -31,7 +31,8 @@ impl Nics {
         links.filter_map(|(p, link)| link.as_mut().map(|link| (p, link)))
     }
 
-    /// Sends a message to a process. A process that has disconnected connects again and repeats its request.
+    /// Sends a message to a process. A process that has disconnected connects again and repeats its
+    /// request.
     pub(super) fn send(&mut self, p: ProcessId, message: Vec<u8>) {
         if let Some(link) = &mut self.links[usize::from(p.0)] {
             link.send(message);

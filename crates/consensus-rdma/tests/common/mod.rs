@@ -1,4 +1,5 @@
-//! Test harness: memory nodes and process nodes in one test process, each with NICs of its own on loopback.
+//! Test harness: memory nodes and process nodes in one test process, each with NICs of its own on
+//! loopback.
 #![allow(dead_code, reason = "each test binary uses a part of this module")]
 
 use std::fmt::Debug;
@@ -19,7 +20,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub const REGISTER_CAPACITY: usize = 16 << 10;
-/// The time after which a wait counts as a hang. A correct test on a busy machine takes a small part of it.
+/// The time after which a wait counts as a hang. A correct test on a busy machine takes a small
+/// part of it.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn nics(rails: usize) -> (Arc<Domain>, Vec<Arc<SoftNic>>) {

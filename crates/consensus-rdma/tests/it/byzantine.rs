@@ -1,5 +1,5 @@
-//! One of three processes is Byzantine. The test runs the model checker's Byzantine processes over NICs,
-//! which enforce their permissions. The two correct processes must agree and terminate.
+//! One of three processes is Byzantine. The test runs the model checker's Byzantine processes over
+//! NICs, which enforce their permissions. The two correct processes must agree and terminate.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -25,8 +25,9 @@ const ROUNDS: u16 = 24;
 /// The number of polls after which a process of Cheap Quorum panics.
 const PANIC_POLLS: u8 = 30;
 
-/// Returns the behaviours of a Byzantine process that equivocates and follows only some rules. Without a seed, this is
-/// all that it does. With a seed, it also omits, replays and forges messages, stops, and panics.
+/// Returns the behaviours of a Byzantine process that equivocates and follows only some rules.
+/// Without a seed, this is all that it does. With a seed, it also omits, replays and forges
+/// messages, stops, and panics.
 fn behaviours(byzantine: u8) -> Vec<ByzantineSet> {
     let processes = ProcessSet::only(ProcessId(byzantine));
     [None, Some(1), Some(2), Some(3)].map(|adversary_seed| ByzantineSet { processes, adversary_seed }).into()
@@ -47,8 +48,8 @@ where
     Cluster::start(processes, &vec![regions; M.into()], 1)
 }
 
-/// Checks that the two correct processes decide the same value. The Byzantine process leads for a while, one memory
-/// crashes, and then a correct process leads.
+/// Checks that the two correct processes decide the same value. The Byzantine process leads for a
+/// while, one memory crashes, and then a correct process leads.
 fn correct_processes_decide<P, F>(regions: Vec<Region>, byzantine: u8, processes: Vec<Actor<P, F>>)
 where
     P: Process + Debug,
@@ -89,8 +90,8 @@ fn broadcast_of_correct_sender_is_delivered_despite_byzantine_reader() {
     }
 }
 
-/// If the sender equivocates, no process needs to deliver. If one correct process delivers, the other
-/// delivers the same message.
+/// If the sender equivocates, no process needs to deliver. If one correct process delivers, the
+/// other delivers the same message.
 #[test]
 fn equivocating_sender_causes_no_two_deliveries() {
     for set in behaviours(SENDER.0) {
@@ -170,8 +171,8 @@ fn fast_and_robust_decides_with_equivocating_process() {
     }
 }
 
-/// While Cheap Quorum runs, the Byzantine process claims in the backup that all processes signed another
-/// value.
+/// While Cheap Quorum runs, the Byzantine process claims in the backup that all processes signed
+/// another value.
 #[test]
 fn fast_and_robust_decides_with_forged_unanimity_proof() {
     for byzantine in [0, 2] {

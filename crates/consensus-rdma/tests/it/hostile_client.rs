@@ -1,5 +1,6 @@
-//! A hostile client that speaks the wire formats itself. The NIC refuses every access for which the client
-//! has no key, and neither garbage in its registers nor garbage messages stop the correct processes.
+//! A hostile client that speaks the wire formats itself. The NIC refuses every access for which the
+//! client has no key, and neither garbage in its registers nor garbage messages stop the correct
+//! processes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -135,8 +136,8 @@ fn nic_refuses_accesses_without_key() {
         let to = to(&client);
         assert_eq!(client.write_at(to, b"not mine"), REFUSED, "{to:?}");
     };
-    // The attempts: with a read key; beyond the end of the client's own region; with a key of a closed connection; with
-    // guessed keys.
+    // The attempts: with a read key; beyond the end of the client's own region; with a key of a
+    // closed connection; with guessed keys.
     refused(&|client| client.read_key(0).at(0));
     refused(&|client| {
         client.write_key(2).expect("the hostile process may write its own region").at(own_region.len())

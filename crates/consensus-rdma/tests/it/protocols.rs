@@ -1,5 +1,5 @@
-//! The protocols over NICs: [`ProcessNode`](mitra_consensus_rdma::ProcessNode) drives the state machines that
-//! the model checker explores.
+//! The protocols over NICs: [`ProcessNode`](mitra_consensus_rdma::ProcessNode) drives the state
+//! machines that the model checker explores.
 
 use crate::common::{Cluster, keys};
 use mitra_consensus::aligned_paxos::AlignedPaxos;
@@ -72,7 +72,8 @@ fn hbo_decides() {
     cluster.wait_for_decision();
 }
 
-/// Processes write the registers of HBO by compare-and-swap, which is atomic per NIC. So all leave a rail of the memory if one does.
+/// Processes write the registers of HBO by compare-and-swap, which is atomic per NIC. So all leave
+/// a rail of the memory if one does.
 #[test]
 fn users_of_write_once_registers_change_rails_together() {
     let neighbours = ProcessSet::first(3);
@@ -104,8 +105,8 @@ fn memory_only_omega_replaces_crashed_leader() {
     let agreed =
         |c: &Cluster<MemoryOnlyOmega>, p: u8| c.running().all(|node| node.process().leader() == ProcessId(p));
     let leads = |c: &Cluster<MemoryOnlyOmega>| (0..3).find(|&p| agreed(c, p));
-    // Before its first reads, every process outputs p0 as leader. The test therefore waits until each process has woken
-    // more than 20 times.
+    // Before its first reads, every process outputs p0 as leader. The test therefore waits until
+    // each process has woken more than 20 times.
     let all_have_read = |c: &Cluster<MemoryOnlyOmega>| c.running().all(|node| node.process().attempts() > 20);
     cluster.wait_until("one leads", |c| all_have_read(c) && leads(c).is_some());
     let first = leads(&cluster).expect("one leads");
@@ -129,7 +130,8 @@ fn protected_memory_paxos_decides_with_one_process_and_majority_of_memories() {
     assert_eq!(cluster.wait_for_decision(), 11);
 }
 
-/// The memories' NICs refuse the WRITEs of a deposed leader. The deposed leader then decides its successor's value.
+/// The memories' NICs refuse the WRITEs of a deposed leader. The deposed leader then decides its
+/// successor's value.
 #[test]
 fn deposed_leader_is_refused_by_nic() {
     let mut cluster = protected_memory_paxos(1);
@@ -153,8 +155,8 @@ fn deposed_leader_is_refused_by_nic() {
         .wait_until("p0 was refused by a majority, and has connected again", |c| reconnected_count(c) >= 2);
 }
 
-/// The link of the leader's rail 0 is down when the leader starts to write. Failover moves the connections to the other
-/// rail, and none is established again.
+/// The link of the leader's rail 0 is down when the leader starts to write. Failover moves the
+/// connections to the other rail, and none is established again.
 #[test]
 fn leader_decides_after_rail_failure() {
     let mut cluster = protected_memory_paxos(2);

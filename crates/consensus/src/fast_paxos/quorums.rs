@@ -6,13 +6,14 @@ pub struct Quorums {
     pub(super) processes: u8,
     /// The size of a quorum of a classic ballot. Any two classic quorums intersect.
     pub(super) classic: usize,
-    /// The size of a quorum of the fast ballot. Any two fast quorums and any classic quorum have a common acceptor.
+    /// The size of a quorum of the fast ballot. Any two fast quorums and any classic quorum have a
+    /// common acceptor.
     pub(super) fast: usize,
 }
 
 impl Quorums {
-    /// Returns the quorum sizes for `processes` (n) acceptors. Up to `crashes` (f) of them may crash; the fast ballot still
-    /// decides if at most `fast_crashes` (e) have crashed.
+    /// Returns the quorum sizes for `processes` (n) acceptors. Up to `crashes` (f) of them may
+    /// crash; the fast ballot still decides if at most `fast_crashes` (e) have crashed.
     ///
     /// Returns `None` unless n > 2f, n > 2e + f and e ≤ f.
     pub fn new(processes: u8, crashes: u8, fast_crashes: u8) -> Option<Quorums> {
@@ -31,8 +32,8 @@ pub(super) mod tests {
         (0..1 << n).filter(|set: &u16| set.count_ones() as usize == len).collect()
     }
 
-    /// For up to nine acceptors, quorums exist exactly where every two classic quorums intersect, and every two fast
-    /// quorums intersect in every classic quorum.
+    /// For up to nine acceptors, quorums exist exactly where every two classic quorums intersect,
+    /// and every two fast quorums intersect in every classic quorum.
     #[test]
     fn quorums_exist_exactly_where_they_intersect() {
         for n in 1..=9 {

@@ -1,5 +1,5 @@
-//! The catch-up of a follower, which reads committed entries from a majority of the memories, or a snapshot from one
-//! memory.
+//! The catch-up of a follower, which reads committed entries from a majority of the memories, or a
+//! snapshot from one memory.
 
 use super::layout::READ_HEADER;
 use super::outstanding_ops::OpPurpose;
@@ -8,13 +8,14 @@ use crate::process::majority;
 use crate::{Action, Response};
 use mitra_mutants::Mutant;
 
-/// The catch-up of a follower. It proceeds in rounds; each round reads the entries of one window from every memory.
+/// The catch-up of a follower. It proceeds in rounds; each round reads the entries of one window
+/// from every memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct CatchUp {
     /// The first index of the round.
     first: u64,
-    /// The last index of the round. Its entry was committed before the reads began, so a majority of the memories holds
-    /// that entry or a snapshot that includes it.
+    /// The last index of the round. Its entry was committed before the reads began, so a majority
+    /// of the memories holds that entry or a snapshot that includes it.
     end: u64,
     sources: Vec<Source>,
 }
@@ -26,10 +27,11 @@ enum Source {
     Unread,
     /// The content of the registers of the round.
     Read(Vec<Cell>),
-    /// The registers hold newer entries, so the memory has a snapshot, whose header is to be read next.
+    /// The registers hold newer entries, so the memory has a snapshot, whose header is to be read
+    /// next.
     Recycled,
-    /// The snapshot described by `meta` is being read. `chunks` is the number of chunks read so far, and `bytes` is their
-    /// content.
+    /// The snapshot described by `meta` is being read. `chunks` is the number of chunks read so
+    /// far, and `bytes` is their content.
     Partial { meta: SnapshotMeta, chunks: u16, bytes: Vec<u8> },
 }
 
@@ -38,8 +40,8 @@ impl CatchUp {
         CatchUp { first: 0, end: 0, sources: vec![Source::Unread; memories.into()] }
     }
 
-    /// Begins a new round if the last one is complete and more entries are committed. Invokes the next read at each memory
-    /// that has no operation outstanding.
+    /// Begins a new round if the last one is complete and more entries are committed. Invokes the
+    /// next read at each memory that has no operation outstanding.
     pub(super) fn drive(&mut self, state: &mut State, out: &mut Vec<Action<Cell, Committed>>) {
         if state.commit >= self.end {
             if state.known_commit <= state.commit {
@@ -103,7 +105,8 @@ impl CatchUp {
         self.deliver_shown::<R>(state);
     }
 
-    /// If all chunks of a snapshot have been read from memory `m`, delivers the snapshot unless it is obsolete.
+    /// If all chunks of a snapshot have been read from memory `m`, delivers the snapshot unless it
+    /// is obsolete.
     fn install(&mut self, m: usize, state: &mut State) {
         if let Source::Partial { meta, chunks, bytes } = &mut self.sources[m]
             && *chunks == meta.chunks
@@ -120,8 +123,8 @@ impl CatchUp {
         }
     }
 
-    /// Delivers, in order, the entries of the round that have been read from a majority of the memories. Marks each memory
-    /// whose registers hold newer entries as recycled.
+    /// Delivers, in order, the entries of the round that have been read from a majority of the
+    /// memories. Marks each memory whose registers hold newer entries as recycled.
     fn deliver_shown<R: Rules>(&mut self, state: &mut State) {
         let enough = if R::FOLLOWER_READS_MAJORITY && !Mutant::FollowerReadsOneMemory.is_on() {
             majority(self.sources.len())

@@ -23,8 +23,8 @@ pub enum Cell {
 pub struct Header {
     /// The highest ballot begun at this memory.
     pub ballot: u64,
-    /// The valid snapshot in this memory. Its index is the recycling point: the registers of entries up to this index may
-    /// be overwritten.
+    /// The valid snapshot in this memory. Its index is the recycling point: the registers of
+    /// entries up to this index may be overwritten.
     pub snapshot: SnapshotMeta,
 }
 

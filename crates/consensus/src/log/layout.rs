@@ -1,27 +1,31 @@
-//! The configuration of a log, and the layout of its memories: a header, a ring of entries, and two areas for a snapshot.
+//! The configuration of a log, and the layout of its memories: a header, a ring of entries, and two
+//! areas for a snapshot.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Cell, SnapshotMeta};
 use crate::{LegalChange, Op, Permissions, Region, RegisterKind};
 
-/// An upper bound on the size of a cell's postcard encoding without its commands or snapshot bytes, in bytes.
+/// An upper bound on the size of a cell's postcard encoding without its commands or snapshot bytes,
+/// in bytes.
 const OVERHEAD: usize = 48;
 /// An upper bound on the size of a command's length prefix, in bytes.
 const PER_COMMAND: usize = 5;
 
-/// The configuration of a log, which is equal at all its processes. Its fields bound the size of all state.
+/// The configuration of a log, which is equal at all its processes. Its fields bound the size of
+/// all state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Config {
     /// The number of processes, 1 to 64. Any number of them may have crashed or not started.
     pub processes: u8,
     /// The number of memories, 1 to 64. A majority of them must be alive.
     pub memories: u8,
-    /// The maximum number of entries in flight, 1 to `window`. Commands that are submitted when this number is reached wait
-    /// and share the next entries. A smaller maximum therefore leads to fewer and larger entries.
+    /// The maximum number of entries in flight, 1 to `window`. Commands that are submitted when
+    /// this number is reached wait and share the next entries. A smaller maximum therefore leads to
+    /// fewer and larger entries.
     pub max_inflight: u16,
-    /// The maximum number of registers that one operation reads, and of outstanding writes of entries, or of chunks, per
-    /// memory.
+    /// The maximum number of registers that one operation reads, and of outstanding writes of
+    /// entries, or of chunks, per memory.
     pub window: u16,
     /// The length of the ring in windows, at least 2.
     pub ring_windows: u16,
@@ -58,7 +62,8 @@ impl Config {
         self.chunk_bytes() * usize::from(self.snapshot_registers)
     }
 
-    /// Returns the regions of each memory: one region, which no process may write until it takes the permission.
+    /// Returns the regions of each memory: one region, which no process may write until it takes
+    /// the permission.
     pub fn regions(&self) -> Vec<Region> {
         vec![Region {
             registers: 1 + self.ring() + 2 * self.snapshot_registers,
@@ -68,7 +73,8 @@ impl Config {
         }]
     }
 
-    /// Returns the number of leading commands that fit in one entry together. Returns 1 if there is no command.
+    /// Returns the number of leading commands that fit in one entry together. Returns 1 if there is
+    /// no command.
     pub(super) fn batch<'a>(&self, all: impl Iterator<Item = &'a Vec<u8>>) -> usize {
         let room = self.register_bytes as usize - OVERHEAD;
         let ends = all.scan(0, |bytes, command| {
@@ -98,13 +104,14 @@ impl Config {
         read(1 + window * self.window, self.window)
     }
 
-    /// Returns a read of the entries from `first` to `last`, inclusive, which must be in one window.
+    /// Returns a read of the entries from `first` to `last`, inclusive, which must be in one
+    /// window.
     pub(super) fn read_some(&self, first: u64, last: u64) -> Op<Cell> {
         read(self.slot(first), (last - first) as u16 + 1)
     }
 
-    /// Returns the number of windows from the window that contains index `first` to the window that contains `last`,
-    /// without the first of these windows.
+    /// Returns the number of windows from the window that contains index `first` to the window that
+    /// contains `last`, without the first of these windows.
     pub(super) fn windows_between(&self, first: u64, last: u64) -> u64 {
         last / u64::from(self.window) - first / u64::from(self.window)
     }
@@ -119,7 +126,8 @@ impl Config {
         1 + self.ring() + u16::from(area) * self.snapshot_registers + nth
     }
 
-    /// Returns a read of at most a window of a snapshot's chunks, beginning with chunk number `nth`, which must exist.
+    /// Returns a read of at most a window of a snapshot's chunks, beginning with chunk number
+    /// `nth`, which must exist.
     pub(super) fn read_chunks(&self, meta: &SnapshotMeta, nth: u16) -> Op<Cell> {
         read(self.chunk(meta.area, nth), self.window.min(meta.chunks - nth))
     }

@@ -1,5 +1,5 @@
-//! The state of a leader. Once a leader has taken over a majority of the memories, it replicates entries and snapshots
-//! to all memories that it has taken over.
+//! The state of a leader. Once a leader has taken over a majority of the memories, it replicates
+//! entries and snapshots to all memories that it has taken over.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,8 @@ pub(super) struct LeaderState {
     announced: Option<u64>,
 }
 
-/// An entry that this leader writes in its ballot. Bit m of `votes` is set if memory m has acknowledged the write.
+/// An entry that this leader writes in its ballot. Bit m of `votes` is set if memory m has
+/// acknowledged the write.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct ProposedEntry {
     payload: Payload,
@@ -72,7 +73,8 @@ impl MemoryProgress {
 }
 
 impl LeaderState {
-    /// Begins a term. Its ballot is `state.highest_ballot`, which the caller has set to a new ballot of this process.
+    /// Begins a term. Its ballot is `state.highest_ballot`, which the caller has set to a new
+    /// ballot of this process.
     pub(super) fn new(state: &State) -> LeaderState {
         LeaderState {
             ballot: state.highest_ballot,
@@ -124,8 +126,9 @@ impl LeaderState {
         self.snapshot.as_ref().map_or(0, |(meta, _)| meta.index)
     }
 
-    /// Returns whether the entries after some memory's recycling point fill half of its ring, and a new snapshot would
-    /// include entries that neither the memory's snapshot nor the leader's snapshot includes.
+    /// Returns whether the entries after some memory's recycling point fill half of its ring, and a
+    /// new snapshot would include entries that neither the memory's snapshot nor the leader's
+    /// snapshot includes.
     pub(super) fn needs_snapshot(&self, state: &State) -> bool {
         let half = u64::from(state.config.ring()) / 2;
         let promised = self.progress.iter().filter(|memory| memory.phase == Phase::Promised);
@@ -154,8 +157,8 @@ impl LeaderState {
         Ok(())
     }
 
-    /// Advances the term: completes the takeover, commits entries, and invokes the next operations at each memory. Returns
-    /// an error if this process is no longer eligible to lead.
+    /// Advances the term: completes the takeover, commits entries, and invokes the next operations
+    /// at each memory. Returns an error if this process is no longer eligible to lead.
     pub(super) fn drive<R: Rules>(
         &mut self,
         state: &mut State,
@@ -168,8 +171,8 @@ impl LeaderState {
         }
         if self.started() {
             self.commit::<R>(state);
-            // While more entries are in flight and the process remains eligible, the leader announces the commit index only
-            // once per window.
+            // While more entries are in flight and the process remains eligible, the leader
+            // announces the commit index only once per window.
             let unannounced = self.announced.map_or(u64::MAX, |announced| state.commit - announced);
             let is_last = self.last_index() == state.commit || !state.leaders.contains(state.me);
             let enough = if is_last { 1 } else { u64::from(state.config.window) };
@@ -219,8 +222,8 @@ impl LeaderState {
         }
     }
 
-    /// Creates the next entry from the first queued submission. If that is a command, the commands queued after it share
-    /// the entry as far as they fit.
+    /// Creates the next entry from the first queued submission. If that is a command, the commands
+    /// queued after it share the entry as far as they fit.
     fn next_entry(&mut self, state: &State) -> Option<ProposedEntry> {
         let waiting = self.queue.iter().map_while(|(_, payload)| match payload {
             Payload::Commands(commands) => commands.first(),
@@ -250,8 +253,9 @@ impl LeaderState {
     ) -> Result<(), Deposed> {
         let memory = &mut self.progress[m];
         match (purpose, response, &mut memory.snapshot_write) {
-            // Another process has taken the permission, or the connection broke. The leader takes the memory over again, and
-            // reads the header to find out whether a higher ballot has begun.
+            // Another process has taken the permission, or the connection broke. The leader takes
+            // the memory over again, and reads the header to find out whether a higher ballot has
+            // begun.
             (OpPurpose::Entry(index), Response::Nak, _)
                 if Mutant::RefusedWriteCounts.is_on() && index > self.floor =>
             {

@@ -1,14 +1,15 @@
-//! A replicated log on Protected Memory Paxos (IRA, section 5; Mu, OSDI 2020): n ≥ fP + 1 processes and m ≥ 2fM + 1
-//! memories, of which up to fP and fM may crash.
+//! A replicated log on Protected Memory Paxos (IRA, section 5; Mu, OSDI 2020): n ≥ fP + 1 processes
+//! and m ≥ 2fM + 1 memories, of which up to fP and fM may crash.
 //!
-//! A leader takes the exclusive permission to write each memory once per term. From then on, it replicates an entry
-//! with one write to each memory. The entry has enough votes once a majority of the memories has acknowledged its write,
-//! which takes two delays.
+//! A leader takes the exclusive permission to write each memory once per term. From then on, it
+//! replicates an entry with one write to each memory. The entry has enough votes once a majority of
+//! the memories has acknowledged its write, which takes two delays.
 //!
-//! Each memory holds a copy of the log: a [`Header`], a ring of entries, and two areas for snapshots. The memories are
-//! the Paxos acceptors. The leader's ballot in the header is the memory's promise for all entries, because no other
-//! process has the permission to write any more. An acknowledged write of an entry is a vote for the entry. An entry is
-//! *committed* when the entry and all earlier entries have the votes of a majority.
+//! Each memory holds a copy of the log: a [`Header`], a ring of entries, and two areas for
+//! snapshots. The memories are the Paxos acceptors. The leader's ballot in the header is the
+//! memory's promise for all entries, because no other process has the permission to write any more.
+//! An acknowledged write of an entry is a vote for the entry. An entry is *committed* when the
+//! entry and all earlier entries have the votes of a majority.
 //!
 //! | phase at a memory | delays | once per |
 //! |---|---|---|
@@ -18,32 +19,38 @@
 //! | read the entries after the leader's commit index, window by window | 2 each | leader |
 //! | write an entry | 2 | entry |
 //!
-//! A memory refuses a write if another process has taken the permission, or if the connection broke. The leader then
-//! takes the permission again and reads the header. If the header holds no higher ballot, the term
-//! continues.
+//! A memory refuses a write if another process has taken the permission, or if the connection
+//! broke. The leader then takes the permission again and reads the header. If the header holds no
+//! higher ballot, the term continues.
 //!
-//! - **Holes.** Several entries are in flight at a time, and memories may execute their writes in any order. A new
-//!   leader may therefore find an entry but not the one before it. Where a majority shows a hole, no entry from the
-//!   hole on was committed, because a committed entry has no hole before it. The new leader adopts the entry of the
-//!   highest ballot for each index up to the first hole, and writes this entry again in its own ballot.
-//! - **Slow memories.** The votes of a memory that is taken over late are valid at once: each index is an independent
-//!   Paxos instance, for which the memory's promise suffices. A memory that lacks old entries receives the entries that
-//!   the leader still holds, and a snapshot in place of the others. Until the snapshot is in the memory, the leader
-//!   writes no entry to it that is more than one ring beyond the memory's recycling point.
-//! - **Recycling.** Each memory has its own recycling point, which moves only after the whole snapshot is in the
-//!   memory. A memory that has voted for an entry therefore holds the entry or a snapshot that includes it. Submissions
-//!   wait while the rings of a majority are full.
-//! - **Followers.** The leader announces the commit index to the followers. A follower reads the entries from a majority
-//!   of the memories, and uses the entry of the highest ballot for each index. If the entries have been recycled, it
-//!   installs a snapshot.
-//! - **Outcomes.** A submission is reported as committed, or, if the leader's term ends first, as unknown.
-//! - **Eligible leaders.** An entry can restrict which processes may lead. A process that leads although it is not
-//!   eligible does not violate safety, so no process waits until all processes have read the entry.
-//! - **Fixed memories.** The set of memories does not change. If a memory could be replaced, a new leader would have to
-//!   determine for each entry, including entries that a snapshot contains, which of two sets of memories decides it.
-//! - **Restarts.** A process that has lost its state may rejoin under its own id if none of its earlier operations can
-//!   take effect any more. The memories guarantee this by closing the process's old connections. The process reads its
-//!   earlier ballots from the headers of a majority, and begins with a higher ballot.
+//! - **Holes.** Several entries are in flight at a time, and memories may execute their writes in
+//!   any order. A new leader may therefore find an entry but not the one before it. Where a
+//!   majority shows a hole, no entry from the hole on was committed, because a committed entry has
+//!   no hole before it. The new leader adopts the entry of the highest ballot for each index up to
+//!   the first hole, and writes this entry again in its own ballot.
+//! - **Slow memories.** The votes of a memory that is taken over late are valid at once: each index
+//!   is an independent Paxos instance, for which the memory's promise suffices. A memory that lacks
+//!   old entries receives the entries that the leader still holds, and a snapshot in place of the
+//!   others. Until the snapshot is in the memory, the leader writes no entry to it that is more
+//!   than one ring beyond the memory's recycling point.
+//! - **Recycling.** Each memory has its own recycling point, which moves only after the whole
+//!   snapshot is in the memory. A memory that has voted for an entry therefore holds the entry or a
+//!   snapshot that includes it. Submissions wait while the rings of a majority are full.
+//! - **Followers.** The leader announces the commit index to the followers. A follower reads the
+//!   entries from a majority of the memories, and uses the entry of the highest ballot for each
+//!   index. If the entries have been recycled, it installs a snapshot.
+//! - **Outcomes.** A submission is reported as committed, or, if the leader's term ends first, as
+//!   unknown.
+//! - **Eligible leaders.** An entry can restrict which processes may lead. A process that leads
+//!   although it is not eligible does not violate safety, so no process waits until all processes
+//!   have read the entry.
+//! - **Fixed memories.** The set of memories does not change. If a memory could be replaced, a new
+//!   leader would have to determine for each entry, including entries that a snapshot contains,
+//!   which of two sets of memories decides it.
+//! - **Restarts.** A process that has lost its state may rejoin under its own id if none of its
+//!   earlier operations can take effect any more. The memories guarantee this by closing the
+//!   process's old connections. The process reads its earlier ballots from the headers of a
+//!   majority, and begins with a higher ballot.
 //!
 //! [`Config`] bounds all state.
 
@@ -77,17 +84,19 @@ use crate::{
 pub trait Rules: RuleSet {
     /// A term ends if the leader reads a higher ballot in a memory.
     const CHECKS_BALLOT: bool = true;
-    /// A leader that reads its current ballot in a header before it has written it there takes a higher ballot. It used this
-    /// ballot before it lost its state, and no longer knows which entries it wrote.
+    /// A leader that reads its current ballot in a header before it has written it there takes a
+    /// higher ballot. It used this ballot before it lost its state, and no longer knows which
+    /// entries it wrote.
     const RESTARTS_ABOVE_OWN_BALLOT: bool = true;
-    /// The leader takes a memory over only after the memory has answered all outstanding operations.
+    /// The leader takes a memory over only after the memory has answered all outstanding
+    /// operations.
     const AWAITS_OUTSTANDING: bool = true;
     /// For each index, a reader uses the entry of the highest ballot.
     const BY_BALLOT: bool = true;
     /// A new leader reads entries until it finds a hole. Without the rule, it reads one window.
     const SCANS_UNTIL_HOLE: bool = true;
-    /// A new leader reads a majority of the memories, and an entry is committed when a majority has voted for it. Without
-    /// the rule, one memory suffices for both.
+    /// A new leader reads a majority of the memories, and an entry is committed when a majority has
+    /// voted for it. Without the rule, one memory suffices for both.
     const BY_MAJORITY: bool = true;
     /// The recycling point moves after all chunks of the snapshot are acknowledged.
     const AWAITS_SNAPSHOT: bool = true;
@@ -95,9 +104,11 @@ pub trait Rules: RuleSet {
     const ALTERNATES_SNAPSHOT_AREAS: bool = true;
     /// The leader overwrites registers only up to the recycling point.
     const AWAITS_RECYCLING: bool = true;
-    /// The leader overwrites a register of the ring only after the previous write of that register was acknowledged.
+    /// The leader overwrites a register of the ring only after the previous write of that register
+    /// was acknowledged.
     const AWAITS_REGISTER: bool = true;
-    /// A follower delivers an entry after it has read a majority of the memories. Without the rule, one memory suffices.
+    /// A follower delivers an entry after it has read a majority of the memories. Without the rule,
+    /// one memory suffices.
     const FOLLOWER_READS_MAJORITY: bool = true;
 }
 
@@ -122,8 +133,8 @@ enum Role {
 }
 
 impl<R: Rules> Log<R> {
-    /// Creates a process of the log. Initially, all processes may lead. Returns `None` if the configuration is not
-    /// valid, or `me` is not below `config.processes`.
+    /// Creates a process of the log. Initially, all processes may lead. Returns `None` if the
+    /// configuration is not valid, or `me` is not below `config.processes`.
     pub fn new(me: ProcessId, config: Config) -> Option<Log<R>> {
         if !config.is_valid() || me.0 >= config.processes {
             return None;
@@ -146,8 +157,8 @@ impl<R: Rules> Log<R> {
         ticket
     }
 
-    /// Submits commands in order. The results are those of [`Log::submit`] for each command. Commands that are queued
-    /// together share entries as far as they fit.
+    /// Submits commands in order. The results are those of [`Log::submit`] for each command.
+    /// Commands that are queued together share entries as far as they fit.
     pub fn submit_all(
         &mut self,
         commands: impl IntoIterator<Item = Vec<u8>>,
@@ -193,8 +204,8 @@ impl<R: Rules> Log<R> {
         Ok(ticket)
     }
 
-    /// Returns whether this process considers itself the leader and accepts submissions. Another process may have taken
-    /// over since.
+    /// Returns whether this process considers itself the leader and accepts submissions. Another
+    /// process may have taken over since.
     pub fn is_leader(&self) -> bool {
         matches!(&self.role, Role::Leader(leader) if leader.started())
     }
@@ -209,7 +220,8 @@ impl<R: Rules> Log<R> {
         self.state.commit
     }
 
-    /// Removes and returns the deliveries since the last call: committed entries and installed snapshots, in order.
+    /// Removes and returns the deliveries since the last call: committed entries and installed
+    /// snapshots, in order.
     pub fn take_committed(&mut self) -> Vec<Delivery> {
         core::mem::take(&mut self.state.deliveries)
     }
@@ -228,8 +240,8 @@ impl<R: Rules> Log<R> {
     ///
     /// # Errors
     /// - [`LogError::NotLeader`]: this process does not lead.
-    /// - [`LogError::NotReady`]: some deliveries have not been taken, or no entry was committed since the last
-    ///   snapshot.
+    /// - [`LogError::NotReady`]: some deliveries have not been taken, or no entry was committed
+    ///   since the last snapshot.
     /// - [`LogError::TooLarge`]: the snapshot is longer than [`Config::max_snapshot_bytes`].
     pub fn snapshot(&mut self, bytes: Vec<u8>, out: &mut Actions<Self>) -> Result<(), LogError> {
         let Role::Leader(leader) = &mut self.role else { return Err(LogError::NotLeader) };
@@ -262,8 +274,8 @@ impl<R: Rules> Log<R> {
         }
     }
 
-    /// Makes this process a follower. If it was leading, abandons all outstanding operations, and reports the submissions
-    /// without an outcome as unknown.
+    /// Makes this process a follower. If it was leading, abandons all outstanding operations, and
+    /// reports the submissions without an outcome as unknown.
     fn depose(&mut self) {
         let following = Role::Follower(CatchUp::new(self.state.config.memories));
         if let Role::Leader(leader) = core::mem::replace(&mut self.role, following) {
@@ -319,7 +331,8 @@ impl<R: Rules> Process for Log<R> {
         None
     }
 
-    /// Returns the number of terms begun, plus the number of refusals after which a leader took a memory over again.
+    /// Returns the number of terms begun, plus the number of refusals after which a leader took a
+    /// memory over again.
     fn attempts(&self) -> u64 {
         self.terms + self.state.retaken
     }

@@ -1,5 +1,5 @@
-//! The outputs of a log process: messages to other processes, deliveries to the state machine, and the outcomes of
-//! submissions.
+//! The outputs of a log process: messages to other processes, deliveries to the state machine, and
+//! the outcomes of submissions.
 
 use core::fmt;
 

@@ -37,8 +37,9 @@ impl OutstandingLogOps {
 
     /// Records an operation at memory `m`, and appends the action that invokes it.
     ///
-    /// The id is derived from the register that the operation accesses, and not from the number of earlier operations.
-    /// States that differ only in completed operations are therefore equal for the model checker.
+    /// The id is derived from the register that the operation accesses, and not from the number of
+    /// earlier operations. States that differ only in completed operations are therefore equal for
+    /// the model checker.
     pub(super) fn invoke<M>(
         &mut self,
         m: usize,
@@ -58,8 +59,8 @@ impl OutstandingLogOps {
         out.push(Action::Invoke { memory: MemoryId(m as u8), id, op });
     }
 
-    /// Removes an operation that memory `m` has answered, and returns the operation's purpose. Returns `None` if no
-    /// operation with this id is outstanding at the memory.
+    /// Removes an operation that memory `m` has answered, and returns the operation's purpose.
+    /// Returns `None` if no operation with this id is outstanding at the memory.
     pub(super) fn complete(&mut self, m: usize, id: OpId) -> Option<OpPurpose> {
         let outstanding = self.0.get_mut(m)?;
         let at = outstanding.iter().position(|&(other, _)| other == id)?;

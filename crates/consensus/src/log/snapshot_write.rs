@@ -1,5 +1,5 @@
-//! The leader's write of a snapshot to a memory. The leader writes the snapshot's chunks to the area that does not hold
-//! the memory's valid snapshot, and then moves the recycling point.
+//! The leader's write of a snapshot to a memory. The leader writes the snapshot's chunks to the
+//! area that does not hold the memory's valid snapshot, and then moves the recycling point.
 
 use super::layout::write;
 use super::leader::{LeaderState, MemoryProgress};
@@ -15,13 +15,15 @@ pub(super) enum SnapshotWrite {
     Idle,
     /// Writes of `sent` chunks have been invoked, of which `acked` are acknowledged.
     Writing { meta: SnapshotMeta, sent: u16, acked: u16 },
-    /// All chunks are acknowledged. The header with this metadata, which moves the recycling point, is being written.
+    /// All chunks are acknowledged. The header with this metadata, which moves the recycling point,
+    /// is being written.
     Moving(SnapshotMeta),
 }
 
 impl LeaderState {
-    /// Invokes the next writes of the snapshot that is being written to memory `m`. If none is being written and the memory
-    /// holds an older snapshot than the leader, begins to write the leader's snapshot.
+    /// Invokes the next writes of the snapshot that is being written to memory `m`. If none is
+    /// being written and the memory holds an older snapshot than the leader, begins to write the
+    /// leader's snapshot.
     pub(super) fn write_snapshot<R: Rules>(
         &mut self,
         m: usize,
@@ -34,8 +36,8 @@ impl LeaderState {
             |state: &State| state.outstanding.at(m).filter(|&purpose| purpose == OpPurpose::Chunk).count();
         let begins = match snapshot_write {
             SnapshotWrite::Idle => newest.index > header.snapshot.index,
-            // A newer snapshot replaces the one being written, but only when no write of the older snapshot's chunks is
-            // outstanding: it could overwrite a chunk of the newer snapshot.
+            // A newer snapshot replaces the one being written, but only when no write of the older
+            // snapshot's chunks is outstanding: it could overwrite a chunk of the newer snapshot.
             SnapshotWrite::Writing { meta, .. } => {
                 meta.index < newest.index && outstanding_chunks(state) == 0
             }

@@ -59,7 +59,8 @@ impl State {
         self.known_commit = self.known_commit.max(entry.commit);
     }
 
-    /// Updates the highest ballot, the known commit index and the highest recycling point from a header.
+    /// Updates the highest ballot, the known commit index and the highest recycling point from a
+    /// header.
     pub(super) fn observe_header(&mut self, header: &Header) {
         self.highest_ballot = self.highest_ballot.max(header.ballot);
         self.known_commit = self.known_commit.max(header.snapshot.index);

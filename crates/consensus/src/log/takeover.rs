@@ -1,5 +1,5 @@
-//! The takeover by a new leader. The leader takes the permission to write each memory, writes its ballot to each header,
-//! and reads the entries in the rings of a majority of the memories.
+//! The takeover by a new leader. The leader takes the permission to write each memory, writes its
+//! ballot to each header, and reads the entries in the rings of a majority of the memories.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use mitra_mutants::Mutant;
 /// The phase of the takeover at one memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
-    /// The process has not taken the permission yet. Operations of an earlier term may be outstanding.
+    /// The process has not taken the permission yet. Operations of an earlier term may be
+    /// outstanding.
     Waiting,
     /// The process holds the exclusive permission to write.
     Taken,
@@ -55,8 +56,8 @@ impl Takeover {
         }
     }
 
-    /// Extends the scan to the window that contains the first hole, or to the whole ring if the ring has no hole. No entry
-    /// after the hole is committed, so the scan need not go further.
+    /// Extends the scan to the window that contains the first hole, or to the whole ring if the
+    /// ring has no hole. No entry after the hole is committed, so the scan need not go further.
     fn extend_scan(&mut self, floor: u64, config: &Config) {
         let windows = config.windows_between(floor + 1, self.first_hole(floor)) + 1;
         self.windows = windows.min(config.ring_windows.into());
@@ -64,8 +65,9 @@ impl Takeover {
 }
 
 impl LeaderState {
-    /// Removes and returns the entries found after the floor and before the first hole, if a majority of the memories has
-    /// promised and been scanned. Returns `None` otherwise, or if the takeover is complete.
+    /// Removes and returns the entries found after the floor and before the first hole, if a
+    /// majority of the memories has promised and been scanned. Returns `None` otherwise, or if the
+    /// takeover is complete.
     pub(super) fn takeover_result<R: Rules>(&mut self, state: &State) -> Option<Vec<Payload>> {
         let takeover = self.takeover.as_mut()?;
         let ready = self.progress.iter().zip(&takeover.scanned);
@@ -91,7 +93,8 @@ impl LeaderState {
         )
     }
 
-    /// Invokes the next operation of the takeover at memory `m`, if no operation is outstanding there.
+    /// Invokes the next operation of the takeover at memory `m`, if no operation is outstanding
+    /// there.
     pub(super) fn drive_takeover<R: Rules>(
         &mut self,
         m: usize,
@@ -144,9 +147,9 @@ impl LeaderState {
                 let behind = memory.header.snapshot.index > self.floor
                     && self.takeover.is_some()
                     && !Mutant::LeadsBehindRecycling.is_on();
-                // If the leader has not written its ballot to this header in this term, an equal ballot there was written
-                // before the process lost its state. The process does not know which entries it wrote in that ballot, and
-                // needs a higher ballot.
+                // If the leader has not written its ballot to this header in this term, an equal
+                // ballot there was written before the process lost its state. The process does not
+                // know which entries it wrote in that ballot, and needs a higher ballot.
                 let restarts_above = R::RESTARTS_ABOVE_OWN_BALLOT && !Mutant::OwnBallotUsedAgain.is_on();
                 let first_refused_ballot =
                     self.ballot + u64::from(memory.ballot_write_invoked || !restarts_above);

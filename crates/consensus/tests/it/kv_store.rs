@@ -1,5 +1,5 @@
-//! Compares the key-value store with a plain map. Sessions expire, commands are retried, and snapshots are taken at
-//! random times.
+//! Compares the key-value store with a plain map. Sessions expire, commands are retried, and
+//! snapshots are taken at random times.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ const LIMITS: Limits = Limits { sessions: 3, bytes: 600 };
 enum Step {
     Open,
     Get(u8),
-    /// A change in the n-th newest session, counted from 0. Its sequence number is the session's last sequence number plus
-    /// the offset.
+    /// A change in the n-th newest session, counted from 0. Its sequence number is the session's
+    /// last sequence number plus the offset.
     Change(usize, i64, Change),
     Snapshot,
 }
@@ -43,8 +43,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..80)
 }
 
-/// The reference model: a map, and the sessions, least recently used first. Each session has the sequence number of, and
-/// the reply to, its last command.
+/// The reference model: a map, and the sessions, least recently used first. Each session has the
+/// sequence number of, and the reply to, its last command.
 #[derive(Default)]
 struct Model {
     values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
@@ -167,8 +167,8 @@ proptest! {
     }
 }
 
-/// A client of a store with the maximum number of sessions. The client uses one of the sessions, with large sequence
-/// numbers.
+/// A client of a store with the maximum number of sessions. The client uses one of the sessions,
+/// with large sequence numbers.
 struct Client {
     store: KvStore,
     session: Session,

@@ -129,8 +129,8 @@ fn deposed_leader_reports_unknown_outcomes() {
     driver.log.handle(Input::Leader(ProcessId(0)), &mut driver.actions);
     let outcomes: Vec<_> = driver.log.take_outcomes().into_iter().map(|(_, fate)| fate).collect();
     assert_eq!(outcomes, [CommitOutcome::Unknown; 3]);
-    // The memory executes the outstanding operations although their term has ended. The process finds the entries when
-    // it leads again.
+    // The memory executes the outstanding operations although their term has ended. The process
+    // finds the entries when it leads again.
     driver.run();
     driver.log.handle(Input::Leader(ME), &mut driver.actions);
     driver.run();
@@ -170,8 +170,8 @@ fn response_with_unknown_id_is_ignored() {
     assert_eq!((driver.log, driver.actions), (before, Vec::new()));
 }
 
-/// A leader that makes itself ineligible must announce the commit index of that entry at once, because it begins no later
-/// term in which it could announce it.
+/// A leader that makes itself ineligible must announce the commit index of that entry at once,
+/// because it begins no later term in which it could announce it.
 #[test]
 fn leader_that_becomes_ineligible_announces_its_last_entry() {
     let mut driver = Driver::lead();

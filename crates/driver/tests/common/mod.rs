@@ -29,7 +29,8 @@ impl Host {
         self.mr.remote()
     }
 
-    /// Returns a fetch-and-add of 1 to the first word of `region`. The old value goes to word `i` of this host's memory.
+    /// Returns a fetch-and-add of 1 to the first word of `region`. The old value goes to word `i`
+    /// of this host's memory.
     pub fn add(&self, i: u64, region: &RemoteRegion) -> SendWr {
         let op = SendOp::FetchAdd { remote: region.at(0), add: 1 };
         SendWr::new(i, op, Data::sge(self.mr.sge(8 + i % 1000 * 8, 8)))

@@ -176,7 +176,8 @@ fn vqps_outlive_their_driver() {
     assert_eq!(b.memory.load(0), 8);
 }
 
-/// The address of a NIC changes at one end and then at the other, on the active rail and on the standby rail.
+/// The address of a NIC changes at one end and then at the other, on the active rail and on the
+/// standby rail.
 #[test]
 fn rails_follow_changes_of_addresses() {
     let (a, b) = (Host::open(), Host::open());

@@ -108,7 +108,8 @@ fn completions_of_local_shutdown_make_descriptor_readable() {
     assert_eq!((completions.len(), completions[0].wr_id), (1, 3));
 }
 
-/// A bind completes when the NICs of both rails have executed it. The test hangs if nothing wakes the end for that.
+/// A bind completes when the NICs of both rails have executed it. The test hangs if nothing wakes
+/// the end for that.
 #[test]
 fn binds_make_descriptor_readable() {
     let (a, b) = (Host::open(), Host::open());
@@ -141,7 +142,8 @@ fn binds_make_descriptor_readable() {
     }
 }
 
-/// The test waits for both descriptors in one thread without a timeout, so it hangs if an event is missed.
+/// The test waits for both descriptors in one thread without a timeout, so it hangs if an event is
+/// missed.
 #[test]
 fn event_loop_drives_both_ends_through_failovers() {
     for heartbeats in [false, true] {

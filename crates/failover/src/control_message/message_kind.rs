@@ -46,13 +46,15 @@ impl MessageKind {
         MessageKind::AddressKnown,
     ];
 
-    /// Returns the kind that a datagram claims to have. `None` if the datagram is no control message.
+    /// Returns the kind that a datagram claims to have. `None` if the datagram is no control
+    /// message.
     pub fn of_datagram(bytes: &[u8]) -> Option<MessageKind> {
         let [VERSION, kind, ..] = *bytes else { return None };
         MessageKind::ALL.into_iter().find(|&known| known as u8 == kind && bytes.len() >= HEADER)
     }
 
-    /// Returns the epoch that the ballot of a datagram claims to have. `None` if the datagram is no control message.
+    /// Returns the epoch that the ballot of a datagram claims to have. `None` if the datagram is no
+    /// control message.
     pub fn epoch_of_datagram(bytes: &[u8]) -> Option<u16> {
         MessageKind::of_datagram(bytes)?;
         let epoch = bytes.get(EPOCH_OFFSET..)?.first_chunk()?;

@@ -1,8 +1,10 @@
 //! The UD queue pair of a NIC that carries the control messages of virtual queue pairs.
 //!
-//! All vQPs of a domain share one endpoint on each NIC, because a queue pair with receive buffers for each vQP takes more memory than the vQP
-//! itself. The header of a message has the cookie of the vQP that it is for. Whichever vQP polls the endpoint distributes what has arrived. A vQP
-//! with completion channels of its own has endpoints of its own too, which raise events on these channels.
+//! All vQPs of a domain share one endpoint on each NIC, because a queue pair with receive buffers
+//! for each vQP takes more memory than the vQP itself. The header of a message has the cookie of
+//! the vQP that it is for. Whichever vQP polls the endpoint distributes what has arrived. A vQP
+//! with completion channels of its own has endpoints of its own too, which raise events on these
+//! channels.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -19,13 +21,17 @@ use crate::secret::SecretWord;
 
 /// The number of receives of an endpoint with one vQP.
 const RECVS: u32 = 32;
-/// The number of receives that a further vQP adds. All vQPs of a domain fail over at the same time, and each is sent a few messages.
+/// The number of receives that a further vQP adds. All vQPs of a domain fail over at the same time,
+/// and each is sent a few messages.
 const RECVS_PER_MEMBER: u32 = 2;
-/// The maximum number of receives of an endpoint that vQPs share. Their buffers are allocated as vQPs join.
+/// The maximum number of receives of an endpoint that vQPs share. Their buffers are allocated as
+/// vQPs join.
 const MAX_RECVS: u32 = 4096;
-/// The maximum number of messages that wait for one vQP. Further messages are dropped, as a full receive queue drops them.
+/// The maximum number of messages that wait for one vQP. Further messages are dropped, as a full
+/// receive queue drops them.
 const MAX_WAITING: usize = 32;
-/// The length of the GRH that precedes the payload in a receive buffer of a UD queue pair, in bytes (`ibv_post_recv(3)`).
+/// The length of the GRH that precedes the payload in a receive buffer of a UD queue pair, in bytes
+/// (`ibv_post_recv(3)`).
 const GRH_LEN: usize = 40;
 /// The length of a receive buffer, in bytes, rounded up to a multiple of 8.
 const SLOT_LEN: usize = (GRH_LEN + MAX_LEN).next_multiple_of(8);
@@ -48,7 +54,8 @@ pub(crate) struct ControlEndpoint {
     state: Mutex<State>,
 }
 
-/// Receive buffers in one region. The first block has [`RECVS`] buffers, and each further one as many as all before it.
+/// Receive buffers in one region. The first block has [`RECVS`] buffers, and each further one as
+/// many as all before it.
 #[derive(Debug)]
 struct Block {
     memory: Arc<Buffer>,
@@ -72,8 +79,8 @@ struct State {
 }
 
 impl Domain {
-    /// Returns the endpoint of a rail that the vQPs of the domain share, with the vQP of this cookie as a member. `qkey` is the Q_Key of a
-    /// new endpoint.
+    /// Returns the endpoint of a rail that the vQPs of the domain share, with the vQP of this
+    /// cookie as a member. `qkey` is the Q_Key of a new endpoint.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`].
@@ -103,7 +110,8 @@ pub(super) fn none_yet(rails: usize) -> SharedEndpoints {
 }
 
 impl ControlEndpoint {
-    /// Creates an endpoint for one vQP, which raises events on the NIC's completion channel. That of a dead NIC has no queue pair.
+    /// Creates an endpoint for one vQP, which raises events on the NIC's completion channel. That
+    /// of a dead NIC has no queue pair.
     ///
     /// # Errors
     /// Any error of the NIC but [`Error::DeviceFatal`].
@@ -178,7 +186,8 @@ impl ControlEndpoint {
         self.qkey
     }
 
-    /// Makes the vQP of this cookie a member. Returns false if the endpoint is destroyed, or if another vQP has this cookie.
+    /// Makes the vQP of this cookie a member. Returns false if the endpoint is destroyed, or if
+    /// another vQP has this cookie.
     fn join(&self, cookie: SecretWord) -> bool {
         let mut state = lock(&self.state);
         if state.destroyed || state.inboxes.contains_key(&cookie.expose()) {
@@ -253,16 +262,17 @@ impl ControlEndpoint {
         }
     }
 
-    /// Sends a control message, as a solicited event if `wakes` is set. The message is lost if the queue is full or the NIC has failed, as it
-    /// may be lost in the network. The negotiation repeats the messages that need an answer.
+    /// Sends a control message, as a solicited event if `wakes` is set. The message is lost if the
+    /// queue is full or the NIC has failed, as it may be lost in the network. The negotiation
+    /// repeats the messages that need an answer.
     pub(crate) fn send(&self, destination: UdDestination, bytes: &[u8], wakes: bool) {
         let mut wr = SendWr::new(u64::MAX, SendOp::Send, Data::inline(bytes)).to(destination);
         wr.flags.set(SendFlags::SOLICITED, wakes);
         let _ = self.nic.provider.post_send(self.qpn, &[wr]);
     }
 
-    /// Returns the messages for the vQP of this cookie, in the order of arrival. Messages that name no vQP are among them, so that they are
-    /// counted.
+    /// Returns the messages for the vQP of this cookie, in the order of arrival. Messages that name
+    /// no vQP are among them, so that they are counted.
     ///
     /// # Errors
     /// Any error of the NIC. The messages that arrived before wait for the next call.

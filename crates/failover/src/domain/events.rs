@@ -7,11 +7,12 @@ use mitra_verbs::{AsyncEvent, Qpn};
 use super::{Domain, lock};
 use crate::config::MAX_RAILS;
 
-/// The maximum numbers of queue pair errors, and of other events of queue pairs, that a domain stores until their vQPs read them. The oldest is
-/// dropped first.
+/// The maximum numbers of queue pair errors, and of other events of queue pairs, that a domain
+/// stores until their vQPs read them. The oldest is dropped first.
 const MAX_QP_ERRORS: usize = 1024;
 
-/// Returns whether an event, which the NIC of a rail has reported, is about an object of the application.
+/// Returns whether an event, which the NIC of a rail has reported, is about an object of the
+/// application.
 type Claim = Box<dyn Fn(usize, AsyncEvent) -> bool + Send + Sync>;
 
 /// The events that were consumed.
@@ -25,7 +26,8 @@ pub(super) struct Events {
     gid_changes: [u32; MAX_RAILS],
     /// The errors of queue pairs with their rails, oldest first. At most [`MAX_QP_ERRORS`].
     qp_errors: Vec<(usize, Qpn, AsyncEvent)>,
-    /// The queue pairs to which the first packet came in RTR, with their rails. At most [`MAX_QP_ERRORS`].
+    /// The queue pairs to which the first packet came in RTR, with their rails. At most
+    /// [`MAX_QP_ERRORS`].
     established: Vec<(usize, Qpn)>,
     claim: Option<Claim>,
 }
@@ -45,11 +47,13 @@ impl fmt::Debug for Events {
 }
 
 impl Domain {
-    /// Passes each event about a queue pair, a completion queue or a shared receive queue to `claim`, with the rail of the NIC that has reported
-    /// it. If `claim` returns true, the object is the application's and the domain ignores the event. An earlier `claim` is replaced. It also
-    /// gets the events of the domains that share the NICs by [`Domain::with_own_pds`].
+    /// Passes each event about a queue pair, a completion queue or a shared receive queue to
+    /// `claim`, with the rail of the NIC that has reported it. If `claim` returns true, the object
+    /// is the application's and the domain ignores the event. An earlier `claim` is replaced. It
+    /// also gets the events of the domains that share the NICs by [`Domain::with_own_pds`].
     ///
-    /// `claim` is called while a vQP is driven or [`Domain::poll_events`] runs, and must neither drive a vQP nor call the domain.
+    /// `claim` is called while a vQP is driven or [`Domain::poll_events`] runs, and must neither
+    /// drive a vQP nor call the domain.
     pub fn claim_events(&self, claim: impl Fn(usize, AsyncEvent) -> bool + Send + Sync + 'static) {
         lock(&self.events).claim = Some(Box::new(claim));
     }
@@ -61,7 +65,8 @@ impl Domain {
         }
     }
 
-    /// Consumes the events of the NIC of `rail` and returns whether its port is down or the NIC has failed.
+    /// Consumes the events of the NIC of `rail` and returns whether its port is down or the NIC has
+    /// failed.
     pub(crate) fn poll_rail_down(&self, rail: usize) -> bool {
         let mut events = lock(&self.events);
         while let Some(event) = self.nics[rail].provider.poll_async_event() {
@@ -94,12 +99,14 @@ impl Domain {
         (events.ports_down | events.nics_failed) & (1 << rail) != 0
     }
 
-    /// Returns how many times the address of a rail's NIC has changed, by the events that were consumed.
+    /// Returns how many times the address of a rail's NIC has changed, by the events that were
+    /// consumed.
     pub(crate) fn gid_changes(&self, rail: usize) -> u32 {
         lock(&self.events).gid_changes[rail]
     }
 
-    /// Returns whether the first packet has come to a queue pair in RTR, and removes the record of that.
+    /// Returns whether the first packet has come to a queue pair in RTR, and removes the record of
+    /// that.
     pub(crate) fn take_established(&self, rail: usize, qpn: Qpn) -> bool {
         let mut events = lock(&self.events);
         let before = events.established.len();
@@ -107,7 +114,8 @@ impl Domain {
         events.established.len() < before
     }
 
-    /// Removes and returns the first stored event by which a queue pair has refused a request of its peer.
+    /// Removes and returns the first stored event by which a queue pair has refused a request of
+    /// its peer.
     pub(crate) fn take_refusal(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
         let mut events = lock(&self.events);
         let is_refusal =
@@ -116,7 +124,8 @@ impl Domain {
         Some(events.qp_errors.remove(at).2)
     }
 
-    /// Removes the stored errors of a queue pair, which [`Domain::poll_rail_down`] has consumed, and returns the oldest of them.
+    /// Removes the stored errors of a queue pair, which [`Domain::poll_rail_down`] has consumed,
+    /// and returns the oldest of them.
     pub(crate) fn take_qp_error(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
         let mut events = lock(&self.events);
         let found =

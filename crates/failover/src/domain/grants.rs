@@ -1,7 +1,8 @@
 //! Keys of memory for one queue pair with a shared backup.
 //!
-//! All queue pairs with one backup send their requests on the same queue pairs of the NICs. So each has keys of its own, which the NIC of the
-//! responder checks: when it closes, they are revoked, and its late requests are refused.
+//! All queue pairs with one backup send their requests on the same queue pairs of the NICs. So each
+//! has keys of its own, which the NIC of the responder checks: when it closes, they are revoked,
+//! and its late requests are refused.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,8 @@ use super::{Domain, LocalNic, lock};
 use crate::home_rail::VqpId;
 use crate::memory_region::{RemoteRegion, VirtualMr};
 
-/// The registrations of memory for single queue pairs, by queue pair and primary rkey of the memory.
+/// The registrations of memory for single queue pairs, by queue pair and primary rkey of the
+/// memory.
 pub(super) type Grants = Mutex<BTreeMap<(VqpId, Key), Grant>>;
 
 /// A registration of memory for one queue pair.
@@ -26,12 +28,13 @@ pub(super) struct Grant {
 }
 
 impl Domain {
-    /// Registers the memory with the primary rkey `rkey` again, for one queue pair, with its rights as far as they are in `access`. Returns the
-    /// description for the peer, and these rights. Returns `None` if there is no such memory, no such right, or if a NIC refuses. An earlier
+    /// Registers the memory with the primary rkey `rkey` again, for one queue pair, with its rights
+    /// as far as they are in `access`. Returns the description for the peer, and these rights.
+    /// Returns `None` if there is no such memory, no such right, or if a NIC refuses. An earlier
     /// grant of the same memory stays.
     pub(crate) fn grant(&self, owner: VqpId, rkey: Key, access: Access) -> Option<(RemoteRegion, Access)> {
-        // This lock is taken before that of the table: a revocation has then either removed the memory from the table already, or waits
-        // and finds this grant.
+        // This lock is taken before that of the table: a revocation has then either removed the
+        // memory from the table already, or waits and finds this grant.
         let mut grants = lock(&self.grants);
         let (memory, rights) = {
             let table = lock(&self.memory);
@@ -79,7 +82,8 @@ impl Domain {
         revoke(&self.nics, revoked)
     }
 
-    /// Takes the rights that are not in `access` from all grants of a queue pair. After `Ok`, no NIC accepts requests that need them.
+    /// Takes the rights that are not in `access` from all grants of a queue pair. After `Ok`, no
+    /// NIC accepts requests that need them.
     ///
     /// # Errors
     /// As [`Domain::revoke_grants_of`].
@@ -92,7 +96,8 @@ impl Domain {
         })
     }
 
-    /// Moves all grants of the memory with this primary rkey to the memory that replaces it, without the rights that are not in `access`.
+    /// Moves all grants of the memory with this primary rkey to the memory that replaces it,
+    /// without the rights that are not in `access`.
     ///
     /// # Errors
     /// As [`Domain::revoke_grants_of`].
@@ -100,7 +105,8 @@ impl Domain {
         self.replace_grants(&mut lock(&self.grants), access, |(_, of)| (of == rkey).then_some(memory))
     }
 
-    /// Registers the memory that `memory` returns for a grant, which keeps its keys, and takes the rights that are not in `access` from it. Grants without a right left end.
+    /// Registers the memory that `memory` returns for a grant, which keeps its keys, and takes the
+    /// rights that are not in `access` from it. Grants without a right left end.
     fn replace_grants<'a>(
         &self,
         grants: &mut BTreeMap<(VqpId, Key), Grant>,

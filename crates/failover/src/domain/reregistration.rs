@@ -9,12 +9,15 @@ use crate::memory_region::VirtualMr;
 const REGION: &str = "memory region";
 
 impl Domain {
-    /// Replaces the memory and the access rights of a region on every live NIC, and moves the region to the domain `to`, which may be this
-    /// domain or another one over the same NICs. The keys stay. After `Ok`, no NIC accesses the earlier memory.
+    /// Replaces the memory and the access rights of a region on every live NIC, and moves the
+    /// region to the domain `to`, which may be this domain or another one over the same NICs. The
+    /// keys stay. After `Ok`, no NIC accesses the earlier memory.
     ///
     /// # Errors
-    /// The error of the first NIC that refuses. The region is then unchanged on every NIC that works. [`Error::NoSuchObject`] if the region is
-    /// not of this domain; [`Error::Busy`] if a window is bound to the region, or if `to` has another region with the same key; [`Error::DeviceFatal`] if every NIC is dead.
+    /// The error of the first NIC that refuses. The region is then unchanged on every NIC that
+    /// works. [`Error::NoSuchObject`] if the region is not of this domain; [`Error::Busy`] if a
+    /// window is bound to the region, or if `to` has another region with the same key;
+    /// [`Error::DeviceFatal`] if every NIC is dead.
     pub fn reregister(
         &self,
         mr: &VirtualMr,
@@ -74,7 +77,8 @@ impl Domain {
     /// Restores the registrations on the first NICs.
     fn undo_reregistrations(&self, rails: &[Option<Mr>], memory: &Arc<Buffer>, access: Access) {
         for (nic, mr) in self.nics.iter().zip(rails) {
-            // A NIC that works accepts what it had before; on any other NIC the registration is lost.
+            // A NIC that works accepts what it had before; on any other NIC the registration is
+            // lost.
             let _ = mr.map(|mr| nic.provider.rereg_mr(mr.id, nic.pd, Arc::clone(memory), access));
         }
     }

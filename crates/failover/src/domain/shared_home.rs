@@ -44,17 +44,20 @@ pub(crate) enum HomeMove {
 }
 
 impl Domain {
-    /// Lets several vQPs use the same words of this process's memory by atomics. From now on, all vQPs of this domain, and of the domains that
-    /// share its NICs by [`Domain::with_own_pds`], are on the same rail, their *home*, and leave it together: an atomic is atomic only with
-    /// respect to atomics of the same NIC. The end that lends the memory calls this, before a peer knows its keys. It has no effect if every NIC has
-    /// [`AtomicScope::Global`].
+    /// Lets several vQPs use the same words of this process's memory by atomics. From now on, all
+    /// vQPs of this domain, and of the domains that share its NICs by [`Domain::with_own_pds`], are
+    /// on the same rail, their *home*, and leave it together: an atomic is atomic only with respect
+    /// to atomics of the same NIC. The end that lends the memory calls this, before a peer knows
+    /// its keys. It has no effect if every NIC has [`AtomicScope::Global`].
     ///
-    /// A vQP that is connected while the home is not rail 0 moves there. If no rail reaches all peers, the home moves from one rail to
-    /// another, and the vQPs execute requests in turn.
+    /// A vQP that is connected while the home is not rail 0 moves there. If no rail reaches all
+    /// peers, the home moves from one rail to another, and the vQPs execute requests in turn.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if a vQP is connected that does not fence a rail it leaves (another [`Policy`](crate::Policy) than `Exact`); a
-    /// later one is refused when it connects. [`Error::DeviceFatal`] if vQPs are on several rails already and a NIC can be neither fenced nor reset.
+    /// [`Error::Unsupported`] if a vQP is connected that does not fence a rail it leaves (another
+    /// [`Policy`](crate::Policy) than `Exact`); a later one is refused when it connects.
+    /// [`Error::DeviceFatal`] if vQPs are on several rails already and a NIC can be neither fenced
+    /// nor reset.
     pub fn share_atomics(&self) -> Result<()> {
         let scope = |nic: &super::LocalNic| nic.provider.attr().capabilities.atomic_scope;
         if self.nics.iter().all(|nic| scope(nic) == AtomicScope::Global) {
@@ -81,11 +84,13 @@ impl Domain {
         VqpId(self.home.members.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Adds a vQP whose rails have just been connected and whose peer may not post yet. `qpn` is its queue pair on rail 0. If the home is
-    /// another rail, the queue pair is fenced, and the vQP must move to the home. `fences` says whether the vQP fences the rails that it leaves.
+    /// Adds a vQP whose rails have just been connected and whose peer may not post yet. `qpn` is
+    /// its queue pair on rail 0. If the home is another rail, the queue pair is fenced, and the vQP
+    /// must move to the home. `fences` says whether the vQP fences the rails that it leaves.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it does not and the vQPs share atomics; [`Error::DeviceFatal`] if the queue pair cannot be fenced.
+    /// [`Error::Unsupported`] if it does not and the vQPs share atomics; [`Error::DeviceFatal`] if
+    /// the queue pair cannot be fenced.
     pub(crate) fn join_home(&self, member: VqpId, qpn: Qpn, fences: bool) -> Result<()> {
         let mut state = self.lock_home();
         if !fences {
@@ -102,7 +107,8 @@ impl Domain {
         Err(Error::DeviceFatal)
     }
 
-    /// Removes a vQP that has closed. A queue pair that cannot be fenced stays bound, so the home stays there.
+    /// Removes a vQP that has closed. A queue pair that cannot be fenced stays bound, so the home
+    /// stays there.
     pub(crate) fn leave_home(&self, member: VqpId, fences: bool) {
         let mut state = self.lock_home();
         if !fences {
@@ -116,8 +122,9 @@ impl Domain {
         }
     }
 
-    /// Binds the queue pair of a vQP on the rail of `to`, so that its peer may post requests to it, and makes this rail the home, unless the home is newer.
-    /// If the vQPs share atomics, all queue pairs that are bound on other rails are fenced first.
+    /// Binds the queue pair of a vQP on the rail of `to`, so that its peer may post requests to it,
+    /// and makes this rail the home, unless the home is newer. If the vQPs share atomics, all queue
+    /// pairs that are bound on other rails are fenced first.
     pub(crate) fn move_home(&self, member: VqpId, to: Home, qpn: Qpn) -> HomeMove {
         let mut state = self.lock_home();
         if state.rail.is_newer_than(to) {
@@ -130,11 +137,12 @@ impl Domain {
         }
     }
 
-    /// Binds a queue pair with a shared backup on `rail`, so that its peer may post requests to it, and connects it by calling `connect`. It never moves the
-    /// home: its backup does.
+    /// Binds a queue pair with a shared backup on `rail`, so that its peer may post requests to it,
+    /// and connects it by calling `connect`. It never moves the home: its backup does.
     ///
     /// # Errors
-    /// The error of `connect`; [`Error::Invalid`], without a call of `connect`, if the vQPs share atomics and their home is another rail.
+    /// The error of `connect`; [`Error::Invalid`], without a call of `connect`, if the vQPs share
+    /// atomics and their home is another rail.
     pub(crate) fn connect_at_home(
         &self,
         member: VqpId,
@@ -156,10 +164,12 @@ impl Domain {
         self.lock_home().rail.unbind(member, rail);
     }
 
-    /// Connects the queue pair that replaces the bound one of a vQP on `rail`, by calling `connect`.
+    /// Connects the queue pair that replaces the bound one of a vQP on `rail`, by calling
+    /// `connect`.
     ///
     /// # Errors
-    /// The error of `connect`; [`Error::Invalid`], without a call of `connect`, if the home has moved since the queue pair was bound.
+    /// The error of `connect`; [`Error::Invalid`], without a call of `connect`, if the home has
+    /// moved since the queue pair was bound.
     pub(crate) fn connect_replacement_at_home(
         &self,
         member: VqpId,
@@ -174,7 +184,8 @@ impl Domain {
         connect()
     }
 
-    /// Returns the home rail and whether the vQP's queue pair on `rail` is bound; `None` if the vQPs do not share atomics.
+    /// Returns the home rail and whether the vQP's queue pair on `rail` is bound; `None` if the
+    /// vQPs do not share atomics.
     pub(crate) fn view_home(&self, member: VqpId, rail: u8) -> Option<HomeView> {
         if !self.home.is_shared.load(Ordering::Acquire) {
             return None;
@@ -183,7 +194,8 @@ impl Domain {
         Some(HomeView { home: state.rail.home(), is_bound: state.rail.is_bound(member, rail) })
     }
 
-    /// Fences every queue pair that is bound on another rail than `rail`. Returns whether all are fenced.
+    /// Fences every queue pair that is bound on another rail than `rail`. Returns whether all are
+    /// fenced.
     fn fence_all_outside(&self, home: &mut HomeRail, rail: u8) -> bool {
         while let Some((member, on, qpn)) = home.next_to_fence(rail) {
             if !self.fence_qp(home, member, on, qpn) {
@@ -193,7 +205,8 @@ impl Domain {
         true
     }
 
-    /// Fences one queue pair, or resets its NIC if the NIC does not answer. Returns whether the queue pair executes nothing more.
+    /// Fences one queue pair, or resets its NIC if the NIC does not answer. Returns whether the
+    /// queue pair executes nothing more.
     fn fence_qp(&self, home: &mut HomeRail, member: VqpId, rail: u8, qpn: Qpn) -> bool {
         let nic = &self.nics[usize::from(rail)].provider;
         match nic.modify_qp(qpn, &QpAttr::to(QpState::Err)) {

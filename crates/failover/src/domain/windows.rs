@@ -1,7 +1,8 @@
 //! The memory windows of a domain: on each NIC a window, and the table of what is bound.
 //!
-//! A bind and an invalidation are executed by queue pairs (`vqp::window_sync`). This table records them, so that a region of a bound window is
-//! not deregistered on any NIC, and so that a queue pair that replaces another one gets the bindings of its vQP.
+//! A bind and an invalidation are executed by queue pairs (`vqp::window_sync`). This table records
+//! them, so that a region of a bound window is not deregistered on any NIC, and so that a queue
+//! pair that replaces another one gets the bindings of its vQP.
 
 use mitra_verbs::{Error, Key, MrId, Mw, Result, SendOp, WindowBind, WindowType};
 use smallvec::SmallVec;
@@ -34,8 +35,8 @@ impl Domain {
     /// Allocates a window on every live NIC.
     ///
     /// # Errors
-    /// The error of the first live NIC that refuses; [`Error::DeviceFatal`] if every NIC is dead; [`Error::Unsupported`] if a NIC has no
-    /// windows.
+    /// The error of the first live NIC that refuses; [`Error::DeviceFatal`] if every NIC is dead;
+    /// [`Error::Unsupported`] if a NIC has no windows.
     pub fn alloc_mw(&self, window_type: WindowType) -> Result<VirtualMw> {
         self.check_windows()?;
         let mut rails = SmallVec::<[Option<Mw>; 2]>::new();
@@ -55,7 +56,8 @@ impl Domain {
         let primary = mw.primary();
         let is_taken = |w: &Window| w.mw.primary().id == primary.id || w.mw.has_key(primary.rkey);
         if rail_0_is_dead && windows.iter().any(is_taken) {
-            // Another window has this key as its primary key, from rail 0 before that NIC died. A new allocation gets another key.
+            // Another window has this key as its primary key, from rail 0 before that NIC died. A
+            // new allocation gets another key.
             drop(windows);
             self.undo_allocations(mw.allocations());
             return self.alloc_mw(window_type);
@@ -71,11 +73,12 @@ impl Domain {
         }
     }
 
-    /// Unbinds and removes a window on every NIC. After `Ok`, no NIC grants access by the window's keys. A NIC that is dead is reset, because
-    /// it may only be hung.
+    /// Unbinds and removes a window on every NIC. After `Ok`, no NIC grants access by the window's
+    /// keys. A NIC that is dead is reset, because it may only be hung.
     ///
     /// # Errors
-    /// [`Error::NoSuchObject`] if the window is not of this domain; otherwise the error of the first NIC that does not confirm the removal.
+    /// [`Error::NoSuchObject`] if the window is not of this domain; otherwise the error of the
+    /// first NIC that does not confirm the removal.
     pub fn dealloc_mw(&self, mw: &VirtualMw) -> Result<()> {
         let id = mw.primary().id;
         {
@@ -96,7 +99,8 @@ impl Domain {
         first
     }
 
-    /// Returns the description of a window's key that a peer imports ([`VirtualMw::remote`]), for any key of a window of this domain.
+    /// Returns the description of a window's key that a peer imports ([`VirtualMw::remote`]), for
+    /// any key of a window of this domain.
     pub fn window_with_key(&self, rkey: Key) -> Option<crate::RemoteRegion> {
         lock(&self.windows).iter().find(|w| w.mw.has_key(rkey)).map(|w| w.mw.remote(rkey))
     }
@@ -124,14 +128,15 @@ impl Domain {
         Ok(())
     }
 
-    /// Returns the type of the window that a bind names. `None` if the window is not of this domain.
+    /// Returns the type of the window that a bind names. `None` if the window is not of this
+    /// domain.
     pub(crate) fn window_type(&self, bind: &WindowBind) -> Option<WindowType> {
         let windows = lock(&self.windows);
         windows.iter().find(|w| w.mw.primary().id == bind.mw).map(|w| w.mw.window_type())
     }
 
-    /// Returns a bind or a local invalidation with the handles and keys of `rail`. `None` if the window or the region is not of this domain, or
-    /// not on this rail.
+    /// Returns a bind or a local invalidation with the handles and keys of `rail`. `None` if the
+    /// window or the region is not of this domain, or not on this rail.
     pub(crate) fn window_op_on(&self, op: &SendOp, rail: usize) -> Option<SendOp> {
         match *op {
             SendOp::BindWindow(bind) => {
@@ -158,8 +163,9 @@ impl Domain {
         region.mr.registrations()[rail].map(|mr| mr.id)
     }
 
-    /// Translates an operation as [`Domain::window_op_on`] does. If that is not possible, returns an operation that the NIC refuses, as it would
-    /// refuse the original on a queue pair without failover.
+    /// Translates an operation as [`Domain::window_op_on`] does. If that is not possible, returns
+    /// an operation that the NIC refuses, as it would refuse the original on a queue pair without
+    /// failover.
     pub(crate) fn translate_window_op(&self, op: &SendOp, rail: usize) -> SendOp {
         self.window_op_on(op, rail).unwrap_or_else(|| match *op {
             SendOp::BindWindow(bind) => {
@@ -207,7 +213,8 @@ impl Domain {
         bound.map(|binding| SendOp::BindWindow(binding.bind)).collect()
     }
 
-    /// Records that the type 2 windows of a vQP are unbound, because its queue pairs were reset or destroyed.
+    /// Records that the type 2 windows of a vQP are unbound, because its queue pairs were reset or
+    /// destroyed.
     pub(crate) fn release_windows(&self, owner: WindowOwner) {
         for window in lock(&self.windows).iter_mut() {
             if window.binding.is_some_and(|binding| binding.owner == Some(owner)) {

@@ -129,7 +129,8 @@ fn without_sharing_each_vqp_has_its_own_rail() {
     assert!(core.bind(VqpId(0), at(0), qpn(0, 0)));
 }
 
-/// The vQP has followed the home of its peer before. Its process then shares atomics too, and its first home is not older than that of the peer.
+/// The vQP has followed the home of its peer before. Its process then shares atomics too, and its
+/// first home is not older than that of the peer.
 #[test]
 fn first_home_is_as_new_as_those_that_the_vqps_have_followed() {
     let mut core = HomeRail::default();
@@ -148,7 +149,8 @@ fn only_a_bound_queue_pair_is_replaced() {
     assert_eq!(core.next_to_fence(1), Some((VqpId(0), 0, qpn(1, 1))));
 }
 
-/// The number of a queue pair that the vQP has left may be that of another queue pair later, which nobody must fence.
+/// The number of a queue pair that the vQP has left may be that of another queue pair later, which
+/// nobody must fence.
 #[test]
 fn vqp_that_does_not_share_atomics_is_bound_to_one_rail() {
     let mut core = HomeRail::default();

@@ -13,8 +13,8 @@ pub(super) enum Drain {
 }
 
 impl Drain {
-    /// Returns whether a pending operation may be posted. A failover has replaced the rail of an operation that is replayed, so the operation
-    /// had begun.
+    /// Returns whether a pending operation may be posted. A failover has replaced the rail of an
+    /// operation that is replayed, so the operation had begun.
     #[inline]
     pub(super) fn may_post(self, op: &Op) -> bool {
         match self {
@@ -55,8 +55,8 @@ impl Ledger {
         self.drain = Drain::Drained;
     }
 
-    /// Returns whether no operation has begun that has not ended. An operation without the SIGNALED flag counts as one that has not ended, until
-    /// a later one completes.
+    /// Returns whether no operation has begun that has not ended. An operation without the SIGNALED
+    /// flag counts as one that has not ended, until a later one completes.
     pub fn has_no_begun_operation(&self) -> bool {
         self.ops.iter().all(|op| match op.state {
             State::Done(_) => true,

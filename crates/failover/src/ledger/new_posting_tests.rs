@@ -1,4 +1,5 @@
-//! A request that is posted before it is in the ledger leaves the same ledger as one that is appended first.
+//! A request that is posted before it is in the ledger leaves the same ledger as one that is
+//! appended first.
 
 use mitra_verbs::{Data, Key, Mtu, Psn, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus};
 

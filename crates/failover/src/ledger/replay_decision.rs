@@ -1,4 +1,5 @@
-//! The decision on each operation that was in flight when a rail failed: it ends with an outcome, or it is replayed.
+//! The decision on each operation that was in flight when a rail failed: it ends with an outcome,
+//! or it is replayed.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Data, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
@@ -9,7 +10,8 @@ use crate::config::{Policy, Service};
 use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
 use crate::recovery_plan::{Case, Plan, plan_baseline, plan_exact, plan_unreliable};
 
-/// The old value of a recovered atomic, to be stored in the local memory that the work request names.
+/// The old value of a recovered atomic, to be stored in the local memory that the work request
+/// names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RecoveredValue {
     /// The operation's sequence number.
@@ -25,11 +27,14 @@ pub struct RecoveredValue {
 pub struct RecoveryStats {
     /// The number of operations that were in flight on the old rail.
     pub in_flight: u32,
-    /// The number of those that the peer had executed, under [`Policy::Exact`]. 0 under the baseline policies.
+    /// The number of those that the peer had executed, under [`Policy::Exact`]. 0 under the
+    /// baseline policies.
     pub executed: u32,
-    /// The number of operations in flight that the peer had executed in part, under [`Policy::Exact`].
+    /// The number of operations in flight that the peer had executed in part, under
+    /// [`Policy::Exact`].
     pub torn: u32,
-    /// The number of operations in flight that the evidence does not decide, under [`Policy::Exact`].
+    /// The number of operations in flight that the evidence does not decide, under
+    /// [`Policy::Exact`].
     pub ambiguous: u32,
     /// The number of operations in flight that are replayed, completely or in part.
     pub replayed: u32,
@@ -39,11 +44,12 @@ pub struct RecoveryStats {
     pub bytes_in_flight: u64,
     /// The number of payload bytes that are sent again, or requested again in the case of a READ.
     pub bytes_replayed: u64,
-    /// Whether the old rail certainly carried data of the operations in flight: the peer executed a part of one that is not a READ, or had no
-    /// receive for the first one that it did not execute. Only under [`Policy::Exact`].
+    /// Whether the old rail certainly carried data of the operations in flight: the peer executed a
+    /// part of one that is not a READ, or had no receive for the first one that it did not execute.
+    /// Only under [`Policy::Exact`].
     pub carried_data: bool,
-    /// The number of payload bytes of the next two-sided operation that earlier rails placed. If it is not 0, that operation is a torn WRITE
-    /// with immediate.
+    /// The number of payload bytes of the next two-sided operation that earlier rails placed. If it
+    /// is not 0, that operation is a torn WRITE with immediate.
     pub imm_bytes_kept: u32,
 }
 
@@ -54,7 +60,8 @@ pub struct RecoveryInput<'a> {
     pub policy: Policy,
     /// The peer's evidence.
     pub evidence: &'a Evidence,
-    /// Whether the local NIC was alive when it was fenced. If so, all data that it received is in memory.
+    /// Whether the local NIC was alive when it was fenced. If so, all data that it received is in
+    /// memory.
     pub local_placed: bool,
     /// Whether the peer's NIC of the old rail acknowledges data only after the data is in memory.
     pub acks_after_placement: bool,
@@ -85,8 +92,8 @@ impl Ledger {
             .collect()
     }
 
-    /// Decides every operation in flight and prepares the replay on the new rail. Appends the old values of recovered atomics to `values`. The
-    /// caller must have popped all completions.
+    /// Decides every operation in flight and prepares the replay on the new rail. Appends the old
+    /// values of recovered atomics to `values`. The caller must have popped all completions.
     ///
     /// # Errors
     /// A contradiction in the evidence. In this case the ledger is unchanged.
@@ -114,8 +121,9 @@ impl Ledger {
                         Case { op, verdict, fence, write_policy: self.ops[i].write_policy }
                     })
                     .collect();
-                // The rail has delivered the values of the operations that it completed, and the evidence now shows the first of them in the
-                // peer's memory. Only a NIC that loses acknowledged data makes the others an issue.
+                // The rail has delivered the values of the operations that it completed, and the
+                // evidence now shows the first of them in the peer's memory. Only a NIC that loses
+                // acknowledged data makes the others an issue.
                 let is_executed = |verdict: &&Verdict| **verdict == Verdict::Executed;
                 let acknowledged = self.acknowledged_in_flight();
                 let done = verdicts.iter().take(acknowledged).take_while(is_executed).count();
@@ -162,15 +170,17 @@ impl Ledger {
         Ok(stats)
     }
 
-    /// The number of bytes that earlier rails have placed of the WRITE with immediate that is the next message to be sent, if it is one. The peer adds them to the length
-    /// of its first receive on the new rail.
+    /// The number of bytes that earlier rails have placed of the WRITE with immediate that is the
+    /// next message to be sent, if it is one. The peer adds them to the length of its first receive
+    /// on the new rail.
     pub fn imm_bytes_kept(&self) -> u32 {
         let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
         first.map_or(0, |op| op.skipped as u32)
     }
 
-    /// Ends the later operations of the user whose operation at `index` was refused, as far as they are not executed. The `wr_id` of the
-    /// application's requests names the user. `later` and `plans` are the operations in flight behind it.
+    /// Ends the later operations of the user whose operation at `index` was refused, as far as they
+    /// are not executed. The `wr_id` of the application's requests names the user. `later` and
+    /// `plans` are the operations in flight behind it.
     fn flush_behind(&mut self, index: usize, later: &[(usize, InFlight)], plans: &mut [Plan]) {
         let user = self.ops[index].app_wr_id;
         for ((i, _), plan) in later.iter().zip(plans) {
@@ -254,7 +264,8 @@ impl Ledger {
         }
     }
 
-    /// Resets the state of the old rail, and begins an epoch on a rail whose first packet has the PSN `psn`.
+    /// Resets the state of the old rail, and begins an epoch on a rail whose first packet has the
+    /// PSN `psn`.
     pub(super) fn restart(&mut self, psn: Psn) {
         self.next_psn = psn;
         if !Mutant::CompletionsOfEarlierEpochKept.is_on() {

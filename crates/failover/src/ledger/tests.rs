@@ -62,7 +62,8 @@ fn write_imm_torn_twice_reports_the_bytes_of_all_earlier_rails() {
     post_all(&mut ledger);
     assert_eq!(decide(&mut ledger, &executed(3)).imm_bytes_kept, 512 + 768);
     post_all(&mut ledger);
-    // The third rail executed no part of the WRITE. The bytes that the first two rails placed still count.
+    // The third rail executed no part of the WRITE. The bytes that the first two rails placed still
+    // count.
     let stats = decide(&mut ledger, &executed(0));
     assert_eq!((stats.imm_bytes_kept, stats.bytes_replayed), (1280, 720));
 }
@@ -88,7 +89,8 @@ fn write_repeated_without_evidence_is_never_flushed() {
     assert!(ledger.pop().is_some_and(|c| c.outcome == Outcome::Success));
     ledger.push(write(false, 8), WritePolicy::Repeatable);
     post_all(&mut ledger);
-    // Without evidence, the strict WRITE ends in `Indeterminate`, and so does the repeatable WRITE after it.
+    // Without evidence, the strict WRITE ends in `Indeterminate`, and so does the repeatable WRITE
+    // after it.
     decide(&mut ledger, &Evidence::default());
     assert_eq!(outcomes(&mut ledger), [Outcome::Unresolved(UnresolvedError::Indeterminate); 2]);
 }
@@ -109,7 +111,8 @@ fn remote_error_flushes_and_local_error_leaves_later_operations_unresolved() {
     }
 }
 
-/// The NIC repeats a READ whose response is lost, and the responder may refuse it then, because an operation behind it has ended access to the memory.
+/// The NIC repeats a READ whose response is lost, and the responder may refuse it then, because an
+/// operation behind it has ended access to the memory.
 #[test]
 fn operations_behind_a_refused_read_may_have_been_executed() {
     let mut ledger = ledger();
@@ -153,7 +156,8 @@ fn entry_follows_every_third_write_and_every_atomic() {
         push_all(&mut ledger);
         assert_eq!(logged(&mut ledger), expected, "interval {interval}");
     }
-    // A failover begins a new count. The PSN shows that the responder executed the first two WRITEs and no entry.
+    // A failover begins a new count. The PSN shows that the responder executed the first two WRITEs
+    // and no entry.
     let mut ledger = log(3);
     push_all(&mut ledger);
     assert_eq!(logged(&mut ledger), [2, 4, 7]);
@@ -199,7 +203,8 @@ fn completion_of_an_earlier_operation_ends_no_operation_in_its_recycled_slot() {
     }
 }
 
-/// Of several operations in flight, the backup of several users reports one as not executed, and a later one as unresolved.
+/// Of several operations in flight, the backup of several users reports one as not executed, and a
+/// later one as unresolved.
 #[test]
 fn operation_that_was_not_executed_leaves_later_ones_in_flight() {
     let mut ledger = ledger();
@@ -248,7 +253,8 @@ fn cancelled_operations_are_not_sent_again() {
     );
 }
 
-/// A refusal proves that the peer's NIC has acknowledged the operations before it, not that they are in memory.
+/// A refusal proves that the peer's NIC has acknowledged the operations before it, not that they
+/// are in memory.
 #[test]
 fn refused_operation_completes_no_earlier_one_that_the_peer_has_not_seen() {
     let mut ledger = Ledger::new(8, 4, true, Mtu::M256, Psn::new(FIRST_PSN));
@@ -268,7 +274,8 @@ fn read() -> SendWr {
     SendWr::new(9, SendOp::Read(at), Data::sge(Sge { addr: 0, len: 8, key: Key(2) }))
 }
 
-/// Returns a ledger whose READ is sent again, in front of a WRITE that was executed and an atomic that may have been.
+/// Returns a ledger whose READ is sent again, in front of a WRITE that was executed and an atomic
+/// that may have been.
 fn read_before_an_error() -> Ledger {
     let mut ledger = Ledger::new(8, 4, true, Mtu::M256, Psn::new(FIRST_PSN));
     ledger.push(read(), WritePolicy::Strict);

@@ -1,10 +1,13 @@
-//! The end of the vQP, and the evidence with which an end that closes lets its peer decide the operations in flight.
+//! The end of the vQP, and the evidence with which an end that closes lets its peer decide the
+//! operations in flight.
 //!
-//! An end that closes moves its queue pairs to ERR and drains them. The evidence that it then collects is final, and its Closed messages contain
-//! it. The peer needs the evidence of the rail to which it is bound, and this end may not know whether the peer has moved. So there is one
-//! message for each binding that the peer may have, and the ballot of a message is that of the binding. The peer decides by the message of its own
-//! binding. If only the other one has arrived, it asks again, for the peer timeout at most. A vQP that decides nothing by evidence, such as an unreliable
-//! connection or one with a baseline policy, closes by any of them.
+//! An end that closes moves its queue pairs to ERR and drains them. The evidence that it then
+//! collects is final, and its Closed messages contain it. The peer needs the evidence of the rail
+//! to which it is bound, and this end may not know whether the peer has moved. So there is one
+//! message for each binding that the peer may have, and the ballot of a message is that of the
+//! binding. The peer decides by the message of its own binding. If only the other one has arrived,
+//! it asks again, for the peer timeout at most. A vQP that decides nothing by evidence, such as an
+//! unreliable connection or one with a baseline policy, closes by any of them.
 
 use mitra_verbs::Time;
 use smallvec::{SmallVec, smallvec};
@@ -14,7 +17,8 @@ use crate::ballot::Ballot;
 use crate::control_message::Body;
 use crate::evidence::Evidence;
 
-/// The bindings that the peer may have, each with this end's evidence. Only the last one may lack it.
+/// The bindings that the peer may have, each with this end's evidence. Only the last one may lack
+/// it.
 pub(super) type PeerBindings = SmallVec<[(Ballot, Option<Evidence>); 1]>;
 
 /// The peer's Closed message for a binding that this end does not have.
@@ -30,7 +34,8 @@ pub(super) struct PendingClose {
 }
 
 impl RailNegotiation {
-    /// Makes any Closed message of the peer end the vQP at once, because the driver decides nothing by the peer's evidence.
+    /// Makes any Closed message of the peer end the vQP at once, because the driver decides nothing
+    /// by the peer's evidence.
     pub fn close_without_evidence(&mut self) {
         self.needs_evidence = false;
     }
@@ -43,14 +48,16 @@ impl RailNegotiation {
         self.end(if is_silence && self.pending_close.is_some() { PeerClosed } else { reason }, None);
     }
 
-    /// The ballot of the rail about which [`RailNegotiation::closed`] expects evidence: the active rail or, if that is fenced, the new rail
-    /// of the move. `None` if the vQP is open, or if the peer closed it.
+    /// The ballot of the rail about which [`RailNegotiation::closed`] expects evidence: the active
+    /// rail or, if that is fenced, the new rail of the move. `None` if the vQP is open, or if the
+    /// peer closed it.
     pub fn final_ballot(&self) -> Option<Ballot> {
         self.peer_bindings.last().map(|&(ballot, _)| ballot)
     }
 
-    /// Records that the driver has stopped all queue pairs, and sends the Closed messages. `evidence` is the record of the operations that this
-    /// end executed for the peer on the rail of [`RailNegotiation::final_ballot`]. `None` if it is not known to be complete.
+    /// Records that the driver has stopped all queue pairs, and sends the Closed messages.
+    /// `evidence` is the record of the operations that this end executed for the peer on the rail
+    /// of [`RailNegotiation::final_ballot`]. `None` if it is not known to be complete.
     pub fn closed(&mut self, evidence: Option<Evidence>) {
         let partial_imm_bytes = self.partial_imm_bytes;
         if let Some((_, last)) = self.peer_bindings.last_mut() {
@@ -98,7 +105,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Closes the vQP if the peer's Closed message for the binding to which this end has just moved had arrived before. Returns whether it had.
+    /// Closes the vQP if the peer's Closed message for the binding to which this end has just moved
+    /// had arrived before. Returns whether it had.
     pub(super) fn closes_by_pending(&mut self) -> bool {
         let Some(pending) = self.pending_close.take_if(|pending| pending.ballot == self.current) else {
             return false;
@@ -107,7 +115,8 @@ impl RailNegotiation {
         true
     }
 
-    /// Closes the vQP because the peer has closed it. `evidence` is the peer's for this end's binding.
+    /// Closes the vQP because the peer has closed it. `evidence` is the peer's for this end's
+    /// binding.
     fn end_by_peer(&mut self, evidence: Option<Evidence>) {
         if let Some(evidence) = &evidence
             && core::mem::take(&mut self.awaits_peer_moved)
@@ -130,7 +139,8 @@ impl RailNegotiation {
         self.actions.push(Action::Close { reason, peer_evidence });
     }
 
-    /// The peer is bound as this end is, unless it has moved by this end's evidence, or has not yet moved as this end has.
+    /// The peer is bound as this end is, unless it has moved by this end's evidence, or has not yet
+    /// moved as this end has.
     fn possible_peer_bindings(&self) -> PeerBindings {
         match (&self.phase, &self.unconfirmed) {
             (Phase::Moving(m), _) if m.local_evidence.is_some() => {

@@ -75,7 +75,8 @@ fn end_waits_for_the_closed_message_of_its_own_binding() {
     assert_eq!(closing(&mut end), Some((CloseReason::PeerClosed, Some(evidence(OF_FENCE)))));
 }
 
-/// The message for the own binding is lost, and the closed end still answers. An end that knows nothing of the move asks as well.
+/// The message for the own binding is lost, and the closed end still answers. An end that knows
+/// nothing of the move asks as well.
 #[test]
 fn end_asks_for_the_closed_message_of_its_own_binding() {
     let HalfMoved { mut end, closed_new, .. } = half_moved();
@@ -92,7 +93,8 @@ fn end_asks_for_the_closed_message_of_its_own_binding() {
     }
 }
 
-/// The evidence of the peer's fence arrives, so this end moves, and the message of the new binding is its own then.
+/// The evidence of the peer's fence arrives, so this end moves, and the message of the new binding
+/// is its own then.
 #[test]
 fn end_that_moves_after_the_closed_message_decides_by_it() {
     let HalfMoved { mut end, evidence: delayed, closed_new, .. } = half_moved();
@@ -137,7 +139,8 @@ fn silence_of_a_closed_peer_is_its_close() {
     assert_eq!(closing(&mut end), Some((CloseReason::Closed, None)));
 }
 
-/// The baseline policies and unreliable connections decide nothing by evidence, so they do not wait for it.
+/// The baseline policies and unreliable connections decide nothing by evidence, so they do not wait
+/// for it.
 #[test]
 fn end_that_needs_no_evidence_closes_by_any_message() {
     for idle in [false, true] {

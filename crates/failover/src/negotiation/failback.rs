@@ -15,14 +15,16 @@ pub(super) struct Preference {
     rail: u8,
     /// The time for which both ends must have been able to use the rail.
     delay: Duration,
-    /// The time since which both ends can use the rail, as far as this end knows. `None` if they cannot, or if it is active.
+    /// The time since which both ends can use the rail, as far as this end knows. `None` if they
+    /// cannot, or if it is active.
     usable_since: Option<Time>,
     /// Whether the vQP is on another rail.
     is_away: bool,
     /// The time at which the vQP came back to the rail. `None` if it is away or never left.
     back_since: Option<Time>,
-    /// The number of stays on the rail in a row that were short. Each doubles the delay of the next failback: a rail that fails again and
-    /// again, or a home rail that another vQP cannot use, would otherwise use up an epoch of the vQP each time.
+    /// The number of stays on the rail in a row that were short. Each doubles the delay of the next
+    /// failback: a rail that fails again and again, or a home rail that another vQP cannot use,
+    /// would otherwise use up an epoch of the vQP each time.
     short_stays: u32,
 }
 
@@ -50,8 +52,8 @@ impl Preference {
 }
 
 impl RailNegotiation {
-    /// Makes the vQP move to `rail` when both ends have been able to use it for `delay`, doubled for each of the last stays on the rail that
-    /// was shorter than the peer timeout.
+    /// Makes the vQP move to `rail` when both ends have been able to use it for `delay`, doubled
+    /// for each of the last stays on the rail that was shorter than the peer timeout.
     pub fn prefer(&mut self, rail: usize, delay: Duration) {
         let rail = rail as u8;
         self.preference = Some(Preference {
@@ -64,7 +66,8 @@ impl RailNegotiation {
         });
     }
 
-    /// Proposes the preferred rail if its time has come. The vQP stays on the active rail if the peer refuses.
+    /// Proposes the preferred rail if its time has come. The vQP stays on the active rail if the
+    /// peer refuses.
     pub fn drive_failback(&mut self, now: Time) {
         let Some(mut preference) = self.preference else { return };
         preference.note_active(now, self.active == preference.rail, self.peer_timeout);
@@ -85,14 +88,15 @@ impl RailNegotiation {
         self.preference = Some(preference);
     }
 
-    /// Whether the move in progress leads to the preferred rail although the active one works, as far as this
-    /// end knows.
+    /// Whether the move in progress leads to the preferred rail although the active one works, as
+    /// far as this end knows.
     pub fn is_failback(&self) -> bool {
         matches!(&self.phase, Phase::Moving(m) if m.is_failback)
     }
 
-    /// Whether this end takes a proposal of `rail` for a failback: the active rail works here, and both ends
-    /// have been able to use `rail` for half of the delay. A proposal does not say why the peer makes it.
+    /// Whether this end takes a proposal of `rail` for a failback: the active rail works here, and
+    /// both ends have been able to use `rail` for half of the delay. A proposal does not say why
+    /// the peer makes it.
     pub(super) fn is_failback_due(&self, now: Time, rail: u8) -> bool {
         let Some(preference) = self.preference.filter(|preference| preference.rail == rail) else {
             return false;
@@ -102,7 +106,8 @@ impl RailNegotiation {
         works && preference.usable_since.is_some_and(|since| now.saturating_since(since) >= half)
     }
 
-    /// The time at which [`RailNegotiation::drive_failback`] proposes the preferred rail. `None` if both ends cannot use it, or if it is active.
+    /// The time at which [`RailNegotiation::drive_failback`] proposes the preferred rail. `None` if
+    /// both ends cannot use it, or if it is active.
     pub fn failback_at(&self) -> Option<Time> {
         let preference = self.preference?;
         Some((preference.usable_since? + preference.pause(self.peer_timeout)).max(self.pause_end()))

@@ -73,7 +73,8 @@ fn failed_rail_is_unusable_until_it_recovers() {
     assert_eq!(end.local_unusable(), 0b0011);
 }
 
-/// The rail may still work, so it is fenced only when the peer has accepted, or when its queue pair fails.
+/// The rail may still work, so it is fenced only when the peer has accepted, or when its queue pair
+/// fails.
 #[test]
 fn silent_rail_is_fenced_when_its_queue_pair_fails() {
     for active in [0, 1] {

@@ -1,4 +1,5 @@
-//! Tests of two negotiating ends whose rails fail and recover many times. The network may deliver messages of earlier moves late.
+//! Tests of two negotiating ends whose rails fail and recover many times. The network may deliver
+//! messages of earlier moves late.
 
 use super::tests::Xorshift;
 use super::*;
@@ -15,8 +16,8 @@ struct End {
     fencing: bool,
     /// The ballot and the new rail of each move.
     moves: Vec<(Ballot, usize)>,
-    /// For each rail, the ballot for which the queue pair was created (`None` for the first queue pair), and whether it is connected to the
-    /// peer's queue pair for the same ballot.
+    /// For each rail, the ballot for which the queue pair was created (`None` for the first queue
+    /// pair), and whether it is connected to the peer's queue pair for the same ballot.
     qps: [(Option<Ballot>, bool); RAILS],
     closed: Option<CloseReason>,
 }
@@ -59,7 +60,8 @@ impl Net {
         }
     }
 
-    /// Sends a message of end `i` on a rail, if both links of the rail are up. The message may arrive twice, much later, or never.
+    /// Sends a message of end `i` on a rail, if both links of the rail are up. The message may
+    /// arrive twice, much later, or never.
     fn send(&mut self, i: usize, rail: usize, message: &Message) {
         if self.link_up[0][rail] && self.link_up[1][rail] {
             for _ in 0..[1, 1, 1, 2, 0][self.rng.below(5) as usize] {
@@ -119,8 +121,9 @@ impl Net {
         }
     }
 
-    /// Creates and connects the new queue pair of end `i` on a rail that was left, as `vqp::rail_rejoin` does. `message` is the peer's message
-    /// that arrived, or `None` for a probe.
+    /// Creates and connects the new queue pair of end `i` on a rail that was left, as
+    /// `vqp::rail_rejoin` does. `message` is the peer's message that arrived, or `None` for a
+    /// probe.
     fn exchange_qp(&mut self, i: usize, rail: usize, message: Option<(Ballot, NewQp)>) {
         let now = self.now;
         let end = &mut self.ends[i];
@@ -300,7 +303,8 @@ fn blink_of_the_only_rail_that_both_ends_can_use_moves_nothing() {
     }
 }
 
-/// Two rails fail and recover in turn every 2 ms, for ten minutes. The moves become rare, so the epochs last.
+/// Two rails fail and recover in turn every 2 ms, for ten minutes. The moves become rare, so the
+/// epochs last.
 #[test]
 fn rails_that_fail_in_turn_use_up_few_epochs() {
     let mut net = Net::new(1);

@@ -1,9 +1,11 @@
 //! The agreement on one home rail between the vQPs of both ends, if they share atomics.
 //!
-//! If a vQP proposed another rail than the home, the home would move, and all other vQPs with it. So a vQP whose queue pair was fenced because the home has
-//! moved waits until it can move there. It proposes another rail, with the next generation, only if the newest home that it knows has failed, is down or was
-//! refused, or stays unusable for long: then a rail that all peers can use may be found. An end declines a proposal of a peer that does not know its
-//! home, and names this home. The peer's vQP then proposes it, and so the home of the peer becomes the same.
+//! If a vQP proposed another rail than the home, the home would move, and all other vQPs with it.
+//! So a vQP whose queue pair was fenced because the home has moved waits until it can move there.
+//! It proposes another rail, with the next generation, only if the newest home that it knows has
+//! failed, is down or was refused, or stays unusable for long: then a rail that all peers can use
+//! may be found. An end declines a proposal of a peer that does not know its home, and names this
+//! home. The peer's vQP then proposes it, and so the home of the peer becomes the same.
 
 use mitra_verbs::Time;
 
@@ -12,9 +14,11 @@ use crate::home_rail::Home;
 
 /// The wait is the peer timeout divided by this number.
 const WAITS_PER_TIMEOUT: u32 = 4;
-/// A client that cannot use the home makes it move after this many retry intervals, so that the clients that can use it execute some operations there.
+/// A client that cannot use the home makes it move after this many retry intervals, so that the
+/// clients that can use it execute some operations there.
 const MIN_STAY_RETRIES: u32 = 4;
-/// The maximum by which a generation of the peer may be above those that this end knows. A peer that names higher ones cannot use up the generations.
+/// The maximum by which a generation of the peer may be above those that this end knows. A peer
+/// that names higher ones cannot use up the generations.
 const MAX_STEP: u64 = 1 << 32;
 
 /// The homes of the two ends that this end knows.
@@ -24,7 +28,8 @@ pub(super) struct KnownHomes {
     own: Option<Home>,
     /// The newest home that the peer has named. `None` if it has named none.
     peer: Option<Home>,
-    /// The home when the vQP was bound to the active rail. `None` if neither end shared atomics then.
+    /// The home when the vQP was bound to the active rail. `None` if neither end shared atomics
+    /// then.
     bound: Option<Home>,
     /// The newest home that this end considered for a move, and since when.
     considered: Option<(Home, Time)>,
@@ -46,7 +51,8 @@ impl KnownHomes {
         self.own.max(self.believed(named))
     }
 
-    /// Returns the home that the peer has named, with the highest generation that this end believes.
+    /// Returns the home that the peer has named, with the highest generation that this end
+    /// believes.
     fn believed(&self, named: Option<Home>) -> Option<Home> {
         let known = self.newest().map_or(0, |home| home.generation);
         named.map(|home| Home { generation: home.generation.min(known.saturating_add(MAX_STEP)), ..home })
@@ -73,7 +79,8 @@ impl KnownHomes {
 }
 
 impl RailNegotiation {
-    /// Sets the home of this end's domain. `is_bound` says whether the queue pair of the active rail is bound.
+    /// Sets the home of this end's domain. `is_bound` says whether the queue pair of the active
+    /// rail is bound.
     pub fn set_home(&mut self, home: Home, is_bound: bool) {
         self.homes.own = Some(home);
         if is_bound && home.rail == self.active {
@@ -81,7 +88,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Proposes the home of this end's domain, because it is newer than the one to which the vQP moves. This end has not sent its evidence for the move.
+    /// Proposes the home of this end's domain, because it is newer than the one to which the vQP
+    /// moves. This end has not sent its evidence for the move.
     pub fn home_is_newer(&mut self, now: Time, home: Home) {
         self.homes.own = Some(home);
         if let Phase::Moving(m) = &mut self.phase {
@@ -90,7 +98,8 @@ impl RailNegotiation {
         }
     }
 
-    /// The home to which the move in progress leads, with generation 0 if neither end is known to share atomics. `None` if there is no move.
+    /// The home to which the move in progress leads, with generation 0 if neither end is known to
+    /// share atomics. `None` if there is no move.
     pub fn home_of_move(&self) -> Option<Home> {
         let Phase::Moving(m) = &self.phase else { return None };
         Some(m.home.unwrap_or(Home { generation: 0, rail: m.rail }))
@@ -101,7 +110,8 @@ impl RailNegotiation {
         !matches!(&self.phase, Phase::Moving(m) if m.proposed && m.peer_evidence.is_none())
     }
 
-    /// Returns the home rail if only this rail is to be proposed. It may be the active rail, if the home has moved away and back.
+    /// Returns the home rail if only this rail is to be proposed. It may be the active rail, if the
+    /// home has moved away and back.
     pub(super) fn awaited_home(&self, now: Time) -> Option<u8> {
         let home = self.homes.newest().filter(|_| self.homes.newest() > self.homes.bound)?;
         let waits_since = match &self.phase {
@@ -120,8 +130,10 @@ impl RailNegotiation {
         (!may_move).then_some(home.rail)
     }
 
-    /// Returns whether this end declines a move to `rail`: its home is another rail that may be usable, this vQP has not moved there yet, and the peer does
-    /// not know that. `named` is the newest home that the peer knows. If the vQP is at home, the peer's queue pair has failed there.
+    /// Returns whether this end declines a move to `rail`: its home is another rail that may be
+    /// usable, this vQP has not moved there yet, and the peer does not know that. `named` is the
+    /// newest home that the peer knows. If the vQP is at home, the peer's queue pair has failed
+    /// there.
     pub(super) fn has_newer_home(&self, rail: u8, named: Option<Home>) -> bool {
         let Some(home) = self.homes.own else { return false };
         let is_newer = Some(home) > self.homes.bound && home > named.unwrap_or_default();

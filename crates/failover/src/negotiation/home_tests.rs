@@ -62,7 +62,8 @@ fn fenced_vqp_proposes_the_home_as_it_is() {
     assert_eq!(a.home_of_move(), Some(home(3, 2)));
 }
 
-/// The home has left the rail of the vQP, and is back. The queue pair of the vQP was fenced, but the rail works.
+/// The home has left the rail of the vQP, and is back. The queue pair of the vQP was fenced, but
+/// the rail works.
 #[test]
 fn home_that_is_back_is_not_moved_again() {
     let mut a = end_at(Role::Zero, home(2, 0));
@@ -71,7 +72,8 @@ fn home_that_is_back_is_not_moved_again() {
     assert_eq!(a.home_of_move(), Some(home(2, 0)));
 }
 
-/// The homes of the two ends are of one generation. Both ends propose their own, and both end on that of the higher rail.
+/// The homes of the two ends are of one generation. Both ends propose their own, and both end on
+/// that of the higher rail.
 // Hazard: two processes choose different homes
 #[test]
 fn newer_home_wins_at_both_ends() {
@@ -104,7 +106,8 @@ fn vqp_at_home_accepts_what_a_peer_proposes_that_knows_of_no_home() {
     assert_eq!(client.home_of_move(), Some(home(6, 1)));
 }
 
-/// The home of this end is down, so it accepts another rail, although the peer does not know the home.
+/// The home of this end is down, so it accepts another rail, although the peer does not know the
+/// home.
 #[test]
 fn home_that_is_down_is_left() {
     let mut a = end_at(Role::Zero, home(3, 2));
@@ -122,7 +125,8 @@ fn vqp_does_not_wait_for_a_home_that_is_down() {
     assert_eq!(proposal(&sent(&mut a)), (2, Some(home(1, 1))));
 }
 
-/// Other vQPs may be able to use a home that the peer of this one refuses. They have four retry intervals.
+/// Other vQPs may be able to use a home that the peer of this one refuses. They have four retry
+/// intervals.
 #[test]
 fn home_that_the_peer_refuses_stays_for_a_short_time() {
     let mut a = end_at(Role::Zero, home(1, 1));
@@ -146,7 +150,8 @@ fn home_that_the_peer_refuses_stays_for_a_short_time() {
     assert!(refuse(4).iter().any(leaves), "the home stays");
 }
 
-/// The peer's home is newer than this end knew. This end binds its queue pair to that home, and its evidence names it.
+/// The peer's home is newer than this end knew. This end binds its queue pair to that home, and its
+/// evidence names it.
 #[test]
 fn evidence_names_the_home_that_the_peer_has_accepted() {
     let mut a = end(Role::Zero);
@@ -172,7 +177,8 @@ fn accepted_and_ready() -> (RailNegotiation, Ballot) {
     (a, ballot)
 }
 
-/// The home moves on before the evidence is sent. The decision of the old ballot is then void, because the peer must decide by the new one too.
+/// The home moves on before the evidence is sent. The decision of the old ballot is then void,
+/// because the peer must decide by the new one too.
 #[test]
 fn decision_of_a_superseded_ballot_is_not_requested() {
     let (mut a, ballot) = accepted_and_ready();
@@ -184,8 +190,8 @@ fn decision_of_a_superseded_ballot_is_not_requested() {
     assert!(message.ballot > ballot && matches!(message.body, Body::Evidence { rail: 2, .. }), "{message:?}");
 }
 
-/// The peer declines a ballot and proposes another one, and this end reads both messages at once. The rail of its own second ballot then gets no evidence,
-/// which would move the home there.
+/// The peer declines a ballot and proposes another one, and this end reads both messages at once.
+/// The rail of its own second ballot then gets no evidence, which would move the home there.
 #[test]
 fn evidence_for_a_superseded_ballot_is_not_sent() {
     let mut a = end(Role::Zero);
@@ -205,7 +211,8 @@ fn evidence_for_a_superseded_ballot_is_not_sent() {
     assert_eq!(evidence.collect::<Vec<_>>(), [(ballot, 1)]);
 }
 
-/// The newer home cannot be used yet, and then the old one is the home again: the move goes on with the peer's next evidence.
+/// The newer home cannot be used yet, and then the old one is the home again: the move goes on with
+/// the peer's next evidence.
 #[test]
 fn move_continues_if_the_home_comes_back() {
     let (mut a, ballot) = accepted_and_ready();

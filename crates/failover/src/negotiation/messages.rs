@@ -37,8 +37,9 @@ impl RailNegotiation {
         if let Some(unconfirmed) = &mut self.unconfirmed
             && unconfirmed.ballot == ballot
         {
-            // The peer lacks this end's evidence. If both ends have moved, each of them handles the other end's evidence as such a request. The
-            // rate limit prevents them from answering each other forever.
+            // The peer lacks this end's evidence. If both ends have moved, each of them handles the
+            // other end's evidence as such a request. The rate limit prevents them from answering
+            // each other forever.
             let resent = unconfirmed.evidence_resent_at;
             let is_recent = resent.is_some_and(|t| now.saturating_since(t) < self.retry_interval / 2);
             if is_recent || Mutant::EvidenceSentOnce.is_on() {
@@ -59,8 +60,9 @@ impl RailNegotiation {
             // The proposer has not seen the higher ballot. This end never accepts the old one.
             return self.refuse(ballot);
         }
-        // The peer proposes only after its last move was confirmed, so it has this end's Resume. Its own may have been lost: its evidence repeats what
-        // the Resume says, and an end that declines goes on asking for it.
+        // The peer proposes only after its last move was confirmed, so it has this end's Resume.
+        // Its own may have been lost: its evidence repeats what the Resume says, and an end that
+        // declines goes on asking for it.
         self.unconfirmed = None;
         let is_usable = rail < self.rail_count && self.local_unusable() & (1 << rail) == 0;
         if !is_usable || self.has_newer_home(rail, home) {
@@ -93,7 +95,8 @@ impl RailNegotiation {
             && m.peer_evidence.is_none()
         {
             if core::mem::take(&mut self.awaits_peer_moved) {
-                // The peer's Resume of the last move was lost. The evidence repeats its `partial_imm_bytes`.
+                // The peer's Resume of the last move was lost. The evidence repeats its
+                // `partial_imm_bytes`.
                 self.actions.push(Action::PeerMoved { partial_imm_bytes: evidence.partial_imm_bytes });
             }
             m.peer_evidence = Some(evidence);
@@ -103,8 +106,9 @@ impl RailNegotiation {
         }
     }
 
-    /// Proposes a ballot above all that the peer promised. The peer never accepts the refused one, even if the rail has become usable since then.
-    /// Each refusal names all rails that the peer cannot use when it sends it, so the last one counts.
+    /// Proposes a ballot above all that the peer promised. The peer never accepts the refused one,
+    /// even if the rail has become usable since then. Each refusal names all rails that the peer
+    /// cannot use when it sends it, so the last one counts.
     fn on_refusal(
         &mut self,
         now: Time,

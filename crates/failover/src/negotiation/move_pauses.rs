@@ -5,8 +5,9 @@ use mitra_verbs::Time;
 /// The number of moves in a row that follow each other without a pause.
 const MOVES_WITHOUT_PAUSE: u32 = 8;
 
-/// The pauses between moves. Each move uses up an epoch and interrupts the traffic, so a vQP whose rails fail in turn waits longer before
-/// each further move: its active rail may recover in the meantime.
+/// The pauses between moves. Each move uses up an epoch and interrupts the traffic, so a vQP whose
+/// rails fail in turn waits longer before each further move: its active rail may recover in the
+/// meantime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct MovePauses {
     last_move: Time,

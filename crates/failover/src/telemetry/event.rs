@@ -44,7 +44,8 @@ pub enum EventKind {
     Decided {
         /// The old rail.
         from: usize,
-        /// The new rail. It is the old one if the vQP has replaced its queue pairs there, because no other rail is usable.
+        /// The new rail. It is the old one if the vQP has replaced its queue pairs there, because
+        /// no other rail is usable.
         to: usize,
         /// The ballot of the move.
         ballot: Ballot,

@@ -1,18 +1,21 @@
 use crate::cause::Cause;
 use crate::ledger::RecoveryStats;
 
-/// Counts of failovers and of the operations that they concerned: of one vQP since it was made, or of all vQPs that left one rail.
+/// Counts of failovers and of the operations that they concerned: of one vQP since it was made, or
+/// of all vQPs that left one rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FailoverCounts {
     /// The failures detected, by detector in the order of [`Cause::DETECTORS`].
     pub detected: [u64; Cause::DETECTORS.len()],
-    /// Failures after which the vQP stayed on the rail, because it worked again before a move began.
+    /// Failures after which the vQP stayed on the rail, because it worked again before a move
+    /// began.
     pub stayed: u64,
     /// Fences of the rail that failed.
     pub fenced: u64,
     /// Failovers whose operations were decided.
     pub failovers: u64,
-    /// Failovers to a rail that the vQP had left before. In the totals they belong to the new rail, all other counts to the old one.
+    /// Failovers to a rail that the vQP had left before. In the totals they belong to the new rail,
+    /// all other counts to the old one.
     pub failbacks: u64,
     /// Failovers after which every operation that was in flight has completed.
     pub recovered: u64,

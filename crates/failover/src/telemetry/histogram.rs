@@ -3,10 +3,12 @@ use std::time::Duration;
 /// The number of buckets with an upper bound.
 const BOUNDS: usize = 24;
 
-/// A histogram of durations with fixed buckets, whose upper bounds are 1, 2, 5, 10, 20, 50, … µs, up to 50 s.
+/// A histogram of durations with fixed buckets, whose upper bounds are 1, 2, 5, 10, 20, 50, … µs,
+/// up to 50 s.
 ///
-/// Fixed decimal bounds are those that a Prometheus histogram has, exactly. A histogram takes 208 bytes. The crate hdrhistogram, which
-/// `mitra bench` uses, is more precise, takes 30 KB for this range, and has bounds at powers of two.
+/// Fixed decimal bounds are those that a Prometheus histogram has, exactly. A histogram takes 208
+/// bytes. The crate hdrhistogram, which `mitra bench` uses, is more precise, takes 30 KB for this
+/// range, and has bounds at powers of two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DurationHistogram {
     /// The number of durations in each bucket. The last bucket has no upper bound.
@@ -16,7 +18,8 @@ pub struct DurationHistogram {
 }
 
 impl DurationHistogram {
-    /// Returns the upper bounds of the buckets, which contain them, in ascending order. One more bucket without a bound follows.
+    /// Returns the upper bounds of the buckets, which contain them, in ascending order. One more
+    /// bucket without a bound follows.
     pub fn bounds() -> impl Iterator<Item = Duration> {
         (0..BOUNDS).map(bound)
     }
@@ -29,7 +32,8 @@ impl DurationHistogram {
         self.sum = self.sum.saturating_add(nanos);
     }
 
-    /// Returns the number of durations in each bucket, the last one without an upper bound included.
+    /// Returns the number of durations in each bucket, the last one without an upper bound
+    /// included.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
@@ -44,8 +48,9 @@ impl DurationHistogram {
         Duration::from_nanos(self.sum)
     }
 
-    /// Returns an upper bound of the given part of the durations, from 0 to 1: the bound of the bucket that contains this quantile. `None` if
-    /// there are no durations, or if the quantile is beyond the last bound.
+    /// Returns an upper bound of the given part of the durations, from 0 to 1: the bound of the
+    /// bucket that contains this quantile. `None` if there are no durations, or if the quantile is
+    /// beyond the last bound.
     pub fn quantile(&self, part: f64) -> Option<Duration> {
         let rank = ((self.count() as f64 * part).ceil() as u64).max(1);
         let mut below = 0;

@@ -18,7 +18,8 @@ impl LatencySampler {
         }
     }
 
-    /// Forgets the send that is measured if it is this one or a later one: those sends are not posted after all.
+    /// Forgets the send that is measured if it is this one or a later one: those sends are not
+    /// posted after all.
     pub(crate) fn truncate(&mut self, from: u64) {
         self.measured = self.measured.filter(|&(seq, _)| seq < from);
     }

@@ -5,7 +5,8 @@ use mitra_verbs::{Qpn, Time};
 use crate::close_reason::CloseReason;
 use crate::telemetry::VqpPhase;
 
-/// The fields that a vQP publishes at each maintenance run. Each field is read and written by itself, so two fields may come from two runs.
+/// The fields that a vQP publishes at each maintenance run. Each field is read and written by
+/// itself, so two fields may come from two runs.
 #[derive(Debug, Default)]
 pub(crate) struct LiveVqp {
     qpn: AtomicU32,
@@ -61,7 +62,8 @@ impl LiveVqp {
             phase: VqpPhase::ALL[self.phase.load(order) as usize],
             active_rail: self.active_rail.load(order) as usize,
             epoch: self.epoch.load(order) as u16,
-            // The vQP stores `completed` after `posted`. Reading it first keeps it at most as large.
+            // The vQP stores `completed` after `posted`. Reading it first keeps it at most as
+            // large.
             completed: self.completed.load(Ordering::Acquire),
             posted: self.posted.load(order),
             rejected_messages: self.rejected_messages.load(order),
@@ -74,7 +76,8 @@ impl LiveVqp {
         Qpn::new(self.qpn.load(Ordering::Relaxed))
     }
 
-    /// Notes that the report of a failure of this rail was discarded. The next run says whether the vQP closed or stays on the rail.
+    /// Notes that the report of a failure of this rail was discarded. The next run says whether the
+    /// vQP closed or stays on the rail.
     pub(crate) fn note_discarded(&self, rail: usize) {
         self.discarded_rail.store(rail as u32 + 1, Ordering::Relaxed);
     }

@@ -1,9 +1,10 @@
 //! What the vQPs of a process have done and do now, for monitoring.
 //!
-//! A vQP counts in fields of its own. Its maintenance runs, which are at least 30 µs apart, publish the fields where other
-//! threads may read them without the vQP. An operation therefore costs nothing here, except that a vQP whose domain samples latencies reads the
-//! clock twice for each sample. The rare steps of a failover take the lock of the [`Telemetry`] and change its totals, its histograms and its
-//! list of recent events.
+//! A vQP counts in fields of its own. Its maintenance runs, which are at least 30 µs apart, publish
+//! the fields where other threads may read them without the vQP. An operation therefore costs
+//! nothing here, except that a vQP whose domain samples latencies reads the clock twice for each
+//! sample. The rare steps of a failover take the lock of the [`Telemetry`] and change its totals,
+//! its histograms and its list of recent events.
 
 mod event;
 mod failover_counts;
@@ -38,7 +39,8 @@ pub(crate) use recovery_span::RecoverySpan;
 /// The number of events that are kept. Older events are dropped; the totals contain them.
 pub const MAX_EVENTS: usize = 1024;
 
-/// What the vQPs of a domain have done, and of the domains that share its NICs by [`Domain::with_own_pds`](crate::Domain::with_own_pds).
+/// What the vQPs of a domain have done, and of the domains that share its NICs by
+/// [`Domain::with_own_pds`](crate::Domain::with_own_pds).
 #[derive(Default)]
 pub struct Telemetry {
     samples_latency: AtomicBool,
@@ -69,16 +71,18 @@ struct Entry {
 }
 
 impl Telemetry {
-    /// Switches the sampling of operation latencies on or off. It is off at first. A vQP follows within a maintenance run.
+    /// Switches the sampling of operation latencies on or off. It is off at first. A vQP follows
+    /// within a maintenance run.
     ///
-    /// While it is on, a vQP measures one send at a time, from its post to the poll that takes its completion. Sends that begin while another
-    /// one is measured are not measured.
+    /// While it is on, a vQP measures one send at a time, from its post to the poll that takes its
+    /// completion. Sends that begin while another one is measured are not measured.
     pub fn sample_latency(&self, on: bool) {
         self.samples_latency.store(on, Ordering::Relaxed);
     }
 
-    /// Returns the state of all vQPs, the totals and the recent events. `max_vqps` limits the number of vQPs: those with a failover in progress
-    /// come first, then those with the most failovers, then those with the smallest numbers.
+    /// Returns the state of all vQPs, the totals and the recent events. `max_vqps` limits the
+    /// number of vQPs: those with a failover in progress come first, then those with the most
+    /// failovers, then those with the smallest numbers.
     pub fn snapshot(&self, max_vqps: usize) -> TelemetrySnapshot {
         snapshot::take(&self.lock(), max_vqps, self.samples_latency())
     }
@@ -165,8 +169,8 @@ impl VqpTelemetry {
         }
     }
 
-    /// Records that this end detected the failure of its active rail, or learned of it from the peer. A
-    /// failback is no failure.
+    /// Records that this end detected the failure of its active rail, or learned of it from the
+    /// peer. A failback is no failure.
     pub(crate) fn on_detected(&self, report: &FailoverReport) {
         let (rail, cause, at) = (report.from, report.cause, report.detected_at);
         let Some(detector) = cause.detector() else { return };

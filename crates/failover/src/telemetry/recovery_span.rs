@@ -6,8 +6,9 @@ use crate::ballot::Ballot;
 use crate::cause::Cause;
 use crate::failover_report::FailoverReport;
 
-/// The `tracing` spans of one failover: `recovery`, and in it one of `negotiate`, `fence`, `decide` and `replay` at a time. A span ends when it is dropped.
-/// Without a subscriber for the target `mitra_failover::recovery`, they are disabled and cost a comparison.
+/// The `tracing` spans of one failover: `recovery`, and in it one of `negotiate`, `fence`, `decide`
+/// and `replay` at a time. A span ends when it is dropped. Without a subscriber for the target
+/// `mitra_failover::recovery`, they are disabled and cost a comparison.
 #[derive(Debug)]
 pub(crate) struct RecoverySpan {
     recovery: Span,
@@ -110,7 +111,8 @@ impl RecoverySpan {
         step!(self, completed_at, "every operation that was in flight has completed");
     }
 
-    /// Ends the spans of a failover that does not take place: the rail works again, or the vQP has closed.
+    /// Ends the spans of a failover that does not take place: the rail works again, or the vQP has
+    /// closed.
     pub(crate) fn on_discarded(self) {
         self.recovery.record("outcome", "discarded");
     }

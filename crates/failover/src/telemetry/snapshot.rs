@@ -14,7 +14,8 @@ pub struct TelemetrySnapshot {
     pub vqp_count: usize,
     /// The number of those with a failover in progress: detected, and not all operations completed.
     pub recovering: usize,
-    /// The vQPs, at most as many as were asked for. For the order, see [`Telemetry::snapshot`](super::Telemetry::snapshot).
+    /// The vQPs, at most as many as were asked for. For the order, see
+    /// [`Telemetry::snapshot`](super::Telemetry::snapshot).
     pub vqps: Vec<VqpSnapshot>,
     /// The totals of each rail, over all vQPs that left it. Rails without events have zeros.
     pub rails: Vec<FailoverCounts>,
@@ -22,7 +23,8 @@ pub struct TelemetrySnapshot {
     pub events: Vec<FailoverEvent>,
     /// The durations of failovers.
     pub durations: RecoveryDurations,
-    /// Whether latencies of operations are sampled now; see [`Telemetry::sample_latency`](super::Telemetry::sample_latency).
+    /// Whether latencies of operations are sampled now; see
+    /// [`Telemetry::sample_latency`](super::Telemetry::sample_latency).
     pub samples_latency: bool,
     /// The sampled latencies of operations.
     pub latency: DurationHistogram,
@@ -33,11 +35,13 @@ pub struct TelemetrySnapshot {
 /// Histograms of the durations of failovers at this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryDurations {
-    /// From the detection until the fence begins. The two ends agree on the move, and nothing is posted.
+    /// From the detection until the fence begins. The two ends agree on the move, and nothing is
+    /// posted.
     pub negotiate: DurationHistogram,
     /// From its beginning until the fence is done.
     pub fence: DurationHistogram,
-    /// From the fence until the operations in flight are decided. It contains the exchange of the evidence.
+    /// From the fence until the operations in flight are decided. It contains the exchange of the
+    /// evidence.
     pub decide: DurationHistogram,
     /// From the decision until the last operation that was in flight has completed.
     pub replay: DurationHistogram,
@@ -75,7 +79,8 @@ pub struct VqpSnapshot {
     pub completed: u64,
     /// The number of control datagrams that were malformed or not from the peer.
     pub rejected_messages: u64,
-    /// The time of the maintenance run on the NICs' clock. If it is long ago, the application does not poll.
+    /// The time of the maintenance run on the NICs' clock. If it is long ago, the application does
+    /// not poll.
     pub published_at: Time,
     /// The vQP's failovers.
     pub counts: FailoverCounts,
@@ -92,7 +97,8 @@ pub enum VqpPhase {
     Recovering,
     /// It has moved, and operations that were in flight have not completed.
     Replaying,
-    /// An operation ended in an error, and the application has not called [`VirtualQp::resume`](crate::VirtualQp::resume).
+    /// An operation ended in an error, and the application has not called
+    /// [`VirtualQp::resume`](crate::VirtualQp::resume).
     Halted,
     /// It is closed.
     Closed,

@@ -1,9 +1,11 @@
 //! Changes of the addresses of NICs, at either end.
 //!
-//! A NIC may have another address when its link comes up again. The queue pairs that are connected to it are then dead: they accept packets from its
-//! old address only. This end tells the peer the new address on every rail, until the peer knows it. The peer sends its control messages there,
-//! and connects its data queue pair to it. On a standby rail, that is the same queue pair, which has carried no data and is reset. On the active rail, or
-//! the one to which the vQP moves, the queue pair has failed and is replaced after a move.
+//! A NIC may have another address when its link comes up again. The queue pairs that are connected
+//! to it are then dead: they accept packets from its old address only. This end tells the peer the
+//! new address on every rail, until the peer knows it. The peer sends its control messages there,
+//! and connects its data queue pair to it. On a standby rail, that is the same queue pair, which
+//! has carried no data and is reset. On the active rail, or the one to which the vQP moves, the
+//! queue pair has failed and is replaced after a move.
 
 use core::{array, mem};
 use std::net::IpAddr;
@@ -26,7 +28,8 @@ struct RailAddresses {
     unknown: Option<Gid>,
     /// The highest [`Address::change`] of the peer.
     peer_change: u32,
-    /// Whether the data queue pair is connected to an old address of the peer, and was in use when the address changed.
+    /// Whether the data queue pair is connected to an old address of the peer, and was in use when
+    /// the address changed.
     is_stale: bool,
 }
 
@@ -109,7 +112,8 @@ impl AddressChanges {
             return;
         }
         if change > self.rails[rail].peer_change {
-            // An error may be a temporary lack of resources, or the NIC is dead. The peer sends the address again.
+            // An error may be a temporary lack of resources, or the NIC is dead. The peer sends the
+            // address again.
             let Ok(changed) = dp.rails.set_peer_gid(rail, gid) else { return };
             self.rails[rail].peer_change = change;
             if changed && is_in_use(rail, recovery, dp) {
@@ -125,7 +129,8 @@ impl AddressChanges {
     }
 }
 
-/// Returns whether the data queue pair of a rail may have carried data: the rail is active, or the vQP moves to it.
+/// Returns whether the data queue pair of a rail may have carried data: the rail is active, or the
+/// vQP moves to it.
 fn is_in_use(rail: usize, recovery: &Recovery, dp: &Datapath) -> bool {
     rail == recovery.active_rail() || rail == dp.recv.rail()
 }

@@ -62,7 +62,8 @@ impl ControlProtocol {
         message.encode(self.role, self.peer_cookie)
     }
 
-    /// Decodes a datagram. If it is malformed or not from the peer, increments the count of rejected datagrams and returns `None`.
+    /// Decodes a datagram. If it is malformed or not from the peer, increments the count of
+    /// rejected datagrams and returns `None`.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Option<Message> {
         let message = Message::decode(bytes, self.role.peer(), self.local_cookie);
         self.rejected += u64::from(message.is_err());

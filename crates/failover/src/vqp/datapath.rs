@@ -45,7 +45,8 @@ pub trait DataQps: fmt::Debug {
     fn add_evidence(&self, rail: usize, nic_alive: bool, evidence: &mut Evidence);
 }
 
-/// The path of requests and completions between the application and the queue pairs. Its state does not include the progress of a failover.
+/// The path of requests and completions between the application and the queue pairs. Its state does
+/// not include the progress of a failover.
 #[derive(Debug)]
 pub struct Datapath<Q = RailSet> {
     pub(super) domain: Arc<Domain>,
@@ -54,7 +55,8 @@ pub struct Datapath<Q = RailSet> {
     pub(super) recv: ReceiveQueue,
     /// `None` if the vQP has no shared receive queue.
     shared: Option<SharedReceives>,
-    /// The completion log in this end's memory, into which the peer writes entries for its own operations.
+    /// The completion log in this end's memory, into which the peer writes entries for its own
+    /// operations.
     log: Option<CompletionLog>,
     pub(super) windows: WindowSync,
     pub(super) home: HomeMembership,
@@ -63,12 +65,14 @@ pub struct Datapath<Q = RailSet> {
     pub(super) latency: LatencySampler,
     /// `None` unless the vQP is the sending end of an XRC connection.
     pub(super) xrc_headers: Option<SentHeaders>,
-    /// Whether an invalid request ends alone, and the queue pair that it has stopped is replaced. Otherwise the vQP closes.
+    /// Whether an invalid request ends alone, and the queue pair that it has stopped is replaced.
+    /// Otherwise the vQP closes.
     pub(super) survives_refusals: bool,
 }
 
 impl<Q: DataQps> Datapath<Q> {
-    /// Creates the queues, unconnected, over these queue pairs. `home` is the vQP as a user of the home rail and as the owner of keys, and `first_psn` is the first PSN on the first of them.
+    /// Creates the queues, unconnected, over these queue pairs. `home` is the vQP as a user of the
+    /// home rail and as the owner of keys, and `first_psn` is the first PSN on the first of them.
     pub(super) fn new(
         domain: Arc<Domain>,
         home: VqpId,
@@ -120,8 +124,8 @@ impl<Q: DataQps> Datapath<Q> {
         self.send.check(wr, self.rails.config(), self.rails.qpn())
     }
 
-    /// Records a send that was prepared, and posts it first if `at_once` names a rail and nothing waits before it. Returns the sequence number, and the
-    /// failure of the rail if there was one.
+    /// Records a send that was prepared, and posts it first if `at_once` names a rail and nothing
+    /// waits before it. Returns the sequence number, and the failure of the rail if there was one.
     #[inline]
     pub(super) fn submit(
         &mut self,
@@ -189,13 +193,15 @@ impl<Q: DataQps> Datapath<Q> {
         self.shared.as_ref()
     }
 
-    /// Returns whether a message at the front names no shared receive queue of the XRC domain. It is then dropped with those behind it.
+    /// Returns whether a message at the front names no shared receive queue of the XRC domain. It
+    /// is then dropped with those behind it.
     #[inline]
     pub(super) fn take_refused_message(&mut self) -> bool {
         self.shared.as_mut().is_some_and(SharedReceives::take_refused)
     }
 
-    /// Makes the slots in which messages for shared receives arrive, if a shared receive was posted and they were not made before.
+    /// Makes the slots in which messages for shared receives arrive, if a shared receive was posted
+    /// and they were not made before.
     ///
     /// # Errors
     /// The error of a NIC that refuses to register their memory.
@@ -213,7 +219,8 @@ impl<Q: DataQps> Datapath<Q> {
         self.send.post(self.rails.data_qp(rail)?, rail, epoch, &self.domain, replaying)
     }
 
-    /// Posts the receives on the rail of the receive queue. If none is posted and a shared receive is longer than the slots, they become longer.
+    /// Posts the receives on the rail of the receive queue. If none is posted and a shared receive
+    /// is longer than the slots, they become longer.
     pub(super) fn post_recvs(&mut self) {
         if !self.recv.is_posted()
             && let Some(shared) = &mut self.shared
@@ -234,8 +241,8 @@ impl<Q: DataQps> Datapath<Q> {
         }
     }
 
-    /// Keeps the windows of the rails in step, and completes the local operation that all NICs have executed. Returns the first failure of a
-    /// rail.
+    /// Keeps the windows of the rails in step, and completes the local operation that all NICs have
+    /// executed. Returns the first failure of a rail.
     pub(super) fn drive_windows(&mut self, active: usize) -> Option<Failure> {
         let (polled, rails) = ([active, self.recv.rail()], &self.rails);
         let (executed, failure) = self.windows.drive(polled, |rail| rails.data_qp(rail), &self.domain);
@@ -250,7 +257,8 @@ impl<Q: DataQps> Datapath<Q> {
         self.windows.on_connected(rail, &self.domain);
     }
 
-    /// Handles a completion of the queue pair of a rail, and returns the failure that it reports. The completions of markers belong to `fence`.
+    /// Handles a completion of the queue pair of a rail, and returns the failure that it reports.
+    /// The completions of markers belong to `fence`.
     #[inline]
     pub(super) fn on_completion(
         &mut self,
@@ -264,8 +272,9 @@ impl<Q: DataQps> Datapath<Q> {
             fence.on_marker(is_recv);
         } else if is_recv {
             match wc.status {
-                // Without a fence, the old rail can receive a message after the receives were posted on the new rail. If that message
-                // completed the oldest receive, every later message would be matched with the wrong buffer.
+                // Without a fence, the old rail can receive a message after the receives were
+                // posted on the new rail. If that message completed the oldest receive, every later
+                // message would be matched with the wrong buffer.
                 WcStatus::Success if fence.is_done() => {}
                 WcStatus::Success => self.complete_recv(rail, wc),
                 WcStatus::Flushed => return self.on_flush_or_error(rail, wc, fence, termination),
@@ -284,7 +293,8 @@ impl<Q: DataQps> Datapath<Q> {
         None
     }
 
-    /// Handles a failed send or a flushed receive, which results from a failure of the rail or of a single request.
+    /// Handles a failed send or a flushed receive, which results from a failure of the rail or of a
+    /// single request.
     fn on_flush_or_error(
         &mut self,
         rail: usize,
@@ -295,8 +305,9 @@ impl<Q: DataQps> Datapath<Q> {
         if self.config().service == Service::Unreliable && self.on_unreliable_error(wc) {
             return None;
         }
-        // An error that the responder or the local NIC reported for this request decides it, even if the vQP has closed or fences the rail
-        // before the completion is polled. Errors of the other kinds result from the closing and the fence.
+        // An error that the responder or the local NIC reported for this request decides it, even
+        // if the vQP has closed or fences the rail before the completion is polled. Errors of the
+        // other kinds result from the closing and the fence.
         let is_decided =
             !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
         if let Some(reason) = termination.reason() {
@@ -317,8 +328,8 @@ impl<Q: DataQps> Datapath<Q> {
                 Some(rail_failed)
             }
             WcStatus::Flushed => {
-                // No error completion came first, so a request of the peer was invalid or the device failed. The event of an invalid request
-                // names the queue pair.
+                // No error completion came first, so a request of the peer was invalid or the
+                // device failed. The event of an invalid request names the queue pair.
                 let _ = self.domain.poll_rail_down(rail);
                 self.take_qp_error(rail, termination).or(Some(rail_failed))
             }
@@ -334,8 +345,9 @@ impl<Q: DataQps> Datapath<Q> {
         }
     }
 
-    /// Handles a failed send of an unreliable connection. A request that its NIC cannot execute stops the send queue, not the connection. No
-    /// other error shows a failure of the rail, since nothing is acknowledged. Returns false if the completion is of another kind.
+    /// Handles a failed send of an unreliable connection. A request that its NIC cannot execute
+    /// stops the send queue, not the connection. No other error shows a failure of the rail, since
+    /// nothing is acknowledged. Returns false if the completion is of another kind.
     fn on_unreliable_error(&mut self, wc: &Wc) -> bool {
         let is_send = wc.wr_id & wr_id_flags::RECV == 0;
         if is_send && !self.send.ledger().is_in_flight(wc.wr_id) {
@@ -349,7 +361,8 @@ impl<Q: DataQps> Datapath<Q> {
         is_failed
     }
 
-    /// Returns the failure that an event about the queue pair of this rail reports, if there is one.
+    /// Returns the failure that an event about the queue pair of this rail reports, if there is
+    /// one.
     pub(super) fn take_qp_error(&self, rail: usize, termination: &mut Termination) -> Option<Failure> {
         let event = self.domain.take_qp_error(rail, self.rails.data_qp(rail)?.qpn())?;
         if self.survives_refusals {
@@ -362,7 +375,8 @@ impl<Q: DataQps> Datapath<Q> {
     /// Completes the oldest receive, successfully or not. The completion is one of `rail`.
     #[inline]
     pub(super) fn complete_recv(&mut self, rail: usize, wc: &Wc) {
-        // A program may expect the completion of a request before that of its answer, and the NIC has this order.
+        // A program may expect the completion of a request before that of its answer, and the NIC
+        // has this order.
         self.take_send_completions();
         if wc.status == WcStatus::Success {
             let Some(key) = wc.invalidated else { return self.recv.on_success(wc, &mut self.ready) };
@@ -395,7 +409,8 @@ impl<Q: DataQps> Datapath<Q> {
         self.recv.flush(&mut self.ready);
     }
 
-    /// Returns the evidence of the operations that this end executed for the peer on the fenced `rail` in `epoch`.
+    /// Returns the evidence of the operations that this end executed for the peer on the fenced
+    /// `rail` in `epoch`.
     pub(super) fn collect_evidence(&self, rail: usize, epoch: u16, nic_alive: bool) -> Evidence {
         let mut evidence = Evidence {
             received: self.recv.received_in_epoch(),
@@ -409,7 +424,8 @@ impl<Q: DataQps> Datapath<Q> {
         evidence
     }
 
-    /// Decides the operations in flight from the peer's evidence, and prepares their replay. See [`SendQueue::decide`].
+    /// Decides the operations in flight from the peer's evidence, and prepares their replay. See
+    /// [`SendQueue::decide`].
     ///
     /// # Errors
     /// A contradiction in the evidence.
@@ -421,7 +437,8 @@ impl<Q: DataQps> Datapath<Q> {
         self.send.decide(input, &self.domain)
     }
 
-    /// Returns what this end's processor has seen of the peer's operations in `epoch`, if the peer waits for that on `rail`.
+    /// Returns what this end's processor has seen of the peer's operations in `epoch`, if the peer
+    /// waits for that on `rail`.
     pub(super) fn placed(&self, rail: usize, epoch: u16) -> Option<Placed> {
         let attr = self.rails.data_qp(rail)?.provider().attr();
         if !self.config().durable || attr.capabilities.ack_after_placement {
@@ -437,7 +454,8 @@ impl<Q: DataQps> Datapath<Q> {
         self.take_send_completions();
     }
 
-    /// The number of completions that the application has not taken, with those of receives that wait for the peer's Resume.
+    /// The number of completions that the application has not taken, with those of receives that
+    /// wait for the peer's Resume.
     pub(super) fn undelivered(&self) -> usize {
         self.ready.len() + self.recv.held()
     }
@@ -447,7 +465,8 @@ impl<Q: DataQps> Datapath<Q> {
         self.deliverable() > 0 || self.shared.as_ref().is_some_and(SharedReceives::can_match)
     }
 
-    /// The number of completions that may be delivered. A receive that has invalidated a key waits until no rail grants access by the key.
+    /// The number of completions that may be delivered. A receive that has invalidated a key waits
+    /// until no rail grants access by the key.
     #[inline]
     fn deliverable(&self) -> usize {
         if self.windows.is_settled() {
@@ -474,7 +493,8 @@ impl<Q: DataQps> Datapath<Q> {
         out.len() - before
     }
 
-    /// Destroys what belongs to the queues on the NICs: the queue pairs for windows, and the completion log.
+    /// Destroys what belongs to the queues on the NICs: the queue pairs for windows, and the
+    /// completion log.
     pub(super) fn destroy_queues(&mut self) -> Result<()> {
         let windows = self.windows.destroy();
         self.windows.release(&self.domain);

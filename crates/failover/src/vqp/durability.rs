@@ -1,7 +1,8 @@
 //! The questions to the peer whose answer shows that its program runs.
 //!
-//! In mode `durable`, an end tells its peer which of the peer's operations its processor has seen in memory, and asks the peer for the same. Without heartbeats, an
-//! end also asks while a message waits for a receive of the peer.
+//! In mode `durable`, an end tells its peer which of the peer's operations its processor has seen
+//! in memory, and asks the peer for the same. Without heartbeats, an end also asks while a message
+//! waits for a receive of the peer.
 
 use core::time::Duration;
 
@@ -15,15 +16,17 @@ use crate::evidence::Placed;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::recovery::Recovery;
 
-/// The number of questions after which a peer may count as unreachable. An end that runs seldom has not asked often enough when the peer timeout is over.
+/// The number of questions after which a peer may count as unreachable. An end that runs seldom has
+/// not asked often enough when the peer timeout is over.
 const MIN_QUESTIONS: u32 = 8;
 
-/// The exchange of [`Placed`]. An end sends it when it changes, and when the peer asks. A message may be lost, so an end whose operations
-/// wait asks again.
+/// The exchange of [`Placed`]. An end sends it when it changes, and when the peer asks. A message
+/// may be lost, so an end whose operations wait asks again.
 ///
-/// The rail has acknowledged these operations, so no retry shows that the peer is gone. Nor does one while the peer's NIC answers a message with RNR NAKs: a NIC that
-/// hangs goes on to do so. Without heartbeats, a peer that answers no question for the peer timeout is unreachable. A peer that answers may leave a message
-/// without a receive for ever.
+/// The rail has acknowledged these operations, so no retry shows that the peer is gone. Nor does
+/// one while the peer's NIC answers a message with RNR NAKs: a NIC that hangs goes on to do so.
+/// Without heartbeats, a peer that answers no question for the peer timeout is unreachable. A peer
+/// that answers may leave a message without a receive for ever.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     /// The last [`Placed`] that this end sent.
@@ -32,9 +35,11 @@ pub(super) struct Durability {
     is_asked: bool,
     /// The time at which this end asks the peer. `None` if no operation waits.
     ask_at: Option<Time>,
-    /// The oldest operation, if a message waited for a receive at the last run. It tells whether operations have ended since.
+    /// The oldest operation, if a message waited for a receive at the last run. It tells whether
+    /// operations have ended since.
     awaited_receive: Option<u64>,
-    /// The questions that the peer has not answered: the time of the first, and their number. `None` if no operation waits, or a move is in progress.
+    /// The questions that the peer has not answered: the time of the first, and their number.
+    /// `None` if no operation waits, or a move is in progress.
     unanswered: Option<(Time, u32)>,
 }
 
@@ -94,7 +99,8 @@ impl Durability {
         }
     }
 
-    /// Returns the time between two questions if operations wait for the peer, and whether they have waited since this run only.
+    /// Returns the time between two questions if operations wait for the peer, and whether they
+    /// have waited since this run only.
     fn question_interval(&mut self, dp: &Datapath) -> Option<(Duration, bool)> {
         let (ledger, config) = (dp.send.ledger(), dp.config());
         if ledger.awaits_placement() {

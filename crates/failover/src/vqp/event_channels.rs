@@ -40,8 +40,9 @@ impl EventChannels {
         Ok(())
     }
 
-    /// Returns the completion queues of the rails with their rails, and whether only solicited completions of the queue raise an event: those
-    /// of operations for each completion, those of control messages for messages that need an answer.
+    /// Returns the completion queues of the rails with their rails, and whether only solicited
+    /// completions of the queue raise an event: those of operations for each completion, those of
+    /// control messages for messages that need an answer.
     fn queues(rails: &RailSet) -> impl Iterator<Item = ((usize, CqId), bool)> {
         rails
             .iter()
@@ -49,7 +50,8 @@ impl EventChannels {
             .flat_map(|(i, rail)| [((i, rail.cq()), false), ((i, rail.control_cq()), true)])
     }
 
-    /// Returns whether every completion queue of the rails is armed, or has raised an event that was not taken.
+    /// Returns whether every completion queue of the rails is armed, or has raised an event that
+    /// was not taken.
     pub(super) fn is_armed(&self, rails: &RailSet) -> bool {
         EventChannels::queues(rails).all(|(queue, _)| self.armed.contains(&queue))
     }

@@ -1,7 +1,7 @@
 use core::fmt;
 
-/// How a [`VirtualQp`](crate::VirtualQp) fails over: [`OwnFailover`](crate::OwnFailover) by itself, or
-/// [`SharedFailover`](crate::SharedFailover) with a shared backup.
+/// How a [`VirtualQp`](crate::VirtualQp) fails over: [`OwnFailover`](crate::OwnFailover) by itself,
+/// or [`SharedFailover`](crate::SharedFailover) with a shared backup.
 pub trait Failover: sealed::Failover + fmt::Debug {}
 
 impl<F: sealed::Failover + fmt::Debug> Failover for F {}
@@ -16,8 +16,9 @@ pub(super) mod sealed {
     use crate::vqp::failure::Failure;
     use crate::vqp::termination::Termination;
 
-    /// What a virtual queue pair does with its datapath: it drives the queue pairs, and moves the datapath to others after a failure. The
-    /// documentation of `VirtualQp` says what its methods of these names do.
+    /// What a virtual queue pair does with its datapath: it drives the queue pairs, and moves the
+    /// datapath to others after a failure. The documentation of `VirtualQp` says what its methods
+    /// of these names do.
     pub trait Failover {
         /// The queue pairs of the datapath.
         type Qps: DataQps;
@@ -85,12 +86,14 @@ pub(super) mod sealed {
         /// The number of actions of the rail negotiation that were not executed.
         fn queued_actions(&self) -> usize;
 
-        /// Closes the vQP because a message of the peer names no shared receive queue of the XRC domain.
+        /// Closes the vQP because a message of the peer names no shared receive queue of the XRC
+        /// domain.
         fn close_on_access_error(&mut self, dp: &mut Datapath<Self::Qps>);
 
         fn close(&mut self, dp: &mut Datapath<Self::Qps>, reason: CloseReason);
 
-        /// Closes the vQP, and destroys what it need not keep for the completions that can still be polled.
+        /// Closes the vQP, and destroys what it need not keep for the completions that can still be
+        /// polled.
         fn destroy(&mut self, dp: &mut Datapath<Self::Qps>) -> Result<()>;
 
         fn on_drop(&mut self, dp: &mut Datapath<Self::Qps>);

@@ -1,8 +1,10 @@
-//! The fence of this end: it makes sure that the old rail executes nothing more before the evidence is read.
+//! The fence of this end: it makes sure that the old rail executes nothing more before the evidence
+//! is read.
 //!
-//! The fence moves the queue pair to ERR and posts a marker to each of its two queues, after all other requests. Each queue is flushed in
-//! order, so when the completions of both markers have been polled, all earlier completions have been polled too. A NIC that does not answer,
-//! or does not flush the queues in time, is reset.
+//! The fence moves the queue pair to ERR and posts a marker to each of its two queues, after all
+//! other requests. Each queue is flushed in order, so when the completions of both markers have
+//! been polled, all earlier completions have been polled too. A NIC that does not answer, or does
+//! not flush the queues in time, is reset.
 
 use core::time::Duration;
 
@@ -14,8 +16,8 @@ use crate::vqp::wr_id_flags;
 
 /// The time that a NIC may take to flush the queues of a queue pair in ERR.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
-/// The number of polls without a completion after [`DRAIN_TIMEOUT`] at which the NIC is reset. The time alone does not show that the NIC has
-/// stalled, because this process may not have run.
+/// The number of polls without a completion after [`DRAIN_TIMEOUT`] at which the NIC is reset. The
+/// time alone does not show that the NIC has stalled, because this process may not have run.
 const MAX_EMPTY_POLLS: u32 = 100;
 
 /// The state of the marker of one queue.
@@ -39,7 +41,8 @@ enum State {
         /// Polls without a completion since the deadline.
         empty_polls: u32,
     },
-    /// No markers are used, because the NIC was reset or the vQP does not fence. Completions are polled until a poll finds none.
+    /// No markers are used, because the NIC was reset or the vQP does not fence. Completions are
+    /// polled until a poll finds none.
     Emptying {
         nic_alive: bool,
     },
@@ -85,13 +88,15 @@ impl Fence {
         matches!(self.0, State::Done { .. })
     }
 
-    /// Returns whether the fence is done and the NIC was alive. Such a NIC has placed all data that it received.
+    /// Returns whether the fence is done and the NIC was alive. Such a NIC has placed all data that
+    /// it received.
     pub(super) fn is_done_with_live_nic(&self) -> bool {
         self.0 == State::Done { nic_alive: true }
     }
 
-    /// Starts to fence `qp`. Each of `used`, for the send and the receive queue, says whether requests without a polled completion may be in the
-    /// queue. A queue without any needs no marker.
+    /// Starts to fence `qp`. Each of `used`, for the send and the receive queue, says whether
+    /// requests without a polled completion may be in the queue. A queue without any needs no
+    /// marker.
     pub(super) fn start(&mut self, qp: &DataQp, now: Time, used: [bool; 2]) -> FenceStep {
         if qp.modify_to(QpState::Err).is_err() {
             // The NIC is dead, or it hangs and may still access memory.
@@ -101,17 +106,20 @@ impl Fence {
         let used = if Mutant::FenceAwaitsSendQueueOnly.is_on() { [used[0], false] } else { used };
         let [send, recv] = used.map(|used| if used { Marker::Unposted } else { Marker::Flushed });
         self.0 = State::Draining { send, recv, deadline, empty_polls: 0 };
-        // The NIC is not queried here: a query costs a system call on a software NIC, and the next poll drains most queues.
+        // The NIC is not queried here: a query costs a system call on a software NIC, and the next
+        // poll drains most queues.
         self.post_markers(qp);
         if used == [false; 2] { FenceStep::Drained } else { FenceStep::Pending }
     }
 
-    /// Skips the fence, for the baseline policies and demonstrations: only the completion queue is emptied.
+    /// Skips the fence, for the baseline policies and demonstrations: only the completion queue is
+    /// emptied.
     pub(super) fn skip(&mut self) {
         self.0 = State::Emptying { nic_alive: true };
     }
 
-    /// Resets the NIC of `qp`, which destroys all queue pairs of the NIC. Returns false if the NIC does not confirm the reset.
+    /// Resets the NIC of `qp`, which destroys all queue pairs of the NIC. Returns false if the NIC
+    /// does not confirm the reset.
     pub(super) fn reset_nic(&mut self, qp: &DataQp) -> bool {
         let confirmed = qp.provider().reset().is_ok();
         if confirmed {
@@ -120,8 +128,8 @@ impl Fence {
         confirmed
     }
 
-    /// Posts the markers that are not posted yet, and returns the next step. A marker does not fit into a full queue until completions of
-    /// flushed requests have been polled.
+    /// Posts the markers that are not posted yet, and returns the next step. A marker does not fit
+    /// into a full queue until completions of flushed requests have been polled.
     pub(super) fn drive(&mut self, qp: &DataQp, now: Time) -> FenceStep {
         self.post_markers(qp);
         let State::Draining { send, recv, deadline, empty_polls } = &mut self.0 else {
@@ -161,8 +169,8 @@ impl Fence {
         }
     }
 
-    /// Records a poll that found no completion. Returns `None` if the fence is not done by that. Otherwise returns whether the NIC is alive,
-    /// and the caller calls [`Fence::finish`].
+    /// Records a poll that found no completion. Returns `None` if the fence is not done by that.
+    /// Otherwise returns whether the NIC is alive, and the caller calls [`Fence::finish`].
     #[inline]
     pub(super) fn on_empty_poll(&mut self) -> Option<bool> {
         match &mut self.0 {

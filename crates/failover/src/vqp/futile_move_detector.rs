@@ -2,8 +2,9 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
-/// Detects rails that carry control messages and no data. Without the detector, the vQP would move between such rails forever. The cause
-/// may be a path with a smaller MTU than the ports have, or a packet filter.
+/// Detects rails that carry control messages and no data. Without the detector, the vQP would move
+/// between such rails forever. The cause may be a path with a smaller MTU than the ports have, or a
+/// packet filter.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct FutileMoveDetector {
     /// The sequence number of the oldest operation at each of the counted failures.
@@ -17,8 +18,9 @@ pub(super) struct FutileMoveDetector {
 }
 
 impl FutileMoveDetector {
-    /// Records that a request exhausted its retries while the oldest operation had this sequence number. Returns whether moving is futile:
-    /// more than two failures per rail were counted, and at least `timeout` has passed since the first of them. `rails` is the number of rails.
+    /// Records that a request exhausted its retries while the oldest operation had this sequence
+    /// number. Returns whether moving is futile: more than two failures per rail were counted, and
+    /// at least `timeout` has passed since the first of them. `rails` is the number of rails.
     pub(super) fn on_retries_exhausted(
         &mut self,
         now: Time,
@@ -26,7 +28,8 @@ impl FutileMoveDetector {
         rails: usize,
         timeout: Duration,
     ) -> bool {
-        // A rail that worked for `timeout` before it failed carried packets, even if these were only RNR NAKs. The count starts again.
+        // A rail that worked for `timeout` before it failed carried packets, even if these were
+        // only RNR NAKs. The count starts again.
         let is_first = self.failures == 0 || self.first_seq != first_seq;
         if is_first || now.saturating_since(self.last_failure) >= timeout {
             *self = FutileMoveDetector { first_seq, first_failure: now, ..FutileMoveDetector::default() };

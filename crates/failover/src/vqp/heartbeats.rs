@@ -14,7 +14,8 @@ use crate::vqp::recovery::Recovery;
 pub(super) struct Heartbeats {
     /// The time of the next heartbeats.
     next: Time,
-    /// Whether any rail has carried a message from the peer. Before that, the peer may not have connected yet.
+    /// Whether any rail has carried a message from the peer. Before that, the peer may not have
+    /// connected yet.
     peer_heard: bool,
     peer_exit: PeerExitWatch,
 }
@@ -40,9 +41,10 @@ impl Heartbeats {
         (dp.detector().max_missed_heartbeats > 0 && recovery.is_active()).then_some(self.next)
     }
 
-    /// Sends the heartbeats that are due, and reports the active rail as failed if the peer is silent on it. `since_last_run` is the time
-    /// since the last maintenance run, in which this end has not read messages. Closes the vQP if the peer's process has ended: without
-    /// heartbeats, the silence of a live peer would be no evidence of that.
+    /// Sends the heartbeats that are due, and reports the active rail as failed if the peer is
+    /// silent on it. `since_last_run` is the time since the last maintenance run, in which this end
+    /// has not read messages. Closes the vQP if the peer's process has ended: without heartbeats,
+    /// the silence of a live peer would be no evidence of that.
     pub(super) fn run(
         &mut self,
         now: Time,
@@ -55,8 +57,9 @@ impl Heartbeats {
             return;
         }
         let timeout = detector.heartbeat_interval.saturating_mul(detector.max_missed_heartbeats);
-        // A long time without a run does not show that the peer was silent: it may have been suspended together with this end. A part of the
-        // time counts nevertheless, so that an end that runs rarely notices that its peer is gone.
+        // A long time without a run does not show that the peer was silent: it may have been
+        // suspended together with this end. A part of the time counts nevertheless, so that an end
+        // that runs rarely notices that its peer is gone.
         dp.rails.note_unobserved(now, since_last_run.saturating_sub(timeout / 2));
         if now >= self.next {
             self.next = now + detector.heartbeat_interval;

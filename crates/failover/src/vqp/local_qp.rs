@@ -5,8 +5,9 @@ use crate::local_nic::LocalNic;
 /// The capacity of the send queue, and of its completion queue.
 const DEPTH: u32 = 8;
 
-/// A queue pair that is connected to itself and executes binds of type 1 windows on its NIC. Such a window is bound for all queue pairs of the
-/// protection domain. The data queue pairs of a rail cannot execute the bind while the rail is fenced, although other vQPs may use its NIC.
+/// A queue pair that is connected to itself and executes binds of type 1 windows on its NIC. Such a
+/// window is bound for all queue pairs of the protection domain. The data queue pairs of a rail
+/// cannot execute the bind while the rail is fenced, although other vQPs may use its NIC.
 #[derive(Debug)]
 pub(super) struct LocalQp {
     nic: LocalNic,

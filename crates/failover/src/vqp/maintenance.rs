@@ -1,4 +1,5 @@
-//! Periodic work: reads control messages and device events, and sends heartbeats, probes of rails that the vQP left, and retries.
+//! Periodic work: reads control messages and device events, and sends heartbeats, probes of rails
+//! that the vQP left, and retries.
 
 use core::time::Duration;
 
@@ -15,8 +16,9 @@ use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::rail_rejoin::RailRejoin;
 use crate::vqp::recovery::Recovery;
 
-/// At least one run in this many is a full run. A full run reads the events of all rails and queries each NIC whether it is alive; any other run
-/// reads the events of the active rail only. The query costs a system call on a software NIC. Every run reads the control messages of all
+/// At least one run in this many is a full run. A full run reads the events of all rails and
+/// queries each NIC whether it is alive; any other run reads the events of the active rail only.
+/// The query costs a system call on a software NIC. Every run reads the control messages of all
 /// rails, because the proposal of a peer whose active rail has failed arrives on another rail.
 const RUNS_PER_FULL_RUN: u32 = 4;
 /// A run is also a full run if at least this time has passed since the last run.
@@ -85,7 +87,8 @@ impl Maintenance {
         self.run(recovery, dp);
     }
 
-    /// Handles control messages and device events, and runs the timers that have expired. Not every run queries the devices of the other rails.
+    /// Handles control messages and device events, and runs the timers that have expired. Not every
+    /// run queries the devices of the other rails.
     pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
         self.run_on(recovery, dp, false);
     }
@@ -135,7 +138,8 @@ impl Maintenance {
         let Some(control) = recovery.control_mut() else { return };
         let messages: Vec<Message> = datagrams.iter().filter_map(|bytes| control.decode(bytes)).collect();
         for message in &messages {
-            // An end that has slept may have an unread event of the proposed rail. It must not accept a rail that it cannot use.
+            // An end that has slept may have an unread event of the proposed rail. It must not
+            // accept a rail that it cannot use.
             if let Body::Propose { rail, .. } = message.body
                 && usize::from(rail) < dp.rails.len()
                 && !recovery.is_closed()
@@ -159,7 +163,8 @@ impl Maintenance {
             let is_first = dp.rails.note_message(rail, now);
             self.heartbeats.on_peer_heard();
             if is_first && dp.config().service == Service::Unreliable {
-                // The peer waits for a message on this rail before it sends, and may have connected after the last one.
+                // The peer waits for a message on this rail before it sends, and may have connected
+                // after the last one.
                 self.heartbeats.start(now);
             }
         }
@@ -168,8 +173,8 @@ impl Maintenance {
         recovery.settle(dp);
         // Before a new queue pair is connected to the address.
         addresses.iter().for_each(|body| self.addresses.on_message(now, body, recovery, dp));
-        // Of several messages about new queue pairs, only the last is handled, because it supersedes the others. The peer repeats a question
-        // that stays unanswered.
+        // Of several messages about new queue pairs, only the last is handled, because it
+        // supersedes the others. The peer repeats a question that stays unanswered.
         if let Some((ballot, qp)) = new_qp {
             self.rail_rejoin.on_new_qp(now, rail, ballot, qp, recovery, dp);
         }

@@ -4,16 +4,19 @@ use mitra_verbs::Time;
 
 /// The minimum time between two maintenance runs of an end that does not post.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_micros(30);
-/// The minimum time between a maintenance run and the next one from a poll, at an end that posts. Such an end runs maintenance directly
-/// after a post, while it waits for the completion anyway. Polls run maintenance only if posts have not done so for this time.
+/// The minimum time between a maintenance run and the next one from a poll, at an end that posts.
+/// Such an end runs maintenance directly after a post, while it waits for the completion anyway.
+/// Polls run maintenance only if posts have not done so for this time.
 const POSTER_MAINTENANCE_INTERVAL: Duration = Duration::from_micros(120);
-/// The number of polls from one reading of the clock to the next, if less than [`MAINTENANCE_INTERVAL`] passed between the last two
-/// readings. A post reads the clock only if at least this many polls came after the last post that read it. Reading the clock at each poll
-/// or post would slow down tight loops.
+/// The number of polls from one reading of the clock to the next, if less than
+/// [`MAINTENANCE_INTERVAL`] passed between the last two readings. A post reads the clock only if at
+/// least this many polls came after the last post that read it. Reading the clock at each poll or
+/// post would slow down tight loops.
 const POLLS_PER_CLOCK_READ: u64 = 4;
 
-/// The number of polls without a post after which an end that posts counts as one that does not. A failed rail completes nothing, so such an end
-/// waits, and its peer may have proposed another rail.
+/// The number of polls without a post after which an end that posts counts as one that does not. A
+/// failed rail completes nothing, so such an end waits, and its peer may have proposed another
+/// rail.
 const POLLS_OF_WAITING_POSTER: u64 = 32;
 
 /// Decides when polls and posts read the clock, and when maintenance is due.
@@ -52,7 +55,8 @@ impl MaintenanceSchedule {
         self.polls >= self.next_clock_read && self.read_clock(now())
     }
 
-    /// Records a reading of the clock by a poll, and schedules the next one. Returns whether maintenance is due.
+    /// Records a reading of the clock by a poll, and schedules the next one. Returns whether
+    /// maintenance is due.
     #[inline]
     fn read_clock(&mut self, now: Time) -> bool {
         let gap = now.saturating_since(core::mem::replace(&mut self.clock_read_at, now));
@@ -62,7 +66,8 @@ impl MaintenanceSchedule {
         now.saturating_since(self.last_maintenance) >= interval
     }
 
-    /// Records a maintenance run from a poll. Until a post reads the clock again, polls use [`MAINTENANCE_INTERVAL`].
+    /// Records a maintenance run from a poll. Until a post reads the clock again, polls use
+    /// [`MAINTENANCE_INTERVAL`].
     pub(super) fn on_maintenance_from_poll(&mut self) {
         self.post_read_clock = false;
     }

@@ -2,26 +2,33 @@
 //!
 //! [`VirtualQp`] is the public interface. It has two parts:
 //!
-//! - `datapath`: the send queue with its ledger, the receive queue, the slots of a shared receive queue (`shared_receives`), the
-//!   memory windows (`window_sync`), the completions for the application, and the queue pairs;
+//! - `datapath`: the send queue with its ledger, the receive queue, the slots of a shared receive
+//!   queue (`shared_receives`), the memory windows (`window_sync`), the completions for the
+//!   application, and the queue pairs;
 //! - a [`Failover`], which drives the queue pairs and moves the datapath to others after a failure.
 //!
 //! A vQP with a queue pair on every rail has an [`OwnFailover`]:
 //!
-//! - `recovery`: the negotiation with the peer, the fence, the failover report and the reason for closing;
-//! - `maintenance`: all periodic work: control messages, device events, heartbeats and probes of the rails that the vQP left.
+//! - `recovery`: the negotiation with the peer, the fence, the failover report and the reason for
+//!   closing;
+//! - `maintenance`: all periodic work: control messages, device events, heartbeats and probes of
+//!   the rails that the vQP left.
 //!
 //! A [`BackedQp`] has a [`SharedFailover`] instead (`shared_backup`).
 //!
 //! For example, the active rail fails while a WRITE is in flight:
 //!
-//! 1. [`VirtualQp::post_send`] checks the WRITE. `send_queue` posts it on the active rail, which fails, and records it in the ledger.
-//! 2. The next poll finds an error completion. `recovery` reports the failure to the negotiation and executes the actions that the
-//!    negotiation requests: it fences the rail (`fence`), collects the evidence for the peer (`datapath`) and sends the evidence.
-//! 3. `maintenance` receives the peer's evidence, and the negotiation requests the decision. The ledger decides whether the WRITE has
-//!    completed or is to be replayed, and `recovery` posts the replay on the new rail.
-//! 4. The completion of the last operation that was in flight completes the failover report. Meanwhile `rail_rejoin` connects new queue
-//!    pairs on the old rail, so that a later failover can use it.
+//! 1. [`VirtualQp::post_send`] checks the WRITE. `send_queue` posts it on the active rail, which
+//!    fails, and records it in the ledger.
+//! 2. The next poll finds an error completion. `recovery` reports the failure to the negotiation
+//!    and executes the actions that the negotiation requests: it fences the rail (`fence`),
+//!    collects the evidence for the peer (`datapath`) and sends the evidence.
+//! 3. `maintenance` receives the peer's evidence, and the negotiation requests the decision. The
+//!    ledger decides whether the WRITE has completed or is to be replayed, and `recovery` posts the
+//!    replay on the new rail.
+//! 4. The completion of the last operation that was in flight completes the failover report.
+//!    Meanwhile `rail_rejoin` connects new queue pairs on the old rail, so that a later failover
+//!    can use it.
 
 mod address_changes;
 mod control_protocol;

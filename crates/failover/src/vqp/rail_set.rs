@@ -24,16 +24,18 @@ pub struct RailSet {
     heard: u8,
     /// Whether messages of an unreliable connection are sent before the peer was heard.
     sends_unheard: bool,
-    /// The queue pair number of the vQP: the number of the first queue pair of the first rail whose NIC was alive, or the number taken over from another vQP.
-    /// The current queue pairs of the rails may have other numbers.
+    /// The queue pair number of the vQP: the number of the first queue pair of the first rail whose
+    /// NIC was alive, or the number taken over from another vQP. The current queue pairs of the
+    /// rails may have other numbers.
     qpn: Qpn,
     /// The secret from which the first PSNs of queue pairs are derived.
     secret: SecretWord,
 }
 
 impl RailSet {
-    /// Creates one rail on each NIC of the domain; on a dead NIC, one without a queue pair. `own` are these NICs with the vQP's own completion channels, if it has any, on which the
-    /// rails then report control messages too.
+    /// Creates one rail on each NIC of the domain; on a dead NIC, one without a queue pair. `own`
+    /// are these NICs with the vQP's own completion channels, if it has any, on which the rails
+    /// then report control messages too.
     pub(super) fn new(
         domain: &Domain,
         own: Option<&[LocalNic]>,
@@ -132,8 +134,8 @@ impl RailSet {
         self.rails[rail].provider().query_port().is_ok()
     }
 
-    /// Connects every rail to the peer and moves its queue pair to RTR. A dead NIC is skipped; maintenance detects that it is dead. Returns
-    /// its error only if no NIC is alive.
+    /// Connects every rail to the peer and moves its queue pair to RTR. A dead NIC is skipped;
+    /// maintenance detects that it is dead. Returns its error only if no NIC is alive.
     pub(super) fn connect(&mut self, peer: &[RailInfo], mtu: Mtu, min_rnr_timer: RnrTimer) -> Result<()> {
         let now = self.now();
         self.config.min_rnr_timer = min_rnr_timer;
@@ -155,14 +157,15 @@ impl RailSet {
         self.rails.iter_mut().try_for_each(|rail| rail.start_sending(&self.config))
     }
 
-    /// Changes the rights of the peer on every rail, and on the queue pairs that replace those of the rails.
+    /// Changes the rights of the peer on every rail, and on the queue pairs that replace those of
+    /// the rails.
     pub(super) fn set_access(&mut self, access: Access) -> Result<()> {
         self.config.access = access;
         self.rails.iter().map(|rail| rail.set_access(access)).fold(Ok(()), Result::and)
     }
 
-    /// Sends a control message on every rail whose device is up at this end, on the rail `first` before the others. `wakes` says whether it
-    /// wakes a peer that waits for events.
+    /// Sends a control message on every rail whose device is up at this end, on the rail `first`
+    /// before the others. `wakes` says whether it wakes a peer that waits for events.
     pub(super) fn broadcast(&self, first: usize, bytes: &[u8], wakes: bool) {
         let others = (0..self.rails.len()).filter(|&rail| rail != first);
         for rail in core::iter::once(first).chain(others).filter(|&rail| !self.is_down(rail)) {
@@ -170,7 +173,8 @@ impl RailSet {
         }
     }
 
-    /// Records that a message of the peer has arrived on a rail. Returns whether it was the first one there.
+    /// Records that a message of the peer has arrived on a rail. Returns whether it was the first
+    /// one there.
     pub(super) fn note_message(&mut self, rail: usize, now: Time) -> bool {
         self.note_heard(rail, now);
         let before = self.heard;
@@ -178,7 +182,8 @@ impl RailSet {
         self.heard != before
     }
 
-    /// Returns whether a message of the peer has ever arrived on a rail: its path works, or did, and the peer has connected its queue pairs.
+    /// Returns whether a message of the peer has ever arrived on a rail: its path works, or did,
+    /// and the peer has connected its queue pairs.
     pub(super) fn was_heard(&self, rail: usize) -> bool {
         self.heard & (1 << rail) != 0
     }
@@ -211,14 +216,16 @@ impl RailSet {
         }
     }
 
-    /// Replaces the fenced queue pair of a rail, which the vQP left by the ballot `left_by`. See [`Rail::replace_qp`].
+    /// Replaces the fenced queue pair of a rail, which the vQP left by the ballot `left_by`. See
+    /// [`Rail::replace_qp`].
     pub(super) fn replace_qp(&mut self, rail: usize, left_by: Ballot) -> Result<()> {
         let first_psn = self.replacement_psn(rail, left_by);
         let keep_number = self.rails[rail].qpn() == self.qpn;
         self.rails[rail].replace_qp(&self.config, left_by, first_psn, keep_number)
     }
 
-    /// The first PSN of the queue pair that replaces the one of `rail` after the vQP has left the rail by this ballot.
+    /// The first PSN of the queue pair that replaces the one of `rail` after the vQP has left the
+    /// rail by this ballot.
     pub(super) fn replacement_psn(&self, rail: usize, left_by: Ballot) -> Psn {
         first_psn(derive_secret(self.secret, u64::from(left_by.epoch) << 8 | rail as u64))
     }
@@ -238,9 +245,10 @@ impl RailSet {
         self.rails[rail].connect_replacement(qpn, psn, &self.config)
     }
 
-    /// Stops every rail, because the vQP closes for `reason`. Afterwards the peer cannot access memory through the rails, and no late response
-    /// arrives. Returns the reason to report: `reason`, or [`CloseReason::Unfenced`] if the NIC of a rail in `used`, on which the peer may have
-    /// posted requests, can be neither stopped nor reset.
+    /// Stops every rail, because the vQP closes for `reason`. Afterwards the peer cannot access
+    /// memory through the rails, and no late response arrives. Returns the reason to report:
+    /// `reason`, or [`CloseReason::Unfenced`] if the NIC of a rail in `used`, on which the peer may
+    /// have posted requests, can be neither stopped nor reset.
     pub(super) fn stop_all(&self, used: [usize; 2], reason: CloseReason) -> CloseReason {
         let mut fenced = true;
         for (i, rail) in self.rails.iter().enumerate() {

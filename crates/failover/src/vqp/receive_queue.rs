@@ -32,10 +32,12 @@ pub(super) struct ReceiveQueue {
     received_in_epoch: u64,
     /// The number of receives that took a message since the vQP was created.
     received: u64,
-    /// The completions that wait for the peer's Resume, from a move on. `None` if completions do not wait.
+    /// The completions that wait for the peer's Resume, from a move on. `None` if completions do
+    /// not wait.
     held: Option<VecDeque<Completion>>,
-    /// The number of bytes to add to the length of the next receive, if it is one of a WRITE with immediate. Earlier rails placed these bytes
-    /// in memory, and the peer does not send them again.
+    /// The number of bytes to add to the length of the next receive, if it is one of a WRITE with
+    /// immediate. Earlier rails placed these bytes in memory, and the peer does not send them
+    /// again.
     partial_imm_bytes: u32,
     /// The length of the longest message that every rail accepts, in bytes.
     max_message: u64,
@@ -82,7 +84,8 @@ impl ReceiveQueue {
         self.rail
     }
 
-    /// The number of successful receives in this epoch, which is the receiver record of the evidence.
+    /// The number of successful receives in this epoch, which is the receiver record of the
+    /// evidence.
     pub(super) fn received_in_epoch(&self) -> u64 {
         self.received_in_epoch
     }
@@ -98,7 +101,8 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Sets the rail on which receives are posted. Returns the old rail if it is another one and receives are posted there.
+    /// Sets the rail on which receives are posted. Returns the old rail if it is another one and
+    /// receives are posted there.
     pub(super) fn switch_rail(&mut self, rail: usize) -> Option<usize> {
         if self.rail == rail {
             return None;
@@ -107,7 +111,8 @@ impl ReceiveQueue {
         (core::mem::take(&mut self.posted) > 0).then_some(old)
     }
 
-    /// Records that `rail` has flushed every receive. Receives that are posted on another rail stay there.
+    /// Records that `rail` has flushed every receive. Receives that are posted on another rail stay
+    /// there.
     pub(super) fn on_flushed(&mut self, rail: usize) {
         if rail == self.rail {
             self.posted = 0;
@@ -154,7 +159,8 @@ impl ReceiveQueue {
         self.deliver(completion, ready);
     }
 
-    /// Completes the oldest receive with an error, behind the completions that wait for the peer's Resume. The caller must close the vQP.
+    /// Completes the oldest receive with an error, behind the completions that wait for the peer's
+    /// Resume. The caller must close the vQP.
     pub(super) fn on_error(&mut self, wc: &Wc, ready: &mut VecDeque<Completion>) {
         let Some(Receive { app_wr_id, .. }) = self.wrs.pop_front() else { return };
         let completion = self.completion(app_wr_id, wc, Outcome::Failed(wc.status));
@@ -181,8 +187,9 @@ impl ReceiveQueue {
         ready.push_back(completion);
     }
 
-    /// Begins an epoch. If the first receive of the epoch is one of a WRITE with immediate, its completion waits for the peer's Resume, which
-    /// states how many bytes of the WRITE earlier rails placed.
+    /// Begins an epoch. If the first receive of the epoch is one of a WRITE with immediate, its
+    /// completion waits for the peer's Resume, which states how many bytes of the WRITE earlier
+    /// rails placed.
     pub(super) fn begin_epoch(&mut self) {
         self.received_in_epoch = 0;
         if !Mutant::LengthNotAwaited.is_on() {
@@ -190,18 +197,20 @@ impl ReceiveQueue {
         }
     }
 
-    /// Makes completions wait for the peer's Resume. The peer of an unreliable connection sends no part of a WRITE again.
+    /// Makes completions wait for the peer's Resume. The peer of an unreliable connection sends no
+    /// part of a WRITE again.
     pub(super) fn hold(&mut self) {
         if self.service.is_reliable() {
             (self.held, self.partial_imm_bytes) = (Some(VecDeque::new()), 0);
         }
     }
 
-    /// Moves the completions that waited for the peer's Resume to `ready`. `partial_imm_bytes` is the number that the Resume states. The peer
-    /// replays a torn WRITE with immediate first, so the number is added to the length of the first of these completions.
+    /// Moves the completions that waited for the peer's Resume to `ready`. `partial_imm_bytes` is
+    /// the number that the Resume states. The peer replays a torn WRITE with immediate first, so
+    /// the number is added to the length of the first of these completions.
     ///
-    /// If `partial_imm_bytes` is `None`, no Resume will arrive, and the first of these completions ends in
-    /// [`UnresolvedError::ValueLost`], because its length is unknown.
+    /// If `partial_imm_bytes` is `None`, no Resume will arrive, and the first of these completions
+    /// ends in [`UnresolvedError::ValueLost`], because its length is unknown.
     pub(super) fn release_held(&mut self, partial_imm_bytes: Option<u32>, ready: &mut VecDeque<Completion>) {
         let Some(mut held) = self.held.take() else { return };
         match (held.front_mut(), partial_imm_bytes) {
@@ -221,7 +230,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Returns the completion of a receive that got no message. `position` is 0 for the oldest outstanding receive.
+    /// Returns the completion of a receive that got no message. `position` is 0 for the oldest
+    /// outstanding receive.
     fn failed(&self, wr_id: u64, position: u64, status: WcStatus) -> Completion {
         Completion::failed_receive(wr_id, self.received + position, status)
     }
@@ -247,8 +257,8 @@ mod tests {
     use super::*;
     use mitra_verbs::Qpn;
 
-    /// The completions of the first message after a move, and those after the peer's Resume. The message is a WRITE with immediate of 64 bytes, of
-    /// which an earlier rail placed 100.
+    /// The completions of the first message after a move, and those after the peer's Resume. The
+    /// message is a WRITE with immediate of 64 bytes, of which an earlier rail placed 100.
     fn lengths_after_move(service: Service) -> [Vec<u32>; 2] {
         let (mut queue, mut ready) = (ReceiveQueue::new(1 << 20, service), VecDeque::new());
         queue.push(RecvWr { wr_id: 1, sges: Default::default() }, 1).expect("it has no entries");
@@ -261,8 +271,9 @@ mod tests {
         [before, ready.iter().map(|completion| completion.byte_len).collect()]
     }
 
-    /// A reliable peer sends the rest of a torn WRITE, whose length its Resume completes. An unreliable peer sends whole messages only, and its Resume may be
-    /// lost, so nothing waits for it.
+    /// A reliable peer sends the rest of a torn WRITE, whose length its Resume completes. An
+    /// unreliable peer sends whole messages only, and its Resume may be lost, so nothing waits for
+    /// it.
     #[test]
     fn only_messages_of_a_reliable_peer_wait_for_its_resume() {
         assert_eq!(lengths_after_move(Service::Reliable), [vec![], vec![164]]);

@@ -1,8 +1,9 @@
 //! A failover at this end (detection, fence, evidence, decision, move), and the closing of the vQP.
 //!
-//! [`Recovery`] executes the actions of the negotiation on the datapath. What fails meanwhile is queued as a [`Failure`]. One loop,
-//! [`Recovery::settle`], handles the failures and the actions until none is left. The methods that the loop calls queue failures and
-//! never run the loop. The methods for the other parts of the vQP run it before they return.
+//! [`Recovery`] executes the actions of the negotiation on the datapath. What fails meanwhile is
+//! queued as a [`Failure`]. One loop, [`Recovery::settle`], handles the failures and the actions
+//! until none is left. The methods that the loop calls queue failures and never run the loop. The
+//! methods for the other parts of the vQP run it before they return.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -82,7 +83,8 @@ impl Recovery {
         self.negotiation().map_or(0, RailNegotiation::active)
     }
 
-    /// The ballot of the active rail; during a move, of the old rail. `None` if the vQP is not connected or has closed.
+    /// The ballot of the active rail; during a move, of the old rail. `None` if the vQP is not
+    /// connected or has closed.
     pub(super) fn ballot(&self) -> Option<Ballot> {
         self.negotiation().filter(|_| !self.is_closed()).map(RailNegotiation::ballot)
     }
@@ -103,7 +105,8 @@ impl Recovery {
         !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::is_move_confirmed)
     }
 
-    /// Returns whether this end's queue pair of `rail` is to be replaced or not connected to the peer's.
+    /// Returns whether this end's queue pair of `rail` is to be replaced or not connected to the
+    /// peer's.
     fn is_qp_missing(&self, rail: usize) -> bool {
         self.negotiation().is_some_and(|negotiation| negotiation.is_local_qp_missing(rail))
     }
@@ -143,8 +146,8 @@ impl Recovery {
         self.termination.reason()
     }
 
-    /// Handles the failures that were noticed, and executes the actions of the negotiation, until none is left. A failure comes before the
-    /// actions that were queued when it was noticed.
+    /// Handles the failures that were noticed, and executes the actions of the negotiation, until
+    /// none is left. A failure comes before the actions that were queued when it was noticed.
     pub(super) fn settle(&mut self, dp: &mut Datapath) {
         loop {
             if let Some(failure) = self.failures.pop_front() {
@@ -171,8 +174,9 @@ impl Recovery {
         self.fail(dp, Failure::Rail { rail, cause });
     }
 
-    /// Handles the failure of another queue pair on the active rail. If the rail is being fenced, the vQP leaves it already: a failure that
-    /// was recorded now would make the rail unusable until its port changes.
+    /// Handles the failure of another queue pair on the active rail. If the rail is being fenced,
+    /// the vQP leaves it already: a failure that was recorded now would make the rail unusable
+    /// until its port changes.
     pub(super) fn active_rail_failed(&mut self, dp: &mut Datapath, cause: Cause) {
         if self.fence.is_idle() {
             self.rail_failed(dp, self.active_rail(), cause);
@@ -224,14 +228,16 @@ impl Recovery {
         self.discard_report_if_no_move();
     }
 
-    /// Handles the events of a rail's NIC. `query` says whether to query the NIC too, because a NIC may die without an event.
+    /// Handles the events of a rail's NIC. `query` says whether to query the NIC too, because a NIC
+    /// may die without an event.
     pub(super) fn check_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) {
         let failure = self.observe_device(dp, rail, query);
         self.failures.extend(failure);
         self.settle(dp);
     }
 
-    /// Reads the events of a rail's NIC as [`Recovery::check_device`] does, and returns the failure that they report.
+    /// Reads the events of a rail's NIC as [`Recovery::check_device`] does, and returns the failure
+    /// that they report.
     fn observe_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) -> Option<Failure> {
         let event_says_down = dp.domain.poll_rail_down(rail);
         if rail == self.active_rail()
@@ -259,7 +265,8 @@ impl Recovery {
         None
     }
 
-    /// Closes the vQP because a message of the peer names no shared receive queue of the XRC domain. The event is the one that a NIC reports.
+    /// Closes the vQP because a message of the peer names no shared receive queue of the XRC
+    /// domain. The event is the one that a NIC reports.
     pub(super) fn close_on_access_error(&mut self, dp: &mut Datapath) {
         let qpn = dp.rails.qpn();
         self.termination.set_qp_error_event(AsyncEvent::QpAccessError(qpn), qpn);
@@ -319,7 +326,8 @@ impl Recovery {
                     && self.fence.is_done()
                     && !Mutant::ReceivesPostedLate.is_on()
                 {
-                    // The peer may replay a SEND as soon as it has the evidence, so the receives must be posted first.
+                    // The peer may replay a SEND as soon as it has the evidence, so the receives
+                    // must be posted first.
                     self.post_recvs(dp, rail);
                 }
                 self.broadcast(dp, &message);
@@ -344,7 +352,8 @@ impl Recovery {
         }
     }
 
-    /// Sends a control message on every rail whose device is up; during a move, first on the new rail, because the old one has probably failed.
+    /// Sends a control message on every rail whose device is up; during a move, first on the new
+    /// rail, because the old one has probably failed.
     pub(super) fn broadcast(&self, dp: &Datapath, message: &Message) {
         if let Some(control) = &self.control {
             let first = control.negotiation().destination();
@@ -389,7 +398,8 @@ impl Recovery {
         }
     }
 
-    /// Finishes the fence. The old rail executes nothing any more, so this collects the evidence and passes it to the negotiation.
+    /// Finishes the fence. The old rail executes nothing any more, so this collects the evidence
+    /// and passes it to the negotiation.
     fn finish_fence(&mut self, dp: &mut Datapath, nic_alive: bool) {
         self.fence.finish(nic_alive);
         let now = dp.now();
@@ -404,8 +414,9 @@ impl Recovery {
         control.negotiation_mut().fenced(now, evidence);
     }
 
-    /// Keeps the event of a request of the peer that `rail` refused before the vQP fenced the rail or closed. If the peer has received the NAK,
-    /// it closes the vQP, and the event tells why. If not, it sends the request again, which is refused again.
+    /// Keeps the event of a request of the peer that `rail` refused before the vQP fenced the rail
+    /// or closed. If the peer has received the NAK, it closes the vQP, and the event tells why. If
+    /// not, it sends the request again, which is refused again.
     fn keep_qp_error(&mut self, dp: &Datapath, rail: usize) {
         let _ = dp.domain.poll_rail_down(rail); // reads the events
         let event = dp.domain.take_qp_error(rail, dp.rails.get(rail).qpn());

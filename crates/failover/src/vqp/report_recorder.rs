@@ -16,7 +16,8 @@ pub(super) struct ReportRecorder {
     span: Option<RecoverySpan>,
     current: Option<FailoverReport>,
     last: Option<FailoverReport>,
-    /// The sequence number after the last operation that was in flight when the failure of the report in progress was detected.
+    /// The sequence number after the last operation that was in flight when the failure of the
+    /// report in progress was detected.
     next_seq: u64,
     /// The last failover is complete when all operations with lower sequence numbers are complete.
     completes_below_seq: u64,
@@ -40,8 +41,8 @@ impl ReportRecorder {
         self.current.is_some()
     }
 
-    /// Starts a report of the failure of `rail`, unless a report is in progress. `next_seq` is the sequence number after the last operation
-    /// that was in flight.
+    /// Starts a report of the failure of `rail`, unless a report is in progress. `next_seq` is the
+    /// sequence number after the last operation that was in flight.
     pub(super) fn on_detected(&mut self, rail: usize, cause: Cause, now: Time, next_seq: u64) {
         if self.current.is_some() {
             return;
@@ -119,8 +120,8 @@ impl ReportRecorder {
         }
     }
 
-    /// Records progress of the send queue: `first_seq` is the sequence number of the oldest outstanding operation. Completes the last failover
-    /// if all its operations are complete.
+    /// Records progress of the send queue: `first_seq` is the sequence number of the oldest
+    /// outstanding operation. Completes the last failover if all its operations are complete.
     #[inline]
     pub(super) fn on_progress(&mut self, first_seq: u64, now: impl FnOnce() -> Time) {
         if let Some(last) = &mut self.last

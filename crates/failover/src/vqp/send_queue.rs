@@ -17,8 +17,9 @@ use crate::memory_region::RemoteRegion;
 use crate::vqp::failure::Failure;
 use crate::vqp::wr_id_flags;
 
-/// The number of work requests at which a list is posted. It is large enough for the NIC to send several packets with one system call, and
-/// small enough that the first completion is not delayed. A list is one longer if its last request is a completion log entry.
+/// The number of work requests at which a list is posted. It is large enough for the NIC to send
+/// several packets with one system call, and small enough that the first completion is not delayed.
+/// A list is one longer if its last request is a completion log entry.
 const BURST: usize = 16;
 
 const NUMBERS_USED_UP: Error =
@@ -33,8 +34,8 @@ pub(super) struct SendQueue {
     /// The list of requests to post. It keeps its allocation between calls of [`SendQueue::post`].
     burst: Vec<SendWr>,
     remote_keys: RemoteKeys,
-    /// The completion log in the peer's memory, for this end's operations. `None` if the ends keep no log, or if the peer does not permit
-    /// WRITEs.
+    /// The completion log in the peer's memory, for this end's operations. `None` if the ends keep
+    /// no log, or if the peer does not permit WRITEs.
     log_region: Option<RemoteRegion>,
     /// The length of the longest message that every rail accepts, in bytes.
     max_message: u64,
@@ -78,7 +79,8 @@ impl SendQueue {
         &self.ledger
     }
 
-    /// Checks whether a request may be appended to the ledger of the vQP with this number. The caller has checked that the vQP is open.
+    /// Checks whether a request may be appended to the ledger of the vQP with this number. The
+    /// caller has checked that the vQP is open.
     #[inline]
     pub(super) fn check(&self, wr: &SendWr, config: &Config, qpn: Qpn) -> Result<()> {
         if self.ledger.is_halted() {
@@ -94,9 +96,11 @@ impl SendQueue {
         key_translation::check_rkey(wr, &self.remote_keys)
     }
 
-    /// Records a request in the ledger, and returns its sequence number. If `path` names a queue pair and its rail, and nothing waits before the
-    /// request ([`Ledger::admit_new`]), posts it first: it is recorded while its packets are on their way. Otherwise [`SendQueue::post`] posts it. The caller
-    /// has called [`SendQueue::check`]: a function that may still refuse a request copies it.
+    /// Records a request in the ledger, and returns its sequence number. If `path` names a queue
+    /// pair and its rail, and nothing waits before the request ([`Ledger::admit_new`]), posts it
+    /// first: it is recorded while its packets are on their way. Otherwise [`SendQueue::post`]
+    /// posts it. The caller has called [`SendQueue::check`]: a function that may still refuse a
+    /// request copies it.
     #[inline]
     pub(super) fn submit(
         &mut self,
@@ -131,15 +135,17 @@ impl SendQueue {
         self.ledger.resume();
     }
 
-    /// Returns whether the next pending operation sends nothing to the peer: a bind or a local invalidation. Nothing is posted behind it before it
-    /// has completed.
+    /// Returns whether the next pending operation sends nothing to the peer: a bind or a local
+    /// invalidation. Nothing is posted behind it before it has completed.
     pub(super) fn next_is_local(&self) -> bool {
         self.ledger.next_pending().is_some_and(|(wr, _)| wr.op.is_local())
     }
 
-    /// Posts the next pending operations that the limits allow, on the rail with this index, and their log entries if there is a log. A
-    /// call posts one list. If `replaying`, operations that were in flight at a failure are outstanding, and a list has either replays or one new
-    /// request: the NIC sends a list before the next poll, so the completions of the replays would wait for longer ones.
+    /// Posts the next pending operations that the limits allow, on the rail with this index, and
+    /// their log entries if there is a log. A call posts one list. If `replaying`, operations that
+    /// were in flight at a failure are outstanding, and a list has either replays or one new
+    /// request: the NIC sends a list before the next poll, so the completions of the replays would
+    /// wait for longer ones.
     pub(super) fn post(
         &mut self,
         qp: &DataQp,
@@ -185,13 +191,15 @@ impl SendQueue {
     #[cold]
     fn on_refused(&mut self, rail: usize, id: u64, error: Error) -> Option<Failure> {
         match error {
-            // The queue pair is in ERR. An error completion will report the cause, and a failover replays the operations that were not sent.
+            // The queue pair is in ERR. An error completion will report the cause, and a failover
+            // replays the operations that were not sent.
             Error::WrongState { .. } => return None,
             Error::DeviceFatal => return Some(Failure::Rail { rail, cause: Cause::Device }),
             _ => {}
         }
         if id & wr_id_flags::LOG == 0 {
-            // The request passed all checks when it was pushed, and the NIC checks keys only when it executes a request.
+            // The request passed all checks when it was pushed, and the NIC checks keys only when
+            // it executes a request.
             self.ledger.fail_unpostable(id, WcStatus::LocalQpOperation);
         } else {
             self.ledger.unpost_after(id & !wr_id_flags::LOG);
@@ -199,8 +207,9 @@ impl SendQueue {
         Some(Failure::Close(CloseReason::RequestError))
     }
 
-    /// Posts the next pending operations with `post`, which returns false if it does not accept an operation, after their translation. Stops at
-    /// the first one for which `translate` returns `None`.
+    /// Posts the next pending operations with `post`, which returns false if it does not accept an
+    /// operation, after their translation. Stops at the first one for which `translate` returns
+    /// `None`.
     pub(super) fn post_with(
         &mut self,
         translate: impl Fn(&SendWr) -> Option<SendWr>,
@@ -249,8 +258,9 @@ impl SendQueue {
         self.ledger.end(seq, outcome);
     }
 
-    /// Records the successful completion of an operation or a log entry. `id` is the `wr_id` on the rail. Returns the operation if it is a local
-    /// one, which [`SendQueue::complete_local`] completes.
+    /// Records the successful completion of an operation or a log entry. `id` is the `wr_id` on the
+    /// rail. Returns the operation if it is a local one, which [`SendQueue::complete_local`]
+    /// completes.
     #[inline]
     pub(super) fn on_success(&mut self, id: u64, byte_len: u32) -> Option<SendOp> {
         if id & wr_id_flags::LOG != 0 {
@@ -293,7 +303,8 @@ impl SendQueue {
         self.ledger.complete(seq, 0);
     }
 
-    /// Records that an operation or a log entry failed although the rail works. The caller must close the vQP.
+    /// Records that an operation or a log entry failed although the rail works. The caller must
+    /// close the vQP.
     pub(super) fn on_request_error(&mut self, id: u64, status: WcStatus, undecided: UnresolvedError) {
         if id & wr_id_flags::LOG == 0 {
             self.ledger.fail(id, status, undecided);
@@ -320,8 +331,9 @@ impl SendQueue {
         self.take_completions(ready);
     }
 
-    /// Decides the operations in flight and stores the values of recovered atomics in local memory. Returns `None` if a value could not be
-    /// stored. The operation of that value ends in an error, and the caller must close the vQP.
+    /// Decides the operations in flight and stores the values of recovered atomics in local memory.
+    /// Returns `None` if a value could not be stored. The operation of that value ends in an error,
+    /// and the caller must close the vQP.
     ///
     /// # Errors
     /// A contradiction in the evidence.

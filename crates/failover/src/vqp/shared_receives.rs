@@ -1,5 +1,5 @@
-//! The receives of a vQP with a shared receive queue, or in an XRC domain: the slots in which messages arrive, and the matching of messages with
-//! shared receives.
+//! The receives of a vQP with a shared receive queue, or in an XRC domain: the slots in which
+//! messages arrive, and the matching of messages with shared receives.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -21,8 +21,9 @@ const MAX_SLOTS: u32 = 64;
 const MIN_SLOTS: usize = 4;
 /// An upper bound on the size of all slots in bytes, unless [`MIN_SLOTS`] slots take more.
 const RING_BYTES: usize = 4 << 20;
-/// The minimum length of a slot in bytes. It is more than short receives need, because longer receives may be posted later. The system
-/// provides the memory of a slot when a message is written there.
+/// The minimum length of a slot in bytes. It is more than short receives need, because longer
+/// receives may be posted later. The system provides the memory of a slot when a message is written
+/// there.
 const MIN_SLOT_BYTES: usize = 16 << 10;
 
 /// Returns the configuration of a vQP with a shared receive queue: its receives are slots.
@@ -85,8 +86,8 @@ pub(super) struct SharedReceives {
     earlier: Vec<Ring>,
     /// Whether the queue pair with the slots was stopped, so that longer ones take their place.
     lengthens: bool,
-    /// The completions of messages that have arrived and of receives that have failed, and that have not been matched with a shared receive,
-    /// oldest first.
+    /// The completions of messages that have arrived and of receives that have failed, and that
+    /// have not been matched with a shared receive, oldest first.
     unmatched: VecDeque<(Completion, Target)>,
     /// The header of the next message of an XRC connection.
     header: ReceivedHeader,
@@ -94,14 +95,16 @@ pub(super) struct SharedReceives {
     refused: bool,
 }
 
-/// A ring of slots. The connection delivers messages in order, so the slots are filled and reposted in order.
+/// A ring of slots. The connection delivers messages in order, so the slots are filled and reposted
+/// in order.
 #[derive(Debug)]
 struct Ring {
     domain: Arc<Domain>,
     buffer: Arc<Buffer>,
     mr: VirtualMr,
     slot_bytes: usize,
-    /// The number of the first slot. No two rings of a vQP have slots with the same number, which is the `wr_id` of the slot's receive.
+    /// The number of the first slot. No two rings of a vQP have slots with the same number, which
+    /// is the `wr_id` of the slot's receive.
     first: u64,
     slots: u64,
     /// In an earlier ring, the number of slots with messages.
@@ -147,13 +150,14 @@ fn slot_bytes(domain: &Domain, longest: usize) -> usize {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Only a dead NIC does not confirm the revocation. The NIC may access the buffer safely even then, because the buffer is not freed
-        // while a NIC refers to it.
+        // Only a dead NIC does not confirm the revocation. The NIC may access the buffer safely
+        // even then, because the buffer is not freed while a NIC refers to it.
         let _ = self.domain.deregister(&self.mr);
     }
 }
 
-/// Returns whether one of these completions of a vQP says that a message could not be copied to its shared receive.
+/// Returns whether one of these completions of a vQP says that a message could not be copied to its
+/// shared receive.
 pub(super) fn has_failed(completions: &[Completion]) -> bool {
     completions.iter().any(|c| c.opcode == WcOpcode::Recv && !c.is_success())
 }
@@ -175,7 +179,8 @@ impl SharedReceives {
         self.ring.is_none() && self.source.is_used()
     }
 
-    /// Makes the slots, at most `max_slots`, if a shared receive was posted and they were not made before. Appends their receives to `recv`.
+    /// Makes the slots, at most `max_slots`, if a shared receive was posted and they were not made
+    /// before. Appends their receives to `recv`.
     ///
     /// # Errors
     /// The error of a NIC that refuses to register the memory.
@@ -205,13 +210,15 @@ impl SharedReceives {
         longest > ring.slot_bytes && slot_bytes(&ring.domain, longest) > ring.slot_bytes
     }
 
-    /// Records that the queue pair with the slots is being stopped, so that longer ones take their place. Returns false if that was recorded before.
+    /// Records that the queue pair with the slots is being stopped, so that longer ones take their
+    /// place. Returns false if that was recorded before.
     pub(super) fn begin_lengthening(&mut self) -> bool {
         !core::mem::replace(&mut self.lengthens, true)
     }
 
-    /// Makes longer slots, if a receive was posted that is longer than the slots. They take the place of the receives in `recv`, of which none is on a
-    /// queue pair. Messages that wait in the former slots stay there.
+    /// Makes longer slots, if a receive was posted that is longer than the slots. They take the
+    /// place of the receives in `recv`, of which none is on a queue pair. Messages that wait in the
+    /// former slots stay there.
     ///
     /// # Errors
     /// The error of a NIC that refuses to register the memory. The slots are then as before.
@@ -237,7 +244,8 @@ impl SharedReceives {
         self.ring.iter().chain(&self.earlier).find(|ring| ring.has(slot))
     }
 
-    /// Returns the receive of a slot whose message is not needed any more, which is to be posted again. A slot of an earlier ring is given up.
+    /// Returns the receive of a slot whose message is not needed any more, which is to be posted
+    /// again. A slot of an earlier ring is given up.
     fn free(&mut self, slot: u64) -> Option<RecvWr> {
         if let Some(ring) = self.ring.as_ref().filter(|ring| ring.has(slot)) {
             return Some(ring.receive(slot));
@@ -247,9 +255,10 @@ impl SharedReceives {
         None
     }
 
-    /// Moves completions of the vQP to `out`, those of receives when they have taken a shared receive. The slots of these messages are appended to
-    /// `recv`, to be posted again. If [`has_failed`] is true for what was appended, or
-    /// [`SharedReceives::take_refused`] returns true, the caller must close the vQP.
+    /// Moves completions of the vQP to `out`, those of receives when they have taken a shared
+    /// receive. The slots of these messages are appended to `recv`, to be posted again. If
+    /// [`has_failed`] is true for what was appended, or [`SharedReceives::take_refused`] returns
+    /// true, the caller must close the vQP.
     pub(super) fn deliver(
         &mut self,
         completions: impl Iterator<Item = Completion>,
@@ -273,8 +282,9 @@ impl SharedReceives {
         }
     }
 
-    /// Appends the completion of a slot: of a message that has arrived, or of a receive that has failed. A flushed slot takes no shared
-    /// receive. The shared receives stay for other vQPs. The header of an XRC message takes none either. Its slot is returned, which is to be posted
+    /// Appends the completion of a slot: of a message that has arrived, or of a receive that has
+    /// failed. A flushed slot takes no shared receive. The shared receives stay for other vQPs. The
+    /// header of an XRC message takes none either. Its slot is returned, which is to be posted
     /// again.
     fn push(&mut self, mut completion: Completion) -> Option<RecvWr> {
         if completion.outcome == Outcome::Failed(WcStatus::Flushed) {
@@ -304,7 +314,8 @@ impl SharedReceives {
         None
     }
 
-    /// Returns whether the oldest message has no queue since the last call. It is then dropped with those behind it.
+    /// Returns whether the oldest message has no queue since the last call. It is then dropped with
+    /// those behind it.
     #[inline]
     pub(super) fn take_refused(&mut self) -> bool {
         core::mem::take(&mut self.refused)
@@ -328,7 +339,8 @@ impl SharedReceives {
         })
     }
 
-    /// Returns whether [`SharedReceives::match_next`] would match or drop a message, unless another vQP takes the receive before.
+    /// Returns whether [`SharedReceives::match_next`] would match or drop a message, unless another
+    /// vQP takes the receive before.
     pub(super) fn can_match(&self) -> bool {
         self.oldest().is_some_and(|oldest| match oldest {
             Match::Queue(queue) => !queue.is_empty(),
@@ -336,9 +348,11 @@ impl SharedReceives {
         })
     }
 
-    /// Copies the oldest message to the oldest shared receive of its queue, or drops it. Returns the slot, which is free now, and the completion of the
-    /// shared receive. A message of an unreliable connection that is longer than the shared receive is dropped without a completion, and the
-    /// shared receive stays, as on a NIC (`UcReceiver` of the crate `mitra-transport`). Returns `None` if there is no message or no shared receive.
+    /// Copies the oldest message to the oldest shared receive of its queue, or drops it. Returns
+    /// the slot, which is free now, and the completion of the shared receive. A message of an
+    /// unreliable connection that is longer than the shared receive is dropped without a
+    /// completion, and the shared receive stays, as on a NIC (`UcReceiver` of the crate
+    /// `mitra-transport`). Returns `None` if there is no message or no shared receive.
     fn match_next(&mut self) -> Option<(Option<Completion>, u64)> {
         let queue = match self.oldest()? {
             Match::Queue(queue) => queue,

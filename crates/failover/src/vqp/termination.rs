@@ -13,8 +13,8 @@ pub struct Termination {
     peer_evidence: Option<Evidence>,
     /// Whether the vQP has closed and its outstanding requests have not been completed yet.
     flush_pending: bool,
-    /// Whether a batch of polled completions is being handled. The outstanding requests are flushed only after the batch, because some of them
-    /// may complete later in the batch.
+    /// Whether a batch of polled completions is being handled. The outstanding requests are flushed
+    /// only after the batch, because some of them may complete later in the batch.
     in_batch: bool,
 }
 
@@ -59,7 +59,8 @@ impl Termination {
         self.peer_evidence.take()
     }
 
-    /// Returns the reason for closing if the outstanding requests are to be flushed now. The next call returns `None`.
+    /// Returns the reason for closing if the outstanding requests are to be flushed now. The next
+    /// call returns `None`.
     pub(super) fn take_flush(&mut self) -> Option<CloseReason> {
         if self.in_batch || !core::mem::take(&mut self.flush_pending) {
             return None;
@@ -72,7 +73,8 @@ impl Termination {
         self.qp_error_event
     }
 
-    /// Records the event of a rail's queue pair. `qpn` is the vQP's number, which replaces the number in the event.
+    /// Records the event of a rail's queue pair. `qpn` is the vQP's number, which replaces the
+    /// number in the event.
     pub(super) fn set_qp_error_event(&mut self, event: AsyncEvent, qpn: Qpn) {
         self.qp_error_event = Some(match event {
             AsyncEvent::QpAccessError(_) => AsyncEvent::QpAccessError(qpn),

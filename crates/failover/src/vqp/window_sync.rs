@@ -1,14 +1,17 @@
 //! Keeps the memory windows of all rails in step.
 //!
-//! A bind or a local invalidation is executed by the active rail's queue pair, in order with the other sends. When that NIC has executed it, this
-//! module has the other NICs execute it, and then the operation completes. A SEND with invalidate is executed by the NIC that receives it, and
+//! A bind or a local invalidation is executed by the active rail's queue pair, in order with the
+//! other sends. When that NIC has executed it, this module has the other NICs execute it, and then
+//! the operation completes. A SEND with invalidate is executed by the NIC that receives it, and
 //! then by the other NICs of the receiver, before its receive completes.
 //!
-//! A type 2 window is bound on a queue pair, so each rail executes its operations on the rail's data queue pair, and a queue pair that is
-//! connected later gets the binds that are in force then. A type 1 window is bound for the protection domain, so each NIC executes its binds
-//! on a queue pair of its own ([`LocalQp`]).
+//! A type 2 window is bound on a queue pair, so each rail executes its operations on the rail's
+//! data queue pair, and a queue pair that is connected later gets the binds that are in force then.
+//! A type 1 window is bound for the protection domain, so each NIC executes its binds on a queue
+//! pair of its own ([`LocalQp`]).
 //!
-//! The peer uses another rail only after it has this end's evidence. The vQP sends the evidence, and posts on a rail, when the rail is in step.
+//! The peer uses another rail only after it has this end's evidence. The vQP sends the evidence,
+//! and posts on a rail, when the rail is in step.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +27,8 @@ use crate::vqp::failure::Failure;
 use crate::vqp::local_qp::LocalQp;
 use crate::vqp::wr_id_flags;
 
-/// The maximum number of operations posted on one queue pair. A data queue pair has this many spare slots.
+/// The maximum number of operations posted on one queue pair. A data queue pair has this many spare
+/// slots.
 const MAX_POSTED: u32 = 4;
 
 /// The operations that one queue pair has to execute.
@@ -33,7 +37,8 @@ struct Backlog {
     /// The operations that are not posted yet, with the handles and keys of the primary windows.
     ops: VecDeque<SendOp>,
     posted: u32,
-    /// Whether the queue pair executes nothing and grants nothing: it is in ERR, not connected yet, or on a NIC that was reset.
+    /// Whether the queue pair executes nothing and grants nothing: it is in ERR, not connected yet,
+    /// or on a NIC that was reset.
     is_cut_off: bool,
 }
 
@@ -94,9 +99,11 @@ pub(super) struct WindowSync {
     owner: WindowOwner,
     /// The operations for the data queue pairs, in the order of rails.
     rails: Vec<Backlog>,
-    /// The queue pairs for binds of type 1 windows, with their operations, in the order of rails. Empty before the first such bind.
+    /// The queue pairs for binds of type 1 windows, with their operations, in the order of rails.
+    /// Empty before the first such bind.
     local_qps: Vec<(Option<LocalQp>, Backlog)>,
-    /// The sequence number of the local operation that the active rail's NIC has executed, and that completes when the other NICs have.
+    /// The sequence number of the local operation that the active rail's NIC has executed, and that
+    /// completes when the other NICs have.
     executed: Option<u64>,
     /// Whether operations are outstanding.
     is_busy: bool,
@@ -113,10 +120,12 @@ impl WindowSync {
         WindowSync { owner, rails, local_qps, executed: None, is_busy: false, is_awaited: false, scratch }
     }
 
-    /// Prepares for a bind or local invalidation that is about to be posted. The first bind of a type 1 window creates the queue pairs for it.
+    /// Prepares for a bind or local invalidation that is about to be posted. The first bind of a
+    /// type 1 window creates the queue pairs for it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if a NIC has no windows, and any other error of a NIC that is not dead.
+    /// [`Error::Unsupported`] if a NIC has no windows, and any other error of a NIC that is not
+    /// dead.
     pub(super) fn prepare(&mut self, op: &SendOp, domain: &Domain) -> Result<()> {
         domain.check_window_op(op)?;
         let SendOp::BindWindow(bind) = op else { return Ok(()) };
@@ -157,7 +166,8 @@ impl WindowSync {
         !self.is_busy || self.rails[rail].is_empty()
     }
 
-    /// Records that the NIC of the active rail has executed the local operation with this sequence number.
+    /// Records that the NIC of the active rail has executed the local operation with this sequence
+    /// number.
     pub(super) fn on_executed(&mut self, seq: u64, op: SendOp, active: usize, domain: &Domain) {
         let is_type_1 = match &op {
             SendOp::BindWindow(bind) => domain.window_type(bind) == Some(WindowType::Type1),
@@ -174,7 +184,8 @@ impl WindowSync {
         (self.is_busy, self.is_awaited) = (true, true);
     }
 
-    /// Records that the NIC of `rail` has executed a SEND with invalidate. Returns the key that the application knows.
+    /// Records that the NIC of `rail` has executed a SEND with invalidate. Returns the key that the
+    /// application knows.
     pub(super) fn on_invalidated(&mut self, rail: usize, key: Key, domain: &Domain) -> Key {
         let Some(key) = domain.window_key_from(rail, key) else { return key };
         let op = SendOp::LocalInvalidate(key);
@@ -192,7 +203,8 @@ impl WindowSync {
         others.for_each(|(_, backlog)| backlog.push(op));
     }
 
-    /// Records a completion that was polled from the active rail. Returns the failure, if it is one.
+    /// Records a completion that was polled from the active rail. Returns the failure, if it is
+    /// one.
     pub(super) fn on_completion(&mut self, rail: usize, wc: &Wc) -> Option<Failure> {
         let status = self.rails[rail].on_completions(core::slice::from_ref(wc))?;
         self.rails[rail].cut_off();
@@ -211,9 +223,10 @@ impl WindowSync {
         self.rails[rail] = Backlog { ops, ..Backlog::default() };
     }
 
-    /// Posts what is outstanding, and polls all rails but `polled`, on which other requests may be outstanding. `data_qp` returns the data queue pair of a
-    /// rail on which operations are outstanding. Returns the sequence number of a local operation that all NICs have executed, and the first failure.
-    /// Does nothing if nothing is outstanding.
+    /// Posts what is outstanding, and polls all rails but `polled`, on which other requests may be
+    /// outstanding. `data_qp` returns the data queue pair of a rail on which operations are
+    /// outstanding. Returns the sequence number of a local operation that all NICs have executed,
+    /// and the first failure. Does nothing if nothing is outstanding.
     pub(super) fn drive<'a>(
         &mut self,
         polled: [usize; 2],
@@ -280,8 +293,8 @@ impl WindowSync {
     }
 }
 
-/// Makes sure that a rail which has failed to execute an operation grants nothing: resets its NIC if it does not answer, because it may
-/// only be hung.
+/// Makes sure that a rail which has failed to execute an operation grants nothing: resets its NIC
+/// if it does not answer, because it may only be hung.
 fn fence_rail(rail: usize, cause: Cause, backlog: &mut Backlog, domain: &Domain) -> Failure {
     let needs_reset = cause == Cause::Device && !Mutant::StandbyNotReset.is_on();
     if needs_reset && domain.nics()[rail].provider.reset().is_err() {

@@ -1,9 +1,10 @@
 //! The messages of an XRC connection over the RC queue pairs of a vQP.
 //!
-//! An RC packet has no XRCETH, so the number of the shared receive queue is in the immediate data of a SEND, which has room for this 24-bit
-//! number and a [`Kind`]. A SEND without immediate data becomes a SEND with such data. Before any other message that takes a receive, the sender posts a
-//! *header*: a SEND whose immediate data name the queue of the next message. The immediate data of a SEND are in the header's payload, and
-//! that SEND is sent without them.
+//! An RC packet has no XRCETH, so the number of the shared receive queue is in the immediate data
+//! of a SEND, which has room for this 24-bit number and a [`Kind`]. A SEND without immediate data
+//! becomes a SEND with such data. Before any other message that takes a receive, the sender posts a
+//! *header*: a SEND whose immediate data name the queue of the next message. The immediate data of
+//! a SEND are in the header's payload, and that SEND is sent without them.
 //!
 //! | request of the application | messages |
 //! |---|---|
@@ -12,8 +13,9 @@
 //! | SEND with invalidate, WRITE with immediate data | header ⟨[`Kind::Header`], queue⟩, the request |
 //! | WRITE, READ, atomic, bind, invalidation | the request |
 //!
-//! A vQP delivers messages once and in order, also across failovers, so a header's next message is its own. A SEND with immediate data is never a
-//! request of the application, so a header without its message, which an error of the sender leaves behind, changes no later message: the next one
+//! A vQP delivers messages once and in order, also across failovers, so a header's next message is
+//! its own. A SEND with immediate data is never a request of the application, so a header without
+//! its message, which an error of the sender leaves behind, changes no later message: the next one
 //! that takes a receive replaces it.
 
 use std::collections::VecDeque;
@@ -52,7 +54,8 @@ fn parse_tag(imm: u32) -> Option<(Kind, Srqn)> {
     Some((kind, Srqn::new(imm & ((1 << NUMBER_BITS) - 1))))
 }
 
-/// Returns the messages for a request of the application: the header, if it needs one, and the request.
+/// Returns the messages for a request of the application: the header, if it needs one, and the
+/// request.
 ///
 /// # Errors
 /// [`Error::Invalid`] if a message names no queue.
@@ -86,15 +89,16 @@ pub(super) fn messages(mut wr: SendWr) -> Result<(Option<SendWr>, SendWr)> {
 /// The headers that a sending end has posted.
 #[derive(Debug, Default)]
 pub(super) struct SentHeaders {
-    /// The sequence numbers of the headers that have not completed, and of some that have, oldest first. That of its message is the next one.
+    /// The sequence numbers of the headers that have not completed, and of some that have, oldest
+    /// first. That of its message is the next one.
     seqs: VecDeque<u64>,
     /// The sequence number of the message whose header has failed, and the header's outcome.
     failed: Option<(u64, Outcome)>,
 }
 
 impl SentHeaders {
-    /// Records the header of the message with a sequence number. No completion of a request before `oldest` is to be
-    /// delivered.
+    /// Records the header of the message with a sequence number. No completion of a request before
+    /// `oldest` is to be delivered.
     pub(super) fn push(&mut self, message: u64, oldest: u64) {
         self.forget_before(oldest);
         self.seqs.push_back(message - 1);
@@ -116,8 +120,9 @@ impl SentHeaders {
         }
     }
 
-    /// Removes the completions of failed headers from `out[from..]`. Such a header's message fails as the header has, instead of being flushed,
-    /// unless the header was executed: the message was not.
+    /// Removes the completions of failed headers from `out[from..]`. Such a header's message fails
+    /// as the header has, instead of being flushed, unless the header was executed: the message was
+    /// not.
     pub(super) fn remove_from(&mut self, out: &mut Vec<Completion>, from: usize) {
         let mut kept = from;
         for at in from..out.len() {
@@ -159,8 +164,8 @@ pub(super) enum Arrival {
 pub(super) struct ReceivedHeader(Option<(Srqn, Option<u32>)>);
 
 impl ReceivedHeader {
-    /// Classifies a message that has arrived. `payload` reads a payload of [`HEADER_BYTES`]. For a message, `completion` becomes that of the
-    /// application's request.
+    /// Classifies a message that has arrived. `payload` reads a payload of [`HEADER_BYTES`]. For a
+    /// message, `completion` becomes that of the application's request.
     pub(super) fn on_message(
         &mut self,
         completion: &mut Completion,

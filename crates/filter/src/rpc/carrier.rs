@@ -15,7 +15,8 @@ pub enum Event<'a> {
 
 /// A carrier of messages between nodes. It may lose, repeat, reorder and corrupt them.
 ///
-/// The carrier knows the node from which a message came: a node must not be able to send in the name of another.
+/// The carrier knows the node from which a message came: a node must not be able to send in the
+/// name of another.
 pub trait Carrier {
     /// The identity of a node.
     type Node: Copy + Ord + Debug;
@@ -26,7 +27,8 @@ pub trait Carrier {
     /// Returns the maximum length of a message in bytes.
     fn max_message(&self) -> usize;
 
-    /// Sends a message of at most [`Carrier::max_message`] bytes. It is lost if the carrier has no room for it.
+    /// Sends a message of at most [`Carrier::max_message`] bytes. It is lost if the carrier has no
+    /// room for it.
     fn send(&mut self, to: Self::Node, message: &[u8]);
 
     /// Passes everything that has arrived to `handle`, in the order of arrival.
@@ -36,5 +38,6 @@ pub trait Carrier {
     fn poll(&mut self, handle: &mut dyn FnMut(Self::Node, Event<'_>)) -> Result<()>;
 }
 
-/// A carrier whose messages from one node to another arrive in order: every copy of a message arrives before the next message.
+/// A carrier whose messages from one node to another arrive in order: every copy of a message
+/// arrives before the next message.
 pub trait OrderedCarrier: Carrier {}

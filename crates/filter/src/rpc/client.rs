@@ -18,7 +18,8 @@ use crate::sender::Sender;
 pub struct ClientConfig {
     /// The maximum number of outstanding calls.
     pub max_calls: usize,
-    /// The time after which a call without an answer is sent again. It doubles with every further time, up to 1024-fold.
+    /// The time after which a call without an answer is sent again. It doubles with every further
+    /// time, up to 1024-fold.
     pub retry_interval: Duration,
 }
 
@@ -29,18 +30,21 @@ impl Default for ClientConfig {
     }
 }
 
-/// A client of one server. It acts only inside calls: the program polls it while calls are outstanding.
+/// A client of one server. It acts only inside calls: the program polls it while calls are
+/// outstanding.
 #[derive(Debug)]
 pub struct RpcClient<C: Carrier, S> {
     carrier: C,
     server: C::Node,
     sender: S,
     config: ClientConfig,
-    /// The time at which to send again, and the number of times that a time was set, from which its random part is drawn.
+    /// The time at which to send again, and the number of times that a time was set, from which its
+    /// random part is drawn.
     timer: (Option<Time>, u64),
     /// The time at which each outstanding call was submitted.
     submitted: BTreeMap<u64, Time>,
-    /// A time at or after which the server has heard from this client: when the last answered call was submitted.
+    /// A time at or after which the server has heard from this client: when the last answered call
+    /// was submitted.
     heard: Time,
     is_closed: bool,
     actions: Vec<Action<Vec<u8>>>,
@@ -49,8 +53,8 @@ pub struct RpcClient<C: Carrier, S> {
 }
 
 impl<C: Carrier> RpcClient<C, Sender<Vec<u8>>> {
-    /// Creates a client of a server with a [`FilterTable`](crate::FilterTable). See [`Sender`] for the incarnation;
-    /// [`incarnation_by_clock`](crate::rpc::incarnation_by_clock) serves.
+    /// Creates a client of a server with a [`FilterTable`](crate::FilterTable). See [`Sender`] for
+    /// the incarnation; [`incarnation_by_clock`](crate::rpc::incarnation_by_clock) serves.
     pub fn new(carrier: C, server: C::Node, incarnation: u64, config: ClientConfig) -> Self {
         let sender = Sender::new(incarnation, config.max_calls);
         RpcClient::with_sender(carrier, server, sender, config)
@@ -58,7 +62,8 @@ impl<C: Carrier> RpcClient<C, Sender<Vec<u8>>> {
 }
 
 impl<C: OrderedCarrier> RpcClient<C, BitSender<Vec<u8>>> {
-    /// Creates a client of a server with a [`BitFilter`](crate::BitFilter), over a carrier that keeps order.
+    /// Creates a client of a server with a [`BitFilter`](crate::BitFilter), over a carrier that
+    /// keeps order.
     pub fn one_bit(carrier: C, server: C::Node, config: ClientConfig) -> Self {
         let sender = BitSender::new(config.max_calls);
         RpcClient::with_sender(carrier, server, sender, config)
@@ -66,7 +71,8 @@ impl<C: OrderedCarrier> RpcClient<C, BitSender<Vec<u8>>> {
 }
 
 impl RpcClient<VqpCarrier, BitSender<Vec<u8>>> {
-    /// Creates a client over a connected vQP. `max_message` is the maximum length of a message in bytes.
+    /// Creates a client over a connected vQP. `max_message` is the maximum length of a message in
+    /// bytes.
     ///
     /// # Errors
     /// The errors of [`VqpCarrier::connect`].
@@ -128,13 +134,15 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
         self.corrupted
     }
 
-    /// Begins a call that the server executes exactly once, and returns its number. Calls are executed in the order of this function's calls.
+    /// Begins a call that the server executes exactly once, and returns its number. Calls are
+    /// executed in the order of this function's calls.
     ///
     /// # Errors
     /// `TooLong`, `Full` and `Closed`. The call is then not made.
     pub fn call(&mut self, body: &[u8]) -> Result<u64, RpcError> {
         let now = self.carrier.now();
-        // The filter evicts a silent node after the lease. Half of it leaves room for the time on the way.
+        // The filter evicts a silent node after the lease. Half of it leaves room for the time on
+        // the way.
         let expired = self.sender.lease().is_some_and(|lease| now.saturating_since(self.heard) >= lease / 2);
         if expired && self.sender.outstanding() == 0 {
             self.sender.expire_grant();
@@ -142,7 +150,8 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
         self.begin(now, body, S::submit)
     }
 
-    /// Begins a call that may be executed several times and in any order with other calls, and returns its number. It costs the server no state.
+    /// Begins a call that may be executed several times and in any order with other calls, and
+    /// returns its number. It costs the server no state.
     ///
     /// # Errors
     /// As for [`RpcClient::call`].
@@ -172,7 +181,8 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
         Ok(call)
     }
 
-    /// Handles what has arrived and sends again what was not answered in time. Appends the calls that have ended to `out`.
+    /// Handles what has arrived and sends again what was not answered in time. Appends the calls
+    /// that have ended to `out`.
     ///
     /// # Errors
     /// The carrier's NIC failed.
@@ -199,7 +209,8 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
         Ok(())
     }
 
-    /// Returns the time at which the client must be polled although nothing arrives, or `None` if no call is outstanding.
+    /// Returns the time at which the client must be polled although nothing arrives, or `None` if
+    /// no call is outstanding.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timer.0
     }
@@ -213,7 +224,8 @@ impl<C: Carrier, S: SenderCore<Vec<u8>>> RpcClient<C, S> {
                 }
                 Action::SetTimer { doublings } => {
                     let interval = self.config.retry_interval.saturating_mul(1 << doublings.min(31));
-                    // Half to one and a half of the interval, so that senders that were refused together do not come back together.
+                    // Half to one and a half of the interval, so that senders that were refused
+                    // together do not come back together.
                     self.timer.1 = self.timer.1.wrapping_add(1);
                     let percent = 50 + jitter(self.timer.1 ^ now.as_nanos()) % 101;
                     self.timer.0 = Some(now + interval.saturating_mul(percent as u32) / 100);

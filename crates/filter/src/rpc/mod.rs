@@ -43,7 +43,8 @@ pub enum RpcError {
     Nic(#[from] mitra_verbs::Error),
 }
 
-/// Returns the time since 1970 in nanoseconds: an incarnation that grows with every start of a program, unless the host's clock is set back.
+/// Returns the time since 1970 in nanoseconds: an incarnation that grows with every start of a
+/// program, unless the host's clock is set back.
 pub fn incarnation_by_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

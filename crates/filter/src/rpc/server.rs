@@ -19,8 +19,9 @@ pub struct Request<'a, N> {
     pub node: N,
     /// Its content.
     pub body: &'a [u8],
-    /// Whether it is executed exactly once. If not, the client has declared it idempotent, and copies are executed too: the program must not
-    /// trust a client's declaration, and refuses what is not idempotent.
+    /// Whether it is executed exactly once. If not, the client has declared it idempotent, and
+    /// copies are executed too: the program must not trust a client's declaration, and refuses what
+    /// is not idempotent.
     pub exactly_once: bool,
 }
 
@@ -79,14 +80,16 @@ impl<C: Carrier> RpcServer<C, FilterTable<C::Node, Vec<u8>>> {
 }
 
 impl RpcServer<VqpCarrier, BitFilter<Vec<u8>>> {
-    /// Creates a server with one bit for each of `nodes` connections, with messages of at most `max_message` bytes.
+    /// Creates a server with one bit for each of `nodes` connections, with messages of at most
+    /// `max_message` bytes.
     pub fn over_vqps(nodes: usize, max_message: usize) -> Self {
         RpcServer::with_filter(VqpCarrier::new(nodes, max_message), BitFilter::new(nodes))
     }
 
-    /// Adds the connected vQP of a client that has restarted or lost its connection. The vQP of `earlier`, the client's earlier connection, is closed
-    /// first, so nothing that the client sent before is executed after this call. If it has ended before, another client may have its node, and
-    /// keeps it.
+    /// Adds the connected vQP of a client that has restarted or lost its connection. The vQP of
+    /// `earlier`, the client's earlier connection, is closed first, so nothing that the client sent
+    /// before is executed after this call. If it has ended before, another client may have its
+    /// node, and keeps it.
     ///
     /// # Errors
     /// The errors of [`VqpCarrier::connect`].
@@ -95,7 +98,8 @@ impl RpcServer<VqpCarrier, BitFilter<Vec<u8>>> {
         self.connect(vqp)
     }
 
-    /// Adds a connected vQP and returns its connection. For a client that connects again, see [`RpcServer::reconnect`].
+    /// Adds a connected vQP and returns its connection. For a client that connects again, see
+    /// [`RpcServer::reconnect`].
     ///
     /// # Errors
     /// The errors of [`VqpCarrier::connect`].
@@ -127,8 +131,9 @@ impl<C: Carrier, F: FilterCore<C::Node, Vec<u8>>> RpcServer<C, F> {
         self.stats
     }
 
-    /// Handles what has arrived. `execute` executes a request and writes its reply; it is called once for each request that must be executed
-    /// exactly once. Returns the number of executed requests.
+    /// Handles what has arrived. `execute` executes a request and writes its reply; it is called
+    /// once for each request that must be executed exactly once. Returns the number of executed
+    /// requests.
     ///
     /// # Errors
     /// The carrier's NIC failed.

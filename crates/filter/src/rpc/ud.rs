@@ -34,8 +34,9 @@ pub struct UdAddress {
     pub qkey: u32,
 }
 
-/// A UD queue pair as a carrier. It loses, repeats and reorders messages as the network does. A node is known by the address and the queue pair
-/// number in the datagram: whoever can forge these can send in the node's name.
+/// A UD queue pair as a carrier. It loses, repeats and reorders messages as the network does. A
+/// node is known by the address and the queue pair number in the datagram: whoever can forge these
+/// can send in the node's name.
 #[derive(Debug)]
 pub struct UdCarrier {
     provider: Arc<dyn Provider>,

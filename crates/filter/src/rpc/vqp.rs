@@ -17,8 +17,9 @@ const SEND_SLOT: usize = RECVS as usize;
 
 /// Virtual queue pairs to several nodes as a carrier. The nodes are numbered from 0.
 ///
-/// Messages to a node are sent one at a time: the next is posted when the SEND of the one before has completed. So a vQP that sends everything in
-/// flight again after a failover (policy `blanket`) repeats at most the last message, and order holds.
+/// Messages to a node are sent one at a time: the next is posted when the SEND of the one before
+/// has completed. So a vQP that sends everything in flight again after a failover (policy
+/// `blanket`) repeats at most the last message, and order holds.
 #[derive(Debug)]
 pub struct VqpCarrier {
     max_message: usize,
@@ -60,16 +61,18 @@ struct Link {
 }
 
 impl VqpCarrier {
-    /// Creates a carrier for connections to `nodes` nodes, with messages of at most `max_message` bytes.
+    /// Creates a carrier for connections to `nodes` nodes, with messages of at most `max_message`
+    /// bytes.
     pub fn new(nodes: usize, max_message: usize) -> VqpCarrier {
         VqpCarrier { max_message, links: (0..nodes).map(|_| None).collect(), connections: 0 }
     }
 
-    /// Adds a connected vQP, which no one else uses, and returns its connection. Its queues must have room for 32 receives.
+    /// Adds a connected vQP, which no one else uses, and returns its connection. Its queues must
+    /// have room for 32 receives.
     ///
     /// # Errors
-    /// `NoPlace` if every node has a connection; the errors of [`Domain::register`](mitra_failover::Domain::register) and
-    /// [`VirtualQp::post_recv`].
+    /// `NoPlace` if every node has a connection; the errors of
+    /// [`Domain::register`](mitra_failover::Domain::register) and [`VirtualQp::post_recv`].
     pub fn connect(&mut self, mut vqp: VirtualQp) -> Result<VqpConnection, RpcError> {
         let Some(node) = self.links.iter().position(Option::is_none) else {
             return Err(RpcError::NoPlace(self.links.len()));
@@ -86,7 +89,8 @@ impl VqpCarrier {
         Ok(VqpConnection { node, number })
     }
 
-    /// Ends a connection and returns its vQP, closed. Returns `None` if it has ended before, even if another client has got its node since.
+    /// Ends a connection and returns its vQP, closed. Returns `None` if it has ended before, even
+    /// if another client has got its node since.
     pub fn disconnect(&mut self, connection: VqpConnection) -> Option<VirtualQp> {
         let link = self.links.get(connection.node)?.as_ref()?;
         if link.number == connection.number { self.end(connection.node) } else { None }
@@ -94,7 +98,8 @@ impl VqpCarrier {
 
     fn end(&mut self, node: usize) -> Option<VirtualQp> {
         let mut link = self.links.get_mut(node)?.take()?;
-        // The memory is released if the NICs work. A NIC that does not answer is reset by `close`, or the vQP ends as `Unfenced`.
+        // The memory is released if the NICs work. A NIC that does not answer is reset by `close`,
+        // or the vQP ends as `Unfenced`.
         if link.vqp.close().is_ok() {
             let _ = link.vqp.domain().deregister(&link.mr);
         }

@@ -1,5 +1,5 @@
-//! The server's end of a client connection. Replies are sent in the order of the requests, even if they become
-//! known in another order.
+//! The server's end of a client connection. Replies are sent in the order of the requests, even if
+//! they become known in another order.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -8,13 +8,13 @@ use mio::net::TcpStream;
 
 use crate::resp::{MAX_ARGUMENT_BYTES, Reply, RespError, parse_request};
 
-/// The server reads no more while at least this many bytes are unparsed. A longer incomplete request is
-/// rejected.
+/// The server reads no more while at least this many bytes are unparsed. A longer incomplete
+/// request is rejected.
 const MAX_INPUT_BYTES: usize = 4 * MAX_ARGUMENT_BYTES;
 /// The maximum number of unsent bytes. The server closes the connection if there are more.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
-/// The maximum number of requests whose replies are not sent yet. The server reads no more while this many
-/// requests have none.
+/// The maximum number of requests whose replies are not sent yet. The server reads no more while
+/// this many requests have none.
 const MAX_REQUESTS: usize = 1024;
 
 pub(crate) struct ClientConnection {
@@ -25,7 +25,8 @@ pub(crate) struct ClientConnection {
     output: Vec<u8>,
     /// The number of bytes at the start of `output` that are sent.
     sent: usize,
-    /// The replies that are not encoded yet, in the order of the requests. `None` if a reply is not known yet.
+    /// The replies that are not encoded yet, in the order of the requests. `None` if a reply is not
+    /// known yet.
     replies: VecDeque<Option<Reply>>,
     /// The number of the request that `replies[0]` belongs to.
     first_request_number: u64,
@@ -62,8 +63,8 @@ impl ClientConnection {
         &mut self.stream
     }
 
-    /// Reads from the socket until it has no more bytes, or until [`MAX_INPUT_BYTES`] or [`MAX_REQUESTS`] is
-    /// reached.
+    /// Reads from the socket until it has no more bytes, or until [`MAX_INPUT_BYTES`] or
+    /// [`MAX_REQUESTS`] is reached.
     pub(crate) fn read(&mut self) {
         let mut chunk = [0; 16 << 10];
         while self.readable
@@ -84,14 +85,14 @@ impl ClientConnection {
         }
     }
 
-    /// Returns whether there is input to read or parse now. An incomplete request cannot be parsed before more
-    /// input arrives.
+    /// Returns whether there is input to read or parse now. An incomplete request cannot be parsed
+    /// before more input arrives.
     pub(crate) fn has_work(&self) -> bool {
         !self.closing && self.replies.len() < MAX_REQUESTS && (self.readable || !self.partial)
     }
 
-    /// Parses the complete requests in the input, and passes each with its number to `on_request`. Stops at
-    /// [`MAX_REQUESTS`].
+    /// Parses the complete requests in the input, and passes each with its number to `on_request`.
+    /// Stops at [`MAX_REQUESTS`].
     pub(crate) fn drain_requests(&mut self, mut on_request: impl FnMut(u64, &[&[u8]])) {
         let mut at = 0;
         while !self.closing && self.replies.len() < MAX_REQUESTS {
@@ -130,13 +131,15 @@ impl ClientConnection {
         }
     }
 
-    /// Sets the key that the client watches, which replaces an earlier one. `number` is the number of the request.
+    /// Sets the key that the client watches, which replaces an earlier one. `number` is the number
+    /// of the request.
     pub(crate) fn watch(&mut self, number: u64, key: Vec<u8>) {
         self.watched = Some((number, key));
     }
 
-    /// Returns whether changes of a key are to be reported to the client. Reports begin only after the reply to
-    /// the watch request, because the client would mistake an earlier message for that reply.
+    /// Returns whether changes of a key are to be reported to the client. Reports begin only after
+    /// the reply to the watch request, because the client would mistake an earlier message for that
+    /// reply.
     pub(crate) fn is_watching(&self, key: &[u8]) -> bool {
         matches!(&self.watched, Some((number, watched)) if *number < self.first_request_number && watched == key)
     }
@@ -151,7 +154,8 @@ impl ClientConnection {
         self.closing = true;
     }
 
-    /// Encodes the replies that are known, up to the first unknown one, and sends as much as the socket accepts.
+    /// Encodes the replies that are known, up to the first unknown one, and sends as much as the
+    /// socket accepts.
     pub(crate) fn write(&mut self) {
         while let Some(Some(reply)) = self.replies.front() {
             reply.encode(&mut self.output);
@@ -162,8 +166,8 @@ impl ClientConnection {
             match self.stream.write(&self.output[self.sent..]) {
                 Ok(len) => self.sent += len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // Discards the bytes already sent. Otherwise the buffer would grow without bound for a
-                    // client that never reads everything.
+                    // Discards the bytes already sent. Otherwise the buffer would grow without
+                    // bound for a client that never reads everything.
                     self.output.drain(..std::mem::take(&mut self.sent));
                     return;
                 }
@@ -178,8 +182,8 @@ impl ClientConnection {
         self.sent = 0;
     }
 
-    /// Returns whether the connection is to be dropped: the client has closed it, everything is sent before the
-    /// server closes it, or the client reads too slowly.
+    /// Returns whether the connection is to be dropped: the client has closed it, everything is
+    /// sent before the server closes it, or the client reads too slowly.
     pub(crate) fn is_finished(&self) -> bool {
         let all_sent = self.replies.is_empty() && self.output.is_empty();
         self.peer_closed || self.closing && all_sent || self.output.len() - self.sent > MAX_OUTPUT_BYTES
@@ -199,7 +203,8 @@ mod tests {
         (ClientConnection::new(TcpStream::from_std(stream)), client)
     }
 
-    /// Reads until `bytes` bytes have arrived, and returns the number of complete requests among them.
+    /// Reads until `bytes` bytes have arrived, and returns the number of complete requests among
+    /// them.
     fn read_all(connection: &mut ClientConnection, bytes: usize) -> usize {
         let mut requests = 0;
         let mut read = 0;

@@ -6,8 +6,8 @@ use crate::command::ReplyStyle;
 use crate::resp::Reply;
 use mitra_consensus::replicated_store::Outcome;
 
-/// The state of a client request that consists of one or more commands (its parts), such as `DEL a b c`, until
-/// each part has an outcome.
+/// The state of a client request that consists of one or more commands (its parts), such as
+/// `DEL a b c`, until each part has an outcome.
 pub(super) struct MultiPart {
     /// The number of parts without an outcome.
     pending_parts: usize,
@@ -27,8 +27,8 @@ impl MultiPart {
         MultiPart { pending_parts, count: 0, style, error: None, refused: false, maybe_executed: false }
     }
 
-    /// Records the outcome of a part, and its error reply if it is not a success. Returns the result of the
-    /// request if this was the last part.
+    /// Records the outcome of a part, and its error reply if it is not a success. Returns the
+    /// result of the request if this was the last part.
     pub(super) fn finish_part(&mut self, outcome: &Outcome, error: Option<Reply>) -> Option<MultiPartResult> {
         self.pending_parts -= 1;
         match outcome {
@@ -79,8 +79,8 @@ mod tests {
         outcomes.iter().fold(None, |_, outcome| request.finish_part(outcome, error(outcome)))
     }
 
-    /// After MOVED or TRYAGAIN, a client repeats the request at another server, because these replies mean that
-    /// no part of the request was executed.
+    /// After MOVED or TRYAGAIN, a client repeats the request at another server, because these
+    /// replies mean that no part of the request was executed.
     #[test]
     fn partly_executed_request_is_not_reported_as_refused() {
         let (done, refused) = (Outcome::Reply(KvReply::Changed(true)), Outcome::Refused(LogError::NotLeader));

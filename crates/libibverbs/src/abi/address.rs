@@ -34,7 +34,8 @@ mirror! {
             21 => hop_limit: u8,
             22 => traffic_class: u8,
         }
-        /// The 40 bytes that precede a datagram in the receive buffer. With RoCE v2 over IPv4, the last 20 bytes hold the IPv4 header.
+        /// The 40 bytes that precede a datagram in the receive buffer. With RoCE v2 over IPv4, the
+        /// last 20 bytes hold the IPv4 header.
         #[derive(Clone, Copy)]
         struct ibv_grh: 40 => {
             0 => version_tclass_flow: u32,

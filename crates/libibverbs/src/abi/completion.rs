@@ -1,4 +1,5 @@
-//! Completion queues, polled either with `ibv_poll_cq` or field by field (`ibv_start_poll`), and completion channels.
+//! Completion queues, polled either with `ibv_poll_cq` or field by field (`ibv_start_poll`), and
+//! completion channels.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -14,7 +15,8 @@ mirror! {
             12 => opcode: ibv_wc_opcode,
             16 => vendor_err: u32,
             20 => byte_len: u32,
-            // With IBV_WC_WITH_IMM an immediate in network byte order, with IBV_WC_WITH_INV an rkey in host byte order.
+            // With IBV_WC_WITH_IMM an immediate in network byte order, with IBV_WC_WITH_INV an rkey
+            // in host byte order.
             24 => imm_data [imm_data, invalidated_rkey]: u32,
             28 => qp_num: u32,
             32 => src_qp: u32,
@@ -42,8 +44,9 @@ mirror! {
             80 + MUTEX => comp_events_completed: u32,
             84 + MUTEX => async_events_completed: u32,
         }
-        /// A completion queue that programs read field by field. The inline functions of the C header call the slots without checking
-        /// them, so the slot of each field that the program requested at creation must be filled.
+        /// A completion queue that programs read field by field. The inline functions of the C
+        /// header call the slots without checking them, so the slot of each field that the program
+        /// requested at creation must be filled.
         struct ibv_cq_ex: 248 + MUTEX => {
             0 => context: *mut ibv_context,
             8 => channel: *mut ibv_comp_channel,
@@ -103,7 +106,8 @@ mirror! {
             0 => tag: u64,
             8 => r#priv: u32,
         }
-        /// Completion moderation. A queue raises an event after `cq_count` completions or after `cq_period` microseconds.
+        /// Completion moderation. A queue raises an event after `cq_count` completions or after
+        /// `cq_period` microseconds.
         #[derive(Clone, Copy)]
         struct ibv_moderate_cq: 4 => {
             0 => cq_count: u16,
@@ -176,7 +180,8 @@ mirror! {
             IBV_WC_TM_MATCH = 1 << 5,
             IBV_WC_TM_DATA_VALID = 1 << 6,
         }
-        /// Bits of [`ibv_cq_init_attr_ex::wc_flags`], which say which fields the program will read from an [`ibv_cq_ex`].
+        /// Bits of [`ibv_cq_init_attr_ex::wc_flags`], which say which fields the program will read
+        /// from an [`ibv_cq_ex`].
         enum ibv_create_cq_wc_flags: u32 {
             IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
             IBV_WC_EX_WITH_IMM = 1 << 1,
@@ -191,8 +196,8 @@ mirror! {
             IBV_WC_EX_WITH_TM_INFO = 1 << 10,
             IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11,
         }
-        /// The set of fields that every device offers, the set of all fields that a program may request, and the bit number of
-        /// [`IBV_WC_IP_CSUM_OK`].
+        /// The set of fields that every device offers, the set of all fields that a program may
+        /// request, and the bit number of [`IBV_WC_IP_CSUM_OK`].
         const wc_flag_sets: u32 {
             IBV_WC_STANDARD_FLAGS = 0x7f,
             IBV_CREATE_CQ_SUP_WC_FLAGS = 0xfff,

@@ -1,4 +1,5 @@
-//! The context of an open device, and its table of verbs. Programs call these verbs through the table, not by symbol.
+//! The context of an open device, and its table of verbs. Programs call these verbs through the
+//! table, not by symbol.
 
 use std::ffi::{c_int, c_void};
 
@@ -9,8 +10,8 @@ pub type unused_slot = Option<unsafe extern "C" fn() -> *mut c_void>;
 
 mirror! {
     types {
-        /// The table of verbs in [`ibv_context`]. The inline functions of the C header call the slots without checking them, so each
-        /// slot without `_compat` in its name must be filled.
+        /// The table of verbs in [`ibv_context`]. The inline functions of the C header call the
+        /// slots without checking them, so each slot without `_compat` in its name must be filled.
         #[derive(Clone, Copy)]
         struct ibv_context_ops: 256 => {
             0 => _compat_query_device: Option<unsafe extern "C" fn(
@@ -71,7 +72,8 @@ mirror! {
             240 => _compat_detach_mcast: unused_slot,
             248 => _compat_async_event: unused_slot,
         }
-        /// An open device. If all bits of `abi_compat` are set, the structure is the last field of a [`verbs_context`].
+        /// An open device. If all bits of `abi_compat` are set, the structure is the last field of
+        /// a [`verbs_context`].
         struct ibv_context: 288 + MUTEX => {
             0 => device: *mut ibv_device,
             8 => ops: ibv_context_ops,
@@ -83,14 +85,15 @@ mirror! {
         }
     }
     constants {
-        /// The value of [`ibv_context::abi_compat`], as an integer, in a context that is part of a [`verbs_context`].
+        /// The value of [`ibv_context::abi_compat`], as an integer, in a context that is part of a
+        /// [`verbs_context`].
         const abi_compat: usize {
             __VERBS_ABI_IS_EXTENDED = usize::MAX,
         }
     }
     opaque {
-        /// The port attributes of an older ABI, which are a prefix of [`ibv_port_attr`]. The exported function `ibv_query_port` writes
-        /// them. The C header only declares the type.
+        /// The port attributes of an older ABI, which are a prefix of [`ibv_port_attr`]. The
+        /// exported function `ibv_query_port` writes them. The C header only declares the type.
         _compat_ibv_port_attr,
     }
 }

@@ -80,7 +80,8 @@ mirror! {
             IBV_NODE_USNIC_UDP = 6,
             IBV_NODE_UNSPECIFIED = 7,
         }
-        /// The transport of a device. RoCE devices report InfiniBand here, and Ethernet as the port's link layer.
+        /// The transport of a device. RoCE devices report InfiniBand here, and Ethernet as the
+        /// port's link layer.
         enum ibv_transport_type: i32 {
             IBV_TRANSPORT_UNKNOWN = -1,
             IBV_TRANSPORT_IB = 0,
@@ -116,7 +117,8 @@ mirror! {
             IBV_DEVICE_RAW_IP_CSUM = 1 << 26,
             IBV_DEVICE_MANAGED_FLOW_STEERING = 1 << 29,
         }
-        /// Bits of [`ibv_device_attr_ex::device_cap_flags_ex`] above the 32 bits of [`ibv_device_cap_flags`].
+        /// Bits of [`ibv_device_attr_ex::device_cap_flags_ex`] above the 32 bits of
+        /// [`ibv_device_cap_flags`].
         const device_cap_flags_ex: u64 {
             IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34,
             IBV_DEVICE_PCI_WRITE_END_PADDING = 1 << 36,

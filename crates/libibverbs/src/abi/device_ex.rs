@@ -66,8 +66,8 @@ mirror! {
             2 => swap: u16,
             4 => compare_swap: u16,
         }
-        /// The result of `ibv_query_device_ex`. The caller passes the size of its structure. If that is smaller than this structure, only
-        /// a prefix is written.
+        /// The result of `ibv_query_device_ex`. The caller passes the size of its structure. If
+        /// that is smaller than this structure, only a prefix is written.
         #[derive(Clone, Copy)]
         struct ibv_device_attr_ex: 400 => {
             0 => orig_attr: ibv_device_attr,

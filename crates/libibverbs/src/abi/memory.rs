@@ -11,7 +11,8 @@ mirror! {
             0 => context: *mut ibv_context,
             8 => handle: u32,
         }
-        /// A thread domain. The program guarantees that only one thread at a time uses the objects created with the domain.
+        /// A thread domain. The program guarantees that only one thread at a time uses the objects
+        /// created with the domain.
         struct ibv_td: 8 => {
             0 => context: *mut ibv_context,
         }
@@ -51,7 +52,8 @@ mirror! {
             36 => lkey: u32,
             40 => rkey: u32,
         }
-        /// A memory window. The inline function `ibv_bind_mw` of the C header writes the `rkey` of a type 1 window.
+        /// A memory window. The inline function `ibv_bind_mw` of the C header writes the `rkey` of
+        /// a type 1 window.
         struct ibv_mw: 32 => {
             0 => context: *mut ibv_context,
             8 => pd: *mut ibv_pd,
@@ -67,7 +69,8 @@ mirror! {
             16 => length: u64,
             24 => mw_access_flags: c_uint,
         }
-        /// Device memory. The inline functions `ibv_memcpy_to_dm` and `ibv_memcpy_from_dm` of the C header call the slots.
+        /// Device memory. The inline functions `ibv_memcpy_to_dm` and `ibv_memcpy_from_dm` of the C
+        /// header call the slots.
         struct ibv_dm: 32 => {
             0 => context: *mut ibv_context,
             8 => memcpy_to_dm: Option<unsafe extern "C" fn(
@@ -85,7 +88,8 @@ mirror! {
             24 => comp_mask: u32,
             28 => handle: u32,
         }
-        /// The argument of `ibv_alloc_dm`. The alignment is a power of two, given by its exponent. No bits of the mask are defined.
+        /// The argument of `ibv_alloc_dm`. The alignment is a power of two, given by its exponent.
+        /// No bits of the mask are defined.
         #[derive(Clone, Copy)]
         struct ibv_alloc_dm_attr: 16 => {
             0 => length: usize,
@@ -113,7 +117,8 @@ mirror! {
             IBV_ACCESS_HUGETLB = 1 << 7,
             IBV_ACCESS_RELAXED_ORDERING = 0x100000,
         }
-        /// The access flags that a device may ignore. A device must refuse any other flag that it does not know.
+        /// The access flags that a device may ignore. A device must refuse any other flag that it
+        /// does not know.
         const optional_access: u32 {
             IBV_ACCESS_OPTIONAL_FIRST = 1 << 20,
             IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
@@ -142,7 +147,8 @@ mirror! {
             IBV_MW_TYPE_1 = 1,
             IBV_MW_TYPE_2 = 2,
         }
-        /// The advice of `ibv_advise_mr`. In C it is an alias of the kernel's `enum ib_uverbs_advise_mr_advice`.
+        /// The advice of `ibv_advise_mr`. In C it is an alias of the kernel's
+        /// `enum ib_uverbs_advise_mr_advice`.
         enum ibv_advise_mr_advice: u32 {
             IBV_ADVISE_MR_ADVICE_PREFETCH = 0,
             IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1,
@@ -152,12 +158,14 @@ mirror! {
         const advise_mr_flags: u32 {
             IBV_ADVISE_MR_FLAG_FLUSH = 1,
         }
-        /// Bits of [`ibv_parent_domain_init_attr::comp_mask`], which say which optional fields are set.
+        /// Bits of [`ibv_parent_domain_init_attr::comp_mask`], which say which optional fields are
+        /// set.
         enum ibv_parent_domain_init_attr_mask: u32 {
             IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1 << 0,
             IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
         }
-        /// The value, as an integer, that a parent domain's allocator returns to request the default allocator.
+        /// The value, as an integer, that a parent domain's allocator returns to request the
+        /// default allocator.
         const allocator_answer: usize {
             IBV_ALLOCATOR_USE_DEFAULT = usize::MAX,
         }

@@ -1,4 +1,5 @@
-//! The macro that declares C types, asserts their layout at compile time, and lists them for the tests.
+//! The macro that declares C types, asserts their layout at compile time, and lists them for the
+//! tests.
 
 /// A structure or union of the C ABI.
 #[derive(Debug)]
@@ -7,7 +8,8 @@ pub struct Structure {
     pub name: &'static str,
     /// `struct` or `union`.
     pub kind: &'static str,
-    /// For a type without a name in C, the path of the member that has the type, such as `ibv_send_wr.wr.rdma`.
+    /// For a type without a name in C, the path of the member that has the type, such as
+    /// `ibv_send_wr.wr.rdma`.
     pub c_path: Option<&'static str>,
     /// The size in bytes.
     pub size: usize,
@@ -22,13 +24,15 @@ pub struct Structure {
 pub struct Field {
     /// The name in Rust, with `r#` in front of a keyword.
     pub name: &'static str,
-    /// The names of the members, if the field is an anonymous union in C. Otherwise empty, and `name` is also the name in C.
+    /// The names of the members, if the field is an anonymous union in C. Otherwise empty, and
+    /// `name` is also the name in C.
     pub c_names: &'static [&'static str],
     /// The offset in bytes.
     pub offset: usize,
     /// The size in bytes.
     pub size: usize,
-    /// The type in Rust syntax, from which the layout test derives the C type of a function pointer.
+    /// The type in Rust syntax, from which the layout test derives the C type of a function
+    /// pointer.
     pub rust_type: &'static str,
 }
 

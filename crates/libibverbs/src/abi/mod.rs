@@ -1,14 +1,16 @@
 //! The C ABI of libibverbs and librdmacm (rdma-core 44) as `repr(C)` types.
 //!
-//! Types, fields and constants have their C names, and the manual pages document them (for instance `ibv_post_send(3)`). The comments
-//! here add only what an implementation of the library must know. A C enumeration is an integer type with constants, because C may pass
-//! a value that is not in the enumeration, and such a value in a Rust `enum` is undefined behaviour.
+//! Types, fields and constants have their C names, and the manual pages document them (for instance
+//! `ibv_post_send(3)`). The comments here add only what an implementation of the library must know.
+//! A C enumeration is an integer type with constants, because C may pass a value that is not in the
+//! enumeration, and such a value in a Rust `enum` is undefined behaviour.
 //!
 //! Fields that C declares as `__be16`, `__be32` or `__be64` are integers in network byte order.
 //!
-//! The macro `mirror!` declares all types and constants, and lists them ([`structures`], [`all_constants`]) for the test that
-//! compares them with the installed C headers. Types of features that Mitra does not offer (device memory, flow steering,
-//! counters, work queues) are opaque, because only pointers to them occur, in the signatures of the function tables
+//! The macro `mirror!` declares all types and constants, and lists them ([`structures`],
+//! [`all_constants`]) for the test that compares them with the installed C headers. Types of
+//! features that Mitra does not offer (device memory, flow steering, counters, work queues) are
+//! opaque, because only pointers to them occur, in the signatures of the function tables
 //! [`ibv_context_ops`] and [`verbs_context`].
 #![allow(non_camel_case_types, non_snake_case, reason = "names are those of C")]
 #![allow(clippy::type_complexity, reason = "function pointer types stand where C has them")]
@@ -18,7 +20,8 @@ mod mirror;
 
 pub use mirror::{Constant, Field, Structure};
 
-/// Declares the modules, and functions that list the content of all modules, so that no module is missing from the lists.
+/// Declares the modules, and functions that list the content of all modules, so that no module is
+/// missing from the lists.
 macro_rules! modules {
     ($($module:ident),* $(,)?) => {
         $(mod $module; pub use $module::*;)*
@@ -65,6 +68,6 @@ modules!(
     xrc,
 );
 
-/// The size of `pthread_mutex_t`: 40 bytes on x86-64, 48 on aarch64. All other types have the same size on both, so only the offsets of
-/// fields after a mutex differ.
+/// The size of `pthread_mutex_t`: 40 bytes on x86-64, 48 on aarch64. All other types have the same
+/// size on both, so only the offsets of fields after a mutex differ.
 const MUTEX: usize = size_of::<libc::pthread_mutex_t>();

@@ -5,8 +5,9 @@ use std::ffi::c_int;
 
 mirror! {
     types {
-        /// The result of `ibv_query_port`. The exported function fills only the first 48 bytes. The function in the slot of
-        /// [`verbs_context`](super::verbs_context) takes the length of the caller's structure.
+        /// The result of `ibv_query_port`. The exported function fills only the first 48 bytes. The
+        /// function in the slot of [`verbs_context`](super::verbs_context) takes the length of the
+        /// caller's structure.
         #[derive(Clone, Copy)]
         struct ibv_port_attr: 52 => {
             0 => state: ibv_port_state,

@@ -22,7 +22,8 @@ mirror! {
             64 + MUTEX => cond: libc::pthread_cond_t,
             112 + MUTEX => events_completed: u32,
         }
-        /// The capacities of a queue pair. `ibv_create_qp` replaces the requested capacities by the granted ones.
+        /// The capacities of a queue pair. `ibv_create_qp` replaces the requested capacities by the
+        /// granted ones.
         #[derive(Clone, Copy)]
         struct ibv_qp_cap: 20 => {
             0 => max_send_wr: u32,
@@ -187,8 +188,8 @@ mirror! {
             IBV_QP_CREATE_SOURCE_QPN = 1 << 10,
             IBV_QP_CREATE_PCI_WRITE_END_PADDING = 1 << 11,
         }
-        /// Bits of [`ibv_qp_init_attr_ex::send_ops_flags`], which say which operations the program will request through the slots of
-        /// [`ibv_qp_ex`].
+        /// Bits of [`ibv_qp_init_attr_ex::send_ops_flags`], which say which operations the program
+        /// will request through the slots of [`ibv_qp_ex`].
         enum ibv_qp_create_send_ops_flags: u32 {
             IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0,
             IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,

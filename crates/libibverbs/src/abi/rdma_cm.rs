@@ -39,8 +39,9 @@ mirror! {
         struct rdma_event_channel: 4 => {
             0 => fd: c_int,
         }
-        /// A connection identifier, the counterpart of a socket. Programs read every field. The inline functions of
-        /// `rdma_verbs.h` post to `qp` or `srq`, and wait on `send_cq` and `recv_cq`.
+        /// A connection identifier, the counterpart of a socket. Programs read every field. The
+        /// inline functions of `rdma_verbs.h` post to `qp` or `srq`, and wait on `send_cq` and
+        /// `recv_cq`.
         #[derive(Clone, Copy)]
         struct rdma_cm_id: 416 => {
             0 => verbs: *mut ibv_context,
@@ -81,7 +82,8 @@ mirror! {
             48 => qp_num: u32,
             52 => qkey: u32,
         }
-        /// The parameters of an event. The port space of the event's identifier determines which member is set.
+        /// The parameters of an event. The port space of the event's identifier determines which
+        /// member is set.
         #[derive(Clone, Copy)]
         union rdma_cm_event_param (rdma_cm_event.param): 56 => {
             0 => conn: rdma_conn_param,

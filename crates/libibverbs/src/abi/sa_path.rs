@@ -1,5 +1,5 @@
-//! Path records in the format of a subnet administrator. RoCE has no subnet administrator, so librdmacm fills only the fields
-//! that have a meaning on RoCE.
+//! Path records in the format of a subnet administrator. RoCE has no subnet administrator, so
+//! librdmacm fills only the fields that have a meaning on RoCE.
 
 use std::ffi::c_int;
 
@@ -7,7 +7,8 @@ use super::*;
 
 mirror! {
     types {
-        /// The path record of an `rdma_route`. Programs that query a subnet administrator use another type, `struct ibv_path_data`.
+        /// The path record of an `rdma_route`. Programs that query a subnet administrator use
+        /// another type, `struct ibv_path_data`.
         #[derive(Clone, Copy)]
         struct ibv_sa_path_rec: 64 => {
             0 => dgid: ibv_gid,
@@ -33,7 +34,8 @@ mirror! {
     }
     constants {}
     opaque {
-        /// A path record in wire format with flags: the value of an option that Mitra does not accept.
+        /// A path record in wire format with flags: the value of an option that Mitra does not
+        /// accept.
         ibv_path_data,
         /// A path record in wire format.
         ibv_path_record,

@@ -16,7 +16,8 @@ mirror! {
             32 + MUTEX => cond: libc::pthread_cond_t,
             80 + MUTEX => events_completed: u32,
         }
-        /// The capacities of a shared receive queue, and the number of receives below which the queue raises an event.
+        /// The capacities of a shared receive queue, and the number of receives below which the
+        /// queue raises an event.
         #[derive(Clone, Copy)]
         struct ibv_srq_attr: 12 => {
             0 => max_wr: u32,

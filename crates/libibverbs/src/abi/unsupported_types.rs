@@ -1,5 +1,6 @@
-//! Types of features that Mitra does not offer. The slots of these features in [`verbs_context`](super::verbs_context) are empty. The
-//! inline functions of the C header return EOPNOTSUPP for an empty slot.
+//! Types of features that Mitra does not offer. The slots of these features in
+//! [`verbs_context`](super::verbs_context) are empty. The inline functions of the C header return
+//! EOPNOTSUPP for an empty slot.
 
 mirror! {
     types {}

@@ -71,7 +71,8 @@ mirror! {
             8 => hdr_sz: u16,
             10 => mss: u16,
         }
-        /// A send request. Programs set only the members that the opcode names, and the others have arbitrary values.
+        /// A send request. Programs set only the members that the opcode names, and the others have
+        /// arbitrary values.
         #[derive(Clone, Copy)]
         struct ibv_send_wr: 128 => {
             0 => wr_id: u64,
@@ -84,7 +85,8 @@ mirror! {
             36 => imm_data [imm_data, invalidate_rkey]: u32,
             40 => wr: ibv_send_wr_wr,
             72 => qp_type: ibv_send_wr_qp_type,
-            // In C this is a union of `bind_mw` and `tso` ([`ibv_send_wr_tso`]), which is not larger.
+            // In C this is a union of `bind_mw` and `tso` ([`ibv_send_wr_tso`]), which is not
+            // larger.
             80 => bind_mw [bind_mw, tso]: ibv_send_wr_bind_mw,
         }
         /// A receive request.
@@ -111,7 +113,8 @@ mirror! {
             4 => handle: u32,
             8 => add: ibv_ops_wr_tm_add,
         }
-        /// A request to a tag matching queue. Only the signature of [`verbs_context::post_srq_ops`] uses it.
+        /// A request to a tag matching queue. Only the signature of [`verbs_context::post_srq_ops`]
+        /// uses it.
         #[derive(Clone, Copy)]
         struct ibv_ops_wr: 72 => {
             0 => wr_id: u64,

@@ -1,11 +1,15 @@
-//! The memory layout of objects to which programs hold pointers, and the check that such an object exists.
+//! The memory layout of objects to which programs hold pointers, and the check that such an object
+//! exists.
 //!
-//! Each object is in a [`Slot`], which begins with the object's C structure. Slots are never returned to the allocator, and a slot only ever
-//! holds objects of one type. The state of a slot can therefore be read through any pointer that the library has returned, also after the
-//! object was destroyed. [`AbiObject::find`] reads it, and refuses an object
+//! Each object is in a [`Slot`], which begins with the object's C structure. Slots are never
+//! returned to the allocator, and a slot only ever holds objects of one type. The state of a slot
+//! can therefore be read through any pointer that the library has returned, also after the object
+//! was destroyed. [`AbiObject::find`] reads it, and refuses an object
 //! - that was destroyed, until its slot holds another object ([`MIN_FREE`] delays this),
-//! - whose `handle` or `context` the program has changed, because the kernel, too, looks for an object among those of its context,
-//! - that belongs to the parent process of a forked child. Its locks may be in any state, so not even its memory is freed.
+//! - whose `handle` or `context` the program has changed, because the kernel, too, looks for an
+//!   object among those of its context,
+//! - that belongs to the parent process of a forked child. Its locks may be in any state, so not
+//!   even its memory is freed.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -22,13 +26,13 @@ use crate::common::fork_generation;
 use crate::common::lock::lock;
 use crate::common::per_process::PerProcess;
 
-/// The C structure at the beginning of an object. Programs may read and write it, so the library holds no reference to it while C code
-/// can run, and accesses it through its address.
+/// The C structure at the beginning of an object. Programs may read and write it, so the library
+/// holds no reference to it while C code can run, and accesses it through its address.
 #[repr(transparent)]
 pub(crate) struct AbiHeader<F>(UnsafeCell<F>);
 
-// SAFETY: `AbiHeader` gives access only to the address of its content. Code that reads or writes through the address is `unsafe`, and
-// must exclude data races.
+// SAFETY: `AbiHeader` gives access only to the address of its content. Code that reads or writes
+// through the address is `unsafe`, and must exclude data races.
 unsafe impl<F> Send for AbiHeader<F> {}
 // SAFETY: as for `Send`.
 unsafe impl<F> Sync for AbiHeader<F> {}
@@ -39,11 +43,12 @@ impl<F> AbiHeader<F> {
         AbiHeader(UnsafeCell::new(contents))
     }
 
-    /// Returns a C structure of zeros. Programs rely on zeros in the fields that a verb does not set, because rdma-core
-    /// allocates with `calloc`.
+    /// Returns a C structure of zeros. Programs rely on zeros in the fields that a verb does not
+    /// set, because rdma-core allocates with `calloc`.
     ///
     /// # Safety
-    /// All zeros must be a valid `F`, as they are for integers, raw pointers, and `Option`s of function pointers.
+    /// All zeros must be a valid `F`, as they are for integers, raw pointers, and `Option`s of
+    /// function pointers.
     pub(crate) unsafe fn zeroed() -> AbiHeader<F> {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         AbiHeader::new(unsafe { mem::zeroed() })
@@ -58,13 +63,15 @@ impl<F> AbiHeader<F> {
 /// The value of [`Slot::owner`] if the slot holds no object.
 const NO_OWNER: u32 = 0;
 
-/// The minimum number of free slots of a type. A freed slot is used again only after this number of other slots of the type was freed.
+/// The minimum number of free slots of a type. A freed slot is used again only after this number of
+/// other slots of the type was freed.
 const MIN_FREE: usize = 64;
 
 /// Memory for one object at a time.
 #[repr(C)]
 pub(crate) struct Slot<T> {
-    /// The object, or the bytes of the object that was destroyed last. Programs read the C structure of a destroyed object.
+    /// The object, or the bytes of the object that was destroyed last. Programs read the C
+    /// structure of a destroyed object.
     object: UnsafeCell<mem::MaybeUninit<T>>,
     /// The owner's number in [`fork_generation`], or [`NO_OWNER`].
     owner: AtomicU32,
@@ -121,8 +128,8 @@ impl<T: 'static> Slots<T> {
 /// An object that begins with its C structure. [`abi_object`] implements the trait.
 ///
 /// # Safety
-/// The implementor is `repr(C)`, and its first field is an `AbiHeader` of a structure that begins with `Self::C`. All slots of the type
-/// are in [`AbiObject::slots`].
+/// The implementor is `repr(C)`, and its first field is an `AbiHeader` of a structure that begins
+/// with `Self::C`. All slots of the type are in [`AbiObject::slots`].
 pub(crate) unsafe trait AbiObject: Sized + 'static {
     /// The C structure.
     type C;
@@ -132,18 +139,21 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
     /// Returns the slots of the type.
     fn slots() -> &'static Slots<Self>;
 
-    /// Returns the `handle` and the `context` of a C structure, or 0 and null if the structure has no handle.
+    /// Returns the `handle` and the `context` of a C structure, or 0 and null if the structure has
+    /// no handle.
     ///
     /// # Safety
     /// `c` is valid for reading.
     unsafe fn identity(c: *const Self::C) -> (u32, *mut ibv_context);
 
-    /// Moves the object to a slot, and returns the address for the program. [`AbiObject::destroy`] ends the object.
+    /// Moves the object to a slot, and returns the address for the program. [`AbiObject::destroy`]
+    /// ends the object.
     fn into_raw(self) -> *mut Self::C {
         let slot = Self::slots().take();
         let c: *mut Self::C = slot.as_ptr().cast();
-        // SAFETY: slots are never freed. Nothing else accesses the object of this slot, because the slot was free. `c` is the address of
-        // the C structure at the beginning of the object that is written here.
+        // SAFETY: slots are never freed. Nothing else accesses the object of this slot, because the
+        // slot was free. `c` is the address of the C structure at the beginning of the object that
+        // is written here.
         unsafe {
             (*slot.as_ref().object.get()).write(self);
             let (handle, context) = Self::identity(c);
@@ -157,11 +167,12 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
     /// Returns the object that a program's pointer refers to.
     ///
     /// # Errors
-    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another handle or context, or `System` if it belongs to the
-    /// parent process.
+    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another
+    /// handle or context, or `System` if it belongs to the parent process.
     ///
     /// # Safety
-    /// `c` is null or came from [`AbiObject::into_raw`]. The object is not passed to [`AbiObject::destroy`] while the reference lives.
+    /// `c` is null or came from [`AbiObject::into_raw`]. The object is not passed to
+    /// [`AbiObject::destroy`] while the reference lives.
     unsafe fn find<'a>(c: *mut Self::C) -> Result<&'a Self> {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         let (slot, is_own) = unsafe { look_up::<Self>(c)? };
@@ -169,41 +180,49 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
             let message = "it belongs to the parent process; open the device again after a fork".to_owned();
             return Err(Error::System { operation: Self::KIND, message, errno: None });
         }
-        // SAFETY: the slot holds an object of this process, which the caller does not destroy while the reference lives.
+        // SAFETY: the slot holds an object of this process, which the caller does not destroy while
+        // the reference lives.
         Ok(unsafe { (*slot.as_ref().object.get()).assume_init_ref() })
     }
 
-    /// Does the same as [`AbiObject::find`], except that an object of the parent process is found, too.
+    /// Does the same as [`AbiObject::find`], except that an object of the parent process is found,
+    /// too.
     ///
     /// # Errors
-    /// `Invalid` if the pointer is null, or `NoSuchObject` if the object was destroyed or has another handle.
+    /// `Invalid` if the pointer is null, or `NoSuchObject` if the object was destroyed or has
+    /// another handle.
     ///
     /// # Safety
     /// The requirements of [`AbiObject::find`].
     unsafe fn find_or_inherited<'a>(c: *mut Self::C) -> Result<&'a Self> {
-        // SAFETY: the caller upholds the same requirement (`# Safety` above). The slot holds an object, which the caller does not destroy
-        // while the reference lives.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above). The slot holds an
+        // object, which the caller does not destroy while the reference lives.
         unsafe { Ok((*look_up::<Self>(c)?.0.as_ref().object.get()).assume_init_ref()) }
     }
 
     /// Returns an object that exists. In contrast to [`AbiObject::find`], nothing is checked.
     ///
     /// # Safety
-    /// `c` came from [`AbiObject::into_raw`], and the object is not passed to [`AbiObject::destroy`] before the reference ends.
+    /// `c` came from [`AbiObject::into_raw`], and the object is not passed to
+    /// [`AbiObject::destroy`] before the reference ends.
     unsafe fn borrow_raw<'a>(c: *mut Self::C) -> &'a Self {
-        // SAFETY: `c` is the address of the object at the beginning of a slot, and the object was not destroyed.
+        // SAFETY: `c` is the address of the object at the beginning of a slot, and the object was
+        // not destroyed.
         unsafe { &*c.cast::<Self>() }
     }
 
-    /// Destroys an object if `end` ends its use. An object of the parent process is only forgotten, because the child has no part of the
-    /// parent's device that could end. If several threads destroy the same object, one does.
+    /// Destroys an object if `end` ends its use. An object of the parent process is only forgotten,
+    /// because the child has no part of the parent's device that could end. If several threads
+    /// destroy the same object, one does.
     ///
     /// # Errors
-    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another handle or context, `Busy` if another thread is destroying
-    /// it, or the error of `end`, after which the object exists as before.
+    /// `Invalid` if the pointer is null, `NoSuchObject` if the object was destroyed or has another
+    /// handle or context, `Busy` if another thread is destroying it, or the error of `end`, after
+    /// which the object exists as before.
     ///
     /// # Safety
-    /// `c` is null or came from [`AbiObject::into_raw`]. Apart from the reference that `end` gets, no reference to the object lives.
+    /// `c` is null or came from [`AbiObject::into_raw`]. Apart from the reference that `end` gets,
+    /// no reference to the object lives.
     unsafe fn destroy(c: *mut Self::C, end: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         let (slot, is_own) = unsafe { look_up::<Self>(c)? };
@@ -218,13 +237,14 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
             return Err(Error::Busy { kind: Self::KIND, id, user: "another thread that destroys it" });
         }
         // Another thread may have destroyed the object since it was looked up.
-        // SAFETY: the caller upholds the same requirement (`# Safety` above). The slot holds an object of this process.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above). The slot holds an
+        // object of this process.
         let ended = unsafe { look_up::<Self>(c).and_then(|_| end((*object.get()).assume_init_ref())) };
         if ended.is_ok() {
             owner.store(NO_OWNER, Ordering::Release);
             destroyed.fetch_add(1, Ordering::Release);
-            // SAFETY: only this function drops objects, and `ending` excludes other threads. The slot held an object until it was marked
-            // above. No reference to the object lives.
+            // SAFETY: only this function drops objects, and `ending` excludes other threads. The
+            // slot held an object until it was marked above. No reference to the object lives.
             unsafe { (*object.get()).assume_init_drop() };
         }
         ending.store(false, Ordering::Release);
@@ -235,7 +255,8 @@ pub(crate) unsafe trait AbiObject: Sized + 'static {
     }
 }
 
-/// An object at which a thread waits for an event. Another thread may destroy the object meanwhile, and its slot may then hold another one.
+/// An object at which a thread waits for an event. Another thread may destroy the object meanwhile,
+/// and its slot may then hold another one.
 #[derive(Debug)]
 pub(crate) struct AwaitedObject<T: AbiObject> {
     c: *mut T::C,
@@ -265,7 +286,8 @@ impl<T: AbiObject> AwaitedObject<T> {
     /// # Safety
     /// The object is not passed to [`AbiObject::destroy`] while the reference lives.
     pub(crate) unsafe fn find<'a>(&self) -> Result<&'a T, Errno> {
-        // SAFETY: `new` has found an object at `c`. The caller upholds the other requirement (`# Safety` above).
+        // SAFETY: `new` has found an object at `c`. The caller upholds the other requirement
+        // (`# Safety` above).
         let (found, destroyed) = unsafe { (T::find(self.c), Self::destroyed(self.c)) };
         found.ok().filter(|_| destroyed == self.destroyed).ok_or(Errno::EBADF)
     }
@@ -281,7 +303,8 @@ impl<T: AbiObject> AwaitedObject<T> {
 /// Returns the slot of an object, and whether the object belongs to this process.
 ///
 /// # Errors
-/// `Invalid` if the pointer is null, or `NoSuchObject` if the object was destroyed or has another handle or context.
+/// `Invalid` if the pointer is null, or `NoSuchObject` if the object was destroyed or has another
+/// handle or context.
 ///
 /// # Safety
 /// `c` is null or came from [`AbiObject::into_raw`].
@@ -289,8 +312,8 @@ unsafe fn look_up<T: AbiObject>(c: *mut T::C) -> Result<(NonNull<Slot<T>>, bool)
     let slot: NonNull<Slot<T>> = NonNull::new(c)
         .ok_or(Error::Invalid("the pointer to an object is null; pass the object that a verb has returned"))?
         .cast();
-    // SAFETY: `c` came from `into_raw`, so it is the address of a slot, which is never freed, and of the C structure of an object that
-    // exists or was destroyed.
+    // SAFETY: `c` came from `into_raw`, so it is the address of a slot, which is never freed, and
+    // of the C structure of an object that exists or was destroyed.
     let (Slot { owner, handle: own_handle, context: own_context, .. }, (handle, context)) =
         unsafe { (slot.as_ref(), T::identity(c)) };
     let owner = owner.load(Ordering::Acquire);
@@ -302,20 +325,21 @@ unsafe fn look_up<T: AbiObject>(c: *mut T::C) -> Result<(NonNull<Slot<T>>, bool)
 }
 
 /// Implements [`AbiObject`] for a `repr(C)` type whose first field `header` is an [`AbiHeader`]:
-/// `abi_object!(Type: c_structure, "kind", handle, context)`. The last arguments are the fields with the handle and the context, and are
-/// left out if there is no handle.
+/// `abi_object!(Type: c_structure, "kind", handle, context)`. The last arguments are the fields
+/// with the handle and the context, and are left out if there is no handle.
 macro_rules! abi_object {
     ($type:ident: $c:ident, $kind:literal) => {
         abi_object!(@implement $type, $c, $kind, |_| (0, std::ptr::null_mut()));
     };
     ($type:ident: $c:ident, $kind:literal, $($handle:ident).+, $($context:ident).+) => {
-        // SAFETY: the caller of `AbiObject::identity` guarantees that the structure is valid for reading.
+        // SAFETY: the caller of `AbiObject::identity` guarantees that the structure is valid for
+        // reading.
         abi_object!(@implement $type, $c, $kind, |c: *const $c| unsafe { ((*c).$($handle).+, (*c).$($context).+) });
     };
     (@implement $type:ident, $c:ident, $kind:literal, $identity:expr) => {
         const _: () = assert!(std::mem::offset_of!($type, header) == 0);
-        // SAFETY: the type is `repr(C)`, its first field is an `AbiHeader` of a structure that begins with `$c`, and all its slots are taken
-        // from the static.
+        // SAFETY: the type is `repr(C)`, its first field is an `AbiHeader` of a structure that
+        // begins with `$c`, and all its slots are taken from the static.
         unsafe impl $crate::calls::abi_object::AbiObject for $type {
             type C = $c;
             const KIND: &'static str = $kind;

@@ -25,7 +25,8 @@ abi_object!(Ah: ibv_ah, "address handle", handle, context);
 /// Returns the destination GID of an address vector.
 ///
 /// # Errors
-/// `Invalid` if the vector has no global route, because RoCE has no LIDs, or if the GID table has no GID at its index.
+/// `Invalid` if the vector has no global route, because RoCE has no LIDs, or if the GID table has
+/// no GID at its index.
 pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     if attr.is_global == 0 {
         return Err(Error::Invalid(
@@ -43,8 +44,8 @@ pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the call, and the other pointer
-    // is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the
+    // call, and the other pointer is valid.
     pointer("ibv_create_ah", unsafe { create(pd, &*attr) })
 }
 
@@ -64,7 +65,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `ah` is an address handle, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `ah` is an address handle, and no other verb uses it
+    // now.
     status("ibv_destroy_ah", unsafe {
         Ah::destroy(ah, |object| {
             let context = Context::find_raw((*ah).context)?;
@@ -76,8 +78,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// Returns the address vector of the sender of a received datagram. The index of the GID table is 0, because all GIDs of the table are the
-/// same. The flow label is 0 for an IPv4 header, which has none.
+/// Returns the address vector of the sender of a received datagram. The index of the GID table is
+/// 0, because all GIDs of the table are the same. The flow label is 0 for an IPv4 header, which has
+/// none.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_init_ah_from_wc(
     _context: *mut ibv_context,
@@ -90,7 +93,8 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     unsafe { init_from_wc("ibv_init_ah_from_wc", port_num, wc, grh, attr) }
 }
 
-/// Fills in the address of the sender of a datagram, for the verb `call`. Returns 0, or −1 with `errno` set.
+/// Fills in the address of the sender of a datagram, for the verb `call`. Returns 0, or −1 with
+/// `errno` set.
 ///
 /// # Safety
 /// The pointers are valid for their structures (rule *structures* of module `calls`).
@@ -129,7 +133,8 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port_num: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
+    // page of the verb demands.
     unsafe {
         let mut attr: ibv_ah_attr = std::mem::zeroed();
         if init_from_wc("ibv_create_ah_from_wc", port_num, wc, grh, &raw mut attr) != 0 {

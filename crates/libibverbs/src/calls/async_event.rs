@@ -13,14 +13,16 @@ use crate::common::event_queue::{take_or_sleep, wait_for_event};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::PendingEvent;
 
-/// Returns the count of unacknowledged events about the object of an event, or `None` for an event about the device or its port. `object` is
-/// the address of the object.
+/// Returns the count of unacknowledged events about the object of an event, or `None` for an event
+/// about the device or its port. `object` is the address of the object.
 ///
 /// # Safety
-/// `object` is the address of an object of the kind that `event_type` determines, and this object is not destroyed while the reference lives.
-/// For an event about the device or its port, `object` may be any value.
+/// `object` is the address of an object of the kind that `event_type` determines, and this object
+/// is not destroyed while the reference lives. For an event about the device or its port, `object`
+/// may be any value.
 unsafe fn count_of<'a>(event_type: ibv_event_type, object: usize) -> Option<&'a UnacknowledgedEvents> {
-    // SAFETY: the caller guarantees that `object` is the address of an existing object of the kind that the event's type determines.
+    // SAFETY: the caller guarantees that `object` is the address of an existing object of the kind
+    // that the event's type determines.
     unsafe {
         match event_type {
             IBV_EVENT_CQ_ERR => Some(&Cq::borrow_raw(object as *mut ibv_cq).async_events),
@@ -47,15 +49,16 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
         Err(error) => return minus_one(status("ibv_get_async_event", Err(error))),
     };
     let taken = wait_for_event(|| {
-        // SAFETY: rule *objects* (module `calls`): the context may be closed while this thread sleeps, but not in the course of this function.
+        // SAFETY: rule *objects* (module `calls`): the context may be closed while this thread
+        // sleeps, but not in the course of this function.
         let context = unsafe { awaited.find()? };
         take_or_sleep(&context.events, || {
-            // While this thread holds the lock, no other thread can destroy the object between the removal of the event from the queue and
-            // the increment of the object's event count.
+            // While this thread holds the lock, no other thread can destroy the object between the
+            // removal of the event from the queue and the increment of the object's event count.
             let _objects = context.rails.objects();
             let Some(queued) = context.events.pop_unless_closed()? else { return Ok(None) };
-            // SAFETY: a verb that destroys the object removes its events from the queue under the lock that is held here, so the
-            // object of an event in the queue exists.
+            // SAFETY: a verb that destroys the object removes its events from the queue under the
+            // lock that is held here, so the object of an event in the queue exists.
             if let Some(count) = unsafe { count_of(queued.event_type, queued.element) } {
                 count.add_one();
             }
@@ -71,7 +74,8 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
                 | IBV_EVENT_DEVICE_FATAL => ibv_async_event_element { port_num: object_or_port as c_int },
                 _ => ibv_async_event_element { qp: object_or_port as *mut ibv_qp },
             };
-            // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
+            // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure
+            // that the verb takes.
             unsafe { event.write(ibv_async_event { element, event_type }) };
             0
         }
@@ -81,8 +85,8 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the event came from `ibv_get_async_event`, which counted it, and the verb that destroys the event's object waits
-    // for this acknowledgement.
+    // SAFETY: the event came from `ibv_get_async_event`, which counted it, and the verb that
+    // destroys the event's object waits for this acknowledgement.
     unsafe {
         let event = &*event;
         if let Some(count) = count_of(event.event_type, event.element.qp as usize) {

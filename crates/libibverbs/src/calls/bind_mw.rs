@@ -1,4 +1,5 @@
-//! `ibv_bind_mw`, which binds windows of type 1. Windows of type 2 are bound with `IBV_WR_BIND_MW` requests.
+//! `ibv_bind_mw`, which binds windows of type 1. Windows of type 2 are bound with `IBV_WR_BIND_MW`
+//! requests.
 
 use std::ffi::c_int;
 
@@ -9,15 +10,17 @@ use super::qp::Qp;
 use crate::abi::*;
 use crate::common::errno::status;
 
-/// Posts a request that binds a window of type 1 with the next key. If the request is posted, writes the key to the window's structure,
-/// as `ibv_bind_mw(3)` says. The inline function of the C header has checked that the window has type 1.
+/// Posts a request that binds a window of type 1 with the next key. If the request is posted,
+/// writes the key to the window's structure, as `ibv_bind_mw(3)` says. The inline function of the C
+/// header has checked that the window has type 1.
 pub(crate) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
     mw_bind: *mut ibv_mw_bind,
 ) -> c_int {
-    // SAFETY: rules *objects*, *structures* and *exclusivity* (module `calls`): `qp`, `mw` and the region of the bind are not destroyed
-    // during the call, `mw_bind` is valid, and no other thread accesses the window's structure.
+    // SAFETY: rules *objects*, *structures* and *exclusivity* (module `calls`): `qp`, `mw` and the
+    // region of the bind are not destroyed during the call, `mw_bind` is valid, and no other thread
+    // accesses the window's structure.
     status("ibv_bind_mw", unsafe { bind(qp, mw, &*mw_bind) })
 }
 

@@ -27,8 +27,9 @@ pub(crate) struct Channel {
 abi_object!(Channel: ibv_comp_channel, "completion channel");
 
 impl Channel {
-    /// Removes the events of a completion queue that is being destroyed. Events of a NIC's channel need no removal, because they identify
-    /// the queue by a number that `ibv_get_cq_event` no longer finds in the object table.
+    /// Removes the events of a completion queue that is being destroyed. Events of a NIC's channel
+    /// need no removal, because they identify the queue by a number that `ibv_get_cq_event` no
+    /// longer finds in the object table.
     pub(crate) fn remove_events(&self, cq: usize) {
         if let ChannelEvents::Process(events) = &self.events {
             events.retain(|event| *event != cq);
@@ -48,8 +49,8 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
         Some(_) => ChannelEvents::Process(Arc::new(new_event_queue()?)),
     };
     let fd = events.fd();
-    // The descriptor must initially be in blocking mode, because programs expect `ibv_get_cq_event` to wait unless they set
-    // `O_NONBLOCK`.
+    // The descriptor must initially be in blocking mode, because programs expect `ibv_get_cq_event`
+    // to wait unless they set `O_NONBLOCK`.
     fcntl(fd, FcntlArg::F_GETFL)
         .and_then(|mode| {
             fcntl(fd, FcntlArg::F_SETFL(OFlag::from_bits_retain(mode).difference(OFlag::O_NONBLOCK)))
@@ -68,7 +69,8 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `channel` is a completion channel, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `channel` is a completion channel, and no other verb
+    // uses it now.
     status("ibv_destroy_comp_channel", unsafe {
         Channel::destroy(channel, |object| match (*channel).refcnt {
             0 => {

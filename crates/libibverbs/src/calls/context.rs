@@ -27,7 +27,8 @@ pub(crate) struct Context {
 
 abi_object!(Context: verbs_context, "device context");
 
-/// Returns the object that a program's pointer refers to, and the context in which the object was created.
+/// Returns the object that a program's pointer refers to, and the context in which the object was
+/// created.
 ///
 /// # Errors
 /// The errors of [`AbiObject::find`] for the object and for the context.
@@ -35,8 +36,8 @@ abi_object!(Context: verbs_context, "device context");
 /// # Safety
 /// The requirements of [`AbiObject::find`]. The context is not closed while the reference lives.
 pub(crate) unsafe fn find_with_context<'a, T: AbiObject>(c: *mut T::C) -> Result<(&'a T, &'a Context)> {
-    // SAFETY: the caller upholds the requirements of `find`. Every C structure of an object begins with the pointer to its context, which
-    // `ibv_open_device` returned.
+    // SAFETY: the caller upholds the requirements of `find`. Every C structure of an object begins
+    // with the pointer to its context, which `ibv_open_device` returned.
     unsafe { Ok((T::find(c)?, Context::find_raw(*c.cast())?)) }
 }
 
@@ -54,16 +55,19 @@ impl Context {
     /// Returns the context that a program's pointer refers to.
     ///
     /// # Errors
-    /// `Invalid` if the pointer is null, `NoSuchObject` if the context was closed, or `System` if it belongs to the parent process.
+    /// `Invalid` if the pointer is null, `NoSuchObject` if the context was closed, or `System` if
+    /// it belongs to the parent process.
     ///
     /// # Safety
-    /// `context` is null or came from `ibv_open_device`, and is not closed while the reference lives.
+    /// `context` is null or came from `ibv_open_device`, and is not closed while the reference
+    /// lives.
     pub(crate) unsafe fn find_raw<'a>(context: *mut ibv_context) -> Result<&'a Context> {
         // SAFETY: the caller upholds the same requirements (`# Safety` above).
         unsafe { Context::find(Context::start_of(context)?) }
     }
 
-    /// Returns the context that a program's pointer refers to, for a thread that waits for its events.
+    /// Returns the context that a program's pointer refers to, for a thread that waits for its
+    /// events.
     ///
     /// # Errors
     /// The errors of [`Context::find_raw`].
@@ -75,14 +79,16 @@ impl Context {
         unsafe { AwaitedObject::new(Context::start_of(context)?) }
     }
 
-    /// Does the same as [`Context::find_raw`], except that a context of the parent process is found, too. Of such a context only atomics and
-    /// what never changes may be used, because its locks may be in any state.
+    /// Does the same as [`Context::find_raw`], except that a context of the parent process is
+    /// found, too. Of such a context only atomics and what never changes may be used, because its
+    /// locks may be in any state.
     ///
     /// # Errors
     /// `Invalid` if the pointer is null, or `NoSuchObject` if the context was closed.
     ///
     /// # Safety
-    /// `context` is null or came from `ibv_open_device`, and is not closed while the reference lives.
+    /// `context` is null or came from `ibv_open_device`, and is not closed while the reference
+    /// lives.
     pub(crate) unsafe fn find_raw_or_inherited<'a>(context: *mut ibv_context) -> Result<&'a Context> {
         // SAFETY: the caller upholds the same requirements (`# Safety` above).
         unsafe { Context::find_or_inherited(Context::start_of(context)?) }
@@ -94,7 +100,8 @@ impl Context {
     /// The errors of [`AbiObject::destroy`].
     ///
     /// # Safety
-    /// The requirements of [`AbiObject::destroy`], for the context that `ibv_open_device` returned as `context`.
+    /// The requirements of [`AbiObject::destroy`], for the context that `ibv_open_device` returned
+    /// as `context`.
     pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<()> {
         // SAFETY: the caller upholds the same requirements (`# Safety` above).
         unsafe {
@@ -118,7 +125,8 @@ impl Context {
                 "the pointer to the device context is null; pass what ibv_open_device has returned",
             ));
         }
-        // SAFETY: `ibv_open_device` returns `Context::address_in`, the address of the field `context` of a `verbs_context`.
+        // SAFETY: `ibv_open_device` returns `Context::address_in`, the address of the field
+        // `context` of a `verbs_context`.
         Ok(unsafe { context.byte_sub(mem::offset_of!(verbs_context, context)).cast() })
     }
 
@@ -142,9 +150,10 @@ impl Context {
         ObjectEntry { address, events: Arc::clone(&self.events) }
     }
 
-    /// Removes an object that is being destroyed from the object table, and its events from the context's queue. Both happen under the table's
-    /// lock. The verb that takes an event from the queue holds the same lock until the event is counted. Therefore no event about the object
-    /// is queued or taken after this function returns.
+    /// Removes an object that is being destroyed from the object table, and its events from the
+    /// context's queue. Both happen under the table's lock. The verb that takes an event from the
+    /// queue holds the same lock until the event is counted. Therefore no event about the object is
+    /// queued or taken after this function returns.
     pub(crate) fn remove_object<T>(&self, address: usize, remove: impl FnOnce(&mut ObjectTable) -> T) {
         let mut objects = self.rails.objects();
         remove(&mut objects);

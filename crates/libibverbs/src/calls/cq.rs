@@ -23,13 +23,15 @@ use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::{ChannelEvents, CqEntry};
 use crate::rails::virtual_cq::VirtualCq;
 
-/// A completion queue. Programs cast between `ibv_cq` and `ibv_cq_ex`, so every queue begins with the larger structure.
+/// A completion queue. Programs cast between `ibv_cq` and `ibv_cq_ex`, so every queue begins with
+/// the larger structure.
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) header: AbiHeader<ibv_cq_ex>,
     pub(crate) id: CqId,
     nic: Arc<SoftNic>,
-    /// The service level that is reported in the completion of a received datagram. See [`datagram_sl`].
+    /// The service level that is reported in the completion of a received datagram. See
+    /// [`datagram_sl`].
     pub(crate) datagram_sl: u8,
     pub(crate) comp_events: UnacknowledgedEvents,
     pub(crate) async_events: UnacknowledgedEvents,
@@ -42,7 +44,8 @@ pub(crate) struct Cq {
     _parent: Option<PdMember>,
 }
 
-/// A batch of completions that was taken from the NIC and the virtual queue pairs, of which the program may have received only a part.
+/// A batch of completions that was taken from the NIC and the virtual queue pairs, of which the
+/// program may have received only a part.
 #[derive(Default)]
 pub(crate) struct Polled {
     pub(crate) batch: Vec<Wc>,
@@ -61,13 +64,14 @@ impl Cq {
         let resize_on_nic = || self.nic.resize_cq(self.id, depth);
         match &self.virtual_cq {
             None => resize_on_nic(),
-            // If the NIC of rail 0 is dead, requests on the other rails still complete in the queue.
+            // If the NIC of rail 0 is dead, requests on the other rails still complete in the
+            // queue.
             Some(virtual_cq) => virtual_cq.resize(depth, || unless_dead(resize_on_nic())),
         }
     }
 
-    /// If the program has received the whole batch, replaces it by up to `max` new completions. Returns whether the batch contains a completion
-    /// that the program has not received.
+    /// If the program has received the whole batch, replaces it by up to `max` new completions.
+    /// Returns whether the batch contains a completion that the program has not received.
     ///
     /// # Errors
     /// The error of the NIC. A dead NIC is not an error. It has no completions.
@@ -85,7 +89,8 @@ impl Cq {
         }
         let left = max - polled.batch.len();
         match self.nic.poll_cq(self.id, left, &mut polled.batch) {
-            // An asynchronous event reports a dead NIC, so the poll does not fail. One that was dead before the queue was created has no such queue.
+            // An asynchronous event reports a dead NIC, so the poll does not fail. One that was
+            // dead before the queue was created has no such queue.
             Ok(_) | Err(Error::DeviceFatal | Error::NoSuchObject { .. }) => {
                 if self.virtual_cq.is_none() {
                     unanswered::explain(&self.nic, &polled.batch);
@@ -96,23 +101,27 @@ impl Cq {
         }
     }
 
-    /// Requests an event at the next completion, or with `solicited_only` at the next completion that is solicited or failed.
+    /// Requests an event at the next completion, or with `solicited_only` at the next completion
+    /// that is solicited or failed.
     ///
     /// # Errors
     /// The error of a NIC. On a device with several rails, a dead NIC is not an error.
     fn arm(&self, solicited_only: bool) -> Result<()> {
         match (&self.virtual_cq, self.nic.req_notify_cq(self.id, solicited_only)) {
-            // If the NIC of rail 0 is dead, requests on the other rails still complete in the queue.
+            // If the NIC of rail 0 is dead, requests on the other rails still complete in the
+            // queue.
             (Some(virtual_cq), Ok(()) | Err(Error::DeviceFatal)) => virtual_cq.arm(solicited_only),
             (_, armed) => armed,
         }
     }
 }
 
-/// Creates a completion queue with empty slots. `ibv_create_cq_ex` fills the slots afterwards. `is_shared` says whether several threads poll it.
+/// Creates a completion queue with empty slots. `ibv_create_cq_ex` fills the slots afterwards.
+/// `is_shared` says whether several threads poll it.
 ///
 /// # Errors
-/// `Invalid` without entries or for a completion vector other than 0, `DeviceFatal` if all NICs are dead, or another error of the NIC of rail 0.
+/// `Invalid` without entries or for a completion vector other than 0, `DeviceFatal` if all NICs are
+/// dead, or another error of the NIC of rail 0.
 ///
 /// # Safety
 /// `context` is an open device, and `channel` is null or a channel of this device.
@@ -157,10 +166,11 @@ pub(crate) unsafe fn create(
         }
         (None, _) => (ctx.nic().create_cq(cqe, None)?, None),
     };
-    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
-    // valid value.
+    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers,
+    // for which all zeros is a valid value.
     let header: AbiHeader<ibv_cq_ex> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
+    // SAFETY: the structure was created in this function, and nothing else has its address yet, so
+    // the reference is exclusive.
     let fields = unsafe { &mut *header.get() };
     fields.context = context;
     fields.channel = channel;
@@ -183,8 +193,8 @@ pub(crate) unsafe fn create(
     virtual_cq.iter().for_each(|virtual_cq| virtual_cq.set_cq_address(cq as usize));
     let mut objects = ctx.rails.objects();
     if !channel.is_null() {
-        // SAFETY: the caller passes an existing channel. Its `refcnt` is written only under the lock of the object table, which is
-        // held here.
+        // SAFETY: the caller passes an existing channel. Its `refcnt` is written only under the
+        // lock of the object table, which is held here.
         unsafe { (*channel).refcnt += 1 };
     }
     objects.cqs.insert(id, CqEntry { object: ctx.object_entry(cq as usize), virtual_cq });
@@ -200,14 +210,16 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     let entries = u32::try_from(cqe).unwrap_or(0);
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
+    // page of the verb demands.
     let made = unsafe { create(context, entries, cq_context, channel, comp_vector as u32, None, true) };
     pointer("ibv_create_cq", made).cast()
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `cq` is a completion queue, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `cq` is a completion queue, and no other verb uses
+    // it now.
     status("ibv_destroy_cq", unsafe {
         Cq::destroy(cq, |object| end(object, Context::find_raw((*cq).context)?, cq, (*cq).channel))
     })
@@ -226,7 +238,8 @@ unsafe fn end(object: &Cq, context: &Context, cq: *mut ibv_cq, channel: *mut ibv
     context.remove_object(cq as usize, |objects| {
         objects.cqs.remove(&object.id);
         if !channel.is_null() {
-            // SAFETY: `ibv_destroy_comp_channel` refuses to destroy a channel that a queue uses, so the channel exists.
+            // SAFETY: `ibv_destroy_comp_channel` refuses to destroy a channel that a queue uses, so
+            // the channel exists.
             unsafe { Channel::borrow_raw(channel) }.remove_events(cq as usize);
         }
     });
@@ -234,8 +247,8 @@ unsafe fn end(object: &Cq, context: &Context, cq: *mut ibv_cq, channel: *mut ibv
     object.comp_events.wait_for_all();
     if !channel.is_null() {
         let _objects = context.rails.objects();
-        // SAFETY: the channel exists, because its `refcnt` still counts this queue. `refcnt` is written only under the lock of the
-        // object table, which is held here.
+        // SAFETY: the channel exists, because its `refcnt` still counts this queue. `refcnt` is
+        // written only under the lock of the object table, which is held here.
         unsafe { (*channel).refcnt -= 1 };
     }
     Ok(())
@@ -246,7 +259,8 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
     let resized = unsafe { Cq::find(cq) }.and_then(|object| object.resize(u32::try_from(cqe).unwrap_or(0)));
     if resized.is_ok() {
-        // SAFETY: the queue exists, and by rule *exclusivity* (module `calls`) no other thread accesses the field.
+        // SAFETY: the queue exists, and by rule *exclusivity* (module `calls`) no other thread
+        // accesses the field.
         unsafe { (*cq).cqe = cqe };
     }
     status("ibv_resize_cq", resized)
@@ -278,17 +292,19 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     let from = polled.next;
     let n = max.min(polled.batch.len() - from);
     for (i, completed) in polled.batch[from..from + n].iter().enumerate() {
-        // SAFETY: rule *structures* (module `calls`): `wc` has `num_entries` entries, and `i` is less than `n`, which is at
-        // most `num_entries`.
+        // SAFETY: rule *structures* (module `calls`): `wc` has `num_entries` entries, and `i` is
+        // less than `n`, which is at most `num_entries`.
         unsafe { wc.add(i).write(completion(completed, cq.datagram_sl)) };
     }
     polled.next = from + n;
     n as c_int
 }
 
-/// Returns the service level for completions of datagrams that arrive at the port with this GID. RoCE has no service levels. ConnectX NICs
-/// report the kind of the IP header in this field instead (mlx5 programmer's manual, CQE: 8 for UDP, plus 2 for IPv4 or 1 for IPv6). UCX up
-/// to version 1.13 needs this value to find the destination address in the header, and drops datagrams with another destination.
+/// Returns the service level for completions of datagrams that arrive at the port with this GID.
+/// RoCE has no service levels. ConnectX NICs report the kind of the IP header in this field instead
+/// (mlx5 programmer's manual, CQE: 8 for UDP, plus 2 for IPv4 or 1 for IPv6). UCX up to version
+/// 1.13 needs this value to find the destination address in the header, and drops datagrams with
+/// another destination.
 fn datagram_sl(gid: Gid) -> u8 {
     8 | if IpAddr::from(gid).is_ipv4() { 2 } else { 1 }
 }
@@ -329,8 +345,9 @@ pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
     if wc.invalidated.is_some() {
         flags |= IBV_WC_WITH_INV;
     }
-    // As soft-RoCE (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`), also for a connection, whose receives begin with the
-    // message. `ibv_poll_cq(3)` gives the flag a meaning for datagrams only.
+    // As soft-RoCE (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`), also for a connection,
+    // whose receives begin with the message. `ibv_poll_cq(3)` gives the flag a meaning for
+    // datagrams only.
     let is_receive = matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
     if is_receive && wc.status == WcStatus::Success {
         flags |= IBV_WC_GRH;
@@ -338,7 +355,8 @@ pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
     flags
 }
 
-/// Returns whether a completion is that of a received datagram: only those have a source queue pair.
+/// Returns whether a completion is that of a received datagram: only those have a source queue
+/// pair.
 pub(crate) fn is_datagram(wc: &Wc) -> bool {
     wc.src_qp.value() != 0
 }

@@ -22,7 +22,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         Err(error) => return minus_one(status("ibv_get_cq_event", Err(error))),
     };
     let taken = wait_for_event(|| {
-        // SAFETY: rule *objects* (module `calls`): the channel may be destroyed while this thread sleeps, but not in the course of this function.
+        // SAFETY: rule *objects* (module `calls`): the channel may be destroyed while this thread
+        // sleeps, but not in the course of this function.
         let channel = unsafe { awaited.find()? };
         match &channel.events {
             ChannelEvents::Nic(nic) => {
@@ -37,8 +38,9 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     });
     match taken {
         Ok(signalled) => {
-            // SAFETY: rule *structures* (module `calls`): `cq` and `cq_context` are valid for writing. The queue exists, because
-            // `ibv_destroy_cq` waits until the program has acknowledged the event that was counted above.
+            // SAFETY: rule *structures* (module `calls`): `cq` and `cq_context` are valid for
+            // writing. The queue exists, because `ibv_destroy_cq` waits until the program has
+            // acknowledged the event that was counted above.
             unsafe {
                 *cq = signalled;
                 *cq_context = (*signalled).cq_context;
@@ -49,7 +51,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     }
 }
 
-/// Takes the oldest event of a completion queue that exists, and counts it. `address_of` returns the address of the queue of an event.
+/// Takes the oldest event of a completion queue that exists, and counts it. `address_of` returns
+/// the address of the queue of an event.
 ///
 /// # Errors
 /// `Closed` if there is no event, and will be none.
@@ -58,15 +61,15 @@ fn take<E>(
     events: &EventQueue<E>,
     address_of: impl Fn(&ObjectTable, E) -> Option<usize>,
 ) -> Result<Option<*mut ibv_cq>, Closed> {
-    // While this thread holds the lock, no other thread can destroy the queue between the removal of the event from the channel and
-    // the increment of the queue's event count.
+    // While this thread holds the lock, no other thread can destroy the queue between the removal
+    // of the event from the channel and the increment of the queue's event count.
     let objects = channel.rails.objects();
     while let Some(event) = events.pop_unless_closed()? {
         // Otherwise the completion queue of the event was destroyed.
         if let Some(address) = address_of(&objects, event) {
             let signalled = address as *mut ibv_cq;
-            // SAFETY: `ibv_destroy_cq` removes a queue from the table and its events from the channel before it frees the
-            // queue, under the lock that is held here.
+            // SAFETY: `ibv_destroy_cq` removes a queue from the table and its events from the
+            // channel before it frees the queue, under the lock that is held here.
             unsafe { Cq::borrow_raw(signalled) }.comp_events.add_one();
             return Ok(Some(signalled));
         }

@@ -1,4 +1,5 @@
-//! The device before it is opened. Every process has exactly one device, `mitra0`, for any number of rails.
+//! The device before it is opened. Every process has exactly one device, `mitra0`, for any number
+//! of rails.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -17,15 +18,17 @@ pub(crate) const DEVICE_NAME: &str = "mitra0";
 /// The name that a character device of the kernel would have for the device.
 pub(crate) const CHAR_DEVICE_NAME: &str = "uverbs0";
 
-/// The device, which begins with its C structure. Providers of rdma-core keep private data after `ibv_device`, and some programs cast the
-/// pointer to a provider's type. Such a program reads zeros here.
+/// The device, which begins with its C structure. Providers of rdma-core keep private data after
+/// `ibv_device`, and some programs cast the pointer to a provider's type. Such a program reads
+/// zeros here.
 #[repr(C)]
 struct Device {
     header: AbiHeader<ibv_device>,
     provider_data: [u64; 64],
 }
 
-/// The device, which is never freed. No thread waits for another one that creates it, because that one would not exist in the child of a fork.
+/// The device, which is never freed. No thread waits for another one that creates it, because that
+/// one would not exist in the child of a fork.
 static DEVICE: AtomicPtr<Device> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the device. All calls in a process return the same address.
@@ -34,11 +37,11 @@ pub(crate) fn device() -> *mut ibv_device {
     if !known.is_null() {
         return known.cast();
     }
-    // SAFETY: the structure consists of integers, arrays of integers and `Option`s of function pointers, for which all
-    // zeros is a valid value.
+    // SAFETY: the structure consists of integers, arrays of integers and `Option`s of function
+    // pointers, for which all zeros is a valid value.
     let header: AbiHeader<ibv_device> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is
-    // exclusive.
+    // SAFETY: the structure was created in this function, and nothing else has its address yet, so
+    // the reference is exclusive.
     let device = unsafe { &mut *header.get() };
     device.node_type = IBV_NODE_CA;
     device.transport_type = IBV_TRANSPORT_IB;
@@ -69,8 +72,10 @@ unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut i
         // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
         unsafe { *num_devices = 1 };
     }
-    // `calloc` is used because the list may be freed by the `ibv_free_device_list` of another library, which calls `free`.
-    // SAFETY: `calloc` returns null or zeroed memory for two pointers. The first pointer is written only if the memory is not null.
+    // `calloc` is used because the list may be freed by the `ibv_free_device_list` of another
+    // library, which calls `free`.
+    // SAFETY: `calloc` returns null or zeroed memory for two pointers. The first pointer is written
+    // only if the memory is not null.
     unsafe {
         let list: *mut *mut ibv_device = libc::calloc(2, size_of::<*mut ibv_device>()).cast();
         if !list.is_null() {
@@ -88,8 +93,8 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: rule *objects* (module `calls`): the pointer came from `ibv_get_device_list`. The device is never freed, and only an
-    // address is computed.
+    // SAFETY: rule *objects* (module `calls`): the pointer came from `ibv_get_device_list`. The
+    // device is never freed, and only an address is computed.
     unsafe { (&raw const (*device).name).cast() }
 }
 
@@ -108,7 +113,8 @@ unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// Reads a file of the device, such as `node_guid` of `ibdev_path`, without its last line feed. Returns its length, or −1 with `errno`.
+/// Reads a file of the device, such as `node_guid` of `ibdev_path`, without its last line feed.
+/// Returns its length, or −1 with `errno`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,

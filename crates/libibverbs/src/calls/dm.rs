@@ -19,13 +19,15 @@ use crate::rails::device_memory::{Allocation, DEVICE_MEMORY_BYTES, zero_based_bu
 struct Dm {
     header: AbiHeader<ibv_dm>,
     memory: Arc<Allocation>,
-    /// The value that each region of the memory clones. A NIC may keep the memory itself for longer than the program keeps the region.
+    /// The value that each region of the memory clones. A NIC may keep the memory itself for longer
+    /// than the program keeps the region.
     member: Arc<()>,
 }
 
 abi_object!(Dm: ibv_dm, "device memory", handle, context);
 
-/// The unit of copies in bytes: their offsets and lengths are multiples of it (`ibv_memcpy_to_dm(3)` on mlx5).
+/// The unit of copies in bytes: their offsets and lengths are multiples of it
+/// (`ibv_memcpy_to_dm(3)` on mlx5).
 const UNIT: u64 = 4;
 
 /// The number of bytes that are copied at a time.
@@ -39,14 +41,16 @@ const REGION_FLAGS: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_ZERO_BASED
     | IBV_ACCESS_OPTIONAL_RANGE;
 
-/// Allocates device memory. A forked child may do so on the context of its parent, because the memory belongs to the process. It can
-/// register the memory only in a domain of that context, and so not at all.
+/// Allocates device memory. A forked child may do so on the context of its parent, because the
+/// memory belongs to the process. It can register the memory only in a domain of that context, and
+/// so not at all.
 pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     const CALL: &str = "ibv_alloc_dm";
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the call, and `attr` is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
+    // call, and `attr` is valid.
     let (found, attr) = unsafe { (Context::find_raw_or_inherited(context), &*attr) };
     let context = match found.and_then(|context| check(attr).map(|()| context)) {
         Ok(context) => context,
@@ -70,7 +74,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 }
 
 /// # Errors
-/// `Invalid` for an empty allocation, an unknown attribute, or an alignment that no address has. `Limit` for more than the device's memory.
+/// `Invalid` for an empty allocation, an unknown attribute, or an alignment that no address has.
+/// `Limit` for more than the device's memory.
 fn check(attr: &ibv_alloc_dm_attr) -> Result<()> {
     if attr.comp_mask != 0 || attr.log_align_req >= u64::BITS || attr.length == 0 {
         return Err(Error::Invalid(
@@ -85,7 +90,8 @@ fn check(attr: &ibv_alloc_dm_attr) -> Result<()> {
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `dm` is device memory, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `dm` is device memory, and no other verb uses it
+    // now.
     let freed = unsafe {
         Dm::destroy(dm, |object| match Arc::strong_count(&object.member) {
             1 => Ok(()),
@@ -137,7 +143,8 @@ impl Dm {
     /// Copies from device memory.
     ///
     /// # Errors
-    /// The errors of [`Dm::range`], or `Inaccessible` if the program's memory is not mapped for writing.
+    /// The errors of [`Dm::range`], or `Inaccessible` if the program's memory is not mapped for
+    /// writing.
     ///
     /// # Safety
     /// The `len` bytes at `to` are memory of the program, and no Rust object is there.
@@ -153,7 +160,8 @@ impl Dm {
     }
 }
 
-/// Calls `piece` with the start of each chunk of `len` bytes, and with a buffer of the chunk's length.
+/// Calls `piece` with the start of each chunk of `len` bytes, and with a buffer of the chunk's
+/// length.
 ///
 /// # Errors
 /// The first error of `piece`.
@@ -163,13 +171,15 @@ fn copy(len: usize, mut piece: impl FnMut(usize, &mut [u8]) -> Result<()>) -> Re
 }
 
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call, and `from` is valid for reading.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call,
+    // and `from` is valid for reading.
     let copied = unsafe { Dm::find(dm).and_then(|object| object.copy_in(offset, from, length)) };
     status("ibv_memcpy_to_dm", copied)
 }
 
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call, and `to` is valid for writing.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `dm` is not freed during the call,
+    // and `to` is valid for writing.
     let copied = unsafe { Dm::find(dm).and_then(|object| object.copy_out(to, offset, length)) };
     status("ibv_memcpy_from_dm", copied)
 }
@@ -182,7 +192,8 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     length: usize,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: rule *objects* (module `calls`): `pd` and `dm` are not deallocated during the call, and their contexts outlive them.
+    // SAFETY: rule *objects* (module `calls`): `pd` and `dm` are not deallocated during the call,
+    // and their contexts outlive them.
     let found = unsafe { find_with_context::<Pd>(pd).and_then(|pd| Ok((pd, find_with_context::<Dm>(dm)?))) };
     let made = found.and_then(|((domain, context), (object, of_dm))| {
         if of_dm.address() != context.address() {

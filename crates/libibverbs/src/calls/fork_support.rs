@@ -1,5 +1,6 @@
-//! `ibv_fork_init` and related verbs. They have no effect, because a software NIC accesses memory from within the program's process and
-//! pins no pages. Copy-on-write after a fork is therefore harmless.
+//! `ibv_fork_init` and related verbs. They have no effect, because a software NIC accesses memory
+//! from within the program's process and pins no pages. Copy-on-write after a fork is therefore
+//! harmless.
 
 use std::ffi::c_int;
 

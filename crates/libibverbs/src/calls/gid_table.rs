@@ -1,7 +1,8 @@
 //! The GID table and the partition key table.
 //!
-//! Soft-RoCE has an interface's link-local GID at index 0 and the IPv4 GID at index 1, both of type RoCE v2. Programs therefore use either
-//! index. A software NIC has one address, so both entries hold its GID. The other entries are empty.
+//! Soft-RoCE has an interface's link-local GID at index 0 and the IPv4 GID at index 1, both of type
+//! RoCE v2. Programs therefore use either index. A software NIC has one address, so both entries
+//! hold its GID. The other entries are empty.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -13,18 +14,20 @@ use crate::abi::*;
 use crate::common::errno::{minus_one, refuse, status};
 use crate::common::refusal::explain_if_verbose;
 
-/// The length of the GID table, which is that of soft-RoCE (`RXE_PORT_GID_TBL_LEN` in drivers/infiniband/sw/rxe/rxe_param.h).
+/// The length of the GID table, which is that of soft-RoCE (`RXE_PORT_GID_TBL_LEN` in
+/// drivers/infiniband/sw/rxe/rxe_param.h).
 pub(crate) const GID_TABLE_LEN: u32 = 1024;
 /// The number of GIDs in the table. They have the indices from 0.
 pub(crate) const GID_COUNT: u32 = 2;
 
 const NO_SUCH_GID: &str = "the device has port 1, with a GID at index 0 and 1; use one of these (ibv_*_pingpong: -g 0, perftest: -x 0)";
 
-/// Returns the context of a program, and the GID at an index of a port's table, for the verb `call`.
+/// Returns the context of a program, and the GID at an index of a port's table, for the verb
+/// `call`.
 ///
 /// # Errors
-/// The `errno` value: `EINVAL` for a port or an index that does not exist, `ENODATA` for an empty entry, or the value for the error of
-/// [`Context::find_raw`] or of the NIC.
+/// The `errno` value: `EINVAL` for a port or an index that does not exist, `ENODATA` for an empty
+/// entry, or the value for the error of [`Context::find_raw`] or of the NIC.
 ///
 /// # Safety
 /// The requirements of [`Context::find_raw`].
@@ -64,7 +67,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     let entry = unsafe { gid_at("ibv_query_gid", context, port_num.into(), index) }.map(|(_, gid)| gid);
     match entry.or_else(|errno| if errno == libc::ENODATA { Ok(Gid([0; 16])) } else { Err(errno) }) {
         Ok(value) => {
-            // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
+            // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure
+            // that the verb takes.
             unsafe { gid.write(ibv_gid { raw: value.0 }) };
             0
         }
@@ -107,7 +111,8 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
     match unsafe { gid_at("ibv_query_gid_ex", context, port_num, gid_index) } {
         Ok((context, gid)) => {
-            // SAFETY: rule *structures* (module `calls`): `out` is valid for writing `entry_size` bytes.
+            // SAFETY: rule *structures* (module `calls`): `out` is valid for writing `entry_size`
+            // bytes.
             unsafe { write_entry(out, entry_size, &entry(context, gid, gid_index)) };
             0
         }
@@ -134,8 +139,8 @@ unsafe extern "C" fn _ibv_query_gid_table(
         }
         Ok((context, gid)) => {
             for index in 0..GID_COUNT {
-                // SAFETY: rule *structures* (module `calls`): `entries` has `max_entries` entries of `entry_size` bytes, and
-                // `max_entries` is at least `GID_COUNT` here.
+                // SAFETY: rule *structures* (module `calls`): `entries` has `max_entries` entries
+                // of `entry_size` bytes, and `max_entries` is at least `GID_COUNT` here.
                 unsafe {
                     let at = entries.byte_add(index as usize * entry_size);
                     write_entry(at, entry_size, &entry(context, gid, index));
@@ -147,7 +152,8 @@ unsafe extern "C" fn _ibv_query_gid_table(
     }
 }
 
-/// Returns the type of a GID as a value of rdma-core's `enum ibv_gid_type_sysfs`, in which 1 is RoCE v2, and 0 the type of an empty entry.
+/// Returns the type of a GID as a value of rdma-core's `enum ibv_gid_type_sysfs`, in which 1 is
+/// RoCE v2, and 0 the type of an empty entry.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -193,7 +199,8 @@ unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port_num: u8
     minus_one(refuse("ibv_get_pkey_index", libc::EINVAL, NO_OTHER_PKEY))
 }
 
-/// Returns a MAC address of zeros and no VLAN, because packets are sent through UDP sockets and the library knows no MAC address.
+/// Returns a MAC address of zeros and no VLAN, because packets are sent through UDP sockets and the
+/// library knows no MAC address.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,
@@ -201,7 +208,8 @@ unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     mac: *mut u8,
     vid: *mut u16,
 ) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): `mac` is valid for writing 6 bytes, and `vid` for writing one value or null.
+    // SAFETY: rule *structures* (module `calls`): `mac` is valid for writing 6 bytes, and `vid` for
+    // writing one value or null.
     unsafe {
         ptr::write_bytes(mac, 0, 6);
         if !vid.is_null() {

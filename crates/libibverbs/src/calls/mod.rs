@@ -1,21 +1,26 @@
-//! The verbs for C programs. Some are exported functions. The others are called through the tables that [`open_device`], [`cq_ex`] and
-//! [`wr_calls`] fill.
+//! The verbs for C programs. Some are exported functions. The others are called through the tables
+//! that [`open_device`], [`cq_ex`] and [`wr_calls`] fill.
 //!
-//! Each file contains one kind of object or one group of verbs. If programs hold pointers to an object, the object is in a slot that begins
-//! with the C structure ([`abi_object`]), and every verb checks that the object exists. The NIC ([`mitra_verbs::Provider`]) or the virtual queue pair executes a verb. The files here only
-//! translate between C and Rust.
+//! Each file contains one kind of object or one group of verbs. If programs hold pointers to an
+//! object, the object is in a slot that begins with the C structure ([`abi_object`]), and every
+//! verb checks that the object exists. The NIC ([`mitra_verbs::Provider`]) or the virtual queue
+//! pair executes a verb. The files here only translate between C and Rust.
 //!
 //! # Safety of the exported functions
 //!
-//! C programs call these functions, and the library cannot check whether the pointers that they pass are valid. The functions rely on three
-//! rules, which follow from the manual pages of libibverbs:
+//! C programs call these functions, and the library cannot check whether the pointers that they
+//! pass are valid. The functions rely on three rules, which follow from the manual pages of
+//! libibverbs:
 //!
-//! - *objects*: a pointer to an object came from the verb that creates such an object, and the object is not destroyed during the call,
-//!   except by the call itself. Objects are destroyed in the order that the manual pages demand, so an object's context, protection
-//!   domain, queues and channel outlive the object.
-//! - *structures*: a pointer to a structure, an array or a variable is valid for the type and the length that the manual page
-//!   specifies, for reading if it is an input and for writing if it is an output. It may be null only where the manual page allows it.
-//! - *exclusivity*: while a verb writes a structure of the program, no other thread of the program accesses the fields that it writes.
+//! - *objects*: a pointer to an object came from the verb that creates such an object, and the
+//!   object is not destroyed during the call, except by the call itself. Objects are destroyed in
+//!   the order that the manual pages demand, so an object's context, protection domain, queues and
+//!   channel outlive the object.
+//! - *structures*: a pointer to a structure, an array or a variable is valid for the type and the
+//!   length that the manual page specifies, for reading if it is an input and for writing if it is
+//!   an output. It may be null only where the manual page allows it.
+//! - *exclusivity*: while a verb writes a structure of the program, no other thread of the program
+//!   accesses the fields that it writes.
 //!
 //! A `SAFETY:` comment that relies on a rule gives its name.
 

@@ -31,7 +31,8 @@ struct RegistrationParams {
     iova: u64,
     access: c_uint,
     _pd: PdMember,
-    /// Present if the region is in device memory, which counts its regions by the clones of the value.
+    /// Present if the region is in device memory, which counts its regions by the clones of the
+    /// value.
     device_memory: Option<Arc<()>>,
 }
 
@@ -50,7 +51,8 @@ impl Registration {
         }
     }
 
-    /// Prepares for the atomics that a window of the region permits by `access`. See [`MultiRailPd::share_atomics`].
+    /// Prepares for the atomics that a window of the region permits by `access`. See
+    /// [`MultiRailPd::share_atomics`].
     ///
     /// # Errors
     /// The errors of [`MultiRailPd::share_atomics`].
@@ -64,7 +66,8 @@ impl Registration {
     /// Revokes the registration. After `Ok`, no NIC accesses the memory.
     ///
     /// # Errors
-    /// The error of a NIC that does not confirm the revocation. This NIC may still access the memory.
+    /// The error of a NIC that does not confirm the revocation. This NIC may still access the
+    /// memory.
     fn revoke(&self, rails: &RailSet) -> Result<()> {
         match self {
             Registration::MultiRail(pd, mr) => pd.deregister(mr),
@@ -80,14 +83,15 @@ impl Registration {
 abi_object!(Mr: ibv_mr, "memory region", handle, context);
 
 impl Mr {
-    /// Records that the region is in device memory, which counts its regions by the clones of `member`.
+    /// Records that the region is in device memory, which counts its regions by the clones of
+    /// `member`.
     pub(super) fn set_device_memory(&self, member: &Arc<()>) {
         lock(&self.params).device_memory = Some(Arc::clone(member));
     }
 }
 
-/// The bits of an address that are its offset in its page. They must be equal in the memory's address and in the I/O virtual address
-/// (`ibv_reg_mr_iova(3)`).
+/// The bits of an address that are its offset in its page. They must be equal in the memory's
+/// address and in the I/O virtual address (`ibv_reg_mr_iova(3)`).
 const PAGE_OFFSET_MASK: u64 = 0xfff;
 
 /// Converts access flags.
@@ -102,8 +106,8 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
         (IBV_ACCESS_MW_BIND, Access::WINDOW_BIND),
     ];
-    // `IBV_ACCESS_HUGETLB` concerns the page size, which has no effect on a software NIC. `IBV_ACCESS_ON_DEMAND` concerns the check at
-    // registration only.
+    // `IBV_ACCESS_HUGETLB` concerns the page size, which has no effect on a software NIC.
+    // `IBV_ACCESS_ON_DEMAND` concerns the check at registration only.
     let ignored = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND;
     let known = FLAGS.iter().fold(ignored, |all, (bit, _)| all | bit);
     if flags & !known != 0 {
@@ -126,16 +130,19 @@ struct ProgramRange {
 /// Checks the memory and the access flags of a region, as the kernel does for soft-RoCE.
 ///
 /// # Errors
-/// - `Invalid` for a range that overflows, for an empty range at the beginning of a page, which has no page (`ib_umem_get` in the kernel's
-///   `drivers/infiniband/core/umem.c`), for a region without bounds, or if the I/O virtual address and the memory have different offsets
-///   in their pages.
-/// - `TooLarge` if the memory of the machine, or with on-demand paging its address space, is smaller.
-/// - `Inaccessible` without on-demand paging, if a page is not mapped, or not writable although the flags need it.
+/// - `Invalid` for a range that overflows, for an empty range at the beginning of a page, which has
+///   no page (`ib_umem_get` in the kernel's `drivers/infiniband/core/umem.c`), for a region without
+///   bounds, or if the I/O virtual address and the memory have different offsets in their pages.
+/// - `TooLarge` if the memory of the machine, or with on-demand paging its address space, is
+///   smaller.
+/// - `Inaccessible` without on-demand paging, if a page is not mapped, or not writable although the
+///   flags need it.
 /// - `Unsupported` for an access flag that the device does not know.
 ///
 /// # Safety
-/// Until the buffer is dropped, no Rust object is in the memory, and the program permits that NICs read and write it at any time as far as
-/// the access flags allow. The program may unmap it earlier.
+/// Until the buffer is dropped, no Rust object is in the memory, and the program permits that NICs
+/// read and write it at any time as far as the access flags allow. The program may unmap it
+/// earlier.
 unsafe fn checked_buffer(range: ProgramRange, flags: c_uint) -> Result<(Arc<Buffer>, Access)> {
     let ProgramRange { addr, length, iova } = range;
     let (start, len) = (addr as u64, length as u64);
@@ -166,7 +173,8 @@ unsafe fn checked_buffer(range: ProgramRange, flags: c_uint) -> Result<(Arc<Buff
     Ok((unsafe { program_memory::program_buffer(addr.cast(), length, iova) }, access))
 }
 
-/// The rights for which the pages must be writable (`ib_access_writable` in the kernel's `include/rdma/ib_verbs.h`).
+/// The rights for which the pages must be writable (`ib_access_writable` in the kernel's
+/// `include/rdma/ib_verbs.h`).
 const WRITES: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::WINDOW_BIND);
 
@@ -224,11 +232,13 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its
+    // context outlives it.
     let found = unsafe { find_with_context::<Pd>(pd) };
     let made = found.and_then(|(object, context)| {
         let range = ProgramRange { addr, length, iova };
-        // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
+        // SAFETY: the memory belongs to the C program, which by registering it permits the access
+        // of NICs (`ibv_reg_mr(3)`).
         let (memory, rights) = unsafe { checked_buffer(range, access)? };
         let registration = register(context, object, memory, rights)?;
         set_on_demand(context, &registration, object.id, range, access);
@@ -276,7 +286,8 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     const REASON: &str =
         "a software NIC cannot access the memory of another device; copy the data to memory of the program";
     if fd < 0 {
-        // UCX finds out by such a call whether the device has the feature (`uct_ib_md_check_dmabuf`).
+        // UCX finds out by such a call whether the device has the feature
+        // (`uct_ib_md_check_dmabuf`).
         refusal::explain_if_verbose(CALL, &REASON);
         set_errno(libc::EOPNOTSUPP);
         return std::ptr::null_mut();
@@ -308,8 +319,8 @@ fn set_on_demand(
     }
 }
 
-/// Changes a region. The keys stay. If the new memory, domain or access is refused, the region is unchanged. If a NIC does not confirm the
-/// change, the region may be unusable.
+/// Changes a region. The keys stay. If the new memory, domain or access is refused, the region is
+/// unchanged. If a NIC does not confirm the change, the region may be unusable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -337,8 +348,8 @@ unsafe extern "C" fn ibv_rereg_mr(
         refuse("ibv_rereg_mr", libc::EINVAL, refused);
         return IBV_REREG_MR_ERR_INPUT;
     }
-    // SAFETY: rule *objects* (module `calls`): `mr` is not deregistered during the call, and `pd` is a protection domain if the
-    // flags change the domain.
+    // SAFETY: rule *objects* (module `calls`): `mr` is not deregistered during the call, and `pd`
+    // is a protection domain if the flags change the domain.
     match unsafe { reregister(mr, changes, pd, addr, length, access as c_uint) } {
         Ok(()) => 0,
         Err(error) => {
@@ -359,8 +370,9 @@ unsafe fn reregister(
     length: usize,
     access: c_uint,
 ) -> Result<()> {
-    // SAFETY: the caller passes a region that is not deregistered during the call. By rule *exclusivity* (module `calls`) no
-    // other thread accesses its header, so the reference is exclusive.
+    // SAFETY: the caller passes a region that is not deregistered during the call. By rule
+    // *exclusivity* (module `calls`) no other thread accesses its header, so the reference is
+    // exclusive.
     let ((object, context), header) = unsafe { (find_with_context::<Mr>(mr)?, &mut *mr) };
     let mut params = lock(&object.params);
     if params.device_memory.is_some() {
@@ -376,7 +388,8 @@ unsafe fn reregister(
     let pd = if changes & IBV_REREG_MR_CHANGE_PD == 0 { header.pd } else { pd };
     // SAFETY: the caller passes a protection domain, and the domain of a region outlives it.
     let domain = unsafe { Pd::find(pd)? };
-    // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
+    // SAFETY: the memory belongs to the C program, which by registering it permits the access of
+    // NICs (`ibv_reg_mr(3)`).
     let (memory, rights) = unsafe { checked_buffer(range, flags)? };
     let mut registration = lock(&object.registration);
     *registration = match (&*registration, &domain.multi_rail) {
@@ -400,7 +413,8 @@ unsafe fn reregister(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `mr` is a memory region, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `mr` is a memory region, and no other verb uses it
+    // now.
     status("ibv_dereg_mr", unsafe {
         Mr::destroy(mr, |object| {
             let context = Context::find_raw((*mr).context)?;

@@ -18,7 +18,8 @@ use crate::rails::protection_domain::MultiRailPd;
 pub(crate) struct Mw {
     header: AbiHeader<ibv_mw>,
     pub(crate) id: MwId,
-    /// The window on all NICs, on a device with several rails, on which `id` is its handle on rail 0.
+    /// The window on all NICs, on a device with several rails, on which `id` is its handle on
+    /// rail 0.
     multi_rail: Option<(Arc<MultiRailPd>, VirtualMw)>,
     _pd: PdMember,
 }
@@ -33,7 +34,8 @@ impl Mw {
 abi_object!(Mw: ibv_mw, "memory window", handle, context);
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its
+    // context outlives it.
     pointer("ibv_alloc_mw", unsafe { alloc(pd, mw_type) })
 }
 
@@ -62,7 +64,8 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `mw` is a memory window, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `mw` is a memory window, and no other verb uses it
+    // now.
     status("ibv_dealloc_mw", unsafe {
         Mw::destroy(mw, |object| match &object.multi_rail {
             Some((domain, mw)) => domain.dealloc_mw(mw),

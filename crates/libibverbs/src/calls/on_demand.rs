@@ -1,8 +1,9 @@
 //! On-demand paging: the capabilities of the device, and `ibv_advise_mr`.
 //!
-//! The device never pins memory, so a region with on-demand paging differs from another region only in that its pages need not be mapped when
-//! it is registered. The capabilities are those of soft-RoCE (`rxe_init_device_param` in the kernel's `drivers/infiniband/sw/rxe/rxe.c`), which
-//! has no implicit regions.
+//! The device never pins memory, so a region with on-demand paging differs from another region only
+//! in that its pages need not be mapped when it is registered. The capabilities are those of
+//! soft-RoCE (`rxe_init_device_param` in the kernel's `drivers/infiniband/sw/rxe/rxe.c`), which has
+//! no implicit regions.
 
 use std::ffi::c_int;
 
@@ -29,8 +30,8 @@ pub(crate) fn capabilities() -> ibv_odp_caps {
     }
 }
 
-/// Makes pages of on-demand regions present. Without the flag to flush, a page that cannot be made present is not an error
-/// (`ibv_advise_mr(3)`).
+/// Makes pages of on-demand regions present. Without the flag to flush, a page that cannot be made
+/// present is not an error (`ibv_advise_mr(3)`).
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ibv_advise_mr_advice,
@@ -38,7 +39,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
     sg_list: *mut ibv_sge,
     num_sges: u32,
 ) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its
+    // context outlives it.
     let found = unsafe { find_with_context::<Pd>(pd) };
     let count = if sg_list.is_null() { 0 } else { num_sges as usize };
     // SAFETY: rule *structures* (module `calls`): `sg_list` points to `num_sges` entries.

@@ -36,11 +36,12 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 
 fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*mut ibv_context> {
     let events = new_event_queue()?;
-    // Programs duplicate the descriptor to share a device with another process. The import then fails with `EOPNOTSUPP`.
+    // Programs duplicate the descriptor to share a device with another process. The import then
+    // fails with `EOPNOTSUPP`.
     let command_file = cancellation::held_off(|| File::open("/dev/null"))
         .map_err(|e| Error::system("opening /dev/null", &e))?;
-    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
-    // valid value.
+    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers,
+    // for which all zeros is a valid value.
     let mut header: verbs_context = unsafe { mem::zeroed() };
     header.sz = size_of::<verbs_context>();
     refused::fill(&mut header);
@@ -87,7 +88,8 @@ fn open(device: *mut ibv_device, rails: &Arc<RailSet>) -> mitra_verbs::Result<*m
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `context` came from `ibv_open_device`, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `context` came from `ibv_open_device`, and no other
+    // verb uses it now.
     match unsafe { Context::close(context) } {
         Ok(()) => 0,
         Err(error) => {

@@ -1,7 +1,8 @@
 //! Thread domains and parent domains.
 //!
-//! A thread domain promises that one thread at a time uses its objects, so that a device need not lock them. This device locks them all the
-//! same, because its own threads use them. A parent domain stands for its protection domain.
+//! A thread domain promises that one thread at a time uses its objects, so that a device need not
+//! lock them. This device locks them all the same, because its own threads use them. A parent
+//! domain stands for its protection domain.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     init: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the call, and `init` is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
+    // call, and `init` is valid.
     let (context, init) = unsafe { (Context::find_raw(context), &*init) };
     let made = context.and_then(|context| match init.comp_mask {
         0 => {
@@ -41,7 +43,8 @@ pub(crate) unsafe extern "C" fn alloc_td(
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `td` is a thread domain, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `td` is a thread domain, and no other verb uses it
+    // now.
     let freed = unsafe {
         Td::destroy(td, |object| match Arc::strong_count(&object.member) {
             1 => Ok(()),
@@ -55,18 +58,19 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the call, `attr` is valid, and its domains
-    // are not deallocated during the call.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
+    // call, `attr` is valid, and its domains are not deallocated during the call.
     let made = unsafe { Context::find_raw(context).and_then(|context| alloc(context, &*attr)) };
     pointer("ibv_alloc_parent_domain", made)
 }
 
-/// Allocates a parent domain. The allocators in `attr` are accepted and never called, because the device allocates nothing in memory of the
-/// program.
+/// Allocates a parent domain. The allocators in `attr` are accepted and never called, because the
+/// device allocates nothing in memory of the program.
 ///
 /// # Errors
-/// `Invalid` if there is no protection domain, a domain belongs to another context, or only one of the allocators is given. `Unsupported` for
-/// an unknown attribute. Otherwise the errors of [`AbiObject::find`].
+/// `Invalid` if there is no protection domain, a domain belongs to another context, or only one of
+/// the allocators is given. `Unsupported` for an unknown attribute. Otherwise the errors of
+/// [`AbiObject::find`].
 ///
 /// # Safety
 /// The domains in `attr` are objects of the program or null.

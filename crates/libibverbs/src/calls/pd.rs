@@ -16,11 +16,13 @@ use crate::rails::protection_domain::MultiRailPd;
 pub(crate) struct Pd {
     pub(super) header: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
-    /// The domain on all NICs. Present on a device with several rails, on which `id` is its number on rail 0.
+    /// The domain on all NICs. Present on a device with several rails, on which `id` is its number
+    /// on rail 0.
     pub(crate) multi_rail: Option<Arc<MultiRailPd>>,
-    /// The value that each object of the domain clones, so that the reference count is the number of objects plus one. A NIC counts the
-    /// objects of its domains. But on a device with several rails, a virtual queue pair exists on the NICs for some time after the program
-    /// has destroyed it.
+    /// The value that each object of the domain clones, so that the reference count is the number
+    /// of objects plus one. A NIC counts the objects of its domains. But on a device with several
+    /// rails, a virtual queue pair exists on the NICs for some time after the program has destroyed
+    /// it.
     pub(crate) member: PdMember,
     /// The domains of which a parent domain consists. `None` for another protection domain.
     pub(crate) parent_of: Option<ParentOf>,
@@ -58,7 +60,8 @@ fn alloc(context: &Context) -> Result<*mut ibv_pd> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `pd` is a protection domain, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `pd` is a protection domain, and no other verb uses
+    // it now.
     status("ibv_dealloc_pd", unsafe {
         Pd::destroy(pd, |object| free(object, Context::find_raw((*pd).context)?))
     })

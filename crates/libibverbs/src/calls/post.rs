@@ -1,4 +1,5 @@
-//! Posting work requests: conversion from C structures, and posting to the NIC or the virtual queue pair.
+//! Posting work requests: conversion from C structures, and posting to the NIC or the virtual queue
+//! pair.
 
 use std::ffi::c_int;
 use std::{ptr, slice};
@@ -21,7 +22,8 @@ use crate::common::errno::status;
 use crate::common::limit::check_limit;
 use crate::common::lock::lock;
 
-/// The maximum number of requests that are posted in one call. A longer list is posted in several batches.
+/// The maximum number of requests that are posted in one call. A longer list is posted in several
+/// batches.
 const BATCH: usize = 16;
 
 /// A request in C, which is an element of a linked list.
@@ -42,12 +44,13 @@ impl LinkedRequest for ibv_recv_wr {
     }
 }
 
-/// Posts a list of requests in batches. Returns 0 if all requests are posted. Otherwise stores the address of the first request that is
-/// refused in `bad`, and returns the `errno` value of the error. The requests before it are posted.
+/// Posts a list of requests in batches. Returns 0 if all requests are posted. Otherwise stores the
+/// address of the first request that is refused in `bad`, and returns the `errno` value of the
+/// error. The requests before it are posted.
 ///
 /// # Safety
-/// `first` is the first element of a list that ends in null, or null. All elements are valid for reading, also by `translate`. `bad` is
-/// valid for writing.
+/// `first` is the first element of a list that ends in null, or null. All elements are valid for
+/// reading, also by `translate`. `bad` is valid for writing.
 unsafe fn post<C: LinkedRequest, R>(
     call: &str,
     first: *mut C,
@@ -61,7 +64,8 @@ unsafe fn post<C: LinkedRequest, R>(
     loop {
         let mut refused = None;
         if !next.is_null() {
-            // SAFETY: the caller passes a list that ends in null, and `next` is one of its elements, perhaps in a packed structure.
+            // SAFETY: the caller passes a list that ends in null, and `next` is one of its
+            // elements, perhaps in a packed structure.
             let wr = unsafe { next.read_unaligned() };
             match translate(&wr) {
                 Ok(wr) => batch.push(wr),
@@ -78,7 +82,8 @@ unsafe fn post<C: LinkedRequest, R>(
             && let Err(error) = post(&batch)
         {
             for _ in 0..error.index {
-                // SAFETY: `error.index` is less than the length of the batch, so `batch_start` is an element of the list here.
+                // SAFETY: `error.index` is less than the length of the batch, so `batch_start` is
+                // an element of the list here.
                 batch_start = unsafe { batch_start.read_unaligned() }.next();
             }
             next = batch_start;
@@ -118,11 +123,12 @@ pub(crate) unsafe extern "C" fn post_send(
         Err(error) => return unsafe { refuse("ibv_post_send", wr, bad_wr, error) },
     };
     let translate = |wr: &ibv_send_wr| {
-        // SAFETY: rules *objects* and *structures* (module `calls`): the program has set the members that the opcode and the queue
-        // pair's type select, and their pointers are valid.
+        // SAFETY: rules *objects* and *structures* (module `calls`): the program has set the
+        // members that the opcode and the queue pair's type select, and their pointers are valid.
         unsafe { send_request(wr, qp.qp_type) }
     };
-    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is valid for writing.
+    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is
+    // valid for writing.
     unsafe { post("ibv_post_send", wr, bad_wr, translate, |wrs| qp.post_send(wrs)) }
 }
 
@@ -137,7 +143,8 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
         Err(error) => return unsafe { refuse("ibv_post_recv", wr, bad_wr, error) },
     };
-    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is valid for writing.
+    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is
+    // valid for writing.
     unsafe { post("ibv_post_recv", wr, bad_wr, recv_request, |wrs| qp.post_recv(wrs)) }
 }
 
@@ -146,7 +153,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `srq` is not destroyed during the call, and its context outlives it.
+    // SAFETY: rule *objects* (module `calls`): `srq` is not destroyed during the call, and its
+    // context outlives it.
     let (srq, nic) = match unsafe { find_with_context::<Srq>(srq) } {
         Ok((srq, context)) => (srq, context.nic()),
         // SAFETY: rule *structures* (module `calls`): `bad_wr` is valid for writing.
@@ -160,7 +168,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         let entries = u32::try_from(wr.num_sge).unwrap_or(0); // `recv_request` refuses a negative number
         check_limit("scatter entries of a receive", entries, srq.sges).and_then(|()| recv_request(wr))
     };
-    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is valid for writing.
+    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is
+    // valid for writing.
     unsafe { post("ibv_post_srq_recv", wr, bad_wr, translate, post_to) }
 }
 
@@ -170,11 +179,12 @@ fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {
     Ok(RecvWr { wr_id: wr.wr_id, sges: sges.map(sge_from_c).collect() })
 }
 
-/// The maximum length of a list of scatter/gather entries or buffers. Longer lists are refused before they are read. The device's own limits
-/// are lower.
+/// The maximum length of a list of scatter/gather entries or buffers. Longer lists are refused
+/// before they are read. The device's own limits are lower.
 const MAX_LIST_LEN: usize = 1 << 8;
 
-/// Returns the elements of a list of the program. The list may have any alignment, because libiscsi has its lists in packed structures.
+/// Returns the elements of a list of the program. The list may have any alignment, because libiscsi
+/// has its lists in packed structures.
 ///
 /// # Errors
 /// `Limit` if the list is longer than [`MAX_LIST_LEN`], or `Invalid` if it is null and not empty.
@@ -222,7 +232,8 @@ pub(crate) fn sge_from_c(sge: ibv_sge) -> Sge {
     Sge { addr: sge.addr, len: sge.length, key: Key(sge.lkey) }
 }
 
-/// The maximum length of inline data, in bytes. More data is refused before it is copied. The device's own limit is lower.
+/// The maximum length of inline data, in bytes. More data is refused before it is copied. The
+/// device's own limit is lower.
 const MAX_INLINE_BYTES: usize = 1 << 12;
 
 /// Checks the length of inline data.
@@ -260,7 +271,8 @@ unsafe fn inline(list: impl Iterator<Item = ibv_sge> + Clone) -> Result<InlineDa
     Ok(bytes)
 }
 
-/// Converts send flags. `IBV_SEND_INLINE` is accepted, and has no counterpart in the result, because [`Data::Inline`] expresses it.
+/// Converts send flags. `IBV_SEND_INLINE` is accepted, and has no counterpart in the result,
+/// because [`Data::Inline`] expresses it.
 ///
 /// # Errors
 /// `Unsupported` for a flag that the device does not know.
@@ -280,12 +292,13 @@ pub(crate) fn send_flags(flags: u32) -> Result<SendFlags> {
 /// Converts a send request.
 ///
 /// # Errors
-/// `Unsupported` for an opcode or a flag that the device does not have, `Invalid` for a missing object or a malformed list, or `Limit` for
-/// a list or inline data that is too long.
+/// `Unsupported` for an opcode or a flag that the device does not have, `Invalid` for a missing
+/// object or a malformed list, or `Limit` for a list or inline data that is too long.
 ///
 /// # Safety
-/// The members that the opcode and the queue pair's type select are set, and their pointers are valid or null. The scatter/gather list has
-/// `num_sge` entries, and for inline data the entries' memory is valid for reading.
+/// The members that the opcode and the queue pair's type select are set, and their pointers are
+/// valid or null. The scatter/gather list has `num_sge` entries, and for inline data the entries'
+/// memory is valid for reading.
 unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     let flags = send_flags(wr.send_flags)?;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
@@ -300,7 +313,8 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     };
     // The other operations, which UD does not have, use the union for other members.
     let ud = if qp_type == QpType::Ud && matches!(op, SendOp::Send | SendOp::SendWithImm(_)) {
-        // SAFETY: the queue pair's type is UD, so the caller guarantees that the member `wr.ud` is set.
+        // SAFETY: the queue pair's type is UD, so the caller guarantees that the member `wr.ud` is
+        // set.
         let ud = unsafe { wr.wr.ud };
         // SAFETY: the caller guarantees that `ud.ah` is an address handle or null.
         Some(unsafe { ud_destination(ud.ah, ud.remote_qpn, ud.remote_qkey)? })
@@ -308,7 +322,8 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
         None
     };
     let remote_srq = if qp_type == QpType::XrcSend {
-        // SAFETY: the queue pair sends by XRC, so the caller guarantees that the member `qp_type.xrc` is set.
+        // SAFETY: the queue pair sends by XRC, so the caller guarantees that the member
+        // `qp_type.xrc` is set.
         Srqn::new(unsafe { wr.qp_type.xrc }.remote_srqn)
     } else {
         Srqn::default()
@@ -318,7 +333,8 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     Ok(request)
 }
 
-/// Shortens the local memory of an atomic to 8 bytes, because the NIC writes no more. Linux's soft-RoCE accepts longer memory, too.
+/// Shortens the local memory of an atomic to 8 bytes, because the NIC writes no more. Linux's
+/// soft-RoCE accepts longer memory, too.
 pub(crate) fn limit_to_one_word(wr: &mut SendWr) {
     if wr.op.is_atomic()
         && let Data::Sges(list) = &mut wr.data
@@ -355,8 +371,8 @@ pub(crate) unsafe fn ud_destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Res
 /// # Safety
 /// The requirements of [`send_request`].
 unsafe fn operation(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendOp> {
-    // SAFETY: only the members that the opcode selects are read. The caller guarantees that these are set, and that the window and the
-    // region of a bind are objects or null.
+    // SAFETY: only the members that the opcode selects are read. The caller guarantees that these
+    // are set, and that the window and the region of a bind are objects or null.
     unsafe {
         let rdma = || RemoteAddr { addr: wr.wr.rdma.remote_addr, rkey: Key(wr.wr.rdma.rkey) };
         let atomic = || RemoteAddr { addr: wr.wr.atomic.remote_addr, rkey: Key(wr.wr.atomic.rkey) };
@@ -389,9 +405,9 @@ unsafe fn operation(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendOp> {
 /// Returns the operation that binds a memory window on a queue pair of this type.
 ///
 /// # Errors
-/// `Invalid` if the window is null, or the region is null and the length is not 0. `Unsupported` for an access flag that the device does
-/// not know, or for a queue pair that uses one of several rails. Otherwise the errors of [`AbiObject::find`] and
-/// [`mr::Registration::share_atomics`].
+/// `Invalid` if the window is null, or the region is null and the length is not 0. `Unsupported`
+/// for an access flag that the device does not know, or for a queue pair that uses one of several
+/// rails. Otherwise the errors of [`AbiObject::find`] and [`mr::Registration::share_atomics`].
 ///
 /// # Safety
 /// The window and the region are objects of the program, or null.

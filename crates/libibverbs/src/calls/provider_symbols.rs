@@ -1,5 +1,6 @@
-//! Symbols that only rdma-core's providers and its connection manager use. They must exist, because otherwise the loader refuses a program
-//! that is linked with such a library. The functions fail with `EOPNOTSUPP` or do nothing, because Mitra has no kernel driver.
+//! Symbols that only rdma-core's providers and its connection manager use. They must exist, because
+//! otherwise the loader refuses a program that is linked with such a library. The functions fail
+//! with `EOPNOTSUPP` or do nothing, because Mitra has no kernel driver.
 
 use std::ffi::{c_int, c_void};
 
@@ -49,12 +50,14 @@ refused_functions! {
 functions! {
     // These functions return a count.
     c_int, |_| 0 => ibv_cmd_poll_cq __ioctl_final_num_attrs;
-    // These return nothing, so they cannot be refused. Providers register themselves when they are loaded.
+    // These return nothing, so they cannot be refused. Providers register themselves when they are
+    // loaded.
     (), |_| () => __verbs_log verbs_init_cq verbs_register_driver_34 verbs_set_ops verbs_uninit_context
     ibv_copy_ah_attr_from_kern ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern
     ibv_copy_qp_attr_from_kern;
 }
 
-/// Whether a provider may free an object although the kernel has not destroyed it. Providers read the variable when a device is removed.
+/// Whether a provider may free an object although the kernel has not destroyed it. Providers read
+/// the variable when a device is removed.
 #[unsafe(no_mangle)]
 static verbs_allow_disassociate_destroy: bool = false;

@@ -29,7 +29,8 @@ use crate::rails::object_table::QpEntry;
 use crate::rails::virtual_cq::VirtualCq;
 use crate::rails::virtual_qps::MultiRail;
 
-/// A queue pair. `ibv_qp_to_qp_ex` casts from `ibv_qp` to `ibv_qp_ex`, so every queue pair begins with the larger structure.
+/// A queue pair. `ibv_qp_to_qp_ex` casts from `ibv_qp` to `ibv_qp_ex`, so every queue pair begins
+/// with the larger structure.
 #[repr(C)]
 pub(crate) struct Qp {
     header: AbiHeader<ibv_qp_ex>,
@@ -39,7 +40,8 @@ pub(crate) struct Qp {
     pub(crate) wr_builder: WrBuilder,
     cap: ibv_qp_cap,
     sq_sig_all: bool,
-    /// Whether the queue pair receives its own datagrams to a multicast group that it is attached to.
+    /// Whether the queue pair receives its own datagrams to a multicast group that it is attached
+    /// to.
     mcast_loopback: bool,
     /// The address vector that the program has set last, for `ibv_query_qp`.
     address_vector: Mutex<Option<ibv_ah_attr>>,
@@ -49,8 +51,8 @@ pub(crate) struct Qp {
 
 abi_object!(Qp: ibv_qp_ex, "queue pair", qp_base.handle, qp_base.context);
 
-/// The minimum length of inline data that every queue pair accepts, in bytes. Some programs, such as rdma_xclient, send a few bytes of
-/// inline data without having requested the capacity.
+/// The minimum length of inline data that every queue pair accepts, in bytes. Some programs, such
+/// as rdma_xclient, send a few bytes of inline data without having requested the capacity.
 const MIN_INLINE_BYTES: u32 = 64;
 
 /// The component that executes the requests of a queue pair.
@@ -160,8 +162,8 @@ impl Qp {
     /// # Safety
     /// The requirements of [`AbiObject::find`], for the `ibv_qp_ex` at the same address.
     pub(crate) unsafe fn find_ibv_qp<'a>(qp: *mut ibv_qp) -> Result<&'a Qp> {
-        // SAFETY: every `ibv_qp` that a program knows is the first field of an `ibv_qp_ex`, which is the C structure of a `Qp`. The
-        // caller upholds the requirements of `find`.
+        // SAFETY: every `ibv_qp` that a program knows is the first field of an `ibv_qp_ex`, which
+        // is the C structure of a `Qp`. The caller upholds the requirements of `find`.
         unsafe { Qp::find(qp.cast()) }
     }
 }
@@ -169,7 +171,8 @@ impl Qp {
 /// Converts the transport type.
 ///
 /// # Errors
-/// `Unsupported` for any type other than RC, UC, UD and XRC, and `Invalid` for an XRC receive queue pair, which `ibv_create_qp_ex` creates.
+/// `Unsupported` for any type other than RC, UC, UD and XRC, and `Invalid` for an XRC receive queue
+/// pair, which `ibv_create_qp_ex` creates.
 fn transport_type(qp_type: ibv_qp_type) -> Result<QpType> {
     match qp_type {
         IBV_QPT_RC => Ok(QpType::Rc),
@@ -187,26 +190,30 @@ fn transport_type(qp_type: ibv_qp_type) -> Result<QpType> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the call, and the other pointer
-    // is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the
+    // call, and the other pointer is valid.
     pointer("ibv_create_qp", unsafe { create(pd, &mut *init, true) }).cast()
 }
 
 /// Creates a queue pair, and writes the granted capacities back to `init`.
 ///
 /// # Errors
-/// `Invalid` if a completion queue is null (an XRC send queue pair needs none for receives) or the shared receive queue is for XRC,
-/// `Unsupported` for a type that the device does not have. Otherwise the error of the NIC, of [`MultiRail::create_qp`] or of [`MultiRail::create_datagram_qp`].
+/// `Invalid` if a completion queue is null (an XRC send queue pair needs none for receives) or the
+/// shared receive queue is for XRC, `Unsupported` for a type that the device does not have.
+/// Otherwise the error of the NIC, of [`MultiRail::create_qp`] or of
+/// [`MultiRail::create_datagram_qp`].
 ///
 /// # Safety
-/// `pd`, the completion queues and the shared receive queue are objects of the program. The queues may be null.
+/// `pd`, the completion queues and the shared receive queue are objects of the program. The queues
+/// may be null.
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
     mcast_loopback: bool,
 ) -> Result<*mut ibv_qp_ex> {
     let qp_type = transport_type(init.qp_type)?;
-    // As in the kernel, an XRC send queue pair needs no queue for receives, and ignores the one that it is given.
+    // As in the kernel, an XRC send queue pair needs no queue for receives, and ignores the one
+    // that it is given.
     let sends_only = qp_type == QpType::XrcSend;
     if init.send_cq.is_null() || (init.recv_cq.is_null() && !sends_only) {
         return Err(Error::Invalid(
@@ -325,8 +332,8 @@ pub(crate) fn deliver_events(context: &Context) -> Box<dyn Fn(AsyncEvent) + Send
 /// Checks the capacities of a queue pair.
 ///
 /// # Errors
-/// `Limit` if a capacity exceeds the device's, as `ibv_query_device` reports it. A NIC's own limits may be higher than those of a device with
-/// several rails.
+/// `Limit` if a capacity exceeds the device's, as `ibv_query_device` reports it. A NIC's own limits
+/// may be higher than those of a device with several rails.
 fn check_capacities(cap: &QpCap, limits: &Limits) -> Result<()> {
     check_limit("send queue entries", cap.send_wrs, limits.wrs)?;
     check_limit("receive queue entries", cap.recv_wrs, limits.wrs)?;
@@ -370,10 +377,11 @@ impl<'a> NewQp<'a> {
 
     /// Creates the object. `set` sets the fields of its C structure that the program has chosen.
     pub(crate) fn into_object(self, set: impl FnOnce(&mut ibv_qp)) -> *mut ibv_qp_ex {
-        // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
-        // valid value.
+        // SAFETY: the structure consists of integers, raw pointers and `Option`s of function
+        // pointers, for which all zeros is a valid value.
         let header: AbiHeader<ibv_qp_ex> = unsafe { AbiHeader::zeroed() };
-        // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
+        // SAFETY: the structure was created in this function, and nothing else has its address yet,
+        // so the reference is exclusive.
         let fields = unsafe { &mut (*header.get()).qp_base };
         fields.context = self.context.address();
         (fields.handle, fields.qp_num) = (self.qpn.value(), self.qpn.value());
@@ -403,7 +411,8 @@ fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the call, and `attr` is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the
+    // call, and `attr` is valid.
     let (object, attr) = unsafe { (Qp::find_ibv_qp(qp), &*attr) };
     let changed = object.and_then(|object| {
         object.modify(&qp_attr::from_c(attr, qp_attr::without_other_role(object.qp_type, mask as u32))?)?;
@@ -413,7 +422,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
         Ok(())
     });
     if changed.is_ok() && mask as u32 & IBV_QP_STATE != 0 {
-        // SAFETY: rule *exclusivity* (module `calls`): no other thread writes the field of this queue pair now.
+        // SAFETY: rule *exclusivity* (module `calls`): no other thread writes the field of this
+        // queue pair now.
         unsafe { (*qp).state = attr.qp_state };
     }
     status("ibv_modify_qp", changed)
@@ -432,8 +442,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             let mut answer = qp_attr::to_c(&state);
             answer.cap = object.cap;
             answer.ah_attr = lock(&object.address_vector).unwrap_or(answer.ah_attr);
-            // SAFETY: rules *structures* and *exclusivity* (module `calls`): `attr` and `init` are valid for writing, and no
-            // other thread writes the queue pair's fields now.
+            // SAFETY: rules *structures* and *exclusivity* (module `calls`): `attr` and `init` are
+            // valid for writing, and no other thread writes the queue pair's fields now.
             unsafe {
                 (*qp).state = answer.qp_state;
                 attr.write(answer);
@@ -462,7 +472,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status("ibv_destroy_qp", destroyed)
 }
 
-/// Ends the use of a queue pair that is being destroyed. Afterwards no other thread finds its address.
+/// Ends the use of a queue pair that is being destroyed. Afterwards no other thread finds its
+/// address.
 fn end(object: &Qp, context: &Context, address: usize) -> Result<()> {
     // The program may have overwritten the number in the C structure.
     let qpn = object.qpn();
@@ -484,14 +495,16 @@ fn end(object: &Qp, context: &Context, address: usize) -> Result<()> {
 /// Writes zeros, because the device does not support enhanced connection establishment.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
+    // verb takes.
     unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
+    // verb takes.
     let ece = unsafe { &*ece };
     if ece.comp_mask != 0 || ece.vendor_id != 0 {
         let reason = "the device has no enhanced connection establishment; offer the options that ibv_query_ece returns";
@@ -500,8 +513,8 @@ unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     0
 }
 
-/// Returns 0, which means that data may be written in any order. Mitra's NICs write only the last *word* of a message last, and only for
-/// WRITEs.
+/// Returns 0, which means that data may be written in any order. Mitra's NICs write only the last
+/// *word* of a message last, and only for WRITEs.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: ibv_wr_opcode, _flags: u32) -> c_int {
     0

@@ -6,12 +6,13 @@ use super::mtu::{mtu_code, mtu_from_code};
 use super::{ah, mr};
 use crate::abi::*;
 
-/// The attributes that are accepted without effect. `IBV_QP_CUR_STATE` has none, because every transition checks the current state. The others
-/// concern path migration and SQD events, which the device does not have.
+/// The attributes that are accepted without effect. `IBV_QP_CUR_STATE` has none, because every
+/// transition checks the current state. The others concern path migration and SQD events, which the
+/// device does not have.
 const NO_EFFECT: u32 = IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_PATH_MIG_STATE;
 
-/// Removes the attributes of the other end of an XRC connection from a mask, as the kernel's uverbs do (`modify_qp_mask`). perftest sets the
-/// attributes of both roles at both ends.
+/// Removes the attributes of the other end of an XRC connection from a mask, as the kernel's uverbs
+/// do (`modify_qp_mask`). perftest sets the attributes of both roles at both ends.
 pub(crate) fn without_other_role(qp_type: QpType, mask: u32) -> u32 {
     match qp_type {
         QpType::XrcSend => mask & !(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
@@ -23,8 +24,8 @@ pub(crate) fn without_other_role(qp_type: QpType, mask: u32) -> u32 {
 /// Converts the attributes that a mask selects.
 ///
 /// # Errors
-/// `Unsupported` for an attribute or an access flag that the device does not have, or `Invalid` for a state, a path MTU or an address that is
-/// not valid.
+/// `Unsupported` for an attribute or an access flag that the device does not have, or `Invalid` for
+/// a state, a path MTU or an address that is not valid.
 pub(crate) fn from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
     let known = NO_EFFECT
         | IBV_QP_STATE
@@ -69,7 +70,8 @@ pub(crate) fn from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
     })
 }
 
-/// Converts the access flags of a queue pair. Only remote access is checked at the queue pair, so other flags are ignored.
+/// Converts the access flags of a queue pair. Only remote access is checked at the queue pair, so
+/// other flags are ignored.
 fn remote(flags: u32) -> Result<Access> {
     Ok(mr::access(flags)? & Access::REMOTE)
 }
@@ -103,10 +105,12 @@ fn state_code(state: QpState) -> ibv_qp_state {
     }
 }
 
-/// Returns the attributes of a queue pair, except for its capacities, which the NIC does not report.
+/// Returns the attributes of a queue pair, except for its capacities, which the NIC does not
+/// report.
 pub(crate) fn to_c(status: &QpStatus) -> ibv_qp_attr {
     let attr = &status.attr;
-    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
+    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a
+    // valid value.
     let mut out: ibv_qp_attr = unsafe { std::mem::zeroed() };
     out.qp_state = state_code(status.state);
     out.cur_qp_state = out.qp_state;

@@ -28,12 +28,14 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     status("ibv_query_device", queried)
 }
 
-/// Returns the attributes, which never change. The context may belong to the parent process, so nothing here takes a lock.
+/// Returns the attributes, which never change. The context may belong to the parent process, so
+/// nothing here takes a lock.
 fn device_attr(context: &Context) -> ibv_device_attr {
     let attr = context.nic().attr();
     let limits = context.rails.limits();
     let count = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
-    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
+    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a
+    // valid value.
     let mut out: ibv_device_attr = unsafe { mem::zeroed() };
     device::copy_c_string(&mut out.fw_ver, env!("CARGO_PKG_VERSION"));
     out.node_guid = open::guid_of(context.rails.first_gid());
@@ -93,7 +95,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let reason = "the structure is smaller than ibv_device_attr, or the input has options; pass a whole structure and no options";
         return refuse("ibv_query_device_ex", libc::EINVAL, reason);
     }
-    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
+    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a
+    // valid value.
     let mut out: ibv_device_attr_ex = unsafe { mem::zeroed() };
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
     out.orig_attr = match unsafe { Context::find_raw_or_inherited(context) } {
@@ -105,8 +108,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     out.odp_caps = on_demand::capabilities();
     out.max_dm_size = DEVICE_MEMORY_BYTES as u64;
     let known = attr_size.min(size_of::<ibv_device_attr_ex>());
-    // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing `attr_size` bytes, and at most `known` of these
-    // are copied from `out`.
+    // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing `attr_size` bytes,
+    // and at most `known` of these are copied from `out`.
     unsafe {
         ptr::write_bytes(attr.cast::<u8>(), 0, attr_size);
         ptr::copy_nonoverlapping((&raw const out).cast::<u8>(), attr.cast::<u8>(), known);

@@ -11,7 +11,8 @@ use super::mtu::mtu_code;
 use crate::abi::*;
 use crate::common::errno::{refuse, status};
 
-/// The value of `active_speed` for 25 Gbit/s (IBTA volume 1, 14.2.5.6). It is nominal, because the speed of a software NIC is not known.
+/// The value of `active_speed` for 25 Gbit/s (IBTA volume 1, 14.2.5.6). It is nominal, because the
+/// speed of a software NIC is not known.
 const SPEED_25_GBPS: u8 = 32;
 /// The value of `active_width` for one lane.
 const WIDTH_1X: u8 = 1;
@@ -32,8 +33,8 @@ pub(crate) unsafe extern "C" fn query_port(
     match context.and_then(|context| port_attr(context, port_num)) {
         Ok(out) => {
             let known = attr_len.min(size_of::<ibv_port_attr>());
-            // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing `attr_len` bytes, and at most `known` of
-            // these are copied from `out`.
+            // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing `attr_len`
+            // bytes, and at most `known` of these are copied from `out`.
             unsafe {
                 ptr::write_bytes(attr.cast::<u8>(), 0, attr_len);
                 ptr::copy_nonoverlapping((&raw const out).cast::<u8>(), attr.cast::<u8>(), known);
@@ -54,9 +55,11 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     Ok(out)
 }
 
-/// Returns the attributes that the port has while it is up, or down, on any rails. The port of a dead NIC is down.
+/// Returns the attributes that the port has while it is up, or down, on any rails. The port of a
+/// dead NIC is down.
 pub(crate) fn port_attr_when(up: bool) -> ibv_port_attr {
-    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
+    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a
+    // valid value.
     let mut out: ibv_port_attr = unsafe { mem::zeroed() };
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     out.max_mtu = IBV_MTU_4096;
@@ -72,8 +75,8 @@ pub(crate) fn port_attr_when(up: bool) -> ibv_port_attr {
     out
 }
 
-/// The number of bytes that the exported function may write. Programs that are linked to it may have an older `struct ibv_port_attr`, which
-/// ends before `port_cap_flags2`.
+/// The number of bytes that the exported function may write. Programs that are linked to it may
+/// have an older `struct ibv_port_attr`, which ends before `port_cap_flags2`.
 const EXPORTED_PORT_ATTR: usize = mem::offset_of!(ibv_port_attr, port_cap_flags2);
 
 #[unsafe(no_mangle)]
@@ -82,7 +85,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port_num: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller upholds the rules of module `calls`. Programs that are linked to the exported function pass a
-    // structure of at least `EXPORTED_PORT_ATTR` bytes.
+    // SAFETY: the caller upholds the rules of module `calls`. Programs that are linked to the
+    // exported function pass a structure of at least `EXPORTED_PORT_ATTR` bytes.
     unsafe { query_port(context, port_num, attr, EXPORTED_PORT_ATTR) }
 }

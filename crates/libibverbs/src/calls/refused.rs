@@ -1,5 +1,6 @@
-//! The entry points that are refused whatever their arguments are: slots of the context for features that the device does not have, and
-//! exported functions. Each explains itself ([`crate::common::refusal`]). A feature that the device gains leaves this file.
+//! The entry points that are refused whatever their arguments are: slots of the context for
+//! features that the device does not have, and exported functions. Each explains itself
+//! ([`crate::common::refusal`]). A feature that the device gains leaves this file.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -35,13 +36,15 @@ pub struct RefusedSlot {
 
 macro_rules! refused_slots {
     ($($slot:ident($($argument:ty),*) -> $value:ty, $call:literal: $reason:expr;)*) => {
-        /// Every slot of the context whose verb is refused. `post_srq_ops` has a function of its own.
+        /// Every slot of the context whose verb is refused. `post_srq_ops` has a function of its
+        /// own.
         pub const REFUSED_SLOTS: &[RefusedSlot] = &[
             RefusedSlot { call: "ibv_post_srq_ops", offset: mem::offset_of!(verbs_context, post_srq_ops) },
             $(RefusedSlot { call: $call, offset: mem::offset_of!(verbs_context, $slot) },)*
         ];
 
-        /// Fills the slots of all verbs that are refused. Verbs that the device has are filled afterwards.
+        /// Fills the slots of all verbs that are refused. Verbs that the device has are filled
+        /// afterwards.
         pub(super) fn fill(header: &mut verbs_context) {
             header.post_srq_ops = Some(post_srq_ops);
             $({
@@ -88,7 +91,8 @@ refused_slots! {
     destroy_rwq_ind_table(*mut ibv_rwq_ind_table) -> c_int, "ibv_destroy_rwq_ind_table": NO_WORK_QUEUES;
 }
 
-/// Refuses tag matching. As for a request that cannot be posted, `bad_op` becomes the first operation.
+/// Refuses tag matching. As for a request that cannot be posted, `bad_op` becomes the first
+/// operation.
 unsafe extern "C" fn post_srq_ops(
     _srq: *mut ibv_srq,
     op: *mut ibv_ops_wr,

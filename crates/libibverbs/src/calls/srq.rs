@@ -27,9 +27,11 @@ pub(crate) struct Srq {
     depth: AtomicU32,
     /// The maximum number of scatter entries in a receive.
     pub(crate) sges: u32,
-    /// The limit that was armed last. The limit event disarms the queue, but does not change this value.
+    /// The limit that was armed last. The limit event disarms the queue, but does not change this
+    /// value.
     limit: AtomicU32,
-    /// The queue from which virtual queue pairs take receives. Present on a device with several rails.
+    /// The queue from which virtual queue pairs take receives. Present on a device with several
+    /// rails.
     pub(crate) virtual_srq: Option<Arc<VirtualSrq>>,
     _pd: PdMember,
     /// Present if the queue is in an XRC domain.
@@ -58,8 +60,8 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the call, and the other pointer
-    // is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the
+    // call, and the other pointer is valid.
     unsafe { pointer("ibv_create_srq", create(pd, &mut (*init).attr, (*init).srq_context, None)) }
 }
 
@@ -67,14 +69,16 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
+    // verb takes.
     let init = unsafe { &mut *init };
     let has = |bits: u32| init.comp_mask & bits == bits;
     let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
     let xrc = match srq_type {
         IBV_SRQT_BASIC => Ok(None),
         IBV_SRQT_XRC if has(IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ) => {
-            // SAFETY: the bits of the domain and the completion queue are set, so by rule *objects* (module `calls`) they are objects.
+            // SAFETY: the bits of the domain and the completion queue are set, so by rule *objects*
+            // (module `calls`) they are objects.
             unsafe { Xrcd::find(init.xrcd).and_then(|domain| Ok(Some((domain, Cq::find(init.cq)?)))) }
         }
         IBV_SRQT_XRC => Err(Error::Invalid(
@@ -88,16 +92,19 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
                 "a shared receive queue needs a protection domain; set pd, and its bit in comp_mask",
             ));
         }
-        // SAFETY: `IBV_SRQ_INIT_ATTR_PD` is set, so by rule *objects* (module `calls`) `init.pd` is a protection domain.
+        // SAFETY: `IBV_SRQ_INIT_ATTR_PD` is set, so by rule *objects* (module `calls`) `init.pd` is
+        // a protection domain.
         unsafe { create(init.pd, &mut init.attr, init.srq_context, xrc) }
     });
     pointer("ibv_create_srq_ex", made)
 }
 
-/// Creates a shared receive queue. `xrc` are its XRC domain and its completion queue, if it is for XRC. The NIC of rail 0 assigns its number, if it is alive.
+/// Creates a shared receive queue. `xrc` are its XRC domain and its completion queue, if it is for
+/// XRC. The NIC of rail 0 assigns its number, if it is alive.
 ///
 /// # Errors
-/// `Limit` if a capacity exceeds the device's, the error of the NIC, or that of [`VirtualXrcDomain::add_srq`].
+/// `Limit` if a capacity exceeds the device's, the error of the NIC, or that of
+/// [`VirtualXrcDomain::add_srq`].
 ///
 /// # Safety
 /// `pd` is a protection domain.
@@ -118,9 +125,11 @@ unsafe fn create(
     };
     let existing = context.rails.objects().srqs.len();
     let id = SrqId(context.rails.number_of(on_rail_0.map(|id| id.0), existing, limits.srqs)?);
-    // SAFETY: the structure consists of integers and raw pointers, for which all zeros is a valid value.
+    // SAFETY: the structure consists of integers and raw pointers, for which all zeros is a valid
+    // value.
     let header: AbiHeader<ibv_srq> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
+    // SAFETY: the structure was created in this function, and nothing else has its address yet, so
+    // the reference is exclusive.
     let fields = unsafe { &mut *header.get() };
     fields.context = context.address();
     fields.srq_context = srq_context;
@@ -176,18 +185,20 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the call, its context outlives
-    // it, and `attr` is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the
+    // call, its context outlives it, and `attr` is valid.
     let (found, attr) = unsafe { (find_with_context::<Srq>(srq), &*attr) };
     status("ibv_modify_srq", found.and_then(|(object, context)| modify(object, context, attr, mask as u32)))
 }
 
-/// Changes the size, then the limit. As on soft-RoCE (`rxe_srq_chk_attr` in the kernel's `drivers/infiniband/sw/rxe/rxe_srq.c`), the size must be
-/// at least the limit that is armed, and the new limit at most the earlier size. It must fit the new size, too.
+/// Changes the size, then the limit. As on soft-RoCE (`rxe_srq_chk_attr` in the kernel's
+/// `drivers/infiniband/sw/rxe/rxe_srq.c`), the size must be at least the limit that is armed, and
+/// the new limit at most the earlier size. It must fit the new size, too.
 ///
 /// # Errors
-/// `Unsupported` for an unknown attribute, `Limit` or `Invalid` for a value that breaks these rules, or the error of the NIC. If both
-/// attributes are set and only the limit is refused, nothing is changed.
+/// `Unsupported` for an unknown attribute, `Limit` or `Invalid` for a value that breaks these
+/// rules, or the error of the NIC. If both attributes are set and only the limit is refused,
+/// nothing is changed.
 fn modify(object: &Srq, context: &Context, attr: &ibv_srq_attr, mask: u32) -> Result<()> {
     let has = |attribute: u32| mask & attribute != 0;
     if has(!(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) {
@@ -218,8 +229,8 @@ fn modify(object: &Srq, context: &Context, attr: &ibv_srq_attr, mask: u32) -> Re
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the call, and `attr` is valid
-    // for writing.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the
+    // call, and `attr` is valid for writing.
     let queried = unsafe { Srq::find(srq) }.map(|object| unsafe {
         attr.write(ibv_srq_attr {
             max_wr: object.depth.load(Ordering::Relaxed),
@@ -231,7 +242,8 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 }
 
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the call, and `number` is valid for writing.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the
+    // call, and `number` is valid for writing.
     let read = unsafe { find_with_context::<Srq>(srq) }
         .and_then(|(object, context)| match &object.xrc {
             Some(xrc) => Ok(xrc.number),
@@ -243,7 +255,8 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `srq` is a shared receive queue, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `srq` is a shared receive queue, and no other verb
+    // uses it now.
     status("ibv_destroy_srq", unsafe {
         Srq::destroy(srq, |object| end(object, Context::find_raw((*srq).context)?, srq as usize))
     })

@@ -1,5 +1,5 @@
-//! The explanation of `IBV_WC_RETRY_EXC_ERR` on a device with one rail. With several rails, the virtual queue
-//! pairs say why they end.
+//! The explanation of `IBV_WC_RETRY_EXC_ERR` on a device with one rail. With several rails, the
+//! virtual queue pairs say why they end.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +11,8 @@ use mitra_verbs::{Provider, Wc, WcStatus};
 /// Whether this process, or its parent, has explained such a completion.
 static EXPLAINED: AtomicBool = AtomicBool::new(false);
 
-/// Says why the first of these completions ended in [`WcStatus::RetryExceeded`], if one did: on standard
-/// error the first time in this process, later at debug level.
+/// Says why the first of these completions ended in [`WcStatus::RetryExceeded`], if one did: on
+/// standard error the first time in this process, later at debug level.
 pub(super) fn explain(nic: &SoftNic, completions: &[Wc]) {
     let Some(wc) = completions.iter().find(|wc| wc.status == WcStatus::RetryExceeded) else { return };
     let Ok(qp) = nic.query_qp(wc.qpn) else { return };
@@ -35,8 +35,8 @@ pub(super) fn explain(nic: &SoftNic, completions: &[Wc]) {
     }
 }
 
-/// The reasons for which a peer does not answer. `is_refused` says whether its machine reports that no
-/// process has the port open.
+/// The reasons for which a peer does not answer. `is_refused` says whether its machine reports that
+/// no process has the port open.
 fn reason(own: IpAddr, peer: IpAddr, is_refused: bool) -> String {
     let program = match is_refused {
         true => "no program has that address, so the peer has ended",

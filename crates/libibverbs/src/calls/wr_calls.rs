@@ -1,4 +1,5 @@
-//! `ibv_create_qp_ex`, and the verbs that build work requests with one call for each request (`ibv_wr_start(3)`).
+//! `ibv_create_qp_ex`, and the verbs that build work requests with one call for each request
+//! (`ibv_wr_start(3)`).
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
@@ -28,7 +29,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the
+    // verb takes.
     pointer("ibv_create_qp_ex", unsafe { create_ex(&mut *init) }).cast()
 }
 
@@ -48,7 +50,8 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
                 "an XRC receive queue pair needs an XRC domain; set xrcd, and its bit in comp_mask",
             ));
         }
-        // SAFETY: `IBV_QP_INIT_ATTR_XRCD` is set, so the caller guarantees that the domain is null or an object.
+        // SAFETY: `IBV_QP_INIT_ATTR_XRCD` is set, so the caller guarantees that the domain is null
+        // or an object.
         return unsafe { xrc_recv_qp::create(init) };
     }
     if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
@@ -68,12 +71,13 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     }
     let mcast_loopback = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0;
     let prefix = std::ptr::from_mut(init).cast::<ibv_qp_init_attr>();
-    // SAFETY: `ibv_qp_init_attr` is a prefix of `ibv_qp_init_attr_ex` (their layouts are asserted in `abi::qp`). The caller guarantees
-    // that the objects in it are valid.
+    // SAFETY: `ibv_qp_init_attr` is a prefix of `ibv_qp_init_attr_ex` (their layouts are asserted
+    // in `abi::qp`). The caller guarantees that the objects in it are valid.
     let qp = unsafe { qp::create(init.pd, &mut *prefix, mcast_loopback)? };
     if has_send_ops {
-        // SAFETY: the object was created in this function, and the program does not know it yet. The object table contains its
-        // address, but does not dereference the address, so the reference is exclusive.
+        // SAFETY: the object was created in this function, and the program does not know it yet.
+        // The object table contains its address, but does not dereference the address, so the
+        // reference is exclusive.
         fill_send_ops(unsafe { &mut *qp });
     }
     Ok(qp)
@@ -102,11 +106,13 @@ fn fill_send_ops(qp: &mut ibv_qp_ex) {
     qp.wr_set_sge_list = Some(wr_set_sge_list);
 }
 
-/// Returns the extended structure of a queue pair that was created with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`, or null for another queue pair.
+/// Returns the extended structure of a queue pair that was created with
+/// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`, or null for another queue pair.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     let extended: *mut ibv_qp_ex = qp.cast();
-    // SAFETY: rule *objects* (module `calls`): `qp` is a queue pair, and every queue pair is created with an `ibv_qp_ex`.
+    // SAFETY: rule *objects* (module `calls`): `qp` is a queue pair, and every queue pair is
+    // created with an `ibv_qp_ex`.
     if unsafe { (*extended).wr_start }.is_none() { std::ptr::null_mut() } else { extended }
 }
 
@@ -153,8 +159,8 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 /// # Safety
 /// `qp` is a queue pair, and the calling thread is between `ibv_wr_start` and `ibv_wr_complete`.
 unsafe fn begin_request(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
-    // SAFETY: the caller passes a queue pair. The program sets `wr_id` and `wr_flags` before each request and in the same
-    // thread (`ibv_wr_start(3)`).
+    // SAFETY: the caller passes a queue pair. The program sets `wr_id` and `wr_flags` before each
+    // request and in the same thread (`ibv_wr_start(3)`).
     let (wr_id, flags): (u64, c_uint) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let Ok(object) = (unsafe { Qp::find(qp) }) else { return };
@@ -191,8 +197,8 @@ fn remote(addr: u64, rkey: u32) -> RemoteAddr {
 macro_rules! operations {
     ($($name:ident($($arg:ident: $type:ty),*) => $op:expr;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $type),*) {
-            // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb
-            // demands.
+            // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what
+            // the manual page of the verb demands.
             unsafe { begin_request(qp, $op) }
         }
     )*};
@@ -219,7 +225,8 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
+    // page of the verb demands.
     unsafe {
         let op = Qp::find(qp).and_then(|object| post::bind_operation(mw, rkey, &*info, object.qp_type));
         begin_request(qp, op);
@@ -227,7 +234,8 @@ unsafe extern "C" fn wr_bind_mw(
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
+    // page of the verb demands.
     unsafe {
         modify_last(qp, |wr| {
             wr.ud = Some(post::ud_destination(ah, remote_qpn, remote_qkey)?);
@@ -237,7 +245,8 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
+    // page of the verb demands.
     unsafe {
         modify_last(qp, |wr| {
             wr.remote_srq = Srqn::new(remote_srqn);
@@ -247,7 +256,8 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
+    // page of the verb demands.
     unsafe {
         modify_last(qp, |wr| {
             wr.data = Data::sge(post::sge_from_c(ibv_sge { addr, length, lkey }));
@@ -257,7 +267,8 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
+    // page of the verb demands.
     unsafe {
         modify_last(qp, |wr| {
             wr.data = Data::Sges(post::list_from_c(list, num_sge)?.map(post::sge_from_c).collect());
@@ -267,12 +278,14 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
+    // page of the verb demands.
     unsafe { wr_set_inline_data_list(qp, 1, &ibv_data_buf { addr, length }) }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, list: *const ibv_data_buf) {
-    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual
+    // page of the verb demands.
     unsafe {
         modify_last(qp, |wr| {
             wr.data = Data::Inline(inline(post::list_from_c(list, num_buf)?)?);

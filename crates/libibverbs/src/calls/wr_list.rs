@@ -1,4 +1,5 @@
-//! The list of work requests that a program builds with one call for each request (`ibv_wr_start(3)`).
+//! The list of work requests that a program builds with one call for each request
+//! (`ibv_wr_start(3)`).
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -6,8 +7,8 @@ use mitra_verbs::{Error, SendWr};
 
 use crate::common::lock::lock;
 
-/// The list of a queue pair, and the right to build it. From `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`, one thread has this
-/// right, and other threads wait in `ibv_wr_start`.
+/// The list of a queue pair, and the right to build it. From `ibv_wr_start` to `ibv_wr_complete` or
+/// `ibv_wr_abort`, one thread has this right, and other threads wait in `ibv_wr_start`.
 #[derive(Default)]
 pub(crate) struct WrBuilder {
     is_started: Mutex<bool>,
@@ -19,7 +20,8 @@ pub(crate) struct WrBuilder {
 #[derive(Default)]
 pub(crate) struct WrList {
     pub(crate) wrs: Vec<SendWr>,
-    /// The first error in a call that builds a request. If there is one, `ibv_wr_complete` posts nothing and returns the error.
+    /// The first error in a call that builds a request. If there is one, `ibv_wr_complete` posts
+    /// nothing and returns the error.
     pub(crate) error: Option<Error>,
 }
 

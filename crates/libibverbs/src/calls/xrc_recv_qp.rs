@@ -20,7 +20,8 @@ use crate::rails::virtual_cq::VirtualCq;
 /// Creates a queue pair of the type `IBV_QPT_XRC_RECV`. It has no queues and no protection domain.
 ///
 /// # Errors
-/// `Invalid` if the domain is null, or the error of the NIC or of [`MultiRail::create_qp`](crate::rails::virtual_qps::MultiRail::create_qp).
+/// `Invalid` if the domain is null, or the error of the NIC or of
+/// [`MultiRail::create_qp`](crate::rails::virtual_qps::MultiRail::create_qp).
 ///
 /// # Safety
 /// The XRC domain is null or an object of the program.
@@ -65,8 +66,8 @@ pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the call, the other pointer is valid, and
-    // the domain in it is null or an object of the program.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
+    // call, the other pointer is valid, and the domain in it is null or an object of the program.
     let opened = unsafe { Context::find_raw(context).and_then(|context| open_existing_qp(context, &*attr)) };
     pointer("ibv_open_qp", opened).cast()
 }
@@ -83,7 +84,8 @@ unsafe fn open_existing_qp(context: &Context, attr: &ibv_qp_open_attr) -> Result
             "only an XRC receive queue pair can be opened, by number, domain and type",
         ));
     }
-    // SAFETY: `IBV_QP_OPEN_ATTR_XRCD` is set, and the caller upholds the requirement (`# Safety` above).
+    // SAFETY: `IBV_QP_OPEN_ATTR_XRCD` is set, and the caller upholds the requirement (`# Safety`
+    // above).
     let (domain, _) = unsafe { find_with_context::<Xrcd>(attr.xrcd)? };
     let qpn = Qpn::new(attr.qp_num);
     {

@@ -32,7 +32,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     init: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the call, and the other pointer is valid.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the
+    // call, and the other pointer is valid.
     let (context, init) = unsafe { (Context::find_raw(context), &*init) };
     let (errno, why) = match context.map_err(OpenXrcdError::Nic).and_then(|context| open(context, init)) {
         Ok(xrcd) => return xrcd,
@@ -63,8 +64,8 @@ fn open(context: &Context, init: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, O
     }
     let file = match init.fd {
         -1 => None,
-        // SAFETY: -1 is excluded. A number that is no open descriptor is an error of the first system call with it; the borrow does not
-        // outlive this function.
+        // SAFETY: -1 is excluded. A number that is no open descriptor is an error of the first
+        // system call with it; the borrow does not outlive this function.
         fd if fd >= 0 => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
         _ => return Err(OpenXrcdError::BadDescriptor),
     };
@@ -81,7 +82,8 @@ fn open(context: &Context, init: &ibv_xrcd_init_attr) -> Result<*mut ibv_xrcd, O
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: rule *objects* (module `calls`): `xrcd` is an XRC domain, and no other verb uses it now.
+    // SAFETY: rule *objects* (module `calls`): `xrcd` is an XRC domain, and no other verb uses it
+    // now.
     let closed = unsafe {
         Xrcd::destroy(xrcd, |object| {
             let context = Context::find_raw((*xrcd).context)?;

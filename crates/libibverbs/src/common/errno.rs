@@ -1,4 +1,5 @@
-//! The report of an error to a C program: an `errno` value, and a line on standard error ([`refusal`]).
+//! The report of an error to a C program: an `errno` value, and a line on standard error
+//! ([`refusal`]).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -10,7 +11,8 @@ use super::refusal;
 /// Returns the `errno` value that the manual pages of the verbs give for an error.
 pub(crate) fn errno_of(error: &Error) -> c_int {
     match error {
-        // The one error of the operating system that a program can act on: it has closed too few descriptors.
+        // The one error of the operating system that a program can act on: it has closed too few
+        // descriptors.
         Error::System { errno: Some(errno @ (libc::EMFILE | libc::ENFILE)), .. } => *errno,
         Error::DeviceFatal | Error::System { .. } => libc::EIO,
         Error::Busy { .. } => libc::EBUSY,
@@ -23,21 +25,23 @@ pub(crate) fn errno_of(error: &Error) -> c_int {
     }
 }
 
-/// Explains why a call is refused, and sets and returns `errno`: for a verb that returns an error number.
+/// Explains why a call is refused, and sets and returns `errno`: for a verb that returns an error
+/// number.
 pub(crate) fn refuse(verb: &str, errno: c_int, reason: &'static str) -> c_int {
     refusal::explain(verb, &reason);
     set_errno(errno);
     errno
 }
 
-/// Explains why a call is refused, sets `errno`, and returns null: for a verb that returns an object.
+/// Explains why a call is refused, sets `errno`, and returns null: for a verb that returns an
+/// object.
 pub(crate) fn refuse_object<T>(verb: &str, errno: c_int, reason: &'static str) -> *mut T {
     refuse(verb, errno, reason);
     ptr::null_mut()
 }
 
-/// Converts a result for a verb that returns 0 or an `errno` value. Logs an error, and sets `errno`, as the system call of a kernel's device
-/// does.
+/// Converts a result for a verb that returns 0 or an `errno` value. Logs an error, and sets
+/// `errno`, as the system call of a kernel's device does.
 pub(crate) fn status(verb: &str, result: Result<(), Error>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -49,7 +53,8 @@ pub(crate) fn status(verb: &str, result: Result<(), Error>) -> c_int {
     }
 }
 
-/// Converts the result of destroying an object of a NIC. A dead NIC is not an error, because its objects do not exist any more.
+/// Converts the result of destroying an object of a NIC. A dead NIC is not an error, because its
+/// objects do not exist any more.
 ///
 /// # Errors
 /// Any other error of the NIC.
@@ -60,7 +65,8 @@ pub(crate) fn unless_dead(destroyed: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// Converts a result for a verb that returns a pointer, or null after an error. Logs an error, and sets `errno`.
+/// Converts a result for a verb that returns a pointer, or null after an error. Logs an error, and
+/// sets `errno`.
 pub(crate) fn pointer<T>(verb: &str, result: Result<*mut T, Error>) -> *mut T {
     result.unwrap_or_else(|error| {
         refusal::explain(verb, &error);
@@ -77,6 +83,7 @@ pub(crate) fn minus_one(errno: c_int) -> c_int {
 
 /// Sets `errno` of the calling thread.
 pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: `__errno_location` returns the calling thread's `errno`, which lives as long as the thread.
+    // SAFETY: `__errno_location` returns the calling thread's `errno`, which lives as long as the
+    // thread.
     unsafe { *libc::__errno_location() = errno };
 }

@@ -15,7 +15,8 @@ const CAPACITY: usize = 1 << 12;
 
 /// Creates an empty queue.
 ///
-/// The program may set `O_NONBLOCK` on the descriptor; [`take_or_sleep`] then returns `EAGAIN` instead of waiting.
+/// The program may set `O_NONBLOCK` on the descriptor; [`take_or_sleep`] then returns `EAGAIN`
+/// instead of waiting.
 ///
 /// # Errors
 /// `System` if the descriptor cannot be created.
@@ -23,9 +24,11 @@ pub(crate) fn new_event_queue<T>() -> Result<EventQueue<T>> {
     EventQueue::with_blocking_fd(CAPACITY).map_err(|e| Error::system("creating an eventfd", &e))
 }
 
-/// Calls `next` until it returns an event, and sleeps on the futex that it returns instead, as a read(2) of a kernel's device does. A cancellation point.
+/// Calls `next` until it returns an event, and sleeps on the futex that it returns instead, as a
+/// read(2) of a kernel's device does. A cancellation point.
 ///
-/// The object at which the thread waits may be destroyed while the thread sleeps, so `next` finds it anew each time.
+/// The object at which the thread waits may be destroyed while the thread sleeps, so `next` finds
+/// it anew each time.
 ///
 /// # Errors
 /// The error of `next`; `EINTR` after a signal whose handler has no `SA_RESTART`.
@@ -41,10 +44,12 @@ pub(crate) fn wait_for_event<T: Copy>(
     }
 }
 
-/// Returns the event that `take` takes from `queue`, or the futex on which to sleep until there is one.
+/// Returns the event that `take` takes from `queue`, or the futex on which to sleep until there is
+/// one.
 ///
 /// # Errors
-/// `EAGAIN` if the descriptor is non-blocking and there is no event; `EIO` if the queue is closed and empty.
+/// `EAGAIN` if the descriptor is non-blocking and there is no event; `EIO` if the queue is closed
+/// and empty.
 pub(crate) fn take_or_sleep<E, T>(
     queue: &EventQueue<E>,
     take: impl Fn() -> Result<Option<T>, Closed>,

@@ -40,8 +40,8 @@ pub(crate) fn destination(grh: &[u8; GRH_LEN]) -> Gid {
     IpAddr::from(Ipv4Addr::new(grh[36], grh[37], grh[38], grh[39])).into()
 }
 
-/// Replaces the addresses of a header, and with them its IP version if it has changed. The other fields keep their values, as far as both
-/// versions have them.
+/// Replaces the addresses of a header, and with them its IP version if it has changed. The other
+/// fields keep their values, as far as both versions have them.
 pub(crate) fn replace_addresses(grh: &mut [u8; GRH_LEN], source: Gid, destination: Gid) {
     const UDP: u8 = 17;
     const IPV4_LEN: u16 = 20;

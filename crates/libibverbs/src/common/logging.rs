@@ -1,9 +1,11 @@
 //! Messages on standard error.
 //!
-//! A program that runs with this library does not know that the library uses `tracing`. The library therefore installs its own
-//! subscriber, which writes a line `mitra: …` for each event. Warnings are written, unless `MITRA_QUIET=1` is set, as `mitra run --quiet`
-//! does. Events of debug level, such as a repeated refusal of a call, are written only with `MITRA_VERBOSE=1` (`mitra run --verbose`). The
-//! steps of failovers are written with `MITRA_TRACE=1` (`mitra run --trace`), also with `MITRA_QUIET=1`.
+//! A program that runs with this library does not know that the library uses `tracing`. The library
+//! therefore installs its own subscriber, which writes a line `mitra: …` for each event. Warnings
+//! are written, unless `MITRA_QUIET=1` is set, as `mitra run --quiet` does. Events of debug level,
+//! such as a repeated refusal of a call, are written only with `MITRA_VERBOSE=1`
+//! (`mitra run --verbose`). The steps of failovers are written with `MITRA_TRACE=1`
+//! (`mitra run --trace`), also with `MITRA_QUIET=1`.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -18,10 +20,12 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Installs the subscriber for the process on the first call, unless the process already has another subscriber.
+/// Installs the subscriber for the process on the first call, unless the process already has
+/// another subscriber.
 pub(crate) fn install() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
-    // Only the first of several threads succeeds. None waits for another one, which would not exist in the child of a fork.
+    // Only the first of several threads succeeds. None waits for another one, which would not exist
+    // in the child of a fork.
     if !INSTALLED.load(Ordering::Acquire) {
         let is_set = |variable| std::env::var_os(variable).is_some_and(|value| value == "1");
         let max_level = match (is_set("MITRA_QUIET"), is_set("MITRA_VERBOSE")) {
@@ -85,13 +89,15 @@ impl Subscriber for StderrSubscriber {
     fn exit(&self, _span: &Id) {}
 }
 
-/// Whether a write can reach a reader. A write to a pipe without one would end the program by `SIGPIPE`.
+/// Whether a write can reach a reader. A write to a pipe without one would end the program by
+/// `SIGPIPE`.
 fn has_reader(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::empty())];
     !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..)) || fds[0].any() != Some(true)
 }
 
-/// Writes bytes as far as the descriptor accepts them. In contrast to [`io::Stderr`] takes no lock, which a forked child could inherit locked.
+/// Writes bytes as far as the descriptor accepts them. In contrast to [`io::Stderr`] takes no lock,
+/// which a forked child could inherit locked.
 fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match unistd::write(fd, bytes) {

@@ -1,5 +1,5 @@
-//! State of one process. A forked child begins with state of its own, because another thread of its parent may have held the lock of its
-//! parent's state.
+//! State of one process. A forked child begins with state of its own, because another thread of its
+//! parent may have held the lock of its parent's state.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -22,12 +22,14 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
 
     /// Returns the value of this process, unless it was never needed.
     pub(crate) fn existing(&'static self) -> Option<&'static T> {
-        // SAFETY: a pointer in the field came from `Box::into_raw` in `get`, and its box is never freed.
+        // SAFETY: a pointer in the field came from `Box::into_raw` in `get`, and its box is never
+        // freed.
         let known = unsafe { self.0.load(Ordering::Acquire).as_ref() };
         known.filter(|owned| owned.owner == fork_generation::current()).map(|owned| &owned.value)
     }
 
-    /// Returns the value of this process, which is the default value at first. The value of the parent is not dropped.
+    /// Returns the value of this process, which is the default value at first. The value of the
+    /// parent is not dropped.
     pub(crate) fn get(&'static self) -> &'static T {
         let known = self.0.load(Ordering::Acquire);
         if let Some(value) = self.existing() {

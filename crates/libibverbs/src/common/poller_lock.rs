@@ -4,10 +4,12 @@ use std::hint;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// The number of attempts before a thread that waits lets others run. The holder may have been preempted.
+/// The number of attempts before a thread that waits lets others run. The holder may have been
+/// preempted.
 const SPINS: u32 = 64;
 
-/// A lock that one call takes and another one releases, from `ibv_start_poll` to `ibv_end_poll`. The drivers of NICs use a spin lock here, too.
+/// A lock that one call takes and another one releases, from `ibv_start_poll` to `ibv_end_poll`.
+/// The drivers of NICs use a spin lock here, too.
 #[derive(Debug)]
 pub(crate) struct PollerLock {
     is_held: AtomicBool,

@@ -1,8 +1,9 @@
 //! The explanation of refused calls on standard error.
 //!
-//! Each kind of refusal is explained once in a process, as a warning; the same kind again is logged at debug level, which only
-//! `mitra run --verbose` shows. A kind is a call and a rule; the values in the message do not count, so the number of kinds is bounded
-//! by the code, and [`KINDS`] bounds it again. Refusals that belong to the normal course of a program are logged at debug level only
+//! Each kind of refusal is explained once in a process, as a warning; the same kind again is logged
+//! at debug level, which only `mitra run --verbose` shows. A kind is a call and a rule; the values
+//! in the message do not count, so the number of kinds is bounded by the code, and [`KINDS`] bounds
+//! it again. Refusals that belong to the normal course of a program are logged at debug level only
 //! ([`Refusal::is_expected`]).
 
 use std::cell::Cell;
@@ -16,8 +17,9 @@ use super::logging;
 /// The maximum number of kinds that are explained in a process.
 const KINDS: usize = 512;
 
-/// The hashes of the kinds that were explained; 0 is a free entry. A kind is in the first free entry from its hash on. The table needs no
-/// lock, which a forked child could inherit locked. The child inherits the entries too, so it repeats nothing.
+/// The hashes of the kinds that were explained; 0 is a free entry. A kind is in the first free
+/// entry from its hash on. The table needs no lock, which a forked child could inherit locked. The
+/// child inherits the entries too, so it repeats nothing.
 static EXPLAINED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 
 /// The largest inline capacity of a queue pair that this process was granted, in bytes.
@@ -73,8 +75,10 @@ impl Refusal for Error {
         }
     }
 
-    /// Programs post until a queue is full, destroy objects in any order at their end (qperf), and double a queue pair's inline capacity until it is refused (libfabric,
-    /// `vrb_find_max_inline`). A capacity of more than twice what was granted before is a mistake, not a trial.
+    /// Programs post until a queue is full, destroy objects in any order at their end (qperf), and
+    /// double a queue pair's inline capacity until it is refused (libfabric,
+    /// `vrb_find_max_inline`). A capacity of more than twice what was granted before is a mistake,
+    /// not a trial.
     fn is_expected(&self) -> bool {
         match self {
             Error::QueueFull { .. } | Error::SrqFull { .. } | Error::Busy { .. } => true,
@@ -92,9 +96,11 @@ pub(crate) fn note_granted_inline(bytes: u32) {
     GRANTED_INLINE.fetch_max(bytes, Ordering::Relaxed);
 }
 
-/// Explains why a call is refused: as a warning if this kind of refusal is new and not expected, otherwise at debug level.
+/// Explains why a call is refused: as a warning if this kind of refusal is new and not expected,
+/// otherwise at debug level.
 pub(crate) fn explain(call: &str, refusal: &impl Refusal) {
-    // Opening the device installs the subscriber too, but a call can be refused before the device is opened.
+    // Opening the device installs the subscriber too, but a call can be refused before the device
+    // is opened.
     logging::install();
     count();
     if !refusal.is_expected() && is_new(kind(call, refusal.rule())) {
@@ -104,7 +110,8 @@ pub(crate) fn explain(call: &str, refusal: &impl Refusal) {
     }
 }
 
-/// Logs at debug level why a call is refused, for a call by which programs find out whether the device has a feature.
+/// Logs at debug level why a call is refused, for a call by which programs find out whether the
+/// device has a feature.
 pub(crate) fn explain_if_verbose(call: &str, refusal: &dyn Display) {
     logging::install();
     count();
@@ -116,8 +123,8 @@ fn count() {
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-/// Returns the number of refusals in this thread so far. A call that calls others finds out by it whether one of them has explained the
-/// refusal.
+/// Returns the number of refusals in this thread so far. A call that calls others finds out by it
+/// whether one of them has explained the refusal.
 pub(crate) fn count_of_thread() -> u64 {
     COUNT.try_with(Cell::get).unwrap_or_default()
 }

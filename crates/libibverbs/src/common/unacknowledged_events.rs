@@ -4,8 +4,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::lock::lock;
 
-/// The number of unacknowledged events about one object. The verb that destroys the object waits until the number is 0
-/// (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
+/// The number of unacknowledged events about one object. The verb that destroys the object waits
+/// until the number is 0 (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
 #[derive(Default)]
 pub(crate) struct UnacknowledgedEvents {
     count: Mutex<u32>,

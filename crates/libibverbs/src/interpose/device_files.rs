@@ -1,12 +1,15 @@
-//! The files that the kernel provides for an RDMA device, in `/sys` and `/dev/infiniband`. Programs and users look at them.
+//! The files that the kernel provides for an RDMA device, in `/sys` and `/dev/infiniband`. Programs
+//! and users look at them.
 //!
-//! The files stand in a directory of Mitra's ([`tree`]). Each function of the C library that takes a path is overridden here: it replaces the path of a
-//! file of the device by that of the file in the tree ([`place`]), and calls the C library. A program that has opened a directory then reads it without
-//! these functions. Results that are paths in the tree are replaced by those that programs know. Calls within the C library do not come here,
-//! so `opendir`, `glob` and their like are overridden as `open` is.
+//! The files stand in a directory of Mitra's ([`tree`]). Each function of the C library that takes
+//! a path is overridden here: it replaces the path of a file of the device by that of the file in
+//! the tree ([`place`]), and calls the C library. A program that has opened a directory then reads
+//! it without these functions. Results that are paths in the tree are replaced by those that
+//! programs know. Calls within the C library do not come here, so `opendir`, `glob` and their like
+//! are overridden as `open` is.
 //!
-//! For any other path, a function only compares the first bytes before it calls the C library. So `open`, `stat` and their like stay
-//! async-signal-safe.
+//! For any other path, a function only compares the first bytes before it calls the C library. So
+//! `open`, `stat` and their like stay async-signal-safe.
 
 use core::ptr;
 
@@ -77,7 +80,8 @@ impl Intent {
     }
 }
 
-/// Returns whether the call is refused with EACCES, because the files of the device can only be read.
+/// Returns whether the call is refused with EACCES, because the files of the device can only be
+/// read.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -91,13 +95,15 @@ unsafe fn is_refused(path: *const c_char, intent: Intent) -> bool {
     }
 }
 
-/// Defines functions of the C library that pass a path on by a function of [`place`], and return what `then` makes of the result. The arguments
-/// before a semicolon come before the path. A function with an [`Intent`] other than to read may fail with EACCES. `$next` is the module of the C library's functions.
+/// Defines functions of the C library that pass a path on by a function of [`place`], and return
+/// what `then` makes of the result. The arguments before a semicolon come before the path. A
+/// function with an [`Intent`] other than to read may fail with EACCES. `$next` is the module of
+/// the C library's functions.
 macro_rules! path_functions {
     ($next:ident; $($name:ident($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*) -> $result:ty, by $by:ident
         $(, for $intent:expr)? $(, then $then:expr)?;)*) => {
-        // On 64-bit machines the names with 64 stand for the same types, and a variadic argument of integer type is passed like a named one (System V
-        // ABI of x86-64, AAPCS64).
+        // On 64-bit machines the names with 64 stand for the same types, and a variadic argument of
+        // integer type is passed like a named one (System V ABI of x86-64, AAPCS64).
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;)* }
         $(
             #[doc = concat!("The C library's `", stringify!($name), "`.")]
@@ -182,7 +188,8 @@ path_functions! {
     canonicalize_file_name(;) -> *mut c_char, by at_name, then renamed;
 }
 
-/// Defines functions of the C library that write the target of a symbolic link to a buffer. `$room` is the room that the compiler knows to be there.
+/// Defines functions of the C library that write the target of a symbolic link to a buffer. `$room`
+/// is the room that the compiler knows to be there.
 macro_rules! link_functions {
     ($next:ident; $($name:ident($($before:ident: $before_type:ty),* $(; $room:ident)?);)*) => {
         next_functions! { $next; $($name: unsafe extern "C-unwind" fn($($before_type,)* *const c_char, *mut c_char, size_t $(, link_functions!(@type $room))?) -> c_long;)* }
@@ -230,7 +237,8 @@ macro_rules! working_directory_functions {
             /// As for the C library's function.
             #[unsafe(no_mangle)]
             pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> *mut c_char {
-                // SAFETY: by the contract of this function. The result is null or a C string of the caller's.
+                // SAFETY: by the contract of this function. The result is null or a C string of the
+                // caller's.
                 $next::$name.get().map_or_else(|| fail(libc::ENOSYS), |next| unsafe { renamed(next($($argument),*)) })
             }
         )*

@@ -1,8 +1,11 @@
-//! Sockets of the netlink family `NETLINK_RDMA`, by which `rdma link` and `rdma dev` of iproute2 ask the kernel for devices.
+//! Sockets of the netlink family `NETLINK_RDMA`, by which `rdma link` and `rdma dev` of iproute2
+//! ask the kernel for devices.
 //!
-//! Such a socket is one of a pair of Unix sockets here, and a thread answers at the other one. A program sends to the kernel's address, which a
-//! connected socket of type `SOCK_SEQPACKET` ignores (`unix_seqpacket_sendmsg` in net/unix/af_unix.c). Messages come from the other socket's name, which is
-//! chosen to have the length and the port of the kernel's address, because libmnl and libnl check them.
+//! Such a socket is one of a pair of Unix sockets here, and a thread answers at the other one. A
+//! program sends to the kernel's address, which a connected socket of type `SOCK_SEQPACKET` ignores
+//! (`unix_seqpacket_sendmsg` in net/unix/af_unix.c). Messages come from the other socket's name,
+//! which is chosen to have the length and the port of the kernel's address, because libmnl and
+//! libnl check them.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -85,13 +88,15 @@ fn open(kind: c_int) -> io::Result<OwnedFd> {
     }
     name_as_kernel(&own)?;
     let own = moved_up(own);
-    // In the child of a fork there is no thread that answers. The program's socket then ends as soon as the parent has ended.
+    // In the child of a fork there is no thread that answers. The program's socket then ends as
+    // soon as the parent has ended.
     let own = Answering { _close_on_fork: CloseOnFork::new(own.as_raw_fd())?, socket: own.into() };
     thread::spawn("mitra-netlink", move || answer(own))?;
     Ok(programs)
 }
 
-/// Gives a socket an abstract name that is read as the address of the kernel: as long as `struct sockaddr_nl`, and with port 0.
+/// Gives a socket an abstract name that is read as the address of the kernel: as long as
+/// `struct sockaddr_nl`, and with port 0.
 fn name_as_kernel(own: &OwnedFd) -> io::Result<()> {
     let mut name = KERNEL;
     // Names in the network namespace are unique.
@@ -138,7 +143,8 @@ fn is_of_a_pair(fd: c_int) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let Some(next) = next::bind.get() else { return minus_one(libc::ENOSYS) };
-    // SAFETY: by the contract of this function. The kernel has read the address if it finds it invalid.
+    // SAFETY: by the contract of this function. The kernel has read the address if it finds it
+    // invalid.
     unsafe {
         let result = next(fd, address, len);
         let is_invalid = result < 0 && *libc::__errno_location() == libc::EINVAL;

@@ -1,11 +1,14 @@
-//! `dlopen`, `dlmopen` and `dlvsym`: a program that loads libibverbs or librdmacm while it runs gets this library.
+//! `dlopen`, `dlmopen` and `dlvsym`: a program that loads libibverbs or librdmacm while it runs
+//! gets this library.
 //!
-//! A preloaded library precedes libibverbs in the search order for linked programs only: `dlsym` searches the library that `dlopen`
-//! returned. `dlopen` and `dlmopen` therefore replace the file name by this library's own. This library's symbols have no versions, so
-//! `dlvsym` answers requests for the versions that libibverbs and librdmacm define.
+//! A preloaded library precedes libibverbs in the search order for linked programs only: `dlsym`
+//! searches the library that `dlopen` returned. `dlopen` and `dlmopen` therefore replace the file
+//! name by this library's own. This library's symbols have no versions, so `dlvsym` answers
+//! requests for the versions that libibverbs and librdmacm define.
 //!
-//! The C library's functions depend on their caller, whose RUNPATH `dlopen` searches and behind which `dlsym` continues for
-//! `RTLD_NEXT`. The overrides therefore jump to them, so that the return address is still the caller's.
+//! The C library's functions depend on their caller, whose RUNPATH `dlopen` searches and behind
+//! which `dlsym` continues for `RTLD_NEXT`. The overrides therefore jump to them, so that the
+//! return address is still the caller's.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -16,39 +19,43 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use super::NextFunction;
 use crate::symbols::symbols;
 
-/// The names of the libraries whose functions this library defines, up to the version in the file name.
+/// The names of the libraries whose functions this library defines, up to the version in the file
+/// name.
 static SERVED: [&[u8]; 2] = [b"libibverbs.so", b"librdmacm.so"];
 /// The beginning of the name of each of librdmacm's version nodes.
 const RDMACM_NODE: &[u8] = b"RDMACM_";
 
-/// The arguments of a call, in the registers' order. A call with fewer arguments leaves the rest undefined but restores them.
+/// The arguments of a call, in the registers' order. A call with fewer arguments leaves the rest
+/// undefined but restores them.
 #[repr(C)]
 struct Arguments([usize; 3]);
 
 /// The function at which the call continues, with whatever arguments it has.
 type Target = unsafe extern "C" fn();
 
-// SAFETY, for all three: the functions are called only by the jumps below, with the arguments of their callers. `Target`
-// stands for their types.
+// SAFETY, for all three: the functions are called only by the jumps below, with the arguments of
+// their callers. `Target` stands for their types.
 static DLOPEN: NextFunction<Target> = unsafe { NextFunction::new(c"dlopen") };
 static DLMOPEN: NextFunction<Target> = unsafe { NextFunction::new(c"dlmopen") };
 static DLVSYM: NextFunction<Target> = unsafe { NextFunction::new(c"dlvsym") };
 
-/// Defines a function that passes its arguments to `$prepare` and then jumps to the address that `$prepare` returns, with the arguments
-/// as `$prepare` left them.
+/// Defines a function that passes its arguments to `$prepare` and then jumps to the address that
+/// `$prepare` returns, with the arguments as `$prepare` left them.
 macro_rules! jump_after {
     ($(#[$doc:meta])* $name:ident($($argument:ty),*), $prepare:ident) => {
         $(#[$doc])*
         ///
         /// # Safety
         /// As for the C library's function.
-        // SAFETY: the C library's function of this name has the same arguments, and this one does all that it does.
+        // SAFETY: the C library's function of this name has the same arguments, and this one does
+        // all that it does.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name($(_: $argument),*) -> *mut c_void {
             #[cfg(target_arch = "x86_64")]
             naked_asm!(
-                // The stack is aligned to 16 bytes before the call, and 24 bytes align it again after the return address.
+                // The stack is aligned to 16 bytes before the call, and 24 bytes align it again
+                // after the return address.
                 ".cfi_startproc",
                 "sub rsp, 24",
                 ".cfi_adjust_cfa_offset 24",
@@ -78,7 +85,8 @@ macro_rules! jump_after {
                 "str x2, [sp, #32]",
                 "add x0, sp, #16",
                 "bl {prepare}",
-                // Branch target identification accepts an indirect jump through x16 at a function's beginning.
+                // Branch target identification accepts an indirect jump through x16 at a function's
+                // beginning.
                 "mov x16, x0",
                 "ldp x0, x1, [sp, #16]",
                 "ldr x2, [sp, #32]",
@@ -172,7 +180,8 @@ fn is_served(file: &[u8]) -> bool {
     })
 }
 
-/// Returns this library's definition of a symbol in the version that the served libraries define by default.
+/// Returns this library's definition of a symbol in the version that the served libraries define by
+/// default.
 ///
 /// # Safety
 /// `handle` is valid for `dlsym`.
@@ -187,11 +196,13 @@ unsafe fn served_symbol(handle: *mut c_void, name: &CStr, version: &CStr) -> Opt
     if !version.to_bytes().starts_with(RDMACM_NODE) && !is_default() {
         return None;
     }
-    // The handle may be that of this library's copy in another namespace. Any other library has no definition of its own that works.
+    // The handle may be that of this library's copy in another namespace. Any other library has no
+    // definition of its own that works.
     if handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT {
         // SAFETY: by the contract of this function.
         let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-        // SAFETY: each name is null or that of a loaded library, and the library that `handle` keeps is not unloaded during the call.
+        // SAFETY: each name is null or that of a loaded library, and the library that `handle`
+        // keeps is not unloaded during the call.
         unsafe {
             let (file, own) = (file_of(found), own_file());
             if !file.is_null() && !own.is_null() && CStr::from_ptr(file) == CStr::from_ptr(own) {
@@ -204,14 +215,16 @@ unsafe fn served_symbol(handle: *mut c_void, name: &CStr, version: &CStr) -> Opt
     (!found.is_null()).then_some(found)
 }
 
-/// Returns the handle of this library, which stays valid because the library is never unloaded after this call.
+/// Returns the handle of this library, which stays valid because the library is never unloaded
+/// after this call.
 fn own_handle() -> Option<*mut c_void> {
     static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut handle = HANDLE.load(Ordering::Acquire);
     if handle.is_null() {
         let file = own_file();
         let open = DLOPEN.get()?;
-        // SAFETY: `open` is the address of `dlopen`, whose type this is. `file` is null or a C string; null stands for the program.
+        // SAFETY: `open` is the address of `dlopen`, whose type this is. `file` is null or a C
+        // string; null stands for the program.
         handle = unsafe {
             let open = transmute::<Target, unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void>(open);
             open(file, libc::RTLD_LAZY | libc::RTLD_NOLOAD)
@@ -221,16 +234,18 @@ fn own_handle() -> Option<*mut c_void> {
     (!handle.is_null()).then_some(handle)
 }
 
-/// Returns the name under which the dynamic linker has loaded this library, or null. The dynamic linker compares names before it looks
-/// for a file, so the file may have been removed.
+/// Returns the name under which the dynamic linker has loaded this library, or null. The dynamic
+/// linker compares names before it looks for a file, so the file may have been removed.
 fn own_file() -> *const c_char {
     // The address of an exported function might be that of the program's reference to it.
     file_of((&raw const SERVED).cast())
 }
 
-/// Returns the name under which the dynamic linker has loaded the library that contains an address, or null.
+/// Returns the name under which the dynamic linker has loaded the library that contains an address,
+/// or null.
 fn file_of(address: *const c_void) -> *const c_char {
-    // SAFETY: `Dl_info` consists of pointers, for which null is valid, and `dladdr` only compares the address.
+    // SAFETY: `Dl_info` consists of pointers, for which null is valid, and `dladdr` only compares
+    // the address.
     unsafe {
         let mut info: libc::Dl_info = zeroed();
         libc::dladdr(address, &raw mut info);

@@ -1,10 +1,12 @@
-//! `sigaction` and `signal`: the library's handler of SIGSEGV and SIGBUS stays installed when the program installs its own.
+//! `sigaction` and `signal`: the library's handler of SIGSEGV and SIGBUS stays installed when the
+//! program installs its own.
 //!
-//! For these two signals, the functions store the program's action instead of installing it, and return the stored action when the
-//! program queries it. The library's handler carries out the stored action for a fault that the library did not cause. The handler is
-//! installed with the flags and the mask of the program's action, so the kernel sets up the stack and the mask and restarts system
-//! calls as the program requested. Calls for other signals are passed to the C library, and so are calls for these two signals before
-//! the library's handler is installed.
+//! For these two signals, the functions store the program's action instead of installing it, and
+//! return the stored action when the program queries it. The library's handler carries out the
+//! stored action for a fault that the library did not cause. The handler is installed with the
+//! flags and the mask of the program's action, so the kernel sets up the stack and the mask and
+//! restarts system calls as the program requested. Calls for other signals are passed to the C
+//! library, and so are calls for these two signals before the library's handler is installed.
 
 use core::mem::{MaybeUninit, transmute};
 use core::ptr;
@@ -18,7 +20,8 @@ use libc::{
 use super::NextFunction;
 use super::signal_masks::PTHREAD_SIGMASK;
 
-/// A signal handler. A handler that was installed without SA_SIGINFO ignores the last two arguments.
+/// A signal handler. A handler that was installed without SA_SIGINFO ignores the last two
+/// arguments.
 pub(crate) type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
 /// The action that the program installed.
@@ -26,14 +29,16 @@ pub(crate) type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_voi
 struct ProgramAction {
     handler: sighandler_t,
     flags: c_int,
-    /// The blocked signals, one bit for each of the kernel's 64 signals. The C library's `sigset_t` has 1024 bits.
+    /// The blocked signals, one bit for each of the kernel's 64 signals. The C library's `sigset_t`
+    /// has 1024 bits.
     mask: u64,
 }
 
 /// A signal whose handler is the library's, and the program's action for it.
 ///
-/// A signal handler may read the program's action while another thread changes it. The action is therefore stored in two slots. A change
-/// writes the slot that is not in use and then makes it the slot in use.
+/// A signal handler may read the program's action while another thread changes it. The action is
+/// therefore stored in two slots. A change writes the slot that is not in use and then makes it the
+/// slot in use.
 struct InterceptedSignal {
     signal: c_int,
     /// Whether the library's handler is installed.
@@ -78,7 +83,8 @@ pub unsafe extern "C" fn sigaction(
         // SAFETY: by the contract of this function.
         return unsafe { next_sigaction(signal, new, old) };
     };
-    // The program's pointer is read before the change begins: if the read faults, no change is half done.
+    // The program's pointer is read before the change begins: if the read faults, no change is half
+    // done.
     // SAFETY: by the contract `new` is null or valid.
     let new = unsafe { new.as_ref() }.copied();
     let mut before = MaybeUninit::zeroed();
@@ -92,7 +98,8 @@ pub unsafe extern "C" fn sigaction(
         new.map_or(0, |new| intercepted.set(ProgramAction::from_c(&new)))
     });
     if result == 0 && !old.is_null() {
-        // SAFETY: zeros are a valid action, and so is what was written over them. By the contract `old` is valid.
+        // SAFETY: zeros are a valid action, and so is what was written over them. By the contract
+        // `old` is valid.
         unsafe { old.write(before.assume_init()) };
     }
     result
@@ -118,7 +125,8 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighand
     }
 }
 
-/// Installs the library's handler for both signals, unless it is installed, and keeps the program's actions.
+/// Installs the library's handler for both signals, unless it is installed, and keeps the program's
+/// actions.
 ///
 /// # Panics
 /// If the C library has no `sigaction` or the call fails.
@@ -130,7 +138,8 @@ pub(crate) fn install_library_handler(handler: Handler) {
                 return 0;
             }
             let mut action = MaybeUninit::zeroed();
-            // SAFETY: the new action is null, which changes nothing. `action` is a local variable, and zeros are a valid action.
+            // SAFETY: the new action is null, which changes nothing. `action` is a local variable,
+            // and zeros are a valid action.
             let (result, action) = unsafe {
                 let result = next_sigaction(intercepted.signal, ptr::null(), action.as_mut_ptr());
                 (result, action.assume_init())
@@ -166,8 +175,8 @@ pub(crate) unsafe fn forward_to_program(signal: c_int, info: *mut siginfo_t, con
             }
             // SAFETY: the program installed it as a handler of this signal.
             let handler: Handler = unsafe { transmute(handler) };
-            // SAFETY: the arguments come from the kernel, and the library's handler was installed with the flags and the mask of
-            // the program's action.
+            // SAFETY: the arguments come from the kernel, and the library's handler was installed
+            // with the flags and the mask of the program's action.
             unsafe { handler(signal, info, context) };
         }
     }
@@ -193,7 +202,8 @@ impl InterceptedSignal {
                 flags: slot.flags.load(Ordering::Relaxed),
                 mask: slot.mask.load(Ordering::Relaxed),
             };
-            // If a later change had written the slot during the reads, this load would see its version.
+            // If a later change had written the slot during the reads, this load would see its
+            // version.
             fence(Ordering::Acquire);
             if self.version.load(Ordering::Relaxed) == version {
                 return action;
@@ -201,8 +211,8 @@ impl InterceptedSignal {
         }
     }
 
-    /// Stores the program's action and installs the library's handler with its flags and mask. Called only within
-    /// [`InterceptedSignal::change`].
+    /// Stores the program's action and installs the library's handler with its flags and mask.
+    /// Called only within [`InterceptedSignal::change`].
     fn set(&self, action: ProgramAction) -> c_int {
         let version = self.version.load(Ordering::Relaxed);
         let slot = &self.slots[(version + 1) % 2];
@@ -227,8 +237,8 @@ impl InterceptedSignal {
         unsafe { next_sigaction(self.signal, ptr::from_ref(&installed.to_c()), ptr::null_mut()) }
     }
 
-    /// Runs `change` under the spin lock, with all signals blocked: a signal handler of this thread could otherwise wait for the
-    /// lock forever.
+    /// Runs `change` under the spin lock, with all signals blocked: a signal handler of this thread
+    /// could otherwise wait for the lock forever.
     fn change<T>(&self, change: impl FnOnce() -> T) -> T {
         let mut mask = MaybeUninit::zeroed();
         let block = |set, old| {
@@ -249,7 +259,8 @@ impl InterceptedSignal {
         result
     }
 
-    /// Carries out the default action: the signal kills the process as soon as the library's handler returns.
+    /// Carries out the default action: the signal kills the process as soon as the library's
+    /// handler returns.
     ///
     /// # Safety
     /// Called from the library's handler with the arguments that the kernel passed to it.
@@ -258,7 +269,8 @@ impl InterceptedSignal {
         // SAFETY: the action is a local variable, and by the contract `info` comes from the kernel.
         unsafe {
             next_sigaction(self.signal, ptr::from_ref(&default.to_c()), ptr::null_mut());
-            // A fault would recur when the handler returns. A signal that a process sent must be queued again.
+            // A fault would recur when the handler returns. A signal that a process sent must be
+            // queued again.
             libc::syscall(
                 libc::SYS_rt_tgsigqueueinfo,
                 libc::getpid(),
@@ -281,7 +293,8 @@ impl ProgramAction {
         ProgramAction {
             handler: action.sa_sigaction,
             flags: action.sa_flags,
-            // SAFETY: `sigset_t` begins with 64 bits for the kernel's signals, signal 1 in the lowest.
+            // SAFETY: `sigset_t` begins with 64 bits for the kernel's signals, signal 1 in the
+            // lowest.
             mask: unsafe { (&raw const action.sa_mask).cast::<u64>().read() },
         }
     }

@@ -1,8 +1,9 @@
 //! `pthread_sigmask` and `sigprocmask`: keep SIGSEGV and SIGBUS unblocked in every thread.
 //!
-//! Threads of the program drive the NIC when they poll, and many programs block all signals in such threads. The kernel kills a
-//! process that faults while it blocks the signal, even if a handler is installed (sigprocmask(2)). These functions therefore
-//! remove the two signals from every set that is to be blocked, and leave everything else to the C library.
+//! Threads of the program drive the NIC when they poll, and many programs block all signals in such
+//! threads. The kernel kills a process that faults while it blocks the signal, even if a handler is
+//! installed (sigprocmask(2)). These functions therefore remove the two signals from every set that
+//! is to be blocked, and leave everything else to the C library.
 
 use core::ptr;
 

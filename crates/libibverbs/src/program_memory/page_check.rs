@@ -1,8 +1,10 @@
 //! The check at registration that memory is mapped with the rights that the registration needs.
 //!
-//! A NIC that pins pages finds a missing mapping when it pins them (`ib_umem_get` in the kernel's `drivers/infiniband/core/umem.c`). This
-//! device pins nothing. It touches each page of a short range. Of a long range it touches the first and the last page, and the first page of
-//! each mapping that `/proc/self/maps` does not show with the rights, so that the cost depends on the number of mappings.
+//! A NIC that pins pages finds a missing mapping when it pins them (`ib_umem_get` in the kernel's
+//! `drivers/infiniband/core/umem.c`). This device pins nothing. It touches each page of a short
+//! range. Of a long range it touches the first and the last page, and the first page of each
+//! mapping that `/proc/self/maps` does not show with the rights, so that the cost depends on the
+//! number of mappings.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -22,17 +24,18 @@ use crate::process_vm as copy;
 const PAGE: u64 = 4096;
 /// The number of pages up to which each page is touched.
 const TOUCHED: u64 = 64;
-/// The end of the user part of the address space with four-level page tables on x86-64 (`Documentation/arch/x86/x86_64/mm.rst`), and the largest
-/// that aarch64 has by default.
+/// The end of the user part of the address space with four-level page tables on x86-64
+/// (`Documentation/arch/x86/x86_64/mm.rst`), and the largest that aarch64 has by default.
 const ADDRESS_SPACE: u64 = 1 << 48;
 
-/// Checks that a region of `len` bytes is not larger than what can be registered: the memory of the machine if pages must be present,
-/// otherwise the address space.
+/// Checks that a region of `len` bytes is not larger than what can be registered: the memory of the
+/// machine if pages must be present, otherwise the address space.
 ///
 /// # Errors
 /// `TooLarge`.
 pub(crate) fn check_size(len: u64, on_demand: bool) -> Result<()> {
-    /// 0 until it is known. Threads that ask for it first do not wait for each other, because a fork may leave one of them behind.
+    /// 0 until it is known. Threads that ask for it first do not wait for each other, because a
+    /// fork may leave one of them behind.
     static MACHINE: AtomicU64 = AtomicU64::new(0);
     let limit = match MACHINE.load(Ordering::Relaxed) {
         _ if on_demand => ADDRESS_SPACE,
@@ -73,7 +76,8 @@ pub(crate) unsafe fn check(start: u64, len: u64, write: bool) -> Result<()> {
         }
     };
     let pages = (last / PAGE) - (start / PAGE) + 1;
-    // Without an instruction that writes a word only if it is mapped, a page cannot be touched for writing.
+    // Without an instruction that writes a word only if it is mapped, a page cannot be touched for
+    // writing.
     if pages <= TOUCHED && (!write || cfg!(target_arch = "x86_64")) {
         return (start / PAGE..=last / PAGE).try_for_each(|page| touch((page * PAGE).max(start)));
     }
@@ -122,7 +126,8 @@ pub(crate) fn make_present(start: u64, len: u64, write: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the program may read the byte at `addr`, and write it if `write` is set. Its value does not change.
+/// Returns whether the program may read the byte at `addr`, and write it if `write` is set. Its
+/// value does not change.
 ///
 /// # Safety
 /// The requirement of [`super::program_buffer`] for the aligned word that the byte is in.
@@ -131,7 +136,8 @@ unsafe fn touch(addr: u64, write: bool) -> bool {
     #[cfg(target_arch = "x86_64")]
     if write {
         copy::install_handler();
-        // SAFETY: the handler is installed. The word may be written, and an exchange of 0 for 0 leaves every value as it is.
+        // SAFETY: the handler is installed. The word may be written, and an exchange of 0 for 0
+        // leaves every value as it is.
         return unsafe { copy::compare_exchange((addr & !7) as *mut u64, 0, 0) }.is_ok();
     }
     let _ = write;
@@ -157,7 +163,8 @@ struct Mappings {
     all: Option<Vec<Mapping>>,
 }
 
-/// The argument of the request `PROCMAP_QUERY` (`struct procmap_query` in `include/uapi/linux/fs.h`, since Linux 6.11).
+/// The argument of the request `PROCMAP_QUERY` (`struct procmap_query` in
+/// `include/uapi/linux/fs.h`, since Linux 6.11).
 #[repr(C)]
 #[derive(Default)]
 struct ProcmapQuery {
@@ -182,7 +189,8 @@ impl Mappings {
         Mappings { file: cancellation::held_off(|| File::open("/proc/self/maps")).ok(), all: None }
     }
 
-    /// Returns the mapping that covers `addr`, or the next one. Returns `None` if there is none, or if the mappings are unknown.
+    /// Returns the mapping that covers `addr`, or the next one. Returns `None` if there is none, or
+    /// if the mappings are unknown.
     fn covering_or_next(&mut self, addr: u64) -> Option<Mapping> {
         if self.all.is_none() {
             match self.query(addr) {

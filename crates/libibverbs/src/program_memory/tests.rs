@@ -45,11 +45,12 @@ impl Pages {
     }
 
     fn unmap(&self, index: usize) {
-        // Tests run in parallel in one process. A page without access keeps the address range from the mappings of other tests,
-        // and the copies fail on it as on an unmapped page.
+        // Tests run in parallel in one process. A page without access keeps the address range from
+        // the mappings of other tests, and the copies fail on it as on an unmapped page.
         let page = self.at(index * PAGE).cast();
         let flags = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS;
-        // SAFETY: MAP_FIXED replaces only the page, which belongs to the test and into which no Rust reference points.
+        // SAFETY: MAP_FIXED replaces only the page, which belongs to the test and into which no
+        // Rust reference points.
         assert_eq!(unsafe { libc::mmap(page, PAGE, PROT_NONE, flags, -1, 0) }, page);
     }
 
@@ -259,7 +260,8 @@ fn last_byte_of_a_write_becomes_visible_last() {
         for offset in [0, 1, 6, 13] {
             let pages = Pages::new(2);
             let memory = pages.buffer(0);
-            // SAFETY: the bytes are mapped; the reader accesses them as atomics, and only the copies write them.
+            // SAFETY: the bytes are mapped; the reader accesses them as atomics, and only the
+            // copies write them.
             let byte = |at: usize| unsafe { AtomicU8::from_ptr(pages.at(offset + at)) };
             let bytes: Vec<&AtomicU8> = (0..len).map(byte).collect();
             let last_seen = AtomicU8::new(0);

@@ -1,5 +1,5 @@
-//! The thread that delivers the asynchronous events of the NIC to the program's contexts, and answers peers with several rails, on a device
-//! with one rail.
+//! The thread that delivers the asynchronous events of the NIC to the program's contexts, and
+//! answers peers with several rails, on a device with one rail.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::rail_set::RailSet;
 use super::rendezvous::OneRail;
 
-/// The time between two checks of whether the NIC answers. A NIC that hangs reports no event, so the drivers of hardware NICs check their health, too.
+/// The time between two checks of whether the NIC answers. A NIC that hangs reports no event, so
+/// the drivers of hardware NICs check their health, too.
 const HEALTH_INTERVAL_MS: u16 = 1000;
 
 /// Starts the thread. The thread runs as long as the process, and keeps the device open.
@@ -29,7 +30,8 @@ pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
         let mut is_alive = true;
         loop {
             let mut ready = [PollFd::new(nic.async_event_fd(), PollFlags::POLLIN)];
-            // After the last event, nothing is left to check. If a signal interrupts the wait, the queue is empty, and the loop waits again.
+            // After the last event, nothing is left to check. If a signal interrupts the wait, the
+            // queue is empty, and the loop waits again.
             let interval = if is_alive { PollTimeout::from(HEALTH_INTERVAL_MS) } else { PollTimeout::NONE };
             let _ = poll(&mut ready, interval);
             while let Some(event) = nic.poll_async_event() {

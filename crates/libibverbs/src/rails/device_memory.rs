@@ -1,14 +1,16 @@
 //! The memory of the device, of which programs allocate parts (`ibv_alloc_dm(3)`).
 //!
-//! Device memory is memory of the process, so it costs nothing until a program allocates it. The allocator takes no lock, because a forked child
-//! may use the allocator of a device that it inherited.
+//! Device memory is memory of the process, so it costs nothing until a program allocates it. The
+//! allocator takes no lock, because a forked child may use the allocator of a device that it
+//! inherited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use mitra_verbs::{Buffer, ForeignMemory, Result, Unmapped};
 
-/// The size of the device's memory in bytes: a few times that of common hardware NICs, which have 128 KiB or 256 KiB.
+/// The size of the device's memory in bytes: a few times that of common hardware NICs, which have
+/// 128 KiB or 256 KiB.
 pub(crate) const DEVICE_MEMORY_BYTES: usize = 1 << 20;
 
 /// The allocator of the device's memory.
@@ -43,8 +45,9 @@ impl Drop for Allocation {
     }
 }
 
-/// Returns the buffer of a region that begins at `offset` in an allocation and ends within it. Its first byte has the address 0 in work
-/// requests. If the region permits atomics, `offset` must be a multiple of 8.
+/// Returns the buffer of a region that begins at `offset` in an allocation and ends within it. Its
+/// first byte has the address 0 in work requests. If the region permits atomics, `offset` must be a
+/// multiple of 8.
 pub(crate) fn zero_based_buffer(memory: &Arc<Allocation>, offset: usize, len: usize) -> Arc<Buffer> {
     Arc::new(Buffer::from_foreign(Box::new(Part { memory: Arc::clone(memory), offset }), 0, len))
 }

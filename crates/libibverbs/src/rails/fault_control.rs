@@ -7,7 +7,8 @@ use mitra_metrics::Snapshot;
 
 use super::rail_set::RailSet;
 
-/// The device that `mitra fault` controls and `mitra watch` shows. The weak reference does not keep the device open.
+/// The device that `mitra fault` controls and `mitra watch` shows. The weak reference does not keep
+/// the device open.
 pub(super) struct FaultControl(pub(super) Weak<RailSet>);
 
 impl ControlledDevice for FaultControl {

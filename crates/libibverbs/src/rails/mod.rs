@@ -1,13 +1,14 @@
 //! The NICs under the device, and connections that survive the loss of a NIC.
 //!
-//! On a device with one rail, the program's objects are objects of the rail's NIC, and [`async_event_thread`] delivers the NIC's
-//! asynchronous events. On a device with several rails ([`virtual_qps`]), a connection (RC, UC or XRC) is a virtual queue pair
-//! ([`multi_rail_qp`]). It obtains the peer's connection data through queue pair 1 of the NICs ([`rendezvous`]), and completes in a queue
-//! in this process's memory ([`virtual_cq`]). [`progress_thread`] drives it while the program does not poll. A UD queue pair has a queue pair
-//! on each rail ([`datagrams`]).
+//! On a device with one rail, the program's objects are objects of the rail's NIC, and
+//! [`async_event_thread`] delivers the NIC's asynchronous events. On a device with several rails
+//! ([`virtual_qps`]), a connection (RC, UC or XRC) is a virtual queue pair ([`multi_rail_qp`]). It
+//! obtains the peer's connection data through queue pair 1 of the NICs ([`rendezvous`]), and
+//! completes in a queue in this process's memory ([`virtual_cq`]). [`progress_thread`] drives it
+//! while the program does not poll. A UD queue pair has a queue pair on each rail ([`datagrams`]).
 //!
-//! Imports within this folder go one way: [`open`] → threads and [`fault_control`] → [`rail_set`] → [`virtual_qps`] →
-//! [`multi_rail_qp`] and [`datagrams`] → everything else.
+//! Imports within this folder go one way: [`open`] → threads and [`fault_control`] → [`rail_set`] →
+//! [`virtual_qps`] → [`multi_rail_qp`] and [`datagrams`] → everything else.
 
 mod async_event_thread;
 pub(crate) mod datagrams;

@@ -1,4 +1,5 @@
-//! The state that all virtual queue pairs of a device share: the NICs, the registered memory, the rendezvous, and the configuration.
+//! The state that all virtual queue pairs of a device share: the NICs, the registered memory, the
+//! rendezvous, and the configuration.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,27 +14,30 @@ use super::protection_domain::MultiRailPd;
 use super::rendezvous::Rendezvous;
 use crate::common::lock::lock;
 
-/// The time from the end of a virtual queue pair, by destruction or reset, until its queue pairs on the rails are destroyed. In this time
-/// the virtual queue pair can still tell its peer that the connection has ended.
+/// The time from the end of a virtual queue pair, by destruction or reset, until its queue pairs on
+/// the rails are destroyed. In this time the virtual queue pair can still tell its peer that the
+/// connection has ended.
 pub(super) const LINGER: Duration = Duration::from_millis(200);
 
-/// The time between two heartbeats. An event reports a failed link or NIC at once, so heartbeats are needed only to detect a path that
-/// fails silently. Their timeout (`HEARTBEAT` · [`HEARTBEAT_MISSES`]) is long, because a process on a busy machine may not run for a while.
+/// The time between two heartbeats. An event reports a failed link or NIC at once, so heartbeats
+/// are needed only to detect a path that fails silently. Their timeout (`HEARTBEAT` ·
+/// [`HEARTBEAT_MISSES`]) is long, because a process on a busy machine may not run for a while.
 const HEARTBEAT: Duration = Duration::from_millis(100);
 /// The number of consecutive heartbeats that may be missed before a rail is considered failed.
 const HEARTBEAT_MISSES: u32 = 20;
 
-/// The time after connecting within which the first heartbeat of the peer must arrive. It is long, because one end of a connection may
-/// be ready long before the other end.
+/// The time after connecting within which the first heartbeat of the peer must arrive. It is long,
+/// because one end of a connection may be ready long before the other end.
 const FIRST_CONTACT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The failover domain over all rails, and the state that all virtual queue pairs share. The program's objects are in domains of their own
-/// ([`MultiRailPd`]).
+/// The failover domain over all rails, and the state that all virtual queue pairs share. The
+/// program's objects are in domains of their own ([`MultiRailPd`]).
 pub(crate) struct MultiRailDomain {
     failover: Arc<Domain>,
     pub(super) rendezvous: Arc<Rendezvous>,
     config: Config,
-    /// The virtual queue pairs that `ibv_modify_qp` to RESET has replaced, each with the time of the reset. They are kept for [`LINGER`].
+    /// The virtual queue pairs that `ibv_modify_qp` to RESET has replaced, each with the time of
+    /// the reset. They are kept for [`LINGER`].
     retired: Mutex<Vec<(Instant, VirtualQp)>>,
 }
 
@@ -84,14 +88,15 @@ impl MultiRailDomain {
         self.failover.telemetry()
     }
 
-    /// Passes the events about objects of the NIC of rail 0 to `deliver`, which returns false for an object of a virtual queue pair. The
-    /// program has no objects on the other NICs.
+    /// Passes the events about objects of the NIC of rail 0 to `deliver`, which returns false for
+    /// an object of a virtual queue pair. The program has no objects on the other NICs.
     pub(super) fn deliver_events(&self, deliver: impl Fn(AsyncEvent) -> bool + Send + Sync + 'static) {
         self.failover.claim_events(move |rail, event| rail == 0 && deliver(event));
     }
 
-    /// Returns the configuration of the virtual queue pairs for queue pairs of this type, RC, UC or XRC. `MultiRail::create_qp` sets the depths of
-    /// the queues in a copy. The policies of RC that replay operations do not apply to UC and XRC.
+    /// Returns the configuration of the virtual queue pairs for queue pairs of this type, RC, UC or
+    /// XRC. `MultiRail::create_qp` sets the depths of the queues in a copy. The policies of RC that
+    /// replay operations do not apply to UC and XRC.
     pub(super) fn config(&self, qp_type: QpType) -> Config {
         let policy = if self.config.policy == Policy::None { Policy::None } else { Policy::Exact };
         match qp_type {
@@ -126,13 +131,14 @@ impl MultiRailDomain {
         MultiRailPd::new(&self.failover, self.config.policy)
     }
 
-    /// Returns the completion channel on rail 0. The program's completion queues are created with this channel, so that their events wake
-    /// the progress thread.
+    /// Returns the completion channel on rail 0. The program's completion queues are created with
+    /// this channel, so that their events wake the progress thread.
     pub(crate) fn channel(&self) -> Option<&Arc<dyn CompletionChannel>> {
         self.nics()[0].channel.as_ref()
     }
 
-    /// Creates a virtual queue pair with the configuration of `vqp`, for a queue pair that is connected to itself.
+    /// Creates a virtual queue pair with the configuration of `vqp`, for a queue pair that is
+    /// connected to itself.
     ///
     /// # Errors
     /// The errors of [`VirtualQpBuilder::build`](mitra_failover::VirtualQpBuilder::build).
@@ -147,7 +153,8 @@ impl MultiRailDomain {
         lock(&self.retired).push((Instant::now(), vqp));
     }
 
-    /// Drives the retired virtual queue pairs, and closes those that were retired at least `age` ago.
+    /// Drives the retired virtual queue pairs, and closes those that were retired at least `age`
+    /// ago.
     pub(super) fn close_retired(&self, age: Duration) {
         let mut retired = lock(&self.retired);
         retired.iter_mut().for_each(|(_, vqp)| vqp.progress());
@@ -160,11 +167,13 @@ impl MultiRailDomain {
 
 /// The objects of a NIC that the rendezvous takes ([`Rendezvous::new`]).
 const OF_RENDEZVOUS: ObjectCounts = ObjectCounts { qps: 1, cqs: 2, mrs: 1 };
-/// The maximum numbers of objects of a NIC that a virtual queue pair takes: for data and for control messages, and memory for control
-/// messages, a completion log and a bounce ring. A queue pair that binds windows of type 1 takes one more queue pair and completion queue.
+/// The maximum numbers of objects of a NIC that a virtual queue pair takes: for data and for
+/// control messages, and memory for control messages, a completion log and a bounce ring. A queue
+/// pair that binds windows of type 1 takes one more queue pair and completion queue.
 const OF_QP: ObjectCounts = ObjectCounts { qps: 2, cqs: 2, mrs: 3 };
 
-/// The maximum number of virtual queue pairs. Each has completion channels of its own, which take descriptors.
+/// The maximum number of virtual queue pairs. Each has completion channels of its own, which take
+/// descriptors.
 const MAX_QPS: u32 = 1 << 10;
 
 struct ObjectCounts {
@@ -173,9 +182,10 @@ struct ObjectCounts {
     mrs: u32,
 }
 
-/// Returns the limits of virtual queue pairs: the domain's limits, with half as many work requests if there is a completion log, because
-/// each request then takes two entries of a send queue. The device itself uses one protection domain. A program
-/// can have the maximum numbers of queue pairs, completion queues and regions at the same time.
+/// Returns the limits of virtual queue pairs: the domain's limits, with half as many work requests
+/// if there is a completion log, because each request then takes two entries of a send queue. The
+/// device itself uses one protection domain. A program can have the maximum numbers of queue pairs,
+/// completion queues and regions at the same time.
 fn limits(failover: &Domain, log: bool) -> Limits {
     let limits = failover.limits();
     let wrs = if log { limits.wrs / 2 } else { limits.wrs };

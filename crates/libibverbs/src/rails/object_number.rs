@@ -1,4 +1,5 @@
-//! Numbers of objects that are made after the NIC of rail 0 has died, which numbered those made before.
+//! Numbers of objects that are made after the NIC of rail 0 has died, which numbered those made
+//! before.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

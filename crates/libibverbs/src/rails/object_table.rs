@@ -1,4 +1,5 @@
-//! The table of the program's objects by number, and the delivery of asynchronous events to the contexts of these objects.
+//! The table of the program's objects by number, and the delivery of asynchronous events to the
+//! contexts of these objects.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +16,8 @@ use crate::common::event_queue::EventQueue;
 #[derive(Clone, Copy)]
 pub(crate) struct PendingEvent {
     pub(crate) event_type: ibv_event_type,
-    /// The address of the object that the event is about. In an event about the device or its port, the number of the port.
+    /// The address of the object that the event is about. In an event about the device or its port,
+    /// the number of the port.
     pub(crate) element: usize,
 }
 
@@ -24,9 +26,11 @@ pub(crate) type AsyncEventQueue = EventQueue<PendingEvent>;
 
 /// An object of the program.
 pub(crate) struct ObjectEntry {
-    /// The address of the object's C structure. It is an integer because this module does not dereference it.
+    /// The address of the object's C structure. It is an integer because this module does not
+    /// dereference it.
     pub(crate) address: usize,
-    /// The queue for events about the object. It belongs to the context in which the object was created.
+    /// The queue for events about the object. It belongs to the context in which the object was
+    /// created.
     pub(crate) events: Arc<AsyncEventQueue>,
 }
 
@@ -35,7 +39,8 @@ pub(crate) struct ObjectEntry {
 pub(crate) enum ChannelEvents {
     /// The NIC's channel. Its events identify completion queues by the NIC's numbers.
     Nic(Arc<SoftCompletionChannel>),
-    /// A queue in this process, on a device with several rails. Its events are the addresses of the program's completion queues.
+    /// A queue in this process, on a device with several rails. Its events are the addresses of the
+    /// program's completion queues.
     Process(Arc<EventQueue<usize>>),
 }
 
@@ -83,14 +88,16 @@ impl SharedQp {
     }
 }
 
-/// The objects that exist. A verb that destroys an object removes it from the table under the table's lock, and frees it afterwards.
-/// Therefore an address that is found in the table is valid as long as the lock is held.
+/// The objects that exist. A verb that destroys an object removes it from the table under the
+/// table's lock, and frees it afterwards. Therefore an address that is found in the table is valid
+/// as long as the lock is held.
 #[derive(Default)]
 pub(crate) struct ObjectTable {
     pub(crate) contexts: Vec<ObjectEntry>,
     /// The completion channels by the addresses of their C structures.
     pub(crate) channels: HashMap<usize, ChannelEvents>,
-    /// Whether `DEVICE_FATAL` was reported. It is the last event of each context, and the end of each channel.
+    /// Whether `DEVICE_FATAL` was reported. It is the last event of each context, and the end of
+    /// each channel.
     pub(crate) is_dead: bool,
     pub(crate) qps: HashMap<Qpn, QpEntry>,
     /// The XRC receive queue pairs, which are not in `qps`.
@@ -103,10 +110,12 @@ pub(crate) struct ObjectTable {
 const PORT: usize = 1;
 
 impl ObjectTable {
-    /// Queues an event at the contexts that it concerns. An event about the device or its port concerns all contexts. Any other event
-    /// concerns the context of its object, and is dropped if the object no longer exists.
+    /// Queues an event at the contexts that it concerns. An event about the device or its port
+    /// concerns all contexts. Any other event concerns the context of its object, and is dropped if
+    /// the object no longer exists.
     ///
-    /// `DeviceFatal` ends all waits for events, once the program has taken those before it: a device that the kernel has removed reports no others.
+    /// `DeviceFatal` ends all waits for events, once the program has taken those before it: a
+    /// device that the kernel has removed reports no others.
     pub(crate) fn deliver(&mut self, event: AsyncEvent) {
         if let Some(event_type) = device_event_type(event) {
             for context in &self.contexts {
@@ -140,8 +149,9 @@ impl ObjectTable {
         }
     }
 
-    /// Returns whether an event of the NIC of rail 0 is about an object that is an object of this NIC for the program, too. The NIC has other
-    /// queue pairs and completion queues, which belong to virtual queue pairs.
+    /// Returns whether an event of the NIC of rail 0 is about an object that is an object of this
+    /// NIC for the program, too. The NIC has other queue pairs and completion queues, which belong
+    /// to virtual queue pairs.
     pub(crate) fn is_on_nic(&self, event: AsyncEvent) -> bool {
         match event {
             AsyncEvent::QpFatal(qp)
@@ -179,7 +189,8 @@ impl ObjectTable {
     }
 }
 
-/// Returns the type of an event about the device or its port, or `None` for an event about another object.
+/// Returns the type of an event about the device or its port, or `None` for an event about another
+/// object.
 fn device_event_type(event: AsyncEvent) -> Option<ibv_event_type> {
     match event {
         AsyncEvent::PortError => Some(IBV_EVENT_PORT_ERR),

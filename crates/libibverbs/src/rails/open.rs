@@ -19,8 +19,8 @@ use crate::common::logging;
 use crate::common::per_process::PerProcess;
 use crate::common::{cancellation, fork_generation};
 
-/// The open device, with the id of the process that opened it. The id tells a child that was made without the handlers for fork
-/// (`_Fork(3)`).
+/// The open device, with the id of the process that opened it. The id tells a child that was made
+/// without the handlers for fork (`_Fork(3)`).
 static OPEN: PerProcess<Mutex<OpenDevice>> = PerProcess::new();
 
 type OpenDevice = Option<(u32, Arc<RailSet>)>;
@@ -28,21 +28,25 @@ type OpenDevice = Option<(u32, Arc<RailSet>)>;
 /// The address of rail 0 of `--rails N`, once the program has looked at files that show it.
 static EXPECTED_ADDRESS: PerProcess<OnceLock<IpAddr>> = PerProcess::new();
 
-/// Whether the handler for exit is installed. A forked child inherits both the flag and the handler.
+/// Whether the handler for exit is installed. A forked child inherits both the flag and the
+/// handler.
 static EXIT_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
-/// Whether the handler for fork is installed. A forked child inherits both the flag and the handler.
+/// Whether the handler for fork is installed. A forked child inherits both the flag and the
+/// handler.
 static FORK_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
 /// Whether this process, or its parent, has logged why the device cannot be opened.
 static FAILURE_EXPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the device of this process, and opens it on the first call.
 ///
-/// A forked child opens a device of its own, because the threads of the parent's NICs do not exist in the child.
+/// A forked child opens a device of its own, because the threads of the parent's NICs do not exist
+/// in the child.
 ///
 /// # Errors
-/// `System` if the environment variables that `mitra run` sets are malformed, or if a NIC, a thread or the socket for `mitra fault` cannot
-/// be created. With several rails, also the errors of [`MultiRail::new`]. The first error is logged as well, because most programs report only
-/// that there is no device, and some open it again.
+/// `System` if the environment variables that `mitra run` sets are malformed, or if a NIC, a thread
+/// or the socket for `mitra fault` cannot be created. With several rails, also the errors of
+/// [`MultiRail::new`]. The first error is logged as well, because most programs report only that
+/// there is no device, and some open it again.
 pub(crate) fn open() -> Result<Arc<RailSet>> {
     logging::install();
     install_fork_handler();
@@ -61,19 +65,21 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
         }
     })?;
     if !EXIT_HANDLER_INSTALLED.swap(true, Ordering::Relaxed) {
-        // SAFETY: `at_exit` is a function without arguments that does not unwind. If the C library cannot register the handler, the
-        // handler is not called, and the peers detect the exit by their timeouts.
+        // SAFETY: `at_exit` is a function without arguments that does not unwind. If the C library
+        // cannot register the handler, the handler is not called, and the peers detect the exit by
+        // their timeouts.
         unsafe { libc::atexit(at_exit) };
     }
     if let Some(inherited) = open.replace((pid, Arc::clone(&rails))) {
-        // Dropping the NICs of the parent process would join threads that do not exist in this process.
+        // Dropping the NICs of the parent process would join threads that do not exist in this
+        // process.
         std::mem::forget(inherited);
     }
     Ok(rails)
 }
 
-/// Returns the address that rail 0 of this process will have with `--rails N`, unless another process takes it first. Returns `None` if the
-/// system's random source cannot be read.
+/// Returns the address that rail 0 of this process will have with `--rails N`, unless another
+/// process takes it first. Returns `None` if the system's random source cannot be read.
 pub(crate) fn expected_address() -> Option<IpAddr> {
     install_fork_handler();
     let expected = EXPECTED_ADDRESS.get();
@@ -82,7 +88,8 @@ pub(crate) fn expected_address() -> Option<IpAddr> {
     expected.get().copied()
 }
 
-/// Returns the device of this process if the process has opened it. Waits for a thread that opens it now.
+/// Returns the device of this process if the process has opened it. Waits for a thread that opens
+/// it now.
 pub(crate) fn opened() -> Option<Arc<RailSet>> {
     let open = lock(OPEN.existing()?);
     open.as_ref().filter(|(owner, _)| *owner == std::process::id()).map(|(_, rails)| Arc::clone(rails))
@@ -143,8 +150,8 @@ fn open_rails() -> Result<Arc<RailSet>> {
     Ok(rails)
 }
 
-/// Starts the metrics endpoint. The program runs without it if the address is not free, for example because the program consists of several
-/// processes.
+/// Starts the metrics endpoint. The program runs without it if the address is not free, for example
+/// because the program consists of several processes.
 fn start_metrics(address: SocketAddr, rails: &Arc<RailSet>) {
     let mut device = FaultControl(Arc::downgrade(rails));
     match MetricsServer::start(address, move || device.snapshot()) {
@@ -162,23 +169,26 @@ fn start_metrics(address: SocketAddr, rails: &Arc<RailSet>) {
 fn install_fork_handler() {
     if !FORK_HANDLER_INSTALLED.load(Ordering::Acquire) {
         // Two threads may register the handler twice, which has no effect.
-        // SAFETY: the handler has the required signature, does not unwind and only changes atomic counters, which is allowed after a fork.
-        // If the C library cannot register the handler, a child that uses an inherited object may hang.
+        // SAFETY: the handler has the required signature, does not unwind and only changes atomic
+        // counters, which is allowed after a fork. If the C library cannot register the handler, a
+        // child that uses an inherited object may hang.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         FORK_HANDLER_INSTALLED.store(true, Ordering::Release);
     }
 }
 
-/// Tells the software NICs that their threads do not exist in this process, and gives the process state of its own.
+/// Tells the software NICs that their threads do not exist in this process, and gives the process
+/// state of its own.
 extern "C" fn after_fork_in_child() {
     mitra_softnic::after_fork_in_child();
     fork_generation::after_fork_in_child();
 }
 
-/// Closes the virtual queue pairs, and sends the acknowledgements that the NICs hold. A hardware NIC would have sent them without the
-/// process.
+/// Closes the virtual queue pairs, and sends the acknowledgements that the NICs hold. A hardware
+/// NIC would have sent them without the process.
 extern "C" fn at_exit() {
-    // The lock may be held by a thread that never releases it, for instance if a signal handler called `exit`.
+    // The lock may be held by a thread that never releases it, for instance if a signal handler
+    // called `exit`.
     if let Some(Ok(open)) = OPEN.existing().map(Mutex::try_lock)
         && let Some((owner, rails)) = &*open
         && *owner == std::process::id()
@@ -190,8 +200,9 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Returns the device's GUID in network byte order, or 0 if the device cannot be opened or has only one rail and its NIC is dead. The GUID is a
-/// locally administered EUI-64. Its last 32 bits are the IPv4 address that rail 0 had at first, or the last 32 bits of the IPv6 address.
+/// Returns the device's GUID in network byte order, or 0 if the device cannot be opened or has only
+/// one rail and its NIC is dead. The GUID is a locally administered EUI-64. Its last 32 bits are
+/// the IPv4 address that rail 0 had at first, or the last 32 bits of the IPv6 address.
 pub(crate) fn guid() -> u64 {
     open().and_then(|rails| rails.gid().map(|_| guid_of(rails.first_gid()))).unwrap_or(0)
 }

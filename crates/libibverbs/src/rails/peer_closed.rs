@@ -1,17 +1,19 @@
 //! The completions of a queue pair whose peer has closed the connection.
 //!
-//! A hardware NIC is not informed when the peer destroys its queue pair. The receives stay posted, and a send fails only when its
-//! retries are exhausted. Programs rely on this: one end destroys its queue pair while the other end still has receives posted, and
-//! expects no completions of these. A virtual queue pair is informed, and flushes all requests at once. This module therefore withholds
-//! the completions for as long as a hardware NIC would not report them.
+//! A hardware NIC is not informed when the peer destroys its queue pair. The receives stay posted,
+//! and a send fails only when its retries are exhausted. Programs rely on this: one end destroys
+//! its queue pair while the other end still has receives posted, and expects no completions of
+//! these. A virtual queue pair is informed, and flushes all requests at once. This module therefore
+//! withholds the completions for as long as a hardware NIC would not report them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use mitra_verbs::{Wc, WcStatus};
 
-/// The time after which the retries of a send are exhausted: 4.096 µs · 2¹⁴ for the first transmission and for each of 7 retries. Most
-/// programs set these attributes (timeout 14, retry count 7; IBTA volume 1, 9.7.6.1.3).
+/// The time after which the retries of a send are exhausted: 4.096 µs · 2¹⁴ for the first
+/// transmission and for each of 7 retries. Most programs set these attributes (timeout 14, retry
+/// count 7; IBTA volume 1, 9.7.6.1.3).
 const RETRY_TIME: Duration = Duration::from_nanos(4_096 * (1 << 14) * 8);
 
 /// The completions that are withheld since the peer closed the connection.
@@ -24,7 +26,8 @@ pub(super) struct PeerClosed {
 }
 
 impl PeerClosed {
-    /// Withholds the completion of a send. Unsignalled sends are included, because every send of a failed queue pair completes.
+    /// Withholds the completion of a send. Unsignalled sends are included, because every send of a
+    /// failed queue pair completes.
     pub(super) fn withhold_send(&mut self, wc: Wc) {
         self.deadline.get_or_insert_with(|| Instant::now() + RETRY_TIME);
         self.sends.push_back(wc);
@@ -50,7 +53,8 @@ impl PeerClosed {
         self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    /// Returns all withheld completions: the oldest send with the status `oldest`, all other requests as flushed.
+    /// Returns all withheld completions: the oldest send with the status `oldest`, all other
+    /// requests as flushed.
     pub(super) fn fail(self, oldest: WcStatus) -> impl Iterator<Item = Wc> {
         let statuses = std::iter::once(oldest).chain(std::iter::repeat(WcStatus::Flushed));
         let sends = self.sends.into_iter().zip(statuses).map(|(wc, status)| Wc { status, ..wc });

@@ -1,4 +1,5 @@
-//! The peer's memory regions whose keys on all rails a queue pair knows, the peer's shared receive queues that it knows, and the queries for others.
+//! The peer's memory regions whose keys on all rails a queue pair knows, the peer's shared receive
+//! queues that it knows, and the queries for others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,8 +10,8 @@ use mitra_verbs::{Gid, Key, Qpn, SendWr, Srqn, WcStatus};
 
 use super::rendezvous::{Query, Rendezvous, Subject};
 
-/// The number of outstanding queries from which on no key is queried before it is needed. It is less than the number of receives that
-/// queue pair 1 of the peer has posted.
+/// The number of outstanding queries from which on no key is queried before it is needed. It is
+/// less than the number of receives that queue pair 1 of the peer has posted.
 const MAX_QUERIES: usize = 16;
 
 /// An object of the peer that a request names.
@@ -22,7 +23,8 @@ pub(super) enum PeerObject {
     SharedReceiveQueue(Srqn),
 }
 
-/// The regions that are imported into the virtual queue pair, the shared receive queues that are known, and the outstanding queries.
+/// The regions that are imported into the virtual queue pair, the shared receive queues that are
+/// known, and the outstanding queries.
 pub(super) struct RegionKeys {
     /// Whether each request names a shared receive queue, because the queue pair sends by XRC.
     names_queues: bool,
@@ -42,7 +44,8 @@ pub(super) enum Lookup {
     FoundQueue,
     /// The peer answered that it has no such object.
     NotFound,
-    /// The query timed out, or its answer is malformed or about another region. A request that names the object fails with this status.
+    /// The query timed out, or its answer is malformed or about another region. A request that
+    /// names the object fails with this status.
     Failed(WcStatus),
 }
 
@@ -68,20 +71,23 @@ impl RegionKeys {
         self.named(wr).find(|object| !self.imported.contains(object))
     }
 
-    /// Returns the objects that a request names, that are not imported, and for which no query is outstanding.
+    /// Returns the objects that a request names, that are not imported, and for which no query is
+    /// outstanding.
     pub(super) fn unrequested(&self, wr: &SendWr) -> Vec<PeerObject> {
         self.named(wr)
             .filter(|object| !self.imported.contains(object) && !self.queries.contains_key(object))
             .collect()
     }
 
-    /// Returns whether so few queries are outstanding that an object may be queried before it is needed.
+    /// Returns whether so few queries are outstanding that an object may be queried before it is
+    /// needed.
     pub(super) fn may_prefetch(&self) -> bool {
         self.queries.len() < MAX_QUERIES
     }
 
-    /// Queries the peer for an object, without waiting for the answer. `qpn` is the peer's queue pair, whose protection domain or XRC domain must
-    /// contain the object. `id` must be unpredictable (see [`Query::new`]).
+    /// Queries the peer for an object, without waiting for the answer. `qpn` is the peer's queue
+    /// pair, whose protection domain or XRC domain must contain the object. `id` must be
+    /// unpredictable (see [`Query::new`]).
     pub(super) fn request(
         &mut self,
         rendezvous: &Arc<Rendezvous>,
@@ -102,7 +108,8 @@ impl RegionKeys {
         self.queries.values_mut().for_each(Query::resend_if_due);
     }
 
-    /// Returns the state of the query for an object that is not imported, and sends the query again if that is due. Never blocks.
+    /// Returns the state of the query for an object that is not imported, and sends the query again
+    /// if that is due. Never blocks.
     pub(super) fn lookup(&mut self, object: PeerObject) -> Lookup {
         let Some(query) = self.queries.get_mut(&object) else { return Lookup::NotQueried };
         match query.poll() {
@@ -117,13 +124,15 @@ impl RegionKeys {
         }
     }
 
-    /// Records that a region is imported into the virtual queue pair or that the peer has a shared receive queue, and removes the query.
+    /// Records that a region is imported into the virtual queue pair or that the peer has a shared
+    /// receive queue, and removes the query.
     pub(super) fn set_imported(&mut self, object: PeerObject) {
         self.queries.remove(&object);
         self.imported.insert(object);
     }
 
-    /// Removes the query for an object and its answer, so that the next request that names the object queries the peer again.
+    /// Removes the query for an object and its answer, so that the next request that names the
+    /// object queries the peer again.
     pub(super) fn forget(&mut self, object: PeerObject) {
         self.queries.remove(&object);
     }

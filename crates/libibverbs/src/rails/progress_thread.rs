@@ -1,8 +1,9 @@
 //! The thread that drives virtual queue pairs while the program does not poll.
 //!
-//! In each round the thread takes part in failovers, exchanges where UD queue pairs can be reached, posts sends whose region keys have arrived, answers the queries of peers, and reports
-//! events of completion queues, of the port, and of the NIC of rail 0. A round begins when a NIC reports a completion, and at the latest [`INTERVAL_MS`]
-//! milliseconds after the last round.
+//! In each round the thread takes part in failovers, exchanges where UD queue pairs can be reached,
+//! posts sends whose region keys have arrived, answers the queries of peers, and reports events of
+//! completion queues, of the port, and of the NIC of rail 0. A round begins when a NIC reports a
+//! completion, and at the latest [`INTERVAL_MS`] milliseconds after the last round.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,12 +16,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::rail_set::RailSet;
 use super::virtual_qps::MultiRail;
 
-/// The maximum time between two rounds, in milliseconds. While the program does not poll, a failover that the peer begins may be delayed by
-/// this time.
+/// The maximum time between two rounds, in milliseconds. While the program does not poll, a
+/// failover that the peer begins may be delayed by this time.
 const INTERVAL_MS: u16 = 1;
 
-/// The number of rounds from the death of the last NIC to its event, which is the last one. Virtual queue pairs report their ends in these rounds; one with a shared
-/// backup needs more than one round.
+/// The number of rounds from the death of the last NIC to its event, which is the last one. Virtual
+/// queue pairs report their ends in these rounds; one with a shared backup needs more than one
+/// round.
 const ROUNDS_UNTIL_FATAL: u32 = 16;
 
 /// Starts the thread. The thread ends when the device is closed.
@@ -47,8 +49,9 @@ struct ReportedPort {
 }
 
 impl ReportedPort {
-    /// Reports an event if the last active port has gone down, if a port is active again after none was, or if the last live NIC has died.
-    /// Also reports a new address of rail 0. A change that is reversed before the next round is not reported.
+    /// Reports an event if the last active port has gone down, if a port is active again after none
+    /// was, or if the last live NIC has died. Also reports a new address of rail 0. A change that
+    /// is reversed before the next round is not reported.
     fn update(&mut self, rails: &RailSet) {
         let up = rails.is_up();
         let alive = up || rails.is_alive();
@@ -90,8 +93,8 @@ fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort)
     let qps = multi_rail.qps();
     for (rail, channel) in channels {
         while let Ok(Some(id)) = channel.next_event() {
-            // Only the queues that the program created, which are on rail 0, need a notification here. All other queues belong to
-            // virtual queue pairs, which the loop below polls.
+            // Only the queues that the program created, which are on rail 0, need a notification
+            // here. All other queues belong to virtual queue pairs, which the loop below polls.
             if rail == 0
                 && let Some(cq) = rails.objects().cqs.get(&id)
                 && let Some(virtual_cq) = &cq.virtual_cq

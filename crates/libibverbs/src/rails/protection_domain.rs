@@ -8,12 +8,14 @@ use mitra_verbs::{Access, Buffer, Error, Key, PdId, Result, WindowType};
 
 use crate::common::lock::lock;
 
-/// A protection domain of the program. It has a protection domain of its own on each NIC, so the NICs refuse keys of other domains.
+/// A protection domain of the program. It has a protection domain of its own on each NIC, so the
+/// NICs refuse keys of other domains.
 pub(crate) struct MultiRailPd {
     failover: Arc<Domain>,
     /// The policy of the domain's virtual queue pairs.
     policy: Policy,
-    /// The keys of the domain's memory regions on all rails, by the rkey on rail 0. Peers of the domain's queue pairs query them.
+    /// The keys of the domain's memory regions on all rails, by the rkey on rail 0. Peers of the
+    /// domain's queue pairs query them.
     regions: Mutex<HashMap<Key, RemoteRegion>>,
 }
 
@@ -41,12 +43,14 @@ impl MultiRailPd {
         self.failover.nics()[rail].pd
     }
 
-    /// Prepares for the peers' atomics if `access` permits them: from now on, all virtual queue pairs of the device are on one rail
-    /// ([`Domain::share_atomics`]). The caller grants the access afterwards. A device whose peers may execute no atomics has no such rule, and
-    /// neither have the baseline policies, which fence no rail.
+    /// Prepares for the peers' atomics if `access` permits them: from now on, all virtual queue
+    /// pairs of the device are on one rail ([`Domain::share_atomics`]). The caller grants the
+    /// access afterwards. A device whose peers may execute no atomics has no such rule, and neither
+    /// have the baseline policies, which fence no rail.
     ///
     /// # Errors
-    /// `DeviceFatal` if the virtual queue pairs are on several rails and a NIC can be neither fenced nor reset.
+    /// `DeviceFatal` if the virtual queue pairs are on several rails and a NIC can be neither
+    /// fenced nor reset.
     pub(crate) fn share_atomics(&self, access: Access) -> Result<()> {
         if access.contains(Access::REMOTE_ATOMIC) && self.policy == Policy::Exact {
             self.failover.share_atomics()?;
@@ -57,7 +61,8 @@ impl MultiRailPd {
     /// Registers memory with every live NIC.
     ///
     /// # Errors
-    /// The error of the first live NIC that refuses, or `DeviceFatal` if all NICs are dead; the error of [`MultiRailPd::share_atomics`].
+    /// The error of the first live NIC that refuses, or `DeviceFatal` if all NICs are dead; the
+    /// error of [`MultiRailPd::share_atomics`].
     pub(crate) fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
         self.share_atomics(access)?;
         let mr = self.failover.register(memory, access)?;
@@ -65,11 +70,13 @@ impl MultiRailPd {
         Ok(mr)
     }
 
-    /// Replaces the memory and the access rights of a region on all rails, and moves the region to the domain `to`, which may be this one. The
-    /// keys stay. After `Ok`, no NIC accesses the earlier memory.
+    /// Replaces the memory and the access rights of a region on all rails, and moves the region to
+    /// the domain `to`, which may be this one. The keys stay. After `Ok`, no NIC accesses the
+    /// earlier memory.
     ///
     /// # Errors
-    /// The errors of [`Domain::reregister`] and [`MultiRailPd::share_atomics`]. The region is then unchanged on every NIC that works.
+    /// The errors of [`Domain::reregister`] and [`MultiRailPd::share_atomics`]. The region is then
+    /// unchanged on every NIC that works.
     pub(crate) fn reregister(
         &self,
         mr: &VirtualMr,
@@ -88,8 +95,8 @@ impl MultiRailPd {
     /// Revokes a registration on all rails. After `Ok`, no NIC accesses the memory.
     ///
     /// # Errors
-    /// `Busy` if a window is bound to the region, which then stays registered. Otherwise the error of the first NIC that does not confirm the
-    /// revocation. This NIC may still access the memory.
+    /// `Busy` if a window is bound to the region, which then stays registered. Otherwise the error
+    /// of the first NIC that does not confirm the revocation. This NIC may still access the memory.
     pub(crate) fn deregister(&self, mr: &VirtualMr) -> Result<()> {
         let revoked = self.failover.deregister(mr);
         if !matches!(revoked, Err(Error::Busy { .. })) {
@@ -114,8 +121,9 @@ impl MultiRailPd {
         self.failover.dealloc_mw(mw)
     }
 
-    /// Returns the keys of one of the domain's memory regions or windows on all rails, by the rkey on rail 0. Those of a window are returned
-    /// whether or not the window is bound, because they do not change with its bindings.
+    /// Returns the keys of one of the domain's memory regions or windows on all rails, by the rkey
+    /// on rail 0. Those of a window are returned whether or not the window is bound, because they
+    /// do not change with its bindings.
     pub(super) fn region(&self, key: Key) -> Option<RemoteRegion> {
         let region = lock(&self.regions).get(&key).cloned();
         region.or_else(|| self.failover.window_with_key(key))

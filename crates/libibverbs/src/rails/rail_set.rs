@@ -21,9 +21,11 @@ use crate::common::lock::lock;
 pub(crate) struct RailSet {
     /// The NICs, rail 0 first.
     nics: Vec<Arc<SoftNic>>,
-    /// The GID that rail 0 had when the device was opened. The device's GUID is made of it, and stays when the address changes.
+    /// The GID that rail 0 had when the device was opened. The device's GUID is made of it, and
+    /// stays when the address changes.
     first_gid: Gid,
-    /// The smallest MTU of the NICs' ports, because each rail carries datagrams of the length that programs find to be the port's MTU.
+    /// The smallest MTU of the NICs' ports, because each rail carries datagrams of the length that
+    /// programs find to be the port's MTU.
     max_mtu: Mtu,
     /// The index of the network interface of rail 0, or 0 if the system does not know it.
     interface_index: u32,
@@ -86,7 +88,8 @@ impl RailSet {
         self.max_mtu
     }
 
-    /// Returns whether the device's port is up, which means that the port of at least one NIC is active.
+    /// Returns whether the device's port is up, which means that the port of at least one NIC is
+    /// active.
     pub(crate) fn is_up(&self) -> bool {
         self.nics.iter().any(|nic| nic.query_port().is_ok_and(|port| port.state == PortState::Active))
     }
@@ -96,8 +99,9 @@ impl RailSet {
         self.nics.iter().any(|nic| nic.query_port().is_ok())
     }
 
-    /// Returns the number that the NIC of rail 0 has assigned to an object. If that NIC is dead and another one is alive, returns a number that no NIC
-    /// assigns, and that no object has got from here before. There are `existing` objects of the kind, and may be as many as `limit`.
+    /// Returns the number that the NIC of rail 0 has assigned to an object. If that NIC is dead and
+    /// another one is alive, returns a number that no NIC assigns, and that no object has got from
+    /// here before. There are `existing` objects of the kind, and may be as many as `limit`.
     ///
     /// # Errors
     /// The error of the NIC; `Limit` if it is dead and there are too many objects.
@@ -147,8 +151,8 @@ impl RailSet {
         let _ = self.on_death.set(on_death);
     }
 
-    /// Queues an event of the NIC of rail 0 at the context that it concerns, on a device with several rails. Returns false if the event is about
-    /// an object of a virtual queue pair.
+    /// Queues an event of the NIC of rail 0 at the context that it concerns, on a device with
+    /// several rails. Returns false if the event is about an object of a virtual queue pair.
     pub(super) fn deliver_from_rail_0(&self, event: AsyncEvent) -> bool {
         let virtual_cq = {
             let objects = self.objects();
@@ -170,7 +174,8 @@ impl RailSet {
     /// Returns the device's GID, which is the present GID of rail 0.
     ///
     /// # Errors
-    /// `DeviceFatal` if the device has one rail and its NIC is dead. With several rails the GID outlives rail 0.
+    /// `DeviceFatal` if the device has one rail and its NIC is dead. With several rails the GID
+    /// outlives rail 0.
     pub(crate) fn gid(&self) -> Result<Gid> {
         if self.multi_rail.is_none() {
             self.nic().query_port()?;
@@ -188,7 +193,8 @@ impl RailSet {
         self.first_gid
     }
 
-    /// Returns the index (`if_nametoindex(3)`) of the network interface of rail 0, or 0 if the system does not know it.
+    /// Returns the index (`if_nametoindex(3)`) of the network interface of rail 0, or 0 if the
+    /// system does not know it.
     pub(crate) fn interface_index(&self) -> u32 {
         self.interface_index
     }

@@ -1,4 +1,5 @@
-//! The completion queue in which virtual queue pairs complete. It is in this process's memory, not on a NIC.
+//! The completion queue in which virtual queue pairs complete. It is in this process's memory, not
+//! on a NIC.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -10,7 +11,8 @@ use mitra_verbs::{Error, Qpn, Result, Wc, WcStatus};
 use crate::common::event_queue::EventQueue;
 use crate::common::lock::lock;
 
-/// The completions that a queue is armed for. [`ARMED_FOR_ALL`] includes [`ARMED_FOR_SOLICITED`], so the greater value wins.
+/// The completions that a queue is armed for. [`ARMED_FOR_ALL`] includes [`ARMED_FOR_SOLICITED`],
+/// so the greater value wins.
 const ARMED_FOR_NONE: u8 = 0;
 const ARMED_FOR_SOLICITED: u8 = 1;
 const ARMED_FOR_ALL: u8 = 2;
@@ -36,8 +38,8 @@ pub(crate) struct VirtualCq {
     ready: Mutex<VecDeque<Wc>>,
     /// The maximum number of completions in `ready`.
     depth: AtomicUsize,
-    /// Whether a completion was lost because the queue was full. Then all later completions are lost too, and the queue pairs that complete in
-    /// the queue fail.
+    /// Whether a completion was lost because the queue was full. Then all later completions are
+    /// lost too, and the queue pairs that complete in the queue fail.
     overflowed: AtomicBool,
     /// Reports `IBV_EVENT_CQ_ERR`.
     on_overflow: Box<dyn Fn() + Send + Sync>,
@@ -56,8 +58,8 @@ struct ChannelLink {
 }
 
 impl VirtualCq {
-    /// Creates a queue for up to `depth` completions that reports events to `channel`, if there is one. `on_overflow` reports that a completion
-    /// was lost, once.
+    /// Creates a queue for up to `depth` completions that reports events to `channel`, if there is
+    /// one. `on_overflow` reports that a completion was lost, once.
     pub(crate) fn new(
         depth: u32,
         channel: Option<Arc<EventQueue<usize>>>,
@@ -74,14 +76,16 @@ impl VirtualCq {
         })
     }
 
-    /// Sets the address that identifies the queue in the events of its channel. To be called before a queue pair uses the queue.
+    /// Sets the address that identifies the queue in the events of its channel. To be called before
+    /// a queue pair uses the queue.
     pub(crate) fn set_cq_address(&self, address: usize) {
         if let Some(channel) = &mut *lock(&self.channel) {
             channel.cq_address = address;
         }
     }
 
-    /// Ends the use of the channel, which the program may destroy before the queue pairs that completed here have ended. Its descriptor is closed then.
+    /// Ends the use of the channel, which the program may destroy before the queue pairs that
+    /// completed here have ended. Its descriptor is closed then.
     pub(crate) fn detach_channel(&self) {
         *lock(&self.channel) = None;
     }
@@ -122,7 +126,8 @@ impl VirtualCq {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Appends a completion, and reports an event if the queue is armed for it. If the queue is full or has overflowed, the completion is lost.
+    /// Appends a completion, and reports an event if the queue is armed for it. If the queue is
+    /// full or has overflowed, the completion is lost.
     pub(super) fn push(&self, wc: Wc) {
         {
             let mut ready = lock(&self.ready);
@@ -139,7 +144,8 @@ impl VirtualCq {
         }
     }
 
-    /// Records that a completion was lost, here or in the queue of the NIC of rail 0, and reports the first loss.
+    /// Records that a completion was lost, here or in the queue of the NIC of rail 0, and reports
+    /// the first loss.
     pub(super) fn overflow(&self) {
         if !self.overflowed.swap(true, Ordering::Relaxed) {
             (self.on_overflow)();
@@ -164,7 +170,8 @@ impl VirtualCq {
         lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Drives the queue pairs, and changes the maximum number of completions if `resize_on_nic` succeeds.
+    /// Drives the queue pairs, and changes the maximum number of completions if `resize_on_nic`
+    /// succeeds.
     ///
     /// # Errors
     /// `Invalid` if the queue holds more completions, or the error of `resize_on_nic`.
@@ -203,8 +210,9 @@ impl VirtualCq {
         out.extend(ready.drain(..n));
     }
 
-    /// Requests an event at the next completion, or with `solicited_only` at the next completion that is solicited or failed. A request for
-    /// solicited completions does not replace an earlier request for all completions (IBTA volume 1, 11.4.2.2).
+    /// Requests an event at the next completion, or with `solicited_only` at the next completion
+    /// that is solicited or failed. A request for solicited completions does not replace an earlier
+    /// request for all completions (IBTA volume 1, 11.4.2.2).
     ///
     /// # Errors
     /// The error of a NIC that is not dead.

@@ -1,4 +1,5 @@
-//! The queue pairs of a device with several rails: creation, lookup by number, answers to peers, and delayed destruction.
+//! The queue pairs of a device with several rails: creation, lookup by number, answers to peers,
+//! and delayed destruction.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,8 @@ use super::multi_rail_qp::{CreateParams, MultiRailQp};
 use super::rendezvous::Subject;
 use crate::common::lock::lock;
 
-/// The maximum time for which an exiting process waits until the progress thread has told all peers that their connections end.
+/// The maximum time for which an exiting process waits until the progress thread has told all peers
+/// that their connections end.
 const EXIT_WAIT: Duration = Duration::from_millis(100);
 
 /// The virtual queue pairs of a device with several rails.
@@ -30,7 +32,8 @@ pub(crate) struct MultiRail {
     datagrams: Arc<DatagramNetwork>,
     /// The UD queue pairs that the program has not destroyed.
     datagram_qps: Mutex<HashMap<Qpn, Weak<MultiRailUd>>>,
-    /// The queue pairs that the program has destroyed, each with the time of its destruction. They are kept for [`LINGER`].
+    /// The queue pairs that the program has destroyed, each with the time of its destruction. They
+    /// are kept for [`LINGER`].
     lingering: Mutex<Vec<(Instant, Arc<MultiRailQp>)>>,
     /// Whether the process exits. If it does, the progress thread ends all connections.
     exiting: AtomicBool,
@@ -80,7 +83,8 @@ impl MultiRail {
             ..self.domain.config(params.init.qp_type)
         };
         let pd = params.pd.clone().or_else(|| params.xrc.as_ref()?.pd());
-        // An XRC receive queue pair may be created before the first shared receive queue of its domain.
+        // An XRC receive queue pair may be created before the first shared receive queue of its
+        // domain.
         let failover = pd.as_ref().map_or(self.domain.failover(), |pd| pd.failover());
         let mut builder = VirtualQp::builder(failover).config(config);
         if let Some(srq) = &params.srq {
@@ -130,8 +134,8 @@ impl MultiRail {
         }
     }
 
-    /// Creates objects on the NICs. If a limit of a NIC forbids it, first closes the queue pairs that the program has destroyed or reset, because
-    /// they still take objects of the NICs.
+    /// Creates objects on the NICs. If a limit of a NIC forbids it, first closes the queue pairs
+    /// that the program has destroyed or reset, because they still take objects of the NICs.
     ///
     /// # Errors
     /// The errors of `create`.
@@ -163,7 +167,8 @@ impl MultiRail {
         }
     }
 
-    /// Destroys a queue pair for the program. Its queue pairs on the rails are destroyed after [`LINGER`].
+    /// Destroys a queue pair for the program. Its queue pairs on the rails are destroyed after
+    /// [`LINGER`].
     pub(crate) fn destroy_qp(&self, qp: Arc<MultiRailQp>) {
         qp.destroy();
         lock(&self.qps).remove(&qp.qpn());
@@ -180,16 +185,18 @@ impl MultiRail {
         lock(&self.qps).get(&qpn).and_then(Weak::upgrade)
     }
 
-    /// Answers the queries that have arrived. If the queue pair does not exist or does not connect to the sender, or if the region is
-    /// not in the queue pair's protection domain, the answer is that the object does not exist. A query for a region from an unknown address of the
-    /// peer's device is not answered.
+    /// Answers the queries that have arrived. If the queue pair does not exist or does not connect
+    /// to the sender, or if the region is not in the queue pair's protection domain, the answer is
+    /// that the object does not exist. A query for a region from an unknown address of the peer's
+    /// device is not answered.
     pub(super) fn answer_queries(&self) {
         let rendezvous = &self.domain.rendezvous;
         for query in rendezvous.take_received() {
             let answer = match query.subject {
                 Subject::Connection(qpn) => {
                     let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from, &query.device));
-                    // Without its protection domain, the queue pair has no connection data yet. The peer asks again.
+                    // Without its protection domain, the queue pair has no connection data yet. The
+                    // peer asks again.
                     if qp.as_ref().is_some_and(|qp| !matches!(qp.enter_pd_of_xrc_domain(), Ok(true))) {
                         continue;
                     }
@@ -199,7 +206,8 @@ impl MultiRail {
                             rendezvous.answer_ended(&query, info);
                             continue;
                         }
-                        // The peer connects, so it has been reset, and can answer this end's own query.
+                        // The peer connects, so it has been reset, and can answer this end's own
+                        // query.
                         qp.hasten_connection();
                     }
                     info.map(|info| info.encode())
@@ -214,7 +222,8 @@ impl MultiRail {
                 Subject::Region { qpn, .. } | Subject::SharedReceiveQueue { qpn, .. } => match self.qp(qpn) {
                     Some(qp) if !qp.accepts_peer(query.from, &query.device) => {
                         if qp.may_be_peer(&query.device) {
-                            // The address may have changed, and this end learns it soon. The sender asks again.
+                            // The address may have changed, and this end learns it soon. The sender
+                            // asks again.
                             continue;
                         }
                         None
@@ -226,12 +235,14 @@ impl MultiRail {
         }
     }
 
-    /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those that ended more than [`LINGER`] ago.
+    /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those
+    /// that ended more than [`LINGER`] ago.
     pub(super) fn close_lingering(&self) {
         self.close_ended(LINGER);
     }
 
-    /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those that ended at least `age` ago.
+    /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those
+    /// that ended at least `age` ago.
     fn close_ended(&self, age: Duration) {
         let expired: Vec<_> = {
             let mut lingering = lock(&self.lingering);
@@ -245,8 +256,9 @@ impl MultiRail {
         self.domain.close_retired(age);
     }
 
-    /// Requests the progress thread to end all connections, which tells the peers, and waits for it for at most [`EXIT_WAIT`]. The exiting
-    /// thread cannot end them itself, because it may hold a queue pair's lock, for instance if a signal handler called `exit`.
+    /// Requests the progress thread to end all connections, which tells the peers, and waits for it
+    /// for at most [`EXIT_WAIT`]. The exiting thread cannot end them itself, because it may hold a
+    /// queue pair's lock, for instance if a signal handler called `exit`.
     pub(super) fn shut_down_at_exit(&self) {
         self.exiting.store(true, Ordering::Release);
         let started = Instant::now();
@@ -255,8 +267,8 @@ impl MultiRail {
         }
     }
 
-    /// Ends all connections if the process exits, unless that was done before. Each peer is told that its connection has ended, except that a
-    /// queue pair whose lock is held is skipped.
+    /// Ends all connections if the process exits, unless that was done before. Each peer is told
+    /// that its connection has ended, except that a queue pair whose lock is held is skipped.
     pub(super) fn notify_peers_at_exit(&self) {
         if self.exiting.load(Ordering::Acquire) && !self.peers_notified.load(Ordering::Relaxed) {
             self.qps().iter().for_each(|qp| qp.try_shutdown());

@@ -22,8 +22,8 @@ pub(crate) struct VirtualSrq {
 }
 
 impl VirtualSrq {
-    /// Creates a queue for up to `depth` receives in memory of `pd`, which may differ from those of the queue pairs. `on_limit` reports
-    /// `IBV_EVENT_SRQ_LIMIT_REACHED`.
+    /// Creates a queue for up to `depth` receives in memory of `pd`, which may differ from those of
+    /// the queue pairs. `on_limit` reports `IBV_EVENT_SRQ_LIMIT_REACHED`.
     pub(crate) fn new(
         pd: &MultiRailPd,
         depth: u32,
@@ -54,8 +54,8 @@ impl VirtualSrq {
         lock(&self.consumers).iter().all(|known| known.strong_count() == 0)
     }
 
-    /// Posts receives, and has the queue pairs match them with messages that have arrived. After an error, they are matched when a queue
-    /// pair is driven the next time.
+    /// Posts receives, and has the queue pairs match them with messages that have arrived. After an
+    /// error, they are matched when a queue pair is driven the next time.
     ///
     /// # Errors
     /// The errors of [`SharedReceiveQueue::post_recv`].

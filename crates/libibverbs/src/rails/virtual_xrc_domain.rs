@@ -1,4 +1,5 @@
-//! An XRC domain over several rails: its shared receive queues, and the queue pairs that receive messages for them.
+//! An XRC domain over several rails: its shared receive queues, and the queue pairs that receive
+//! messages for them.
 
 use std::collections::HashMap;
 use std::ptr;
@@ -24,8 +25,9 @@ pub(crate) struct VirtualXrcDomain {
 
 #[derive(Default)]
 struct State {
-    /// The protection domain of the shared receive queues and of the queue pairs. A NIC checks a request against the domain of the queue that the
-    /// request names. Over several rails this is the domain of the queue pair, so all queues have the same. `None` until there is a queue.
+    /// The protection domain of the shared receive queues and of the queue pairs. A NIC checks a
+    /// request against the domain of the queue that the request names. Over several rails this is
+    /// the domain of the queue pair, so all queues have the same. `None` until there is a queue.
     pd: Option<Arc<MultiRailPd>>,
     srqs: HashMap<Srqn, XrcSrq>,
     receivers: Vec<Weak<dyn XrcReceiver>>,
@@ -61,7 +63,8 @@ impl VirtualXrcDomain {
         lock(&self.state).pd.clone()
     }
 
-    /// Adds a shared receive queue, which no other queue of the process has the number of. Its receives complete in `cq`.
+    /// Adds a shared receive queue, which no other queue of the process has the number of. Its
+    /// receives complete in `cq`.
     ///
     /// # Errors
     /// `Unsupported` if the domain has queues in another protection domain.

@@ -1,7 +1,8 @@
 //! The XRC domains of a process, and the files that they are associated with.
 //!
-//! A file associates the domains that several contexts of one process open. The domain is on the NIC of rail 0, which assigns the numbers of its
-//! shared receive queues. On a device with several rails, the queues and queue pairs are those of a [`VirtualXrcDomain`]. Each process has NICs of
+//! A file associates the domains that several contexts of one process open. The domain is on the
+//! NIC of rail 0, which assigns the numbers of its shared receive queues. On a device with several
+//! rails, the queues and queue pairs are those of a [`VirtualXrcDomain`]. Each process has NICs of
 //! its own, so a domain is never shared between processes.
 
 use std::collections::HashMap;
@@ -29,7 +30,8 @@ pub(crate) struct XrcDomains {
 struct OpenDomain {
     /// The number of `ibv_xrcd`s.
     handles: usize,
-    /// The file that the domain is associated with. It is kept open, so that its inode is not used again.
+    /// The file that the domain is associated with. It is kept open, so that its inode is not used
+    /// again.
     file: Option<(Inode, File)>,
     over_rails: Option<Arc<VirtualXrcDomain>>,
 }
@@ -53,8 +55,9 @@ pub(crate) enum OpenXrcdError {
 }
 
 impl XrcDomains {
-    /// Opens the domain that is associated with a file. If there is none, or no file is given, creates a domain by `alloc`, which gets
-    /// the number of domains that are open. It is one over several rails if `has_rails` is set.
+    /// Opens the domain that is associated with a file. If there is none, or no file is given,
+    /// creates a domain by `alloc`, which gets the number of domains that are open. It is one over
+    /// several rails if `has_rails` is set.
     ///
     /// # Errors
     /// See [`OpenXrcdError`].

@@ -1,4 +1,5 @@
-//! Acknowledgement of events: the program has no more use for an event, and the event's memory is freed.
+//! Acknowledgement of events: the program has no more use for an event, and the event's memory is
+//! freed.
 
 use std::ptr;
 
@@ -20,13 +21,14 @@ pub fn acknowledge(manager: &Manager, event: *mut rdma_cm_event) -> Result<(), E
     }
     drop(state);
     manager.notify_acknowledged();
-    // SAFETY: `EventBuilder::deliver` made the event by `Box::into_raw` and entered it in `delivered`. This call has removed
-    // the entry, so no other call frees the event.
+    // SAFETY: `EventBuilder::deliver` made the event by `Box::into_raw` and entered it in
+    // `delivered`. This call has removed the entry, so no other call frees the event.
     drop(unsafe { Box::from_raw(event) });
     Ok(())
 }
 
-/// Acknowledges the event that a synchronous identifier holds in its `event` field, if there is one.
+/// Acknowledges the event that a synchronous identifier holds in its `event` field, if there is
+/// one.
 ///
 /// # Safety
 /// `id` is the memory of a live identifier, and no other thread accesses its `event`.

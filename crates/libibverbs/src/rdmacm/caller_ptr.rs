@@ -2,8 +2,9 @@
 
 use std::hash::{Hash, Hasher};
 
-/// A pointer that the program holds or passed in. The manager compares such pointers and returns them to the program. It dereferences
-/// them only in a call of the program, never in its own thread.
+/// A pointer that the program holds or passed in. The manager compares such pointers and returns
+/// them to the program. It dereferences them only in a call of the program, never in its own
+/// thread.
 pub struct CallerPtr<T>(pub *mut T);
 
 impl<T> PartialEq for CallerPtr<T> {
@@ -28,6 +29,6 @@ impl<T> Clone for CallerPtr<T> {
 
 impl<T> Copy for CallerPtr<T> {}
 
-// SAFETY: sending the pointer to another thread is harmless by itself, because this type offers no access through it. Each
-// place that dereferences the raw pointer has its own SAFETY comment.
+// SAFETY: sending the pointer to another thread is harmless by itself, because this type offers no
+// access through it. Each place that dereferences the raw pointer has its own SAFETY comment.
 unsafe impl<T> Send for CallerPtr<T> {}

@@ -20,7 +20,8 @@ pub struct CmChannel {
     pub events: CmEventQueue,
 }
 
-/// An event in the queue of an identifier's channel. `rdma_get_cm_event` creates an `rdma_cm_event` from it.
+/// An event in the queue of an identifier's channel. `rdma_get_cm_event` creates an `rdma_cm_event`
+/// from it.
 pub enum CmEvent {
     /// `rdma_resolve_addr` succeeded.
     AddressResolved,
@@ -40,7 +41,8 @@ pub enum CmEvent {
     ServiceReplied(SidrReply),
     /// The lookup of a datagram service failed without an answer.
     LookupFailed(Errno),
-    /// The identifier joined a multicast group. The value is the [number](super::membership::Membership::number) of the membership.
+    /// The identifier joined a multicast group. The value is the
+    /// [number](super::membership::Membership::number) of the membership.
     Joined(u64),
     /// The device of the identifier is gone: its last NIC has died.
     DeviceRemoved,

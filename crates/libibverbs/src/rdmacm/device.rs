@@ -20,7 +20,8 @@ pub const GID_INDEX: u8 = 0;
 /// The default partition key with full membership. It reads the same in network order.
 pub const PKEY: u16 = 0xffff;
 
-/// The open device. It stays open until the process ends, because `rdma_get_devices` hands its context out.
+/// The open device. It stays open until the process ends, because `rdma_get_devices` hands its
+/// context out.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
     /// The context from `ibv_open_device`.
@@ -31,13 +32,16 @@ pub struct Device {
     pub gid: [u8; 16],
     /// The path MTU of the port, as an `ibv_mtu`.
     pub path_mtu: u8,
-    /// The number of READs and atomics that a queue pair accepts at once as responder (`max_qp_rd_atom`).
+    /// The number of READs and atomics that a queue pair accepts at once as responder
+    /// (`max_qp_rd_atom`).
     pub max_responder_resources: u8,
-    /// The number of READs and atomics that a queue pair can have outstanding as requester (`max_qp_init_rd_atom`).
+    /// The number of READs and atomics that a queue pair can have outstanding as requester
+    /// (`max_qp_init_rd_atom`).
     pub max_initiator_depth: u8,
 }
 
-// SAFETY: verbs objects may be used from any thread; libibverbs is thread-safe (`man ibv_open_device`, rdma-core).
+// SAFETY: verbs objects may be used from any thread; libibverbs is thread-safe
+// (`man ibv_open_device`, rdma-core).
 unsafe impl Send for Device {}
 
 impl Device {
@@ -46,9 +50,10 @@ impl Device {
     /// # Errors
     /// The error of the verb that failed.
     pub fn open() -> Result<Self, Errno> {
-        // SAFETY: `device()` returns the library's one device, which lives as long as the process. Each later call gets
-        // the live context and a local structure of the type that the call fills. The structures consist of integers, for
-        // which zeros are valid. `ibv_query_port` takes the structure by the pointer type of its old ABI.
+        // SAFETY: `device()` returns the library's one device, which lives as long as the process.
+        // Each later call gets the live context and a local structure of the type that the call
+        // fills. The structures consist of integers, for which zeros are valid. `ibv_query_port`
+        // takes the structure by the pointer type of its old ABI.
         unsafe {
             let context = check_pointer(ibv_open_device(device()))?;
             let mut device: ibv_device_attr = std::mem::zeroed();

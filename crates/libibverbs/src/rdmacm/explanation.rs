@@ -2,8 +2,9 @@
 
 use nix::errno::Errno;
 
-/// Returns the rule that a call broke and the way out. Returns `None` for an error that is not a refusal of the call: the answer of the
-/// network or of the operating system, which the program finds in `errno`, or one that programs encounter in their normal course.
+/// Returns the rule that a call broke and the way out. Returns `None` for an error that is not a
+/// refusal of the call: the answer of the network or of the operating system, which the program
+/// finds in `errno`, or one that programs encounter in their normal course.
 pub fn rule(call: &str, errno: Errno) -> Option<&'static str> {
     match errno {
         Errno::EINVAL => rule_of_invalid_call(call),

@@ -1,4 +1,5 @@
-//! The memory that the program holds: `struct rdma_cm_id` of an identifier and `struct rdma_event_channel`.
+//! The memory that the program holds: `struct rdma_cm_id` of an identifier and
+//! `struct rdma_event_channel`.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -28,8 +29,9 @@ pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errn
 
 /// Destroys an event channel. Does nothing if the channel is unknown.
 ///
-/// Some programs, such as rping, destroy a channel while a thread waits on it. With the kernel's connection manager, that thread waits
-/// forever; if it begins to wait after the descriptor was closed, its call fails. With this one, it waits forever in both cases.
+/// Some programs, such as rping, destroy a channel while a thread waits on it. With the kernel's
+/// connection manager, that thread waits forever; if it begins to wait after the descriptor was
+/// closed, its call fails. With this one, it waits forever in both cases.
 pub fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
     let mut state = manager.lock();
     if let Some(destroyed) = state.channels.remove(&CallerPtr(channel)) {
@@ -37,8 +39,8 @@ pub fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
             state.destroyed_channels.insert(CallerPtr(channel));
         }
         drop(state);
-        // SAFETY: `create_channel` made the memory by `Box::into_raw` and entered it in `channels`. This call has removed the
-        // entry, so no other call frees the memory.
+        // SAFETY: `create_channel` made the memory by `Box::into_raw` and entered it in `channels`.
+        // This call has removed the entry, so no other call frees the memory.
         drop(unsafe { Box::from_raw(channel) });
     }
 }
@@ -59,9 +61,11 @@ pub fn allocate_id(identifier: &Identifier) -> *mut rdma_cm_id {
 /// Frees the memory of an identifier.
 ///
 /// # Safety
-/// `id` comes from [`allocate_id`], its identifier was removed from the state, and neither the program nor another call uses it.
+/// `id` comes from [`allocate_id`], its identifier was removed from the state, and neither the
+/// program nor another call uses it.
 pub unsafe fn free_id(id: *mut rdma_cm_id) {
-    // SAFETY: by the contract this is the only owner of the allocation. `set_path` made the path record by `Box::into_raw`.
+    // SAFETY: by the contract this is the only owner of the allocation. `set_path` made the path
+    // record by `Box::into_raw`.
     unsafe {
         if !(*id).route.path_rec.is_null() {
             drop(Box::from_raw((*id).route.path_rec));
@@ -78,10 +82,12 @@ pub enum RequestParams {
     Service(SidrRequest),
 }
 
-/// Allocates the memory of a request's identifier, with a channel of its own if the listener is synchronous.
+/// Allocates the memory of a request's identifier, with a channel of its own if the listener is
+/// synchronous.
 ///
 /// # Errors
-/// `EINVAL` if the identifier was removed, or the error of opening the device or creating the channel.
+/// `EINVAL` if the identifier was removed, or the error of opening the device or creating the
+/// channel.
 pub fn allocate_request_id(
     manager: &Manager,
     request: IdHandle,
@@ -133,7 +139,8 @@ pub unsafe fn set_addresses(id: *mut rdma_cm_id, (source, destination): Addresse
 /// # Safety
 /// `id` is the memory of a live identifier, and no other thread accesses its path record.
 pub unsafe fn set_path(id: *mut rdma_cm_id, path: ibv_sa_path_rec) {
-    // SAFETY: by the contract `id` is writable. A path record that is not null was allocated by an earlier call.
+    // SAFETY: by the contract `id` is writable. A path record that is not null was allocated by an
+    // earlier call.
     unsafe {
         match (*id).route.path_rec.as_mut() {
             Some(old) => *old = path,

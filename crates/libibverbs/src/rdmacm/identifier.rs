@@ -28,12 +28,13 @@ pub enum NetworkState {
     Bound(Port),
     /// Listening for requests.
     Listening(Listener),
-    /// A connection, established, in progress, or ended while its `RDMA_CM_EVENT_TIMEWAIT_EXIT` is to come.
+    /// A connection, established, in progress, or ended while its `RDMA_CM_EVENT_TIMEWAIT_EXIT` is
+    /// to come.
     Connected(ConnectionStream),
     /// Looking up a datagram service.
     LookingUp(Port, ServiceLookup),
-    /// A service request, received by a listener, that waits for the program's answer. The value is its key
-    /// at the listener.
+    /// A service request, received by a listener, that waits for the program's answer. The value is
+    /// its key at the listener.
     ServiceRequested(RequestKey),
     /// The connection or lookup ended, or the request was answered.
     Closed,
@@ -70,9 +71,11 @@ pub struct NegotiatedParams {
     pub starting_psn: u32,
     /// The peer's parameters, once its REQ or REP arrived.
     pub peer: Option<ConnectionParams>,
-    /// The maximum number of READs and atomics that this side's queue pair accepts at once as responder.
+    /// The maximum number of READs and atomics that this side's queue pair accepts at once as
+    /// responder.
     pub responder_resources: u8,
-    /// The maximum number of READs and atomics that this side's queue pair has outstanding as requester.
+    /// The maximum number of READs and atomics that this side's queue pair has outstanding as
+    /// requester.
     pub initiator_depth: u8,
     /// The maximum number of retransmissions by this side's queue pair, from 0 to 7.
     pub retry_count: u8,
@@ -83,8 +86,8 @@ pub struct NegotiatedParams {
 impl NegotiatedParams {
     /// Adopts the parameters of the passive side's REP.
     pub fn apply_reply(&mut self, reply: &ConnectionParams) {
-        // One side's initiator depth is the other side's responder resources. The passive side determines how often the
-        // active side retries after an RNR NAK.
+        // One side's initiator depth is the other side's responder resources. The passive side
+        // determines how often the active side retries after an RNR NAK.
         self.responder_resources = reply.initiator_depth;
         self.initiator_depth = reply.responder_resources;
         self.rnr_retry_count = reply.rnr_retry_count;
@@ -109,8 +112,8 @@ pub struct Options {
 #[derive(Clone, Copy)]
 pub struct QpInitAttr(pub ibv_qp_init_attr);
 
-// SAFETY: the manager copies the attributes and passes them back in a call of the program. It follows none of the pointers,
-// as with `CallerPtr`.
+// SAFETY: the manager copies the attributes and passes them back in a call of the program. It
+// follows none of the pointers, as with `CallerPtr`.
 unsafe impl Send for QpInitAttr {}
 
 /// An identifier.
@@ -119,7 +122,8 @@ pub struct Identifier {
     pub memory: Option<CallerPtr<rdma_cm_id>>,
     /// The channel of the identifier's events.
     pub channel: CallerPtr<rdma_event_channel>,
-    /// Whether the identifier is synchronous: it has a channel of its own, and its calls wait for their events.
+    /// Whether the identifier is synchronous: it has a channel of its own, and its calls wait for
+    /// their events.
     pub is_synchronous: bool,
     /// The program's context pointer. The requests of a listener inherit it.
     pub context: CallerPtr<c_void>,
@@ -187,8 +191,8 @@ impl Identifier {
         }
     }
 
-    /// Creates the identifier of a request to this listener, with the channel, the context, the port space, the queue pair type and the
-    /// options of the listener, whose handle is `listener`.
+    /// Creates the identifier of a request to this listener, with the channel, the context, the
+    /// port space, the queue pair type and the options of the listener, whose handle is `listener`.
     pub fn child(&self, listener: IdHandle) -> Self {
         let Self { channel, is_synchronous, context, qp_type, options, .. } = *self;
         let (listener, spaces) = (Some(listener), (self.space, self.program_space));
@@ -207,7 +211,8 @@ impl Identifier {
         matches!(&self.network, NetworkState::Connected(stream) if stream.connection.awaits_answer())
     }
 
-    /// Returns when the next timer of the identifier's state machine expires, or `None` if no timer runs.
+    /// Returns when the next timer of the identifier's state machine expires, or `None` if no timer
+    /// runs.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.network {
             NetworkState::Connected(stream) => stream.connection.deadline(),
@@ -230,8 +235,9 @@ impl Identifier {
         Ok(bound)
     }
 
-    /// Sets the addresses of the route to `destination` and returns the source address. An identifier that is not bound is
-    /// bound to `source`, or to `route_source` if that is `None`. `route_source` also replaces an unspecified source address.
+    /// Sets the addresses of the route to `destination` and returns the source address. An
+    /// identifier that is not bound is bound to `source`, or to `route_source` if that is `None`.
+    /// `route_source` also replaces an unspecified source address.
     ///
     /// # Errors
     /// The error of [`bind`](Self::bind).
@@ -252,7 +258,8 @@ impl Identifier {
         Ok(source)
     }
 
-    /// Removes the port from a bound identifier, for the caller to put it into the next network state.
+    /// Removes the port from a bound identifier, for the caller to put it into the next network
+    /// state.
     ///
     /// # Errors
     /// `EINVAL` unless the state is [`NetworkState::Bound`]; the state is unchanged then.

@@ -1,4 +1,5 @@
-//! The connection manager of a process: the state under its lock, and the thread that waits for the sockets.
+//! The connection manager of a process: the state under its lock, and the thread that waits for the
+//! sockets.
 
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -22,10 +23,12 @@ use crate::calls::xrcd::open_xrcd;
 use crate::common::close_on_fork::CloseOnFork;
 use crate::common::lock::lock;
 
-/// The manager of this process. Null before the first call of librdmacm, also in the child of a `fork`.
+/// The manager of this process. Null before the first call of librdmacm, also in the child of a
+/// `fork`.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
 
-/// The epoll data of the waker. The epoll data of a socket is the handle of its identifier, which is never 0.
+/// The epoll data of the waker. The epoll data of a socket is the handle of its identifier, which
+/// is never 0.
 const WAKER: u64 = 0;
 
 /// A process' connection manager. It is never freed.
@@ -49,7 +52,8 @@ pub struct Manager {
 pub fn manager() -> Result<&'static Manager, Errno> {
     let current = CURRENT.load(Ordering::Acquire);
     if !current.is_null() {
-        // SAFETY: CURRENT holds a pointer from `Box::into_raw` that is never freed or borrowed mutably after it was stored.
+        // SAFETY: CURRENT holds a pointer from `Box::into_raw` that is never freed or borrowed
+        // mutably after it was stored.
         return Ok(unsafe { &*current });
     }
     register_fork_handler();
@@ -58,7 +62,8 @@ pub fn manager() -> Result<&'static Manager, Errno> {
         // SAFETY: `new` is now in CURRENT and therefore never freed.
         Ok(_) => Ok(unsafe { &*new }),
         Err(first) => {
-            // SAFETY: another thread stored `first`, so no other thread has seen `new`, and `first` is never freed.
+            // SAFETY: another thread stored `first`, so no other thread has seen `new`, and `first`
+            // is never freed.
             unsafe {
                 drop(Box::from_raw(new));
                 Ok(&*first)
@@ -70,17 +75,20 @@ pub fn manager() -> Result<&'static Manager, Errno> {
 /// Registers [`reset_after_fork`] once in a process.
 fn register_fork_handler() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Two threads may register the handler twice, which has no effect. None waits for another one, which would not exist in the child of a fork.
+    // Two threads may register the handler twice, which has no effect. None waits for another one,
+    // which would not exist in the child of a fork.
     if !REGISTERED.load(Ordering::Acquire) {
-        // SAFETY: the handler has the required signature and does only what is allowed in the child of a `fork` of a process
-        // with threads. A failure, which only a lack of memory causes, is ignored: children then use the parent's identifiers.
+        // SAFETY: the handler has the required signature and does only what is allowed in the child
+        // of a `fork` of a process with threads. A failure, which only a lack of memory causes, is
+        // ignored: children then use the parent's identifiers.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(reset_after_fork)) };
         REGISTERED.store(true, Ordering::Release);
     }
 }
 
-/// Removes the manager in the child of a `fork`, so the child does not know the parent's identifiers. [`CloseOnFork`] closes its descriptors. The
-/// memory of the manager is not freed, because another thread of the parent may have been changing it at the `fork`.
+/// Removes the manager in the child of a `fork`, so the child does not know the parent's
+/// identifiers. [`CloseOnFork`] closes its descriptors. The memory of the manager is not freed,
+/// because another thread of the parent may have been changing it at the `fork`.
 extern "C" fn reset_after_fork() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
 }
@@ -146,14 +154,16 @@ impl Manager {
         }
         let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
         let mut init = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
-        // SAFETY: `Device::open` has opened the context, which stays open, and `init` is a local variable.
+        // SAFETY: `Device::open` has opened the context, which stays open, and `init` is a local
+        // variable.
         let opened = check_pointer(unsafe { open_xrcd(device.context, &raw mut init) })?;
         *domain = Some(CallerPtr(opened));
         Ok(opened)
     }
 
-    /// Unlocks the state, waits for [`notify_acknowledged`](Self::notify_acknowledged), and locks the state again. The wait may also end
-    /// without a cause, so callers check their condition in a loop.
+    /// Unlocks the state, waits for [`notify_acknowledged`](Self::notify_acknowledged), and locks
+    /// the state again. The wait may also end without a cause, so callers check their condition in
+    /// a loop.
     pub fn wait_for_acknowledgement<'a>(
         &self,
         state: MutexGuard<'a, ManagerState>,
@@ -166,7 +176,8 @@ impl Manager {
         self.acknowledged.notify_all();
     }
 
-    /// Wakes the manager's thread, so that it takes new deadlines into account. Starts the thread in the first call.
+    /// Wakes the manager's thread, so that it takes new deadlines into account. Starts the thread
+    /// in the first call.
     ///
     /// # Errors
     /// The error of creating the thread or of writing to the waker.
@@ -186,11 +197,13 @@ impl Manager {
         let mut deadline: Option<Instant> = None;
         loop {
             let timeout = deadline.map_or(EpollTimeout::NONE, |deadline| {
-                // Rounded up to whole milliseconds, so that the deadline has passed when the wait ends.
+                // Rounded up to whole milliseconds, so that the deadline has passed when the wait
+                // ends.
                 let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
                 EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
             });
-            // The wait should not fail, because the thread blocks all signals. A failure is treated as a wait without ready sockets.
+            // The wait should not fail, because the thread blocks all signals. A failure is treated
+            // as a wait without ready sockets.
             let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
             let (mut state, now) = (self.lock(), Instant::now());
             for event in &ready[..count] {

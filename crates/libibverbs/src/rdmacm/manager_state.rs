@@ -1,8 +1,9 @@
 //! The state of the connection manager: all identifiers, channels and delivered events.
 //!
-//! The manager refers to an identifier by its handle, because the identifier of a request exists before the program's
-//! `rdma_cm_id` for it. A call of the program passes the address of an `rdma_cm_id`. A map translates the address to the handle.
-//! A call with an `rdma_cm_id` that was destroyed, or that belongs to the parent process, therefore fails with `EINVAL`.
+//! The manager refers to an identifier by its handle, because the identifier of a request exists
+//! before the program's `rdma_cm_id` for it. A call of the program passes the address of an
+//! `rdma_cm_id`. A map translates the address to the handle. A call with an `rdma_cm_id` that was
+//! destroyed, or that belongs to the parent process, therefore fails with `EINVAL`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
 pub struct DeliveredEvent {
     /// The identifier that the event concerns. Its destruction waits for the acknowledgement.
     pub owner: IdHandle,
-    /// The private data, which the event points to and which must therefore live as long as the event.
+    /// The private data, which the event points to and which must therefore live as long as the
+    /// event.
     pub _private_data: Vec<u8>,
 }
 
@@ -32,9 +34,11 @@ pub struct ManagerState {
     identifiers: HashMap<IdHandle, Identifier>,
     handles: HashMap<CallerPtr<rdma_cm_id>, IdHandle>,
     last_channel: u64,
-    /// The event channels. Each is boxed, because threads sleep on a futex in it, which must not move when the map grows.
+    /// The event channels. Each is boxed, because threads sleep on a futex in it, which must not
+    /// move when the map grows.
     pub channels: HashMap<CallerPtr<rdma_event_channel>, Box<CmChannel>>,
-    /// Destroyed channels that a thread of the program may still wait on (see `id_memory::destroy_channel`).
+    /// Destroyed channels that a thread of the program may still wait on (see
+    /// `id_memory::destroy_channel`).
     pub destroyed_channels: HashSet<CallerPtr<rdma_event_channel>>,
     /// The events that the program has read and not acknowledged.
     pub delivered: HashMap<CallerPtr<rdma_cm_event>, DeliveredEvent>,
@@ -64,7 +68,8 @@ impl ManagerState {
         self.channels.insert(memory, Box::new(CmChannel { number: self.last_channel, events }));
     }
 
-    /// Returns the events of the channel with this address and number, unless the channel was destroyed.
+    /// Returns the events of the channel with this address and number, unless the channel was
+    /// destroyed.
     pub fn events_of(
         &self,
         memory: CallerPtr<rdma_event_channel>,
@@ -128,8 +133,8 @@ impl ManagerState {
         self.identifiers.iter_mut().map(|(handle, identifier)| (*handle, identifier))
     }
 
-    /// Appends an event to the queue of the identifier's channel. Drops the event if the identifier was removed or the channel was
-    /// destroyed.
+    /// Appends an event to the queue of the identifier's channel. Drops the event if the identifier
+    /// was removed or the channel was destroyed.
     pub fn push_event(&mut self, handle: IdHandle, event: CmEvent) {
         if let Some(identifier) = self.identifiers.get(&handle)
             && let Some(channel) = self.channels.get(&identifier.channel)
@@ -138,7 +143,8 @@ impl ManagerState {
         }
     }
 
-    /// Appends an event to the queue of each identifier that is bound to the device, as the kernel does when it removes a device.
+    /// Appends an event to the queue of each identifier that is bound to the device, as the kernel
+    /// does when it removes a device.
     pub fn on_device_removed(&mut self) {
         let bound = |identifier: &Identifier| {
             identifier.addresses.0.is_some_and(|address| !address.ip().is_unspecified())
@@ -163,7 +169,8 @@ impl ManagerState {
             .is_some_and(|channel| channel.events.count(|(owner, _)| *owner == handle) > 0))
     }
 
-    /// Moves an identifier, with its events and requests that the program has not read, to another channel.
+    /// Moves an identifier, with its events and requests that the program has not read, to another
+    /// channel.
     pub fn migrate(
         &mut self,
         handle: IdHandle,
@@ -190,9 +197,11 @@ impl ManagerState {
         taken.into_iter().flatten().map(|(_, event)| event).collect()
     }
 
-    /// Registers an identifier's socket with epoll. A stream is edge-triggered: it is writable most of the time, so a level-triggered
-    /// one would wake the manager continuously. Listeners and lookups are level-triggered, because one run of a listener's handler
-    /// takes at most [`MAX_PER_RUN`](super::network_events) streams or datagrams and leaves the rest for the next run.
+    /// Registers an identifier's socket with epoll. A stream is edge-triggered: it is writable most
+    /// of the time, so a level-triggered one would wake the manager continuously. Listeners and
+    /// lookups are level-triggered, because one run of a listener's handler takes at most
+    /// [`MAX_PER_RUN`](super::network_events) streams or datagrams and leaves the rest for the next
+    /// run.
     ///
     /// # Errors
     /// `EINVAL` if the identifier has no socket to wait for, or the error of `epoll_ctl`.

@@ -17,7 +17,8 @@ pub const MULTICAST_QPN: u32 = 0xff_ffff;
 /// A multicast group that an identifier joined.
 #[derive(Clone, Copy)]
 pub struct Membership {
-    /// The number by which [`CmEvent::Joined`](super::cm_event::CmEvent::Joined) refers to the membership, unique within the identifier.
+    /// The number by which [`CmEvent::Joined`](super::cm_event::CmEvent::Joined) refers to the
+    /// membership, unique within the identifier.
     pub number: u64,
     /// The group's address.
     pub address: SocketAddr,
@@ -28,7 +29,8 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Returns the group's GID, which for RoCEv2 is derived from its address (the kernel's `cma_iboe_set_mgid`).
+    /// Returns the group's GID, which for RoCEv2 is derived from its address (the kernel's
+    /// `cma_iboe_set_mgid`).
     pub fn gid(&self) -> ibv_gid {
         ibv_gid { raw: gid_of(self.address.ip()) }
     }
@@ -59,7 +61,8 @@ impl Membership {
         // SAFETY: as in `attach`.
         unsafe {
             if !(*id).qp.is_null() && !self.is_send_only {
-                // Fails if the program left the group before it read the event of the join, which attaches the queue pair.
+                // Fails if the program left the group before it read the event of the join, which
+                // attaches the queue pair.
                 let _ = ibv_detach_mcast((*id).qp, &self.gid(), 0);
             }
         }

@@ -1,5 +1,5 @@
-//! Handles ready sockets and expired timers: reads from the sockets, passes the data to the state machines, sends their output and
-//! queues their events for the program.
+//! Handles ready sockets and expired timers: reads from the sockets, passes the data to the state
+//! machines, sends their output and queues their events for the program.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -20,14 +20,14 @@ use super::protocol::message::{ConnectionParams, MAX_MESSAGE, SidrReply, SidrReq
 use super::protocol::service_lookup::{LookupAction, ReceivedDatagram, RequestKey};
 use super::rdma_port::{Port, PortSpace, errno_of, source_towards, translate_address};
 
-/// The maximum number of streams or datagrams that one run of a listener's handler takes, so that one busy port does not delay
-/// the others.
+/// The maximum number of streams or datagrams that one run of a listener's handler takes, so that
+/// one busy port does not delay the others.
 const MAX_PER_RUN: usize = 64;
-/// The number of streams of one listener that may wait for a REQ. Further streams wait in the kernel's queue
-/// of the socket.
+/// The number of streams of one listener that may wait for a REQ. Further streams wait in the
+/// kernel's queue of the socket.
 const MAX_PENDING_STREAMS: usize = 256;
-/// How long a listener pauses that cannot accept a stream: too many wait for a REQ, or the process has no
-/// descriptors or memory left.
+/// How long a listener pauses that cannot accept a stream: too many wait for a REQ, or the process
+/// has no descriptors or memory left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl ManagerState {
@@ -74,7 +74,8 @@ impl ManagerState {
                     }
                 }
                 NetworkState::LookingUp(port, lookup) => match lookup.on_timer(now) {
-                    // A failure is ignored because the request is repeated, and a lasting error is also returned by the next `recv`.
+                    // A failure is ignored because the request is repeated, and a lasting error is
+                    // also returned by the next `recv`.
                     LookupAction::Send => drop(port.send(lookup.request())),
                     LookupAction::Wait => {}
                     LookupAction::TimedOut => {
@@ -87,8 +88,8 @@ impl ManagerState {
         self.identifiers().filter_map(|(_, identifier)| identifier.deadline()).min()
     }
 
-    /// Sends a connection's outgoing messages and queues its events for the program. Removes the identifier if it is a listener's
-    /// stream that closed before its REQ arrived.
+    /// Sends a connection's outgoing messages and queues its events for the program. Removes the
+    /// identifier if it is a listener's stream that closed before its REQ arrived.
     pub fn flush(&mut self, handle: IdHandle) {
         let Ok(identifier) = self.get(handle) else { return };
         let NetworkState::Connected(stream) = &mut identifier.network else { return };
@@ -134,8 +135,9 @@ impl ManagerState {
         Ok(result)
     }
 
-    /// Closes an identifier's connection, listener, lookup or request, and informs the peer of a connection or request. Closing a
-    /// listener also closes and removes its requests that the program has not read.
+    /// Closes an identifier's connection, listener, lookup or request, and informs the peer of a
+    /// connection or request. Closing a listener also closes and removes its requests that the
+    /// program has not read.
     pub fn close(&mut self, handle: IdHandle) {
         let Ok(identifier) = self.get(handle) else { return };
         match std::mem::replace(&mut identifier.network, NetworkState::Closed) {
@@ -144,7 +146,8 @@ impl ManagerState {
                 stream.write();
             }
             NetworkState::Listening(_) => {
-                // The program has no `rdma_cm_id` for a request that it has not read, so it cannot destroy the request.
+                // The program has no `rdma_cm_id` for a request that it has not read, so it cannot
+                // destroy the request.
                 let unread: Vec<IdHandle> = self
                     .identifiers()
                     .filter(|(_, other)| other.memory.is_none() && other.listener == Some(handle))
@@ -166,8 +169,8 @@ impl ManagerState {
         }
     }
 
-    /// Queues the event of a REQ on a stream of `listener`. Drops the REQ if the backlog is full, or if the
-    /// system's random source cannot be read.
+    /// Queues the event of a REQ on a stream of `listener`. Drops the REQ if the backlog is full,
+    /// or if the system's random source cannot be read.
     fn on_connection_request(&mut self, child: IdHandle, listener: IdHandle, params: ConnectionParams) {
         let psn = random_u64().ok().filter(|_| self.backlog_has_room(listener));
         let Ok(identifier) = self.get(child) else { return };
@@ -225,8 +228,8 @@ impl ManagerState {
         }
     }
 
-    /// Stops to wait for streams of a listener for a while. Its socket stays readable, so the thread would
-    /// spin otherwise.
+    /// Stops to wait for streams of a listener for a while. Its socket stays readable, so the
+    /// thread would spin otherwise.
     fn pause_listener(&mut self, listener: IdHandle, now: Instant) {
         self.unwatch(listener);
         if let Ok(Identifier { network: NetworkState::Listening(listener), .. }) = self.get(listener) {
@@ -273,8 +276,8 @@ impl ManagerState {
         }
     }
 
-    /// Queues the event of a service request. If the backlog is full, the request is dropped and forgotten, so that its next repetition
-    /// counts as new.
+    /// Queues the event of a service request. If the backlog is full, the request is dropped and
+    /// forgotten, so that its next repetition counts as new.
     fn on_service_request(
         &mut self,
         mut child: Identifier,
@@ -294,8 +297,8 @@ impl ManagerState {
         }
     }
 
-    /// Sends the reply to a service request through the listener's port, and stores the reply for repetitions of the request. Does
-    /// nothing if the listener is closed.
+    /// Sends the reply to a service request through the listener's port, and stores the reply for
+    /// repetitions of the request. Does nothing if the listener is closed.
     pub fn reply_to_service_request(
         &mut self,
         listener: Option<IdHandle>,
@@ -351,8 +354,8 @@ impl ConnectionStream {
     pub fn open(&mut self, peer: SocketAddr, now: Instant) {
         let Some(port) = &self.port else { return };
         let connect = || port.connect(peer);
-        // After a refused attempt, the next `connect` on the socket only returns ECONNABORTED, and the call after it starts a new
-        // attempt (Linux, `inet_stream_connect`).
+        // After a refused attempt, the next `connect` on the socket only returns ECONNABORTED, and
+        // the call after it starts a new attempt (Linux, `inet_stream_connect`).
         let result = match connect() {
             Err(Errno::ECONNABORTED) => connect(),
             result => result,
@@ -387,7 +390,8 @@ impl ConnectionStream {
         }
     }
 
-    /// Passes the failure of a TCP connection attempt to the connection, which may retry a refused attempt.
+    /// Passes the failure of a TCP connection attempt to the connection, which may retry a refused
+    /// attempt.
     fn fail(&mut self, errno: Errno, now: Instant) {
         match errno {
             Errno::ECONNREFUSED => self.connection.on_connection_refused(now),
@@ -402,15 +406,17 @@ impl ConnectionStream {
             match (&**port).write(self.connection.outbox()) {
                 Ok(length) => drop(self.connection.outbox().drain(..length)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // If the buffer is full, epoll reports the socket when it is writable again. For any other error, epoll reports the
-                // socket as ready, and `read` receives and handles the error.
+                // If the buffer is full, epoll reports the socket when it is writable again. For
+                // any other error, epoll reports the socket as ready, and `read` receives and
+                // handles the error.
                 Err(_) => return,
             }
         }
     }
 }
 
-/// Receives a datagram. Returns its length, at most that of the buffer, and the address of its sender.
+/// Receives a datagram. Returns its length, at most that of the buffer, and the address of its
+/// sender.
 fn receive_datagram(port: &Port, buffer: &mut [u8]) -> Result<(usize, SocketAddr), Errno> {
     let (length, from) = recvfrom::<SockaddrStorage>(port.as_raw_fd(), buffer)?;
     let from = from.and_then(|from| match (from.as_sockaddr_in(), from.as_sockaddr_in6()) {

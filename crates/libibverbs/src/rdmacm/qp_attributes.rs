@@ -1,4 +1,5 @@
-//! The queue pair attributes for each state transition of a connection (`rdma_init_qp_attr`), and paths.
+//! The queue pair attributes for each state transition of a connection (`rdma_init_qp_attr`), and
+//! paths.
 
 use nix::errno::Errno;
 
@@ -7,19 +8,20 @@ use super::identifier::{Identifier, NegotiatedParams};
 use super::rdma_port::PortSpace;
 use crate::abi::*;
 
-/// The packet lifetime of a path, 4.096 µs · 2^16 = 0.27 s, as a 5-bit code (the kernel's `CMA_IBOE_PACKET_LIFETIME` is 16
-/// too). It allows for a process that waits for a processor.
+/// The packet lifetime of a path, 4.096 µs · 2^16 = 0.27 s, as a 5-bit code (the kernel's
+/// `CMA_IBOE_PACKET_LIFETIME` is 16 too). It allows for a process that waits for a processor.
 const PACKET_LIFETIME: u8 = 16;
 /// The local ACK timeout as a 5-bit code: twice the packet lifetime, for the request and its ACK.
 const ACK_TIMEOUT: u8 = PACKET_LIFETIME + 1;
 /// The hop limit of a path.
 const HOP_LIMIT: u8 = 64;
 
-/// Returns the attributes that bring an identifier's queue pair to `state`, and the mask of those that are set.
+/// Returns the attributes that bring an identifier's queue pair to `state`, and the mask of those
+/// that are set.
 ///
 /// # Errors
-/// `EINVAL` for a state other than INIT, RTR and RTS, and for RTR and RTS of a connection before the peer's parameters are
-/// known.
+/// `EINVAL` for a state other than INIT, RTR and RTS, and for RTR and RTS of a connection before
+/// the peer's parameters are known.
 pub fn qp_attributes(
     state: ibv_qp_state,
     identifier: &Identifier,
@@ -76,8 +78,8 @@ pub fn qp_attributes(
     Ok((attr, mask))
 }
 
-/// Returns the remote access rights of a connection's queue pair, as the kernel's connection manager sets them
-/// (`cm_init_qp_init_attr`).
+/// Returns the remote access rights of a connection's queue pair, as the kernel's connection
+/// manager sets them (`cm_init_qp_init_attr`).
 fn access_flags(params: &NegotiatedParams) -> u32 {
     let read_and_atomic =
         if params.responder_resources > 0 { IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC } else { 0 };

@@ -1,9 +1,10 @@
 //! Sockets that represent ports of the RDMA port spaces.
 //!
-//! A port of RDMA_PS_TCP is represented by a TCP port and a port of RDMA_PS_UDP by a UDP port, so the kernel allocates the
-//! numbers and detects conflicts between processes. The two numbers differ, because programs such as UCX and iSER targets
-//! listen on the same number in RDMA_PS_TCP and in plain TCP. [`translate_port`] maps one number to the other. A conflict
-//! remains possible with an ordinary socket that has the translated number.
+//! A port of RDMA_PS_TCP is represented by a TCP port and a port of RDMA_PS_UDP by a UDP port, so
+//! the kernel allocates the numbers and detects conflicts between processes. The two numbers
+//! differ, because programs such as UCX and iSER targets listen on the same number in RDMA_PS_TCP
+//! and in plain TCP. [`translate_port`] maps one number to the other. A conflict remains possible
+//! with an ordinary socket that has the translated number.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
@@ -14,7 +15,8 @@ use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use crate::common::close_on_fork::CloseOnFork;
 
-/// The port space of an identifier (`enum rdma_port_space`), which also determines the transport service of its QP.
+/// The port space of an identifier (`enum rdma_port_space`), which also determines the transport
+/// service of its QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortSpace {
     /// RDMA_PS_TCP: connected queue pairs.
@@ -23,7 +25,8 @@ pub enum PortSpace {
     Udp,
 }
 
-/// A non-blocking socket that is closed on `exec` and in the child of a `fork`. Its addresses carry RDMA port numbers.
+/// A non-blocking socket that is closed on `exec` and in the child of a `fork`. Its addresses carry
+/// RDMA port numbers.
 #[derive(Debug)]
 pub struct Port {
     _close_on_fork: CloseOnFork,
@@ -47,10 +50,12 @@ impl Port {
 
     /// Creates a socket bound to `address`. For port 0 the kernel chooses a free port.
     ///
-    /// The bind must fail if another socket is bound to the port, and must succeed if only closed connections in TIME_WAIT
-    /// use it, because RDMA port spaces have no TIME_WAIT. `bind` therefore retries with `SO_REUSEADDR` when a plain bind
-    /// fails. Sockets that listen or are connected set that option by [`share`](Self::share); sockets that are only bound do
-    /// not, unless they needed the retry. The kernel lets two sockets share a port only if both set the option and neither listens.
+    /// The bind must fail if another socket is bound to the port, and must succeed if only closed
+    /// connections in TIME_WAIT use it, because RDMA port spaces have no TIME_WAIT. `bind`
+    /// therefore retries with `SO_REUSEADDR` when a plain bind fails. Sockets that listen or are
+    /// connected set that option by [`share`](Self::share); sockets that are only bound do not,
+    /// unless they needed the retry. The kernel lets two sockets share a port only if both set the
+    /// option and neither listens.
     ///
     /// # Errors
     /// `EADDRINUSE` if the port is in use, or the error of the failing system call.
@@ -82,16 +87,19 @@ impl Port {
 
     /// Allows another socket to bind the port while this socket does not listen.
     pub fn share(&self) {
-        // A failure is ignored: its only consequence is that a restarted program cannot bind the port for a minute.
+        // A failure is ignored: its only consequence is that a restarted program cannot bind the
+        // port for a minute.
         let _ = self.set_reuse_address(true);
     }
 
-    /// Enables TCP keep-alive, so that the failure of the peer's host is detected within about a minute: the first probe after
-    /// 10 s, then one every 5 s, as many as the system's default (9 on Linux). Also disables Nagle's algorithm.
+    /// Enables TCP keep-alive, so that the failure of the peer's host is detected within about a
+    /// minute: the first probe after 10 s, then one every 5 s, as many as the system's default (9
+    /// on Linux). Also disables Nagle's algorithm.
     pub fn keep_alive(&self) {
         let every = Duration::from_secs(5);
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(every);
-        // A failure is ignored: its only consequence is that the failure of a peer's host is not detected.
+        // A failure is ignored: its only consequence is that the failure of a peer's host is not
+        // detected.
         let _ = self.set_tcp_keepalive(&keepalive);
         let _ = self.set_tcp_nodelay(true);
     }
@@ -120,9 +128,10 @@ impl Port {
     }
 }
 
-/// Maps an RDMA port number to the number of the TCP or UDP port that represents it, and back, by flipping bit 13. Numbers
-/// below the kernel's ephemeral range (from 32768) stay below it. Privileged numbers (below 1024) are unchanged, and so are
-/// the numbers that would become privileged.
+/// Maps an RDMA port number to the number of the TCP or UDP port that represents it, and back, by
+/// flipping bit 13. Numbers below the kernel's ephemeral range (from 32768) stay below it.
+/// Privileged numbers (below 1024) are unchanged, and so are the numbers that would become
+/// privileged.
 fn translate_port(port: u16) -> u16 {
     const BIT: u16 = 1 << 13;
     if port & !BIT < 1024 { port } else { port ^ BIT }

@@ -17,8 +17,8 @@ pub unsafe fn read_sockaddr(address: *const sockaddr) -> Result<Option<SocketAdd
     if address.is_null() {
         return Ok(None);
     }
-    // SAFETY: by the contract the family is readable, and so is the structure that belongs to the family. All reads are
-    // unaligned reads, so the pointer needs no alignment.
+    // SAFETY: by the contract the family is readable, and so is the structure that belongs to the
+    // family. All reads are unaligned reads, so the pointer needs no alignment.
     let address = unsafe {
         match i32::from((&raw const (*address).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -31,7 +31,8 @@ pub unsafe fn read_sockaddr(address: *const sockaddr) -> Result<Option<SocketAdd
                 let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
                 SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into()
             }
-            // This includes AF_IB, InfiniBand's own address family, which this library does not support.
+            // This includes AF_IB, InfiniBand's own address family, which this library does not
+            // support.
             _ => return Err(Errno::EAFNOSUPPORT),
         }
     };
@@ -44,8 +45,8 @@ pub fn to_sockaddr_storage(address: SocketAddr) -> sockaddr_storage {
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let address = SockAddr::from(address);
     let length = (address.len() as usize).min(size_of::<sockaddr_storage>());
-    // SAFETY: `address` has `length` bytes and `storage` has at least `length` bytes. They do not overlap, because `storage`
-    // is a local variable. Any bytes are valid for `sockaddr_storage`.
+    // SAFETY: `address` has `length` bytes and `storage` has at least `length` bytes. They do not
+    // overlap, because `storage` is a local variable. Any bytes are valid for `sockaddr_storage`.
     unsafe {
         let from = address.as_ptr().cast::<u8>();
         std::ptr::copy_nonoverlapping(from, (&raw mut storage).cast(), length);
@@ -53,7 +54,8 @@ pub fn to_sockaddr_storage(address: SocketAddr) -> sockaddr_storage {
     storage
 }
 
-/// Returns the RoCEv2 GID of an IP address: the IPv6 address, or the IPv4-mapped form of an IPv4 address (annex A17).
+/// Returns the RoCEv2 GID of an IP address: the IPv6 address, or the IPv4-mapped form of an IPv4
+/// address (annex A17).
 pub fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),

@@ -8,7 +8,8 @@ use mitra_test_process::{build_once, command, preloaded};
 
 use crate::rdma_core::output_of;
 
-/// The preload library. Cargo builds it beside this program, because `mitra-preload` is a dependency of the tests.
+/// The preload library. Cargo builds it beside this program, because `mitra-preload` is a
+/// dependency of the tests.
 static PRELOAD: LazyLock<PathBuf> = LazyLock::new(|| {
     let own = std::env::current_exe().expect("the test binary has a path");
     own.with_file_name("libmitra_preload.so")

@@ -54,7 +54,8 @@ pub fn error_of(returned: c_int) -> Option<i32> {
     }
 }
 
-/// Returns the private data that arrives when `data` is sent in a message with room for `length` bytes.
+/// Returns the private data that arrives when `data` is sent in a message with room for `length`
+/// bytes.
 pub fn padded(data: &[u8], length: usize) -> Vec<u8> {
     let mut padded = data.to_vec();
     padded.resize(length, 0);
@@ -128,7 +129,8 @@ impl Channel {
     pub fn read(&self) -> Event {
         assert!(self.is_readable(20_000), "no event arrived within 20 s");
         let mut raw = ptr::null_mut();
-        // SAFETY: the pointer for the result is valid, and the event is live until it is acknowledged.
+        // SAFETY: the pointer for the result is valid, and the event is live until it is
+        // acknowledged.
         unsafe {
             assert_eq!(error_of(rdma_get_cm_event(self.0, &raw mut raw)), None);
             let event = *raw;
@@ -236,7 +238,8 @@ impl Id {
 
     /// Creates a queue pair with completion queues of its own.
     pub fn create_qp(&self, qp_type: ibv_qp_type) {
-        // SAFETY: `ibv_qp_init_attr` consists of integers and pointers, for which zeros are valid. The identifier is live.
+        // SAFETY: `ibv_qp_init_attr` consists of integers and pointers, for which zeros are valid.
+        // The identifier is live.
         unsafe {
             let mut attr: ibv_qp_init_attr = std::mem::zeroed();
             attr.qp_type = qp_type;

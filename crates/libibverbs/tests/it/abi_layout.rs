@@ -1,7 +1,8 @@
 //! Compares the Rust definitions of the C ABI with the installed headers.
 //!
-//! The test generates a C program from the lists of the `mirror` macro, so that every field is compared. The debug information of
-//! that program shows whether C has a member or an enumerator that the Rust definitions lack.
+//! The test generates a C program from the lists of the `mirror` macro, so that every field is
+//! compared. The debug information of that program shows whether C has a member or an enumerator
+//! that the Rust definitions lack.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -166,7 +167,8 @@ struct Entry {
     children: Vec<(String, Option<String>)>,
 }
 
-/// Returns the structures, unions and enumerations in the debug information of an object file. Anonymous types have no name.
+/// Returns the structures, unions and enumerations in the debug information of an object file.
+/// Anonymous types have no name.
 fn debug_entries(object: &std::path::Path) -> Vec<Entry> {
     let dump = crate::rdma_core::output_of(command("readelf").args(["--debug-dump=info", "-W"]).arg(object));
     let mut entries: Vec<Entry> = Vec::new();
@@ -241,7 +243,8 @@ fn headers_have_no_member_beyond_the_rust_definitions() {
     };
     let mut seen = BTreeSet::new();
     for entry in &entries {
-        // An anonymous structure is part of another type. Its size and offset are compared, but not the names of its members.
+        // An anonymous structure is part of another type. Its size and offset are compared, but not
+        // the names of its members.
         let name = entry.name.as_deref().unwrap_or("ibv_ without a name");
         match entry.tag.as_str() {
             "structure_type" | "union_type" if entry.name.is_some() => {
@@ -257,8 +260,8 @@ fn headers_have_no_member_beyond_the_rust_definitions() {
                     .iter()
                     .flat_map(|field| names_in_c(&field.name, field.c_names))
                     .collect();
-                // A member without a name is an anonymous union. Its members are compared by name, and its size by the offsets of
-                // the later members.
+                // A member without a name is an anonymous union. Its members are compared by name,
+                // and its size by the offsets of the later members.
                 for member in entry.children.iter().filter_map(|(_, name)| name.as_deref()) {
                     if !known.contains(member) {
                         missing.push(format!("{name}.{member}"));

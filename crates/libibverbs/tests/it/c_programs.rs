@@ -75,7 +75,8 @@ fn on_three_rails(program: &Path, scenario: &str) {
     run(program, &[scenario], "3", &[]);
 }
 
-/// Defines a module for each scenario of a program, with a test for each of the functions above that the list in parentheses names.
+/// Defines a module for each scenario of a program, with a test for each of the functions above
+/// that the list in parentheses names.
 macro_rules! scenarios {
     ($program:ident $devices:tt: $($name:ident)*) => {
         $(mod $name { scenarios! { @tests $program $name $devices } })*
@@ -146,7 +147,8 @@ scenarios! { CONFORMANCE (on_one_rail on_two_rails on_three_rails): receive_flag
 
 scenarios! { ACKNOWLEDGEMENTS (on_one_rail on_two_rails on_three_rails): ack_lost_at_exit_exit ack_lost_at_exit_kill ack_lost_at_exit_exec ack_lost_at_exit_return ack_lost_after_answers last_send_flushed_told last_send_flushed_disconnected cq_order_polling cq_order_events }
 
-/// Programs made from reports of users. Each prints what it expects and exits with 1 if that does not hold.
+/// Programs made from reports of users. Each prints what it expects and exits with 1 if that does
+/// not hold.
 pub mod reports {
     use super::*;
 

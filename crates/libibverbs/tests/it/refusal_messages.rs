@@ -1,4 +1,5 @@
-//! What the library writes to standard error about calls that it refuses: each kind of refusal once in a process.
+//! What the library writes to standard error about calls that it refuses: each kind of refusal once
+//! in a process.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -21,7 +22,8 @@ fn scenario(name: &str) -> Vec<String> {
     vec![name.to_owned()]
 }
 
-/// The calls that the lines explain, sorted. Each line is one sentence: the call, the rule and the way out.
+/// The calls that the lines explain, sorted. Each line is one sentence: the call, the rule and the
+/// way out.
 fn explained(lines: &[String]) -> Vec<&str> {
     let mut calls: Vec<&str> = lines
         .iter()
@@ -36,7 +38,8 @@ fn explained(lines: &[String]) -> Vec<&str> {
     calls
 }
 
-/// Every entry point that is refused whatever its arguments are, as the program takes it and as the message calls it.
+/// Every entry point that is refused whatever its arguments are, as the program takes it and as the
+/// message calls it.
 fn entry_points() -> (Vec<String>, Vec<&'static str>) {
     let slots = REFUSED_SLOTS.iter().map(|slot| (format!("{}@{}", slot.call, slot.offset), slot.call));
     slots.chain(refused_functions().map(|name| (name.to_owned(), name))).unzip()
@@ -95,7 +98,8 @@ fn calls_of_programs_that_work_are_not_explained() {
     }
 }
 
-/// With another number of rails at the other end, each end explains once why the two do not connect.
+/// With another number of rails at the other end, each end explains once why the two do not
+/// connect.
 #[test]
 fn another_number_of_rails_is_explained_at_both_ends() {
     const OWN: &str = "ibv_modify_qp";

@@ -1,4 +1,5 @@
-//! Every entry point of the preload library that can refuse a call explains the refusal once, and those that succeed write nothing.
+//! Every entry point of the preload library that can refuse a call explains the refusal once, and
+//! those that succeed write nothing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,8 +10,8 @@ use mitra_libibverbs::refused_entry_points::{REFUSED_SLOTS, refused_functions};
 static WALK: LazyLock<PathBuf> =
     LazyLock::new(|| crate::c_program::build_with("refusal_walk", &["-lrdmacm"]));
 
-/// The exported functions that refuse nothing: they return nothing, or a value that is known for every argument, or they find an answer for every
-/// object.
+/// The exported functions that refuse nothing: they return nothing, or a value that is known for
+/// every argument, or they find an answer for every object.
 const REFUSE_NOTHING: &[&str] = &[
     "ibv_ack_async_event",
     "ibv_ack_cq_events",

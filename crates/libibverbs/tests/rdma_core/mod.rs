@@ -19,8 +19,8 @@ pub fn output_of(command: &mut Command) -> String {
     stdout_of(command, output)
 }
 
-/// Returns the standard output of a command that has ended. Panics with what it printed if the command
-/// failed, and with advice if it is the compiler, which may lack a header.
+/// Returns the standard output of a command that has ended. Panics with what it printed if the
+/// command failed, and with advice if it is the compiler, which may lack a header.
 pub fn stdout_of(command: &Command, output: Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let advice = if command.get_args().any(|word| word == "cc") { ADVICE } else { "" };
@@ -42,7 +42,8 @@ pub fn installed_library() -> String {
     path
 }
 
-/// Returns the dynamic symbols that a library defines, sorted: the name with its version, and `FUNC` or `OBJECT`.
+/// Returns the dynamic symbols that a library defines, sorted: the name with its version, and
+/// `FUNC` or `OBJECT`.
 pub fn definitions(library: &str) -> Vec<(String, String)> {
     let table = output_of(command("readelf").args(["--dyn-syms", "-W"]).arg(library));
     let mut found = Vec::new();

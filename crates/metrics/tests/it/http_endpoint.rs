@@ -97,8 +97,8 @@ fn endless_request_is_refused() {
     assert!(exchange(&server, SCRAPE).0.starts_with("HTTP/1.1 200 "));
 }
 
-/// More clients than there may be connections send nothing, or a part of a request. A scrape is answered nevertheless, and the oldest connections
-/// have ended.
+/// More clients than there may be connections send nothing, or a part of a request. A scrape is
+/// answered nevertheless, and the oldest connections have ended.
 #[test]
 fn silent_clients_do_not_keep_a_scrape_away() {
     let (server, _) = start();
@@ -116,12 +116,14 @@ fn silent_clients_do_not_keep_a_scrape_away() {
     };
     let open = silent.iter_mut().map(is_open).filter(|open| *open).count();
     assert!(open <= 16, "{open} connections are open");
-    // The oldest connection has ended, by an end of file or a reset, and without a response. A read that times out fails with `WouldBlock`.
+    // The oldest connection has ended, by an end of file or a reset, and without a response. A read
+    // that times out fails with `WouldBlock`.
     let ended = silent[0].read(&mut [0; 16]);
     assert!(!matches!(&ended, Ok(1..)) && !ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
 }
 
-/// Clients that ask and do not read the response end after the deadline, and do not keep a scrape away.
+/// Clients that ask and do not read the response end after the deadline, and do not keep a scrape
+/// away.
 #[test]
 fn clients_that_read_nothing_do_not_keep_a_scrape_away() {
     let (server, taken) = start();

@@ -1,4 +1,5 @@
-//! The OpenMetrics text, as the parser of prometheus_client reads it, and the table of the documentation.
+//! The OpenMetrics text, as the parser of prometheus_client reads it, and the table of the
+//! documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -8,7 +9,8 @@ use mitra_metrics::{FAMILIES, Kind, Snapshot, encode};
 use mitra_test_process::{TestProcess, command, setup_dir};
 use serde_json::Value;
 
-/// Reads OpenMetrics on standard input and prints the families as JSON. The parser refuses what the standard forbids.
+/// Reads OpenMetrics on standard input and prints the families as JSON. The parser refuses what the
+/// standard forbids.
 const PARSE: &str = "
 import json, sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse

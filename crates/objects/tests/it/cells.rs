@@ -1,4 +1,5 @@
-//! Recoverable and indirect cells: results, recovery after each possible failure, limits, and hostile memory.
+//! Recoverable and indirect cells: results, recovery after each possible failure, limits, and
+//! hostile memory.
 
 use crate::memory::{Fate, Memory, word};
 use mitra_objects::Outcome::{NotExecuted, Unknown, ValueLost};
@@ -23,7 +24,8 @@ fn indirect() -> IndirectCell {
     IndirectCell::new(word(CELL as u64), OWNERS)
 }
 
-/// Runs a change whose attempt fails after `executed` requests, and returns the owner and the result.
+/// Runs a change whose attempt fails after `executed` requests, and returns the owner and the
+/// result.
 fn change_with<V>(
     memory: &mut Memory,
     change: impl Operation<Output = Finished<Changed<V>>>,
@@ -80,7 +82,8 @@ fn indirect_cell_holds_64_bits_and_its_initial_value() {
 
 #[test]
 fn change_is_decided_after_every_failure() {
-    // The requests of an attempt: two to publish, one for the other owner's announcement, and the change.
+    // The requests of an attempt: two to publish, one for the other owner's announcement, and the
+    // change.
     for executed in 0..=4 {
         for lost in [Unknown, ValueLost, NotExecuted] {
             if (lost == NotExecuted && executed > 0) || (lost == ValueLost && executed < 4) {

@@ -100,7 +100,8 @@ fn owner_resumes_its_lock_after_a_restart() {
     assert_eq!(MutexState::from_word(memory.words[0]), state(0, 2));
 }
 
-/// The next life of an owner begins without knowing what the earlier one did. Whatever lock that holds, it is not the next life's.
+/// The next life of an owner begins without knowing what the earlier one did. Whatever lock that
+/// holds, it is not the next life's.
 #[test]
 fn lock_of_an_earlier_life_is_busy_for_the_next_life() {
     for number in [1, 2, 3] {
@@ -124,7 +125,8 @@ fn delayed_unlock_of_an_earlier_life_frees_no_lock_of_another() {
     let mut memory = Memory::default();
     let held = locked(memory.run(client(7).lock()));
     let Progress::Post(delayed) = held.unlock().start() else { panic!("an unlock posts a request") };
-    // The client crashes, and its unlock is on its way. The next life does not read the word itself.
+    // The client crashes, and its unlock is on its way. The next life does not read the word
+    // itself.
     let second_life = memory.run(client(7).lock());
     assert!(matches!(second_life, Ok(LockResult::Busy { .. })), "{second_life:?}");
     memory.execute(delayed[0]);

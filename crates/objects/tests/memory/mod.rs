@@ -32,7 +32,8 @@ pub fn word(index: u64) -> Word {
 pub enum Fate {
     /// All are executed.
     Executed,
-    /// The first `executed` ones are executed, and the client gets these outcomes; `None` stands for the value that the request returned.
+    /// The first `executed` ones are executed, and the client gets these outcomes; `None` stands
+    /// for the value that the request returned.
     Failed { executed: usize, outcomes: Vec<Option<Outcome>> },
 }
 

@@ -1,4 +1,5 @@
-//! Takes stock of the operations in flight when a failure takes effect, from the state of NICs, queue pairs and packets.
+//! Takes stock of the operations in flight when a failure takes effect, from the state of NICs,
+//! queue pairs and packets.
 
 use core::time::Duration;
 
@@ -129,7 +130,8 @@ impl WorldState {
         }
     }
 
-    /// Notes the last step of a host in a recovery, and schedules the failures that are placed at it.
+    /// Notes the last step of a host in a recovery, and schedules the failures that are placed at
+    /// it.
     fn reach_point(&mut self, host: usize, point: RecoveryPoint) {
         self.observer.host(host).point = point;
         let probe = &mut self.hosts[host].point_probe;
@@ -143,7 +145,8 @@ impl WorldState {
         }
     }
 
-    /// Notes what a program says of its connection. A recovery is over when a failover with a later epoch has completed, or the connection is closed.
+    /// Notes what a program says of its connection. A recovery is over when a failover with a later
+    /// epoch has completed, or the connection is closed.
     pub(crate) fn cover_program(&mut self, host: usize, active_rail: usize, epoch: u64, is_closed: bool) {
         let progress = self.observer.host(host);
         progress.active_rail = Some(active_rail);
@@ -157,8 +160,9 @@ impl WorldState {
         }
     }
 
-    /// Notes a packet that is lost at a NIC. `stage` is that at which a fault was placed, if the packet has reached one. A packet that is lost otherwise is lost
-    /// on the wire, also at the NIC at which it arrives.
+    /// Notes a packet that is lost at a NIC. `stage` is that at which a fault was placed, if the
+    /// packet has reached one. A packet that is lost otherwise is lost on the wire, also at the NIC
+    /// at which it arrives.
     pub(crate) fn cover_lost_packet(
         &mut self,
         nic: usize,
@@ -179,7 +183,8 @@ impl WorldState {
         });
     }
 
-    /// Returns the operations that are in flight between a NIC and those of its rail, with their stages.
+    /// Returns the operations that are in flight between a NIC and those of its rail, with their
+    /// stages.
     fn operations_at(&self, nic: usize) -> Vec<(Stage, Operation)> {
         let responses = self.responses_in_flight();
         let mut found = Vec::new();
@@ -229,7 +234,8 @@ impl WorldState {
             return;
         };
         let Ok(peer) = self.nics[responder].nic.query_qp(peer_qp) else { return };
-        // The response to a READ begins at its first PSN; an acknowledgement of the last PSN answers a WRITE or SEND.
+        // The response to a READ begins at its first PSN; an acknowledgement of the last PSN
+        // answers a WRITE or SEND.
         let answer = if operation == Operation::Read { first } else { last };
         let lost = self.observer.lost.filter(|lost| {
             let [from, to] = if lost.is_request { [requester, responder] } else { [responder, requester] };

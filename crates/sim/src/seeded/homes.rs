@@ -1,5 +1,6 @@
-//! Three processes that are connected in a ring and all share atomics, so that three homes must agree. The vQPs of a pair may prefer another rail than
-//! those of the next pair, and a process may begin to share after its vQPs were connected.
+//! Three processes that are connected in a ring and all share atomics, so that three homes must
+//! agree. The vQPs of a pair may prefer another rail than those of the next pair, and a process may
+//! begin to share after its vQPs were connected.
 
 use core::time::Duration;
 use std::cell::RefCell;
@@ -48,7 +49,8 @@ impl Process {
     }
 }
 
-/// A client, the process on which it runs, and the process whose word it increments, with the position of the vQP there.
+/// A client, the process on which it runs, and the process whose word it increments, with the
+/// position of the vQP there.
 struct Edge {
     from: usize,
     to: usize,
@@ -63,7 +65,8 @@ struct Ring {
 }
 
 impl Ring {
-    /// A ring with one to `most` vQPs for each direction of each pair. The clients have no work yet.
+    /// A ring with one to `most` vQPs for each direction of each pair. The clients have no work
+    /// yet.
     fn set_up(seed: u64, rng: &mut Prng, most: u64, kept_records: usize) -> Ring {
         let mut world = Config::swarm(seed);
         world.link.switched = true;
@@ -124,10 +127,12 @@ impl Ring {
         }
     }
 
-    /// Draws changes of addresses, failures of links that are healed later, and pauses. Returns the number of faults.
+    /// Draws changes of addresses, failures of links that are healed later, and pauses. Returns the
+    /// number of faults.
     ///
-    /// On rail `n`, process `n` modulo [`PROCESSES`] keeps its address, so every two processes have a rail on which one of them finds the
-    /// other. Two processes whose addresses all change before either hears of it cannot find each other again.
+    /// On rail `n`, process `n` modulo [`PROCESSES`] keeps its address, so every two processes have
+    /// a rail on which one of them finds the other. Two processes whose addresses all change before
+    /// either hears of it cannot find each other again.
     fn add_faults(&mut self, rng: &mut Prng) -> usize {
         let faults = rng.between(6, 16) as usize;
         let mut at = Duration::ZERO;
@@ -194,7 +199,8 @@ impl Ring {
         self.edges.iter().filter_map(|edge| edge.client.borrow().vqp.close_reason()).collect()
     }
 
-    /// Checks that each increment of each word found another value, that the word counts each, and that no vQP closed although a rail was usable.
+    /// Checks that each increment of each word found another value, that the word counts each, and
+    /// that no vQP closed although a rail was usable.
     fn check(&mut self, result: &mut SeedRun) {
         if let Err(stalled) = self.world.run_until_quiet() {
             return result.findings.push(Finding::stuck("packets", stalled.state));

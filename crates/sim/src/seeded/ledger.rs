@@ -1,6 +1,8 @@
-//! The ledger of a virtual queue pair, without NICs and without data: messages of up to 1 GiB cost nothing here, so a seed reaches the ends of the PSN space that no world of hosts reaches.
+//! The ledger of a virtual queue pair, without NICs and without data: messages of up to 1 GiB cost
+//! nothing here, so a seed reaches the ends of the PSN space that no world of hosts reaches.
 //!
-//! A model of the rails knows which packets each one executed. After each failure, the ledger must send exactly the rest of each operation, and give each atomic its own value.
+//! A model of the rails knows which packets each one executed. After each failure, the ledger must
+//! send exactly the rest of each operation, and give each atomic its own value.
 
 use std::collections::VecDeque;
 
@@ -152,7 +154,8 @@ impl Model {
         }
     }
 
-    /// The responder executes some packets, a part of the completions is polled, and the rail fails.
+    /// The responder executes some packets, a part of the completions is polled, and the rail
+    /// fails.
     fn fail(&mut self, rng: &mut Prng) {
         let executed = match rng.below(4) {
             0 => self.sent,
@@ -218,7 +221,8 @@ impl Model {
         self.first_psn.add((packets % (1 << 24)) as u32)
     }
 
-    /// Takes the completions. Each operation has succeeded, and was executed once if it has an effect.
+    /// Takes the completions. Each operation has succeeded, and was executed once if it has an
+    /// effect.
     fn pop(&mut self) {
         while let Some(completion) = self.ledger.pop() {
             let (seq, outcome) = (completion.seq, completion.outcome);
@@ -235,7 +239,8 @@ impl Model {
     }
 }
 
-/// Has a request refused in mode `durable`, in which the peer has confirmed some of the requests before it, and confirms more of them later. Only these may succeed.
+/// Has a request refused in mode `durable`, in which the peer has confirmed some of the requests
+/// before it, and confirms more of them later. Only these may succeed.
 fn refuse_durably(rng: &mut Prng) -> Option<Finding> {
     let mut ledger = Ledger::new(64, 1, true, Mtu::M1024, Psn::new(0));
     ledger.set_durable(true);

@@ -1,7 +1,9 @@
-//! Workloads that `mitra sim` runs: one world for each seed, which determines the configuration, the faults and the schedule.
+//! Workloads that `mitra sim` runs: one world for each seed, which determines the configuration,
+//! the faults and the schedule.
 //!
-//! A world has two phases. In the *safety phase*, faults happen, and each reported outcome must be true. Then the faults stop, and the
-//! *liveness phase* begins, in which everything that was posted must finish. Each violated rule is a [`Finding`].
+//! A world has two phases. In the *safety phase*, faults happen, and each reported outcome must be
+//! true. Then the faults stop, and the *liveness phase* begins, in which everything that was posted
+//! must finish. Each violated rule is a [`Finding`].
 //!
 //! A new workload is an entry of [`WORKLOADS`].
 
@@ -25,7 +27,8 @@ use crate::{Coverage, World};
 
 pub use reduction::{Extra, Reducible, Reduction, ReductionError, ReductionStep};
 
-/// A seed with this bit has the world that the workload `failover` drew for it before it drew more, so that the regression list keeps its worlds.
+/// A seed with this bit has the world that the workload `failover` drew for it before it drew more,
+/// so that the regression list keeps its worlds.
 pub const FIRST_GENERATION: u64 = 1 << 63;
 
 /// All workloads, by name.
@@ -147,10 +150,11 @@ pub struct SeededWorkload {
     pub name: &'static str,
     /// What a world contains, in one line.
     pub world: &'static str,
-    /// Runs the world of a seed, and keeps the last records of its trace, as many as the second argument says. The results other than the
-    /// trace do not depend on the second argument.
+    /// Runs the world of a seed, and keeps the last records of its trace, as many as the second
+    /// argument says. The results other than the trace do not depend on the second argument.
     pub run: fn(u64, usize) -> SeedRun,
-    /// Whether failures of NICs and links meet operations in it, so that its runs have a [`Coverage`].
+    /// Whether failures of NICs and links meet operations in it, so that its runs have a
+    /// [`Coverage`].
     pub has_coverage: bool,
     /// Its smaller worlds, with which a failure is shrunk, if it has some.
     pub reducible: Option<Reducible>,
@@ -165,18 +169,21 @@ pub struct SeedRun {
     pub faults: u64,
     /// The violated rules, the most important first. Empty if the run is correct.
     pub findings: Vec<Finding>,
-    /// A hash of all events. It depends on the seed, and on whether records are kept. 0 if the workload has none.
+    /// A hash of all events. It depends on the seed, and on whether records are kept. 0 if the
+    /// workload has none.
     pub trace_hash: u64,
     /// What failures met, if the workload has a world of hosts and NICs.
     pub coverage: Coverage,
-    /// The faults of the seed, one a line. Empty if no record was to be kept, or the workload does not schedule faults.
+    /// The faults of the seed, one a line. Empty if no record was to be kept, or the workload does
+    /// not schedule faults.
     pub schedule: Vec<String>,
     /// What the seed drew. Empty if no record was to be kept.
     pub setup: Vec<String>,
-    /// The last records of the world's trace, and the state at the end. Empty if no record was to be kept.
+    /// The last records of the world's trace, and the state at the end. Empty if no record was to
+    /// be kept.
     pub trace: Vec<String>,
-    /// The last records of the world's trace in a form that can be drawn. Empty if no record was to be kept, or the workload has no world of
-    /// hosts and NICs.
+    /// The last records of the world's trace in a form that can be drawn. Empty if no record was to
+    /// be kept, or the workload has no world of hosts and NICs.
     pub timeline: Timeline,
 }
 
@@ -197,7 +204,8 @@ impl SeedRun {
 pub struct Finding {
     /// The name of the checker that found it, stable for scripts.
     pub checker: &'static str,
-    /// Whether something that should happen did not happen in the liveness phase. If not, something happened that must not happen.
+    /// Whether something that should happen did not happen in the liveness phase. If not, something
+    /// happened that must not happen.
     pub is_stuck: bool,
     /// What happened.
     pub detail: String,

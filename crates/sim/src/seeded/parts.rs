@@ -7,7 +7,8 @@ use crate::Config;
 
 /// A workload that runs what a [`Reduction`] leaves of its worlds.
 pub(super) trait Reduced {
-    /// Runs what the reduction leaves of the world of a seed. Also returns the parts of the whole world.
+    /// Runs what the reduction leaves of the world of a seed. Also returns the parts of the whole
+    /// world.
     fn run(seed: u64, reduction: &Reduction, kept_records: usize) -> (SeedRun, Parts);
 
     /// The smaller worlds.
@@ -20,7 +21,8 @@ pub(super) struct Parts {
     pub(super) faults: usize,
     /// Connections, or clients. At least one stays.
     pub(super) connections: usize,
-    /// The operations of each end, in each connection. A workload whose clients have operations only counts them as those of the first end.
+    /// The operations of each end, in each connection. A workload whose clients have operations
+    /// only counts them as those of the first end.
     pub(super) operations: [usize; 2],
     /// What can be left out and would change the world.
     pub(super) extras: Vec<Extra>,
@@ -113,7 +115,8 @@ impl<'a> FaultNumbers<'a> {
     }
 }
 
-/// Leaves noise and pauses out of a configuration if the reduction does. Returns which of both the configuration had.
+/// Leaves noise and pauses out of a configuration if the reduction does. Returns which of both the
+/// configuration had.
 pub(super) fn leave_out_noise(config: &mut Config, reduction: &Reduction) -> Vec<Extra> {
     let (link, pauses) = (config.link, config.host.pause_ppm);
     let silent = link.without_noise();
@@ -127,7 +130,8 @@ pub(super) fn leave_out_noise(config: &mut Config, reduction: &Reduction) -> Vec
     present.into_iter().filter_map(|(extra, is_present)| is_present.then_some(extra)).collect()
 }
 
-/// Returns numbers below `n` from `least` on: first `least`, then those that are nearer and nearer to `n`.
+/// Returns numbers below `n` from `least` on: first `least`, then those that are nearer and nearer
+/// to `n`.
 pub(super) fn less(n: usize, least: usize) -> impl Iterator<Item = usize> {
     let most = n.saturating_sub(least);
     let steps = (0..usize::BITS).map(move |halvings| most >> halvings).take_while(|&step| step > 0);
@@ -161,8 +165,8 @@ mod tests {
         assert_eq!(less(2, 2).count(), 0);
     }
 
-    /// In each workload, each step of a search can be run and repeated from its text, takes something away, and finds nothing in a correct
-    /// implementation.
+    /// In each workload, each step of a search can be run and repeated from its text, takes
+    /// something away, and finds nothing in a correct implementation.
     #[test]
     fn smaller_worlds_of_each_workload_run_and_find_nothing() {
         for workload in WORKLOADS {

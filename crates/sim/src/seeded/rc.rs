@@ -119,7 +119,8 @@ fn retry_rules(options: &RcOptions, config: &Config) -> RetryRules {
     RetryRules { mtu, retry_cnt, rnr_retry, timeout, tuning: config.tuning }
 }
 
-/// Returns whether a queue pair or its peer has refused a request. The programs post valid requests only.
+/// Returns whether a queue pair or its peer has refused a request. The programs post valid requests
+/// only.
 fn is_refusal(status: WcStatus) -> bool {
     !matches!(status, WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded | WcStatus::Flushed)
 }

@@ -85,8 +85,8 @@ impl Extra {
     }
 }
 
-/// A reduction of the world that a seed draws. It has a text form, such as `faults=0+3,operations=4+0,without=noise+log`, which repeats the
-/// world together with the seed.
+/// A reduction of the world that a seed draws. It has a text form, such as
+/// `faults=0+3,operations=4+0,without=noise+log`, which repeats the world together with the seed.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Reduction {
     /// The faults that are left, by their positions in the drawn schedule. `None`: all.
@@ -162,7 +162,8 @@ impl ReductionStep {
 /// The smaller worlds of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Reducible {
-    /// Runs what the reduction leaves of the world of a seed, like [`SeededWorkload::run`](super::SeededWorkload::run).
+    /// Runs what the reduction leaves of the world of a seed, like
+    /// [`SeededWorkload::run`](super::SeededWorkload::run).
     ///
     /// # Errors
     /// The world of the seed has no such part.
@@ -195,7 +196,8 @@ impl fmt::Display for Reduction {
     }
 }
 
-/// The error of a text that is not a [`Reduction`], or of a reduction that the world of a seed cannot have.
+/// The error of a text that is not a [`Reduction`], or of a reduction that the world of a seed
+/// cannot have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReductionError(String);
 

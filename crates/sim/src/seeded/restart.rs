@@ -1,8 +1,10 @@
-//! A process that crashes and is started again at the same addresses. The process that survives connects to the new one by another vQP while its old vQP still posts, and packets of the old
+//! A process that crashes and is started again at the same addresses. The process that survives
+//! connects to the new one by another vQP while its old vQP still posts, and packets of the old
 //! life are held back until the new one runs.
 //!
-//! The operations of the new life have the outcomes that are told, and touch nothing else: no packet of the old life reaches its memory. The old vQP ends with an error that
-//! names the peer, and what it was told is true for the memory of the process that crashed.
+//! The operations of the new life have the outcomes that are told, and touch nothing else: no
+//! packet of the old life reaches its memory. The old vQP ends with an error that names the peer,
+//! and what it was told is true for the memory of the process that crashed.
 
 use core::time::Duration;
 use std::cell::RefCell;

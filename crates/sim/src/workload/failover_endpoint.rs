@@ -11,7 +11,8 @@ use mitra_verbs::{Error, PostError, Qpn, RecvWr, Result, SendWr, WcStatus};
 
 use super::{Endpoint, EndpointCompletion, RECV_WR_FLAG, ReportedOutcome, WorkloadPeer};
 
-/// A queue pair that survives the loss of a rail: a virtual queue pair, or a queue pair with a shared backup.
+/// A queue pair that survives the loss of a rail: a virtual queue pair, or a queue pair with a
+/// shared backup.
 pub trait FailoverQp: fmt::Debug {
     /// Posts a send.
     ///
@@ -73,7 +74,8 @@ pub trait FailoverQp: fmt::Debug {
     /// Those of the queue pair.
     fn import(&mut self, region: &RemoteRegion) -> Result<()>;
 
-    /// Ends the queue pair: at once, or, if not `abruptly`, so that it tells its peer when it is polled.
+    /// Ends the queue pair: at once, or, if not `abruptly`, so that it tells its peer when it is
+    /// polled.
     fn leave(&mut self, abruptly: bool);
 }
 
@@ -155,18 +157,21 @@ impl<F: Failover> FailoverQp for VirtualQp<F> {
     }
 }
 
-/// A halt of the send queue: the operations from one that failed to the last one that was posted before posting resumed.
+/// A halt of the send queue: the operations from one that failed to the last one that was posted
+/// before posting resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Halt {
     /// The sequence number of the operation that failed first.
     pub failed: u64,
     /// The number of operations that ended as [`UnresolvedError::Indeterminate`].
     pub indeterminate: usize,
-    /// The sequence number of the first operation that succeeded although it was behind one that failed.
+    /// The sequence number of the first operation that succeeded although it was behind one that
+    /// failed.
     pub succeeded: Option<u64>,
 }
 
-/// One end of a connection over several rails. After an operation has failed, posting resumes as soon as all earlier operations have ended.
+/// One end of a connection over several rails. After an operation has failed, posting resumes as
+/// soon as all earlier operations have ended.
 #[derive(Debug)]
 pub struct FailoverEndpoint<Q> {
     /// The queue pair.
@@ -177,7 +182,8 @@ pub struct FailoverEndpoint<Q> {
     pub halts: Vec<Halt>,
     /// The sequence number of the first operation that was posted after each halt.
     resumed: Vec<u64>,
-    /// Whether [`Endpoint::poll`] takes completions and runs no maintenance ([`FailoverQp::poll_completions`]).
+    /// Whether [`Endpoint::poll`] takes completions and runs no maintenance
+    /// ([`FailoverQp::poll_completions`]).
     pub takes_completions_only: bool,
     /// The queue from which the queue pair takes receives. `None` if it has its own.
     pub shared_receives: Option<Arc<SharedReceiveQueue>>,
@@ -207,7 +213,8 @@ impl<Q: FailoverQp> FailoverEndpoint<Q> {
         }
     }
 
-    /// Ends the queue pair as [`FailoverQp::leave`] does, or, if not `abruptly`, all queue pairs of its shared backup.
+    /// Ends the queue pair as [`FailoverQp::leave`] does, or, if not `abruptly`, all queue pairs of
+    /// its shared backup.
     pub fn leave(&mut self, abruptly: bool) {
         match &self.backup {
             Some(backup) if !abruptly => backup.shutdown(),
@@ -301,7 +308,8 @@ fn outcome(outcome: Outcome) -> ReportedOutcome {
     }
 }
 
-/// Registers the memory of two peers on all rails, and makes it known to the other end of their connection.
+/// Registers the memory of two peers on all rails, and makes it known to the other end of their
+/// connection.
 ///
 /// # Errors
 /// Returns the error of the first call to a NIC or a queue pair that failed.

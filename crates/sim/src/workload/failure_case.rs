@@ -35,8 +35,8 @@ impl FailureTarget {
     ];
 }
 
-/// A test case: the kind of an operation, the stage of the operation at which a failure happens, and the
-/// component that fails.
+/// A test case: the kind of an operation, the stage of the operation at which a failure happens,
+/// and the component that fails.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FailureCase {
     /// The stage of the operation at which the failure happens.
@@ -48,10 +48,11 @@ pub struct FailureCase {
 }
 
 impl FailureCase {
-    /// Returns every possible case. [`Stage::PartlyExecuted`] is possible only for kinds with messages of
-    /// several packets. [`Stage::NotPlaced`] is impossible for a READ, which places nothing at its responder.
-    /// It also needs NICs without [`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement);
-    /// see [`FailureCase::requires_early_ack`].
+    /// Returns every possible case. [`Stage::PartlyExecuted`] is possible only for kinds with
+    /// messages of several packets. [`Stage::NotPlaced`] is impossible for a READ, which places
+    /// nothing at its responder. It also needs NICs without
+    /// [`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement); see
+    /// [`FailureCase::requires_early_ack`].
     pub fn all() -> Vec<FailureCase> {
         let mut all = Vec::new();
         for stage in Stage::ALL {
@@ -74,22 +75,22 @@ impl FailureCase {
         all
     }
 
-    /// Returns whether this case needs a responder that acknowledges data before it has placed them in
-    /// memory.
+    /// Returns whether this case needs a responder that acknowledges data before it has placed them
+    /// in memory.
     pub fn requires_early_ack(&self) -> bool {
         self.stage == Stage::NotPlaced
     }
 
-    /// Returns whether the stage is observed at the requester's NIC. Otherwise, it is observed at the
-    /// responder's NIC.
+    /// Returns whether the stage is observed at the requester's NIC. Otherwise, it is observed at
+    /// the responder's NIC.
     pub fn at_requester(&self) -> bool {
         matches!(self.stage, Stage::Posted | Stage::RequestOnWire | Stage::Acknowledged)
     }
 
-    /// Arms the failure, which happens when the `nth` packet reaches the stage. `nics` are the requester's
-    /// and the responder's NIC. Packets of all operations count, so the test must not post operations of
-    /// other kinds. `hold` delays that packet as in [`World::fail_at_stage`]. Returns the NIC that observes
-    /// the stage.
+    /// Arms the failure, which happens when the `nth` packet reaches the stage. `nics` are the
+    /// requester's and the responder's NIC. Packets of all operations count, so the test must not
+    /// post operations of other kinds. `hold` delays that packet as in [`World::fail_at_stage`].
+    /// Returns the NIC that observes the stage.
     pub fn arm(&self, world: &mut World, nics: [NicId; 2], nth: u32, hold: Option<Duration>) -> NicId {
         let [requester, responder] = nics;
         let targets = match self.target {

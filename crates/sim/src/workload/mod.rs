@@ -1,15 +1,16 @@
-//! What Mitra's own tests run in a world, and no test of another program needs: a workload over an endpoint, and a verdict on the outcomes of its
-//! operations.
+//! What Mitra's own tests run in a world, and no test of another program needs: a workload over an
+//! endpoint, and a verdict on the outcomes of its operations.
 //!
-//! A [`WorkloadPeer`] is one end of a connection. It posts the operations of its own [`Plan`]. It also serves
-//! the operations of its peer: it consumes and resets flags, takes messages, and overwrites blocks that it
-//! has read. Each end keeps a log of its requests and their completions ([`RequesterLog`]), and a log of the
-//! effects that it observed in its memory ([`ResponderLog`]). [`verify`] compares one end's `RequesterLog`
-//! with the other end's `ResponderLog`. It uses no state of the queue pairs.
+//! A [`WorkloadPeer`] is one end of a connection. It posts the operations of its own [`Plan`]. It
+//! also serves the operations of its peer: it consumes and resets flags, takes messages, and
+//! overwrites blocks that it has read. Each end keeps a log of its requests and their completions
+//! ([`RequesterLog`]), and a log of the effects that it observed in its memory ([`ResponderLog`]).
+//! [`verify`] compares one end's `RequesterLog` with the other end's `ResponderLog`. It uses no
+//! state of the queue pairs.
 //!
-//! An effect that happens twice is detected for every kind of operation. A flag that is written again is
-//! consumed again. A counter is too high. A message that is received again has two entries in the log. A
-//! block that was consumed and overwritten changes again.
+//! An effect that happens twice is detected for every kind of operation. A flag that is written
+//! again is consumed again. A counter is too high. A message that is received again has two entries
+//! in the log. A block that was consumed and overwritten changes again.
 //!
 //! ```text
 //! Plan ── ops ──▶ WorkloadPeer A ── Endpoint ═══ NICs ═══ Endpoint ── WorkloadPeer B ◀── the same plan
@@ -86,8 +87,9 @@ pub trait Endpoint {
     /// Posts an operation.
     ///
     /// # Errors
-    /// Returns [`mitra_verbs::Error::QueueFull`] if the caller should try again later. After any other error,
-    /// the workload posts no more operations. The operation is not posted if an error is returned.
+    /// Returns [`mitra_verbs::Error::QueueFull`] if the caller should try again later. After any
+    /// other error, the workload posts no more operations. The operation is not posted if an error
+    /// is returned.
     fn post(&mut self, wr: SendWr) -> Result<(), PostError>;
 
     /// Posts a receive.
@@ -100,14 +102,15 @@ pub trait Endpoint {
     fn poll(&mut self, out: &mut Vec<EndpointCompletion>);
 
     /// Returns whether all operations have ended. An endpoint that cannot know this for unsignalled
-    /// operations returns false. If the result is true directly after [`Endpoint::poll`], all unsignalled
-    /// operations without a completion have succeeded.
+    /// operations returns false. If the result is true directly after [`Endpoint::poll`], all
+    /// unsignalled operations without a completion have succeeded.
     fn is_idle(&self) -> bool {
         false
     }
 }
 
-/// The completion of an operation or of a receive. The `wr_id` of a receive contains [`RECV_WR_FLAG`].
+/// The completion of an operation or of a receive. The `wr_id` of a receive contains
+/// [`RECV_WR_FLAG`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EndpointCompletion {
     /// The `wr_id` of the work request.
@@ -132,8 +135,8 @@ pub enum ReportedOutcome {
     Executed,
     /// Not executed.
     NotExecuted,
-    /// Not executed, partly executed, or executed once. An operation with two effects contradicts this
-    /// outcome.
+    /// Not executed, partly executed, or executed once. An operation with two effects contradicts
+    /// this outcome.
     Unknown,
 }
 

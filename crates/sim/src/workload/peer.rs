@@ -10,7 +10,8 @@ use super::responder::Responder;
 use super::{Endpoint, Plan, RECV_WR_FLAG, RequesterLog, ResponderLog};
 use crate::{App, AppContext, Prng};
 
-/// One end of a connection. It posts the operations of its own plan and serves those of its peer's plan.
+/// One end of a connection. It posts the operations of its own plan and serves those of its peer's
+/// plan.
 pub struct WorkloadPeer {
     requester: Requester,
     responder: Responder,
@@ -49,14 +50,14 @@ impl WorkloadPeer {
         self.responder.connect(local);
     }
 
-    /// Sets the counter of the changes that NICs make to the peer's memory, so that turns look at it only after a change. What they find does not
-    /// depend on it.
+    /// Sets the counter of the changes that NICs make to the peer's memory, so that turns look at
+    /// it only after a change. What they find does not depend on it.
     pub(crate) fn watch(&mut self, changes: Arc<AtomicU64>) {
         self.responder.watch(changes);
     }
 
-    /// Runs one turn: posts receives, polls completions, serves the peer, and posts operations. Returns
-    /// whether it did any of these.
+    /// Runs one turn: posts receives, polls completions, serves the peer, and posts operations.
+    /// Returns whether it did any of these.
     pub fn step(&mut self, endpoint: &mut impl Endpoint) -> bool {
         let mut active = self.responder.post_receives(endpoint) > 0;
         let mut completions = core::mem::take(&mut self.completions);
@@ -73,8 +74,8 @@ impl WorkloadPeer {
         if endpoint.is_idle() {
             self.requester.finish_unsignalled();
         }
-        // Some turns consume nothing, so that a second placement of the same data may come before or after
-        // the consumption of the first one.
+        // Some turns consume nothing, so that a second placement of the same data may come before
+        // or after the consumption of the first one.
         if self.rng.below(4) != 0 {
             active |= self.responder.scan() > 0;
         }
@@ -88,14 +89,15 @@ impl WorkloadPeer {
         self.responder.post_receives(endpoint);
     }
 
-    /// Holds back the last operations of the plan, at most those that are not posted: [`WorkloadPeer::is_done`] ignores them. 0 releases
-    /// them.
+    /// Holds back the last operations of the plan, at most those that are not posted:
+    /// [`WorkloadPeer::is_done`] ignores them. 0 releases them.
     pub fn hold_back(&mut self, ops: usize) {
         self.requester.hold_back(ops);
     }
 
-    /// Returns whether the effect of an operation of the peer is in this end's memory now, or was consumed, as far as memory shows it. True
-    /// for operations without an effect on memory that stays until it is consumed.
+    /// Returns whether the effect of an operation of the peer is in this end's memory now, or was
+    /// consumed, as far as memory shows it. True for operations without an effect on memory that
+    /// stays until it is consumed.
     pub fn has_effect(&self, seq: usize) -> bool {
         self.responder.has_effect(seq)
     }
@@ -110,12 +112,14 @@ impl WorkloadPeer {
         self.requester.posted()
     }
 
-    /// Describes operations of this end, by their positions in posting order: kind, size and outcome.
+    /// Describes operations of this end, by their positions in posting order: kind, size and
+    /// outcome.
     pub(crate) fn describe_operations(&self, positions: core::ops::Range<usize>) -> String {
         self.requester.describe(positions)
     }
 
-    /// Returns the number of this end's operations that consumed a receive of the peer and were reported as executed.
+    /// Returns the number of this end's operations that consumed a receive of the peer and were
+    /// reported as executed.
     pub fn delivered_messages(&self) -> usize {
         self.requester.delivered_messages()
     }
@@ -125,8 +129,8 @@ impl WorkloadPeer {
         self.requester.ended()
     }
 
-    /// Performs the last check of the memory and completes both logs. Call it once, when both ends are done
-    /// and nothing is in flight.
+    /// Performs the last check of the memory and completes both logs. Call it once, when both ends
+    /// are done and nothing is in flight.
     pub fn sweep(&mut self) {
         self.responder.sweep();
         self.requester.sweep();
@@ -143,7 +147,8 @@ impl WorkloadPeer {
     }
 }
 
-/// An application that runs a workload peer over its endpoint. The test shares both, to inspect them.
+/// An application that runs a workload peer over its endpoint. The test shares both, to inspect
+/// them.
 pub struct PeerApp<E> {
     /// The peer.
     pub peer: Rc<RefCell<WorkloadPeer>>,

@@ -1,5 +1,5 @@
-//! The operations of a workload, drawn from a seed. The requester, the responder and the verdict derive the
-//! same operations from the same plan.
+//! The operations of a workload, drawn from a seed. The requester, the responder and the verdict
+//! derive the same operations from the same plan.
 
 use mitra_verbs::{Mr, SendFlags, SgeList};
 
@@ -69,40 +69,47 @@ pub struct Plan {
     pub mix: [u32; 7],
     /// An upper bound on the size of an operation, in bytes. Values below 64 mean 64.
     pub max_len: usize,
-    /// The maximum number of operations in flight. At most half of this number are unsignalled in a row.
+    /// The maximum number of operations in flight. At most half of this number are unsignalled in a
+    /// row.
     pub depth: usize,
     /// How many operations per million are unsignalled.
     pub unsignalled_ppm: u32,
-    /// How many operations per million have the FENCE flag, with which they wait for earlier READs and
-    /// atomics.
+    /// How many operations per million have the FENCE flag, with which they wait for earlier READs
+    /// and atomics.
     pub fence_ppm: u32,
     /// The number of receive buffers that the responder keeps posted.
     pub receives: usize,
-    /// Whether the last word of a block is written last, as with [`mitra_verbs::Capabilities::write_order`].
-    /// If not, the responder checks blocks only in the final check.
+    /// Whether the last word of a block is written last, as with
+    /// [`mitra_verbs::Capabilities::write_order`]. If not, the responder checks blocks only in the
+    /// final check.
     pub ordered: bool,
-    /// How many READs per million read memory that the next operation, a fenced WRITE, overwrites. Such a READ must return the memory as it
-    /// was before.
+    /// How many READs per million read memory that the next operation, a fenced WRITE, overwrites.
+    /// Such a READ must return the memory as it was before.
     pub overwritten_read_ppm: u32,
-    /// How many READs per million read the last counter and the READ area behind it. The next operation is a fenced fetch-and-add to that
-    /// counter, which needs no data of the requester, so its NIC may send it while it still places the data of the READ.
+    /// How many READs per million read the last counter and the READ area behind it. The next
+    /// operation is a fenced fetch-and-add to that counter, which needs no data of the requester,
+    /// so its NIC may send it while it still places the data of the READ.
     pub counted_read_ppm: u32,
-    /// How many SENDs with immediate data, WRITEs with immediate data and READs per million have no data.
+    /// How many SENDs with immediate data, WRITEs with immediate data and READs per million have no
+    /// data.
     pub empty_ppm: u32,
-    /// Whether the responder consumes each word of a block as soon as it sees it, so that a word that is written again is noticed even if
-    /// the block is not complete.
+    /// Whether the responder consumes each word of a block as soon as it sees it, so that a word
+    /// that is written again is noticed even if the block is not complete.
     pub by_word: bool,
-    /// Whether the responder also consumes the words of a WRITE with immediate data as soon as it sees them, before it receives the
-    /// notification.
+    /// Whether the responder also consumes the words of a WRITE with immediate data as soon as it
+    /// sees them, before it receives the notification.
     pub imm_by_word: bool,
     /// How many WRITEs of blocks per million have no data, and therefore no effect.
     pub empty_block_ppm: u32,
-    /// The longest data that WRITEs and SENDs may carry inline. `None`: 32 bytes, and none for blocks and WRITEs with immediate data.
+    /// The longest data that WRITEs and SENDs may carry inline. `None`: 32 bytes, and none for
+    /// blocks and WRITEs with immediate data.
     pub inline_limit: Option<usize>,
-    /// The maximum number of pieces of local memory that an operation or a receive names, at least 1.
+    /// The maximum number of pieces of local memory that an operation or a receive names, at
+    /// least 1.
     pub sges: usize,
-    /// Whether the responder consumes what WRITEs have written only in the final check, so that it does not notice a WRITE that is executed
-    /// again. Programs that declare their WRITEs repeatable behave like this.
+    /// Whether the responder consumes what WRITEs have written only in the final check, so that it
+    /// does not notice a WRITE that is executed again. Programs that declare their WRITEs
+    /// repeatable behave like this.
     pub consumes_late: bool,
 }
 
@@ -176,8 +183,8 @@ impl Plan {
                 Some(_) => OpKind::Block,
                 None => drawn_kind,
             };
-            // The power of two is drawn uniformly, so that small operations are as frequent as large
-            // operations.
+            // The power of two is drawn uniformly, so that small operations are as frequent as
+            // large operations.
             let limit = (self.max_len.max(64) as u64) >> rng.below(6);
             let len = overwriter.unwrap_or(rng.between(16, limit.max(16)) as usize);
             let last = seq + 1 == self.ops;
@@ -286,13 +293,15 @@ impl Op {
         self.kind != OpKind::Read && (self.kind != OpKind::Block || self.len > 0)
     }
 
-    /// Returns whether the operation is a READ of the last counter. `ops` is the number of operations of its plan.
+    /// Returns whether the operation is a READ of the last counter. `ops` is the number of
+    /// operations of its plan.
     pub(crate) fn reads_counter(&self, ops: usize) -> bool {
         self.kind == OpKind::Read && self.offset == MemoryLayout::counter(ops, COUNTERS - 1)
     }
 }
 
-/// Cuts `len` bytes of a region that begin at `offset` into at most `pieces` pieces of about the same length.
+/// Cuts `len` bytes of a region that begin at `offset` into at most `pieces` pieces of about the
+/// same length.
 pub(crate) fn cut(mr: &Mr, offset: usize, len: usize, pieces: usize) -> SgeList {
     let piece = len.div_ceil(pieces.max(1)).max(1);
     let mut sges = SgeList::new();
@@ -309,9 +318,9 @@ pub(crate) const STABLE: usize = 16 * 1024;
 /// The id whose pattern fills the READ area.
 pub(crate) const STABLE_ID: u64 = 0x5ab1e;
 
-/// The layout of the memory of the end that serves a plan: a word for each operation, the counters, the READ
-/// area, an area for each block and each WRITE with immediate data, and the receive buffers. The local
-/// buffers for the end's own operations follow.
+/// The layout of the memory of the end that serves a plan: a word for each operation, the counters,
+/// the READ area, an area for each block and each WRITE with immediate data, and the receive
+/// buffers. The local buffers for the end's own operations follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MemoryLayout {
     /// The number of operations.
@@ -382,9 +391,9 @@ pub(crate) fn is_filled_with(value: u8, bytes: &[u8]) -> bool {
     bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |differences, byte| differences | (byte ^ value)) == 0)
 }
 
-/// Returns the data of an operation. For a SEND, it is the pattern of the id, with the id in the first 8
-/// bytes. For a block or a WRITE with immediate data, it is the pattern with the id in the last 8 bytes. For
-/// other kinds, it is the id, followed by zeros.
+/// Returns the data of an operation. For a SEND, it is the pattern of the id, with the id in the
+/// first 8 bytes. For a block or a WRITE with immediate data, it is the pattern with the id in the
+/// last 8 bytes. For other kinds, it is the id, followed by zeros.
 pub(crate) fn content(op: &Op) -> Vec<u8> {
     let mut out = vec![0; op.len];
     let id = op.id.to_ne_bytes();

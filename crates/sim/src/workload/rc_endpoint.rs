@@ -78,7 +78,8 @@ impl RcOptions {
 }
 
 impl RcEndpoint {
-    /// Creates a queue pair in RESET, with a protection domain and two completion queues of its own.
+    /// Creates a queue pair in RESET, with a protection domain and two completion queues of its
+    /// own.
     ///
     /// # Errors
     /// Returns the error of the verb that failed.
@@ -99,8 +100,8 @@ impl RcEndpoint {
         Ok(RcEndpoint { nic, pd, qpn, send_cq, recv_cq, wcs: Vec::new(), failed: None })
     }
 
-    /// Connects the queue pair to `peer` and brings it to RTS. The end with `first` uses `psns[0]` as its
-    /// initial PSN, the other end `psns[1]`.
+    /// Connects the queue pair to `peer` and brings it to RTS. The end with `first` uses `psns[0]`
+    /// as its initial PSN, the other end `psns[1]`.
     ///
     /// # Errors
     /// Returns the error of the verb that failed.
@@ -159,8 +160,8 @@ impl Endpoint for RcEndpoint {
     }
 }
 
-/// Returns what a completion status says about execution. After most errors, the request may or may not have
-/// been executed.
+/// Returns what a completion status says about execution. After most errors, the request may or may
+/// not have been executed.
 fn outcome(status: WcStatus) -> ReportedOutcome {
     match status {
         WcStatus::Success => ReportedOutcome::Success,

@@ -1,5 +1,5 @@
-//! The requester: posts operations, owns their local buffers, and checks the data and values that they
-//! return.
+//! The requester: posts operations, owns their local buffers, and checks the data and values that
+//! they return.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, Report
 pub struct RequesterLog {
     /// The records of the posted operations, in posting order.
     pub records: Vec<Record>,
-    /// The `wr_id`s of completions that came before the completion of an earlier signalled operation, or that
-    /// belong to no operation in flight.
+    /// The `wr_id`s of completions that came before the completion of an earlier signalled
+    /// operation, or that belong to no operation in flight.
     pub out_of_order: Vec<u64>,
     /// The ids of operations whose local buffer changed after they had ended.
     pub late_changes: Vec<u64>,
@@ -50,7 +50,8 @@ pub(super) struct Requester {
     staging_offset: usize,
     /// The size of a slot, which is one local buffer, in bytes.
     slot_len: usize,
-    /// The number of bytes at the begin of each slot that have been poisoned. An operation poisons its part of the slot when it is posted.
+    /// The number of bytes at the begin of each slot that have been poisoned. An operation poisons
+    /// its part of the slot when it is posted.
     poisoned: Vec<usize>,
     /// The free slots, each with the operation that used it last.
     free_slots: VecDeque<(usize, Option<usize>)>,
@@ -186,7 +187,8 @@ impl Requester {
         n
     }
 
-    /// Handles a completion of an operation. It also ends the unsignalled operations that were posted before.
+    /// Handles a completion of an operation. It also ends the unsignalled operations that were
+    /// posted before.
     pub(super) fn handle_completion(&mut self, completion: EndpointCompletion) {
         let Some(offset) = self.in_flight.iter().position(|&(op, _)| self.ops[op].id == completion.wr_id)
         else {
@@ -201,8 +203,8 @@ impl Requester {
             }
             return;
         }
-        // An unsignalled operation that fails has a completion. The unsignalled operations without a
-        // completion have therefore succeeded.
+        // An unsignalled operation that fails has a completion. The unsignalled operations without
+        // a completion have therefore succeeded.
         for _ in 0..=offset {
             let Some((op, slot)) = self.in_flight.pop_front() else { return };
             let is_completed_op = self.ops[op].id == completion.wr_id;
@@ -214,8 +216,8 @@ impl Requester {
         }
     }
 
-    /// Ends the unsignalled operations that no later completion will end, because posting has stopped. The
-    /// caller checks that the endpoint has no outstanding operations.
+    /// Ends the unsignalled operations that no later completion will end, because posting has
+    /// stopped. The caller checks that the endpoint has no outstanding operations.
     pub(super) fn finish_unsignalled(&mut self) {
         let unsignalled = |&(op, _): &(usize, usize)| !self.ops[op].flags.contains(SendFlags::SIGNALED);
         if self.requester_log.refused.is_some() && self.in_flight.iter().all(unsignalled) {
@@ -251,8 +253,8 @@ impl Requester {
                 _ => {}
             }
         }
-        // An operation that has ended must not access its local buffer. The poison shows whether it does, and
-        // other operations may use the slot.
+        // An operation that has ended must not access its local buffer. The poison shows whether it
+        // does, and other operations may use the slot.
         self.poison(slot, op.len);
         self.free_slots.push_back((slot, Some(number)));
     }

@@ -1,4 +1,5 @@
-//! The responder: consumes, checks, resets and logs the effects of the peer's operations, as a program would.
+//! The responder: consumes, checks, resets and logs the effects of the peer's operations, as a
+//! program would.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +14,11 @@ use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, RECV_W
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ResponderLog {
-    /// The consumed words of WRITEs and compare-and-swaps, in the order of consumption: the operation to
-    /// which the address of the word belongs, and the value of the word.
+    /// The consumed words of WRITEs and compare-and-swaps, in the order of consumption: the
+    /// operation to which the address of the word belongs, and the value of the word.
     pub words: Vec<(usize, u64)>,
-    /// The consumed blocks, in the order of consumption: the operation, and whether the content was correct.
+    /// The consumed blocks, in the order of consumption: the operation, and whether the content was
+    /// correct.
     pub blocks: Vec<(usize, bool)>,
     /// The received messages, in the order of their completions.
     pub received: Vec<Received>,
@@ -28,8 +30,8 @@ pub struct ResponderLog {
     pub overwritten: Vec<usize>,
     /// The operations whose block changed but was never complete.
     pub partial: Vec<usize>,
-    /// The number of bytes of the READ area that changed, plus the number of words that changed although no
-    /// operation writes them.
+    /// The number of bytes of the READ area that changed, plus the number of words that changed
+    /// although no operation writes them.
     pub strays: usize,
 }
 
@@ -48,7 +50,8 @@ const CONSUMED_FILL: u8 = 0xee;
 /// The number of operations that each turn scans, beginning with the first unconsumed operation.
 const SCAN_WINDOW: usize = 96;
 
-/// The number of incomplete blocks that each turn consumes by word. Operations are executed in posting order, so the first ones suffice.
+/// The number of incomplete blocks that each turn consumes by word. Operations are executed in
+/// posting order, so the first ones suffice.
 const BLOCKS_BY_WORD: usize = 3;
 
 /// The consumed words of an incomplete block.
@@ -71,18 +74,20 @@ pub(super) struct Responder {
     partial_blocks: BTreeMap<usize, BlockProgress>,
     /// The receive buffers that are not posted. The last one is posted next.
     unposted: Vec<usize>,
-    /// Whether posting a receive failed for another reason than a full queue. No more receives are posted then.
+    /// Whether posting a receive failed for another reason than a full queue. No more receives are
+    /// posted then.
     posting_failed: bool,
     /// The number of changes of the memory by NICs, if the world counts them.
     changes: Option<Arc<AtomicU64>>,
-    /// The number of changes at the last scan, if that scan found nothing and nothing but the memory may have changed since.
+    /// The number of changes at the last scan, if that scan found nothing and nothing but the
+    /// memory may have changed since.
     scanned: Option<u64>,
     pub(super) responder_log: ResponderLog,
 }
 
 impl Responder {
-    /// Returns the size of the memory that the responder needs to serve a plan, in bytes. It begins at offset
-    /// 0.
+    /// Returns the size of the memory that the responder needs to serve a plan, in bytes. It begins
+    /// at offset 0.
     pub(super) fn memory_len(plan: &Plan, ops: &[Op]) -> usize {
         MemoryLayout::of(plan, ops).end
     }
@@ -114,7 +119,8 @@ impl Responder {
         self.local = Some(local);
     }
 
-    /// Posts the free receive buffers until the queue is full, and returns the number of posted buffers.
+    /// Posts the free receive buffers until the queue is full, and returns the number of posted
+    /// buffers.
     pub(super) fn post_receives(&mut self, endpoint: &mut impl Endpoint) -> usize {
         let Some(local) = self.local else { return 0 };
         let mut n = 0;
@@ -175,8 +181,8 @@ impl Responder {
             }
         };
         self.responder_log.received.push(received);
-        // The fill replaces the message, so that a later receive whose data did not arrive is not taken for
-        // this message.
+        // The fill replaces the message, so that a later receive whose data did not arrive is not
+        // taken for this message.
         self.memory.write_at(at, &vec![CONSUMED_FILL; len.max(8)]);
         self.unposted.insert(0, slot);
     }
@@ -250,7 +256,8 @@ impl Responder {
         }
     }
 
-    /// Consumes a block, or the words of it that are not consumed yet: reads it and overwrites it. Returns whether the content was correct.
+    /// Consumes a block, or the words of it that are not consumed yet: reads it and overwrites it.
+    /// Returns whether the content was correct.
     fn consume_block(&mut self, seq: usize) -> bool {
         let op = self.ops[seq];
         if self.partial_blocks.contains_key(&seq) {
@@ -265,7 +272,8 @@ impl Responder {
         intact
     }
 
-    /// Returns whether the words of an operation are consumed one by one, and some are not consumed yet.
+    /// Returns whether the words of an operation are consumed one by one, and some are not consumed
+    /// yet.
     fn is_incomplete_block(&self, seq: usize) -> bool {
         let is_by_word = match self.ops[seq].kind {
             OpKind::Block => self.plan.by_word,
@@ -277,7 +285,8 @@ impl Responder {
             && self.partial_blocks.get(&seq).is_none_or(|progress| progress.left > 0)
     }
 
-    /// Consumes the words of a block that have arrived since the last call, and returns their number.
+    /// Consumes the words of a block that have arrived since the last call, and returns their
+    /// number.
     fn consume_words(&mut self, seq: usize) -> usize {
         let op = self.ops[seq];
         let bytes = self.bytes(op.offset, op.len);
@@ -374,7 +383,8 @@ impl Responder {
         pattern(STABLE_ID, 0, &mut read_area);
         let found = self.bytes(MemoryLayout::stable_at(self.layout.ops), STABLE);
         self.responder_log.strays += found.iter().zip(&read_area).filter(|(a, b)| a != b).count();
-        // No operation writes the words that belong to operations of other kinds, so they must still be 0.
+        // No operation writes the words that belong to operations of other kinds, so they must
+        // still be 0.
         for op in self.ops.iter().filter(|o| !matches!(o.kind, OpKind::Write | OpKind::CompareSwap)) {
             self.responder_log.strays += usize::from(self.memory.load(MemoryLayout::slot(op.seq)) != 0);
         }

@@ -1,4 +1,5 @@
-//! A word that many clients increment by atomics, each over a vQP of its own. Each increment must find another value.
+//! A word that many clients increment by atomics, each over a vQP of its own. Each increment must
+//! find another value.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -74,12 +75,14 @@ pub struct Client {
     pub expected: u64,
     /// The values that the successful increments found.
     pub found: Vec<u64>,
-    /// The number of atomics that may or may not have incremented the word, and of those that have and whose value is lost.
+    /// The number of atomics that may or may not have incremented the word, and of those that have
+    /// and whose value is lost.
     pub undecided: u64,
 }
 
 impl Client {
-    /// Creates a client on the host with this index, which increments `word` over `vqp` of `domain`.
+    /// Creates a client on the host with this index, which increments `word` over `vqp` of
+    /// `domain`.
     pub fn new(
         host: usize,
         vqp: VirtualQp,

@@ -1,5 +1,5 @@
-//! The verdict: compares the outcomes that were reported to the requester with the effects that the responder
-//! observed.
+//! The verdict: compares the outcomes that were reported to the requester with the effects that the
+//! responder observed.
 
 use core::fmt;
 use core::ops::AddAssign;
@@ -29,8 +29,8 @@ pub struct Tally {
     pub doubled: u64,
     /// The number of wrong values or contents that operations returned or left in memory.
     pub wrong_value: u64,
-    /// The number of operations that completed out of posting order, plus the number of messages that were
-    /// received out of posting order.
+    /// The number of operations that completed out of posting order, plus the number of messages
+    /// that were received out of posting order.
     pub out_of_order: u64,
 }
 
@@ -259,9 +259,9 @@ fn count_effects(ops: &[Op], responder_log: &ResponderLog, verdict: &mut Verdict
     effects
 }
 
-/// Checks the counters and the values that fetch-and-adds returned. A counter shows only the number of
-/// executed additions. A returned value is therefore compared with a range: the fewest and the most additions
-/// that may have been executed before.
+/// Checks the counters and the values that fetch-and-adds returned. A counter shows only the number
+/// of executed additions. A returned value is therefore compared with a range: the fewest and the
+/// most additions that may have been executed before.
 fn verify_counters(
     ops: &[Op],
     requester_log: &RequesterLog,
@@ -287,8 +287,8 @@ fn verify_counters(
             if op.kind != OpKind::FetchAdd {
                 continue;
             }
-            // Only one requester increments the counter, so an addition returns the number of executed
-            // earlier additions.
+            // Only one requester increments the counter, so an addition returns the number of
+            // executed earlier additions.
             if let Some(value) = record.value {
                 let fits = (min..=max).contains(&value) && previous.is_none_or(|p| value > p);
                 previous = Some(value);

@@ -15,7 +15,8 @@ const NUMBERS: [u32; 3] = [0xff_ffff, 1, 0x5a_5a5a];
 
 /// One end: the sending end of one XRC connection, and the receiving end of the other.
 ///
-/// A message names one of several shared receive queues, by its `wr_id`. A receive goes to the queue that has the fewest.
+/// A message names one of several shared receive queues, by its `wr_id`. A receive goes to the
+/// queue that has the fewest.
 #[derive(Debug)]
 pub struct XrcEnd {
     sender: VirtualQp,
@@ -40,8 +41,9 @@ impl XrcEnd {
         Ok(XrcEnd { sender, receiver, queues, depth: depth as usize })
     }
 
-    /// Makes two ends and connects them. Each has this number of shared receive queues, at most three. `config` needs a receive for each queue, and
-    /// `secrets` those of the connection from the first end, and of the other.
+    /// Makes two ends and connects them. Each has this number of shared receive queues, at most
+    /// three. `config` needs a receive for each queue, and `secrets` those of the connection from
+    /// the first end, and of the other.
     ///
     /// # Errors
     /// Returns the error of the first call to a NIC or a virtual queue pair that failed.
@@ -121,7 +123,8 @@ impl FailoverQp for XrcEnd {
     }
 
     fn close_reason(&self) -> Option<CloseReason> {
-        // If one vQP closes for a reason of its own, the other one learns at most that its peer has closed.
+        // If one vQP closes for a reason of its own, the other one learns at most that its peer has
+        // closed.
         let reasons = [self.sender.close_reason(), self.receiver.close_reason()];
         let own = reasons.into_iter().flatten().find(|&reason| reason != CloseReason::PeerClosed);
         own.or(reasons[0]).or(reasons[1])

@@ -18,9 +18,9 @@ use crate::world_state::{WorldState, lock};
 use crate::{DurationRange, Prng};
 
 impl World {
-    /// Stops random packet faults and pauses: from now on no packet gets noise or is delayed as a straggler,
-    /// and no host pauses. Failed components stay failed, paused hosts stay paused, and packets that are
-    /// already delayed still arrive.
+    /// Stops random packet faults and pauses: from now on no packet gets noise or is delayed as a
+    /// straggler, and no host pauses. Failed components stay failed, paused hosts stay paused, and
+    /// packets that are already delayed still arrive.
     pub fn stop_noise(&mut self) {
         let mut world = lock(&self.shared);
         world.config = world.config.without_noise();
@@ -51,8 +51,8 @@ impl World {
         result
     }
 
-    /// Stops random faults like [`World::stop_noise`], restores all links and resumes all hosts, so that
-    /// pending operations can finish. Dead NICs stay dead, and hung NICs stay hung.
+    /// Stops random faults like [`World::stop_noise`], restores all links and resumes all hosts, so
+    /// that pending operations can finish. Dead NICs stay dead, and hung NICs stay hung.
     pub fn heal(&mut self) {
         self.stop_noise();
         let mut world = lock(&self.shared);
@@ -70,13 +70,14 @@ impl World {
         lock(&self.shared).inject_failures(vec![injection]);
     }
 
-    /// Makes the clock of this NIC jump ahead by `duration` after it has been read `readings` more times. The
-    /// jump imitates a host that is suspended just before a reading.
+    /// Makes the clock of this NIC jump ahead by `duration` after it has been read `readings` more
+    /// times. The jump imitates a host that is suspended just before a reading.
     pub fn jump_clock_at_reading(&mut self, nic: NicId, readings: u32, duration: Duration) {
         lock(&self.shared).nics[nic.0].clock_jump = Some((readings, duration));
     }
 
-    /// Gives a NIC another address, which no NIC has had before. Packets to its old address are lost, also those in flight.
+    /// Gives a NIC another address, which no NIC has had before. Packets to its old address are
+    /// lost, also those in flight.
     pub fn change_address(&mut self, nic: NicId) {
         lock(&self.shared).change_address(nic.0);
     }
@@ -86,15 +87,16 @@ impl World {
         lock(&self.shared).set_link(nic.0, up);
     }
 
-    /// Passes a NIC's faults to `f`, which may arm triggers or set the noise of one direction. A failure that
-    /// `f` sets takes effect at the NIC's next packet. [`World::fail`] takes effect immediately.
+    /// Passes a NIC's faults to `f`, which may arm triggers or set the noise of one direction. A
+    /// failure that `f` sets takes effect at the NIC's next packet. [`World::fail`] takes effect
+    /// immediately.
     pub fn faults<T>(&mut self, nic: NicId, f: impl FnOnce(&mut Faults) -> T) -> T {
         f(&mut lock(&self.shared).nics[nic.0].faults)
     }
 
-    /// Fails `targets` when the `nth` packet reaches this stage at the NIC `at`. With `hold`, that packet is
-    /// delayed by this time instead of being lost on the wire or passed on. `hold` has no effect if the
-    /// packet is lost at the NIC `at`, or if the stage is [`Stage::NotPlaced`].
+    /// Fails `targets` when the `nth` packet reaches this stage at the NIC `at`. With `hold`, that
+    /// packet is delayed by this time instead of being lost on the wire or passed on. `hold` has no
+    /// effect if the packet is lost at the NIC `at`, or if the stage is [`Stage::NotPlaced`].
     pub fn fail_at_stage(
         &mut self,
         at: NicId,
@@ -106,8 +108,9 @@ impl World {
         self.fail_operation_at_stage(at, stage, None, nth, targets, hold);
     }
 
-    /// As [`World::fail_at_stage`]. With `operation`, only the packets of operations of this kind count, as far as packets tell the kind: those of
-    /// WRITEs and SENDs have the same acknowledgements.
+    /// As [`World::fail_at_stage`]. With `operation`, only the packets of operations of this kind
+    /// count, as far as packets tell the kind: those of WRITEs and SENDs have the same
+    /// acknowledgements.
     pub(crate) fn fail_operation_at_stage(
         &mut self,
         at: NicId,
@@ -121,7 +124,8 @@ impl World {
         if stage == Stage::NotPlaced {
             injections.push(FailureInjection { nic: at.0, failure: None, release_placements: true });
         }
-        // The packet is dropped if the NIC `at` dies or a link fails. A hung NIC lets the packet pass.
+        // The packet is dropped if the NIC `at` dies or a link fails. A hung NIC lets the packet
+        // pass.
         let drops_packet = targets.iter().any(|&(n, f)| n == at && f != Failure::NicHung)
             || targets.iter().any(|&(_, f)| f == Failure::LinkDown);
         let failure = if drops_packet { Failure::NicDead } else { Failure::NicHung };
@@ -134,7 +138,8 @@ impl World {
         lock(&self.shared).nics[at.0].stage_probes.push(probe);
     }
 
-    /// Fails `targets` when the `nth` packet of a kind is sent by the NIC `at` or, if `arriving`, arrives there.
+    /// Fails `targets` when the `nth` packet of a kind is sent by the NIC `at` or, if `arriving`,
+    /// arrives there.
     pub fn fail_at_packet(
         &mut self,
         at: NicId,
@@ -149,13 +154,14 @@ impl World {
         lock(&self.shared).nics[at.0].packet_probes.push(probe);
     }
 
-    /// Fails `targets` at the `nth` call from now on by which programs of a host change or query a NIC, before the NIC executes it. Reading the clock,
-    /// events and completions does not count.
+    /// Fails `targets` at the `nth` call from now on by which programs of a host change or query a
+    /// NIC, before the NIC executes it. Reading the clock, events and completions does not count.
     pub fn fail_at_call(&mut self, host: HostId, nth: u64, targets: &[(NicId, Failure)]) {
         lock(&self.shared).hosts[host.0].call_probe = Some((nth.max(1), injections(targets)));
     }
 
-    /// Fails `targets` when a recovery of a host has taken the step of this point for the `nth` time.
+    /// Fails `targets` when a recovery of a host has taken the step of this point for the `nth`
+    /// time.
     pub fn fail_at_point(
         &mut self,
         host: HostId,
@@ -167,20 +173,23 @@ impl World {
         lock(&self.shared).hosts[host.0].point_probe = Some(probe);
     }
 
-    /// Returns whether the call or the packets of all calls of [`World::fail_at_call`] and [`World::fail_at_packet`] were reached.
+    /// Returns whether the call or the packets of all calls of [`World::fail_at_call`] and
+    /// [`World::fail_at_packet`] were reached.
     pub fn placed_faults_happened(&self) -> bool {
         let world = lock(&self.shared);
         world.hosts.iter().all(|host| host.call_probe.is_none())
             && world.nics.iter().all(|nic| nic.packet_probes.is_empty())
     }
 
-    /// Returns whether the stages of all calls of [`World::fail_at_stage`] for this NIC were reached.
+    /// Returns whether the stages of all calls of [`World::fail_at_stage`] for this NIC were
+    /// reached.
     pub fn stage_reached(&self, nic: NicId) -> bool {
         lock(&self.shared).nics[nic.0].stage_probes.is_empty()
     }
 
-    /// Withdraws all calls of [`World::fail_at_stage`], [`World::fail_at_packet`], [`World::fail_at_call`] and [`World::fail_at_point`] whose stages, packets,
-    /// calls and points were not reached. Placements that a NIC holds back for [`Stage::NotPlaced`] are made.
+    /// Withdraws all calls of [`World::fail_at_stage`], [`World::fail_at_packet`],
+    /// [`World::fail_at_call`] and [`World::fail_at_point`] whose stages, packets, calls and points
+    /// were not reached. Placements that a NIC holds back for [`Stage::NotPlaced`] are made.
     pub fn disarm_stages(&mut self) {
         let mut world = lock(&self.shared);
         for n in 0..world.nics.len() {
@@ -199,13 +208,15 @@ impl World {
         }
     }
 
-    /// Pauses the applications of a host until `until` or [`World::resume`]. The host's NICs continue.
+    /// Pauses the applications of a host until `until` or [`World::resume`]. The host's NICs
+    /// continue.
     pub fn pause(&mut self, host: HostId, until: Option<Time>) {
         lock(&self.shared).pause(host.0, until);
     }
 
-    /// Ends the process of a host: its applications have no further turn, and its NICs are reset. The host refuses packets to
-    /// them if the links are up, as it does when the process of a software NIC ends.
+    /// Ends the process of a host: its applications have no further turn, and its NICs are reset.
+    /// The host refuses packets to them if the links are up, as it does when the process of a
+    /// software NIC ends.
     pub fn exit(&mut self, host: HostId) {
         let mut world = lock(&self.shared);
         world.pause(host.0, None);
@@ -215,21 +226,25 @@ impl World {
         }
     }
 
-    /// Makes the completions of a NIC late: when a queue pair has been moved to ERR, completions become visible only after a time, and those of receives
-    /// always become visible later than those of sends by another time. Both are drawn. The verbs promise no order between the completions of the two queues of a queue pair.
+    /// Makes the completions of a NIC late: when a queue pair has been moved to ERR, completions
+    /// become visible only after a time, and those of receives always become visible later than
+    /// those of sends by another time. Both are drawn. The verbs promise no order between the
+    /// completions of the two queues of a queue pair.
     pub fn delay_completions(&mut self, nic: NicId, flushes: DurationRange, receives: DurationRange) {
         let mut world = lock(&self.shared);
         let rng = Prng::stream(world.seed, &format!("late completions {}", nic.0));
         world.nics[nic.0].late_completions = Some(LateCompletions { flushes, receives, rng });
     }
 
-    /// Resets a NIC as its process would by [`Provider::reset`](mitra_verbs::Provider::reset), and makes its host refuse packets to it. A NIC that
-    /// is reset otherwise refuses nothing, as a NIC in hardware.
+    /// Resets a NIC as its process would by [`Provider::reset`](mitra_verbs::Provider::reset), and
+    /// makes its host refuse packets to it. A NIC that is reset otherwise refuses nothing, as a NIC
+    /// in hardware.
     pub fn close_port(&mut self, nic: NicId) {
         lock(&self.shared).close_port(nic.0);
     }
 
-    /// Makes the NIC `at` learn that the host of `of` refuses packets, although it does not, as a forged ICMP message does.
+    /// Makes the NIC `at` learn that the host of `of` refuses packets, although it does not, as a
+    /// forged ICMP message does.
     pub fn forge_refusal(&mut self, at: NicId, of: NicId) {
         lock(&self.shared).arrive_refusal(at.0, of.0);
     }

@@ -10,7 +10,8 @@ impl World {
         lock(&self.shared).rc_flows.push(flow);
     }
 
-    /// Returns the rules that the retransmissions of a queue pair have violated, if its first failed request ended with this status.
+    /// Returns the rules that the retransmissions of a queue pair have violated, if its first
+    /// failed request ended with this status.
     pub(crate) fn rc_findings(&self, requester: QpAddress, failure: Option<WcStatus>) -> Vec<RetryFinding> {
         let world = lock(&self.shared);
         let flows = world.rc_flows.iter().filter(|flow| flow.requester == requester);

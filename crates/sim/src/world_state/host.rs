@@ -16,17 +16,18 @@ use crate::world_state::{Event, WorldState};
 pub(crate) struct HostState {
     pub(crate) name: String,
     pub(crate) paused: bool,
-    /// The number of pauses so far. It identifies the current pause, so that the scheduled end of an earlier
-    /// pause is ignored.
+    /// The number of pauses so far. It identifies the current pause, so that the scheduled end of
+    /// an earlier pause is ignored.
     pub(crate) pauses: u64,
-    /// The number of calls that changed state or returned a completion or event. A turn that does not
-    /// increase it is idle.
+    /// The number of calls that changed state or returned a completion or event. A turn that does
+    /// not increase it is idle.
     pub(crate) activity: u64,
     /// The number of calls until failures are injected, and the failures.
     pub(crate) call_probe: Option<(u64, Vec<FailureInjection>)>,
     /// The failures that are injected when a recovery of the host reaches a point.
     pub(crate) point_probe: Option<PointProbe>,
-    /// The registered buffers, by real address. The weak pointer keeps the allocation, so that no other buffer gets the same real address.
+    /// The registered buffers, by real address. The weak pointer keeps the allocation, so that no
+    /// other buffer gets the same real address.
     buffers: BTreeMap<usize, RegisteredBuffer>,
     next_address: u64,
 }
@@ -43,7 +44,8 @@ struct RegisteredBuffer {
 /// Failures that are injected when a recovery of a host reaches a point.
 pub(crate) struct PointProbe {
     pub(crate) point: RecoveryPoint,
-    /// The number of times that the host takes the step of this point until the probe fires, including the one at which it fires.
+    /// The number of times that the host takes the step of this point until the probe fires,
+    /// including the one at which it fires.
     pub(crate) left: u32,
     pub(crate) targets: Vec<FailureInjection>,
 }
@@ -62,8 +64,8 @@ impl HostState {
         }
     }
 
-    /// Returns the simulated address of a buffer, and assigns one to a new buffer. Simulated addresses do not
-    /// depend on real addresses, so that runs of one seed are identical.
+    /// Returns the simulated address of a buffer, and assigns one to a new buffer. Simulated
+    /// addresses do not depend on real addresses, so that runs of one seed are identical.
     pub(crate) fn address_of(&mut self, buffer: &Arc<Buffer>) -> u64 {
         self.registered(buffer).address
     }
@@ -98,8 +100,8 @@ pub(crate) struct AppState {
 }
 
 impl WorldState {
-    /// Schedules earlier turns for the applications of a host. Called when something happens at the host's
-    /// NICs.
+    /// Schedules earlier turns for the applications of a host. Called when something happens at the
+    /// host's NICs.
     pub(crate) fn wake_apps(&mut self, host: usize) {
         for app in 0..self.apps.len() {
             if self.apps[app].host != host || self.apps[app].exited || self.hosts[host].paused {
@@ -112,7 +114,8 @@ impl WorldState {
         }
     }
 
-    /// Schedules the next turn of an application, and invalidates the turn that was scheduled before.
+    /// Schedules the next turn of an application, and invalidates the turn that was scheduled
+    /// before.
     pub(crate) fn schedule_turn(&mut self, app: usize, at: Time) {
         let state = &mut self.apps[app];
         state.turn += 1;

@@ -57,8 +57,8 @@ impl WorldState {
         let (nic, mut memory, batch) = self.nics[n].with_memory(now);
         let more = nic.poll_transmit(local, &mut memory, batch);
         let batch = core::mem::take(&mut self.nics[n].batch);
-        // If `poll_transmit` has fetched memory, earlier placements are complete. Their ACKs leave before the
-        // new packets.
+        // If `poll_transmit` has fetched memory, earlier placements are complete. Their ACKs leave
+        // before the new packets.
         self.release_placed(n);
         let destination: IpAddr = batch.destination.into();
         let path = IcrcPath::new(self.nics[n].address, SocketAddr::new(destination, ROCE_PORT));
@@ -138,8 +138,9 @@ impl WorldState {
         }
     }
 
-    /// Counts and captures a packet, and occupies the sender's cable for its transmission. Returns the
-    /// destination NIC and the earliest arrival time, or `None` if no NIC has the destination address.
+    /// Counts and captures a packet, and occupies the sender's cable for its transmission. Returns
+    /// the destination NIC and the earliest arrival time, or `None` if no NIC has the destination
+    /// address.
     fn transmit_on_cable(&mut self, n: usize, destination: Gid, datagram: &[u8]) -> Option<(usize, Time)> {
         let link = *self.link(self.nics[n].rail);
         let nic = &mut self.nics[n];
@@ -182,8 +183,8 @@ impl WorldState {
         let link_up = self.nics[n].faults.link_up();
         let cable_failed = failures != packet.cable_failures;
         if cable_failed || !link_up {
-            // A cable failed while the packet was in flight, or the receiver's cable is down. The packet is
-            // lost, unless the failure happened in flight and a switch kept the packet.
+            // A cable failed while the packet was in flight, or the receiver's cable is down. The
+            // packet is lost, unless the failure happened in flight and a switch kept the packet.
             if !(cable_failed && packet.survives) || packet.holds == MAX_HOLDS {
                 return self.trace.packet(self.now, "lost at", n, &packet.datagram);
             }
@@ -204,8 +205,8 @@ impl WorldState {
             return self.trace.packet(self.now, "deaf to", n, &packet.datagram);
         }
         let path = IcrcPath::new(self.nics[from].address, self.nics[n].address);
-        // The simulator sends all packets with IP identification 0. An ICRC that is valid only for another
-        // identification therefore belongs to a corrupt packet.
+        // The simulator sends all packets with IP identification 0. An ICRC that is valid only for
+        // another identification therefore belongs to a corrupt packet.
         if !matches!(path.verify(&packet.datagram, 0), mitra_wire::Verdict::Good { solved: false, .. }) {
             self.nics[n].stats.icrc_errors += 1;
             return self.trace.packet(self.now, "refuses", n, &packet.datagram);
@@ -236,7 +237,8 @@ impl WorldState {
         self.observer.lost = None;
     }
 
-    /// Handles the arrival of a host's report that it has refused a packet to the NIC `to`, unless the sender's link is down.
+    /// Handles the arrival of a host's report that it has refused a packet to the NIC `to`, unless
+    /// the sender's link is down.
     pub(crate) fn arrive_refusal(&mut self, n: usize, to: usize) {
         let destination = self.nics[to].gid;
         let nic = &mut self.nics[n];
@@ -275,8 +277,8 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Reports a packet to the NIC's faults and probes, and returns their effects. Probes that fire are
-    /// removed.
+    /// Reports a packet to the NIC's faults and probes, and returns their effects. Probes that fire
+    /// are removed.
     fn apply_faults(&mut self, n: usize, datagram: &[u8], arriving: bool) -> FaultEffects {
         let nic = &mut self.nics[n];
         let covered = &datagram[..datagram.len().saturating_sub(ICRC_LEN)];
@@ -301,7 +303,8 @@ impl WorldState {
             let TapResult { verdict, failure: failed } = tap(&mut probe.faults);
             let Some(failed) = failed else { continue };
             if failed == Failure::NotPlaced {
-                // Stage 8 (`Stage::NotPlaced`) begins: the NIC holds back placements until the ACK is sent.
+                // Stage 8 (`Stage::NotPlaced`) begins: the NIC holds back placements until the ACK
+                // is sent.
                 nic.faults.fail(Failure::NotPlaced);
                 effects.injections.push(FailureInjection::already_recorded(n));
                 continue;
@@ -344,8 +347,8 @@ impl WorldState {
         }
     }
 
-    /// Applies the failures that a NIC's `faults` have recorded and that have not yet taken effect: death,
-    /// hanging, held-back placements, and the state of the link.
+    /// Applies the failures that a NIC's `faults` have recorded and that have not yet taken effect:
+    /// death, hanging, held-back placements, and the state of the link.
     pub(crate) fn update_health(&mut self, n: usize) {
         let nic = &mut self.nics[n];
         if nic.detached {
@@ -386,7 +389,8 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Takes the cable of a NIC down or up. Without a switch, the links of all NICs on the rail follow.
+    /// Takes the cable of a NIC down or up. Without a switch, the links of all NICs on the rail
+    /// follow.
     fn set_cable(&mut self, n: usize, up: bool) {
         let rail = self.nics[n].rail;
         let switched = self.link(rail).switched;

@@ -1,5 +1,6 @@
-//! A simulated NIC with completion channels, during whose calls the world can go on. On a software NIC, packets arrive between any two calls
-//! of a vQP; in the simulator, the world otherwise stands still until the vQP returns. Without [`set_world`], a hooked NIC only does what [`Binds`] says.
+//! A simulated NIC with completion channels, during whose calls the world can go on. On a software
+//! NIC, packets arrive between any two calls of a vQP; in the simulator, the world otherwise stands
+//! still until the vQP returns. Without [`set_world`], a hooked NIC only does what [`Binds`] says.
 #![allow(dead_code)] // each test binary uses a part of this module
 
 use core::time::Duration;
@@ -39,8 +40,9 @@ pub enum Moment {
     Delivery,
 }
 
-/// Sees each datagram at each [`Moment`], with the NIC at which it is. Returns whether the datagram goes on; otherwise it is lost. The result
-/// is ignored for [`Moment::AfterSend`]. While it runs, it sees no other datagram.
+/// Sees each datagram at each [`Moment`], with the NIC at which it is. Returns whether the datagram
+/// goes on; otherwise it is lost. The result is ignored for [`Moment::AfterSend`]. While it runs,
+/// it sees no other datagram.
 pub type Observer = Box<dyn FnMut(NicId, Moment, &[u8]) -> bool>;
 
 struct Scene {
@@ -118,7 +120,8 @@ fn before_call() {
     });
 }
 
-/// What a hooked NIC does with binds of memory windows. The simulated NIC executes all requests of all queue pairs in the order of posting.
+/// What a hooked NIC does with binds of memory windows. The simulated NIC executes all requests of
+/// all queue pairs in the order of posting.
 #[derive(Debug, Default)]
 pub enum Binds {
     #[default]
@@ -185,7 +188,8 @@ struct Datagrams {
 }
 
 impl Datagrams {
-    /// Returns the datagram that a receive holds, and the receive. `None` if the completion is of another kind.
+    /// Returns the datagram that a receive holds, and the receive. `None` if the completion is of
+    /// another kind.
     fn received(&self, wc: &Wc) -> Option<(Vec<u8>, RecvWr)> {
         if wc.opcode != WcOpcode::Recv || wc.status != WcStatus::Success {
             return None;
@@ -216,7 +220,8 @@ impl HookedNic {
         *self.binds.lock().expect("no test panics with this lock") = binds;
     }
 
-    /// Executes the binds that are held, and all later ones. Returns the number of requests that were held.
+    /// Executes the binds that are held, and all later ones. Returns the number of requests that
+    /// were held.
     pub fn execute_binds(&self) -> usize {
         let before = core::mem::take(&mut *self.binds.lock().expect("no test panics with this lock"));
         let Binds::Hold(held) = before else { return 0 };
@@ -254,7 +259,8 @@ impl HookedNic {
         self.datagrams.lock().expect("no test panics with this lock")
     }
 
-    /// Shows a request to the observer if it sends a datagram. Returns whether the datagram goes on.
+    /// Shows a request to the observer if it sends a datagram. Returns whether the datagram goes
+    /// on.
     fn show_send(&self, moment: Moment, wrs: &[SendWr]) -> bool {
         match wrs {
             [SendWr { ud: Some(_), data: Data::Inline(bytes), .. }] => show(&self.nic, moment, bytes),

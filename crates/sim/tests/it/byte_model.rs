@@ -1,6 +1,6 @@
-//! Checks overlapping WRITEs and READs against a model of every byte. While WRITEs are in flight, a byte has
-//! an old or a new value, but never returns to an earlier value. When a WRITE has completed, its bytes are in
-//! memory.
+//! Checks overlapping WRITEs and READs against a model of every byte. While WRITEs are in flight, a
+//! byte has an old or a new value, but never returns to an earlier value. When a WRITE has
+//! completed, its bytes are in memory.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,8 +15,8 @@ use mitra_verbs::{Access, Buffer, Data, Mr, Mtu, Provider, SendFlags, SendOp, Se
 const REGION: usize = 1024;
 /// The largest operation, in bytes.
 const MAX_OP_BYTES: usize = 900;
-/// The number of operations. Operation `n`, counted from 1, writes `n` to each of its bytes, so a byte shows
-/// which operation wrote it last.
+/// The number of operations. Operation `n`, counted from 1, writes `n` to each of its bytes, so a
+/// byte shows which operation wrote it last.
 const OPS: u8 = 200;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -34,13 +34,15 @@ struct Model {
     posted: Vec<u8>,
     /// For each byte, the last value that was observed in the responder's memory.
     observed: Vec<u8>,
-    /// How many observed bytes held the value of a WRITE between the last completed and the last posted one.
+    /// How many observed bytes held the value of a WRITE between the last completed and the last
+    /// posted one.
     intermediate: u32,
 }
 
 impl Model {
-    /// Checks that each byte has at least the value in `at_least` and at most the last posted one. With `in_place`,
-    /// the bytes are those of the responder's memory, and must not return to an earlier value.
+    /// Checks that each byte has at least the value in `at_least` and at most the last posted one.
+    /// With `in_place`, the bytes are those of the responder's memory, and must not return to an
+    /// earlier value.
     fn check(&mut self, source_name: &str, from: usize, bytes: &[u8], at_least: &[u8], in_place: bool) {
         for (i, &byte) in bytes.iter().enumerate() {
             let at = from + i;
@@ -97,8 +99,8 @@ impl Requester {
         let sge = self.local.1.sge(slot as u64, len as u32);
         let mut model = self.model.borrow_mut();
         let target = self.remote.remote(from as u64);
-        // A READ returns the data of all WRITEs that were posted before. It may also return data of later
-        // WRITEs.
+        // A READ returns the data of all WRITEs that were posted before. It may also return data of
+        // later WRITEs.
         let at_least = model.posted.clone();
         let send = if op.read {
             SendOp::Read(target)
@@ -166,8 +168,8 @@ fn run(seed: u64) -> u32 {
     };
     testbed.world.add_app(testbed.hosts[0], move |ctx: &mut AppContext<'_>| requester.step(ctx));
     let (observed_model, observed_memory) = (Rc::clone(&model), Arc::clone(&memory));
-    // With relaxed ordering, a later WRITE may become visible before an earlier WRITE to another address, but
-    // never before an earlier WRITE to the same address.
+    // With relaxed ordering, a later WRITE may become visible before an earlier WRITE to another
+    // address, but never before an earlier WRITE to the same address.
     let check_memory = move || {
         let mut bytes = vec![0; REGION];
         observed_memory.read_at(0, &mut bytes);

@@ -1,4 +1,5 @@
-//! What vQPs publish for monitoring: counts, events and durations of failovers, and latency samples.
+//! What vQPs publish for monitoring: counts, events and durations of failovers, and latency
+//! samples.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

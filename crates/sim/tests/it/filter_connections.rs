@@ -63,7 +63,8 @@ impl Net {
         (RpcClient::over_vqp(a, MAX_MESSAGE, config).expect("the vQP has room"), connection)
     }
 
-    /// Drives the server and a client for this time, and returns the outcomes of the client's calls.
+    /// Drives the server and a client for this time, and returns the outcomes of the client's
+    /// calls.
     fn run(&mut self, mut client: Option<&mut Client>, time: Duration) -> Vec<Outcome<Vec<u8>>> {
         let mut ended = Vec::new();
         for _ in 0..time.as_micros() / 25 {

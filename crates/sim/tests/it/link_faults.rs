@@ -1,5 +1,5 @@
-//! Faults of links, NICs and hosts: corrupt packets, failed links, stragglers, paused hosts, and dead and
-//! hung NICs.
+//! Faults of links, NICs and hosts: corrupt packets, failed links, stragglers, paused hosts, and
+//! dead and hung NICs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -90,8 +90,8 @@ fn fully_corrupting_link_delivers_no_wrong_data() {
         let verdict = run.verify();
         assert!(verdict.is_exact(), "seed {seed}\n{verdict}");
     }
-    // Some packets pass, because the ICRC does not cover the BTH byte with the congestion bits, which may
-    // change on the way.
+    // Some packets pass, because the ICRC does not cover the BTH byte with the congestion bits,
+    // which may change on the way.
     assert!(passed * 20 < all, "{passed} of {all}");
 }
 
@@ -254,8 +254,8 @@ fn failed_nic_refuses_verbs_and_replacement_works() {
                 Duration::from_secs(1),
             )
             .unwrap_or_else(|e| panic!("{e}"));
-        // The requester of the old connection still sends to this address. The replacement NIC has no such
-        // queue pair and drops the packets.
+        // The requester of the old connection still sends to this address. The replacement NIC has
+        // no such queue pair and drops the packets.
         run.testbed.world.run_for(Duration::from_millis(5));
         let dropped = new.counters().into_iter().find(|c| c.name == "drop_no_qp").unwrap();
         assert!(new.id() != b && dropped.value > 0, "{failure:?}");

@@ -1,5 +1,5 @@
-//! Simulated host memory behaves like that of hardware NICs: placements tear, atomics of two NICs race, and
-//! revoked memory does not change.
+//! Simulated host memory behaves like that of hardware NICs: placements tear, atomics of two NICs
+//! race, and revoked memory does not change.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -116,8 +116,8 @@ enum Revoke {
     ResetNic,
 }
 
-/// Revokes access to memory during a stream of WRITEs over a noisy link. Returns whether the memory had
-/// changed before the revocation, and whether it changed after it.
+/// Revokes access to memory during a stream of WRITEs over a noisy link. Returns whether the memory
+/// had changed before the revocation, and whether it changed after it.
 fn write_around_revocation(seed: u64, method: Revoke, revoke_waits: bool) -> (bool, bool) {
     let mut config = Config::swarm(seed);
     config.link.noise.duplicate_ppm = 200_000;

@@ -1,5 +1,5 @@
-//! For every combination of stage, failure target and kind of operation: one operation over an RC queue pair
-//! has the effect that `expected` returns, and never two effects.
+//! For every combination of stage, failure target and kind of operation: one operation over an RC
+//! queue pair has the effect that `expected` returns, and never two effects.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -30,8 +30,8 @@ fn expected(case: FailureCase) -> Effect {
         // The packet has arrived before the requester dies, so it is executed.
         (Stage::Arrived, Requester) => Effect::Once,
         (Stage::Arrived, _) => Effect::None,
-        // If the requester dies, packets of the message that are in flight still arrive. If the cable or the
-        // responder fails, they are lost.
+        // If the requester dies, packets of the message that are in flight still arrive. If the
+        // cable or the responder fails, they are lost.
         (Stage::PartlyExecuted, Requester) => Effect::AtMostOnce,
         (Stage::PartlyExecuted, _) => Effect::None,
         // The responder may die after the execution and before the placement.
@@ -64,7 +64,8 @@ fn operation(kind: OpKind) -> Operation {
 fn run(seed: u64, case: FailureCase, hold: Option<Duration>) -> Outcome {
     let mut config = Config::swarm(seed).without_noise();
     config.capabilities.ack_after_placement = !case.requires_early_ack();
-    // The window is as large as the message, so that nothing is acknowledged before the last packet.
+    // The window is as large as the message, so that nothing is acknowledged before the last
+    // packet.
     config.tuning.send_window = 1 << 18;
     let mut testbed = Testbed::with_config(seed, config, 1);
     // The operation has several packets, if its kind has such operations.
@@ -134,8 +135,8 @@ fn every_failure_case_has_the_expected_effect() {
             let succeeded = outcome.record.outcome == Some(mitra_sim::workload::ReportedOutcome::Success);
             let lost_after_ack = case.requires_early_ack() && matches!(case.target, FailureTarget::Responder);
             if lost_after_ack {
-                // Only in this case, a NIC loses data that it has acknowledged. The verdict must report the
-                // loss.
+                // Only in this case, a NIC loses data that it has acknowledged. The verdict must
+                // report the loss.
                 assert!(succeeded && !outcome.exact, "{}", outcome.report);
             } else {
                 assert!(outcome.exact, "{}", outcome.report);
@@ -147,7 +148,8 @@ fn every_failure_case_has_the_expected_effect() {
                 assert_eq!(outcome.record.outcome, None, "a dead NIC completes nothing: {}", outcome.report);
             }
         }
-        // A failure of another NIC than that of the packet lets it pass, so only the cases of a stage together reach it.
+        // A failure of another NIC than that of the packet lets it pass, so only the cases of a
+        // stage together reach it.
         for case in &cases {
             assert!(met.contains(&(case.stage, operation(case.kind))), "seed {seed}: no failure met {case}");
         }
@@ -159,7 +161,8 @@ fn held_request_executes_late() {
     let hold = Some(Duration::from_millis(20));
     for seed in seeds(3) {
         for case in FailureCase::all().into_iter().filter(|c| c.kind == OpKind::Write) {
-            // In these cases, the request is in flight and the responder is alive, so the request arrives.
+            // In these cases, the request is in flight and the responder is alive, so the request
+            // arrives.
             if matches!(case.stage, Stage::RequestOnWire | Stage::Arrived)
                 && case.target == FailureTarget::Requester
             {

@@ -1,4 +1,5 @@
-//! The workloads over queue pairs of `mitra sim` find nothing and repeat from their seeds. `objects_seeded` tests the workload of objects.
+//! The workloads over queue pairs of `mitra sim` find nothing and repeat from their seeds.
+//! `objects_seeded` tests the workload of objects.
 
 use mitra_sim::seeded::{FIRST_GENERATION, SeededWorkload, WORKLOADS};
 use mitra_sim::{Coverage, Operation, RecoveryPoint, Stage, seeds};
@@ -50,7 +51,8 @@ fn ledger_finds_no_violation() {
     }
 }
 
-/// Checks that failures met every kind of operation at every stage, and in a recovery at every point.
+/// Checks that failures met every kind of operation at every stage, and in a recovery at every
+/// point.
 fn check_coverage(workload: &str, coverage: &Coverage) {
     let cells: Vec<_> = coverage.cells().collect();
     assert!(cells.iter().all(|cell| cell.can_exist()), "{workload}: {cells:?}");
@@ -93,8 +95,9 @@ fn a_seed_repeats_its_run() {
     }
 }
 
-/// Worlds of the first generation in which the workload found a fault. The product has changed since, so 16486, 24959, 26167 and
-/// 32074 no longer show the fault if its rule is removed: the tests in `failover_shared_backup/second_failures.rs` do.
+/// Worlds of the first generation in which the workload found a fault. The product has changed
+/// since, so 16486, 24959, 26167 and 32074 no longer show the fault if its rule is removed: the
+/// tests in `failover_shared_backup/second_failures.rs` do.
 const FOUND: [(u64, &str); 9] = [
     (16_486, "the length of a torn WRITE with immediate was lost with an unused queue pair"),
     (24_959, "the same, on two queue pairs"),
@@ -120,8 +123,9 @@ fn seeds_that_showed_faults_of_shared_backups_find_nothing() {
     }
 }
 
-/// An end that declined a proposal never got the lost Resume of its last move, and held its receives back. The product has changed since: a test of the negotiation, and not
-/// this world, fails without the rule.
+/// An end that declined a proposal never got the lost Resume of its last move, and held its
+/// receives back. The product has changed since: a test of the negotiation, and not this world,
+/// fails without the rule.
 #[test]
 fn seed_that_lost_a_resume_finds_nothing() {
     let failover = workloads().find(|workload| workload.name == "failover").expect("a workload");

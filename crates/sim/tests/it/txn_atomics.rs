@@ -1,4 +1,5 @@
-//! Coordinators swap one lock word of a memory node over NICs whose atomics exclude only each other on the same NIC, and one of them has lost a rail.
+//! Coordinators swap one lock word of a memory node over NICs whose atomics exclude only each other
+//! on the same NIC, and one of them has lost a rail.
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -18,7 +19,8 @@ const RAILS: u8 = 2;
 const SWAPS: u64 = 200;
 const WORD: u64 = 0;
 
-/// A coordinator that counts in the word: it swaps the number that it has seen there last with the next one.
+/// A coordinator that counts in the word: it swaps the number that it has seen there last with the
+/// next one.
 struct Coordinator {
     channels: Channels,
     seen: u64,
@@ -79,7 +81,8 @@ impl Coordinator {
     }
 }
 
-/// Returns the word at the end, the number of swaps that succeeded, and of those of which that is not known.
+/// Returns the word at the end, the number of swaps that succeeded, and of those of which that is
+/// not known.
 fn run(seed: u64, policy: Policy) -> (u64, u64, u64) {
     let mut world = Config::fault_free();
     world.memory.atomic_delay = DurationRange::nanos(100, 3_000);
@@ -131,7 +134,8 @@ fn swaps_of_coordinators_on_different_rails_exclude_each_other() {
     }
 }
 
-/// The harm: with a policy whose queue pairs share no home rail, two coordinators take the same number.
+/// The harm: with a policy whose queue pairs share no home rail, two coordinators take the same
+/// number.
 #[test]
 fn swaps_over_two_nics_are_lost_without_a_home_rail() {
     let losing = (0..20).filter(|&seed| {

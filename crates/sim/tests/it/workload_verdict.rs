@@ -1,5 +1,5 @@
-//! Tests that the verdict reports every fault of an endpoint, and no fault of a correct endpoint. The
-//! endpoint executes operations directly in the peer's memory, and injects one fault.
+//! Tests that the verdict reports every fault of an endpoint, and no fault of a correct endpoint.
+//! The endpoint executes operations directly in the peer's memory, and injects one fault.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -235,7 +235,8 @@ fn plan(seed: u64) -> Plan {
 }
 
 fn target_op(plan: &Plan, kind: OpKind) -> Option<Op> {
-    // The third operation of the kind: others normally follow it, and some faults are detected only by later operations.
+    // The third operation of the kind: others normally follow it, and some faults are detected only
+    // by later operations.
     plan.ops().into_iter().filter(|op| op.kind == kind && !op.inline).nth(2)
 }
 

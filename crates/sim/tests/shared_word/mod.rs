@@ -118,7 +118,8 @@ impl Setup {
         self.clients.iter().map(|client| client.borrow().vqp.close_reason()).collect()
     }
 
-    /// Checks that each increment found another value, and that the word counts each. Returns the error as text.
+    /// Checks that each increment found another value, and that the word counts each. Returns the
+    /// error as text.
     pub fn check(&mut self) -> Result<(), String> {
         self.world.stop_noise();
         self.world.run_until_quiet().map_err(|stalled| stalled.to_string())?;

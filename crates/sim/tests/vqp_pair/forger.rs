@@ -9,8 +9,8 @@ use mitra_verbs::{
 
 use super::VqpPair;
 
-/// An attacker on the first host. It knows the second end's cookie, and the address of that end's control
-/// queue pair on rail 0.
+/// An attacker on the first host. It knows the second end's cookie, and the address of that end's
+/// control queue pair on rail 0.
 pub struct Forger {
     nic: Arc<dyn Provider>,
     qpn: Qpn,
@@ -29,9 +29,9 @@ impl Forger {
         let qp_type = QpType::Ud;
         let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
         let qpn = nic.create_qp(&init).expect("a free queue pair");
-        // The encoded `ConnectInfo` begins with the magic MVQ2 (4 bytes), the cookie (8 bytes) and 4 other
-        // bytes. Then it contains for each rail the GID (16 bytes), the MTU (2 bytes) and four 4-byte
-        // numbers: queue pair, PSN, control queue pair, Q_Key.
+        // The encoded `ConnectInfo` begins with the magic MVQ2 (4 bytes), the cookie (8 bytes) and
+        // 4 other bytes. Then it contains for each rail the GID (16 bytes), the MTU (2 bytes) and
+        // four 4-byte numbers: queue pair, PSN, control queue pair, Q_Key.
         let info = pair.vqps[1].local_info().encode();
         let word = |at: usize| u32::from_le_bytes(info[at..at + 4].try_into().unwrap());
         let gid = Gid(info[16..32].try_into().unwrap());

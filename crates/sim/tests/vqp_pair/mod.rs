@@ -1,4 +1,5 @@
-//! A connected pair of virtual queue pairs that the test polls, so that the test determines the schedule.
+//! A connected pair of virtual queue pairs that the test polls, so that the test determines the
+//! schedule.
 #![allow(dead_code)] // each test binary uses a part of this module
 
 pub mod forger;
@@ -152,7 +153,8 @@ impl VqpPair {
         self.testbed.world.set_link(nic, true);
     }
 
-    /// Fails the link of the active rail, and heals it after `polls` polls, which must suffice for the move. Polls as often again.
+    /// Fails the link of the active rail, and heals it after `polls` polls, which must suffice for
+    /// the move. Polls as often again.
     pub fn fail_over(&mut self, polls: usize) {
         let rail = self.vqps[0].active_rail();
         self.link_down(0, rail);

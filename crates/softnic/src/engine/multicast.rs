@@ -16,8 +16,8 @@ pub(crate) struct MulticastGroup {
 }
 
 impl Engine {
-    /// Attaches a queue pair to a group, with loopback of its own messages if `own` is set. The NIC joins the group when the first queue
-    /// pair is attached.
+    /// Attaches a queue pair to a group, with loopback of its own messages if `own` is set. The NIC
+    /// joins the group when the first queue pair is attached.
     pub(crate) fn attach_mcast(&mut self, qp: Qpn, gid: Gid, own: bool) -> Result<()> {
         let Some(unicast) = &self.socket else { return Err(Error::DeviceFatal) };
         let is_first = !self.nic.has_mcast_members(gid);
@@ -43,14 +43,16 @@ impl Engine {
         }
     }
 
-    /// Makes the NIC's own socket receive traffic classes. The sockets of multicast groups always do.
+    /// Makes the NIC's own socket receive traffic classes. The sockets of multicast groups always
+    /// do.
     pub(crate) fn receive_traffic_classes(&mut self) {
         if let Some(socket) = &self.socket {
             socket.receive_traffic_classes();
         }
     }
 
-    /// Detaches a queue pair from a group. The NIC leaves the group when the last queue pair is detached.
+    /// Detaches a queue pair from a group. The NIC leaves the group when the last queue pair is
+    /// detached.
     pub(crate) fn detach_mcast(&mut self, qp: Qpn, gid: Gid) -> Result<()> {
         self.nic.detach_mcast(qp, gid)?;
         self.multicast_groups.retain(|group| self.nic.has_mcast_members(group.gid));
@@ -62,8 +64,8 @@ impl Engine {
         self.multicast_groups.iter().map(|group| Arc::clone(&group.socket)).collect()
     }
 
-    /// Makes up to `max_receives` receive calls for each group and processes their data. Returns the number of calls that
-    /// returned data.
+    /// Makes up to `max_receives` receive calls for each group and processes their data. Returns
+    /// the number of calls that returned data.
     pub(crate) fn receive_multicast(&mut self, now: Time, max_receives: u32) -> u32 {
         let mut receives = 0;
         for index in 0..self.multicast_groups.len() {

@@ -8,9 +8,11 @@ use mitra_verbs::Gid;
 use crate::engine::Engine;
 use crate::udp_socket::SocketError;
 
-/// The maximum number of hosts. A further one replaces that with the oldest report. Forged reports may name any host.
+/// The maximum number of hosts. A further one replaces that with the oldest report. Forged reports
+/// may name any host.
 const MAX_HOSTS: usize = 1024;
-/// The largest number of entries that are read from the error queue at a time. The next entry makes the next call on the socket fail.
+/// The largest number of entries that are read from the error queue at a time. The next entry makes
+/// the next call on the socket fail.
 const MAX_ERRORS: usize = 64;
 
 /// For each host, the number of the last report, counted over all hosts.
@@ -31,15 +33,17 @@ impl PortRefusals {
         self.last.insert(host, self.total);
     }
 
-    /// Returns a number that changes with each report of `host`. 0 if there was none, or none among the last hosts.
+    /// Returns a number that changes with each report of `host`. 0 if there was none, or none among
+    /// the last hosts.
     pub(crate) fn of(&self, host: Gid) -> u64 {
         self.last.get(&host).copied().unwrap_or(0)
     }
 }
 
 impl Engine {
-    /// Reads the error queue of the NIC's socket. Returns whether an ICMP message was in it, so that a send call that has failed may be
-    /// repeated. A NIC whose link is down by fault injection gets no messages.
+    /// Reads the error queue of the NIC's socket. Returns whether an ICMP message was in it, so
+    /// that a send call that has failed may be repeated. A NIC whose link is down by fault
+    /// injection gets no messages.
     pub(crate) fn read_socket_errors(&mut self) -> bool {
         let Some(socket) = &self.socket else { return false };
         let is_reached = self.faults.link_up() && self.faults.dma_ok();

@@ -32,19 +32,23 @@ const MAX_RECEIVE: usize = 1 << 16;
 pub(crate) struct RxBuffer {
     /// Holds the longest UDP payload, which may be several datagrams under `UDP_GRO`.
     bytes: Box<[u8]>,
-    /// Holds the datagram before the one in `bytes`, if [`Engine::receive`] handles that one first. Empty until then.
+    /// Holds the datagram before the one in `bytes`, if [`Engine::receive`] handles that one first.
+    /// Empty until then.
     earlier: Box<[u8]>,
     gro: GroPolicy,
-    /// The number of receive calls in a row after which the NIC looked for an acknowledgement, except for calls that found the socket empty.
+    /// The number of receive calls in a row after which the NIC looked for an acknowledgement,
+    /// except for calls that found the socket empty.
     overtakers: u32,
 }
 
-/// The NIC looks for the acknowledgement this many times in a row before it enables `UDP_GRO`. Without it, the kernel delivers the
-/// datagrams of a run one after the other, and the acknowledgement may arrive after the second receive call.
+/// The NIC looks for the acknowledgement this many times in a row before it enables `UDP_GRO`.
+/// Without it, the kernel delivers the datagrams of a run one after the other, and the
+/// acknowledgement may arrive after the second receive call.
 const MAX_OVERTAKERS_WITHOUT_GRO: u32 = 3;
 
-/// The longest wait for the second datagram of a run that the kernel delivers one datagram after the other. In between, the kernel wakes
-/// the threads that sleep on the socket: 20 µs and more on a busy virtual machine.
+/// The longest wait for the second datagram of a run that the kernel delivers one datagram after
+/// the other. In between, the kernel wakes the threads that sleep on the socket: 20 µs and more on
+/// a busy virtual machine.
 const MAX_WAIT_FOR_ACK: Duration = Duration::from_micros(200);
 
 impl RxBuffer {
@@ -70,8 +74,8 @@ impl RxBuffer {
     }
 }
 
-/// Returns whether a datagram is a positive acknowledgement. A NAK is none: it may end the queue pair, and the requests that have arrived
-/// before it would be dropped.
+/// Returns whether a datagram is a positive acknowledgement. A NAK is none: it may end the queue
+/// pair, and the requests that have arrived before it would be dropped.
 fn is_ack(datagram: &[u8]) -> bool {
     datagram.len() == ACK_LEN
         && Packet::parse(&datagram[..ACK_LEN - ICRC_LEN]).is_ok_and(|packet| {
@@ -79,7 +83,8 @@ fn is_ack(datagram: &[u8]) -> bool {
         })
 }
 
-/// Returns whether the last datagram of a run is a positive acknowledgement, and all others are requests.
+/// Returns whether the last datagram of a run is a positive acknowledgement, and all others are
+/// requests.
 fn is_ack_behind_requests(run: &[u8], segment_len: usize) -> bool {
     let mut datagrams = run.chunks(segment_len);
     datagrams.len() > 1
@@ -88,9 +93,11 @@ fn is_ack_behind_requests(run: &[u8], segment_len: usize) -> bool {
 }
 
 impl Engine {
-    /// Receives from the NIC's own socket and processes the data. Returns false if the socket was empty.
+    /// Receives from the NIC's own socket and processes the data. Returns false if the socket was
+    /// empty.
     ///
-    /// This is one receive call, or two if an acknowledgement that follows the first datagram is to be handled before it.
+    /// This is one receive call, or two if an acknowledgement that follows the first datagram is to
+    /// be handled before it.
     pub(crate) fn receive(&mut self, now: Time) -> bool {
         let Some(socket) = &self.socket else { return false };
         let local = socket.address();
@@ -140,7 +147,8 @@ impl Engine {
         std::mem::swap(&mut self.rx_buffer.bytes, &mut self.rx_buffer.earlier);
     }
 
-    /// Returns whether an acknowledgement in the socket is to be handled before a received datagram. In a run, it is the last datagram.
+    /// Returns whether an acknowledgement in the socket is to be handled before a received
+    /// datagram. In a run, it is the last datagram.
     fn may_overtake_ack(&self, received: &Received) -> bool {
         let datagram = &self.rx_buffer.bytes[..received.len];
         received.segment_len.is_none_or(|len| len >= received.len)
@@ -150,7 +158,8 @@ impl Engine {
                 .is_ok_and(|packet| self.nic.may_overtake_ack(&packet))
     }
 
-    /// Processes the result of a receive call on the socket that is bound to `local`. Returns false if the socket was empty.
+    /// Processes the result of a receive call on the socket that is bound to `local`. Returns false
+    /// if the socket was empty.
     pub(crate) fn process_received(
         &mut self,
         now: Time,
@@ -162,7 +171,8 @@ impl Engine {
             Ok(received) => received,
             Err(Errno::EAGAIN) => return false,
             Err(_) => {
-                // An example is an ICMP error for a datagram that was sent earlier. Retransmission recovers the lost datagram.
+                // An example is an ICMP error for a datagram that was sent earlier. Retransmission
+                // recovers the lost datagram.
                 self.driver_counters.rx_errors += u64::from(!self.read_socket_errors());
                 return true;
             }
@@ -173,7 +183,8 @@ impl Engine {
         let segment_len = received.segment_len.unwrap_or(received.len).max(1);
         self.driver_counters.rx_runs += u64::from(segment_len < received.len);
         let mut datagrams = bytes.chunks(segment_len).enumerate();
-        // An acknowledgement that follows requests is handled before them: what it completes was posted before their answers.
+        // An acknowledgement that follows requests is handled before them: what it completes was
+        // posted before their answers.
         if is_ack_behind_requests(bytes, segment_len)
             && let Some((index, ack)) = datagrams.next_back()
         {
@@ -240,13 +251,15 @@ impl Engine {
         packet: &Packet<'_>,
     ) {
         let tap = self.faults.receive(packet);
-        // A failure that defers placements applies to this packet too, so it is handled before the packet is executed.
+        // A failure that defers placements applies to this packet too, so it is handled before the
+        // packet is executed.
         self.handle_failure(tap.failure);
         match tap.verdict {
             Verdict::Pass => self.execute(now, peer, group, packet),
             Verdict::Drop => self.driver_counters.fault_dropped += 1,
             Verdict::Corrupt(_) => {
-                // The ICRC detects every single-bit error, so the corrupted packet would fail the check.
+                // The ICRC detects every single-bit error, so the corrupted packet would fail the
+                // check.
                 self.driver_counters.fault_corrupted += 1;
                 self.driver_counters.rx_icrc_bad += 1;
             }
@@ -276,8 +289,8 @@ impl Engine {
         }
     }
 
-    /// Executes a packet. Reports the packet to fault injection if the expected PSN has changed, because stages 4 and 5 count only
-    /// executed packets.
+    /// Executes a packet. Reports the packet to fault injection if the expected PSN has changed,
+    /// because stages 4 and 5 count only executed packets.
     fn execute(&mut self, now: Time, peer: IpPath, group: Option<Gid>, packet: &Packet<'_>) {
         if !self.dma_ok() {
             return;

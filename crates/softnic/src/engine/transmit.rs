@@ -1,4 +1,5 @@
-//! The transmit path: from the transport through fault injection and the ICRC to the socket, in as few system calls as possible.
+//! The transmit path: from the transport through fault injection and the ICRC to the socket, in as
+//! few system calls as possible.
 
 use mitra_transport::TxBatch;
 use mitra_transport::fault::Verdict;
@@ -11,12 +12,14 @@ use crate::delay_queue::Direction;
 use crate::engine::Engine;
 use crate::udp_socket::{ACK_LEN, MAX_GSO_SEGMENTS, MAX_SENDMMSG, MAX_UDP_PAYLOAD};
 
-/// A run of two datagrams shorter than this, in bytes, is sent as two datagrams, unless the second is an ACK.
+/// A run of two datagrams shorter than this, in bytes, is sent as two datagrams, unless the second
+/// is an ACK.
 ///
-/// If the datagrams are sent separately, the first is on the wire while the second is prepared. In a run, the receiving kernel must split
-/// the run, which costs more than a second send call. With a completion log, the latency of an 8-byte WRITE is 1.2 times that without a
-/// log if the datagrams are sent separately, and 1.35 times in a run. A receiver of a request and an ACK waits for both, so a run is
-/// faster for this pair (`ib_send_lat`: 3.5 µs instead of 4.2 µs).
+/// If the datagrams are sent separately, the first is on the wire while the second is prepared. In
+/// a run, the receiving kernel must split the run, which costs more than a second send call. With a
+/// completion log, the latency of an 8-byte WRITE is 1.2 times that without a log if the datagrams
+/// are sent separately, and 1.35 times in a run. A receiver of a request and an ACK waits for both,
+/// so a run is faster for this pair (`ib_send_lat`: 3.5 µs instead of 4.2 µs).
 const MIN_PAIR_LEN: usize = 1000;
 
 /// Packets that the transport has produced and the socket has not yet taken.
@@ -26,11 +29,13 @@ pub(crate) struct TxQueue {
     next: usize,
     /// Whether the NIC uses `UDP_SEGMENT`. Cleared if the kernel rejects it.
     use_gso: bool,
-    /// The number of send calls in a row that have reported an ICMP message about an earlier datagram.
+    /// The number of send calls in a row that have reported an ICMP message about an earlier
+    /// datagram.
     icmp_errors: u32,
 }
 
-/// The maximum number of send calls that are repeated because they have reported ICMP messages about earlier datagrams.
+/// The maximum number of send calls that are repeated because they have reported ICMP messages
+/// about earlier datagrams.
 const MAX_ICMP_ERRORS: u32 = 4;
 
 impl TxQueue {
@@ -38,8 +43,8 @@ impl TxQueue {
         TxQueue { batch: TxBatch::new(), next: 0, use_gso: offload == Offload::Auto, icmp_errors: 0 }
     }
 
-    /// Returns whether a datagram of the batch is not sent. After [`Engine::transmit`], such a datagram waits for space in the socket's
-    /// send buffer.
+    /// Returns whether a datagram of the batch is not sent. After [`Engine::transmit`], such a
+    /// datagram waits for space in the socket's send buffer.
     pub(crate) fn is_blocked(&self) -> bool {
         self.next < self.batch.ends.len()
     }
@@ -47,7 +52,8 @@ impl TxQueue {
 
 /// The result of an attempt to send.
 enum SendResult {
-    /// The number of datagrams to remove from the queue, because the kernel has taken them or they are lost.
+    /// The number of datagrams to remove from the queue, because the kernel has taken them or they
+    /// are lost.
     Consumed(usize),
     /// The socket's send buffer is full.
     Blocked,
@@ -78,7 +84,8 @@ impl Engine {
         }
     }
 
-    /// Sends the next datagrams of the queue with one system call: a GSO run, a `sendmmsg` batch or a single datagram.
+    /// Sends the next datagrams of the queue with one system call: a GSO run, a `sendmmsg` batch or
+    /// a single datagram.
     fn send_next(&mut self) -> SendResult {
         let Some(socket) = &self.socket else { return SendResult::Blocked };
         let TxQueue { batch, next, use_gso, icmp_errors } = &mut self.tx_queue;
@@ -151,8 +158,8 @@ impl Engine {
         SendResult::Consumed(count)
     }
 
-    /// Returns whether a send call has failed because of an ICMP message about an earlier datagram, perhaps to another peer. The call is then
-    /// to be repeated.
+    /// Returns whether a send call has failed because of an ICMP message about an earlier datagram,
+    /// perhaps to another peer. The call is then to be repeated.
     fn is_about_earlier_datagram(&mut self) -> bool {
         self.tx_queue.icmp_errors += 1;
         let is_repeated = self.read_socket_errors() && self.tx_queue.icmp_errors <= MAX_ICMP_ERRORS;
@@ -196,8 +203,8 @@ impl Engine {
         SendResult::Consumed(1)
     }
 
-    /// Sets the ICRC of a datagram, flips one of its bits if `flip` is set, and sends it. If the socket does not take the
-    /// datagram, the datagram is lost.
+    /// Sets the ICRC of a datagram, flips one of its bits if `flip` is set, and sends it. If the
+    /// socket does not take the datagram, the datagram is lost.
     pub(crate) fn send_one(&mut self, peer: Gid, traffic_class: u8, datagram: &mut [u8], flip: Option<u32>) {
         let Some(socket) = &self.socket else { return };
         let path = self.paths.tx(peer);
@@ -236,8 +243,9 @@ fn datagram_start(ends: &[u32], index: usize) -> usize {
     index.checked_sub(1).map_or(0, |previous| ends[previous] as usize)
 }
 
-/// Returns the number of datagrams that form a GSO run, beginning at the offset `start`, and the length of each. All datagrams of a
-/// run have the same length, except that the last may be shorter (`udp(7)`).
+/// Returns the number of datagrams that form a GSO run, beginning at the offset `start`, and the
+/// length of each. All datagrams of a run have the same length, except that the last may be shorter
+/// (`udp(7)`).
 fn gso_run(start: usize, ends: &[u32]) -> (usize, usize) {
     let segment_len = ends[0] as usize - start;
     let mut count = 1;

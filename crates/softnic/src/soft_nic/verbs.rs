@@ -18,12 +18,13 @@ use crate::engine::Driver;
 use crate::held_ports::HeldPort;
 use crate::thread_cpu_clock::ThreadCpuClock;
 
-/// A poll does not drive the NIC if a poll of another completion queue has driven it within this time. A caller that polls several
-/// queues in turn then drives the NIC once per turn.
+/// A poll does not drive the NIC if a poll of another completion queue has driven it within this
+/// time. A caller that polls several queues in turn then drives the NIC once per turn.
 const MIN_DRIVE_INTERVAL: Duration = Duration::from_micros(1);
 
 impl SoftNic {
-    /// Posts send requests. If the application waits for data in memory, sends pending ACKs together with the requests.
+    /// Posts send requests. If the application waits for data in memory, sends pending ACKs
+    /// together with the requests.
     fn post_sends(
         &self,
         post: impl FnOnce(&mut mitra_transport::Nic, Time) -> Result<(), PostError>,

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::*;
 
-/// The timeout of each wait. It exceeds the duration of every operation in these tests by far, even on a busy machine.
+/// The timeout of each wait. It exceeds the duration of every operation in these tests by far, even
+/// on a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 /// The size of each endpoint's registered memory, in bytes.
 pub const MEMORY_SIZE: usize = 1 << 20;
@@ -33,7 +34,8 @@ pub struct LinkAttr {
 
 impl Default for LinkAttr {
     fn default() -> LinkAttr {
-        // 0.5 s per attempt. On a busy machine a thread may wait for a processor for as long as 8 attempts of 67 ms.
+        // 0.5 s per attempt. On a busy machine a thread may wait for a processor for as long as 8
+        // attempts of 67 ms.
         LinkAttr { mtu: Mtu::M4096, timeout: 17, retry_cnt: 7 }
     }
 }
@@ -146,8 +148,8 @@ pub fn poll_until(description: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Evaluates a condition every millisecond until the condition holds. The condition must not poll, so that only progress threads
-/// drive the NICs.
+/// Evaluates a condition every millisecond until the condition holds. The condition must not poll,
+/// so that only progress threads drive the NICs.
 pub fn sleep_until(description: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {

@@ -10,8 +10,8 @@ use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_verbs::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// A connection that exhausts its retries early, with 16 ms per attempt and two retries. On a busy machine, its requests can fail without
-/// a fault. Only tests whose requests must fail use it.
+/// A connection that exhausts its retries early, with 16 ms per attempt and two retries. On a busy
+/// machine, its requests can fail without a fault. Only tests whose requests must fail use it.
 const FEW_RETRIES: LinkAttr = LinkAttr { mtu: Mtu::M1024, timeout: 12, retry_cnt: 2 };
 
 fn pair_with_few_retries() -> (Endpoint, Endpoint) {
@@ -149,8 +149,8 @@ fn address_is_free_after_reset() {
     a.wait_success();
 }
 
-/// Sends a WRITE of five packets, during which a trigger fires at one end. Checks that exactly `executed` packets are in memory,
-/// and that the requester gets no successful completion.
+/// Sends a WRITE of five packets, during which a trigger fires at one end. Checks that exactly
+/// `executed` packets are in memory, and that the requester gets no successful completion.
 fn check_trigger_during_write(trigger: Trigger, at_requester: bool, executed: usize) {
     let (a, b) = connected_pair_with(Config::loopback(), Config::loopback(), MTU_1024);
     let first = b.nic.query_qp(b.qp).unwrap().rq_psn;
@@ -229,7 +229,8 @@ fn deferred_writes_are_visible_to_nic_and_placed_after_heal() {
     for _ in 0..4 {
         a.wait_success();
     }
-    // The NIC applies deferred writes to its own reads. The host sees no data, no completion and no event.
+    // The NIC applies deferred writes to its own reads. The host sees no data, no completion and no
+    // event.
     assert_eq!((a.memory.load(8), a.memory.load(16)), (5, 7));
     assert_eq!((b.memory.load(0), b.memory.load(64)), (0, 0));
     assert_eq!(b.nic.poll_cq(cq, 8, &mut Vec::new()), Ok(0));

@@ -62,7 +62,8 @@ fn damaged_malformed_and_foreign_packets_are_counted_and_dropped() {
         sender.send(&damaged);
     }
     sleep_until("the damaged packets", || b.counter("rx_datagrams") == 1 + good.len() as u64);
-    // The ICRC does not cover byte 4 of the BTH, which a switch may change. A packet with a change there is counted as foreign.
+    // The ICRC does not cover byte 4 of the BTH, which a switch may change. A packet with a change
+    // there is counted as foreign.
     assert_eq!(b.counter("rx_icrc_bad"), good.len() as u64 - 1);
     assert_eq!(b.counter("drop_foreign_source"), 2);
 
@@ -101,7 +102,8 @@ fn random_datagrams_of_every_length_do_no_harm() {
             word.copy_from_slice(&prng.bits().to_ne_bytes());
         }
         let len = round * 17 % datagram.len();
-        // Every other datagram has a valid version and opcode, to reach the code after the header checks.
+        // Every other datagram has a valid version and opcode, to reach the code after the header
+        // checks.
         if round % 2 == 0 {
             (datagram[0], datagram[1]) = (round as u8 % 0x18, datagram[1] & 0xf0);
         }
@@ -119,14 +121,14 @@ fn random_datagrams_of_every_length_do_no_harm() {
 
 #[test]
 fn idents_of_counting_sender_are_solved() {
-    // Some senders count the IPv4 identification up: soft-RoCE, a socket that allows fragments, and (from a random start) a
-    // connected UDP socket, even with the "don't fragment" flag.
+    // Some senders count the IPv4 identification up: soft-RoCE, a socket that allows fragments, and
+    // (from a random start) a connected UDP socket, even with the "don't fragment" flag.
     let b = Endpoint::new(crate::common::open(mitra_softnic::Config::loopback()));
     let ip = "127.200.1.3".parse().unwrap();
     b.connect_to(Gid::from(std::net::IpAddr::V4(ip)), Qpn::new(0x11), crate::common::LinkAttr::default());
     let peer = RawSender::bind(SocketAddr::new(ip.into(), ROCE_PORT), &b);
-    // The receiver solves for the identification in the ICRC. The identification that the kernel writes into the IP header is not visible
-    // to the receiving socket.
+    // The receiver solves for the identification in the ICRC. The identification that the kernel
+    // writes into the IP header is not visible to the receiving socket.
     for (i, ident) in [5000, 5001, 9999, 64, 0, 1].into_iter().enumerate() {
         let word = [i as u8 + 1; 8];
         peer.send(&peer.sealed(&write_packet(&b, &word), ident));
@@ -142,7 +144,8 @@ fn gso_run_of_raw_sender_is_split() {
     let ip = "127.200.1.4".parse().unwrap();
     b.connect_to(Gid::from(std::net::IpAddr::V4(ip)), Qpn::new(0x11), crate::common::LinkAttr::default());
     let peer = RawSender::bind(SocketAddr::new(ip.into(), ROCE_PORT), &b);
-    // Four WRITEs in one GSO run, the third damaged. The NIC executes the first two and drops the fourth as out of sequence.
+    // Four WRITEs in one GSO run, the third damaged. The NIC executes the first two and drops the
+    // fourth as out of sequence.
     let mut run = Vec::new();
     let first = b.nic.query_qp(b.qp).unwrap().rq_psn;
     for i in 0..4 {

@@ -100,7 +100,8 @@ impl Member {
         self.nic.counters().iter().find(|c| c.name == name).unwrap().value
     }
 
-    /// Checks that the NIC has received exactly this number of datagrams, and that no message waits.
+    /// Checks that the NIC has received exactly this number of datagrams, and that no message
+    /// waits.
     fn assert_received(&self, datagrams: u64) {
         let mut wcs = Vec::new();
         for _ in 0..100 {
@@ -261,8 +262,8 @@ fn damaged_and_noisy_multicast_packets_are_handled_like_unicast() {
     assert_eq!((member.counter("fault_duplicated"), member.counter("fault_delayed")), (1, 1));
 }
 
-/// A NIC that joins on the loopback interface receives nothing from other interfaces, even if another socket of this machine joins the
-/// same group there.
+/// A NIC that joins on the loopback interface receives nothing from other interfaces, even if
+/// another socket of this machine joins the same group there.
 #[test]
 fn datagrams_of_other_interfaces_are_not_received() {
     let group = unique_group();
@@ -320,7 +321,8 @@ fn open_when_free(address: IpAddr) -> Arc<SoftNic> {
     nic.unwrap()
 }
 
-/// Linux does not route IPv6 multicast over the loopback interface, so on that interface the NIC only joins.
+/// Linux does not route IPv6 multicast over the loopback interface, so on that interface the NIC
+/// only joins.
 #[test]
 fn ipv6_groups_work() {
     let group = "ff11::4d:1".parse().unwrap(); // interface-local scope: never leaves the machine

@@ -85,8 +85,8 @@ fn completion_channel_becomes_readable_once_per_arming() {
         b.post_recv(i, 0, 8);
         b.nic.req_notify_cq(b.cq, false).unwrap();
         assert!(!is_readable(&channel));
-        // In every other iteration b polls after it has armed the queue, and so acquires the poll lease. The progress thread must
-        // raise the event nevertheless.
+        // In every other iteration b polls after it has armed the queue, and so acquires the poll
+        // lease. The progress thread must raise the event nevertheless.
         if i % 2 == 0 {
             let mut wcs = Vec::new();
             for _ in 0..1000 {

@@ -84,7 +84,8 @@ fn offload_setting_controls_gso_and_gro() {
             LinkAttr::default(),
         );
         a.fill(0, 1 << 19, 3);
-        // The receiver enables UDP_GRO during the first bulk write at the earliest, and before the second at the latest.
+        // The receiver enables UDP_GRO during the first bulk write at the earliest, and before the
+        // second at the latest.
         for _ in 0..2 {
             a.post(1, SendOp::Write(b.mr.remote(0)), 0, 1 << 19);
             a.wait_success();
@@ -284,7 +285,8 @@ fn port_mtu_follows_interface_and_bound() {
     assert_eq!(nic.query_port().unwrap().max_mtu, Mtu::M1024);
 }
 
-/// A receiver that closes its queue pair or NIC right after a receive completion first acknowledges the message.
+/// A receiver that closes its queue pair or NIC right after a receive completion first acknowledges
+/// the message.
 #[test]
 fn closing_receiver_acknowledges_received_messages() {
     let close: [fn(Endpoint); 4] = [

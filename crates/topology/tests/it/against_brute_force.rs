@@ -1,4 +1,5 @@
-//! Compares the measures with a brute-force implementation, which enumerates all subsets and shares no code with them.
+//! Compares the measures with a brute-force implementation, which enumerates all subsets and shares
+//! no code with them.
 
 use mitra_topology::{Graph, Measures, generators};
 use proptest::prelude::*;
@@ -15,7 +16,8 @@ fn graphs() -> impl Strategy<Value = (usize, Vec<Edge>)> {
     })
 }
 
-/// Distances between all pairs of vertices (Floyd and Warshall); `usize::MAX / 2` for unconnected pairs.
+/// Distances between all pairs of vertices (Floyd and Warshall); `usize::MAX / 2` for unconnected
+/// pairs.
 fn distances(n: usize, edges: &[Edge]) -> Vec<Vec<usize>> {
     let mut steps = vec![vec![usize::MAX / 2; n]; n];
     for &(u, v) in edges {

@@ -33,7 +33,8 @@ fn single_process_has_no_expansion_and_tolerates_no_crash() {
     assert_eq!([measures.bound_f, measures.hbo_f, measures.best_f].map(|f| f.at_most), [0; 3]);
 }
 
-/// The theorem's bound is strict: if (1 − 1/(2(1+h)))·n is an integer, f is one less. Floating-point rounding could miss that.
+/// The theorem's bound is strict: if (1 − 1/(2(1+h)))·n is an integer, f is one less.
+/// Floating-point rounding could miss that.
 #[test]
 fn bound_on_f_is_strict_without_rounding() {
     let h = |boundary, size| ExpansionRatio { boundary, size };

@@ -128,8 +128,8 @@ fn suggestions_tolerate_the_requested_crashes() {
         assert_eq!(suggestion.graph.degree_range().1, suggestion.degree);
         assert!(suggestion.least_degree <= suggestion.degree);
     }
-    // Two crashes of five leave a majority, so no edge is needed. With one process of five alive, it must represent three: degree 2.
-    // With one of ten alive, it must represent six: degree 5.
+    // Two crashes of five leave a majority, so no edge is needed. With one process of five alive,
+    // it must represent three: degree 2. With one of ten alive, it must represent six: degree 5.
     assert_eq!([(5, 2), (5, 4), (10, 9)].map(|(n, f)| suggest(n, f, 4, &|_| ()).unwrap().degree), [0, 2, 5]);
     assert_eq!(suggest(10, 8, 4, &|_| ()).unwrap().degree, 3);
 }

@@ -1,4 +1,5 @@
-//! Graphs that are too large for an exact search: the bounds are valid, useful, and computed in reasonable time.
+//! Graphs that are too large for an exact search: the bounds are valid, useful, and computed in
+//! reasonable time.
 
 use mitra_topology::{Graph, MAX_VERTICES, Measures, generators};
 
@@ -27,8 +28,8 @@ fn lower_bounds_of_largest_sparse_graph_exceed_half() {
     for f in [measures.bound_f, measures.hbo_f, measures.best_f] {
         assert!(MAX_VERTICES / 2 <= f.at_least && f.at_least <= f.at_most, "{f:?}");
     }
-    // The eigenvalues of random cubic graphs lie nearly within 3 ± 2√2 (Friedman 2003). Then r is near 8/9, and the sets have at
-    // most 0.471·n and 0.445·n vertices.
+    // The eigenvalues of random cubic graphs lie nearly within 3 ± 2√2 (Friedman 2003). Then r is
+    // near 8/9, and the sets have at most 0.471·n and 0.445·n vertices.
     assert!(measures.hbo_f.at_least > 51_500 && measures.best_f.at_least > 53_000, "{measures:?}");
 }
 

@@ -28,7 +28,8 @@ fn drop_packet() -> TapResult {
     TapResult { verdict: Verdict::Drop, failure: None }
 }
 
-/// Checks that `failure` is the only failure, by the state queries and by the effect of the taps on packets.
+/// Checks that `failure` is the only failure, by the state queries and by the effect of the taps on
+/// packets.
 fn assert_failed(faults: &Faults, failure: Failure) {
     assert_eq!(faults.link_up(), failure != Failure::LinkDown, "{failure}");
     assert_eq!(faults.host_access_ok(), !matches!(failure, Failure::NicDead | Failure::NicHung), "{failure}");
@@ -200,7 +201,8 @@ fn stage_8_trigger_fails_at_ack_before_placement() {
         let holds = TapResult { verdict: Verdict::Pass, failure: Some(Failure::NotPlaced) };
         assert_eq!(faults.receive(&rc(0xff_ffff, WRITE)), holds);
         assert!(faults.host_access_ok() && faults.dma_ok() && !faults.placement_ok());
-        // An acknowledgement of an earlier request, a NAK and a request of this NIC do not fire the trigger.
+        // An acknowledgement of an earlier request, a NAK and a request of this NIC do not fire the
+        // trigger.
         for (psn, message) in [(0xff_fffe, ACK), (0xff_ffff, NAK), (0, WRITE)] {
             assert_eq!(faults.transmit(&rc(psn, message)), pass());
         }

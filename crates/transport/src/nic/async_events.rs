@@ -6,8 +6,8 @@ use mitra_verbs::{AsyncEvent, CqId, Qpn, SrqId};
 
 /// Events that the driver has not fetched yet.
 ///
-/// The number of objects bounds the queue, because a pending event is not added again and the destruction of an object
-/// removes its events.
+/// The number of objects bounds the queue, because a pending event is not added again and the
+/// destruction of an object removes its events.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct AsyncEvents {
     queue: VecDeque<AsyncEvent>,

@@ -14,7 +14,8 @@ pub(crate) struct CompletionQueues {
     max_depth: u32,
     /// Queues with an undelivered completion event. A queue is in the list at most once.
     pending_events: VecDeque<CqId>,
-    /// Queues that have lost a completion, and were not yet reported by [`CompletionQueues::take_overflowed`].
+    /// Queues that have lost a completion, and were not yet reported by
+    /// [`CompletionQueues::take_overflowed`].
     overflowed: Vec<CqId>,
 }
 
@@ -67,7 +68,8 @@ impl CompletionQueues {
 
     pub(crate) fn create(&mut self, depth: u32) -> Result<CqId> {
         self.check_depth(depth)?;
-        // A queue pair that stands by uses no entry, so memory is allocated at the first completion.
+        // A queue pair that stands by uses no entry, so memory is allocated at the first
+        // completion.
         let ring = VecDeque::new();
         let cq = Cq {
             ring,
@@ -139,13 +141,15 @@ impl CompletionQueues {
     pub(crate) fn arm(&mut self, id: CqId, solicited_only: bool) -> Result<()> {
         let cq = self.table.get_mut(id.0)?;
         cq.armed = match (cq.armed, solicited_only) {
-            // A request for solicited events does not replace one for all events (IBTA volume 1, 11.4.2.2).
+            // A request for solicited events does not replace one for all events (IBTA volume 1,
+            // 11.4.2.2).
             (Armed::Any, _) | (_, false) => Armed::Any,
             _ => Armed::Solicited,
         };
-        // UCX polls, arms and sleeps, so completions that arrive between poll and arm must raise an event. perftest arms
-        // while the completion of the last event is still in the queue and expects no second event for it. Arming for
-        // solicited events raises none here, because the queue does not count unreported solicited completions.
+        // UCX polls, arms and sleeps, so completions that arrive between poll and arm must raise an
+        // event. perftest arms while the completion of the last event is still in the queue and
+        // expects no second event for it. Arming for solicited events raises none here, because the
+        // queue does not count unreported solicited completions.
         if cq.armed == Armed::Any && cq.unreported > 0 {
             self.raise_event(id);
         }
@@ -167,8 +171,8 @@ impl CompletionQueues {
     pub(crate) fn push(&mut self, id: CqId, wc: Wc, solicited: bool) -> bool {
         let Ok(cq) = self.table.get_mut(id.0) else { return false };
         if cq.overflowed || cq.ring.len() >= cq.depth as usize {
-            // A queue pair that begins to use an overflowed queue must not report success to its peer. The queue pairs that have failed lose
-            // only flushed completions.
+            // A queue pair that begins to use an overflowed queue must not report success to its
+            // peer. The queue pairs that have failed lose only flushed completions.
             if (!cq.overflowed || wc.status == WcStatus::Success) && !self.overflowed.contains(&id) {
                 self.overflowed.push(id);
             }

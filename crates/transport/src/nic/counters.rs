@@ -43,13 +43,15 @@ counters! {
     drop_qkey,
     /// UD and UC packets dropped because no receive was posted.
     drop_no_receive,
-    /// UD and UC packets and messages dropped for another reason: an invalid or incomplete message, or denied access.
+    /// UD and UC packets and messages dropped for another reason: an invalid or incomplete message,
+    /// or denied access.
     drop_unreliable,
     /// RC responses dropped because they answer no outstanding request, or are invalid.
     drop_stale_response,
     /// RC requests dropped because their PSN was after the expected one.
     drop_out_of_sequence,
-    /// Duplicate RC requests dropped without an answer, such as an atomic whose result is no longer saved.
+    /// Duplicate RC requests dropped without an answer, such as an atomic whose result is no longer
+    /// saved.
     drop_duplicate,
     /// Duplicate RC requests, answered or not.
     duplicate_requests,
@@ -59,7 +61,8 @@ counters! {
     sequence_naks_sent,
     /// Receiver-not-ready (RNR) NAKs sent.
     rnr_naks_sent,
-    /// NAKs sent that end the queue pair: invalid request, remote access error, remote operational error.
+    /// NAKs sent that end the queue pair: invalid request, remote access error, remote operational
+    /// error.
     fatal_naks_sent,
     /// NAKs for PSN sequence errors received.
     sequence_naks_received,

@@ -1,6 +1,7 @@
 //! A table of objects by handle.
 //!
-//! A handle is a slot index and a generation. The generation makes a stale handle invalid when its slot is reused.
+//! A handle is a slot index and a generation. The generation makes a stale handle invalid when its
+//! slot is reused.
 
 use std::collections::VecDeque;
 
@@ -49,7 +50,8 @@ impl<T> HandleTable<T> {
             });
         }
         self.live += 1;
-        // Slots that were never used are taken before freed slots, so that a handle is reused as late as possible.
+        // Slots that were never used are taken before freed slots, so that a handle is reused as
+        // late as possible.
         let index = if self.slots.len() < self.limit as usize {
             self.slots.push(Slot { generation: 0, value: None });
             self.slots.len() as u32 - 1

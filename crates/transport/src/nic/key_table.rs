@@ -1,17 +1,21 @@
-//! The table of memory regions and memory windows of types 1 and 2B: keys, bounds, access rights and revocation.
+//! The table of memory regions and memory windows of types 1 and 2B: keys, bounds, access rights
+//! and revocation.
 //!
-//! Each object is in a slot of one table. The 24-bit *handle* of an object is the index and the generation of its slot.
-//! The upper 24 bits of its key are the encrypted handle. The lower 8 bits are random for a region; for a window, the
-//! consumer chooses them. This layout has four properties:
+//! Each object is in a slot of one table. The 24-bit *handle* of an object is the index and the
+//! generation of its slot. The upper 24 bits of its key are the encrypted handle. The lower 8 bits
+//! are random for a region; for a window, the consumer chooses them. This layout has four
+//! properties:
 //! - Finding an object by key takes constant time.
-//! - A revoked key is invalid even when its slot holds another object, because the generation differs.
-//! - No key is reused within the time `quarantine`, because a slot that has used all its generations is quarantined. A
-//!   slot has 2²⁴ / (number of slots) generations, 256 with the default limits.
-//! - Keys show no visible pattern. The cipher is not secure. A secure cipher would add little, because an attacker can
-//!   try all 2²⁴ values and each key is unencrypted on the wire.
+//! - A revoked key is invalid even when its slot holds another object, because the generation
+//!   differs.
+//! - No key is reused within the time `quarantine`, because a slot that has used all its
+//!   generations is quarantined. A slot has 2²⁴ / (number of slots) generations, 256 with the
+//!   default limits.
+//! - Keys show no visible pattern. The cipher is not secure. A secure cipher would add little,
+//!   because an attacker can try all 2²⁴ values and each key is unencrypted on the wire.
 //!
-//! Slots whose quarantine has ended are reused first, then the other free slots in the order in which they were freed.
-//! The table grows only when no slot can be reused.
+//! Slots whose quarantine has ended are reused first, then the other free slots in the order in
+//! which they were freed. The table grows only when no slot can be reused.
 
 use core::fmt;
 use core::time::Duration;
@@ -30,7 +34,8 @@ pub(crate) struct KeyTable {
     slots: Vec<Slot>,
     /// The free slots that can be used at once. The slot that was freed first is in front.
     free: VecDeque<u32>,
-    /// The free slots that have used all their generations, with the end of their quarantine, in ascending order.
+    /// The free slots that have used all their generations, with the end of their quarantine, in
+    /// ascending order.
     quarantined: VecDeque<(Time, u32)>,
     cipher: Cipher,
     /// The number of low bits of a handle that hold the slot index.
@@ -70,8 +75,8 @@ pub(crate) enum KeyError {
     ZeroLength,
     /// Bind: a type 1 window would be zero-based.
     ZeroBased,
-    /// Invalidate: the key belongs to a memory region or a type 1 window. Only [`KeyTable::dereg_mr`], or a bind of the
-    /// window, revokes such a key.
+    /// Invalidate: the key belongs to a memory region or a type 1 window. Only
+    /// [`KeyTable::dereg_mr`], or a bind of the window, revokes such a key.
     NotInvalidatable,
 }
 
@@ -127,7 +132,8 @@ struct Window {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct WindowBinding {
     key: Key,
-    /// The queue pair that may use a type 2 window. `None` for a type 1 window, which all queue pairs of the protection domain may use.
+    /// The queue pair that may use a type 2 window. `None` for a type 1 window, which all queue
+    /// pairs of the protection domain may use.
     qpn: Option<Qpn>,
     /// The region. It cannot be deregistered while the window is bound.
     mr: MrId,
@@ -146,7 +152,8 @@ struct AddressRange {
 }
 
 impl AddressRange {
-    /// Returns the offset of `addr` in the range, if the bytes `addr .. addr + len` lie within the range.
+    /// Returns the offset of `addr` in the range, if the bytes `addr .. addr + len` lie within the
+    /// range.
     fn offset_of(self, addr: u64, len: u64) -> Result<u64, KeyError> {
         let offset = addr.checked_sub(self.addr).ok_or(KeyError::OutOfBounds)?;
         let rest = self.len.checked_sub(offset).ok_or(KeyError::OutOfBounds)?;
@@ -189,7 +196,8 @@ const HANDLE_BITS: u32 = 24;
 const MAX_INDEX_BITS: u32 = 20;
 
 impl KeyTable {
-    /// Creates an empty table. A revoked key is not reused for `quarantine`, the maximum packet lifetime.
+    /// Creates an empty table. A revoked key is not reused for `quarantine`, the maximum packet
+    /// lifetime.
     ///
     /// The table uses `mrs` and `mws` of `limits`. It holds at most 2²⁰ objects.
     pub(crate) fn new(limits: &Limits, quarantine: Duration, rng: &mut ChaCha8Rng) -> KeyTable {
@@ -208,11 +216,12 @@ impl KeyTable {
         }
     }
 
-    /// Registers a region at the addresses `addr .. addr + len`. The local and the remote key are the same.
+    /// Registers a region at the addresses `addr .. addr + len`. The local and the remote key are
+    /// the same.
     ///
     /// # Errors
-    /// - `Invalid`: remote write or remote atomic access without local write access (IBTA volume 1, 11.2.8.2), or a
-    ///   range that ends beyond the last address.
+    /// - `Invalid`: remote write or remote atomic access without local write access (IBTA volume 1,
+    ///   11.2.8.2), or a range that ends beyond the last address.
     /// - `Limit`: the NIC has the maximum number of regions, or no slot is free.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn reg_mr(
@@ -254,7 +263,8 @@ impl KeyTable {
         Ok(region)
     }
 
-    /// Checks a local scatter/gather entry. `needs` is `LOCAL_WRITE` if the NIC writes to the entry.
+    /// Checks a local scatter/gather entry. `needs` is `LOCAL_WRITE` if the NIC writes to the
+    /// entry.
     pub(crate) fn check_local(
         &self,
         pd: PdId,
@@ -271,8 +281,9 @@ impl KeyTable {
 
     /// Checks a remote access on queue pair `qpn`, which belongs to `pd`.
     ///
-    /// The caller checks the access rights of the queue pair. A request of 0 bytes needs no key (IBTA volume 1, 9.7.4),
-    /// so the caller does not check one. For a `len` of 0, `addr` must be in the region or window or at its end.
+    /// The caller checks the access rights of the queue pair. A request of 0 bytes needs no key
+    /// (IBTA volume 1, 9.7.4), so the caller does not check one. For a `len` of 0, `addr` must be
+    /// in the region or window or at its end.
     pub(crate) fn check_remote(
         &self,
         qpn: Qpn,
@@ -299,7 +310,8 @@ impl KeyTable {
         }
     }
 
-    /// Returns whether a region or window belongs to the protection domain. The cost is linear in the table size.
+    /// Returns whether a region or window belongs to the protection domain. The cost is linear in
+    /// the table size.
     pub(crate) fn pd_in_use(&self, pd: PdId) -> bool {
         self.slots.iter().any(|slot| match slot.object {
             Object::None => false,
@@ -411,8 +423,8 @@ fn binding_for(window: Window, qpn: Qpn, pd: PdId, key: Key) -> Result<WindowBin
     }
 }
 
-/// Returns whether a region with the access rights `owned` may grant the rights `granted` to peers. Remote write and
-/// remote atomic access require local write access (IBTA volume 1, 10.6.3.1).
+/// Returns whether a region with the access rights `owned` may grant the rights `granted` to peers.
+/// Remote write and remote atomic access require local write access (IBTA volume 1, 10.6.3.1).
 fn may_grant(granted: Access, owned: Access) -> bool {
     !granted.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) || owned.contains(Access::LOCAL_WRITE)
 }

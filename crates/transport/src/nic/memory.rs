@@ -5,13 +5,15 @@ use mitra_verbs::{Access, Error, Mr, MrId, Mw, MwId, PdId, RegionId, Result, Tim
 use crate::Nic;
 
 impl Nic {
-    /// Registers a memory region at the addresses `addr .. addr + len`. The NIC passes `region` to [`crate::Memory`].
+    /// Registers a memory region at the addresses `addr .. addr + len`. The NIC passes `region` to
+    /// [`crate::Memory`].
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the protection domain does not exist.
-    /// - [`Error::Invalid`]: `access` has remote write or remote atomic rights without local write, or the region ends
-    ///   beyond the last address.
-    /// - [`Error::Limit`]: the NIC has the maximum number of regions, or all free keys are quarantined.
+    /// - [`Error::Invalid`]: `access` has remote write or remote atomic rights without local write,
+    ///   or the region ends beyond the last address.
+    /// - [`Error::Limit`]: the NIC has the maximum number of regions, or all free keys are
+    ///   quarantined.
     pub fn reg_mr(
         &mut self,
         now: Time,
@@ -25,8 +27,8 @@ impl Nic {
         self.shared.keys.reg_mr(now, &mut self.rng, pd, region, addr, len, access)
     }
 
-    /// Revokes a memory region and returns its [`RegionId`]. From then on the key is invalid, and the NIC does not
-    /// access the region's memory.
+    /// Revokes a memory region and returns its [`RegionId`]. From then on the key is invalid, and
+    /// the NIC does not access the region's memory.
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the region does not exist.
@@ -35,8 +37,9 @@ impl Nic {
         self.shared.keys.dereg_mr(now, mr)
     }
 
-    /// Replaces the protection domain, the memory and the rights of a region. Its keys stay. Returns the region and the
-    /// [`RegionId`] of the earlier memory, which the NIC no longer accesses.
+    /// Replaces the protection domain, the memory and the rights of a region. Its keys stay.
+    /// Returns the region and the [`RegionId`] of the earlier memory, which the NIC no longer
+    /// accesses.
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the protection domain or the region does not exist.
@@ -60,7 +63,8 @@ impl Nic {
     /// # Errors
     /// - [`Error::NoSuchObject`]: the protection domain does not exist.
     /// - [`Error::Unsupported`]: the configuration disables memory windows.
-    /// - [`Error::Limit`]: the NIC has the maximum number of windows, or all free keys are quarantined.
+    /// - [`Error::Limit`]: the NIC has the maximum number of windows, or all free keys are
+    ///   quarantined.
     pub fn alloc_mw(&mut self, now: Time, pd: PdId, window_type: WindowType) -> Result<Mw> {
         self.pds.get(pd.0)?;
         if !self.attr.capabilities.windows {

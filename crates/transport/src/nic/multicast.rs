@@ -28,7 +28,8 @@ pub(crate) struct MulticastGroups {
     attached: u32,
 }
 
-/// Checks whether an object may be added when `live` objects exist. `attribute` names the limit in the error.
+/// Checks whether an object may be added when `live` objects exist. `attribute` names the limit in
+/// the error.
 fn check_limit(attribute: &'static str, live: usize, limit: u32) -> Result<()> {
     let requested = live as u64 + 1;
     if requested > limit.into() {
@@ -82,16 +83,18 @@ impl MulticastGroups {
 }
 
 impl Nic {
-    /// Attaches a UD queue pair or the GSI queue pair to a multicast group. The queue pair then receives a copy of each message to the group.
+    /// Attaches a UD queue pair or the GSI queue pair to a multicast group. The queue pair then
+    /// receives a copy of each message to the group.
     ///
-    /// The queue pair receives copies of its own messages if `loopback` is set. Attaching a queue pair again has no
-    /// effect (`man ibv_attach_mcast`).
+    /// The queue pair receives copies of its own messages if `loopback` is set. Attaching a queue
+    /// pair again has no effect (`man ibv_attach_mcast`).
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the queue pair does not exist.
-    /// - [`Error::Invalid`]: the queue pair is neither UD nor the GSI queue pair, or `group` is no multicast GID of the NIC's address family.
-    /// - [`Error::Limit`]: the NIC has the maximum number of groups or of attachments, or the group has the maximum
-    ///   number of members.
+    /// - [`Error::Invalid`]: the queue pair is neither UD nor the GSI queue pair, or `group` is no
+    ///   multicast GID of the NIC's address family.
+    /// - [`Error::Limit`]: the NIC has the maximum number of groups or of attachments, or the group
+    ///   has the maximum number of members.
     pub fn attach_mcast(&mut self, qp: Qpn, group: Gid, loopback: bool) -> Result<()> {
         if !self.qps.get(qp)?.attrs.init.qp_type.is_datagram() {
             return Err(Error::Invalid(
@@ -121,12 +124,14 @@ impl Nic {
         self.groups.detach(group, qp)
     }
 
-    /// Returns whether a queue pair is attached to the group, so that the driver has to receive the group's packets.
+    /// Returns whether a queue pair is attached to the group, so that the driver has to receive the
+    /// group's packets.
     pub fn has_mcast_members(&self, group: Gid) -> bool {
         !self.groups.members(group).is_empty()
     }
 
-    /// Executes a packet that was sent to a multicast group, once for each queue pair that is attached to the group.
+    /// Executes a packet that was sent to a multicast group, once for each queue pair that is
+    /// attached to the group.
     ///
     /// The requirements are the same as for [`Nic::handle_packet`].
     pub fn handle_multicast(

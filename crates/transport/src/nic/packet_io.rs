@@ -1,5 +1,5 @@
-//! The interface between NIC and driver. The driver passes received packets, the time and the link state, and takes the
-//! packets to send.
+//! The interface between NIC and driver. The driver passes received packets, the time and the link
+//! state, and takes the packets to send.
 
 use mitra_verbs::{AsyncEvent, QpState, Qpn, Time};
 use mitra_wire::{Packet, opcode};
@@ -15,8 +15,8 @@ const DEFAULT_PKEY: u16 = 0x7fff;
 impl Nic {
     /// Executes a received packet whose ICRC the driver has verified.
     ///
-    /// The packet may come from a hostile sender. The NIC counts and drops an invalid packet, or answers it with the
-    /// NAK that the specification requires.
+    /// The packet may come from a hostile sender. The NIC counts and drops an invalid packet, or
+    /// answers it with the NAK that the specification requires.
     pub fn handle_packet(
         &mut self,
         now: Time,
@@ -30,17 +30,19 @@ impl Nic {
         }
     }
 
-    /// Returns whether a received packet completes a receive of a queue pair that waits for an acknowledgement, and whose program may rely
-    /// on the completion of its request before that of the answer.
+    /// Returns whether a received packet completes a receive of a queue pair that waits for an
+    /// acknowledgement, and whose program may rely on the completion of its request before that of
+    /// the answer.
     ///
-    /// The driver then handles an acknowledgement that has arrived together with the packet first. The two directions of a connection have no
-    /// common order on the wire.
+    /// The driver then handles an acknowledgement that has arrived together with the packet first.
+    /// The two directions of a connection have no common order on the wire.
     pub fn may_overtake_ack(&self, packet: &Packet<'_>) -> bool {
         opcode::completes_receive(packet.message.operation())
             && self.qps.get(packet.dest_qp).is_ok_and(Qp::is_ordered_ack_awaited)
     }
 
-    /// Counts a packet. Returns false if the NIC drops it because of the link state or the partition key.
+    /// Counts a packet. Returns false if the NIC drops it because of the link state or the
+    /// partition key.
     pub(crate) fn accept_packet(&mut self, packet: &Packet<'_>) -> bool {
         let counters = &mut self.shared.counters;
         counters.packets_received += 1;
@@ -72,11 +74,13 @@ impl Nic {
         self.reschedule(self.qps.slot(qpn));
     }
 
-    /// Handles all expired timers: retransmission, RNR waits, deferred acknowledgements and paused READ responses.
+    /// Handles all expired timers: retransmission, RNR waits, deferred acknowledgements and paused
+    /// READ responses.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(slot) = self.timers.take_due(now) {
             if let Some(qp) = self.qps.slot_mut(slot) {
-                // The heap keeps the earliest deadline that was set. The queue pair may have a later one now.
+                // The heap keeps the earliest deadline that was set. The queue pair may have a
+                // later one now.
                 if qp.deadline().is_some_and(|t| t <= now) {
                     qp.handle_timeout(&mut self.shared, now);
                 }
@@ -87,8 +91,9 @@ impl Nic {
 
     /// Handles an idle poll, at which no packet has arrived and none is to be sent.
     ///
-    /// Each pending acknowledgement becomes due, or is held back for up to `ack_delay` because its requester is
-    /// expected to continue without it. [`Nic::poll_transmit`] sends those that are due.
+    /// Each pending acknowledgement becomes due, or is held back for up to `ack_delay` because its
+    /// requester is expected to continue without it. [`Nic::poll_transmit`] sends those that are
+    /// due.
     pub fn handle_idle(&mut self, now: Time) {
         while let Some(slot) = self.ack_pending.pop() {
             if let Some(qp) = self.qps.slot_mut(slot) {
@@ -103,8 +108,9 @@ impl Nic {
 
     /// Handles a delivery of completions to the program, before the program sees them.
     ///
-    /// The acknowledgements of messages that completed receives become due, and [`Nic::poll_transmit`] sends them, so that they
-    /// do not depend on what the program does next. Those that are expected to leave with the program's answer wait.
+    /// The acknowledgements of messages that completed receives become due, and
+    /// [`Nic::poll_transmit`] sends them, so that they do not depend on what the program does next.
+    /// Those that are expected to leave with the program's answer wait.
     pub fn handle_delivery(&mut self) {
         let mut index = 0;
         while let Some(&slot) = self.ack_pending.get(index) {
@@ -120,8 +126,8 @@ impl Nic {
         }
     }
 
-    /// Makes all pending acknowledgements due, including those that are held back. The driver calls this before it
-    /// sleeps, and then [`Nic::poll_transmit`], which sends them.
+    /// Makes all pending acknowledgements due, including those that are held back. The driver calls
+    /// this before it sleeps, and then [`Nic::poll_transmit`], which sends them.
     pub fn flush_acks(&mut self) {
         while let Some(slot) = self.ack_pending.pop().or_else(|| self.ack_held.pop()) {
             if let Some(qp) = self.qps.slot_mut(slot) {
@@ -132,8 +138,8 @@ impl Nic {
         }
     }
 
-    /// Changes the link state and raises a port event. While the link is down, the NIC drops all packets in both
-    /// directions.
+    /// Changes the link state and raises a port event. While the link is down, the NIC drops all
+    /// packets in both directions.
     pub fn handle_link(&mut self, up: bool) {
         if self.link_up != up {
             self.link_up = up;
@@ -141,7 +147,8 @@ impl Nic {
         }
     }
 
-    /// Clears `out` and fills it with datagrams for one destination. Returns false if there is nothing to send now.
+    /// Clears `out` and fills it with datagrams for one destination. Returns false if there is
+    /// nothing to send now.
     pub fn poll_transmit(&mut self, now: Time, memory: &mut dyn Memory, out: &mut TxBatch) -> bool {
         loop {
             self.fill_batch(now, memory, out);
@@ -154,7 +161,8 @@ impl Nic {
     fn fill_batch(&mut self, now: Time, memory: &mut dyn Memory, out: &mut TxBatch) {
         out.clear();
         let mut payload = 0;
-        // Each queue pair has at most one turn per batch. A queue pair with more to send goes to the end of `ready`.
+        // Each queue pair has at most one turn per batch. A queue pair with more to send goes to
+        // the end of `ready`.
         for _ in 0..self.ready.len() {
             let Some(slot) = self.ready.pop_front() else { break };
             let Some(qp) = self.qps.slot_mut(slot) else { continue };
@@ -175,8 +183,8 @@ impl Nic {
             qp.transmit(&mut self.shared, now, memory, &mut writer);
             payload += writer.payload();
             if out.ends.len() == datagrams_before && qp.can_send(&self.shared) {
-                // The next packet of the queue pair does not fit into the batch. The queue pair stays at the front for
-                // the next batch.
+                // The next packet of the queue pair does not fit into the batch. The queue pair
+                // stays at the front for the next batch.
                 qp.in_ready = true;
                 self.ready.push_front(slot);
                 break;
@@ -187,13 +195,14 @@ impl Nic {
         self.shared.counters.bytes_sent += payload;
     }
 
-    /// Returns the time at which the driver has to call [`Nic::handle_timeout`] next. That call may find nothing to do.
+    /// Returns the time at which the driver has to call [`Nic::handle_timeout`] next. That call may
+    /// find nothing to do.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.first()
     }
 
-    /// Updates the NIC's lists and timers after a change to the queue pair in `slot`, and fails the queue pairs of
-    /// completion queues that have overflowed.
+    /// Updates the NIC's lists and timers after a change to the queue pair in `slot`, and fails the
+    /// queue pairs of completion queues that have overflowed.
     pub(crate) fn reschedule(&mut self, slot: u32) {
         if let Some(qp) = self.qps.slot_mut(slot) {
             if !qp.in_ready && qp.can_send(&self.shared) {

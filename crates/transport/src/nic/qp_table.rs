@@ -1,9 +1,10 @@
 //! A table of queue pairs by queue pair number (QPN).
 //!
-//! A handle is a slot index in its low bits and a tag in its high bits. Each queue pair in a slot gets the next tag, so
-//! that a stale number does not reach a later queue pair in the same slot. The tags of a slot begin at a random value.
-//! A slot that has used all its tags is quarantined before it is used again. The QPN is the encrypted handle, as with
-//! memory keys, so that its bits do not show the slot.
+//! A handle is a slot index in its low bits and a tag in its high bits. Each queue pair in a slot
+//! gets the next tag, so that a stale number does not reach a later queue pair in the same slot.
+//! The tags of a slot begin at a random value. A slot that has used all its tags is quarantined
+//! before it is used again. The QPN is the encrypted handle, as with memory keys, so that its bits
+//! do not show the slot.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -21,7 +22,8 @@ const QPN_BITS: u32 = 24;
 const GSI: Qpn = Qpn::new(1);
 /// The slot that is reserved for the GSI queue pair.
 const GSI_SLOT: u32 = 0;
-/// The numbers that no ordinary queue pair has: 0 and 1 are the management queue pairs, 0xffffff is multicast.
+/// The numbers that no ordinary queue pair has: 0 and 1 are the management queue pairs, 0xffffff is
+/// multicast.
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 /// All queue pairs of a NIC.
@@ -30,7 +32,8 @@ pub(crate) struct QpTable {
     slots: Vec<Slot>,
     /// The free slots that can be used at once. The slot that was freed first is in front.
     free: VecDeque<u32>,
-    /// The free slots that have used all their tags, with the end of their quarantine, in ascending order.
+    /// The free slots that have used all their tags, with the end of their quarantine, in ascending
+    /// order.
     quarantined: VecDeque<(Time, u32)>,
     /// The number of low bits of a handle that hold the slot index.
     slot_bits: u32,
@@ -38,7 +41,8 @@ pub(crate) struct QpTable {
     /// The number of existing queue pairs.
     live: u32,
     quarantine: Duration,
-    /// The difference between successive tags of a slot. It is odd, so that a slot goes through all tags.
+    /// The difference between successive tags of a slot. It is odd, so that a slot goes through all
+    /// tags.
     step: u32,
     cipher: Cipher,
 }
@@ -57,7 +61,8 @@ impl QpTable {
             slots: vec![Slot { tag: 0, first_tag: 0, qp: None }],
             free: VecDeque::new(),
             quarantined: VecDeque::new(),
-            // Twice as many slots as queue pairs, so that free slots rotate even when the table is full.
+            // Twice as many slots as queue pairs, so that free slots rotate even when the table is
+            // full.
             slot_bits: (2 * limit.max(8)).next_power_of_two().ilog2(),
             limit,
             live: 0,
@@ -71,8 +76,8 @@ impl QpTable {
         (1 << (QPN_BITS - self.slot_bits)) - 1
     }
 
-    /// Returns the number of the GSI queue pair if no queue pair has this number. The slot stays free until
-    /// [`QpTable::insert`].
+    /// Returns the number of the GSI queue pair if no queue pair has this number. The slot stays
+    /// free until [`QpTable::insert`].
     pub(crate) fn reserve_gsi(&self) -> Result<Qpn> {
         if self.get(GSI).is_ok() {
             return Err(Error::Busy { kind: "queue pair", id: GSI.value(), user: "another owner" });
@@ -81,7 +86,8 @@ impl QpTable {
         Ok(GSI)
     }
 
-    /// Chooses a slot for a new queue pair and returns its number. The slot stays free until [`QpTable::insert`].
+    /// Chooses a slot for a new queue pair and returns its number. The slot stays free until
+    /// [`QpTable::insert`].
     pub(crate) fn reserve(&mut self, now: Time, rng: &mut ChaCha8Rng) -> Result<Qpn> {
         self.check_limit()?;
         while let Some(&(until, slot)) = self.quarantined.front()
@@ -165,8 +171,8 @@ impl QpTable {
         Qpn::new(self.cipher.encrypt(self.slots[slot as usize].tag << self.slot_bits | slot))
     }
 
-    /// Returns the slot that a queue pair number stands for. The slot may be free, or its queue pair may have another
-    /// number.
+    /// Returns the slot that a queue pair number stands for. The slot may be free, or its queue
+    /// pair may have another number.
     pub(crate) fn slot(&self, qpn: Qpn) -> u32 {
         if qpn == GSI {
             return GSI_SLOT;

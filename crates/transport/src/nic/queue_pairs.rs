@@ -15,11 +15,12 @@ impl Nic {
     /// Creates a queue pair in RESET.
     ///
     /// # Errors
-    /// - [`Error::NoSuchObject`]: the protection domain, a completion queue, the shared receive queue or the XRC domain does
-    ///   not exist.
-    /// - [`Error::Invalid`]: an XRC queue pair has a shared receive queue, or another one has an XRC shared receive queue.
-    /// - [`Error::Limit`]: a capacity is too large, the NIC has the maximum number of queue pairs, or all free queue
-    ///   pair numbers are quarantined.
+    /// - [`Error::NoSuchObject`]: the protection domain, a completion queue, the shared receive
+    ///   queue or the XRC domain does not exist.
+    /// - [`Error::Invalid`]: an XRC queue pair has a shared receive queue, or another one has an
+    ///   XRC shared receive queue.
+    /// - [`Error::Limit`]: a capacity is too large, the NIC has the maximum number of queue pairs,
+    ///   or all free queue pair numbers are quarantined.
     /// - [`Error::Busy`]: another GSI queue pair exists.
     pub fn create_qp(&mut self, now: Time, init: &QpInitAttr) -> Result<Qpn> {
         let limits = self.attr.limits;
@@ -43,7 +44,8 @@ impl Nic {
                 return Err(e);
             }
         }
-        // An `XrcRecv` queue pair has no completion queues, so nothing is to be undone if its domain does not exist.
+        // An `XrcRecv` queue pair has no completion queues, so nothing is to be undone if its
+        // domain does not exist.
         if let QpType::XrcRecv(domain) = init.qp_type {
             self.shared.xrc.add_user(domain)?;
         }
@@ -57,7 +59,8 @@ impl Nic {
         Ok(qpn)
     }
 
-    /// Returns the queue from which a new queue pair takes its receives, and the protection domain of these receives.
+    /// Returns the queue from which a new queue pair takes its receives, and the protection domain
+    /// of these receives.
     fn recv_source(&self, init: &QpInitAttr) -> Result<(RecvSource, PdId)> {
         match init.srq {
             None if init.qp_type.is_xrc() => Ok((RecvSource::Xrc(None), init.pd)),
@@ -141,9 +144,10 @@ impl Nic {
     /// Posts sends. [`Nic::poll_transmit`] sends their packets.
     ///
     /// # Errors
-    /// A [`PostError`] with the index of the first send that was not posted; the sends before it are posted. The cause
-    /// is [`Error::NoSuchObject`], [`Error::WrongState`], [`Error::QueueFull`], [`Error::Limit`],
-    /// [`Error::Unsupported`] or [`Error::Invalid`]. The NIC checks keys and bounds later, when it executes the send.
+    /// A [`PostError`] with the index of the first send that was not posted; the sends before it
+    /// are posted. The cause is [`Error::NoSuchObject`], [`Error::WrongState`],
+    /// [`Error::QueueFull`], [`Error::Limit`], [`Error::Unsupported`] or [`Error::Invalid`]. The
+    /// NIC checks keys and bounds later, when it executes the send.
     pub fn post_send(&mut self, _now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
         let queue_pair = self.qps.get_mut(qp).map_err(|error| PostError { index: 0, error })?;
         let mut result = Ok(());
@@ -180,9 +184,9 @@ impl Nic {
     /// Posts receives to the receive queue of a queue pair.
     ///
     /// # Errors
-    /// A [`PostError`] with the index of the first receive that was not posted. The cause is [`Error::NoSuchObject`],
-    /// [`Error::WrongState`], [`Error::QueueFull`], [`Error::Limit`], or [`Error::Invalid`] for a queue pair with a
-    /// shared receive queue.
+    /// A [`PostError`] with the index of the first receive that was not posted. The cause is
+    /// [`Error::NoSuchObject`], [`Error::WrongState`], [`Error::QueueFull`], [`Error::Limit`], or
+    /// [`Error::Invalid`] for a queue pair with a shared receive queue.
     pub fn post_recv(&mut self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {
         let post_error = |index, error| Err(PostError { index, error });
         let queue_pair = match self.qps.get_mut(qp) {

@@ -11,13 +11,14 @@ impl Nic {
     ///
     /// # Errors
     /// - [`Error::Invalid`]: `depth` is 0.
-    /// - [`Error::Limit`]: `depth` is too large, or the NIC has the maximum number of completion queues.
+    /// - [`Error::Limit`]: `depth` is too large, or the NIC has the maximum number of completion
+    ///   queues.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId> {
         self.shared.cqs.create(depth)
     }
 
-    /// Changes the number of entries of a completion queue. `waiting` is the number of completions that the driver has
-    /// taken and not yet delivered.
+    /// Changes the number of entries of a completion queue. `waiting` is the number of completions
+    /// that the driver has taken and not yet delivered.
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the completion queue does not exist.
@@ -54,8 +55,8 @@ impl Nic {
         self.shared.cqs.len(cq)
     }
 
-    /// Arms the completion queue for one event. The event is raised by the next completion, or, if `solicited_only` is
-    /// set, by the next completion that is solicited or failed.
+    /// Arms the completion queue for one event. The event is raised by the next completion, or, if
+    /// `solicited_only` is set, by the next completion that is solicited or failed.
     ///
     /// # Errors
     /// [`Error::NoSuchObject`]: the completion queue does not exist.
@@ -67,7 +68,8 @@ impl Nic {
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the protection domain does not exist.
-    /// - [`Error::Limit`]: `depth` is too large, or the NIC has the maximum number of shared receive queues.
+    /// - [`Error::Limit`]: `depth` is too large, or the NIC has the maximum number of shared
+    ///   receive queues.
     pub fn create_srq(&mut self, pd: PdId, depth: u32) -> Result<SrqId> {
         self.pds.get(pd.0)?;
         let limits = self.attr.limits;
@@ -78,8 +80,9 @@ impl Nic {
         Ok(srq)
     }
 
-    /// Arms [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent::SrqLimitReached), which the NIC raises once when the queue holds
-    /// fewer than `limit` receives. A limit of 0 disarms the event.
+    /// Arms [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent::SrqLimitReached), which the
+    /// NIC raises once when the queue holds fewer than `limit` receives. A limit of 0 disarms the
+    /// event.
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the shared receive queue does not exist.
@@ -97,7 +100,8 @@ impl Nic {
     /// # Errors
     /// - [`Error::NoSuchObject`]: the shared receive queue does not exist.
     /// - [`Error::Limit`]: `depth` is too large.
-    /// - [`Error::Invalid`]: `depth` is 0, less than the number of receives in the queue, or less than the armed limit.
+    /// - [`Error::Invalid`]: `depth` is 0, less than the number of receives in the queue, or less
+    ///   than the armed limit.
     pub fn resize_srq(&mut self, srq: SrqId, depth: u32) -> Result<()> {
         check_limit("shared receive queue entries", depth, self.attr.limits.wrs)?;
         let srq = self.shared.srqs.get_mut(srq.0)?;
@@ -132,8 +136,9 @@ impl Nic {
     /// Posts receives to a shared receive queue.
     ///
     /// # Errors
-    /// A [`PostError`] with the index of the first receive that was not posted. The cause is [`Error::NoSuchObject`],
-    /// [`Error::Limit`] for a receive that is too long or has too many entries, or [`Error::SrqFull`].
+    /// A [`PostError`] with the index of the first receive that was not posted. The cause is
+    /// [`Error::NoSuchObject`], [`Error::Limit`] for a receive that is too long or has too many
+    /// entries, or [`Error::SrqFull`].
     pub fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError> {
         let limits = self.attr.limits;
         let queue = self.shared.srqs.get_mut(srq.0).map_err(|error| PostError { index: 0, error })?;
@@ -149,8 +154,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Removes and returns the next completion queue with an event. The queue was disarmed when the NIC raised the
-    /// event.
+    /// Removes and returns the next completion queue with an event. The queue was disarmed when the
+    /// NIC raised the event.
     pub fn poll_cq_event(&mut self) -> Option<CqId> {
         self.shared.cqs.next_event()
     }

@@ -100,6 +100,7 @@ pub(crate) struct Srq {
 pub(crate) enum RecvSource {
     Own(RecvQueue),
     Shared(SrqId),
-    /// The shared receive queue that the current message of an XRC queue pair names, or the last one between two messages.
+    /// The shared receive queue that the current message of an XRC queue pair names, or the last
+    /// one between two messages.
     Xrc(Option<SrqId>),
 }

@@ -40,8 +40,8 @@ pub(crate) struct SharedState {
 }
 
 impl SharedState {
-    /// Adds a completion to a completion queue. If the queue is full, the completion is lost and the queue enters its
-    /// error state.
+    /// Adds a completion to a completion queue. If the queue is full, the completion is lost and
+    /// the queue enters its error state.
     pub(crate) fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) {
         if !matches!(wc.status, WcStatus::Success | WcStatus::Flushed) {
             self.counters.failed_requests += 1;
@@ -88,8 +88,8 @@ impl SharedState {
         Some(wr)
     }
 
-    /// Raises the limit event if the shared receive queue is armed and holds fewer receives than its limit. The event
-    /// disarms the queue.
+    /// Raises the limit event if the shared receive queue is armed and holds fewer receives than
+    /// its limit. The event disarms the queue.
     pub(crate) fn check_srq_limit(&mut self, id: SrqId) {
         if let Ok(srq) = self.srqs.get_mut(id.0)
             && srq.queue.len() < srq.limit as usize

@@ -7,7 +7,8 @@ const NOT_IN_HEAP: u32 = u32::MAX;
 
 /// An indexed binary min-heap of slots.
 ///
-/// The heap stores the position of each slot, so that a deadline can be moved or removed in O(log n).
+/// The heap stores the position of each slot, so that a deadline can be moved or removed in O(log
+/// n).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct TimerHeap {
     /// The slots in heap order of their deadlines.

@@ -57,7 +57,8 @@ impl XrcDomains {
         self.remove_user(srq.domain);
     }
 
-    /// Chooses an unused number. Numbers are random, so that a peer cannot guess those of other processes. 0 is never used.
+    /// Chooses an unused number. Numbers are random, so that a peer cannot guess those of other
+    /// processes. 0 is never used.
     fn unused_number(&self, rng: &mut ChaCha8Rng) -> Srqn {
         loop {
             let number = Srqn::new(rng.next_u32());
@@ -83,7 +84,8 @@ impl SharedState {
     }
 }
 
-/// Returns the completion queues that a queue pair uses. The receiving end of an XRC connection uses none, and the sending end one.
+/// Returns the completion queues that a queue pair uses. The receiving end of an XRC connection
+/// uses none, and the sending end one.
 pub(crate) fn used_cqs(init: &QpInitAttr) -> impl Iterator<Item = CqId> + use<> {
     let n = match init.qp_type {
         QpType::XrcRecv(_) => 0,
@@ -121,11 +123,14 @@ impl Nic {
         table.remove(domain.0).map(drop)
     }
 
-    /// Creates a shared receive queue of `depth` entries in an XRC domain. Its receives complete in `cq`.
+    /// Creates a shared receive queue of `depth` entries in an XRC domain. Its receives complete in
+    /// `cq`.
     ///
     /// # Errors
-    /// - [`Error::NoSuchObject`]: the protection domain, the XRC domain or the completion queue does not exist.
-    /// - [`Error::Limit`]: `depth` is too large, or the NIC has the maximum number of shared receive queues.
+    /// - [`Error::NoSuchObject`]: the protection domain, the XRC domain or the completion queue
+    ///   does not exist.
+    /// - [`Error::Limit`]: `depth` is too large, or the NIC has the maximum number of shared
+    ///   receive queues.
     pub fn create_xrc_srq(&mut self, pd: PdId, domain: XrcdId, cq: CqId, depth: u32) -> Result<SrqId> {
         self.shared.xrc.table.get(domain.0)?;
         self.shared.cqs.len(cq)?;

@@ -5,13 +5,15 @@ use core::time::Duration;
 use mitra_verbs::{Access, Gid, LocalAckTimeout, PdId, QpAttr, QpInitAttr, QpState, QpType, Qpn, Srqn};
 use mitra_wire::Transport;
 
-/// The part of a queue pair that requester, responder, senders and receivers all read. Only [`crate::qp::Qp`] writes it.
+/// The part of a queue pair that requester, responder, senders and receivers all read. Only
+/// [`crate::qp::Qp`] writes it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct QpAttributes {
     pub(crate) qpn: Qpn,
     /// The attributes with which the queue pair was created.
     pub(crate) init: QpInitAttr,
-    /// The protection domain of the receives. It is the domain of the shared receive queue, if the queue pair has one.
+    /// The protection domain of the receives. It is the domain of the shared receive queue, if the
+    /// queue pair has one.
     pub(crate) recv_pd: PdId,
     pub(crate) state: QpState,
     /// The attributes that `modify_qp` has set since the last reset.

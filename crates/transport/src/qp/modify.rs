@@ -37,8 +37,8 @@ impl Qp {
             (_, QpState::Reset) => self.reset(nic),
             (_, QpState::Err) => {
                 self.fail(nic, None, None);
-                // The consumer uses this transition as a fence. After it, the responder sends nothing, not even the
-                // responses to requests that it has executed.
+                // The consumer uses this transition as a fence. After it, the responder sends
+                // nothing, not even the responses to requests that it has executed.
                 if !Mutant::ErrorStateAnswers.is_on() {
                     self.silence_responder();
                 }
@@ -75,8 +75,9 @@ impl Qp {
         }
     }
 
-    /// Returns the queue pair to RESET. Posted work requests are dropped without completion, and so are the completions
-    /// that were not polled, as by hardware's drivers (`mlx5_modify_qp` in rdma-core's `providers/mlx5/verbs.c`).
+    /// Returns the queue pair to RESET. Posted work requests are dropped without completion, and so
+    /// are the completions that were not polled, as by hardware's drivers (`mlx5_modify_qp` in
+    /// rdma-core's `providers/mlx5/verbs.c`).
     fn reset(&mut self, nic: &mut SharedState) {
         if let RecvSource::Own(queue) = &mut self.receives {
             queue.clear();

@@ -18,7 +18,8 @@ pub struct PendingSend {
 }
 
 impl Nic {
-    /// Returns the sends of all queue pairs of the service RC or XRC that are posted and not completed, in posting order of each queue pair.
+    /// Returns the sends of all queue pairs of the service RC or XRC that are posted and not
+    /// completed, in posting order of each queue pair.
     pub fn pending_sends(&self) -> Vec<PendingSend> {
         self.qps.iter().flat_map(Qp::pending_sends).collect()
     }

@@ -1,4 +1,5 @@
-//! Reassembly of SENDs and WRITEs from their packets, at the receiver of a connected service (RC, UC).
+//! Reassembly of SENDs and WRITEs from their packets, at the receiver of a connected service (RC,
+//! UC).
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Access, Key, RecvWr, Wc, WcOpcode, WcStatus};
@@ -49,8 +50,8 @@ impl Reassembly {
         }
     }
 
-    /// Checks the position of a request packet in the current message, and its payload length (IBTA volume 1, 9.7.4:
-    /// opcode sequence and length validation).
+    /// Checks the position of a request packet in the current message, and its payload length (IBTA
+    /// volume 1, 9.7.4: opcode sequence and length validation).
     pub(crate) fn check_packet(&self, attrs: &QpAttributes, packet: &Packet<'_>) -> Result<(), Refusal> {
         use Message::*;
         let continues_message = match packet.message {
@@ -69,8 +70,8 @@ impl Reassembly {
         if continues_message && valid_len { Ok(()) } else { Err(INVALID_REQUEST) }
     }
 
-    /// Executes a packet of a SEND or WRITE that has passed `check_packet`. A refused packet has changed no memory,
-    /// unless an access failed because the memory no longer exists.
+    /// Executes a packet of a SEND or WRITE that has passed `check_packet`. A refused packet has
+    /// changed no memory, unless an access failed because the memory no longer exists.
     pub(crate) fn execute(
         &mut self,
         attrs: &QpAttributes,
@@ -177,7 +178,8 @@ impl Reassembly {
     }
 }
 
-/// Checks a remote write and returns where to place its bytes. A write of 0 bytes needs no key and returns `None`.
+/// Checks a remote write and returns where to place its bytes. A write of 0 bytes needs no key and
+/// returns `None`.
 fn check_write(
     attrs: &QpAttributes,
     nic: &SharedState,
@@ -185,8 +187,8 @@ fn check_write(
     key: Key,
     len: u32,
 ) -> Result<Option<RegionSpan>, Refusal> {
-    // An operation that the queue pair does not permit is an invalid request. An operation that only the key does not
-    // permit is a remote access error.
+    // An operation that the queue pair does not permit is an invalid request. An operation that
+    // only the key does not permit is a remote access error.
     if !attrs.access().contains(Access::REMOTE_WRITE) {
         return Err(INVALID_REQUEST);
     }

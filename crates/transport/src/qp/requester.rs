@@ -1,8 +1,10 @@
-//! The requester of a reliable connection: turns posted sends into packets, and responses into completions.
+//! The requester of a reliable connection: turns posted sends into packets, and responses into
+//! completions.
 //!
-//! A request is *started* when it gets its PSNs: one per request packet, or one per response packet of a READ. The
-//! oldest unacknowledged PSN belongs to the front request. The *cursor* is the position of the next packet to send.
-//! Retransmission moves the cursor back to the oldest unacknowledged packet (go-back-N).
+//! A request is *started* when it gets its PSNs: one per request packet, or one per response packet
+//! of a READ. The oldest unacknowledged PSN belongs to the front request. The *cursor* is the
+//! position of the next packet to send. Retransmission moves the cursor back to the oldest
+//! unacknowledged packet (go-back-N).
 //!
 //! `transmit` sends packets at the cursor. `handle_response` processes ACKs, NAKs and data.
 
@@ -74,7 +76,8 @@ pub(crate) struct Requester {
     total_cost: u64,
     /// The window cost up to the last packet that asked for an acknowledgement.
     ack_requested_cost: u64,
-    /// The READ request packets and atomics that were sent since the last retransmission and are not answered.
+    /// The READ request packets and atomics that were sent since the last retransmission and are
+    /// not answered.
     fetches: VecDeque<OutstandingFetch>,
     /// The time at which the retransmission timer expires. `None` if the timer is not running.
     retransmit_at: Option<Time>,
@@ -84,15 +87,16 @@ pub(crate) struct Requester {
     rnr_psn: Option<Psn>,
     retries_left: u8,
     rnr_retries_left: u8,
-    /// The PSN at which the last implied NAK caused a retransmission. A second one at the same PSN has no effect.
+    /// The PSN at which the last implied NAK caused a retransmission. A second one at the same PSN
+    /// has no effect.
     implied_nak_psn: Option<Psn>,
-    /// The PSN at which the last sequence NAK caused a retransmission. A second one at the same PSN is a copy, because
-    /// a responder reports a gap only once.
+    /// The PSN at which the last sequence NAK caused a retransmission. A second one at the same PSN
+    /// is a copy, because a responder reports a gap only once.
     sequence_nak_psn: Option<Psn>,
     /// Whether the last posted request asks for a completion.
     is_last_signaled: bool,
-    /// The position of a request that cannot be sent for a local reason, and the status with which the request fails
-    /// when it is at the front.
+    /// The position of a request that cannot be sent for a local reason, and the status with which
+    /// the request fails when it is at the front.
     local_error: Option<(u64, WcStatus)>,
 }
 
@@ -145,10 +149,11 @@ impl Requester {
         self.queue.push_back(Request { wr, len, packets: 0, read_chunk: 0, psn, cost_before: 0 });
     }
 
-    /// Returns whether the program may rely on the completion of a request before the completion of its answer, because both
-    /// are in one completion queue. The specification does not order them.
+    /// Returns whether the program may rely on the completion of a request before the completion of
+    /// its answer, because both are in one completion queue. The specification does not order them.
     ///
-    /// The peer is taken to be such a program if this end's is, because most programs run at both ends.
+    /// The peer is taken to be such a program if this end's is, because most programs run at both
+    /// ends.
     pub(crate) fn is_ordered_with_receives(&self, attrs: &QpAttributes) -> bool {
         attrs.init.send_cq == attrs.init.recv_cq && (attrs.init.sq_sig_all || self.is_last_signaled)
     }
@@ -224,7 +229,8 @@ impl Requester {
         Cursor { request: self.head, packet: self.acked_packets }
     }
 
-    /// Moves the cursor back to the oldest unacknowledged packet if a retry is left (IBTA volume 1, 9.7.6).
+    /// Moves the cursor back to the oldest unacknowledged packet if a retry is left (IBTA volume 1,
+    /// 9.7.6).
     fn retransmit(&mut self, attrs: &QpAttributes) -> Result<(), SendFailed> {
         if self.retries_left == 0 {
             return Err(SendFailed(WcStatus::RetryExceeded));

@@ -1,11 +1,11 @@
 //! The responder of a reliable connection: executes requests in PSN order and answers them.
 //!
-//! Responses are sent in PSN order: first the responses to READs and atomics, then a NAK, then acknowledgements.
-//! Acknowledgements are coalesced and deferred.
+//! Responses are sent in PSN order: first the responses to READs and atomics, then a NAK, then
+//! acknowledgements. Acknowledgements are coalesced and deferred.
 //!
-//! `execute` executes requests and answers duplicates. `response_queue` sends READ and atomic responses.
-//! `ack_scheduler` decides when an acknowledgement is sent. `saved_atomics` keeps the results of atomics for
-//! duplicates.
+//! `execute` executes requests and answers duplicates. `response_queue` sends READ and atomic
+//! responses. `ack_scheduler` decides when an acknowledgement is sent. `saved_atomics` keeps the
+//! results of atomics for duplicates.
 
 mod ack_scheduler;
 mod answer_policy;
@@ -35,7 +35,8 @@ use saved_atomics::{DUPLICATE_REGION, SavedAtomics};
 /// A responder error that moves the queue pair to ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct FatalError {
-    /// The status of the receive that was being filled. If it is `None`, the NIC raises an asynchronous event.
+    /// The status of the receive that was being filled. If it is `None`, the NIC raises an
+    /// asynchronous event.
     pub(crate) receive: Option<WcStatus>,
     pub(crate) code: NakCode,
 }
@@ -50,27 +51,28 @@ pub(crate) struct Responder {
     msn: u32,
     reassembly: Reassembly,
     responses: ResponseQueue,
-    /// The value of `executed_psns` before each READ and atomic whose response the requester may still lack.
+    /// The value of `executed_psns` before each READ and atomic whose response the requester may
+    /// still lack.
     recent_fetches: VecDeque<u64>,
     saved_atomics: SavedAtomics,
     pending_nak: Option<Syndrome>,
     nak_psn: Psn,
-    /// The error of a request that was refused while responses to earlier requests were due. Its NAK is sent after
-    /// these responses. The queue pair then fails.
+    /// The error of a request that was refused while responses to earlier requests were due. Its
+    /// NAK is sent after these responses. The queue pair then fails.
     pending_fatal: Option<FatalError>,
-    /// Whether the responder has queued a NAK for the expected PSN. It sends no sequence NAK until it has executed the
-    /// packet with that PSN.
+    /// Whether the responder has queued a NAK for the expected PSN. It sends no sequence NAK until
+    /// it has executed the packet with that PSN.
     sequence_nak_suppressed: bool,
     /// The highest PSN that the responder dropped because an earlier packet was missing.
     highest_dropped_psn: Psn,
-    /// The value of `executed_psns` after the last SEND or WRITE packet. An ACK packet acknowledges nothing after it,
-    /// because the response to a READ or an atomic is its acknowledgement, and Linux's rxe takes an ACK packet for the
-    /// response.
+    /// The value of `executed_psns` after the last SEND or WRITE packet. An ACK packet acknowledges
+    /// nothing after it, because the response to a READ or an atomic is its acknowledgement, and
+    /// Linux's rxe takes an ACK packet for the response.
     ackable_psns: u64,
     acks: AckScheduler,
     answers: AnswerPolicy,
-    /// The number of payload bytes of READ responses that may be sent before the next request arrives or
-    /// `responses_paused_until` has passed. RC has no other flow control for responses.
+    /// The number of payload bytes of READ responses that may be sent before the next request
+    /// arrives or `responses_paused_until` has passed. RC has no other flow control for responses.
     response_credit: u32,
     responses_paused_until: Option<Time>,
 }
@@ -98,7 +100,8 @@ impl Responder {
         }
     }
 
-    /// Returns the PSN that the next request must have. The responder has executed all earlier PSNs.
+    /// Returns the PSN that the next request must have. The responder has executed all earlier
+    /// PSNs.
     pub(crate) fn expected_psn(&self) -> Psn {
         self.expected_psn
     }
@@ -126,8 +129,9 @@ impl Responder {
         self.acks.is_due() && self.pending_nak.is_none() && self.responses.is_empty()
     }
 
-    /// Handles an idle poll: a pending acknowledgement becomes due or is held back. With `is_ordered`, the acknowledgement of a
-    /// message that completed a receive is not held back. Returns whether an acknowledgement is held back.
+    /// Handles an idle poll: a pending acknowledgement becomes due or is held back. With
+    /// `is_ordered`, the acknowledgement of a message that completed a receive is not held back.
+    /// Returns whether an acknowledgement is held back.
     pub(crate) fn handle_idle(&mut self, nic: &SharedState, now: Time, is_ordered: bool) -> bool {
         let may_hold = !(self.answers.on_idle() && is_ordered);
         self.acks.handle_idle(&nic.config.tuning, now, may_hold)
@@ -139,7 +143,8 @@ impl Responder {
         self.acks.handle_idle(&nic.config.tuning, now, may_hold)
     }
 
-    /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement has become due.
+    /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement
+    /// has become due.
     pub(crate) fn handle_delivery(&mut self) -> bool {
         let is_due = self.answers.on_delivery();
         if is_due {
@@ -176,9 +181,9 @@ impl Responder {
 
     /// Enters ERR: drops all responses and keeps only a NAK that ends the queue pair.
     ///
-    /// If responses are due, the responder drops the NAK too. A NAK at its own PSN would make the requester ask for the
-    /// dropped responses, which a queue pair in ERR does not send. A NAK at the PSN of a response would fail a request
-    /// that is valid.
+    /// If responses are due, the responder drops the NAK too. A NAK at its own PSN would make the
+    /// requester ask for the dropped responses, which a queue pair in ERR does not send. A NAK at
+    /// the PSN of a response would fail a request that is valid.
     pub(crate) fn stop(&mut self) {
         let fatal_nak = self
             .pending_nak
@@ -277,7 +282,8 @@ impl Responder {
         self.fail_after_responses(FatalError { receive: None, code })
     }
 
-    /// Handles a request whose PSN is after the expected one. Each gap is NAKed once (IBTA volume 1, 9.7.5).
+    /// Handles a request whose PSN is after the expected one. Each gap is NAKed once (IBTA volume
+    /// 1, 9.7.5).
     fn handle_gap(&mut self, psn: Psn) {
         if !self.sequence_nak_suppressed {
             self.sequence_nak_suppressed = true;
@@ -288,11 +294,11 @@ impl Responder {
         }
     }
 
-    /// Returns the error if no response is due. Otherwise [`Responder::transmit`] returns the error, after it has sent
-    /// the last response and the NAK.
+    /// Returns the error if no response is due. Otherwise [`Responder::transmit`] returns the
+    /// error, after it has sent the last response and the NAK.
     ///
-    /// NAKs are sent in PSN order, as all responses are. A NAK that overtook a READ response would make the requester
-    /// ask for the READ again.
+    /// NAKs are sent in PSN order, as all responses are. A NAK that overtook a READ response would
+    /// make the requester ask for the READ again.
     fn fail_after_responses(&mut self, error: FatalError) -> Result<(), FatalError> {
         if self.responses.is_empty() {
             return Err(error);
@@ -301,15 +307,16 @@ impl Responder {
         Ok(())
     }
 
-    /// Queues a NAK of the expected PSN. The NAK acknowledges all earlier PSNs, so that no acknowledgement stays
-    /// pending.
+    /// Queues a NAK of the expected PSN. The NAK acknowledges all earlier PSNs, so that no
+    /// acknowledgement stays pending.
     fn queue_nak(&mut self, syndrome: Syndrome) {
         self.pending_nak = Some(syndrome);
         self.nak_psn = self.expected_psn;
         self.acks.clear();
     }
 
-    /// Updates or removes a NAK that is not yet sent, after the packet that it asks for has been executed.
+    /// Updates or removes a NAK that is not yet sent, after the packet that it asks for has been
+    /// executed.
     fn update_pending_nak(&mut self) {
         if self.pending_nak.is_none() {
             return;
@@ -317,14 +324,14 @@ impl Responder {
         if self.pending_nak == Some(Syndrome::Nak(NakCode::PsnSequence))
             && !self.expected_psn.is_after(self.highest_dropped_psn)
         {
-            // The responder has dropped the packet with the new expected PSN, or a later one. The NAK now asks for the
-            // expected PSN.
+            // The responder has dropped the packet with the new expected PSN, or a later one. The
+            // NAK now asks for the expected PSN.
             self.sequence_nak_suppressed = true;
             self.nak_psn = self.expected_psn;
         } else {
             self.pending_nak = None;
-            // An acknowledgement replaces the NAK, unless the last request was a READ or an atomic: its response
-            // acknowledges as well.
+            // An acknowledgement replaces the NAK, unless the last request was a READ or an atomic:
+            // its response acknowledges as well.
             if self.ackable_psns == self.executed_psns {
                 self.acks.request_now();
             }

@@ -17,12 +17,13 @@ fn check_limit(attribute: &'static str, requested: u64, limit: u64) -> Result<()
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Destination {
     pub(crate) path: IpPath,
-    /// Whether the address handle belongs to the protection domain of the queue pair. If not, the send fails when the NIC begins to
-    /// execute it (IBTA volume 1, C10-10).
+    /// Whether the address handle belongs to the protection domain of the queue pair. If not, the
+    /// send fails when the NIC begins to execute it (IBTA volume 1, C10-10).
     pub(crate) is_in_domain: bool,
 }
 
-/// Validates a send that is posted after `preceding` other sends of the same call. Returns the destination of a datagram.
+/// Validates a send that is posted after `preceding` other sends of the same call. Returns the
+/// destination of a datagram.
 ///
 /// The NIC checks keys and bounds later, when it executes the send.
 pub(crate) fn validate_send(
@@ -45,7 +46,8 @@ pub(crate) fn validate_send(
     destination(attrs, ahs, wr)
 }
 
-/// Checks the operation and its local data against the transport service, the queue pair's attributes and the limits.
+/// Checks the operation and its local data against the transport service, the queue pair's
+/// attributes and the limits.
 fn check_operation(
     attrs: &QpAttributes,
     limits: &Limits,
@@ -107,9 +109,9 @@ fn is_datagram_op(op: &SendOp) -> bool {
     matches!(op, SendOp::Send | SendOp::SendWithImm(_))
 }
 
-/// Returns the status with which a posted send fails when the NIC begins to execute it, because the transport service does not have the
-/// operation (IBTA volume 1, table 38), or because its local memory is too short. The cases are those of Linux's soft-RoCE, see
-/// `docs/device.md`.
+/// Returns the status with which a posted send fails when the NIC begins to execute it, because the
+/// transport service does not have the operation (IBTA volume 1, table 38), or because its local
+/// memory is too short. The cases are those of Linux's soft-RoCE, see `docs/device.md`.
 pub(crate) fn execution_error(attrs: &QpAttributes, wr: &SendWr) -> Option<WcStatus> {
     let fetches = wr.op.is_read_or_atomic();
     let has_operation = match attrs.init.qp_type {

@@ -1,4 +1,5 @@
-//! The receiver of an unreliable connection. It silently drops a message of which a packet is missing (IBTA volume 1, 9.8).
+//! The receiver of an unreliable connection. It silently drops a message of which a packet is
+//! missing (IBTA volume 1, 9.8).
 
 use mitra_verbs::{Psn, RecvWr, WcStatus};
 use mitra_wire::Packet;

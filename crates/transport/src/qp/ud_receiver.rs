@@ -1,4 +1,5 @@
-//! The receiver of unreliable datagrams: each message is one packet, from any sender that has the Q_Key.
+//! The receiver of unreliable datagrams: each message is one packet, from any sender that has the
+//! Q_Key.
 
 use core::net::IpAddr;
 
@@ -11,11 +12,13 @@ use crate::opcode;
 use crate::qp::attributes::QpAttributes;
 use crate::{Memory, scatter_gather};
 
-/// A receive has completed with an error, because its memory may not be written. The queue pair enters ERR.
+/// A receive has completed with an error, because its memory may not be written. The queue pair
+/// enters ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecvFailed;
 
-/// Handles a packet. Drops it if its Q_Key is wrong, no receive is posted, or the next receive is too short.
+/// Handles a packet. Drops it if its Q_Key is wrong, no receive is posted, or the next receive is
+/// too short.
 ///
 /// # Errors
 /// The memory of the receive may not be written.
@@ -45,8 +48,8 @@ pub(crate) fn handle_packet(
     let (pd, sges) = (attrs.recv_pd, &receive.sges);
     let placed = scatter_gather::scatter(&nic.keys, pd, sges, 0, &grh, memory)
         .and_then(|()| scatter_gather::scatter(&nic.keys, pd, sges, GRH_LEN as u64, packet.payload, memory));
-    // A receive with an error is removed too. Otherwise a shared receive queue would offer it to another queue pair,
-    // which would then fail as well.
+    // A receive with an error is removed too. Otherwise a shared receive queue would offer it to
+    // another queue pair, which would then fail as well.
     if let Some(receive) = nic.take_recv(receives) {
         if placed.is_err() {
             let wc = Wc::new(receive.wr_id, WcStatus::LocalProtection, WcOpcode::Recv, attrs.qpn);
@@ -64,11 +67,11 @@ pub(crate) fn handle_packet(
     Ok(())
 }
 
-/// Returns the content of the GRH area: the IP header of the packet. An IPv4 header is in the last 20 bytes (annex
-/// A17.4).
+/// Returns the content of the GRH area: the IP header of the packet. An IPv4 header is in the last
+/// 20 bytes (annex A17.4).
 ///
-/// The NIC does not know all fields of the received header. Identification and flow label are 0, and the time to live is
-/// 64.
+/// The NIC does not know all fields of the received header. Identification and flow label are 0,
+/// and the time to live is 64.
 fn grh_area(Route { source, destination }: Route, packet: &Packet<'_>) -> [u8; GRH_LEN] {
     const UDP: u8 = 17;
     const HOPS: u8 = 64;

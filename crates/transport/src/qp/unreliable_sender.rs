@@ -1,5 +1,5 @@
-//! The sender of the unreliable services, UC and UD. A send completes when its last packet is in the batch for the
-//! driver.
+//! The sender of the unreliable services, UC and UD. A send completes when its last packet is in
+//! the batch for the driver.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,8 @@ use crate::{IpPath, Memory};
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Request {
     wr: SendWr,
-    /// The destination: the peer of a UC queue pair, or the address handle of a datagram at the time of the post.
+    /// The destination: the peer of a UC queue pair, or the address handle of a datagram at the
+    /// time of the post.
     destination: Destination,
 }
 
@@ -80,7 +81,8 @@ impl UnreliableSender {
         self.sent_packets = 0;
     }
 
-    /// Appends up to `max_packets` packets to the batch, all for its destination, and returns their number.
+    /// Appends up to `max_packets` packets to the batch, all for its destination, and returns their
+    /// number.
     pub(crate) fn transmit(
         &mut self,
         attrs: &QpAttributes,
@@ -153,7 +155,8 @@ impl UnreliableSender {
 fn transport_and_dest_qp(attrs: &QpAttributes, wr: &SendWr) -> (Transport, Qpn) {
     match wr.ud {
         Some(to) if attrs.init.qp_type.is_datagram() => {
-            // A Q_Key with the top bit set stands for the Q_Key of the sending queue pair (IBTA volume 1, 10.2.5).
+            // A Q_Key with the top bit set stands for the Q_Key of the sending queue pair (IBTA
+            // volume 1, 10.2.5).
             let uses_own_qkey = to.qkey & 1 << 31 != 0;
             let qkey = if uses_own_qkey { attrs.modified.qkey.unwrap_or_default() } else { to.qkey };
             (Transport::Ud(Deth { qkey, src_qp: attrs.qpn }), to.qpn)

@@ -1,7 +1,8 @@
 //! Packets of an extended reliable connection (IBTA volume 1, annex A14).
 //!
-//! Requester and responder are those of RC. The sending end has only a requester, and the receiving end only a responder. Each request names
-//! a shared receive queue. Its protection domain and its completion queue take the place of the queue pair's.
+//! Requester and responder are those of RC. The sending end has only a requester, and the receiving
+//! end only a responder. Each request names a shared receive queue. Its protection domain and its
+//! completion queue take the place of the queue pair's.
 
 use mitra_verbs::{CqId, QpType, Srqn, Time, XrcdId};
 use mitra_wire::{Message, NakCode, Packet, Transport};
@@ -56,7 +57,8 @@ impl Qp {
             Some(target) => {
                 let mut attrs = QpAttributes { recv_pd: target.pd, ..self.attrs.clone() };
                 (attrs.init.pd, attrs.init.recv_cq) = (target.pd, target.cq);
-                // A duplicate takes no receive, and may name another queue than the current message.
+                // A duplicate takes no receive, and may name another queue than the current
+                // message.
                 let mut receives = RecvSource::Xrc(Some(target.srq));
                 let result = responder.handle_request(&attrs, &mut receives, nic, now, packet, memory);
                 if is_next {
@@ -64,8 +66,9 @@ impl Qp {
                 }
                 result
             }
-            // The queue does not exist, or is in another XRC domain. The NAK is that of soft-RoCE's XRC patches (`RESPST_ERR_INVALID_XRCETH`),
-            // and the event that of the drivers ocrdma and qedr (invalid XRCETH, XRC domain violation).
+            // The queue does not exist, or is in another XRC domain. The NAK is that of soft-RoCE's
+            // XRC patches (`RESPST_ERR_INVALID_XRCETH`), and the event that of the drivers ocrdma
+            // and qedr (invalid XRCETH, XRC domain violation).
             None if is_next => responder.refuse(nic, NakCode::RemoteAccess),
             // Without the queue, there is no protection domain to check the READ against.
             None if matches!(packet.message, Message::ReadRequest(_)) => {

@@ -1,4 +1,5 @@
-//! The test harness: two NICs with memory, a virtual clock, and a link whose behaviour a closure decides.
+//! The test harness: two NICs with memory, a virtual clock, and a link whose behaviour a closure
+//! decides.
 #![allow(dead_code, unreachable_pub)] // each test binary uses a part of the harness
 
 pub mod rc_requests;
@@ -95,8 +96,8 @@ pub struct NicPair {
     link: Link,
     /// All packets that the nodes have sent, including those that the link has dropped.
     pub sent: Vec<SentPacket>,
-    /// The packets on the link, by arrival time and sequence number. The value is the index of the receiving node and
-    /// the datagram.
+    /// The packets on the link, by arrival time and sequence number. The value is the index of the
+    /// receiving node and the datagram.
     in_flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
     sequence: u64,
 }
@@ -398,7 +399,8 @@ impl NicPair {
         }
     }
 
-    /// Delivers the first packet on the link whose arrival time has come. Returns whether there was one.
+    /// Delivers the first packet on the link whose arrival time has come. Returns whether there was
+    /// one.
     pub fn deliver_due(&mut self) -> bool {
         if let Some(entry) = self.in_flight.first_entry()
             && entry.key().0 <= self.now
@@ -411,8 +413,8 @@ impl NicPair {
         false
     }
 
-    /// Executes one step at the current time, or advances the clock to the next event. Returns false if no event is
-    /// left.
+    /// Executes one step at the current time, or advances the clock to the next event. Returns
+    /// false if no event is left.
     pub fn step(&mut self) -> bool {
         if self.transmit_all() {
             return true;
@@ -463,7 +465,8 @@ pub fn statuses(wcs: &[Wc]) -> Vec<(u64, WcStatus)> {
     wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// Returns a signalled WRITE of `len` bytes from offset `at` of node 0 to the same offset of node 1.
+/// Returns a signalled WRITE of `len` bytes from offset `at` of node 0 to the same offset of
+/// node 1.
 pub fn write(p: &NicPair, wr_id: u64, at: u64, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(p.remote(at)), Data::sge(p.sge(0, at, len)))
 }
@@ -473,7 +476,8 @@ pub fn read(p: &NicPair, wr_id: u64, at: u64, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Read(p.remote(at)), Data::sge(p.sge(0, at, len)))
 }
 
-/// Delivers to node `to` all packets that its peer can send now, without idle polls. Returns the number of packets.
+/// Delivers to node `to` all packets that its peer can send now, without idle polls. Returns the
+/// number of packets.
 pub fn deliver(p: &mut NicPair, to: usize) -> usize {
     let mut batch = TxBatch::new();
     let mut delivered = 0;

@@ -64,7 +64,8 @@ fn error_completion_counts_as_solicited() {
     assert_eq!(p.nodes[0].nic.poll_cq_event(), Some(cq));
 }
 
-/// A reset removes the completions of the queue pair from both queues. Those of another queue pair stay, and raise an event as before.
+/// A reset removes the completions of the queue pair from both queues. Those of another queue pair
+/// stay, and raise an event as before.
 #[test]
 fn reset_removes_completions_of_its_queue_pair_only() {
     let mut p = pair();

@@ -1,4 +1,5 @@
-//! Random and hostile packets: no panic, no access to memory that is not granted, no unbounded growth.
+//! Random and hostile packets: no panic, no access to memory that is not granted, no unbounded
+//! growth.
 
 use crate::common::*;
 use mitra_transport::TxBatch;
@@ -21,7 +22,8 @@ struct HostilePacket {
     ack_req: bool,
     transport: u8,
     syndrome: u8,
-    /// Selects what happens after the packet: steps of the simulation, or a reset of a failed queue pair.
+    /// Selects what happens after the packet: steps of the simulation, or a reset of a failed queue
+    /// pair.
     then: u8,
 }
 
@@ -88,14 +90,16 @@ impl HostilePacket {
     }
 }
 
-/// The length of the part of region 1 that the peer may access, in bytes. It is at the start of the region.
-const GRANTED: usize = 4096;
-/// The length of the part of region 2 that receives and fetched data may fill, in bytes. It is at the start of the
+/// The length of the part of region 1 that the peer may access, in bytes. It is at the start of the
 /// region.
+const GRANTED: usize = 4096;
+/// The length of the part of region 2 that receives and fetched data may fill, in bytes. It is at
+/// the start of the region.
 const LOCAL: usize = 8192;
 
-/// Creates two queue pairs with requests in flight in both directions. The peer may access `GRANTED` bytes of region 1.
-/// Local requests fill `LOCAL` bytes of region 2. No key refers to region 0.
+/// Creates two queue pairs with requests in flight in both directions. The peer may access
+/// `GRANTED` bytes of region 1. Local requests fill `LOCAL` bytes of region 2. No key refers to
+/// region 0.
 fn pair_with_requests_in_flight(qp_type: QpType) -> (NicPair, [Key; 2]) {
     let setup = Setup { qp_type, mtu: Mtu::M256, rnr_retry: 2, retry_cnt: 3, ..Setup::default() };
     let mut p = setup.pair();

@@ -1,4 +1,5 @@
-//! Multicast: each attached queue pair receives one copy of a message, and no other queue pair does.
+//! Multicast: each attached queue pair receives one copy of a message, and no other queue pair
+//! does.
 
 use crate::common::*;
 use mitra_transport::TxBatch;
@@ -198,8 +199,8 @@ fn packets_not_for_the_group_are_dropped() {
     let qp = p.nodes[1].qp;
     attach(&mut p, 1, qp);
     recv(&mut p, 1, qp, 1, 0);
-    // Packets that are dropped: to the queue pair's own number through the group, to another group, and to the
-    // multicast number outside the group.
+    // Packets that are dropped: to the queue pair's own number through the group, to another group,
+    // and to the multicast number outside the group.
     let sent = send(&mut p, b"hello", QKEY);
     assert_eq!(statuses(&p.recv_completions(1)), [(1, WcStatus::Success)]);
     recv(&mut p, 1, qp, 2, 0);

@@ -191,7 +191,8 @@ fn packets_are_accepted_only_in_receiving_states_and_from_peer() {
         assert_eq!(p.counter(1, name), 1, "{name}");
     }
     assert_eq!(p.events(1), []);
-    // A P_Key without the membership bit is accepted: limited membership of the default partition suffices.
+    // A P_Key without the membership bit is accepted: limited membership of the default partition
+    // suffices.
     p.inject(1, &Packet { pkey: 0x7fff, ..good });
     assert_eq!(p.bytes(1)[0], b'x');
     let qp = p.nodes[1].qp;

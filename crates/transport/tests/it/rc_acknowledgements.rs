@@ -1,4 +1,5 @@
-//! When the responder of a reliable connection acknowledges: idle polls, the timer, held acknowledgements.
+//! When the responder of a reliable connection acknowledges: idle polls, the timer, held
+//! acknowledgements.
 
 use crate::common::*;
 use core::time::Duration;
@@ -86,8 +87,8 @@ fn ack_waits_for_read_response_that_does_not_fit_batch() {
 
 #[test]
 fn requester_with_full_window_is_acknowledged_at_once() {
-    // The first case is one long message, the second many messages of half the window each. One acknowledgement per
-    // sixteen requests would be too few in both cases.
+    // The first case is one long message, the second many messages of half the window each. One
+    // acknowledgement per sixteen requests would be too few in both cases.
     for (count, len) in [(1, 0x80000), (40, 0x4000)] {
         let mut p = Setup { send_window: 0x8000, ..Setup::default() }.pair();
         for i in 0..count {
@@ -113,8 +114,8 @@ fn retransmitted_window_asks_for_ack_again() {
     assert_eq!(p.counter(0, "timeouts"), 1);
 }
 
-/// Creates a pair with one WRITE whose acknowledgement is held back at an idle poll. The preceding WRITEs have shown
-/// that the requester continues without acknowledgements.
+/// Creates a pair with one WRITE whose acknowledgement is held back at an idle poll. The preceding
+/// WRITEs have shown that the requester continues without acknowledgements.
 fn pair_with_held_ack() -> NicPair {
     let mut p = pair();
     for i in 0..1000 {
@@ -166,7 +167,8 @@ fn packets_without_ack_request_do_not_delay_held_ack() {
     panic!("the acknowledgement was not sent");
 }
 
-/// Takes the next batch of node 1. Returns for each datagram of the batch whether the datagram is an acknowledgement.
+/// Takes the next batch of node 1. Returns for each datagram of the batch whether the datagram is
+/// an acknowledgement.
 fn batch_of_responder(p: &mut NicPair) -> Vec<bool> {
     let mut batch = TxBatch::new();
     let node = &mut p.nodes[1];
@@ -201,8 +203,8 @@ fn held_ack_is_not_sent_after_next_request() {
         p.send_completions(0);
         p.send_completions(1);
     }
-    // After 64 acknowledgements without a hold, the responder holds acknowledgements back and sends one per sixteen
-    // requests.
+    // After 64 acknowledgements without a hold, the responder holds acknowledgements back and sends
+    // one per sixteen requests.
     assert!((64..64 + 1000 / 16 + 2).contains(&together), "{together}");
     p.nodes[1].nic.flush_acks();
     assert_eq!(

@@ -118,7 +118,8 @@ fn every_packet_has_the_migration_bit() {
     }
 }
 
-/// The bit asks for an event when the message is complete. A READ or an atomic completes no receive.
+/// The bit asks for an event when the message is complete. A READ or an atomic completes no
+/// receive.
 #[test]
 fn solicited_bit_is_in_the_last_packet_of_a_message_with_data_only() {
     let mut p = pair();

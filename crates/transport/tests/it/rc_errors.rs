@@ -8,8 +8,8 @@ use mitra_wire::{NakCode, Packet, Syndrome};
 /// Creates a request on remote memory.
 type MakeRequest = fn(&NicPair, RemoteAddr) -> SendWr;
 
-/// Posts `wr` and two more sends. Checks that `wr` fails with `status`, that the other sends are flushed, and that the
-/// memory of node 1 is unchanged.
+/// Posts `wr` and two more sends. Checks that `wr` fails with `status`, that the other sends are
+/// flushed, and that the memory of node 1 is unchanged.
 fn assert_send_fails(p: &mut NicPair, wr: SendWr, status: WcStatus) {
     p.bytes(0)[..0x4000].fill(0xee);
     let before = p.bytes(1).to_vec();
@@ -26,7 +26,8 @@ fn assert_send_fails(p: &mut NicPair, wr: SendWr, status: WcStatus) {
     assert!(p.bytes(1) == before, "memory was accessed");
 }
 
-/// Checks that `wr` fails with a remote access error, that both ends enter ERR, and that the responder raises an event.
+/// Checks that `wr` fails with a remote access error, that both ends enter ERR, and that the
+/// responder raises an event.
 fn assert_access_denied(p: &mut NicPair, wr: SendWr) {
     p.post_recv(RecvWr::new(70, p.sge(1, 0, 8)));
     p.post_recv(RecvWr::new(71, p.sge(1, 0, 8)));

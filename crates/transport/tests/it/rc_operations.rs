@@ -1,4 +1,5 @@
-//! Each operation of a reliable connection over a link without faults, at all MTUs and boundary lengths.
+//! Each operation of a reliable connection over a link without faults, at all MTUs and boundary
+//! lengths.
 
 use crate::common::*;
 use mitra_verbs::*;

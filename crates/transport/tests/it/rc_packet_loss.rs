@@ -1,5 +1,5 @@
-//! A reliable connection over a link that loses, duplicates and reorders packets: each operation is executed exactly
-//! once.
+//! A reliable connection over a link that loses, duplicates and reorders packets: each operation is
+//! executed exactly once.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,8 @@ const MTU: usize = 1024;
 const LEN: usize = 5 * MTU + 3;
 const WORD: usize = 0x70000;
 
-/// Posts each kind of operation on node 0, runs the pair, and checks that each operation was executed exactly once.
+/// Posts each kind of operation on node 0, runs the pair, and checks that each operation was
+/// executed exactly once.
 fn run_all_operations(p: &mut NicPair) {
     let (a, b) = (pattern(LEN, 1), pattern(LEN, 2));
     p.bytes(0)[..LEN].copy_from_slice(&a);
@@ -55,8 +56,8 @@ fn run_all_operations(p: &mut NicPair) {
     assert_acks_only_sends_and_writes(p);
 }
 
-/// Checks that no ACK packet has the PSN of a READ or an atomic. Linux's rxe would take the ACK packet for the
-/// response.
+/// Checks that no ACK packet has the PSN of a READ or an atomic. Linux's rxe would take the ACK
+/// packet for the response.
 fn assert_acks_only_sends_and_writes(p: &NicPair) {
     let parsed =
         |from| p.sent.iter().filter(move |s| s.from == from).map(|s| Packet::parse(&s.bytes).unwrap());
@@ -76,8 +77,8 @@ fn assert_acks_only_sends_and_writes(p: &NicPair) {
     }
 }
 
-/// Sets a link that applies `action` to each packet whose number satisfies `selects`. The numbers count the packets of
-/// both directions from 0.
+/// Sets a link that applies `action` to each packet whose number satisfies `selects`. The numbers
+/// count the packets of both directions from 0.
 fn set_link_action(p: &mut NicPair, action: LinkAction, mut selects: impl FnMut(u32) -> bool + 'static) {
     let mut n = 0;
     p.set_link(move |_, _| {

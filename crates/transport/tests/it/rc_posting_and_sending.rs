@@ -1,4 +1,5 @@
-//! Posting to a reliable connection (queue depth, signalling, gather lists), and the order in which queue pairs send.
+//! Posting to a reliable connection (queue depth, signalling, gather lists), and the order in which
+//! queue pairs send.
 
 use crate::common::*;
 use mitra_transport::TxBatch;
@@ -38,8 +39,8 @@ fn queue_pairs_take_turns_in_sending() {
         p.nodes[0].nic.post_send(p.now, qp, std::slice::from_ref(&wr)).unwrap();
     }
     let mut batch = TxBatch::new();
-    // The PSNs of a queue pair begin at 10,000 times its index, so that the first PSN of a batch identifies the queue
-    // pair.
+    // The PSNs of a queue pair begin at 10,000 times its index, so that the first PSN of a batch
+    // identifies the queue pair.
     let turns: Vec<u32> = (0..12)
         .map(|_| {
             let node = &mut p.nodes[0];

@@ -1,11 +1,13 @@
-//! A refused request among READs: the order of the answers, and copies of READs whose right was revoked.
+//! A refused request among READs: the order of the answers, and copies of READs whose right was
+//! revoked.
 
 use crate::common::rc_requests::*;
 use crate::common::*;
 use mitra_verbs::*;
 use mitra_wire::{Message, NakCode, Packet, Reth, Syndrome, Transport};
 
-/// Posts a READ and then an invalid request. Node 1 checks the invalid request before it has sent any READ response.
+/// Posts a READ and then an invalid request. Node 1 checks the invalid request before it has sent
+/// any READ response.
 fn pair_with_invalid_request_behind_read() -> NicPair {
     let mut p = pair();
     let good = read_at(&p, 1, p.remote(0), 3000);
@@ -76,7 +78,8 @@ fn late_copy_of_answered_read_is_dropped_after_revocation() {
     let requests: Vec<_> = p.sent.iter().filter(|s| s.from == 0).map(|s| s.bytes.clone()).collect();
     let node = &mut p.nodes[1];
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
-    // With `rd_atomic` of 1, the second READ shows that the requester has the response to the first READ.
+    // With `rd_atomic` of 1, the second READ shows that the requester has the response to the first
+    // READ.
     p.inject(1, &Packet::parse(&requests[0]).unwrap());
     assert_eq!(count_sent_by_responder(&mut p), 0);
     assert_eq!(p.counter(1, "drop_duplicate"), 1);
@@ -153,7 +156,8 @@ fn duplicate_read_replaces_due_response() {
 
 #[test]
 fn read_with_lost_response_fails_before_refused_request() {
-    // When the READ is retransmitted, the responder is in ERR and does not answer, so that the READ fails first.
+    // When the READ is retransmitted, the responder is in ERR and does not answer, so that the READ
+    // fails first.
     let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
     p.set_link(|dir, packet| {
         let lost = dir == 1 && matches!(packet.message, Message::ReadOnly(_));

@@ -1,4 +1,5 @@
-//! How a reliable connection recovers from a lost packet: time-outs, NAKs, retries, and what it sends again.
+//! How a reliable connection recovers from a lost packet: time-outs, NAKs, retries, and what it
+//! sends again.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -73,7 +74,8 @@ fn gap_gets_one_nak_and_immediate_retransmission() {
 fn lost_first_read_response_is_requested_again() {
     let mut p = pair_losing_first(1, "RC_RDMA_READ_RESPONSE_FIRST");
     run_read(&mut p);
-    // The second response implies the loss, so that no timer expires. The requester requests the whole READ again.
+    // The second response implies the loss, so that no timer expires. The requester requests the
+    // whole READ again.
     assert_eq!((p.counter(0, "implied_naks"), p.counter(0, "timeouts")), (1, 0));
     assert_eq!(p.sent_opcodes(0), ["RC_RDMA_READ_REQUEST"; 2]);
 }
@@ -162,7 +164,8 @@ fn retry_count_bounds_retransmissions() {
 
 #[test]
 fn progress_resets_retry_count() {
-    // The link drops each packet twice. The two retries suffice because each success resets the count.
+    // The link drops each packet twice. The two retries suffice because each success resets the
+    // count.
     let mut p = Setup { retry_cnt: 2, ..Setup::default() }.pair();
     let mut n = 0;
     p.set_link(move |dir, _| {
@@ -234,8 +237,8 @@ fn old_sequence_nak_uses_no_retry() {
     assert_eq!(p.sent_opcodes(0).len(), 2);
 }
 
-/// The response to a later READ shows that the response to an earlier one is lost, but the requester goes back already. Seed 15756 of the
-/// workload `rc`.
+/// The response to a later READ shows that the response to an earlier one is lost, but the
+/// requester goes back already. Seed 15756 of the workload `rc`.
 #[test]
 fn implied_nak_before_retransmission_uses_no_retry() {
     let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
@@ -303,8 +306,8 @@ fn pending_sequence_nak_is_updated_to_next_missing_psn() {
         let psn = Psn::new(100 + psn);
         Packet { ack_req: true, ..Packet::new(Transport::Rc, p.nodes[1].qp, psn, message, b"") }
     };
-    // Packet 1 overtakes packet 0 before any response is sent. The responder drops packet 1, executes packet 0 and asks
-    // for packet 1.
+    // Packet 1 overtakes packet 0 before any response is sent. The responder drops packet 1,
+    // executes packet 0 and asks for packet 1.
     for psn in [1, 0] {
         let packet = packet(&p, psn);
         p.inject(1, &packet);
@@ -323,8 +326,8 @@ fn pending_sequence_nak_is_updated_to_next_missing_psn() {
     p.inject(1, &late);
     p.transmit_all();
     assert_eq!(naks(&p).len(), 1, "each gap is NAKed once");
-    // Packet 3 overtakes packet 2, so a NAK for packet 2 is pending. Both packets arrive before it is sent, so the responder
-    // sends an acknowledgement instead.
+    // Packet 3 overtakes packet 2, so a NAK for packet 2 is pending. Both packets arrive before it
+    // is sent, so the responder sends an acknowledgement instead.
     for psn in [1, 3, 2, 3] {
         let packet = packet(&p, psn);
         p.inject(1, &packet);
@@ -336,8 +339,9 @@ fn pending_sequence_nak_is_updated_to_next_missing_psn() {
 #[test]
 fn max_rd_atomic_change_keeps_chunks_of_started_read() {
     let mut p = Setup { send_window: 8192, rd_atomic: 4, ..Setup::default() }.pair();
-    // Each request packet asks for two response packets. The first four requests have the PSNs 100, 102, 104 and 106.
-    // Until `broken` is false, the link drops the fourth and all later requests, and all responses from PSN 103 on.
+    // Each request packet asks for two response packets. The first four requests have the PSNs 100,
+    // 102, 104 and 106. Until `broken` is false, the link drops the fourth and all later requests,
+    // and all responses from PSN 103 on.
     let broken = Rc::new(Cell::new(true));
     let (lossy, mut requests) = (broken.clone(), 0);
     p.set_link(move |from, packet| {

@@ -1,4 +1,5 @@
-//! What bounds the requests in flight on a reliable connection: the send window, `max_rd_atomic` and fences.
+//! What bounds the requests in flight on a reliable connection: the send window, `max_rd_atomic`
+//! and fences.
 
 use crate::common::*;
 use core::time::Duration;
@@ -70,7 +71,8 @@ fn max_rd_atomic_bounds_outstanding_reads_and_atomics() {
     }
 }
 
-/// Returns the largest number of payload bytes from node `from` that were in flight at the same time.
+/// Returns the largest number of payload bytes from node `from` that were in flight at the same
+/// time.
 fn peak_bytes_in_flight(p: &NicPair, from: usize) -> usize {
     let (mut in_flight, mut peak) = (Vec::new(), 0);
     for seen in &p.sent {

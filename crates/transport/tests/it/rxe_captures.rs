@@ -1,5 +1,6 @@
-//! Comparison with captures of Linux's soft-RoCE (rxe). The responder answers captured requests as rxe's responder did.
-//! The requester sends the same packets as rxe's requester and completes on the captured responses.
+//! Comparison with captures of Linux's soft-RoCE (rxe). The responder answers captured requests as
+//! rxe's responder did. The requester sends the same packets as rxe's requester and completes on
+//! the captured responses.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -65,8 +66,8 @@ fn remote_address(message: Message) -> Option<(u64, u32)> {
 /// The captured keys and the keys that replace them.
 type Keys = Vec<(u32, Key)>;
 
-/// Creates a pair that is connected with the captured PSN. Node 1 has memory at the captured addresses. The second key
-/// in nak_access_write.pcap is invalid and gets no memory.
+/// Creates a pair that is connected with the captured PSN. Node 1 has memory at the captured
+/// addresses. The second key in nak_access_write.pcap is invalid and gets no memory.
 fn replay_pair(name: &str, requests: &[&Record], mtu: Mtu) -> (NicPair, Keys) {
     let psn = requests[0].packet().psn.value();
     let (rd_atomic, cap) = (16, QpCap { recv_wrs: 512, send_wrs: 512, ..QpCap::default() });
@@ -93,7 +94,8 @@ fn replay_pair(name: &str, requests: &[&Record], mtu: Mtu) -> (NicPair, Keys) {
     (p, keys)
 }
 
-/// Replaces the captured key of a message. A key without a replacement is replaced by an invalid key.
+/// Replaces the captured key of a message. A key without a replacement is replaced by an invalid
+/// key.
 fn replace_key(message: Message, keys: &Keys) -> Message {
     let key = |rkey| keys.iter().find(|k| k.0 == rkey).map_or(1, |k| k.1.0);
     let reth = |reth: Reth| Reth { rkey: key(reth.rkey), ..reth };
@@ -109,7 +111,8 @@ fn replace_key(message: Message, keys: &Keys) -> Message {
     }
 }
 
-/// Splits a capture by direction: the requests of one side and the responses of the other, in the order of the capture.
+/// Splits a capture by direction: the requests of one side and the responses of the other, in the
+/// order of the capture.
 fn requests_and_responses(records: &[Record]) -> impl Iterator<Item = (Vec<&Record>, Vec<&Record>)> {
     let first = records[0].from.ip();
     [true, false].into_iter().filter_map(move |of_first| {
@@ -134,7 +137,8 @@ fn responder_matches_rxe_captures() {
                 }
             }
             if name == "read.pcap" {
-                // The content of the memory is the data of the first READ response, which has three packets.
+                // The content of the memory is the data of the first READ response, which has three
+                // packets.
                 let found: Vec<u8> =
                     responses[..3].iter().flat_map(|r| r.packet().payload.to_vec()).collect();
                 p.nodes[1].memory.regions.0[1][..found.len()].copy_from_slice(&found);
@@ -161,7 +165,8 @@ fn responder_matches_rxe_captures() {
     }
 }
 
-/// Returns the work requests that produce the captured packets. Their data is in the memory of node 0 from offset 0 on.
+/// Returns the work requests that produce the captured packets. Their data is in the memory of node
+/// 0 from offset 0 on.
 fn work_requests(p: &mut NicPair, requests: &[&Record], keys: &Keys) -> Vec<SendWr> {
     let mut wrs = Vec::new();
     let (mut from, mut offset) = (0, 0);
@@ -248,7 +253,8 @@ fn requester_matches_rxe_captures() {
                 let (dest_qp, mig_req) = (captured.dest_qp, captured.mig_req);
                 assert_eq!(Packet { dest_qp, mig_req, ..ours }, Packet { message, ..captured }, "{name}");
             }
-            // All sends complete with the captured status, except for one whose response may be missing in the capture.
+            // All sends complete with the captured status, except for one whose response may be
+            // missing in the capture.
             assert!(completed.len() + 1 >= wrs.len(), "{name}: {} of {}", completed.len(), wrs.len());
             let denied = responses.iter().any(|r| {
                 matches!(r.packet().message, Message::Ack(aeth) if matches!(aeth.syndrome, Syndrome::Nak(_)))

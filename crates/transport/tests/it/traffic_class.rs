@@ -1,4 +1,5 @@
-//! The traffic class of datagrams: from the address handle to the packet, and from the packet to the GRH.
+//! The traffic class of datagrams: from the address handle to the packet, and from the packet to
+//! the GRH.
 
 use crate::common::*;
 use mitra_transport::{IpPath, Nic, NicConfig, TxBatch, VecMemory};
@@ -8,7 +9,8 @@ use mitra_wire::{Deth, Message, Packet, Transport};
 /// A class whose 8 bits differ from those of 0, in both halves.
 const CLASS: u8 = 0xa5;
 
-/// Each send has the class of its address handle. Sends to one address with different classes are in different batches.
+/// Each send has the class of its address handle. Sends to one address with different classes are
+/// in different batches.
 #[test]
 fn each_batch_has_class_of_its_address_handle() {
     let mut p = Setup { qp_type: QpType::Ud, ..Setup::default() }.pair();
@@ -31,7 +33,8 @@ fn each_batch_has_class_of_its_address_handle() {
     assert_eq!(sent, expected);
 }
 
-/// Delivers a datagram from `from` to a NIC with the address `to`, and returns the GRH area of the receive buffer.
+/// Delivers a datagram from `from` to a NIC with the address `to`, and returns the GRH area of the
+/// receive buffer.
 fn received_grh(from: Gid, to: Gid) -> Vec<u8> {
     let setup = Setup { qp_type: QpType::Ud, ..Setup::default() };
     let (now, mut nic) = (Time::ZERO, Nic::new(NicConfig::new("nic", to, [1; 32])));

@@ -1,4 +1,5 @@
-//! The unreliable services UC and UD: they drop lost and invalid messages without a report to the sender.
+//! The unreliable services UC and UD: they drop lost and invalid messages without a report to the
+//! sender.
 
 use crate::common::*;
 use mitra_transport::TxBatch;
@@ -390,7 +391,8 @@ fn gsi_qp_exists_once() {
     };
     let second = node.nic.create_qp(p.now, &init).unwrap_err();
     assert!(matches!(second, Error::Busy { kind: "queue pair", id: 1, .. }), "{second}");
-    // Ordinary queue pairs never get number 1. After the GSI queue pair is destroyed, the number is free again.
+    // Ordinary queue pairs never get number 1. After the GSI queue pair is destroyed, the number is
+    // free again.
     for _ in 0..100 {
         let other = node.nic.create_qp(p.now, &QpInitAttr { qp_type: QpType::Ud, ..init }).unwrap();
         assert_ne!(other, Qpn::new(1));

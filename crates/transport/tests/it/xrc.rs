@@ -1,4 +1,5 @@
-//! Extended reliable connections: shared receive queues that messages name, XRC domains, and their errors.
+//! Extended reliable connections: shared receive queues that messages name, XRC domains, and their
+//! errors.
 
 use crate::common::*;
 use mitra_verbs::*;
@@ -8,8 +9,8 @@ use mitra_wire::{Aeth, Message, NakCode, Packet, Reth, Syndrome, Transport};
 struct Xrc {
     p: NicPair,
     domain: XrcdId,
-    /// The handles, the numbers and the completion queues of two shared receive queues of the domain. The second is in another protection
-    /// domain, without memory.
+    /// The handles, the numbers and the completion queues of two shared receive queues of the
+    /// domain. The second is in another protection domain, without memory.
     srqs: [(SrqId, Srqn, CqId); 2],
     other_pd: PdId,
 }
@@ -17,7 +18,8 @@ struct Xrc {
 impl Xrc {
     fn with(setup: Setup) -> Xrc {
         let mut p = setup.pair();
-        // A sending end uses no completion queue for receives. A receiving end uses neither completion queues nor a protection domain.
+        // A sending end uses no completion queue for receives. A receiving end uses neither
+        // completion queues nor a protection domain.
         let init = |qp_type, pd, send_cq| QpInitAttr {
             qp_type,
             pd,
@@ -244,8 +246,8 @@ fn message_that_names_two_queues_is_invalid_request() {
     assert!(x.p.events(1).contains(&AsyncEvent::QpRequestError(qp)));
 }
 
-/// A message that is too long for its receive is refused after the response to an earlier READ. Until then, another invalid request changes
-/// neither the refusal nor the status of the receive.
+/// A message that is too long for its receive is refused after the response to an earlier READ.
+/// Until then, another invalid request changes neither the refusal nor the status of the receive.
 #[test]
 fn request_behind_refused_request_is_dropped() {
     let mut x = Xrc::new();
@@ -424,8 +426,8 @@ fn reset_queue_pair_connects_again() {
     assert_eq!(statuses(&x.received(0)), [(2, WcStatus::Success)]);
 }
 
-/// The completion queue of a shared receive queue overflows. The connection continues with another queue, and ends at the next message for
-/// the first one, which it does not acknowledge.
+/// The completion queue of a shared receive queue overflows. The connection continues with another
+/// queue, and ends at the next message for the first one, which it does not acknowledge.
 #[test]
 fn message_for_queue_whose_completion_queue_has_overflowed_is_not_acknowledged() {
     let mut x = Xrc::with(Setup { cq_depth: 1, retry_cnt: 1, ..Setup::default() });
@@ -449,7 +451,8 @@ fn message_for_queue_whose_completion_queue_has_overflowed_is_not_acknowledged()
     assert_eq!(statuses(&x.p.send_completions(0)), [(2, WcStatus::RetryExceeded)]);
 }
 
-/// A queue pair that was reset has no message of its earlier connection, so the completion queue of that message does not concern it.
+/// A queue pair that was reset has no message of its earlier connection, so the completion queue of
+/// that message does not concern it.
 #[test]
 fn reset_queue_pair_does_not_fail_with_completion_queue_of_earlier_connection() {
     let mut x = Xrc::with(Setup { cq_depth: 1, ..Setup::default() });

@@ -1,5 +1,6 @@
-//! An extended reliable connection over a link that drops, duplicates and delays: each message is delivered once, in order, to the shared
-//! receive queue that it names. Random packets of a hostile peer access nothing that is not granted.
+//! An extended reliable connection over a link that drops, duplicates and delays: each message is
+//! delivered once, in order, to the shared receive queue that it names. Random packets of a hostile
+//! peer access nothing that is not granted.
 
 use core::time::Duration;
 
@@ -18,7 +19,8 @@ struct World {
     srqs: Vec<(SrqId, Srqn, CqId)>,
 }
 
-/// Connects an XRC send queue pair with an XRC receive queue pair. Each queue has receives of 2048 bytes.
+/// Connects an XRC send queue pair with an XRC receive queue pair. Each queue has receives of 2048
+/// bytes.
 fn world(receives: u64) -> World {
     let setup = Setup { mtu: Mtu::M256, retry_cnt: 7, ..Setup::default() };
     let mut p = setup.pair();

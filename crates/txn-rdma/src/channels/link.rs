@@ -34,7 +34,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Creates an unconnected end, whose WRITEs in `repeatable` may be repeated after a failure. `staging_bytes` of registered memory take the payload of the requests that are under way.
+    /// Creates an unconnected end, whose WRITEs in `repeatable` may be repeated after a failure.
+    /// `staging_bytes` of registered memory take the payload of the requests that are under way.
     ///
     /// # Errors
     /// The NIC's.
@@ -70,8 +71,8 @@ impl Link {
         self.qp.info()
     }
 
-    /// Connects to the node, which has connected its end and lends `region`. Returns false if its end is of
-    /// another kind.
+    /// Connects to the node, which has connected its end and lends `region`. Returns false if its
+    /// end is of another kind.
     pub fn connect(&mut self, info: &QpInfo, region: &[u8]) -> Result<bool, Error> {
         self.region = RemoteRegion::decode(region)?;
         let is_connected = self.qp.connect(info)?;
@@ -97,8 +98,8 @@ impl Link {
         self.waiting.push_back(at);
     }
 
-    /// Posts the requests that wait, in their order, as far as the send queue and the staging memory have
-    /// space.
+    /// Posts the requests that wait, in their order, as far as the send queue and the staging
+    /// memory have space.
     pub(super) fn post_waiting(
         &mut self,
         tickets: &mut Tickets,
@@ -180,8 +181,8 @@ impl Link {
         polled
     }
 
-    /// Ends the requests of a ticket that wait behind one that was not, or perhaps not, executed: an unlock
-    /// must not pass the WRITE before it.
+    /// Ends the requests of a ticket that wait behind one that was not, or perhaps not, executed:
+    /// an unlock must not pass the WRITE before it.
     fn drop_waiting(&mut self, ticket: u32, tickets: &mut Tickets) {
         self.waiting.retain(|&at| {
             let stays = at.ticket != ticket;

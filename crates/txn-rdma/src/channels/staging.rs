@@ -1,5 +1,5 @@
-//! The registered memory from which WRITEs are sent and to which READs and compare-and-swaps fetch: a ring,
-//! because requests end in the order in which they were posted.
+//! The registered memory from which WRITEs are sent and to which READs and compare-and-swaps fetch:
+//! a ring, because requests end in the order in which they were posted.
 
 use std::sync::Arc;
 
@@ -59,7 +59,8 @@ impl Staging {
         self.freed = space.taken;
     }
 
-    /// Begins at the start of the ring again, so that the longest request has space. All space must be free.
+    /// Begins at the start of the ring again, so that the longest request has space. All space must
+    /// be free.
     pub(super) fn reset(&mut self) {
         (self.taken, self.freed) = (0, 0);
     }

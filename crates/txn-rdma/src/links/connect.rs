@@ -39,11 +39,11 @@ pub struct LinksConfig {
     pub repeatable: Vec<Range<u64>>,
     /// The kind of the queue pairs.
     pub kind: QpKind,
-    /// The configuration of the queue pairs. Both ends must use the same. `send_wrs` is the most requests
-    /// that are under way at one node.
+    /// The configuration of the queue pairs. Both ends must use the same. `send_wrs` is the most
+    /// requests that are under way at one node.
     pub failover: mitra_failover::Config,
-    /// The registered memory for the payload of the requests under way at one node, in bytes: at least the
-    /// longest request ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
+    /// The registered memory for the payload of the requests under way at one node, in bytes: at
+    /// least the longest request ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
     pub staging_bytes: usize,
     /// The time for which a node that does not answer is asked again by [`Links::connect`].
     pub timeout: Duration,
@@ -72,7 +72,8 @@ pub enum ConnectError {
     Staging {
         /// The length of the staging memory for a node, in bytes.
         bytes: usize,
-        /// The length of the longest request ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
+        /// The length of the longest request
+        /// ([`Layout::longest_request`](mitra_txn::Layout::longest_request)).
         needed: u64,
     },
     /// A node was lost that had just connected.

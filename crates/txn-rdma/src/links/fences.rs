@@ -12,8 +12,8 @@ use crate::hello::{Answer, Ask, Hello};
 pub struct Fenced {
     /// The life.
     pub life: Life,
-    /// A node that does not confirm the fence, with the reason. If there is none, no access of the life is
-    /// under way on a node that is not declared dead, and none follows.
+    /// A node that does not confirm the fence, with the reason. If there is none, no access of the
+    /// life is under way on a node that is not declared dead, and none follows.
     pub refused: Option<(NodeId, CallError)>,
 }
 

@@ -16,8 +16,8 @@ use self::session::Session;
 use crate::hello::{Answer, Ask, Hello, Refusal, Token, VERSION};
 use crate::queue_pair::{QpInfo, QpKind};
 
-/// The number of lives of one coordinator that may be connected at once. Each that has ended is fenced before
-/// the next one needs its place.
+/// The number of lives of one coordinator that may be connected at once. Each that has ended is
+/// fenced before the next one needs its place.
 const MAX_LIVES: usize = 4;
 
 /// The configuration of a [`MemoryNode`](crate::MemoryNode).
@@ -69,14 +69,15 @@ impl From<nix::Error> for StartError {
 /// A coordinator, as a node knows it.
 #[derive(Debug, Default)]
 struct Coordinator {
-    /// The highest incarnation that was ever admitted or fenced. No other one that is not above it is
-    /// admitted.
+    /// The highest incarnation that was ever admitted or fenced. No other one that is not above it
+    /// is admitted.
     highest: u16,
     /// The lives that are connected, at most [`MAX_LIVES`].
     sessions: Vec<Session>,
 }
 
-/// A memory node that answers whoever passes it what a coordinator asks. [`MemoryNode`](crate::MemoryNode) takes it from TCP.
+/// A memory node that answers whoever passes it what a coordinator asks.
+/// [`MemoryNode`](crate::MemoryNode) takes it from TCP.
 #[derive(Debug)]
 pub struct Node {
     config: NodeConfig,
@@ -181,8 +182,8 @@ impl Node {
         let NodeConfig { kind, failover, .. } = &self.config;
         let mut session = Session::new(&self.domain, &self.memory, incarnation, *kind, failover)?;
         let connected = session.connect(info);
-        // A session that cannot be connected and cannot be ended either stays, so that a fence of it is not
-        // confirmed.
+        // A session that cannot be connected and cannot be ended either stays, so that a fence of
+        // it is not confirmed.
         if connected.is_ok() || session.end().is_err() {
             known.highest = incarnation;
             known.sessions.push(session);
@@ -211,8 +212,8 @@ impl Node {
     }
 }
 
-/// Checks that the NICs keep what transactions rely on: an acknowledged WRITE is in memory, WRITEs are placed
-/// in their order, and there are atomics.
+/// Checks that the NICs keep what transactions rely on: an acknowledged WRITE is in memory, WRITEs
+/// are placed in their order, and there are atomics.
 fn check_capabilities(domain: &Domain) -> Result<(), StartError> {
     for nic in domain.nics() {
         let attr = nic.provider.attr();

@@ -18,7 +18,8 @@ pub struct RcInfo {
     psn: u32,
 }
 
-/// An RC queue pair. Its failure is final: nothing tells which of its requests the peer has executed.
+/// An RC queue pair. Its failure is final: nothing tells which of its requests the peer has
+/// executed.
 #[derive(Debug)]
 pub(crate) struct RcQp {
     nic: LocalNic,

@@ -12,7 +12,8 @@ use mitra_txn::{NodeId, Op, Outcome, Request};
 use mitra_txn_rdma::{ConnectError, Links, LinksConfig, MemoryNode, NodeConfig, QpKind, Token};
 use mitra_verbs::{Buffer, Provider};
 
-/// The time after which a wait counts as a hang. A correct test on a busy machine takes a small part of it.
+/// The time after which a wait counts as a hang. A correct test on a busy machine takes a small
+/// part of it.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 /// The size of a node's memory.
 pub const BYTES: usize = 1 << 17;

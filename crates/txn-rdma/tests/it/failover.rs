@@ -144,8 +144,8 @@ fn run(mut links: Links, increments: &AtomicUsize) -> Links {
     links
 }
 
-/// Two coordinators increment counts under locks, and something fails in the middle. Each increment must
-/// count once.
+/// Two coordinators increment counts under locks, and something fails in the middle. Each increment
+/// must count once.
 fn increments_count_once(
     kind: QpKind,
     rails: usize,
@@ -201,8 +201,9 @@ fn increments_count_once_when_a_coordinator_loses_a_nic() {
     }
 }
 
-/// A node's NIC fails at each stage of a list that is posted in pieces. Each outcome must be what the memory
-/// shows, and nothing is executed behind a request that was not, unless it was under way.
+/// A node's NIC fails at each stage of a list that is posted in pieces. Each outcome must be what
+/// the memory shows, and nothing is executed behind a request that was not, unless it was under
+/// way.
 #[test]
 fn outcomes_are_true_whenever_a_rail_fails() {
     let stages = [Stage::Arrived, Stage::PartlyExecuted, Stage::Executed, Stage::AckOnWire];
@@ -250,8 +251,8 @@ fn outcomes_are_true_whenever_a_rail_fails() {
     }
 }
 
-/// A node's NIC dies with all its evidence. WRITEs to the ranges that may be repeated are executed, and
-/// another WRITE is left in doubt.
+/// A node's NIC dies with all its evidence. WRITEs to the ranges that may be repeated are executed,
+/// and another WRITE is left in doubt.
 #[test]
 fn only_writes_to_the_named_ranges_are_repeated() {
     for is_repeatable in [true, false] {

@@ -7,7 +7,8 @@ use mitra_txn_rdma::QpKind;
 
 use crate::common::{connect, execute, executed, links_config, start_nodes, swap};
 
-/// Peers send garbage, stall, announce long frames and go away. A coordinator connects and works meanwhile.
+/// Peers send garbage, stall, announce long frames and go away. A coordinator connects and works
+/// meanwhile.
 #[test]
 fn hostile_peers_harm_no_coordinator() {
     let nodes = start_nodes(1, 1, QpKind::Virtual);

@@ -68,8 +68,8 @@ fn mistaken_coordinators_are_refused_by_name() {
     assert_eq!(refusal(&LinksConfig { kind: QpKind::Rc, ..config }), Refusal::Kind);
 }
 
-/// A coordinator whose lives end without being fenced, which RC queue pairs do not tell, takes a bounded
-/// number of places.
+/// A coordinator whose lives end without being fenced, which RC queue pairs do not tell, takes a
+/// bounded number of places.
 #[test]
 fn lives_that_are_not_fenced_are_bounded() {
     let nodes = start_nodes(1, 1, QpKind::Rc);
@@ -118,8 +118,8 @@ fn life_of_a_silent_coordinator_ends() {
     }
 }
 
-/// A life posts WRITEs and swaps without pause while another one fences it. After the fence, the memory stays
-/// as it is.
+/// A life posts WRITEs and swaps without pause while another one fences it. After the fence, the
+/// memory stays as it is.
 fn fence_under_load(kind: QpKind, rails: usize, failure: Option<Failure>) {
     let nodes = start_nodes(2, rails, kind);
     let (mut victim, _nics) = connect(&links_config(1, &nodes, kind), rails);

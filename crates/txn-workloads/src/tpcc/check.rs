@@ -1,4 +1,5 @@
-//! Whether the records of a store, which no transaction changes meanwhile, are a consistent database.
+//! Whether the records of a store, which no transaction changes meanwhile, are a consistent
+//! database.
 
 mod conditions;
 mod indexes;
@@ -19,9 +20,9 @@ use crate::Value;
 /// What a consistent database keeps to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Rule {
-    /// Consistency condition 1 to 12 of §3.3.2. Condition 11 is true after the load only, as it is written
-    /// there. Here the orders that are not new are those that the load has delivered, 2,100, and the
-    /// deliveries that the customers have counted.
+    /// Consistency condition 1 to 12 of §3.3.2. Condition 11 is true after the load only, as it is
+    /// written there. Here the orders that are not new are those that the load has delivered,
+    /// 2,100, and the deliveries that the customers have counted.
     Condition(u8),
     /// The records of an index are those that the tables ask for.
     Index(Table),
@@ -45,8 +46,8 @@ impl fmt::Display for Rule {
 pub struct Violation {
     /// The rule.
     pub rule: Rule,
-    /// The records that it does not hold for. For a rule about a sum or a number of rows, the record that
-    /// stands for all of them: that of the total, or of the district.
+    /// The records that it does not hold for. For a rule about a sum or a number of rows, the
+    /// record that stands for all of them: that of the total, or of the district.
     pub records: Vec<RecordKey>,
     /// The two sides that differ.
     pub detail: String,
@@ -57,8 +58,8 @@ pub struct Violation {
 pub struct Report {
     /// All violations, first those of damaged values.
     pub violations: Vec<Violation>,
-    /// The districts without a new order, as warehouse and district. Condition 3, and the part of condition 2
-    /// about NO_O_ID, say nothing about them.
+    /// The districts without a new order, as warehouse and district. Condition 3, and the part of
+    /// condition 2 about NO_O_ID, say nothing about them.
     pub without_new_orders: Vec<(u16, u8)>,
 }
 
@@ -68,7 +69,8 @@ impl Report {
         self.violations.is_empty()
     }
 
-    /// Whether a rule has no violations. A damaged record is missing for all rules but [`Rule::Undamaged`].
+    /// Whether a rule has no violations. A damaged record is missing for all rules but
+    /// [`Rule::Undamaged`].
     pub fn holds(&self, rule: Rule) -> bool {
         self.violations.iter().all(|violation| violation.rule != rule)
     }

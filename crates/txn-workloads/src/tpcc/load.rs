@@ -23,8 +23,8 @@ const FIRST_PAYMENT: Cents = 10_00;
 /// A record, with its value.
 pub type Loaded = (RecordKey, Vec<u8>);
 
-/// The records of a database before a run. The same scale, seed and time give the same records, in the same
-/// order, and the parts can be loaded by different processes.
+/// The records of a database before a run. The same scale, seed and time give the same records, in
+/// the same order, and the parts can be loaded by different processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     scale: Scale,
@@ -44,7 +44,8 @@ impl Load {
         self.parts().flatten()
     }
 
-    /// All records in parts, each of which has all records of its partitions: the items, and each warehouse.
+    /// All records in parts, each of which has all records of its partitions: the items, and each
+    /// warehouse.
     pub fn parts(self) -> impl Iterator<Item = Box<dyn Iterator<Item = Loaded>>> {
         let warehouse =
             move |warehouse| -> Box<dyn Iterator<Item = _>> { Box::new(self.warehouse(warehouse)) };

@@ -21,8 +21,8 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// The constants of a seed. A run takes the seed of the load, so that the difference of the two constants
-    /// of last names is one that §2.1.6.1 allows: 65 to 119, but neither 96 nor 112.
+    /// The constants of a seed. A run takes the seed of the load, so that the difference of the two
+    /// constants of last names is one that §2.1.6.1 allows: 65 to 119, but neither 96 nor 112.
     pub fn new(seed: u64) -> Constants {
         let prng = &mut Prng::stream(seed, "tpcc constants");
         let last_name_load = prng.between(0, 255);
@@ -119,7 +119,8 @@ pub(crate) fn zip(prng: &mut Prng) -> Text<9> {
     Text::new(&(characters(prng, DIGITS, 4, 4) + "11111"))
 }
 
-/// I_DATA or S_DATA (§4.3.3.1): 26 to 50 characters, which contain [`ORIGINAL`] in 10 % of the rows.
+/// I_DATA or S_DATA (§4.3.3.1): 26 to 50 characters, which contain [`ORIGINAL`] in 10 % of the
+/// rows.
 pub(crate) fn data(prng: &mut Prng) -> Text<50> {
     let mut text = characters(prng, ALPHANUMERICS, 26, 50);
     if prng.below(10) == 0 {

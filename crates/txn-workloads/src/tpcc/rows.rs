@@ -1,4 +1,5 @@
-//! The values of the records. Columns that are part of a record's key are not repeated in its value.
+//! The values of the records. Columns that are part of a record's key are not repeated in its
+//! value.
 
 use super::Cents;
 use crate::value::{Damaged, Fault, Text, Value, record};
@@ -83,7 +84,8 @@ record! {
         pub payments: Cents,
     }
 
-    /// A row of DISTRICT without D_YTD and D_NEXT_O_ID, which [`DistrictYtd`] and [`DistrictNextOrder`] have.
+    /// A row of DISTRICT without D_YTD and D_NEXT_O_ID, which [`DistrictYtd`] and
+    /// [`DistrictNextOrder`] have.
     pub struct District {
         /// D_NAME.
         pub name: Text<10>,
@@ -210,14 +212,14 @@ record! {
 
     /// An index record: the oldest new order of a district.
     pub struct OldestNewOrder {
-        /// The least NO_O_ID of the district. If there is none, D_NEXT_O_ID, the number that the next new
-        /// order will have.
+        /// The least NO_O_ID of the district. If there is none, D_NEXT_O_ID, the number that the
+        /// next new order will have.
         pub order: u32,
     }
 }
 
-/// An index record: the customers of a district that have one last name, in the order of C_FIRST, and of C_ID
-/// among equals. The value is two bytes for each customer.
+/// An index record: the customers of a district that have one last name, in the order of C_FIRST,
+/// and of C_ID among equals. The value is two bytes for each customer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CustomersByName {
     /// C_ID of each.
@@ -225,8 +227,9 @@ pub struct CustomersByName {
 }
 
 impl CustomersByName {
-    /// The most customers that an index record has. Of the 3,000 customers of a district 1,000 have one name
-    /// each, and no name has a share above 2.6 % among the others, so the load never comes near this number.
+    /// The most customers that an index record has. Of the 3,000 customers of a district 1,000 have
+    /// one name each, and no name has a share above 2.6 % among the others, so the load never comes
+    /// near this number.
     pub const MAX: usize = 128;
 
     /// The customer at ⌈n/2⌉, counted from 1 (§2.5.2.2), or `None` of no customers.

@@ -1,7 +1,7 @@
 //! How many rows the tables have.
 
-/// The number of districts of a warehouse, of order lines of an order, and of customers of a district that
-/// keys have room for.
+/// The number of districts of a warehouse, of order lines of an order, and of customers of a
+/// district that keys have room for.
 pub(crate) const MAX_DISTRICTS: u8 = 10;
 pub(crate) const MAX_LINES: u8 = 15;
 pub(crate) const MAX_CUSTOMERS: u16 = 4095;
@@ -13,8 +13,8 @@ pub struct Scale {
     sizes: Sizes,
 }
 
-/// The sizes that a reduced [`Scale`] has other values of. A workload with other sizes than [`Sizes::TPCC`]
-/// is not TPC-C; it is for tests and for the simulator.
+/// The sizes that a reduced [`Scale`] has other values of. A workload with other sizes than
+/// [`Sizes::TPCC`] is not TPC-C; it is for tests and for the simulator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sizes {
     /// The rows of ITEM, which are also the rows of STOCK of a warehouse. At least 1.
@@ -23,7 +23,8 @@ pub struct Sizes {
     pub districts: u8,
     /// The customers of a district, 1 to 4095. Each has one order after the load.
     pub customers: u16,
-    /// How many of a district's orders, the last ones, are new orders after the load. At most `customers`.
+    /// How many of a district's orders, the last ones, are new orders after the load. At most
+    /// `customers`.
     pub new_orders: u16,
 }
 

@@ -27,8 +27,8 @@ pub struct StockLevel {
 /// What a Stock-Level shows, besides its inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StockLevelResult {
-    /// The number of items in the district's last 20 orders of which the warehouse has less than the
-    /// threshold.
+    /// The number of items in the district's last 20 orders of which the warehouse has less than
+    /// the threshold.
     pub low_stock: usize,
 }
 

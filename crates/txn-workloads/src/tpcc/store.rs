@@ -5,7 +5,8 @@ use mitra_txn::{RecordKey, TableSchema};
 use super::scale::Scale;
 use super::table::{Table, home, keys};
 
-/// The schema of all tables, in the order of their numbers: a partition for each warehouse, with place for what `orders` New-Orders and `payments` Payments of a warehouse add.
+/// The schema of all tables, in the order of their numbers: a partition for each warehouse, with
+/// place for what `orders` New-Orders and `payments` Payments of a warehouse add.
 pub fn schema(scale: &Scale, orders: u64, payments: u64) -> Vec<TableSchema> {
     let partitions = u32::from(scale.warehouses());
     let table = |table: Table| {

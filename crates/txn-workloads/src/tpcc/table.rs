@@ -1,4 +1,5 @@
-//! The tables, the keys of their records, and what a store needs to know to reserve memory for them.
+//! The tables, the keys of their records, and what a store needs to know to reserve memory for
+//! them.
 
 use mitra_txn::{RecordKey, TableId};
 
@@ -10,10 +11,11 @@ use super::rows::{
 use super::scale::{MAX_LINES, Scale};
 use crate::Value;
 
-/// A table of the store: the nine tables of TPC-C, three of hot columns, and three of index records.
+/// A table of the store: the nine tables of TPC-C, three of hot columns, and three of index
+/// records.
 ///
-/// The key of a record, but for ITEM, has the warehouse in its upper 16 bits and the district, or 0, in the 4
-/// bits below. The lower 44 bits are what each table says.
+/// The key of a record, but for ITEM, has the warehouse in its upper 16 bits and the district, or
+/// 0, in the 4 bits below. The lower 44 bits are what each table says.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u16)]
 pub enum Table {
@@ -31,9 +33,9 @@ pub enum Table {
     DistrictNextOrder,
     /// CUSTOMER. The lower bits are C_ID.
     Customer,
-    /// HISTORY, which has no primary key in TPC-C. The record is at the customer's warehouse and district,
-    /// and the lower bits are C_ID (12 bits) and the C_PAYMENT_CNT of the customer after the payment (32
-    /// bits). No two payments of a customer share it.
+    /// HISTORY, which has no primary key in TPC-C. The record is at the customer's warehouse and
+    /// district, and the lower bits are C_ID (12 bits) and the C_PAYMENT_CNT of the customer after
+    /// the payment (32 bits). No two payments of a customer share it.
     History,
     /// ORDER. The lower bits are O_ID, which has 32 bits.
     Order,
@@ -81,8 +83,8 @@ impl Table {
         Table::ALL.get(usize::from(id.0)).copied()
     }
 
-    /// The number of bytes of the longest value. The values of [`Table::CustomersByName`] have at most these,
-    /// all others exactly.
+    /// The number of bytes of the longest value. The values of [`Table::CustomersByName`] have at
+    /// most these, all others exactly.
     pub const fn max_value_len(self) -> usize {
         match self {
             Table::Item => Item::MAX_LEN,
@@ -103,9 +105,9 @@ impl Table {
         }
     }
 
-    /// The number of records after the load: of ITEM altogether, of another table at one warehouse. It is
-    /// exact for all tables but ORDER-LINE, which has 5 to 15 records for an order; there it is the upper
-    /// bound.
+    /// The number of records after the load: of ITEM altogether, of another table at one warehouse.
+    /// It is exact for all tables but ORDER-LINE, which has 5 to 15 records for an order; there it
+    /// is the upper bound.
     pub fn loaded_records(self, scale: &Scale) -> u64 {
         let sizes = scale.sizes();
         let of_district = match self {
@@ -120,8 +122,9 @@ impl Table {
         of_district * u64::from(sizes.districts)
     }
 
-    /// An upper bound of the number of records that a run ever has, as [`Table::loaded_records`], after
-    /// `orders` committed New-Orders of the warehouse and `payments` committed Payments of its customers.
+    /// An upper bound of the number of records that a run ever has, as [`Table::loaded_records`],
+    /// after `orders` committed New-Orders of the warehouse and `payments` committed Payments of
+    /// its customers.
     pub fn records_after(self, scale: &Scale, orders: u64, payments: u64) -> u64 {
         let growth = match self {
             Table::Order | Table::NewOrder => orders,
@@ -133,9 +136,9 @@ impl Table {
     }
 }
 
-/// The warehouse that a record belongs to, so that a store can place what a transaction needs together.
-/// `None` for ITEM, whose records are only read: a store spreads them over its memory nodes by their keys.
-/// Also `None` for no record of TPC-C.
+/// The warehouse that a record belongs to, so that a store can place what a transaction needs
+/// together. `None` for ITEM, whose records are only read: a store spreads them over its memory
+/// nodes by their keys. Also `None` for no record of TPC-C.
 pub fn home(at: RecordKey) -> Option<u16> {
     match Table::of(at.table)? {
         Table::Item => None,

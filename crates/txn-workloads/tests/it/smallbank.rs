@@ -59,8 +59,8 @@ fn each_transaction_does_what_it_says() {
             store.load(at, Balance { amount }.encode());
         }
     };
-    // The inputs, what the transaction has read and changed, and the savings and checking balances of both
-    // accounts after it.
+    // The inputs, what the transaction has read and changed, and the savings and checking balances
+    // of both accounts after it.
     let cases = [
         (Input::Balance { account: 0 }, Some((150, 0)), [100, 50, 20, 7]),
         (Input::DepositChecking { account: 0, amount: 8 }, Some((50, 8)), [100, 58, 20, 7]),

@@ -34,8 +34,8 @@ fn delete(store: &mut Model, at: RecordKey) {
     records.into_iter().for_each(|(at, value)| store.load(at, value));
 }
 
-/// Checks that a changed store violates exactly these rules, and that a violation of the first names the
-/// record `at`.
+/// Checks that a changed store violates exactly these rules, and that a violation of the first
+/// names the record `at`.
 fn assert_violates(rules: &[Rule], at: RecordKey, damage: impl FnOnce(&mut Model)) {
     let (mut store, scale) = tiny();
     damage(&mut store);
@@ -62,8 +62,8 @@ fn customer(id: u16) -> RecordKey {
     keys::of_customer(Table::Customer, 1, 1, id)
 }
 
-/// A payment of a customer who does not exist, at a district that does not exist, so that only W_YTD is
-/// concerned.
+/// A payment of a customer who does not exist, at a district that does not exist, so that only
+/// W_YTD is concerned.
 fn stray_payment(store: &mut Model) {
     let data = Text::new("");
     let row = History { warehouse: 1, district: 3, date: 0, amount: 5, data };

@@ -1,4 +1,5 @@
-//! TPC-C by several coordinators over memory nodes, which are arrays here: each list of requests is executed at once, in a random order of the lists.
+//! TPC-C by several coordinators over memory nodes, which are arrays here: each list of requests is
+//! executed at once, in a random order of the lists.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -49,7 +49,8 @@ impl<T: Transaction> Transaction for Observed<'_, T> {
     }
 }
 
-/// The round trips that the documentation of `tpcc` states. A district that a Delivery skips needs no third one.
+/// The round trips that the documentation of `tpcc` states. A district that a Delivery skips needs
+/// no third one.
 fn stated(input: &Input) -> usize {
     let by_name = |customer| usize::from(matches!(customer, CustomerBy::Name(_)));
     match input {

@@ -1,4 +1,5 @@
-//! Coordinators that read, write, insert and delete records by their keys. The committed transactions, executed again one after the other on a [`Model`], must return the same.
+//! Coordinators that read, write, insert and delete records by their keys. The committed
+//! transactions, executed again one after the other on a [`Model`], must return the same.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,7 +16,8 @@ use crate::cluster::{Cluster, DOUBT_PPM};
 const COORDINATORS: u16 = 3;
 const TASKS: u64 = 3;
 const SLOTS: u16 = 4;
-/// The number of keys of each table. The buckets of the last one overflow, and those of the others are contended.
+/// The number of keys of each table. The buckets of the last one overflow, and those of the others
+/// are contended.
 const KEYS: [u64; 3] = [24, 24, 40];
 
 fn layout() -> Layout {

@@ -1,4 +1,5 @@
-//! Memory nodes in the memory of the test. Each client has a queue to each node, whose requests are executed in order; which queue goes on next is drawn.
+//! Memory nodes in the memory of the test. Each client has a queue to each node, whose requests are
+//! executed in order; which queue goes on next is drawn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,7 +12,8 @@ const LINE: usize = 64;
 /// How often a request ends in doubt, in parts per million.
 pub const DOUBT_PPM: u32 = 20_000;
 
-/// How often a queue stands still, in parts per million, and for how many steps at most: long enough for a whole transaction.
+/// How often a queue stands still, in parts per million, and for how many steps at most: long
+/// enough for a whole transaction.
 const PAUSE_PPM: u32 = 30_000;
 const MAX_PAUSE: u64 = 400;
 
@@ -95,7 +97,8 @@ impl Cluster {
         self.batches.remove(&client);
     }
 
-    /// Ends what a client has posted to a node, and all that it posts to it later. It gets no outcomes of that.
+    /// Ends what a client has posted to a node, and all that it posts to it later. It gets no
+    /// outcomes of that.
     pub fn fence_at(&mut self, client: usize, node: NodeId) {
         self.end_queue((client, node));
         self.fenced.insert((client, node));
@@ -118,7 +121,8 @@ impl Cluster {
         self.queues.remove(&key);
     }
 
-    /// Executes a part of a request that is drawn. Returns the client whose batch has ended with it, and the outcomes.
+    /// Executes a part of a request that is drawn. Returns the client whose batch has ended with
+    /// it, and the outcomes.
     pub fn step(&mut self) -> Option<(usize, Vec<Outcome>)> {
         self.now += 1;
         let mut keys: Vec<_> =
@@ -197,8 +201,9 @@ impl Cluster {
         self.end(key.0, posted.index, outcome);
     }
 
-    /// A rail fails. With evidence, the first request is in doubt, or its value is lost, and those behind it are not executed. Without evidence, all are in doubt, and the
-    /// first ones are executed.
+    /// A rail fails. With evidence, the first request is in doubt, or its value is lost, and those
+    /// behind it are not executed. Without evidence, all are in doubt, and the first ones are
+    /// executed.
     fn fail(&mut self, key: (usize, NodeId), posted: Posted) {
         let (executed, known, evidence) =
             (self.prng.chance(500_000), self.prng.chance(500_000), self.prng.chance(700_000));

@@ -1,4 +1,5 @@
-//! Coordinators that read lists and append to them, some of which end at any moment and are recovered.
+//! Coordinators that read lists and append to them, some of which end at any moment and are
+//! recovered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,7 +80,8 @@ impl World {
         };
     }
 
-    /// Ends the life of a client at this moment. Another client recovers it; the process then starts again.
+    /// Ends the life of a client at this moment. Another client recovers it; the process then
+    /// starts again.
     fn end_life(&mut self, client: usize) {
         self.cluster.fence(client);
         match core::mem::replace(&mut self.works[client], Work::Idle) {

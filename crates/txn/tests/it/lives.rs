@@ -1,5 +1,5 @@
-//! Coordinators that start, end, sleep and wake at any moment, twice at once, too; they find each other's
-//! ends and take the lives over, while they run transactions.
+//! Coordinators that start, end, sleep and wake at any moment, twice at once, too; they find each
+//! other's ends and take the lives over, while they run transactions.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -73,8 +73,8 @@ struct World {
     next: u32,
     /// The highest incarnation that a node has admitted or fenced.
     highest: BTreeMap<(NodeId, u16), u16>,
-    /// All processes, and those that have not ended. A process that has ended may still have requests in
-    /// queues.
+    /// All processes, and those that have not ended. A process that has ended may still have
+    /// requests in queues.
     lives: Vec<Life>,
     processes: BTreeMap<usize, Process>,
     /// The lives that have begun, by process, and the recoveries, with their processes.
@@ -510,8 +510,8 @@ fn lives_are_taken_over_once_and_transactions_stay_serializable() {
 fn rules_that_are_not_kept_are_found() {
     use Mutant::{AdmittedTwice, NotFenced, RecovererNotFenced, SilenceTrusted};
     for mutant in [NotFenced, RecovererNotFenced, SilenceTrusted, AdmittedTwice] {
-        // The invariants are not asserted for a mutant, and a run without an end does not count: its
-        // transactions must show it.
+        // The invariants are not asserted for a mutant, and a run without an end does not count:
+        // its transactions must show it.
         let is_found = |seed: &u64| run(*seed, Some(mutant)).is_err_and(|error| error != "no end");
         let found = (0..SEEDS_FOR_MUTANTS).find(is_found);
         println!("{mutant:?} is found by seed {found:?}");

@@ -1,4 +1,5 @@
-//! Stores that a loader has filled: coordinators run on them, and an inspector says what is wrong in them.
+//! Stores that a loader has filled: coordinators run on them, and an inspector says what is wrong
+//! in them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -139,7 +140,8 @@ impl Store {
         self.inspect_after(None).0
     }
 
-    /// Runs a coordinator until it is idle. Returns the number of lists of requests that it has posted.
+    /// Runs a coordinator until it is idle. Returns the number of lists of requests that it has
+    /// posted.
     fn run(&mut self, coordinator: &mut Coordinator) -> usize {
         let (mut now, mut lists) = (Duration::ZERO, 0);
         while !coordinator.is_idle() {
@@ -613,7 +615,8 @@ fn nodes_without_the_store_are_found() {
     assert_eq!(store.inspect().store_errors.count, 0, "nobody asks a dead node");
 }
 
-/// The checksum of a record, and of a bucket, is wrong, and nobody writes them: transactions end, with the locks that they have taken.
+/// The checksum of a record, and of a bucket, is wrong, and nobody writes them: transactions end,
+/// with the locks that they have taken.
 #[test]
 fn damaged_records_end_transactions() {
     for access in [Access::Read, Access::Update] {
@@ -640,7 +643,8 @@ fn damaged_records_end_transactions() {
     }
 }
 
-/// A bucket and its partition are full, and a transaction replaces a record by another one, whichever key is the first.
+/// A bucket and its partition are full, and a transaction replaces a record by another one,
+/// whichever key is the first.
 #[test]
 fn what_is_deleted_makes_place_for_what_is_inserted() {
     let table = TableSchema { max_value_bytes: 8, partitions: 1, records: 1, group_bits: 0 };

@@ -1,4 +1,5 @@
-//! Transactions over nodes whose requests are executed in every order, torn, lost and in doubt, from seeds.
+//! Transactions over nodes whose requests are executed in every order, torn, lost and in doubt,
+//! from seeds.
 
 mod by_key;
 mod client;

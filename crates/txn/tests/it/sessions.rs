@@ -1,4 +1,5 @@
-//! Processes that run transactions by key, die at any step, sleep, are taken over by others or by their next lives, and lose nothing of what was committed.
+//! Processes that run transactions by key, die at any step, sleep, are taken over by others or by
+//! their next lives, and lose nothing of what was committed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

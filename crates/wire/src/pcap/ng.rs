@@ -1,5 +1,5 @@
-//! The pcapng format (draft-ietf-opsawg-pcapng). A file consists of sections, and a section of blocks. Blocks describe interfaces or
-//! contain packets.
+//! The pcapng format (draft-ietf-opsawg-pcapng). A file consists of sections, and a section of
+//! blocks. Blocks describe interfaces or contain packets.
 
 use super::reader::{FileError, MAX_BLOCK, Record, Step, u32_at};
 
@@ -12,7 +12,8 @@ const ENHANCED_PACKET: u32 = 6;
 const OPTION_TS_RESOLUTION: u16 = 9;
 const OPTION_TS_OFFSET: u16 = 14;
 
-/// The maximum number of interfaces in a section. It bounds the memory that a corrupt file can make the reader allocate.
+/// The maximum number of interfaces in a section. It bounds the memory that a corrupt file can make
+/// the reader allocate.
 const MAX_INTERFACES: usize = 65_536;
 
 /// The byte order and the interfaces of the section that is being read.
@@ -31,8 +32,8 @@ struct Interface {
 }
 
 impl Interface {
-    /// Converts a timestamp of the interface to nanoseconds since the Unix epoch. A result outside the range of `u64` is replaced by the
-    /// nearest `u64`.
+    /// Converts a timestamp of the interface to nanoseconds since the Unix epoch. A result outside
+    /// the range of `u64` is replaced by the nearest `u64`.
     fn ts_ns(&self, ticks: u64) -> u64 {
         let nanos = i128::from(ticks) * 1_000_000_000 / i128::from(self.ticks_per_second);
         let nanos = nanos + i128::from(self.offset_seconds) * 1_000_000_000;
@@ -92,8 +93,8 @@ impl Section {
         Ok(Step::Frame(end, record))
     }
 
-    /// Parses an enhanced or an obsolete packet block of the interface with the number `interface`. The two kinds of block differ only
-    /// in the first word of `body`, which the caller has parsed.
+    /// Parses an enhanced or an obsolete packet block of the interface with the number `interface`.
+    /// The two kinds of block differ only in the first word of `body`, which the caller has parsed.
     fn packet<'a>(&self, interface: u32, body: &'a [u8]) -> Result<Record<'a>, FileError> {
         let interface = self.interface(interface)?;
         let ticks = u64::from(self.word(body, 4)?) << 32 | u64::from(self.word(body, 8)?);

@@ -5,8 +5,8 @@ use thiserror::Error;
 use super::ng::Section;
 use super::{FILE_HEADER_LEN, MAGIC_MICROS, MAGIC_NANOS, RECORD_HEADER_LEN};
 
-/// The maximum accepted length of a frame in a pcap file and of a block in a pcapng file, in bytes. It bounds how many bytes a corrupt
-/// length field can make a caller of [`Reader::step`] buffer.
+/// The maximum accepted length of a frame in a pcap file and of a block in a pcapng file, in bytes.
+/// It bounds how many bytes a corrupt length field can make a caller of [`Reader::step`] buffer.
 pub(super) const MAX_BLOCK: usize = 16 << 20;
 
 /// Why a capture file cannot be read.
@@ -18,7 +18,8 @@ pub enum FileError {
     /// The file ends within a record or block.
     #[error("the file ends in the middle of a record")]
     Truncated,
-    /// A record or block has, according to its header, more than 16 MiB. The value is that length in bytes.
+    /// A record or block has, according to its header, more than 16 MiB. The value is that length
+    /// in bytes.
     #[error("a record claims {0} bytes, more than any frame has")]
     TooLong(u32),
     /// A pcapng block violates the format. The value describes how.
@@ -29,11 +30,14 @@ pub enum FileError {
 /// One captured frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
-    /// The timestamp in nanoseconds since the Unix epoch, or 0 if the file has no timestamp for the frame.
+    /// The timestamp in nanoseconds since the Unix epoch, or 0 if the file has no timestamp for the
+    /// frame.
     pub ts_ns: u64,
-    /// The number of the link type, which [`LinkType::from_number`](crate::frame::LinkType::from_number) translates.
+    /// The number of the link type, which
+    /// [`LinkType::from_number`](crate::frame::LinkType::from_number) translates.
     pub link: u16,
-    /// The length of the transmitted frame in bytes. It exceeds the length of `bytes` if the frame was not captured completely.
+    /// The length of the transmitted frame in bytes. It exceeds the length of `bytes` if the frame
+    /// was not captured completely.
     pub original_len: u32,
     /// The captured bytes of the frame.
     pub bytes: &'a [u8],
@@ -42,8 +46,9 @@ pub struct Record<'a> {
 /// The result of [`Reader::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step<'a> {
-    /// The reader consumed nothing. The caller must pass at least this many bytes, beginning with the same byte. If the file has fewer
-    /// bytes left, it is truncated, except that a file with no bytes left is complete.
+    /// The reader consumed nothing. The caller must pass at least this many bytes, beginning with
+    /// the same byte. If the file has fewer bytes left, it is truncated, except that a file with no
+    /// bytes left is complete.
     NeedMore(usize),
     /// The reader consumed this many bytes, which contain no frame.
     Skip(usize),
@@ -51,10 +56,11 @@ pub enum Step<'a> {
     Frame(usize, Record<'a>),
 }
 
-/// A reader of capture files: pcapng, and classic pcap in both byte orders, with timestamps in microseconds or nanoseconds.
+/// A reader of capture files: pcapng, and classic pcap in both byte orders, with timestamps in
+/// microseconds or nanoseconds.
 ///
-/// The caller passes the bytes of the file that the reader has not consumed to [`step`](Reader::step), repeatedly. [`records`] does
-/// this for a file in memory.
+/// The caller passes the bytes of the file that the reader has not consumed to
+/// [`step`](Reader::step), repeatedly. [`records`] does this for a file in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     format: Format,
@@ -89,11 +95,12 @@ impl Reader {
         !matches!(self.format, Format::Unknown)
     }
 
-    /// Reads the next header, record or block. `buf` begins with the first byte that the reader has not consumed.
+    /// Reads the next header, record or block. `buf` begins with the first byte that the reader has
+    /// not consumed.
     ///
     /// # Errors
-    /// The variants of [`FileError`] except [`FileError::Truncated`]: only the caller knows where the file ends. After an error, the
-    /// reader must not be used again.
+    /// The variants of [`FileError`] except [`FileError::Truncated`]: only the caller knows where
+    /// the file ends. After an error, the reader must not be used again.
     pub fn step<'a>(&mut self, buf: &'a [u8]) -> Result<Step<'a>, FileError> {
         match &mut self.format {
             Format::Unknown => self.recognise(buf),
@@ -134,8 +141,8 @@ impl Reader {
             (_, MAGIC_NANOS) => (true, 1),
             _ => return Err(FileError::NotACapture),
         };
-        // The upper half of the link type field says whether frames end in a frame check sequence. It is ignored, because the length
-        // in the IP header determines where the datagram ends.
+        // The upper half of the link type field says whether frames end in a frame check sequence.
+        // It is ignored, because the length in the IP header determines where the datagram ends.
         let Some(link) = u32_at(buf, 20, big_endian) else { return Ok(Step::NeedMore(FILE_HEADER_LEN)) };
         self.format = Format::Classic { big_endian, nanos_per_tick, link: link as u16 };
         Ok(Step::Skip(FILE_HEADER_LEN))

@@ -8,7 +8,8 @@ use crate::frame;
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
-    /// The buffer in which [`datagram`](Self::datagram) constructs frames. It is a field so that its allocation is reused.
+    /// The buffer in which [`datagram`](Self::datagram) constructs frames. It is a field so that
+    /// its allocation is reused.
     frame: Vec<u8>,
 }
 
@@ -22,8 +23,9 @@ impl<W: Write> Writer<W> {
         Ok(Writer { out, frame: Vec::new() })
     }
 
-    /// Writes a frame with Ethernet, IP and UDP headers ([`frame::encode`]) that contains `datagram`, a RoCEv2 packet with its ICRC.
-    /// `ts_ns` is the time in nanoseconds since the Unix epoch. `ident` is the identification in an IPv4 header.
+    /// Writes a frame with Ethernet, IP and UDP headers ([`frame::encode`]) that contains
+    /// `datagram`, a RoCEv2 packet with its ICRC. `ts_ns` is the time in nanoseconds since the Unix
+    /// epoch. `ident` is the identification in an IPv4 header.
     ///
     /// # Errors
     /// The error of writing to `out`. The file may then end in an incomplete record.

@@ -7,7 +7,8 @@ use mitra_wire::*;
 /// The number of packets in all captures, from tests/data/captures/README.md.
 const PACKETS: usize = 40 + 20 + 30 + 40 + 30 + 20 + 40 + 40 + 168 + 64 + 8 + 8 + 40;
 
-/// Calls `f` with the capture's name, the bytes and the parsed frame, for every frame of all captures.
+/// Calls `f` with the capture's name, the bytes and the parsed frame, for every frame of all
+/// captures.
 fn each_frame(mut f: impl FnMut(&str, &[u8], Frame<'_>)) {
     let mut count = 0;
     for (name, file) in crate::common::captures() {
@@ -80,7 +81,8 @@ fn icrc_covers_port_and_dont_fragment_flag() {
         let mut other = frame.src;
         other.set_port(other.port() ^ 1);
         assert_eq!(IcrcPath::new(other, frame.dst).verify(frame.datagram, ident), Verdict::Bad, "{name}");
-        // The flag "don't fragment" follows the identification field. A wrong flag cannot be compensated by another identification.
+        // The flag "don't fragment" follows the identification field. A wrong flag cannot be
+        // compensated by another identification.
         let path = path.with_dont_fragment(false);
         assert_eq!(path.verify(frame.datagram, ident), Verdict::Bad, "{name}");
     });

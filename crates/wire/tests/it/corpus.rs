@@ -1,4 +1,5 @@
-//! Replays the committed fuzz corpora through the properties that cargo-fuzz checks, on every `cargo test`.
+//! Replays the committed fuzz corpora through the properties that cargo-fuzz checks, on every
+//! `cargo test`.
 
 #[path = "../../../../fuzz/properties/decode_file.rs"]
 mod decode_file;

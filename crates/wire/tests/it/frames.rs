@@ -1,4 +1,5 @@
-//! Parsing and building of frames: link layers, malformed headers, and the fields that the ICRC covers.
+//! Parsing and building of frames: link layers, malformed headers, and the fields that the ICRC
+//! covers.
 
 use std::cmp::Ordering;
 
@@ -6,7 +7,8 @@ use mitra_wire::frame::{Frame, FrameError, LinkType, encode};
 use mitra_wire::icrc::verify_frame;
 use mitra_wire::*;
 
-/// Returns an IPv4 packet from 10.0.0.1 to 10.0.0.2 that contains an acknowledgement, without a link header.
+/// Returns an IPv4 packet from 10.0.0.1 to 10.0.0.2 that contains an acknowledgement, without a
+/// link header.
 fn ip_packet() -> Vec<u8> {
     let (src, dst) = ("10.0.0.1:50000".parse().unwrap(), "10.0.0.2:4791".parse().unwrap());
     let aeth = Aeth { syndrome: Syndrome::ACK, msn: 1 };
@@ -59,7 +61,8 @@ fn datagram_is_found_after_every_link_header() {
         assert_eq!(frame.ident(), 7);
         assert_eq!(frame.datagram, &ip[28..]);
         assert_eq!(verify_frame(&frame), Verdict::Good { ident: 7, solved: false });
-        // A sender pads a short Ethernet frame to the minimum length. The padding is not part of the datagram.
+        // A sender pads a short Ethernet frame to the minimum length. The padding is not part of
+        // the datagram.
         let padded = prepend(&bytes, &[0xee; 9]);
         assert_eq!(Frame::parse(link, &padded).unwrap().datagram, frame.datagram);
         for len in 0..bytes.len() {
@@ -120,8 +123,8 @@ fn icrc_covers_ipv4_options_and_invariant_fields() {
     let frame = Frame::parse(LinkType::RawIp, &ip).unwrap();
     assert_eq!(verify_frame(&frame), Verdict::Good { ident: 7, solved: false });
 
-    // The ICRC does not cover the type of service, the time to live, both checksums and byte 4 of the BTH. It covers all other bytes,
-    // except for those whose change makes `parse` fail.
+    // The ICRC does not cover the type of service, the time to live, both checksums and byte 4 of
+    // the BTH. It covers all other bytes, except for those whose change makes `parse` fail.
     let ip = ip_packet();
     let mut not_covered = Vec::new();
     for (at, byte) in ip.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! The ICRC: compared with an independent bit-by-bit computation, solved for the identification, and verified for corrupt packets.
+//! The ICRC: compared with an independent bit-by-bit computation, solved for the identification,
+//! and verified for corrupt packets.
 
 use std::net::SocketAddr;
 
@@ -10,7 +11,8 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Computes the ICRC bit by bit over the masked headers and the data (annex A17). `covered` is the datagram without its ICRC.
+/// Computes the ICRC bit by bit over the masked headers and the data (annex A17). `covered` is the
+/// datagram without its ICRC.
 fn reference(src: SocketAddr, dst: SocketAddr, ident: u16, dont_fragment: bool, covered: &[u8]) -> u32 {
     let udp_len = (8 + covered.len() + 4) as u16;
     let mut bytes = vec![0xff; 8];
@@ -125,7 +127,8 @@ fn every_flipped_bit_is_detected() {
     }
 }
 
-/// Solving for the identification uses up 16 of the 32 bits. About one random corruption in 2^16 therefore passes as solved.
+/// Solving for the identification uses up 16 of the 32 bits. About one random corruption in 2^16
+/// therefore passes as solved.
 #[test]
 fn solving_misses_about_one_corruption_in_65536() {
     let (src, dst) = v4_pair();

@@ -3,7 +3,8 @@
 use mitra_wire::*;
 use proptest::prelude::*;
 
-/// A WRITE of 5 bytes in one packet, with immediate data. It is solicited, requests an acknowledgement and has three pad bytes.
+/// A WRITE of 5 bytes in one packet, with immediate data. It is solicited, requests an
+/// acknowledgement and has three pad bytes.
 const WRITE_ONLY_IMM: [u8; 40] = [
     0x0b, 0xb0, 0xff, 0xff, 0x00, 0x00, 0x01, 0x11, 0x80, 0xff, 0xff, 0xfe, // BTH
     0x00, 0x00, 0x7f, 0xdb, 0x99, 0x71, 0xc0, 0x00, 0x00, 0x00, 0x0a, 0x05, 0, 0, 0, 5, // RETH
@@ -122,11 +123,13 @@ fn malformed_packets_are_refused() {
     assert_eq!(parse(&WRITE_ONLY_IMM[..28]), Err(ParseError::Truncated { have: 28, need: 32 }));
     assert_eq!(parse(&edited(&[(1, 0xb1)])), Err(ParseError::BadVersion(1)));
     assert_eq!(parse(&WRITE_ONLY_IMM[..39]), Err(ParseError::BadLength(39)));
-    // A pad count above the number of bytes after the headers; a pad count and a payload after the headers of an opcode without payload.
+    // A pad count above the number of bytes after the headers; a pad count and a payload after the
+    // headers of an opcode without payload.
     assert_eq!(parse(&WRITE_ONLY_IMM[..32]), Err(ParseError::BadPad { pad: 3, available: 0 }));
     assert_eq!(parse(&edited(&[(0, 0x0c)])), Err(ParseError::BadPad { pad: 3, available: 12 }));
     assert_eq!(parse(&edited(&[(0, 0x0c), (1, 0)])), Err(ParseError::UnexpectedPayload(12)));
-    // Reserved operations, READ and invalidate on UC, WRITE on UD, reliable datagram, XRC's reserved operations, congestion notification.
+    // Reserved operations, READ and invalidate on UC, WRITE on UD, reliable datagram, XRC's
+    // reserved operations, congestion notification.
     for code in [
         0x15, 0x18, 0x1f, 0x2c, 0x2d, 0x31, 0x36, 0x37, 0x60, 0x63, 0x66, 0x6a, 0x77, 0x44, 0xb5, 0xb8, 0xbf,
         0x81,
@@ -138,7 +141,8 @@ fn malformed_packets_are_refused() {
 #[test]
 fn exactly_the_named_opcodes_parse() {
     for code in 0..=255u8 {
-        // A packet of an opcode without payload parses only if it has the exact length of its headers. All lengths are therefore tried.
+        // A packet of an opcode without payload parses only if it has the exact length of its
+        // headers. All lengths are therefore tried.
         let parsed = (12..=44).step_by(4).find_map(|len| {
             let mut bytes = vec![0; len];
             bytes[0] = code;

@@ -57,7 +57,8 @@ fn classic_files_of_both_byte_orders_and_resolutions_are_read() {
     for (magic, tick_ns) in [(0xa1b2_c3d4u32, 1000), (0xa1b2_3c4d, 1)] {
         for big_endian in [false, true] {
             let word = |value: u32| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
-            // The link type is 113. The upper bits of its field mean that frames end in a frame check sequence.
+            // The link type is 113. The upper bits of its field mean that frames end in a frame
+            // check sequence.
             let header = [word(magic), word(0), word(0), word(0), word(65_535), word(0x2400_0071)].concat();
             let record = [word(3), word(250_000), word(2), word(1500)].concat();
             let file = [&header[..], &record, b"ab"].concat();
@@ -99,11 +100,14 @@ fn pcapng_files_are_read() {
             ng.packet(0, 7, 3, b"abc"),
             ng.packet(1, 7, 2000, b"abcd"),
             ng.packet(2, 1536, 1, b"a"),
-            // A simple packet has no timestamp. It belongs to the first interface, whose snap length 0 means that packets are complete.
+            // A simple packet has no timestamp. It belongs to the first interface, whose snap
+            // length 0 means that packets are complete.
             block(3, &[&ng.words(&[2])[..], b"xy"].concat(), big_endian),
-            // The first word of an obsolete packet consists of a 16-bit interface number and a 16-bit count of dropped packets.
+            // The first word of an obsolete packet consists of a 16-bit interface number and a
+            // 16-bit count of dropped packets.
             block(2, &[&ng.halves(&[1, 0])[..], &ng.words(&[0, 9, 2, 2]), b"ob"].concat(), big_endian),
-            // A new section begins without interfaces and may have the other byte order. Its interface has the snap length 1.
+            // A new section begins without interfaces and may have the other byte order. Its
+            // interface has the snap length 1.
             other.section(),
             other.interface(101, 1, &[]),
             block(3, &[&other.words(&[9])[..], b"z"].concat(), !big_endian),

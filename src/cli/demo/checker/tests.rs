@@ -4,11 +4,13 @@ use super::*;
 use crate::cli::demo::protocol::ExecutionRecord;
 
 const COUNT: usize = 200;
-/// The index of the first operation that was in flight at the failure. Earlier operations completed directly.
+/// The index of the first operation that was in flight at the failure. Earlier operations completed
+/// directly.
 const FIRST_IN_FLIGHT: usize = 80;
 /// The number of operations that were executed before the failure, counted from operation 0.
 const EXECUTED: usize = 110;
-/// The index after the last operation that was in flight. Later operations completed directly, on the new rail.
+/// The index after the last operation that was in flight. Later operations completed directly, on
+/// the new rail.
 const END_IN_FLIGHT: usize = 140;
 
 struct CheckedRun {
@@ -17,7 +19,8 @@ struct CheckedRun {
     server: ServerReport,
 }
 
-/// Returns a run with exactly-once execution: executed operations are recovered, READs and all others are replayed.
+/// Returns a run with exactly-once execution: executed operations are recovered, READs and all
+/// others are replayed.
 fn correct_run() -> CheckedRun {
     let workload = Workload::new(11, COUNT);
     let (mut posted, mut seen) = (ClientReport::default(), ServerReport::default());

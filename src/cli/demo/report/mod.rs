@@ -90,7 +90,8 @@ struct ViolationCell {
 /// Returns the report as HTML.
 pub(super) fn page(summary: &Summary, runs: &[PolicyRun]) -> anyhow::Result<String> {
     let count = runs.first().map_or(0, |run| run.rounds.len());
-    // The report draws the first pass through the fault sequence only, so that the page stays small.
+    // The report draws the first pass through the fault sequence only, so that the page stays
+    // small.
     let drawn = if count < 2 { 0 } else { count.min(ROUNDS) };
     let page = ReportPage {
         in_flight: format_operations(summary.in_flight),
@@ -167,9 +168,10 @@ fn cards(summary: &Summary) -> Vec<Card> {
     cards
 }
 
-/// Returns the number of the round that shows most. The score of a round is the number of kinds of operation that were
-/// corrupted or recovered, over all policies. Of the rounds with the highest score or one less, the function returns the
-/// round with the shortest failover, which is drawn at the largest scale.
+/// Returns the number of the round that shows most. The score of a round is the number of kinds of
+/// operation that were corrupted or recovered, over all policies. Of the rounds with the highest
+/// score or one less, the function returns the round with the shortest failover, which is drawn at
+/// the largest scale.
 fn most_instructive_round(runs: &[PolicyRun]) -> usize {
     let score = |number: usize| -> usize {
         let rounds = || runs.iter().map(|run| &run.rounds[number]);

@@ -1,4 +1,5 @@
-//! One failure, operation by operation: a bar from post to completion, a dot where the server's processor saw the operation executed.
+//! One failure, operation by operation: a bar from post to completion, a dot where the server's
+//! processor saw the operation executed.
 
 use askama::Template;
 
@@ -20,8 +21,8 @@ const BAND_GAP: f64 = 10.0;
 /// The total height of the bars of all bands. It is exceeded if the bars would become too thin.
 const BARS: f64 = 560.0;
 
-/// The part of a round that is drawn, in ns relative to the failure. All policies are drawn with the same window, so that they can be
-/// compared.
+/// The part of a round that is drawn, in ns relative to the failure. All policies are drawn with
+/// the same window, so that they can be compared.
 #[derive(Clone, Copy)]
 pub(super) struct TimeWindow {
     /// The time before the failure.
@@ -31,8 +32,8 @@ pub(super) struct TimeWindow {
 }
 
 impl TimeWindow {
-    /// Returns the window from the first post of an operation in flight to slightly after the last completion, or `None` if the round had
-    /// no failover.
+    /// Returns the window from the first post of an operation in flight to slightly after the last
+    /// completion, or `None` if the round had no failover.
     pub(super) fn of(round: &RoundResult) -> Option<TimeWindow> {
         let times = FailoverTimes::of(round)?;
         let zero = times.fault.unwrap_or(times.detected);
@@ -120,7 +121,8 @@ struct Slot {
 }
 
 impl Timeline {
-    /// Draws one round, or returns `None` if it had no failover. `fenced` says whether the policy fences.
+    /// Draws one round, or returns `None` if it had no failover. `fenced` says whether the policy
+    /// fences.
     pub(super) fn new(round: &RoundResult, window: TimeWindow, fenced: bool) -> Option<Timeline> {
         let times = FailoverTimes::of(round)?;
         let zero = times.fault.unwrap_or(times.detected);

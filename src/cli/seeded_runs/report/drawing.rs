@@ -9,7 +9,8 @@ use crate::cli::svg_units::{Px, Rect};
 
 /// The largest number of records that are drawn.
 const MAX_DRAWN: usize = 5_000;
-/// The height of a row of labels above the lanes, the number of rows, and the mean width of a letter.
+/// The height of a row of labels above the lanes, the number of rows, and the mean width of a
+/// letter.
 const ROW: f64 = 15.0;
 const ROWS: usize = 7;
 const LETTER: f64 = 6.2;
@@ -210,7 +211,8 @@ impl Drawing {
     }
 }
 
-/// Returns the indices of the events to draw: the first ones, without heartbeats if there are too many.
+/// Returns the indices of the events to draw: the first ones, without heartbeats if there are too
+/// many.
 fn drawn_events(timeline: &Timeline) -> Vec<usize> {
     let all = 0..timeline.events.len();
     if timeline.events.len() <= MAX_DRAWN {

@@ -1,4 +1,5 @@
-//! The lanes of a time line: one for each host and each NIC. The NICs of a rail are next to each other, and the packets fly between them.
+//! The lanes of a time line: one for each host and each NIC. The NICs of a rail are next to each
+//! other, and the packets fly between them.
 
 use mitra_sim::timeline::{Subject, Timeline};
 

@@ -1,4 +1,5 @@
-//! `--report FILE.html`: a page with the time line of one world. It shows each packet, fault, move and completion, with the findings above.
+//! `--report FILE.html`: a page with the time line of one world. It shows each packet, fault, move
+//! and completion, with the findings above.
 
 mod drawing;
 mod lanes;
@@ -78,7 +79,8 @@ pub(super) fn page(workload: &Workload, seed: u64, reduction: &Reduction) -> any
 mod tests {
     use super::*;
 
-    /// Each part of a world has its lane, and the page shows packets, losses, faults, operations and completions.
+    /// Each part of a world has its lane, and the page shows packets, losses, faults, operations
+    /// and completions.
     #[test]
     fn page_draws_a_world() {
         let workload = Workload::find("failover").unwrap();

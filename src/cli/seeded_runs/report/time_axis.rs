@@ -15,7 +15,8 @@ const SHORTEST_BREAK: u64 = 20_000;
 /// The least distance of two labels.
 const LABEL_DISTANCE: f64 = 84.0;
 
-/// Maps virtual time in ns to horizontal positions. Each segment has the same scale; the time between two segments is left out.
+/// Maps virtual time in ns to horizontal positions. Each segment has the same scale; the time
+/// between two segments is left out.
 pub(super) struct TimeAxis {
     segments: Vec<Segment>,
     scale: f64,
@@ -43,7 +44,8 @@ pub(super) struct Break {
 }
 
 impl TimeAxis {
-    /// Creates an axis for records at these times, which must be in order. `left` is the position of the first one.
+    /// Creates an axis for records at these times, which must be in order. `left` is the position
+    /// of the first one.
     pub(super) fn new(times: &[u64], left: f64) -> TimeAxis {
         let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         gaps.sort_unstable_by_key(|&gap| std::cmp::Reverse(gap));
@@ -66,7 +68,8 @@ impl TimeAxis {
         TimeAxis { segments, scale, width: x - BREAK }
     }
 
-    /// Returns the position of a time. A time that is left out has that of the end of the segment before it.
+    /// Returns the position of a time. A time that is left out has that of the end of the segment
+    /// before it.
     pub(super) fn x(&self, at: u64) -> f64 {
         let after = self.segments.partition_point(|segment| segment.begin <= at);
         let Some(segment) = self.segments.get(after.saturating_sub(1)) else { return 0.0 };

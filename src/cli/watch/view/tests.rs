@@ -16,7 +16,8 @@ fn counts(failovers: u64) -> serde_json::Value {
     })
 }
 
-/// A snapshot of `vqps` vQPs, of which number 5 recovers. vQP n has completed n · `completed` operations.
+/// A snapshot of `vqps` vQPs, of which number 5 recovers. vQP n has completed n · `completed`
+/// operations.
 fn snapshot(vqps: u32, completed: u64, rx_bytes: u64) -> serde_json::Value {
     let vqp = |n: u32| {
         json!({

@@ -1,4 +1,5 @@
-//! What a datapath over the rails of a vQP does besides: it connects them to the peer's and destroys them.
+//! What a datapath over the rails of a vQP does besides: it connects them to the peer's and
+//! destroys them.
 
 use std::sync::Arc;
 
@@ -40,7 +41,8 @@ impl DataQps for RailSet {
 }
 
 impl Datapath {
-    /// Creates the rails and queues, unconnected. `own` are the domain's NICs with the vQP's own completion channels, if it has any.
+    /// Creates the rails and queues, unconnected. `own` are the domain's NICs with the vQP's own
+    /// completion channels, if it has any.
     ///
     /// # Errors
     /// Any error of a NIC.
@@ -60,7 +62,8 @@ impl Datapath {
         Ok(Datapath::new(domain, home, rails, first_psn, log, shared))
     }
 
-    /// The failure detectors on which both ends have agreed. Before the vQP is connected, those of the configuration.
+    /// The failure detectors on which both ends have agreed. Before the vQP is connected, those of
+    /// the configuration.
     pub(in crate::vqp) fn detector(&self) -> &DetectorConfig {
         self.rails.detector()
     }
@@ -128,8 +131,9 @@ impl Datapath {
         Ok(())
     }
 
-    /// Stops the queue pair on which the slots are posted, if they are shorter than a shared receive. A receive cannot be withdrawn from a queue pair. The
-    /// vQP therefore moves as if the rail had failed, with longer slots, and a message that does not fit is sent again.
+    /// Stops the queue pair on which the slots are posted, if they are shorter than a shared
+    /// receive. A receive cannot be withdrawn from a queue pair. The vQP therefore moves as if the
+    /// rail had failed, with longer slots, and a message that does not fit is sent again.
     pub(in crate::vqp) fn stop_short_slots(&mut self) {
         let needs_move =
             self.recv.is_posted() && self.config().requires_fence() && self.config().service.is_reliable();
@@ -143,7 +147,8 @@ impl Datapath {
         }
     }
 
-    /// Unbinds the windows that are bound on the vQP: resets the data queue pairs. The vQP has closed.
+    /// Unbinds the windows that are bound on the vQP: resets the data queue pairs. The vQP has
+    /// closed.
     pub(in crate::vqp) fn release_windows(&mut self) {
         // A dead NIC grants nothing, or was reset when the vQP closed.
         self.rails.iter().for_each(|rail| drop(rail.modify_to_reset()));

@@ -12,7 +12,8 @@ use crate::vqp::wr_id_flags;
 
 /// The maximum number of completions taken at once from a rail.
 const DRAIN_BATCH: usize = 64;
-/// The number of polls without a completion after which a queue pair that closes is not drained. This process cannot wait: it may exit.
+/// The number of polls without a completion after which a queue pair that closes is not drained.
+/// This process cannot wait: it may exit.
 const MAX_EMPTY_POLLS: u32 = 100;
 
 impl Recovery {
@@ -21,7 +22,8 @@ impl Recovery {
         self.fail(dp, Failure::Close(reason));
     }
 
-    /// Has the negotiation close the vQP. A vQP that is not connected has no peer; its receives are flushed.
+    /// Has the negotiation close the vQP. A vQP that is not connected has no peer; its receives are
+    /// flushed.
     pub(super) fn begin_close(&mut self, dp: &mut Datapath, reason: CloseReason) {
         if let Some(control) = &mut self.control {
             control.negotiation_mut().close(reason);
@@ -40,13 +42,15 @@ impl Recovery {
         if self.is_closed() {
             return;
         }
-        // The peer may have moved before this end did, and its request may have been refused on the new rail.
+        // The peer may have moved before this end did, and its request may have been refused on the
+        // new rail.
         (0..dp.rails.len()).for_each(|rail| self.keep_qp_error(dp, rail));
         if reason == CloseReason::PeerClosed && self.fence.is_idle() {
             // A queue pair in ERR drops the responses that have arrived and wait in the NIC.
             self.poll_all(dp, self.active_rail(), None);
         }
-        // During a move, the peer may have posted requests on the rail of the receives, for which it has this end's evidence.
+        // During a move, the peer may have posted requests on the rail of the receives, for which
+        // it has this end's evidence.
         let reason = dp.rails.stop_all([self.active_rail(), dp.recv.rail()], reason);
         dp.home.leave(&dp.domain, &dp.rails);
         (0..dp.rails.len()).for_each(|rail| dp.windows.cut_off(rail));
@@ -56,8 +60,9 @@ impl Recovery {
         self.flush_if_closed(dp);
     }
 
-    /// Completes every outstanding request after the vQP has closed, and sends the peer the final evidence. Does nothing while a batch of
-    /// completions is being handled. Operations whose successful completions are still in the completion queue end in success, because the peer
+    /// Completes every outstanding request after the vQP has closed, and sends the peer the final
+    /// evidence. Does nothing while a batch of completions is being handled. Operations whose
+    /// successful completions are still in the completion queue end in success, because the peer
     /// has acknowledged them. The peer's final evidence decides the others.
     pub(super) fn flush_if_closed(&mut self, dp: &mut Datapath) {
         let Some(reason) = self.termination.take_flush() else { return };
@@ -74,8 +79,8 @@ impl Recovery {
         }
         let recv_rail = dp.recv.rail();
         if recv_rail != active {
-            // The peer may have moved to the rail of the receives and sent messages there. Its Resume, which states how many bytes earlier
-            // rails placed, will not arrive.
+            // The peer may have moved to the rail of the receives and sent messages there. Its
+            // Resume, which states how many bytes earlier rails placed, will not arrive.
             dp.release_held_recvs(None);
             dp.recv.begin_epoch();
             drained = self.drain_rail(dp, recv_rail);
@@ -104,8 +109,9 @@ impl Recovery {
         dp.flush_recvs();
     }
 
-    /// Returns the record of the operations that this end executed for the peer on `rail`, whose queue pair was drained as
-    /// [`Recovery::drain_rail`] returned. `None` if it is not complete, or if the policy decides nothing.
+    /// Returns the record of the operations that this end executed for the peer on `rail`, whose
+    /// queue pair was drained as [`Recovery::drain_rail`] returned. `None` if it is not complete,
+    /// or if the policy decides nothing.
     fn final_evidence(
         &self,
         dp: &Datapath,
@@ -119,8 +125,9 @@ impl Recovery {
             .then(|| dp.collect_evidence(rail, ballot.epoch, is_readable))
     }
 
-    /// Handles all completions of a rail, whose queue pair is in ERR. Returns whether the NIC is alive, or `None` if the NIC does not flush
-    /// the queues at once, so that there may be more completions.
+    /// Handles all completions of a rail, whose queue pair is in ERR. Returns whether the NIC is
+    /// alive, or `None` if the NIC does not flush the queues at once, so that there may be more
+    /// completions.
     fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) -> Option<bool> {
         let mut fence = Fence::new();
         let mut step = fence.start(dp.rails.get(rail).data(), dp.now(), [true; 2]);
@@ -141,7 +148,8 @@ impl Recovery {
         None
     }
 
-    /// Handles the completions that are in the completion queue of a rail. The completions of markers belong to `fence`.
+    /// Handles the completions that are in the completion queue of a rail. The completions of
+    /// markers belong to `fence`.
     fn poll_all(&mut self, dp: &mut Datapath, rail: usize, mut fence: Option<&mut Fence>) {
         let mut wcs = Vec::new();
         while dp.rails.get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {

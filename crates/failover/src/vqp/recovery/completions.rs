@@ -10,15 +10,15 @@ use crate::vqp::failure::Failure;
 const POLL_BATCH: usize = 32;
 
 impl Recovery {
-    /// Drives the active rail as [`Recovery::poll_active_rail`] does. Takes all flushed requests of a rail that is being fenced, because the peer
-    /// waits for the fence.
+    /// Drives the active rail as [`Recovery::poll_active_rail`] does. Takes all flushed requests of
+    /// a rail that is being fenced, because the peer waits for the fence.
     #[inline]
     pub(in crate::vqp) fn drive_active_rail(&mut self, dp: &mut Datapath) {
         while self.poll_active_rail(dp) && self.fence.is_draining() {}
     }
 
-    /// Handles the completions of the active rail, and posts the pending sends for which they free queue slots. Returns whether more
-    /// completions may be in its completion queue.
+    /// Handles the completions of the active rail, and posts the pending sends for which they free
+    /// queue slots. Returns whether more completions may be in its completion queue.
     pub(in crate::vqp) fn poll_active_rail(&mut self, dp: &mut Datapath) -> bool {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
@@ -91,7 +91,8 @@ impl Recovery {
     /// Returns the rail on which a new send may be posted at once.
     #[inline]
     pub(in crate::vqp) fn open_rail(&self, dp: &Datapath) -> Option<usize> {
-        // Until the operations that were in flight at a failure have completed, only polls post sends.
+        // Until the operations that were in flight at a failure have completed, only polls post
+        // sends.
         if self.is_replaying() { None } else { self.posting_rail(dp).map(|(rail, _)| rail) }
     }
 
@@ -118,12 +119,14 @@ impl Recovery {
         Some((rail, negotiation.ballot().epoch))
     }
 
-    /// Posts the receives on `rail`. If they are already posted on another rail, discards them there.
+    /// Posts the receives on `rail`. If they are already posted on another rail, discards them
+    /// there.
     pub(in crate::vqp) fn post_recvs(&mut self, dp: &mut Datapath, rail: usize) {
         if self.is_qp_missing(rail) {
             return; // they are posted as soon as the rail's new queue pair is connected
         }
-        // The active rail needs no discarding: its queue pair is fenced and has flushed its receives.
+        // The active rail needs no discarding: its queue pair is fenced and has flushed its
+        // receives.
         if let Some(old) = dp.recv.switch_rail(rail)
             && old != self.active_rail()
         {
@@ -135,8 +138,9 @@ impl Recovery {
         dp.post_recvs();
     }
 
-    /// Posts the receives that the application has added: on the active rail as long as it is not being fenced, because the peer may still send
-    /// there, and on the new rail of a move after the fence, because the peer may have moved already.
+    /// Posts the receives that the application has added: on the active rail as long as it is not
+    /// being fenced, because the peer may still send there, and on the new rail of a move after the
+    /// fence, because the peer may have moved already.
     pub(in crate::vqp) fn post_added_recvs(&mut self, dp: &mut Datapath) {
         let active = self.active_rail();
         if self.is_active() || !self.is_closed() && self.fence.is_idle() {
@@ -148,8 +152,9 @@ impl Recovery {
     }
 }
 
-/// Returns whether messages of an unreliable connection are sent on a rail: it is up at this end, and the peer was heard there. Without
-/// heartbeats, the peer may be silent. A peer that is known not to be connected ([`VirtualQp::send_to_unheard_peer`]) need not be heard.
+/// Returns whether messages of an unreliable connection are sent on a rail: it is up at this end,
+/// and the peer was heard there. Without heartbeats, the peer may be silent. A peer that is known
+/// not to be connected ([`VirtualQp::send_to_unheard_peer`]) need not be heard.
 ///
 /// [`VirtualQp::send_to_unheard_peer`]: crate::VirtualQp::send_to_unheard_peer
 fn carries_messages(dp: &Datapath, rail: usize) -> bool {

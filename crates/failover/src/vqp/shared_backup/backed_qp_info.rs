@@ -6,8 +6,8 @@ use crate::memory_region::RemoteRegion;
 
 const MAGIC: [u8; 4] = *b"MBQ2";
 
-/// The connection parameters of one end, for [`BackedQp::connect`](super::BackedQp::connect) at the other end. They contain no secret: they are valid on one
-/// backup only.
+/// The connection parameters of one end, for [`BackedQp::connect`](super::BackedQp::connect) at the
+/// other end. They contain no secret: they are valid on one backup only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackedQpInfo {
     pub(super) id: MemberId,

@@ -1,15 +1,20 @@
 //! One end of a queue pair with a shared backup, as a state machine without I/O.
 //!
-//! The backup is a virtual queue pair: its messages arrive in order and exactly once, whatever rails fail. So this end and its peer only tell
-//! each other what they have done. Neither asks the other or retries. The ballots of the backup number the *epochs*: each time the backup moves,
-//! both ends leave the queue pair that they made in an earlier epoch, and make another one on the backup's new rail.
+//! The backup is a virtual queue pair: its messages arrive in order and exactly once, whatever
+//! rails fail. So this end and its peer only tell each other what they have done. Neither asks the
+//! other or retries. The ballots of the backup number the *epochs*: each time the backup moves,
+//! both ends leave the queue pair that they made in an earlier epoch, and make another one on the
+//! backup's new rail.
 //!
-//! 1. An end that leaves a queue pair fences it and sends the evidence of what the queue pair executed for the peer.
-//! 2. An end that had operations in flight there decides them when it has fenced the queue pair and has the peer's evidence. Each end then sends a
-//!    [`Body::Resumed`], and may post WRITEs and READs on the backup.
-//! 3. The end with [`Role::Zero`] makes a queue pair and offers it. The other end makes one, connects it and answers with its own. The first end
-//!    connects to it and confirms that. Each end posts on the new queue pair when it knows that both are connected, and when its operations on the
-//!    backup have completed, so that they stay in order.
+//! 1. An end that leaves a queue pair fences it and sends the evidence of what the queue pair
+//!    executed for the peer.
+//! 2. An end that had operations in flight there decides them when it has fenced the queue pair and
+//!    has the peer's evidence. Each end then sends a [`Body::Resumed`], and may post WRITEs and
+//!    READs on the backup.
+//! 3. The end with [`Role::Zero`] makes a queue pair and offers it. The other end makes one,
+//!    connects it and answers with its own. The first end connects to it and confirms that. Each
+//!    end posts on the new queue pair when it knows that both are connected, and when its
+//!    operations on the backup have completed, so that they stay in order.
 
 use mitra_verbs::{Psn, Qpn};
 
@@ -24,14 +29,16 @@ pub enum Step {
     Fence,
     /// Decide the operations in flight from the peer's evidence, and call [`Member::decided`].
     Decide(Evidence),
-    /// Destroy the old queue pair if there is one, make one on this rail, and call [`Member::created`].
+    /// Destroy the old queue pair if there is one, make one on this rail, and call
+    /// [`Member::created`].
     Create {
         /// The epoch in which it is made.
         epoch: u16,
         /// The rail.
         rail: u8,
     },
-    /// Connect the queue pair to the peer's, post the receives, bind the windows, and call [`Member::connected`].
+    /// Connect the queue pair to the peer's, post the receives, bind the windows, and call
+    /// [`Member::connected`].
     Connect(OfferedQp),
     /// Call [`Member::switched`] when no operation is in flight on the backup.
     Switch,
@@ -82,7 +89,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Creates the state of an end that does not know its peer yet. The backup is bound to `rail` in `epoch`.
+    /// Creates the state of an end that does not know its peer yet. The backup is bound to `rail`
+    /// in `epoch`.
     pub fn new(role: Role, epoch: u16, rail: u8) -> Member {
         Member {
             role,
@@ -114,8 +122,8 @@ impl Member {
         self.own.as_ref().is_some_and(|own| own.is_used)
     }
 
-    /// Returns whether this end may post on the backup: it has decided everything that was in flight elsewhere, and is not about to post on its
-    /// own queue pair.
+    /// Returns whether this end may post on the backup: it has decided everything that was in
+    /// flight elsewhere, and is not about to post on its own queue pair.
     pub fn may_use_backup(&self) -> bool {
         let is_ready = |own: &Own| own.is_connected && own.is_peer_connected;
         self.is_started
@@ -206,7 +214,8 @@ impl Member {
         }
     }
 
-    /// Keeps the peer's evidence, unless this end still needs an earlier one. Then it had no queue pair in the later epoch.
+    /// Keeps the peer's evidence, unless this end still needs an earlier one. Then it had no queue
+    /// pair in the later epoch.
     fn keep_evidence(&mut self, epoch: u16, evidence: Evidence) {
         let needed = self.left.as_ref().map(|left| left.epoch);
         if needed.is_none() || needed != self.evidence.as_ref().map(|(kept, _)| *kept) {
@@ -214,7 +223,8 @@ impl Member {
         }
     }
 
-    /// Returns whether the peer may offer its queue pair: as the first step, or as the answer to this end's offer.
+    /// Returns whether the peer may offer its queue pair: as the first step, or as the answer to
+    /// this end's offer.
     fn awaits_offer(&self) -> bool {
         let is_connected = self.own.as_ref().is_some_and(|own| own.is_connected);
         self.offered.is_none() && !is_connected && (self.role == Role::One || self.own.is_some())
@@ -244,8 +254,10 @@ impl Member {
         }
     }
 
-    /// Records that the queue pair that this end leaves is fenced. `evidence` is what it executed for the peer. If no operation was posted on it, the operations are
-    /// decided, and `partial_imm_bytes` is as in [`Member::decided`]: a queue pair before it may have torn the WRITE.
+    /// Records that the queue pair that this end leaves is fenced. `evidence` is what it executed
+    /// for the peer. If no operation was posted on it, the operations are decided, and
+    /// `partial_imm_bytes` is as in [`Member::decided`]: a queue pair before it may have torn the
+    /// WRITE.
     pub fn fenced(&mut self, evidence: Evidence, partial_imm_bytes: u32) {
         let Some(left) = &mut self.left else { return };
         left.is_fenced = true;
@@ -256,7 +268,8 @@ impl Member {
         }
     }
 
-    /// Records that the operations in flight are decided. Of a torn WRITE with immediate, `partial_imm_bytes` bytes are not sent again.
+    /// Records that the operations in flight are decided. Of a torn WRITE with immediate,
+    /// `partial_imm_bytes` bytes are not sent again.
     pub fn decided(&mut self, partial_imm_bytes: u32) {
         if let Some(left) = self.left.take() {
             self.outbox.push(Body::Resumed { epoch: left.epoch, partial_imm_bytes });
@@ -272,7 +285,8 @@ impl Member {
         }
     }
 
-    /// Records that this end's queue pair, which has this number and first PSN, is connected to the peer's and has its receives.
+    /// Records that this end's queue pair, which has this number and first PSN, is connected to the
+    /// peer's and has its receives.
     pub fn connected(&mut self, qpn: Qpn, psn: Psn) {
         let Some(own) = &mut self.own else { return };
         own.is_connected = true;
@@ -293,7 +307,8 @@ impl Member {
         }
     }
 
-    /// Records that this end has closed. `evidence` is the final evidence of its queue pair, with the epoch, if the peer has not got it yet.
+    /// Records that this end has closed. `evidence` is the final evidence of its queue pair, with
+    /// the epoch, if the peer has not got it yet.
     pub fn closed(&mut self, evidence: Option<(u16, Evidence)>) {
         (self.own, self.left, self.offered) = (None, None, None);
         (self.is_closed, self.is_started) = (true, false);
@@ -307,7 +322,8 @@ impl Member {
 mod tests {
     use super::*;
 
-    /// A queue pair before the unused one tore a WRITE with immediate, whose rest is sent after both.
+    /// A queue pair before the unused one tore a WRITE with immediate, whose rest is sent after
+    /// both.
     #[test]
     fn unused_queue_pair_is_decided_with_the_bytes_that_earlier_ones_placed() {
         let mut member = Member::new(Role::Zero, 1, 0);

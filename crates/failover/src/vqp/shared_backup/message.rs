@@ -1,6 +1,7 @@
 //! The messages between the two ends of queue pairs with a shared backup, and their encoding.
 //!
-//! A SEND on the backup carries as many messages as fit. The layout of a message, in little-endian byte order: receiver 4 · receiver's instance 4 · kind 1 · body.
+//! A SEND on the backup carries as many messages as fit. The layout of a message, in little-endian
+//! byte order: receiver 4 · receiver's instance 4 · kind 1 · body.
 
 use mitra_verbs::{Codec, Key, Malformed, Psn, Qpn, Reader, codec};
 
@@ -10,7 +11,8 @@ use crate::memory_region::RemoteRegion;
 /// The maximum length of a message, in bytes.
 pub(crate) const MAX_MESSAGE_LEN: usize = 256;
 
-/// A queue pair of a process with a shared backup: its number there, and the count of its predecessors with this number.
+/// A queue pair of a process with a shared backup: its number there, and the count of its
+/// predecessors with this number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct MemberId {
     pub(crate) slot: u32,
@@ -38,22 +40,24 @@ pub struct OfferedQp {
 /// The content of a message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Body {
-    /// The sender has fenced its queue pair of this epoch, which has executed this for the receiver.
+    /// The sender has fenced its queue pair of this epoch, which has executed this for the
+    /// receiver.
     Evidence {
         /// The epoch in which the queue pair was made.
         epoch: u16,
         /// What it executed.
         evidence: Evidence,
     },
-    /// The sender has decided its operations on the queue pair of this epoch. The receiver adds the number of bytes to the length of the next
-    /// receive of a WRITE with immediate.
+    /// The sender has decided its operations on the queue pair of this epoch. The receiver adds the
+    /// number of bytes to the length of the next receive of a WRITE with immediate.
     Resumed {
         /// The epoch in which the queue pair was made.
         epoch: u16,
         /// The number of bytes, which are not sent again.
         partial_imm_bytes: u32,
     },
-    /// The sender has made a queue pair in this epoch. If the sender has [`Role::One`](crate::ballot::Role), it is connected.
+    /// The sender has made a queue pair in this epoch. If the sender has
+    /// [`Role::One`](crate::ballot::Role), it is connected.
     Offered {
         /// The epoch.
         epoch: u16,
@@ -65,19 +69,22 @@ pub enum Body {
         /// The epoch.
         epoch: u16,
     },
-    /// The sender has closed. The evidence is that of its queue pair of the epoch, if it is known to be complete and was not sent before.
+    /// The sender has closed. The evidence is that of its queue pair of the epoch, if it is known
+    /// to be complete and was not sent before.
     Closed {
         /// The evidence, with the epoch.
         evidence: Option<(u16, Evidence)>,
     },
-    /// The sender asks for a key of the receiver's memory that it may use on the backup. The key is that of the memory on rail 0.
+    /// The sender asks for a key of the receiver's memory that it may use on the backup. The key is
+    /// that of the memory on rail 0.
     AskGrant {
         /// The key.
         rkey: Key,
     },
     /// The sender grants access to memory on the backup.
     Grant(Grant),
-    /// Mode `durable`: what the sender's processor has seen of the receiver's operations on the queue pair of this epoch.
+    /// Mode `durable`: what the sender's processor has seen of the receiver's operations on the
+    /// queue pair of this epoch.
     Placed {
         /// The epoch in which the queue pair was made.
         epoch: u16,

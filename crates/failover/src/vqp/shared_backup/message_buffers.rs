@@ -15,7 +15,8 @@ pub(super) const RECVS: u32 = 64;
 /// The number of send buffers.
 pub(super) const SENDS: u32 = 64;
 
-/// The buffers: the receive buffers and, behind them, the send buffers. They are deregistered when they are dropped.
+/// The buffers: the receive buffers and, behind them, the send buffers. They are deregistered when
+/// they are dropped.
 #[derive(Debug)]
 pub(super) struct MessageBuffers {
     domain: Arc<Domain>,
@@ -72,7 +73,8 @@ impl MessageBuffers {
 
 impl Drop for MessageBuffers {
     fn drop(&mut self) {
-        // Only a dead NIC does not confirm the revocation. The memory is not freed while a NIC refers to it.
+        // Only a dead NIC does not confirm the revocation. The memory is not freed while a NIC
+        // refers to it.
         let _ = self.domain.deregister(&self.mr);
     }
 }

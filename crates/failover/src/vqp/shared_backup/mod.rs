@@ -1,15 +1,20 @@
-//! Queue pairs whose backup is shared: one virtual queue pair between two processes is the backup of any number of queue pairs.
+//! Queue pairs whose backup is shared: one virtual queue pair between two processes is the backup
+//! of any number of queue pairs.
 //!
-//! A [`VirtualQp`] has queue pairs of its own on every rail. With thousands of connections to one process, that is most of their
-//! memory, and their failovers are thousands of negotiations. A [`BackedQp`] has one queue pair, on the rail of the [`SharedBackup`]. When that rail fails,
-//! the backup alone negotiates with the peer. Its ballots number the epochs of all its members, and it carries, in order and exactly once:
+//! A [`VirtualQp`] has queue pairs of its own on every rail. With thousands of connections to one
+//! process, that is most of their memory, and their failovers are thousands of negotiations. A
+//! [`BackedQp`] has one queue pair, on the rail of the [`SharedBackup`]. When that rail fails, the
+//! backup alone negotiates with the peer. Its ballots number the epochs of all its members, and it
+//! carries, in order and exactly once:
 //!
 //! - the evidence of the members' fenced queue pairs, as many in a message as fit;
-//! - the members' WRITEs and READs, until each has a new queue pair (SENDs and atomics wait for it);
+//! - the members' WRITEs and READs, until each has a new queue pair (SENDs and atomics wait for
+//!   it);
 //! - the parameters of the new queue pairs.
 //!
-//! So nothing is negotiated for a member. `member` is the state machine of one end; `state` is the backup with all its members; `shared_failover` drives the
-//! member's datapath, and `own_qp` is its queue pair.
+//! So nothing is negotiated for a member. `member` is the state machine of one end; `state` is the
+//! backup with all its members; `shared_failover` drives the member's datapath, and `own_qp` is its
+//! queue pair.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,7 +49,8 @@ const SENDS: u32 = 2048;
 
 /// The backup of all [`BackedQp`]s between two processes.
 ///
-/// Each poll of a member drives the backup. A process whose members are not polled calls [`SharedBackup::progress`].
+/// Each poll of a member drives the backup. A process whose members are not polled calls
+/// [`SharedBackup::progress`].
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -87,11 +93,12 @@ pub struct SharedBackup {
 }
 
 impl SharedBackup {
-    /// Creates one end, unconnected. `builder` configures the virtual queue pair that is the backup. The depths of its queues and the access are
-    /// chosen here.
+    /// Creates one end, unconnected. `builder` configures the virtual queue pair that is the
+    /// backup. The depths of its queues and the access are chosen here.
     ///
     /// # Errors
-    /// The errors of [`VirtualQpBuilder::build`]; [`BuildError::Nic`] with [`Error::Unsupported`] for another policy than exact.
+    /// The errors of [`VirtualQpBuilder::build`]; [`BuildError::Nic`] with [`Error::Unsupported`]
+    /// for another policy than exact.
     pub fn new(builder: VirtualQpBuilder) -> Result<Arc<SharedBackup>, BuildError> {
         let limits = builder.domain().limits();
         let builder = builder
@@ -130,20 +137,24 @@ impl SharedBackup {
         state.post_receives()
     }
 
-    /// Creates one end of a queue pair with this backup, unconnected. Of the configuration it uses the depths, the limits of requests, `rd_atomic`, the
-    /// timers of the queue pair, the write policy, the access, the completion log and mode `durable`. A queue pair may keep a log, or be durable, if the backup does or is, too,
-    /// because the backup carries its operations during a failover.
+    /// Creates one end of a queue pair with this backup, unconnected. Of the configuration it uses
+    /// the depths, the limits of requests, `rd_atomic`, the timers of the queue pair, the write
+    /// policy, the access, the completion log and mode `durable`. A queue pair may keep a log, or
+    /// be durable, if the backup does or is, too, because the backup carries its operations during
+    /// a failover.
     ///
     /// # Errors
-    /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, or if it keeps no completion log, or is
-    /// not durable, and the configuration asks for that; with [`Error::Unsupported`] for another policy than exact; the errors of
+    /// [`BuildError::Nic`] with [`Error::Invalid`] if the backup is not connected or has closed, or
+    /// if it keeps no completion log, or is not durable, and the configuration asks for that; with
+    /// [`Error::Unsupported`] for another policy than exact; the errors of
     /// [`VirtualQpBuilder::build`].
     pub fn queue_pair(self: &Arc<Self>, config: Config) -> Result<BackedQp, BuildError> {
         BackedQp::of_backup(self, config, None)
     }
 
-    /// Creates an end as [`SharedBackup::queue_pair`] does, which takes receives from a shared queue. [`Config::recv_wrs`] and
-    /// [`Config::recv_sges`] are then chosen here, and [`BackedQp::post_recv`] refuses.
+    /// Creates an end as [`SharedBackup::queue_pair`] does, which takes receives from a shared
+    /// queue. [`Config::recv_wrs`] and [`Config::recv_sges`] are then chosen here, and
+    /// [`BackedQp::post_recv`] refuses.
     ///
     /// # Errors
     /// Those of [`SharedBackup::queue_pair`].
@@ -181,7 +192,8 @@ impl SharedBackup {
         self.lock().has_requests()
     }
 
-    /// The reason for which the backup closed. `None` while it is open. Its members close for the same reason.
+    /// The reason for which the backup closed. `None` while it is open. Its members close for the
+    /// same reason.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.lock().close_reason()
     }

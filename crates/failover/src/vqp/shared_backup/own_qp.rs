@@ -96,7 +96,8 @@ impl OwnQp {
         Ok(())
     }
 
-    /// Moves the queue pair to RTS, with the access and the RNR retries of `config`, if it is in RTR. A queue pair that has failed stays as it is.
+    /// Moves the queue pair to RTS, with the access and the RNR retries of `config`, if it is in
+    /// RTR. A queue pair that has failed stays as it is.
     ///
     /// # Errors
     /// Any error of the NIC.
@@ -104,16 +105,19 @@ impl OwnQp {
         let Some(connection) = self.in_rtr.take() else { return Ok(()) };
         let connection = RcConnection { access: config.access, rnr_retry: config.rnr_retry, ..*connection };
         match self.qp.modify_to_rts(&connection) {
-            // The state is read after the refusal, because the NIC may move the queue pair to ERR at any time.
+            // The state is read after the refusal, because the NIC may move the queue pair to ERR
+            // at any time.
             Err(Error::Modify(_)) if self.state_is(QpState::Err) => Ok(()),
             other => other,
         }
     }
 
-    /// Changes the rights of the peer. In another state than RTS, the change takes effect when the queue pair is moved to RTS.
+    /// Changes the rights of the peer. In another state than RTS, the change takes effect when the
+    /// queue pair is moved to RTS.
     ///
     /// # Errors
-    /// Any error of the NIC. A NIC that is dead is reset, because it may only be hung and still grant the old rights.
+    /// Any error of the NIC. A NIC that is dead is reset, because it may only be hung and still
+    /// grant the old rights.
     pub(super) fn set_access(&self, access: Access) -> mitra_verbs::Result<()> {
         let attr = QpAttr { access: Some(access), ..QpAttr::default() };
         match self.qp.provider().modify_qp(self.qp.qpn(), &attr) {
@@ -127,7 +131,8 @@ impl OwnQp {
         self.qp.provider().query_qp(self.qp.qpn()).is_ok_and(|status| status.state == state)
     }
 
-    /// Stops the queue pair, because its owner closes. Returns false if the NIC can be neither stopped nor reset.
+    /// Stops the queue pair, because its owner closes. Returns false if the NIC can be neither
+    /// stopped nor reset.
     pub(super) fn stop(&self) -> bool {
         match self.qp.modify_to(QpState::Err) {
             // The NIC is dead, or it hangs and may still access memory.
@@ -136,7 +141,8 @@ impl OwnQp {
         }
     }
 
-    /// Returns the event by which the NIC reports that the queue pair refused a request of the peer, if there is one.
+    /// Returns the event by which the NIC reports that the queue pair refused a request of the
+    /// peer, if there is one.
     pub(super) fn take_refusal(&self, domain: &Domain) -> Option<AsyncEvent> {
         let _ = domain.poll_rail_down(self.rail); // reads the events
         domain.take_refusal(self.rail, self.qp.qpn())

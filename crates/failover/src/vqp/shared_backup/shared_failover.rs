@@ -1,4 +1,5 @@
-//! A queue pair with a shared backup: how it is made, and what it does instead of a failover of its own.
+//! A queue pair with a shared backup: how it is made, and what it does instead of a failover of its
+//! own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,11 +40,13 @@ const NOT_DURABLE: Error = Error::Invalid(
     "a durable queue pair needs a durable shared backup: build the backup with durable and completion_log",
 );
 
-/// A reliable connection with one queue pair and a [`SharedBackup`], which makes it ([`SharedBackup::queue_pair`]). It keeps the promises of a
-/// [`VirtualQp`] with the policy exact. Dropping it closes it.
+/// A reliable connection with one queue pair and a [`SharedBackup`], which makes it
+/// ([`SharedBackup::queue_pair`]). It keeps the promises of a [`VirtualQp`] with the policy exact.
+/// Dropping it closes it.
 ///
-/// Sends may be posted when this end has connected. While the vQP has no rail ([`BackedQp::has_rail`]), a WRITE or READ of memory that the
-/// peer has granted goes over the backup, and other sends wait.
+/// Sends may be posted when this end has connected. While the vQP has no rail
+/// ([`BackedQp::has_rail`]), a WRITE or READ of memory that the peer has granted goes over the
+/// backup, and other sends wait.
 pub type BackedQp = VirtualQp<SharedFailover>;
 
 /// The path of requests and completions of a [`BackedQp`].
@@ -66,11 +69,13 @@ pub struct SharedFailover {
     uses_own: bool,
     /// The fence of the own queue pair.
     fence: Fence,
-    /// Whether the NIC is alive, when the completion queue of an own queue pair without markers has been emptied.
+    /// Whether the NIC is alive, when the completion queue of an own queue pair without markers has
+    /// been emptied.
     is_emptied: Option<bool>,
     /// Whether the failure of the own queue pair was reported to the backup.
     is_failure_reported: bool,
-    /// What the peer was told last about its operations, with the epoch of the own queue pair. See [`Config::durable`].
+    /// What the peer was told last about its operations, with the epoch of the own queue pair. See
+    /// [`Config::durable`].
     told: Option<(u16, Placed)>,
     /// The peer's regions for which a grant was asked.
     asked: Vec<RemoteRegion>,
@@ -250,7 +255,8 @@ impl sealed::Failover for SharedFailover {
         self.failure = self.failure.or(failure);
     }
 
-    /// Posts the sends that wait: on the own queue pair, or on the backup those that it can carry. The next poll handles a failure.
+    /// Posts the sends that wait: on the own queue pair, or on the backup those that it can carry.
+    /// The next poll handles a failure.
     fn post_pending_sends(&mut self, dp: &mut MemberPath) {
         if dp.send.ledger().unposted() == 0 {
             return;
@@ -359,8 +365,8 @@ impl sealed::Failover for SharedFailover {
         Ok(())
     }
 
-    /// Closes the vQP. If operations are in flight on the backup, stops that, so that no NIC accesses their memory later; the backup then moves, or
-    /// replaces its queue pair.
+    /// Closes the vQP. If operations are in flight on the backup, stops that, so that no NIC
+    /// accesses their memory later; the backup then moves, or replaces its queue pair.
     fn on_drop(&mut self, dp: &mut MemberPath) {
         self.close(dp, CloseReason::Closed);
         let mut state = self.backup.lock();
@@ -369,7 +375,8 @@ impl sealed::Failover for SharedFailover {
         }
         state.remove(self.id);
         drop(state);
-        // Nothing is bound on the queue pairs, and the memory of the log is not freed while a NIC refers to it, so an error has no consequence.
+        // Nothing is bound on the queue pairs, and the memory of the log is not freed while a NIC
+        // refers to it, so an error has no consequence.
         let _ = dp.destroy_queues();
     }
 }
@@ -383,7 +390,8 @@ struct UsableGrant {
     grant: Grant,
 }
 
-/// Returns the request as the backup can carry it: a WRITE or READ of memory that the peer has granted, with the key of the grant.
+/// Returns the request as the backup can carry it: a WRITE or READ of memory that the peer has
+/// granted, with the key of the grant.
 fn on_backup(wr: &SendWr, grants: &[UsableGrant]) -> Option<SendWr> {
     let (SendOp::Write(at) | SendOp::Read(at)) = wr.op else { return None };
     let usable = grants.iter().find(|usable| usable.grant.rkey == at.rkey)?;

@@ -1,4 +1,5 @@
-//! The backup of a process pair: the virtual queue pair, its members, and the messages and operations in flight on it.
+//! The backup of a process pair: the virtual queue pair, its members, and the messages and
+//! operations in flight on it.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -28,14 +29,14 @@ const RESERVED_SENDS: usize = 16;
 /// The number of operations after which the backup posts them as a list.
 const OPS_PER_LIST: usize = 16;
 
-/// The longest time after a move for which members make no queue pairs, so that the operations of all others complete first. The recovery of
-/// 10,000 members takes 80 to 110 ms.
+/// The longest time after a move for which members make no queue pairs, so that the operations of
+/// all others complete first. The recovery of 10,000 members takes 80 to 110 ms.
 const OWN_QP_DELAY: Duration = Duration::from_millis(100);
 /// Of the polls of members that have work of their own, one in this many drives the backup.
 const POLLS_PER_DRIVE: u32 = 4;
 
-/// Returns the `wr_id` of the operations of a member on the backup, which names the user for [`Ledger::refuse`](crate::ledger::Ledger::refuse). Messages
-/// have 0.
+/// Returns the `wr_id` of the operations of a member on the backup, which names the user for
+/// [`Ledger::refuse`](crate::ledger::Ledger::refuse). Messages have 0.
 fn user(member: MemberId) -> u64 {
     u64::from(member.slot) + 1
 }
@@ -54,7 +55,8 @@ pub(super) enum Event {
 }
 
 impl Event {
-    /// Returns the sequence number of an operation that was executed although one of another member failed before it.
+    /// Returns the sequence number of an operation that was executed although one of another member
+    /// failed before it.
     pub(super) fn executed_behind_error(&self) -> Option<u64> {
         match self {
             Event::Done {
@@ -79,7 +81,8 @@ struct Entry {
     peer: Option<MemberId>,
     core: Member,
     events: Vec<Event>,
-    /// Whether an operation among the events did not succeed. No later one is posted before the owner has handled it.
+    /// Whether an operation among the events did not succeed. No later one is posted before the
+    /// owner has handled it.
     has_failed_op: bool,
     /// The epoch of the last `Resumed` message.
     resumed: Option<u16>,
@@ -95,7 +98,8 @@ struct Entry {
     access: Access,
     /// Set when the owner has something to do.
     attention: Arc<AtomicBool>,
-    /// Whether operations on the own queue pair wait for the peer's confirmation (see [`Config::durable`](crate::Config::durable)), or for a receive.
+    /// Whether operations on the own queue pair wait for the peer's confirmation (see
+    /// [`Config::durable`](crate::Config::durable)), or for a receive.
     awaits_program: bool,
 }
 
@@ -118,19 +122,22 @@ pub(super) struct State {
     posted: VecDeque<Posted>,
     /// Messages that were not executed because of an error before them: they are sent again first.
     unsent: VecDeque<(u32, u32)>,
-    /// The keys of the peer's memory that members which were removed had. They are forgotten when no operation is in flight.
+    /// The keys of the peer's memory that members which were removed had. They are forgotten when
+    /// no operation is in flight.
     retired: Vec<Key>,
     /// The number of polls of members.
     polls: u32,
     /// The number of requests that were ever posted.
     posted_count: u64,
-    /// The requests for which the messages in the outbox wait: all up to this count. `None` if the outbox was empty.
+    /// The requests for which the messages in the outbox wait: all up to this count. `None` if the
+    /// outbox was empty.
     messages_wait_for: Option<u64>,
     /// Whether the peer or a NIC has refused a message.
     is_message_refused: bool,
     /// The earliest time of the next probe.
     next_probe: Time,
-    /// The number of requests that have completed, and the time since which the oldest message waits. `None` if none is known to wait.
+    /// The number of requests that have completed, and the time since which the oldest message
+    /// waits. `None` if none is known to wait.
     oldest_since: Option<(u64, Time)>,
     /// The epoch of the backup that the members know.
     epoch: u16,
@@ -186,14 +193,16 @@ impl State {
         self.rejected
     }
 
-    /// This end's role and the epoch and rail of the backup. `None` before it is connected, and after it has closed.
+    /// This end's role and the epoch and rail of the backup. `None` before it is connected, and
+    /// after it has closed.
     pub(super) fn binding(&self) -> Option<(Role, u16, u8)> {
         let role = self.backup.failover.recovery.control().map(ControlProtocol::role)?;
         let epoch = self.backup.failover.recovery.ballot()?.epoch;
         Some((role, epoch, self.backup.active_rail() as u8))
     }
 
-    /// The address of the peer's NIC on a rail, the path MTU, and whether the NIC acknowledges data only after the data is in memory.
+    /// The address of the peer's NIC on a rail, the path MTU, and whether the NIC acknowledges data
+    /// only after the data is in memory.
     pub(super) fn peer_nic(&self, rail: u8) -> Option<(Gid, Mtu, bool)> {
         let rail = self.backup.datapath.rails.get(rail.into());
         let (gid, mtu) = rail.peer_address()?;
@@ -230,7 +239,8 @@ impl State {
         Some((MemberId { slot, instance: place.instance }, attention))
     }
 
-    /// Removes a member. Messages for it, and the outcomes of its operations, are discarded from now on.
+    /// Removes a member. Messages for it, and the outcomes of its operations, are discarded from
+    /// now on.
     pub(super) fn remove(&mut self, id: MemberId) {
         self.flush_member(id);
         if let Some(slot) = self.slots.get_mut(id.slot as usize).filter(|slot| slot.instance == id.instance) {
@@ -330,7 +340,8 @@ impl State {
             && self.backup.close_reason().is_none()
     }
 
-    /// Posts an operation of a member on the backup. Returns false if the backup does not accept it.
+    /// Posts an operation of a member on the backup. Returns false if the backup does not accept
+    /// it.
     pub(super) fn post(&mut self, member: MemberId, seq: u64, mut wr: SendWr, policy: WritePolicy) -> bool {
         if self.entry(member).is_none_or(|entry| entry.has_failed_op) {
             return false;
@@ -357,7 +368,8 @@ impl State {
         self.backup.datapath.send.ledger().unposted()
     }
 
-    /// Reports that the queue pair of a member failed in an epoch, although the request was valid. The backup then moves.
+    /// Reports that the queue pair of a member failed in an epoch, although the request was valid.
+    /// The backup then moves.
     pub(super) fn report_failure(&mut self, epoch: u16, cause: Cause) {
         if self.binding().is_some_and(|(_, current, _)| current == epoch) {
             let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
@@ -366,7 +378,8 @@ impl State {
         }
     }
 
-    /// Stops the backup's queue pair, so that no NIC accesses the memory of the operations of this member any more. Those of the other members are replayed.
+    /// Stops the backup's queue pair, so that no NIC accesses the memory of the operations of this
+    /// member any more. Those of the other members are replayed.
     pub(super) fn stop_operations(&mut self, member: MemberId) {
         let (recovery, datapath) = (&mut self.backup.failover.recovery, &mut self.backup.datapath);
         if recovery.is_closed() {
@@ -381,7 +394,8 @@ impl State {
         recovery.active_rail_failed(datapath, Cause::Completion(WcStatus::Flushed));
     }
 
-    /// Drives the backup from a poll of a member. Only one poll in [`POLLS_PER_DRIVE`] does if the member has work of its own (`has_news`).
+    /// Drives the backup from a poll of a member. Only one poll in [`POLLS_PER_DRIVE`] does if the
+    /// member has work of its own (`has_news`).
     pub(super) fn drive_for_member(&mut self, has_news: bool) {
         self.polls = self.polls.wrapping_add(1);
         if !has_news || self.polls.is_multiple_of(POLLS_PER_DRIVE) {
@@ -389,7 +403,8 @@ impl State {
         }
     }
 
-    /// Drives the backup: moves it if a rail fails, handles and sends messages, and passes on the outcomes of operations.
+    /// Drives the backup: moves it if a rail fails, handles and sends messages, and passes on the
+    /// outcomes of operations.
     pub(super) fn drive(&mut self) {
         let mut completions = core::mem::take(&mut self.completions);
         completions.clear();
@@ -421,8 +436,9 @@ impl State {
             let send = &mut self.backup.datapath.send;
             self.retired.drain(..).for_each(|rkey| send.forget(rkey));
         }
-        // What is posted one by one costs a system call each. So operations and messages wait for others while some are in flight. Messages wait only for
-        // what was posted before them, as in Nagle's algorithm (RFC 896), or operations without a pause would delay them forever.
+        // What is posted one by one costs a system call each. So operations and messages wait for
+        // others while some are in flight. Messages wait only for what was posted before them, as
+        // in Nagle's algorithm (RFC 896), or operations without a pause would delay them forever.
         let is_idle = self.posted.len() <= self.unposted();
         let completed = self.posted_count - self.posted.len() as u64;
         let waits_for = (!self.outbox.is_empty()).then_some(self.posted_count);
@@ -443,8 +459,8 @@ impl State {
         self.slots.iter_mut().filter_map(|slot| slot.member.as_deref_mut())
     }
 
-    /// Returns whether members that can use the backup are to make their queue pairs later: others still recover, and the backup carries
-    /// their operations.
+    /// Returns whether members that can use the backup are to make their queue pairs later: others
+    /// still recover, and the backup carries their operations.
     pub(super) fn defers_own_qps(&self, now: Time) -> bool {
         let is_recovering = self.leaving > 0 || !self.posted.is_empty();
         let has_moved = self.epoch > Ballot::FIRST.epoch;

@@ -1,4 +1,5 @@
-//! A virtual queue pair that fails over by itself: it has a queue pair on every rail, and negotiates with its peer.
+//! A virtual queue pair that fails over by itself: it has a queue pair on every rail, and
+//! negotiates with its peer.
 
 use std::sync::Arc;
 
@@ -99,7 +100,8 @@ impl sealed::Failover for OwnFailover {
     #[inline]
     fn post_pending_sends(&mut self, dp: &mut Datapath) {
         self.recovery.settle_failures(dp);
-        // Until the operations that were in flight at a failure have completed, only polls post sends.
+        // Until the operations that were in flight at a failure have completed, only polls post
+        // sends.
         if dp.send.ledger().unposted() > 0 && !self.recovery.is_replaying() {
             self.recovery.post_sends(dp);
         }
@@ -218,8 +220,8 @@ impl VirtualQp {
         VirtualQpBuilder::new(domain)
     }
 
-    /// Creates one end, unconnected. The builder has checked the configuration. `own_channels` replaces the domain's completion channels by
-    /// channels of this vQP.
+    /// Creates one end, unconnected. The builder has checked the configuration. `own_channels`
+    /// replaces the domain's completion channels by channels of this vQP.
     ///
     /// # Errors
     /// Any error of a NIC.
@@ -248,28 +250,29 @@ impl VirtualQp {
         })
     }
 
-    /// The queue pair number, which does not change across failovers: the number of the first queue pair on rail 0, or on the first rail whose NIC
-    /// was alive, or the number taken over by [`VirtualQp::reset_replacement`].
+    /// The queue pair number, which does not change across failovers: the number of the first queue
+    /// pair on rail 0, or on the first rail whose NIC was alive, or the number taken over by
+    /// [`VirtualQp::reset_replacement`].
     pub fn qpn(&self) -> Qpn {
         self.datapath.rails.qpn()
     }
 
-    /// Unbinds the type 2 windows that are bound on the vQP, as a queue pair does that is reset or destroyed. Does nothing if the vQP is
-    /// open.
+    /// Unbinds the type 2 windows that are bound on the vQP, as a queue pair does that is reset or
+    /// destroyed. Does nothing if the vQP is open.
     pub fn release_windows(&mut self) {
         if self.failover.recovery.is_closed() && !self.failover.is_destroyed {
             self.datapath.release_windows();
         }
     }
 
-    /// Returns the addresses of the peer's NICs by rail, as far as this end knows them: they may have changed. Nothing before the vQP is
-    /// connected.
+    /// Returns the addresses of the peer's NICs by rail, as far as this end knows them: they may
+    /// have changed. Nothing before the vQP is connected.
     pub fn peer_gids(&self) -> impl Iterator<Item = Gid> + '_ {
         self.datapath.rails.iter().filter_map(|rail| rail.peer_address()).map(|(gid, _)| gid)
     }
 
-    /// Begins with this epoch and this sequence number, to test what happens when they are used up. Both ends must do so when they are connected, before
-    /// they are polled or post.
+    /// Begins with this epoch and this sequence number, to test what happens when they are used up.
+    /// Both ends must do so when they are connected, before they are polled or post.
     #[doc(hidden)]
     pub fn begin_at(&mut self, epoch: u16, seq: u64) {
         if let Some(control) = self.failover.recovery.control_mut() {
@@ -278,14 +281,16 @@ impl VirtualQp {
         }
     }
 
-    /// Returns whether a message of the peer has arrived on any rail since this end was connected, so the peer is connected, too.
+    /// Returns whether a message of the peer has arrived on any rail since this end was connected,
+    /// so the peer is connected, too.
     pub fn is_peer_heard(&self) -> bool {
         self.datapath.rails.is_peer_heard()
     }
 
-    /// Has the messages of an unreliable connection sent on the active rail although the peer was not heard there, until it is heard on any rail. This is
-    /// for a caller that knows that the peer is not connected: such a peer receives nothing, and the messages are lost. Has no effect on a
-    /// reliable connection.
+    /// Has the messages of an unreliable connection sent on the active rail although the peer was
+    /// not heard there, until it is heard on any rail. This is for a caller that knows that the
+    /// peer is not connected: such a peer receives nothing, and the messages are lost. Has no
+    /// effect on a reliable connection.
     pub fn send_to_unheard_peer(&mut self) {
         self.datapath.rails.send_unheard();
     }
@@ -300,26 +305,31 @@ impl VirtualQp {
         self.failover.recovery.is_move_confirmed()
     }
 
-    /// The time at which an end that waits for events must call [`VirtualQp::poll`] at the latest. `None` if no timer is running.
+    /// The time at which an end that waits for events must call [`VirtualQp::poll`] at the latest.
+    /// `None` if no timer is running.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.failover.maintenance.poll_timeout(&self.failover.recovery, &self.datapath)
     }
 
-    /// Returns whether `cq` is the vQP's completion queue on the NIC of `rail`. If so, the events of `cq` concern this vQP.
+    /// Returns whether `cq` is the vQP's completion queue on the NIC of `rail`. If so, the events
+    /// of `cq` concern this vQP.
     pub fn uses_cq(&self, rail: usize, cq: CqId) -> bool {
         self.datapath.rails.iter().nth(rail).is_some_and(|rail| rail.cq() == cq)
     }
 
-    /// Shuts this vQP down and returns an unconnected vQP with the same number, as a queue pair is after RESET. The caller polls the old vQP
-    /// for some time, so that its Closed message reaches the peer, and then closes the old vQP.
+    /// Shuts this vQP down and returns an unconnected vQP with the same number, as a queue pair is
+    /// after RESET. The caller polls the old vQP for some time, so that its Closed message reaches
+    /// the peer, and then closes the old vQP.
     ///
     /// # Errors
-    /// The errors of [`VirtualQpBuilder::build`], after which this vQP is still open; any error of a NIC, after which it is shut down.
+    /// The errors of [`VirtualQpBuilder::build`], after which this vQP is still open; any error of
+    /// a NIC, after which it is shut down.
     pub fn reset_replacement(&mut self) -> Result<VirtualQp, BuildError> {
         self.replacement_in(&Arc::clone(self.domain()))
     }
 
-    /// Does the same as [`VirtualQp::reset_replacement`], with a new vQP in another domain over the same NICs ([`Domain::with_own_pds`]).
+    /// Does the same as [`VirtualQp::reset_replacement`], with a new vQP in another domain over the
+    /// same NICs ([`Domain::with_own_pds`]).
     ///
     /// # Errors
     /// Those of [`VirtualQp::reset_replacement`].

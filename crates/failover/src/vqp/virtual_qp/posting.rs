@@ -19,13 +19,16 @@ impl<F: Failover> VirtualQp<F> {
         self.post_send_with(wr, self.datapath.config().write_policy)
     }
 
-    /// Posts a send and returns its sequence number. During a failover, the send waits in the send queue.
+    /// Posts a send and returns its sequence number. During a failover, the send waits in the send
+    /// queue.
     ///
     /// # Errors
-    /// On an error, the send is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is not connected, closed or halted, if the
-    /// request is malformed, or if its remote key is not of an imported region; [`Error::Limit`] if the request exceeds a limit;
-    /// [`Error::Unsupported`] for the bind or invalidation of a window if a NIC has no windows. A send that names local memory that is not registered
-    /// completes with [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection).
+    /// On an error, the send is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is
+    /// not connected, closed or halted, if the request is malformed, or if its remote key is not of
+    /// an imported region; [`Error::Limit`] if the request exceeds a limit; [`Error::Unsupported`]
+    /// for the bind or invalidation of a window if a NIC has no windows. A send that names local
+    /// memory that is not registered completes with
+    /// [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection).
     pub fn post_send_with(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         let seq = self.submit(wr, write_policy, true)?;
         self.post_pending_sends();
@@ -44,7 +47,8 @@ impl<F: Failover> VirtualQp<F> {
     /// Posts sends in order, either all or none.
     ///
     /// # Errors
-    /// The index of the first request that is refused, with the error of [`VirtualQp::post_send`]. No request is posted then.
+    /// The index of the first request that is refused, with the error of [`VirtualQp::post_send`].
+    /// No request is posted then.
     pub fn post_send_all_with(
         &mut self,
         wrs: impl IntoIterator<Item = (SendWr, WritePolicy)>,
@@ -60,8 +64,9 @@ impl<F: Failover> VirtualQp<F> {
         Ok(())
     }
 
-    /// Checks a send without posting it. The checks are those of [`VirtualQp::post_send`], except that the vQP may be halted, the queue may be
-    /// full, the remote key may be unknown, and the vQP need not be connected. This is for a caller that queues requests until the vQP is
+    /// Checks a send without posting it. The checks are those of [`VirtualQp::post_send`], except
+    /// that the vQP may be halted, the queue may be full, the remote key may be unknown, and the
+    /// vQP need not be connected. This is for a caller that queues requests until the vQP is
     /// connected and [`VirtualQp::import`] was called for their keys.
     ///
     /// # Errors
@@ -83,7 +88,8 @@ impl<F: Failover> VirtualQp<F> {
         self.close_reason().map_or(Ok(()), |reason| Err(reason.refusal()))
     }
 
-    /// Checks a send and records it. If `at_once`, posts it first if nothing waits before it; otherwise [`VirtualQp::post_pending_sends`] posts it.
+    /// Checks a send and records it. If `at_once`, posts it first if nothing waits before it;
+    /// otherwise [`VirtualQp::post_pending_sends`] posts it.
     #[inline]
     pub(in crate::vqp) fn submit(&mut self, wr: SendWr, policy: WritePolicy, at_once: bool) -> Result<u64> {
         self.check_open()?;
@@ -134,8 +140,9 @@ impl<F: Failover> VirtualQp<F> {
     /// Posts a receive. It stays outstanding across failovers.
     ///
     /// # Errors
-    /// On an error, the receive is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is closed or has a shared receive queue;
-    /// [`Error::Limit`] if the receive exceeds a limit. A receive that names memory that is not registered completes with
+    /// On an error, the receive is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP
+    /// is closed or has a shared receive queue; [`Error::Limit`] if the receive exceeds a limit. A
+    /// receive that names memory that is not registered completes with
     /// [`LocalProtection`](mitra_verbs::WcStatus::LocalProtection) when a message arrives for it.
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
         self.check_not_closed()?;

@@ -1,15 +1,17 @@
 //! The state SQD of a vQP: the send queue drains and waits.
 //!
-//! The queue pair of the active rail drains on its NIC, which alone knows when operations without the SIGNALED flag end. If that rail fails, the
-//! operations that had not been executed are replayed on the next rail. These are signalled, so the ledger knows when they end.
+//! The queue pair of the active rail drains on its NIC, which alone knows when operations without
+//! the SIGNALED flag end. If that rail fails, the operations that had not been executed are
+//! replayed on the next rail. These are signalled, so the ledger knows when they end.
 
 use mitra_verbs::Result;
 
 use super::VirtualQp;
 
 impl VirtualQp {
-    /// Stops the send queue: requests that have begun end, and no other begins until [`VirtualQp::restart_sends`]. Requests can still be
-    /// posted. Does nothing if the send queue is stopped. A failover goes on, and replays requests that had begun.
+    /// Stops the send queue: requests that have begun end, and no other begins until
+    /// [`VirtualQp::restart_sends`]. Requests can still be posted. Does nothing if the send queue
+    /// is stopped. A failover goes on, and replays requests that had begun.
     ///
     /// # Errors
     /// [`Error::Invalid`](mitra_verbs::Error::Invalid) if the vQP is not connected or closed.
@@ -22,7 +24,8 @@ impl VirtualQp {
         Ok(())
     }
 
-    /// Returns whether every request that had begun when [`VirtualQp::drain_sends`] was called has ended. To be called after a poll.
+    /// Returns whether every request that had begun when [`VirtualQp::drain_sends`] was called has
+    /// ended. To be called after a poll.
     pub fn are_sends_drained(&mut self) -> bool {
         let ledger = self.datapath.send.ledger();
         if ledger.is_draining() && self.failover.recovery.may_post() {

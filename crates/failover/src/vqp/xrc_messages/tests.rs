@@ -44,7 +44,8 @@ fn word(payload: &[u8]) -> [u8; 4] {
     payload.try_into().expect("a header's payload has 4 bytes")
 }
 
-/// Every request that takes a receive arrives as it was posted, for its queue. One after the other, so no header changes a later message.
+/// Every request that takes a receive arrives as it was posted, for its queue. One after the other,
+/// so no header changes a later message.
 #[test]
 fn requests_arrive_as_they_were_posted() {
     let at = RemoteAddr { addr: 64, rkey: Key(5) };

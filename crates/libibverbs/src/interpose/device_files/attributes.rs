@@ -37,7 +37,8 @@ pub(super) enum Entry {
     Link(String),
 }
 
-/// The counters that soft-RoCE has (drivers/infiniband/sw/rxe/rxe_hw_counters.c), and the names of the NIC's own.
+/// The counters that soft-RoCE has (drivers/infiniband/sw/rxe/rxe_hw_counters.c), and the names of
+/// the NIC's own.
 const COUNTERS: [(&str, &str); 10] = [
     ("duplicate_request", "duplicate_requests"),
     ("out_of_seq_request", "drop_out_of_sequence"),
@@ -52,8 +53,9 @@ const COUNTERS: [(&str, &str); 10] = [
 ];
 
 impl Attributes {
-    /// Returns the present values. Before the process opens its device, they are those that follow from the settings. Returns `None` if
-    /// these are malformed, so that there is no device. `before` are values that were present earlier.
+    /// Returns the present values. Before the process opens its device, they are those that follow
+    /// from the settings. Returns `None` if these are malformed, so that there is no device.
+    /// `before` are values that were present earlier.
     pub(in crate::interpose) fn now(before: Option<&Attributes>) -> Option<Attributes> {
         let name_of = |address: IpAddr| Some(interface_of(address).ok()??.name);
         if let Some(rails) = open::opened() {
@@ -65,7 +67,8 @@ impl Attributes {
             return Some(Attributes { gid, first_gid, up, interface, owner });
         }
         let addresses = match Settings::from_env().ok()?.rails {
-            // The rails of `--rails N` are at loopback addresses, and each process has others. `cat` has none.
+            // The rails of `--rails N` are at loopback addresses, and each process has others.
+            // `cat` has none.
             RailsConfig::Count(_) if !is_linked_with_verbs() => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
             RailsConfig::Count(_) => vec![open::expected_address()?],
             RailsConfig::Addresses(addresses) => addresses,
@@ -175,7 +178,8 @@ impl Attributes {
 /// The directory of the counters.
 pub(super) const COUNTERS_DIR: &str = "sys/devices/virtual/infiniband/mitra0/ports/1/hw_counters";
 
-/// Returns the counters of the NICs of this process, if it has opened them, with the names of their files.
+/// Returns the counters of the NICs of this process, if it has opened them, with the names of their
+/// files.
 pub(super) fn counters() -> Option<Vec<(&'static str, u64)>> {
     let rails: Arc<RailSet> = open::opened()?;
     let all: Vec<Counter> = rails.nics().iter().flat_map(|nic| nic.counters()).collect();
@@ -183,10 +187,12 @@ pub(super) fn counters() -> Option<Vec<(&'static str, u64)>> {
     Some(COUNTERS.iter().map(|(name, own)| (*name, sum(*own))).collect())
 }
 
-/// Returns whether a library that the program has loaded uses the verbs, so that the program may open the device.
+/// Returns whether a library that the program has loaded uses the verbs, so that the program may
+/// open the device.
 fn is_linked_with_verbs() -> bool {
     unsafe extern "C" fn is_verbs(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-        // SAFETY: the C library passes the description of a loaded library, whose name is a C string.
+        // SAFETY: the C library passes the description of a loaded library, whose name is a C
+        // string.
         let name = unsafe { CStr::from_ptr((*info).dlpi_name) }.to_bytes();
         let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         (file.starts_with(b"libibverbs.so") || file.starts_with(b"librdmacm.so")).into()

@@ -6,12 +6,14 @@ use core::ptr;
 use super::tree::{self, DIGITS, NAME_BEGINS};
 use crate::common::cancellation;
 
-/// The paths of the device's directories begin so. `_verbs` may follow, and then a slash or the end.
+/// The paths of the device's directories begin so. `_verbs` may follow, and then a slash or the
+/// end.
 const PLACES: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/devices/virtual/infiniband", b"/dev/infiniband"];
 /// The character devices. Each is the null device: no call of this library needs one.
 const DEVICES: [&CStr; 2] = [c"/dev/infiniband/rdma_cm", c"/dev/infiniband/uverbs0"];
 const NULL_DEVICE: &CStr = c"/dev/null";
-/// The kernel refuses an address in the first page of memory with EFAULT, and so do the functions here.
+/// The kernel refuses an address in the first page of memory with EFAULT, and so do the functions
+/// here.
 const FIRST_PAGE: usize = 4096;
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
@@ -21,7 +23,8 @@ const PATH_MAX: usize = libc::PATH_MAX as usize;
 /// `path` is null, an address in the first page of memory, or the address of a C string.
 #[inline]
 pub(super) unsafe fn is_device_file(path: *const c_char) -> bool {
-    // SAFETY: by the contract of this function. `follows` reads no byte after a terminating zero, which is in no place.
+    // SAFETY: by the contract of this function. `follows` reads no byte after a terminating zero,
+    // which is in no place.
     path.addr() >= FIRST_PAGE
         && PLACES.iter().any(|place| unsafe {
             follows(path, place).is_some_and(|rest| {
@@ -36,7 +39,8 @@ pub(super) unsafe fn is_device_file(path: *const c_char) -> bool {
 /// # Safety
 /// `path` is the address of a C string, and `start` has no zero.
 unsafe fn follows(path: *const c_char, start: &[u8]) -> Option<*const c_char> {
-    // SAFETY: all bytes before the one that is read are equal to those of `start`, so none of them terminates the string.
+    // SAFETY: all bytes before the one that is read are equal to those of `start`, so none of them
+    // terminates the string.
     start
         .iter()
         .enumerate()
@@ -53,7 +57,8 @@ pub(super) unsafe fn is_device(path: *const c_char) -> bool {
     unsafe { is_device_file(path) && DEVICES.contains(&CStr::from_ptr(path)) }
 }
 
-/// Calls a function with the path of a file: in the tree if it is one of the device. A character device is the null device.
+/// Calls a function with the path of a file: in the tree if it is one of the device. A character
+/// device is the null device.
 ///
 /// # Safety
 /// As for [`is_device_file`].
@@ -69,7 +74,8 @@ pub(super) unsafe fn at_file<R>(path: *const c_char, call: impl FnOnce(*const c_
     }
 }
 
-/// Calls a function with the path of a file: in the tree if it is one of the device, for a function that returns names.
+/// Calls a function with the path of a file: in the tree if it is one of the device, for a function
+/// that returns names.
 ///
 /// # Safety
 /// As for [`is_device_file`].
@@ -118,13 +124,15 @@ pub(super) fn outside_of_tree(path: &[u8]) -> Option<&[u8]> {
     (is_root && matches!(rest, [] | [b'/', ..])).then_some(if rest.is_empty() { b"/" } else { rest })
 }
 
-/// Replaces a path in a tree, as the C library returned it, by the one by which programs name it. Returns its argument.
+/// Replaces a path in a tree, as the C library returned it, by the one by which programs name it.
+/// Returns its argument.
 ///
 /// # Safety
 /// `path` is null or the address of a C string that may be written.
 pub(super) unsafe fn renamed(path: *mut c_char) -> *mut c_char {
     if !path.is_null() {
-        // SAFETY: by the contract of this function. The new path is shorter or of one byte, and the string has more.
+        // SAFETY: by the contract of this function. The new path is shorter or of one byte, and the
+        // string has more.
         unsafe {
             if let Some(outside) = outside_of_tree(CStr::from_ptr(path).to_bytes()) {
                 ptr::copy(outside.as_ptr().cast(), path, outside.len());
@@ -135,11 +143,12 @@ pub(super) unsafe fn renamed(path: *mut c_char) -> *mut c_char {
     path
 }
 
-/// Writes the target of a symbolic link to a buffer, and returns its length, as readlink(2) does: a target that is longer is cut. `call` is the C library's
-/// function.
+/// Writes the target of a symbolic link to a buffer, and returns its length, as readlink(2) does: a
+/// target that is longer is cut. `call` is the C library's function.
 ///
 /// # Safety
-/// `to` has `size` bytes that may be written, and `call` writes at most as many bytes as it is told.
+/// `to` has `size` bytes that may be written, and `call` writes at most as many bytes as it is
+/// told.
 pub(super) unsafe fn read_link(
     to: *mut c_char,
     size: usize,
@@ -155,8 +164,8 @@ pub(super) unsafe fn read_link(
     }
 }
 
-/// Does the same for a target that may be longer than the buffer, and whose name outside of the tree may be shorter. The buffer here is too long for the stacks on
-/// which signal handlers run.
+/// Does the same for a target that may be longer than the buffer, and whose name outside of the
+/// tree may be shorter. The buffer here is too long for the stacks on which signal handlers run.
 ///
 /// # Safety
 /// As for [`read_link`].
@@ -178,7 +187,8 @@ unsafe fn read_long_link(
     }
 }
 
-/// Does the same as [`renamed`] for a path of `len` bytes without a terminating zero. Returns the new length.
+/// Does the same as [`renamed`] for a path of `len` bytes without a terminating zero. Returns the
+/// new length.
 ///
 /// # Safety
 /// `path` has `len` bytes that may be written.

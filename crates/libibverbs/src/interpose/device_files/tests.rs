@@ -100,7 +100,8 @@ fn open_passes_the_mode_of_a_new_file() {
 
 #[test]
 fn other_files_and_errors_come_from_the_c_library() {
-    // SAFETY: each path is a C string or an address at which nothing is mapped, which only the kernel reads.
+    // SAFETY: each path is a C string or an address at which nothing is mapped, which only the
+    // kernel reads.
     unsafe {
         let mut found = empty_stat();
         let to = (&raw mut found).cast();

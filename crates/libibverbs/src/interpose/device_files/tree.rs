@@ -1,7 +1,9 @@
 //! The directory that holds the device's files.
 //!
-//! It stands in the directory of the control sockets, and its name is a digest of its content, so processes that see the same device share it. A process
-//! that uses a tree holds a shared lock (`flock(2)`) on it until it ends. A process that makes a tree removes those that no process uses.
+//! It stands in the directory of the control sockets, and its name is a digest of its content, so
+//! processes that see the same device share it. A process that uses a tree holds a shared lock
+//! (`flock(2)`) on it until it ends. A process that makes a tree removes those that no process
+//! uses.
 
 use core::ffi::CStr;
 use core::iter::successors;
@@ -26,7 +28,8 @@ use crate::common::{cancellation, logging};
 pub(super) const NAME_BEGINS: &str = "device-files-";
 pub(super) const DIGITS: usize = 16;
 
-/// A tree that this process has used. Trees are never freed: their number is that of the different contents.
+/// A tree that this process has used. Trees are never freed: their number is that of the different
+/// contents.
 struct Tree {
     attributes: Attributes,
     root: CString,
@@ -41,7 +44,8 @@ static EXPLAINED: AtomicBool = AtomicBool::new(false);
 /// The trees of this process, the latest first.
 static TREES: AtomicPtr<Tree> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the root of the tree with the present content, or `None` if there is no device, or no directory can hold the tree.
+/// Returns the root of the tree with the present content, or `None` if there is no device, or no
+/// directory can hold the tree.
 pub(super) fn root() -> Option<&'static CStr> {
     cancellation::held_off(present_root)
 }
@@ -81,7 +85,8 @@ fn add(attributes: Attributes, root: CString) -> &'static Tree {
     tree
 }
 
-/// Makes the tree with a content, unless it exists, and locks it for as long as this process lives. Returns its root.
+/// Makes the tree with a content, unless it exists, and locks it for as long as this process lives.
+/// Returns its root.
 fn make(attributes: &Attributes) -> io::Result<CString> {
     let files = attributes.files();
     let mut digest = DefaultHasher::new();
@@ -112,7 +117,8 @@ fn lock(root: &Path) -> io::Result<Option<File>> {
     Ok((file.try_lock_shared().is_ok() && is_at(&file, root)).then_some(file))
 }
 
-/// Returns whether an open directory still has a path. Another process may have removed it, and made a new one there.
+/// Returns whether an open directory still has a path. Another process may have removed it, and
+/// made a new one there.
 fn is_at(dir: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     dir.metadata()
@@ -120,12 +126,14 @@ fn is_at(dir: &File, path: &Path) -> bool {
         .unwrap_or(false)
 }
 
-/// Keeps a lock until the process and the children that it has forked have ended or executed another program.
+/// Keeps a lock until the process and the children that it has forked have ended or executed
+/// another program.
 fn keep(lock: File) {
     let _ = moved_up(OwnedFd::from(lock)).into_raw_fd();
 }
 
-/// Writes a tree under another name, gives it its name, and removes trees that no process uses. Returns the lock on the tree.
+/// Writes a tree under another name, gives it its name, and removes trees that no process uses.
+/// Returns the lock on the tree.
 fn write(dir: &Path, root: &Path, files: &[(String, Entry)]) -> io::Result<Option<File>> {
     let new = dir.join(format!(".{NAME_BEGINS}{}-{}", std::process::id(), unused_number()));
     match fs::create_dir(&new) {
@@ -155,7 +163,8 @@ fn write(dir: &Path, root: &Path, files: &[(String, Entry)]) -> io::Result<Optio
     Ok(Some(lock))
 }
 
-/// Returns a number that no earlier call in this process, or in its parent before the fork, has returned.
+/// Returns a number that no earlier call in this process, or in its parent before the fork, has
+/// returned.
 fn unused_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -175,7 +184,8 @@ fn remove_unused(dir: &Path) {
     }
 }
 
-/// Removes a tree, unless a process uses it. It first gets a name by which no process looks for one, so that a part of it is never taken for a whole.
+/// Removes a tree, unless a process uses it. It first gets a name by which no process looks for
+/// one, so that a part of it is never taken for a whole.
 fn remove(dir: &Path, path: &Path) -> io::Result<()> {
     let tree = File::open(path)?;
     if tree.try_lock().is_ok() && is_at(&tree, path) {
@@ -190,7 +200,8 @@ fn remove(dir: &Path, path: &Path) -> io::Result<()> {
 pub(super) fn write_counters(root: &CStr) {
     let dir = path_of(root).join(COUNTERS_DIR);
     for (name, value) in attributes::counters().into_iter().flatten() {
-        // Another thread may read the file, or write it, so it is replaced as a whole. A counter that cannot be written keeps its value.
+        // Another thread may read the file, or write it, so it is replaced as a whole. A counter
+        // that cannot be written keeps its value.
         let new = dir.join(format!(".{name}-{}-{}", std::process::id(), unused_number()));
         let written = fs::write(&new, format!("{value}\n")).and_then(|()| fs::rename(&new, dir.join(name)));
         if written.is_err() {

@@ -130,7 +130,8 @@ macro_rules! matching_functions {
             pattern: *const c_char, flags: c_int, on_error: *mut c_void, matches: *mut Matches,
         ) -> c_int {
             let Some(next) = $next::$name.get() else { return libc::GLOB_ABORTED };
-            // SAFETY, for all: by the contract of this function. The functions have the types that the fields stand for.
+            // SAFETY, for all: by the contract of this function. The functions have the types that
+            // the fields stand for.
             if flags & GLOB_ALTDIRFUNC != 0 || !unsafe { is_device_file(pattern) } {
                 return unsafe { next(pattern, flags, on_error, matches) };
             }
@@ -168,7 +169,8 @@ macro_rules! hierarchy_functions {
         ) -> *mut c_void {
             let Some(next) = $next::$name.get() else { return fail(libc::ENOSYS) };
             // A cancellation inside the C library would unwind the stack through the vectors.
-            // SAFETY, for all: by the contract of this function, `paths` is an array of C strings that ends with null. The C library copies them.
+            // SAFETY, for all: by the contract of this function, `paths` is an array of C strings
+            // that ends with null. The C library copies them.
             cancellation::held_off(|| unsafe {
                 let given = (0..).map(|at| *paths.add(at)).take_while(|path| !path.is_null());
                 let owned: Vec<CString> =

@@ -1,5 +1,5 @@
-//! The messages of RDMA netlink (include/uapi/rdma/rdma_netlink.h): requests for devices and ports, and their answers
-//! (drivers/infiniband/core/nldev.c).
+//! The messages of RDMA netlink (include/uapi/rdma/rdma_netlink.h): requests for devices and ports,
+//! and their answers (drivers/infiniband/core/nldev.c).
 
 use std::process;
 
@@ -51,7 +51,8 @@ struct Request {
     port: Option<u32>,
 }
 
-/// Returns the messages that answer those in a datagram. What is malformed has no answer, as in the kernel.
+/// Returns the messages that answer those in a datagram. What is malformed has no answer, as in the
+/// kernel.
 pub(super) fn answers(mut datagram: &[u8]) -> Vec<Vec<u8>> {
     let mut answers = Vec::new();
     while let Some((request, rest)) = parse(datagram) {

@@ -105,7 +105,8 @@ fn operations_access_program_memory_in_place() {
 fn access_to_unmapped_remote_memory_completes_with_an_error() {
     for at in 0..4 {
         let (a, b) = pair();
-        // The second of the two pages that a WRITE or READ covers, or the page with an atomic's operand.
+        // The second of the two pages that a WRITE or READ covers, or the page with an atomic's
+        // operand.
         b.pages.unmap(if at < 2 { 1 } else { 0 });
         let (op, len) = operations(b.mr.remote(0))[at];
         assert_eq!(a.run(op, len), WcStatus::RemoteOperation, "{op:?}");

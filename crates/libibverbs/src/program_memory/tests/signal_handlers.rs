@@ -1,5 +1,5 @@
-//! SIGSEGV and SIGBUS in programs that install actions of their own. Each test runs again in a child process, which is the
-//! program under test.
+//! SIGSEGV and SIGBUS in programs that install actions of their own. Each test runs again in a
+//! child process, which is the program under test.
 
 use core::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
@@ -17,7 +17,8 @@ const CHILD: &str = "MITRA_TEST_CHILD";
 /// The exit code of a child that passed all its checks.
 const SUCCESS: i32 = 42;
 
-/// A line that the child writes before the access that is expected to end it, to show that nothing before did.
+/// A line that the child writes before the access that is expected to end it, to show that nothing
+/// before did.
 const CHECKS_PASSED: &str = "checks passed";
 
 /// Runs the named test of this module again in a child process, where [`is_child`] is true.
@@ -70,7 +71,8 @@ fn action(handler: usize, flags: c_int) -> libc::sigaction {
 
 fn install(signal: c_int, handler: usize, flags: c_int) -> libc::sigaction {
     let (new, mut old) = (action(handler, flags), MaybeUninit::zeroed());
-    // SAFETY: both actions are local variables, and every handler that the tests install has the required signature.
+    // SAFETY: both actions are local variables, and every handler that the tests install has the
+    // required signature.
     unsafe {
         assert_eq!(libc::sigaction(signal, &raw const new, old.as_mut_ptr()), 0);
         old.assume_init()

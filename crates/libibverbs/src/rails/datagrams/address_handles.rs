@@ -1,4 +1,5 @@
-//! The address handles of programs. A handle is that of the NIC of rail 0, and names the same destination on all rails.
+//! The address handles of programs. A handle is that of the NIC of rail 0, and names the same
+//! destination on all rails.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

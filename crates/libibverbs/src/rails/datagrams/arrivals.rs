@@ -1,5 +1,6 @@
-//! The memory in which the datagrams of one queue pair arrive, with slots for each rail. Receives of the program cannot be posted on a NIC,
-//! because a datagram may arrive on any rail, and a posted receive cannot be withdrawn from another rail.
+//! The memory in which the datagrams of one queue pair arrive, with slots for each rail. Receives
+//! of the program cannot be posted on a NIC, because a datagram may arrive on any rail, and a
+//! posted receive cannot be withdrawn from another rail.
 
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use mitra_verbs::{Access, Buffer, GRH_LEN, Qpn, RecvWr, Result};
 
 /// The maximum number of slots on a rail. A datagram that finds no free slot is lost.
 const MAX_SLOTS: u32 = 512;
-/// The minimum number of slots on a rail. It is more than short receive queues need, because slots are freed only when the queue pair is driven.
+/// The minimum number of slots on a rail. It is more than short receive queues need, because slots
+/// are freed only when the queue pair is driven.
 const MIN_SLOTS: u32 = 64;
 
 /// The bit of `wr_id` by which a completion is that of a slot.
@@ -29,7 +31,8 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Makes slots for datagrams of up to the largest MTU of the rails. `receives` is the length of the program's receive queue.
+    /// Makes slots for datagrams of up to the largest MTU of the rails. `receives` is the length of
+    /// the program's receive queue.
     ///
     /// # Errors
     /// The error of a NIC that refuses to register the memory.
@@ -77,8 +80,8 @@ impl Arrivals {
 
 impl Drop for Arrivals {
     fn drop(&mut self) {
-        // Only a dead NIC does not confirm the revocation. The NIC may access the buffer safely even then, because the buffer is not freed
-        // while a NIC refers to it.
+        // Only a dead NIC does not confirm the revocation. The NIC may access the buffer safely
+        // even then, because the buffer is not freed while a NIC refers to it.
         let _ = self.domain.deregister(&self.mr);
     }
 }

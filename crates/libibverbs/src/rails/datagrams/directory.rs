@@ -1,14 +1,19 @@
-//! Where the UD queue pairs of other devices can be reached, and the choice of a rail for each datagram.
+//! Where the UD queue pairs of other devices can be reached, and the choice of a rail for each
+//! datagram.
 //!
-//! A state machine without I/O. Time is the time since any fixed point. All tables are bounded; what is evicted is learned again.
+//! A state machine without I/O. Time is the time since any fixed point. All tables are bounded;
+//! what is evicted is learned again.
 //!
-//! A device asks another for the numbers of a queue pair on all rails before it sends the first datagram there, and states the numbers of its
-//! own queue pair in the same message. So both ends can map the addresses of a rail to those that programs know before a datagram uses them.
-//! While a program sends, the device asks on all rails in short intervals, so it learns which rails answer. A device whose ports change tells
-//! the others at once. A device that does not answer is addressed on rail 0 only, as on a device with one rail.
+//! A device asks another for the numbers of a queue pair on all rails before it sends the first
+//! datagram there, and states the numbers of its own queue pair in the same message. So both ends
+//! can map the addresses of a rail to those that programs know before a datagram uses them. While a
+//! program sends, the device asks on all rails in short intervals, so it learns which rails answer.
+//! A device whose ports change tells the others at once. A device that does not answer is addressed
+//! on rail 0 only, as on a device with one rail.
 //!
-//! The first datagram waits for the answer, because rail 0 may be down at the receiver. Two cases need no wait: the device has just sent a datagram
-//! on rail 0, or has not answered for another of its queue pairs.
+//! The first datagram waits for the answer, because rail 0 may be down at the receiver. Two cases
+//! need no wait: the device has just sent a datagram on rail 0, or has not answered for another of
+//! its queue pairs.
 
 mod device_addresses;
 mod due_messages;
@@ -28,7 +33,8 @@ pub(super) const ANSWER_WAIT: Duration = Duration::from_millis(500);
 const MAX_MISSES: u32 = 10;
 /// The time since the last datagram in which a device is probed, and told of changed ports.
 const IN_USE: Duration = Duration::from_secs(2);
-/// The time for which other addresses of a device are refused, unless they come from a known address of it.
+/// The time for which other addresses of a device are refused, unless they come from a known
+/// address of it.
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(3);
 /// The number of times that a changed port is told, because messages may be lost.
 const TELLS: u32 = 3;
@@ -126,9 +132,11 @@ pub(super) struct Directory {
     /// The present GIDs of the known devices that programs may know by former ones, by these.
     renamed: BTreeMap<Gid, Gid>,
     destinations: BTreeMap<Destination, Resolution>,
-    /// The devices that have no known address and from which a datagram has arrived on rail 0, with the time of the last one.
+    /// The devices that have no known address and from which a datagram has arrived on rail 0, with
+    /// the time of the last one.
     heard: BTreeMap<Gid, Duration>,
-    /// The queue pairs that send to multicast groups on another rail than rail 0, with the times of their next announcements.
+    /// The queue pairs that send to multicast groups on another rail than rail 0, with the times of
+    /// their next announcements.
     announced: BTreeMap<Qpn, Duration>,
     /// No message is due before this time.
     next_transmit: Duration,
@@ -179,7 +187,8 @@ impl Directory {
         self.destinations.retain(|destination, _| destination.own != qpn);
     }
 
-    /// Sets the rails whose ports are up at this device. The devices that datagrams were exchanged with are told of a change.
+    /// Sets the rails whose ports are up at this device. The devices that datagrams were exchanged
+    /// with are told of a change.
     pub(super) fn set_up(&mut self, now: Duration, up: RailMask) {
         if self.own.up == up {
             return;
@@ -188,7 +197,8 @@ impl Directory {
         self.tell(now);
     }
 
-    /// Sets the GIDs of this device. The devices that datagrams were exchanged with are told of a change.
+    /// Sets the GIDs of this device. The devices that datagrams were exchanged with are told of a
+    /// change.
     pub(super) fn set_gids(&mut self, now: Duration, gids: &[Gid]) {
         if self.own.gids != gids {
             self.own.set_gids(gids.to_vec());
@@ -214,8 +224,8 @@ impl Directory {
         std::mem::take(&mut self.moves)
     }
 
-    /// Handles a message that has arrived on `rail` from the address `from`, and returns the answer. A message whose sender does not state the
-    /// address from which it comes is ignored.
+    /// Handles a message that has arrived on `rail` from the address `from`, and returns the
+    /// answer. A message whose sender does not state the address from which it comes is ignored.
     pub(super) fn handle(
         &mut self,
         now: Duration,
@@ -259,7 +269,8 @@ impl Directory {
         }
     }
 
-    /// Returns the way of a datagram from one of this device's queue pairs to the address that the program knows.
+    /// Returns the way of a datagram from one of this device's queue pairs to the address that the
+    /// program knows.
     pub(super) fn route(&mut self, now: Duration, own: Qpn, gid: Gid, qpn: Qpn) -> Route {
         if self.own.is_at(gid) && !self.peers.contains_key(&gid) {
             let as_addressed = Route::To { rail: 0, gid: self.own_gid(), qpn };
@@ -292,7 +303,8 @@ impl Directory {
         resolution.used = now;
         if resolution.answer == Answer::Awaited {
             if now < resolution.since + ANSWER_WAIT {
-                // A device whose datagram has just arrived on rail 0 is reached there, whether it answers the question or not.
+                // A device whose datagram has just arrived on rail 0 is reached there, whether it
+                // answers the question or not.
                 let is_heard = contains(self.own.up, 0) && is_recent(self.heard.get(&gid).copied(), now);
                 return if is_heard { as_addressed } else { Route::Wait };
             }
@@ -341,8 +353,8 @@ impl Directory {
         }
     }
 
-    /// Returns the rail on which one of this device's queue pairs sends to multicast groups, and whether an announcement of the queue pair is
-    /// due before the datagram.
+    /// Returns the rail on which one of this device's queue pairs sends to multicast groups, and
+    /// whether an announcement of the queue pair is due before the datagram.
     pub(super) fn multicast_rail(&mut self, now: Duration, own: Qpn) -> (usize, bool) {
         let rail = (0..self.own.gids.len()).find(|rail| contains(self.own.up, *rail)).unwrap_or(0);
         let is_new = rail > 0 && !self.announced.contains_key(&own);
@@ -358,8 +370,9 @@ impl Directory {
         gid == self.own_gid() || self.by_address.contains_key(&(0, gid))
     }
 
-    /// Returns the GID and the number by which programs know the sender of a datagram that has arrived on `rail`. Returns `None` if the sender
-    /// is unknown, or if the datagram has arrived on another rail than that of its sender, as a copy of one to a multicast group may.
+    /// Returns the GID and the number by which programs know the sender of a datagram that has
+    /// arrived on `rail`. Returns `None` if the sender is unknown, or if the datagram has arrived
+    /// on another rail than that of its sender, as a copy of one to a multicast group may.
     pub(super) fn identify(&mut self, now: Duration, rail: usize, gid: Gid, qpn: Qpn) -> Option<(Gid, Qpn)> {
         if rail == 0 {
             if self.is_known(gid) {

@@ -1,4 +1,5 @@
-//! The network of the UD queue pairs of a device: the NICs, the directory of other devices, and the exchange of its messages.
+//! The network of the UD queue pairs of a device: the NICs, the directory of other devices, and the
+//! exchange of its messages.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,7 +29,8 @@ pub(crate) struct DatagramNetwork {
 }
 
 impl DatagramNetwork {
-    /// Creates the network over at least two NICs. The GID of a NIC that is dead already is unknown, and its rail is never used.
+    /// Creates the network over at least two NICs. The GID of a NIC that is dead already is
+    /// unknown, and its rail is never used.
     pub(in crate::rails) fn new(nics: &[LocalNic], rendezvous: &Arc<Rendezvous>) -> Arc<DatagramNetwork> {
         let gid = |nic: &LocalNic| nic.provider.query_port().map_or(Gid([0; 16]), |port| port.gid);
         let network = DatagramNetwork {
@@ -82,7 +84,8 @@ impl DatagramNetwork {
         directory.set_up(self.now(), up);
     }
 
-    /// Observes the ports, handles the messages that have arrived, and sends those that are due. Never waits.
+    /// Observes the ports, handles the messages that have arrived, and sends those that are due.
+    /// Never waits.
     pub(in crate::rails) fn drive(&self) {
         self.observe_ports();
         self.exchange();
@@ -96,7 +99,8 @@ impl DatagramNetwork {
                 self.rendezvous.send_reach(answer.rail, answer.to, answer.message);
             }
         }
-        // The lock of the directory is not held while the messages are sent, because the posts of programs need it.
+        // The lock of the directory is not held while the messages are sent, because the posts of
+        // programs need it.
         let due = lock(&self.directory).poll_transmit(self.now());
         for message in due {
             self.rendezvous.send_reach(message.rail, message.to, message.message);
@@ -134,8 +138,9 @@ impl DatagramNetwork {
         }
     }
 
-    /// Returns the rail for datagrams to multicast groups, as [`Directory::multicast_rail`] does. First sends the announcement of the queue
-    /// pair, if it is due, so that receivers know the sender of the datagram.
+    /// Returns the rail for datagrams to multicast groups, as [`Directory::multicast_rail`] does.
+    /// First sends the announcement of the queue pair, if it is due, so that receivers know the
+    /// sender of the datagram.
     pub(super) fn multicast_rail(&self, own: Qpn) -> usize {
         let (rail, is_announcement_due) = lock(&self.directory).multicast_rail(self.now(), own);
         if is_announcement_due {
@@ -144,10 +149,12 @@ impl DatagramNetwork {
         rail
     }
 
-    /// Returns the GID and the number by which programs know the sender of a datagram to `to`, as [`Directory::identify`] does. If the sender
-    /// is unknown, first handles the messages that have arrived, because they were sent before the datagram.
+    /// Returns the GID and the number by which programs know the sender of a datagram to `to`, as
+    /// [`Directory::identify`] does. If the sender is unknown, first handles the messages that have
+    /// arrived, because they were sent before the datagram.
     pub(super) fn identify(&self, rail: usize, (gid, qpn): (Gid, Qpn), to: Gid) -> Option<(Gid, Qpn)> {
-        // A datagram to a group arrives on rail 0, too, when the sender uses another rail of the same network.
+        // A datagram to a group arrives on rail 0, too, when the sender uses another rail of the
+        // same network.
         if rail == 0 && is_multicast(to) && !lock(&self.directory).is_known(gid) {
             self.exchange();
         }
@@ -158,7 +165,8 @@ impl DatagramNetwork {
         })
     }
 
-    /// Runs `create` for the NIC of each rail that is alive. Returns `None` for a rail whose NIC is dead.
+    /// Runs `create` for the NIC of each rail that is alive. Returns `None` for a rail whose NIC is
+    /// dead.
     ///
     /// # Errors
     /// The error of the first NIC that is alive and refuses, after `undo` for the rails before it.

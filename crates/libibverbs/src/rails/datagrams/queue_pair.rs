@@ -21,7 +21,8 @@ use crate::rails::rendezvous::QpNumbers;
 use crate::rails::virtual_cq::{CompletionSource, VirtualCq};
 use crate::rails::virtual_srq::{ReceiveConsumer, VirtualSrq};
 
-/// The maximum number of completions of a rail that one call handles, so that a rail does not keep the others waiting.
+/// The maximum number of completions of a rail that one call handles, so that a rail does not keep
+/// the others waiting.
 const BATCH: usize = 256;
 
 /// The parameters with which a UD queue pair is created.
@@ -31,7 +32,8 @@ pub(crate) struct DatagramParams {
     pub(crate) send_cq: Arc<VirtualCq>,
     pub(crate) recv_cq: Arc<VirtualCq>,
     pub(crate) srq: Option<Arc<VirtualSrq>>,
-    /// Whether the queue pair receives its own datagrams to a multicast group that it is attached to.
+    /// Whether the queue pair receives its own datagrams to a multicast group that it is attached
+    /// to.
     pub(crate) mcast_loopback: bool,
     /// Reports an asynchronous event to the program.
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
@@ -72,8 +74,8 @@ pub(crate) struct MultiRailUd {
 }
 
 impl MultiRailUd {
-    /// Creates a queue pair in RESET, and attaches it to its completion queues and its shared receive queue. Its capacities are within the
-    /// device's limits.
+    /// Creates a queue pair in RESET, and attaches it to its completion queues and its shared
+    /// receive queue. Its capacities are within the device's limits.
     ///
     /// # Errors
     /// The error of the first NIC that is alive and refuses, or `DeviceFatal` if none is alive.
@@ -123,8 +125,8 @@ impl MultiRailUd {
         self.params.pd.failover()
     }
 
-    /// Polls the queue pair on behalf of a program that may not poll. Does nothing if another thread holds the lock, because that thread drives
-    /// the queue pair.
+    /// Polls the queue pair on behalf of a program that may not poll. Does nothing if another
+    /// thread holds the lock, because that thread drives the queue pair.
     pub(in crate::rails) fn make_progress(&self) {
         if let Ok(mut locked) = self.locked.try_lock() {
             self.collect(&mut locked);
@@ -139,8 +141,8 @@ impl MultiRailUd {
         }
     }
 
-    /// Polls all rails, pushes completions to the program's queues, posts sends whose way is known by now, and reports events. Does nothing
-    /// for a destroyed queue pair.
+    /// Polls all rails, pushes completions to the program's queues, posts sends whose way is known
+    /// by now, and reports events. Does nothing for a destroyed queue pair.
     pub(super) fn collect(&self, locked: &mut LockedState) {
         if locked.destroyed {
             return;
@@ -148,7 +150,8 @@ impl MultiRailUd {
         for rail in 0..locked.rails.len() {
             self.poll_rail(locked, rail);
             if !self.params.network.is_alive(rail) && locked.sends.is_on_rail(Some(rail)) {
-                // The NIC may only be hung. It must not read the memory of a send that has completed.
+                // The NIC may only be hung. It must not read the memory of a send that has
+                // completed.
                 let _ = self.domain().nics()[rail].provider.reset();
                 self.poll_rail(locked, rail);
                 locked.sends.give_up_rail(rail);
@@ -187,8 +190,8 @@ impl MultiRailUd {
         locked.wcs = wcs;
     }
 
-    /// Copies a datagram that has arrived in a slot to the oldest receive. It is lost if there is none, if the receive is too short, or if the
-    /// sender is unknown. Posts the slot again.
+    /// Copies a datagram that has arrived in a slot to the oldest receive. It is lost if there is
+    /// none, if the receive is too short, or if the sender is unknown. Posts the slot again.
     fn receive(&self, locked: &mut LockedState, rail: usize, slot: u32, wc: &Wc) {
         let is_open = !matches!(locked.state, QpState::Reset | QpState::Err);
         if wc.status == WcStatus::Success && wc.byte_len <= self.arrivals.slot_bytes() && is_open {
@@ -202,7 +205,8 @@ impl MultiRailUd {
             locked.bytes = bytes;
         }
         if let Some(qp) = &locked.rails[rail] {
-            // A NIC that is dead refuses, and one whose queue pair is in ERR flushes the receive, which is then dropped in RESET.
+            // A NIC that is dead refuses, and one whose queue pair is in ERR flushes the receive,
+            // which is then dropped in RESET.
             let _ = if is_open { self.arrivals.post(rail, qp.qpn, slot) } else { Ok(()) };
         }
     }
@@ -240,7 +244,8 @@ impl MultiRailUd {
     /// Posts receives in order, as `ibv_post_recv(3)` does.
     ///
     /// # Errors
-    /// The index and the error of the first receive that is refused. The receives before it are posted.
+    /// The index and the error of the first receive that is refused. The receives before it are
+    /// posted.
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut locked = lock(&self.locked);
         for (index, wr) in wrs.iter().enumerate() {
@@ -277,8 +282,8 @@ impl MultiRailUd {
         Ok(())
     }
 
-    /// Modifies the queue pair as `ibv_modify_qp(3)` does. SQD concerns only this process: the queue pairs on the rails stay in RTS, and get no
-    /// sends.
+    /// Modifies the queue pair as `ibv_modify_qp(3)` does. SQD concerns only this process: the
+    /// queue pairs on the rails stay in RTS, and get no sends.
     ///
     /// # Errors
     /// `Modify` for a change that the rules forbid, or `DeviceFatal` if all NICs are dead.
@@ -450,7 +455,8 @@ impl MultiRailUd {
         Ok(())
     }
 
-    /// Returns a completion of this queue pair, in which all fields are zero that depend on a received message.
+    /// Returns a completion of this queue pair, in which all fields are zero that depend on a
+    /// received message.
     pub(super) fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc::new(wr_id, status, opcode, self.qpn)
     }

@@ -9,7 +9,8 @@ pub(super) struct RailQp {
     pub(super) cq: CqId,
 }
 
-/// Creates the queue pair of a rail with a completion queue of its own, whose events wake the progress thread.
+/// Creates the queue pair of a rail with a completion queue of its own, whose events wake the
+/// progress thread.
 pub(super) fn create_on(nic: &LocalNic, init: &QpInitAttr, slots: u32) -> Result<RailQp> {
     let cap = QpCap { recv_wrs: slots, recv_sges: 1, ..init.cap };
     let cq = nic.provider.create_cq(cap.send_wrs + slots, nic.channel.as_ref())?;

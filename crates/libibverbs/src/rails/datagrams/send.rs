@@ -1,5 +1,6 @@
-//! Posting sends on a UD queue pair over several rails. Each send is posted on the rail that the directory chooses, once. A send whose way is
-//! not yet known waits, and so do the sends to the same destination after it. Sends complete in posting order.
+//! Posting sends on a UD queue pair over several rails. Each send is posted on the rail that the
+//! directory chooses, once. A send whose way is not yet known waits, and so do the sends to the
+//! same destination after it. Sends complete in posting order.
 
 use mitra_verbs::{
     Data, Error, PostError, QpState, Result, SendFlags, SendOp, SendWr, Srqn, UdDestination, WcStatus,
@@ -139,7 +140,8 @@ impl MultiRailUd {
         }
     }
 
-    /// Posts a send on the rail that the directory chooses. If the NIC of that rail has died, chooses again.
+    /// Posts a send on the rail that the directory chooses. If the NIC of that rail has died,
+    /// chooses again.
     fn try_post(
         &self,
         locked: &LockedState,

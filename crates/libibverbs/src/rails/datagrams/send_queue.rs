@@ -11,7 +11,8 @@ use super::address_handles::AddressHandle;
 #[derive(Default)]
 pub(super) struct SendQueue {
     pub(super) sends: VecDeque<Posted>,
-    /// The sequence number of the oldest send. On the rails, a send has its sequence number as `wr_id`.
+    /// The sequence number of the oldest send. On the rails, a send has its sequence number as
+    /// `wr_id`.
     pub(super) first: u64,
     /// The number of sends that are on no rail yet.
     pub(super) waiting: usize,
@@ -57,7 +58,8 @@ impl SendQueue {
         }
     }
 
-    /// Completes all sends that are on a rail whose NIC is dead. A datagram may be lost, and is never sent again.
+    /// Completes all sends that are on a rail whose NIC is dead. A datagram may be lost, and is
+    /// never sent again.
     pub(super) fn give_up_rail(&mut self, rail: usize) {
         for send in self.sends.iter_mut().filter(|send| matches!(send.stage, Stage::OnRail(at) if at == rail))
         {

@@ -14,8 +14,10 @@ use crate::rails::virtual_cq::VirtualCq;
 const MAX_LOGGED_ERRORS: u32 = 8;
 
 impl MultiRailQp {
-    /// Polls the virtual queue pair, pushes its completions to the program's queues, posts deferred sends, and reports events. Enters ERR if the connection has ended, except while completions are withheld because the peer has closed
-    /// its end. In ERR, no completion is withheld. Does nothing for a destroyed queue pair.
+    /// Polls the virtual queue pair, pushes its completions to the program's queues, posts deferred
+    /// sends, and reports events. Enters ERR if the connection has ended, except while completions
+    /// are withheld because the peer has closed its end. In ERR, no completion is withheld. Does
+    /// nothing for a destroyed queue pair.
     pub(super) fn collect(&self, locked: &mut LockedState) {
         // A thread that drives several queue pairs may still have a reference to a destroyed one.
         if locked.destroyed {
@@ -39,8 +41,8 @@ impl MultiRailQp {
             Some(CloseReason::PeerClosed) if locked.state != QpState::Err => {
                 locked.peer_closed.get_or_insert_default();
             }
-            // Possibly no request is outstanding whose completion could report the end, so an event reports it. Requests that are posted
-            // from now on are flushed.
+            // Possibly no request is outstanding whose completion could report the end, so an event
+            // reports it. Requests that are posted from now on are flushed.
             Some(reason)
                 if reason != CloseReason::Closed
                     && matches!(locked.state, QpState::Rts | QpState::Sqd | QpState::Sqe) =>
@@ -131,8 +133,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Enters the state of a queue pair of a NIC after the first error of a send: ERR, or SQE if the queue pair is unreliable and its connection
-    /// has not ended.
+    /// Enters the state of a queue pair of a NIC after the first error of a send: ERR, or SQE if
+    /// the queue pair is unreliable and its connection has not ended.
     pub(super) fn fail_sends(&self, locked: &mut LockedState) {
         let has_ended =
             locked.sender().close_reason().is_some_and(|reason| reason != CloseReason::PeerClosed);
@@ -143,8 +145,9 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns the completion status of an outcome, and a `vendor_err` that identifies the unresolved error, or 0. A send of UC whose fate is unknown
-    /// is flushed, because no send of UC learns its fate.
+    /// Returns the completion status of an outcome, and a `vendor_err` that identifies the
+    /// unresolved error, or 0. A send of UC whose fate is unknown is flushed, because no send of UC
+    /// learns its fate.
     fn wc_status(&self, outcome: Outcome) -> (WcStatus, u32) {
         match outcome {
             Outcome::Unresolved(UnresolvedError::Undecided(_)) if self.is_unreliable() => {
@@ -154,8 +157,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Pushes the completions that were withheld since the peer closed its end: the oldest send with the status `oldest`, all other requests
-    /// as flushed.
+    /// Pushes the completions that were withheld since the peer closed its end: the oldest send
+    /// with the status `oldest`, all other requests as flushed.
     pub(super) fn release_withheld(&self, locked: &mut LockedState, oldest: WcStatus) {
         for wc in locked.peer_closed.take().into_iter().flat_map(|withheld| withheld.fail(oldest)) {
             let cq = if wc.opcode == WcOpcode::Recv { &self.params.recv_cq } else { &self.params.send_cq };
@@ -171,8 +174,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Reports the event of a send queue that has drained, once for each change to SQD. The send queue of a queue pair that waits for its
-    /// connection has begun no request.
+    /// Reports the event of a send queue that has drained, once for each change to SQD. The send
+    /// queue of a queue pair that waits for its connection has begun no request.
     pub(super) fn report_drained(&self, locked: &mut LockedState) {
         if !locked.drain_reported && (locked.pending.is_some() || locked.sender().are_sends_drained()) {
             locked.drain_reported = true;
@@ -216,7 +219,8 @@ impl MultiRailQp {
     }
 }
 
-/// Explains an unresolved error to the user of an unmodified program, whose queue pairs may have a completion log. The texts of the errors themselves name calls of the Rust interface.
+/// Explains an unresolved error to the user of an unmodified program, whose queue pairs may have a
+/// completion log. The texts of the errors themselves name calls of the Rust interface.
 fn explain(error: UnresolvedError, has_log: bool) -> String {
     match error {
         UnresolvedError::Indeterminate => {
@@ -245,10 +249,12 @@ fn with_message(wc: Wc, completion: &Completion) -> Wc {
     Wc { byte_len, imm, invalidated, solicited, ..wc }
 }
 
-/// Returns the completion status of an outcome, and a `vendor_err` that identifies the unresolved error, or 0.
+/// Returns the completion status of an outcome, and a `vendor_err` that identifies the unresolved
+/// error, or 0.
 ///
-/// An operation of which it is unknown whether it was executed ends with [`WcStatus::RetryExceeded`], which on a NIC has the same meaning.
-/// An operation that was executed, but whose value is lost, ends with [`WcStatus::RemoteOperation`].
+/// An operation of which it is unknown whether it was executed ends with
+/// [`WcStatus::RetryExceeded`], which on a NIC has the same meaning. An operation that was
+/// executed, but whose value is lost, ends with [`WcStatus::RemoteOperation`].
 fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
     match outcome {
         Outcome::Success => (WcStatus::Success, 0),
@@ -267,7 +273,8 @@ fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
 mod tests {
     use super::*;
 
-    /// A value that is lost is none, and a program that reads the status alone must not take it for one.
+    /// A value that is lost is none, and a program that reads the status alone must not take it for
+    /// one.
     #[test]
     fn unresolved_errors_are_no_successes_and_differ() {
         let undecided = UnresolvedError::Undecided;

@@ -17,13 +17,14 @@ use crate::common::random::random;
 use crate::rails::rendezvous::PeerConnection;
 
 impl MultiRailQp {
-    /// Modifies the queue pair as `ibv_modify_qp(3)` does. The transition from INIT to RTR queries the peer for the connection data of all
-    /// rails, and waits for the answer. If the peer must reset its queue pair before it can connect, the transition does not wait for that,
-    /// and the queue pair connects later ([`super::pending_connection`]).
+    /// Modifies the queue pair as `ibv_modify_qp(3)` does. The transition from INIT to RTR queries
+    /// the peer for the connection data of all rails, and waits for the answer. If the peer must
+    /// reset its queue pair before it can connect, the transition does not wait for that, and the
+    /// queue pair connects later ([`super::pending_connection`]).
     ///
     /// # Errors
-    /// `WrongState` or `Invalid` if the transition is not allowed, `Invalid` if the peer does not answer or its data
-    /// does not fit, or the error of a NIC.
+    /// `WrongState` or `Invalid` if the transition is not allowed, `Invalid` if the peer does not
+    /// answer or its data does not fit, or the error of a NIC.
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
         let from = lock(&self.locked).state;
         let to = check_modify(self.params.init.qp_type, from, attr)?;
@@ -54,7 +55,8 @@ impl MultiRailQp {
         if (from, to) == (QpState::Rtr, QpState::Rts) {
             self.report_established(&mut locked);
         }
-        // The virtual queue pair refuses only if it is closed or waits for its connection, so nothing has begun.
+        // The virtual queue pair refuses only if it is closed or waits for its connection, so
+        // nothing has begun.
         match (from, to) {
             (QpState::Rts, QpState::Sqd) => {
                 locked.drain_reported = false;
@@ -74,8 +76,8 @@ impl MultiRailQp {
         if to == QpState::Err {
             locked.shutdown();
             self.collect(&mut locked);
-            // The program may wait for the event before it destroys the queue pair, and post no more receives. Messages that wait for a
-            // receive still take those that it posts.
+            // The program may wait for the event before it destroys the queue pair, and post no
+            // more receives. Messages that wait for a receive still take those that it posts.
             self.raise_last_wqe(&mut locked);
         }
         Ok(())
@@ -97,7 +99,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Connects all rails to the peer for receiving (INIT to RTR). The access flags are those of `attr`, or those that were set before.
+    /// Connects all rails to the peer for receiving (INIT to RTR). The access flags are those of
+    /// `attr`, or those that were set before.
     fn connect(&self, gid: Gid, qpn: Qpn, attr: &QpAttr) -> Result<()> {
         if !self.enter_pd_of_xrc_domain()? {
             return Err(Error::Unsupported(
@@ -116,7 +119,8 @@ impl MultiRailQp {
                 .connect_to_itself(&self.domain, min_rnr_timer)
                 .map(|info| Some(Peer::of(&info)))
         } else {
-            // The lock is not held during the query, because answering the peer's query for this queue pair needs the lock.
+            // The lock is not held during the query, because answering the peer's query for this
+            // queue pair needs the lock.
             self.query_connection(gid, qpn).and_then(|found| {
                 let mut locked = lock(&self.locked);
                 match found {
@@ -150,8 +154,9 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Moves an XRC receive queue pair to the protection domain of its XRC domain's shared receive queues, which may be created later than the
-    /// queue pair. Returns false if there is none yet. The queue pair can then neither connect nor be connected to.
+    /// Moves an XRC receive queue pair to the protection domain of its XRC domain's shared receive
+    /// queues, which may be created later than the queue pair. Returns false if there is none yet.
+    /// The queue pair can then neither connect nor be connected to.
     ///
     /// # Errors
     /// The errors of [`VirtualQp::replacement_in`](mitra_failover::VirtualQp::replacement_in).
@@ -170,8 +175,9 @@ impl MultiRailQp {
         self.domain.rendezvous.query_connection([random()?, random()?], gid, qpn)
     }
 
-    /// Sends the query of a connection that waits for the peer at once, because the peer has just been reset. Does nothing if another thread
-    /// holds the lock, because the query is sent again anyway.
+    /// Sends the query of a connection that waits for the peer at once, because the peer has just
+    /// been reset. Does nothing if another thread holds the lock, because the query is sent again
+    /// anyway.
     pub(in crate::rails) fn hasten_connection(&self) {
         if let Ok(mut locked) = self.locked.try_lock()
             && let Some(pending) = &mut locked.pending
@@ -199,8 +205,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns to RESET. Outstanding requests are dropped without completions, and so are the completions that were not
-    /// polled. The queue pair number does not change.
+    /// Returns to RESET. Outstanding requests are dropped without completions, and so are the
+    /// completions that were not polled. The queue pair number does not change.
     fn reset(&self) -> Result<()> {
         let mut locked = lock(&self.locked);
         if locked.state == QpState::Reset {
@@ -217,8 +223,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Returns the state, and the attributes as the program has set them. The PSNs in use differ by rail, so the PSNs that the program has set
-    /// are returned instead.
+    /// Returns the state, and the attributes as the program has set them. The PSNs in use differ by
+    /// rail, so the PSNs that the program has set are returned instead.
     pub(crate) fn query(&self) -> QpStatus {
         let locked = lock(&self.locked);
         QpStatus {
@@ -236,7 +242,8 @@ impl MultiRailQp {
     }
 }
 
-/// Connects all rails after the queue pair has waited for its peer, up to the state that the program has requested.
+/// Connects all rails after the queue pair has waited for its peer, up to the state that the
+/// program has requested.
 fn finish(locked: &mut LockedState, info: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
     locked.connect_to(info, min_rnr_timer)?;
     match locked.state {

@@ -1,16 +1,19 @@
 //! The first contact of a UC queue pair with its peer.
 //!
-//! The virtual queue pair sends nothing before it has heard the peer, because a message on a rail that is down at the peer would be lost. A
-//! peer whose program has not connected its queue pair is not heard either, and on a NIC a message to it is lost at once. So while messages wait,
-//! this end asks the peer's device whether the queue pair is connected. If it is not, the messages that were posted before the question wait no
-//! longer, and are sent and lost, as on a NIC. If the device does not answer, messages wait no longer until the peer is heard.
+//! The virtual queue pair sends nothing before it has heard the peer, because a message on a rail
+//! that is down at the peer would be lost. A peer whose program has not connected its queue pair is
+//! not heard either, and on a NIC a message to it is lost at once. So while messages wait, this end
+//! asks the peer's device whether the queue pair is connected. If it is not, the messages that were
+//! posted before the question wait no longer, and are sent and lost, as on a NIC. If the device
+//! does not answer, messages wait no longer until the peer is heard.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::rails::rendezvous::Query;
 
-/// The time in which a peer that is connected must be heard. It is long, because a process on a busy machine may not run for a while.
+/// The time in which a peer that is connected must be heard. It is long, because a process on a
+/// busy machine may not run for a while.
 const HEARING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The wait of deferred requests for the first message from the peer.
@@ -27,7 +30,8 @@ enum Knowledge {
     /// Nothing that concerns the requests that wait.
     #[default]
     None,
-    /// The peer's device is asked. `before` is the number of oldest deferred requests that were posted before the question.
+    /// The peer's device is asked. `before` is the number of oldest deferred requests that were
+    /// posted before the question.
     Asked { query: Query, before: usize },
     /// The peer is connected, so it will be heard.
     Connected { since: Instant },
@@ -36,7 +40,8 @@ enum Knowledge {
 }
 
 impl FirstContact {
-    /// Returns how many of the oldest of the `deferred` requests wait no longer. Asks the peer's device by `ask` if that is due. Never blocks.
+    /// Returns how many of the oldest of the `deferred` requests wait no longer. Asks the peer's
+    /// device by `ask` if that is due. Never blocks.
     ///
     /// # Errors
     /// The error of `ask`.

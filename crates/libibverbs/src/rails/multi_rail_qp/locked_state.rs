@@ -16,24 +16,29 @@ use crate::rails::peer_region_keys::RegionKeys;
 pub(super) struct LockedState {
     /// The virtual queue pair that receives, and usually also sends.
     pub(super) vqp: VirtualQp,
-    /// The virtual queue pair that sends, if the queue pair is connected to itself. Its peer is `vqp`.
+    /// The virtual queue pair that sends, if the queue pair is connected to itself. Its peer is
+    /// `vqp`.
     pub(super) sender: Option<VirtualQp>,
     pub(super) state: QpState,
-    /// The connection that waits until the peer resets its queue pair. Until then, sends are deferred.
+    /// The connection that waits until the peer resets its queue pair. Until then, sends are
+    /// deferred.
     pub(super) pending: Option<PendingConnection>,
-    /// The wait for the peer's first message. `None` if the queue pair is reliable or not connected, or has heard the peer.
+    /// The wait for the peer's first message. `None` if the queue pair is reliable or not
+    /// connected, or has heard the peer.
     pub(super) first_contact: Option<FirstContact>,
-    /// Whether `ibv_destroy_qp` has destroyed the queue pair. A destroyed queue pair reports no completions.
+    /// Whether `ibv_destroy_qp` has destroyed the queue pair. A destroyed queue pair reports no
+    /// completions.
     pub(super) destroyed: bool,
     /// The attributes that the program has set.
     pub(super) attr: QpAttr,
-    /// The regions of the peer whose keys on all rails are known or queried, and the shared receive queues.
+    /// The regions of the peer whose keys on all rails are known or queried, and the shared receive
+    /// queues.
     pub(super) region_keys: RegionKeys,
-    /// The posted sends that are deferred because the keys of a region of the peer are unknown, and all sends posted after them, in posting
-    /// order.
+    /// The posted sends that are deferred because the keys of a region of the peer are unknown, and
+    /// all sends posted after them, in posting order.
     pub(super) deferred: VecDeque<SendWr>,
-    /// The time at which the oldest deferred send was found to fail while sends before it were still outstanding. `None` if no deferred send
-    /// waits to fail.
+    /// The time at which the oldest deferred send was found to fail while sends before it were
+    /// still outstanding. `None` if no deferred send waits to fail.
     pub(super) failing_since: Option<Instant>,
     /// The buffer for completions, which every poll reuses.
     pub(super) scratch: Vec<Completion>,
@@ -94,12 +99,14 @@ impl LockedState {
         self.sender.as_mut().unwrap_or(&mut self.vqp)
     }
 
-    /// Returns the virtual queue pair, or both virtual queue pairs if the queue pair is connected to itself.
+    /// Returns the virtual queue pair, or both virtual queue pairs if the queue pair is connected
+    /// to itself.
     pub(super) fn vqps(&mut self) -> impl Iterator<Item = &mut VirtualQp> {
         std::iter::once(&mut self.vqp).chain(&mut self.sender)
     }
 
-    /// Shuts down the virtual queue pairs, which tell the peer that the connection has ended. No longer waits for a connection.
+    /// Shuts down the virtual queue pairs, which tell the peer that the connection has ended. No
+    /// longer waits for a connection.
     pub(super) fn shutdown(&mut self) {
         self.pending = None;
         self.vqps().for_each(VirtualQp::shutdown);
@@ -113,7 +120,8 @@ impl LockedState {
         self.vqps().try_for_each(|vqp| vqp.set_access(access.unwrap_or(Access::empty())))
     }
 
-    /// Enters ERR, as a queue pair of a NIC does at its first error. Requests after the one that failed are flushed.
+    /// Enters ERR, as a queue pair of a NIC does at its first error. Requests after the one that
+    /// failed are flushed.
     pub(super) fn fail(&mut self) {
         if self.state != QpState::Err {
             self.state = QpState::Err;
@@ -121,7 +129,8 @@ impl LockedState {
         }
     }
 
-    /// Connects the queue pair to itself, through a second virtual queue pair that sends. Returns the connection data of the first.
+    /// Connects the queue pair to itself, through a second virtual queue pair that sends. Returns
+    /// the connection data of the first.
     ///
     /// # Errors
     /// The errors of [`MultiRailDomain::duplicate`] and [`VirtualQp::modify_to_rtr`].

@@ -1,4 +1,5 @@
-//! A queue pair of the program for a connection over several rails: RC, UC or XRC. A virtual queue pair executes its requests.
+//! A queue pair of the program for a connection over several rails: RC, UC or XRC. A virtual queue
+//! pair executes its requests.
 //!
 //! - [`connect`] executes `ibv_modify_qp` and `ibv_query_qp`.
 //! - [`first_contact`] bounds the time for which a UC queue pair waits for its peer.
@@ -35,7 +36,8 @@ use crate::common::lock::lock;
 /// The parameters with which a queue pair is created.
 pub(crate) struct CreateParams {
     pub(crate) init: QpInitAttr,
-    /// The protection domain. `None` for an XRC receive queue pair, which has that of its XRC domain.
+    /// The protection domain. `None` for an XRC receive queue pair, which has that of its XRC
+    /// domain.
     pub(crate) pd: Option<Arc<MultiRailPd>>,
     pub(crate) send_cq: Arc<VirtualCq>,
     pub(crate) recv_cq: Arc<VirtualCq>,
@@ -52,7 +54,8 @@ enum Peer {
     /// The program has not yet passed the peer's GID to `ibv_modify_qp`.
     #[default]
     Unknown,
-    /// The queue pair connects to the device with this GID on rail 0, whose other GIDs are not yet known.
+    /// The queue pair connects to the device with this GID on rail 0, whose other GIDs are not yet
+    /// known.
     Connecting(Gid),
     /// The peer's GIDs by rail, as far as this end knows them.
     Connected(Vec<Gid>),
@@ -78,7 +81,8 @@ impl Peer {
 pub(crate) struct MultiRailQp {
     domain: Arc<MultiRailDomain>,
     params: CreateParams,
-    /// The queue pair number that the program knows. It does not change when the queue pair fails over or is reset.
+    /// The queue pair number that the program knows. It does not change when the queue pair fails
+    /// over or is reset.
     qpn: Qpn,
     locked: Mutex<LockedState>,
     peer: Mutex<Peer>,
@@ -87,7 +91,8 @@ pub(crate) struct MultiRailQp {
 }
 
 impl MultiRailQp {
-    /// Creates a queue pair in RESET, and attaches it to its completion queues and its shared receive queue.
+    /// Creates a queue pair in RESET, and attaches it to its completion queues and its shared
+    /// receive queue.
     pub(super) fn new(
         domain: Arc<MultiRailDomain>,
         vqp: VirtualQp,
@@ -119,7 +124,8 @@ impl MultiRailQp {
         self.qpn
     }
 
-    /// Returns the queue pair's protection domain. An XRC receive queue pair has none until its XRC domain has a shared receive queue.
+    /// Returns the queue pair's protection domain. An XRC receive queue pair has none until its XRC
+    /// domain has a shared receive queue.
     pub(super) fn pd(&self) -> Option<Arc<MultiRailPd>> {
         match &self.params.xrc {
             Some(xrc) => xrc.pd(),
@@ -127,7 +133,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns the answer to a peer's query about an object that its requests name. `None` if the queue pair has no such object.
+    /// Returns the answer to a peer's query about an object that its requests name. `None` if the
+    /// queue pair has no such object.
     pub(super) fn describe(&self, subject: Subject) -> Option<Vec<u8>> {
         match subject {
             Subject::Connection(_) | Subject::Connected { .. } => None,
@@ -155,9 +162,10 @@ impl MultiRailQp {
         self.failovers.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a query is answered, by the address from which it came and the GID that its sender states as that of its device.
-    /// Queries of any sender are answered until the peer is known. Then only the queries of its device are, and from the time at which all
-    /// its addresses are known, only those from its addresses.
+    /// Returns whether a query is answered, by the address from which it came and the GID that its
+    /// sender states as that of its device. Queries of any sender are answered until the peer is
+    /// known. Then only the queries of its device are, and from the time at which all its addresses
+    /// are known, only those from its addresses.
     pub(super) fn accepts_peer(&self, from: Gid, device: &DeviceGid) -> bool {
         self.follow_peer(&lock(&self.locked));
         match &*lock(&self.peer) {
@@ -172,8 +180,9 @@ impl MultiRailQp {
         lock(&self.peer).gids().first().is_some_and(|gid| device.includes(*gid))
     }
 
-    /// Returns whether the queue pair is connected to the queue pair `asker`, by the address from which the question came and the GID that its
-    /// sender states as that of its device. `None` if the queue pair is being connected, or if the peer's address may have changed: the peer asks
+    /// Returns whether the queue pair is connected to the queue pair `asker`, by the address from
+    /// which the question came and the GID that its sender states as that of its device. `None` if
+    /// the queue pair is being connected, or if the peer's address may have changed: the peer asks
     /// again.
     pub(super) fn is_connected_to(&self, asker: Qpn, from: Gid, device: &DeviceGid) -> Option<bool> {
         let locked = lock(&self.locked);
@@ -203,19 +212,22 @@ impl MultiRailQp {
         lock(&self.locked).vqp.local_info()
     }
 
-    /// Returns whether the connection has ended. The program must reset the queue pair before it can connect again.
+    /// Returns whether the connection has ended. The program must reset the queue pair before it
+    /// can connect again.
     pub(super) fn has_ended(&self) -> bool {
         lock(&self.locked).vqp.close_reason().is_some()
     }
 
-    /// Polls the queue pair, and pushes its new completions to its completion queues. Waits while another thread holds the lock, because a
-    /// program that polls must see every completion that is available.
+    /// Polls the queue pair, and pushes its new completions to its completion queues. Waits while
+    /// another thread holds the lock, because a program that polls must see every completion that
+    /// is available.
     pub(crate) fn drive(&self) {
         self.collect(&mut lock(&self.locked));
     }
 
-    /// Does the same as [`MultiRailQp::drive`] on behalf of a program that may not poll, and first drives the virtual queue pair without taking
-    /// its completions. Does nothing if another thread holds the lock, because that thread drives the queue pair.
+    /// Does the same as [`MultiRailQp::drive`] on behalf of a program that may not poll, and first
+    /// drives the virtual queue pair without taking its completions. Does nothing if another thread
+    /// holds the lock, because that thread drives the queue pair.
     pub(super) fn make_progress(&self) {
         if let Ok(mut locked) = self.locked.try_lock() {
             locked.vqps().for_each(VirtualQp::progress);
@@ -238,8 +250,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Requests the next event of the NIC if a completion queue of the program is still armed. That is the case if the last event brought no
-    /// completion that the program waits for.
+    /// Requests the next event of the NIC if a completion queue of the program is still armed. That
+    /// is the case if the last event brought no completion that the program waits for.
     pub(super) fn rearm(&self) {
         if self.any_cq(VirtualCq::is_armed) {
             // Only a NIC that is failing refuses, and the virtual queue pair detects the failure.
@@ -254,8 +266,9 @@ impl MultiRailQp {
         }
     }
 
-    /// Ends the connection for `ibv_destroy_qp`, and removes the queue pair and its completions from its queues. [`MultiRailQp::close`] later
-    /// destroys the queue pairs on the rails. Until then they can be used to tell the peer that the connection has ended.
+    /// Ends the connection for `ibv_destroy_qp`, and removes the queue pair and its completions
+    /// from its queues. [`MultiRailQp::close`] later destroys the queue pairs on the rails. Until
+    /// then they can be used to tell the peer that the connection has ended.
     pub(super) fn destroy(&self) {
         let mut locked = lock(&self.locked);
         self.log_dropped_messages(&locked);
@@ -275,8 +288,9 @@ impl MultiRailQp {
         }
     }
 
-    /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In contrast to [`MultiRailQp::drive`], takes no
-    /// completions, and no receives of a shared receive queue.
+    /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In
+    /// contrast to [`MultiRailQp::drive`], takes no completions, and no receives of a shared
+    /// receive queue.
     pub(super) fn drive_after_destroy(&self) {
         lock(&self.locked).vqps().for_each(VirtualQp::progress);
     }
@@ -294,7 +308,8 @@ impl MultiRailQp {
         closed
     }
 
-    /// Returns a completion of this queue pair, in which all fields are zero that depend on a received message.
+    /// Returns a completion of this queue pair, in which all fields are zero that depend on a
+    /// received message.
     fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc::new(wr_id, status, opcode, self.qpn)
     }

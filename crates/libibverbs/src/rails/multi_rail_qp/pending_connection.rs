@@ -1,6 +1,7 @@
-//! Connecting later. A queue pair of a NIC enters RTR and RTS without its peer. Over several rails it needs the peer's connection data, and
-//! a peer whose last connection has ended has none until its program resets it. The queue pair then enters RTR and RTS all the same,
-//! continues to query the peer, and connects when the peer answers.
+//! Connecting later. A queue pair of a NIC enters RTR and RTS without its peer. Over several rails
+//! it needs the peer's connection data, and a peer whose last connection has ended has none until
+//! its program resets it. The queue pair then enters RTR and RTS all the same, continues to query
+//! the peer, and connects when the peer answers.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -31,7 +32,8 @@ impl PendingConnection {
         self.query.resend_soon();
     }
 
-    /// Returns the peer's connection data if the peer has answered. Otherwise sends the query again if that is due. Never blocks.
+    /// Returns the peer's connection data if the peer has answered. Otherwise sends the query again
+    /// if that is due. Never blocks.
     ///
     /// # Errors
     /// `Invalid` if the peer has no such queue pair any more, or does not answer.
@@ -47,7 +49,8 @@ impl PendingConnection {
         self.failed = true;
     }
 
-    /// Returns whether the send that waits for the connection fails: because there will be none, or because the send has waited for this time.
+    /// Returns whether the send that waits for the connection fails: because there will be none, or
+    /// because the send has waited for this time.
     pub(super) fn has_failed(&mut self, timeout: Duration) -> bool {
         self.failed || self.send_waits_since.get_or_insert_with(Instant::now).elapsed() > timeout
     }

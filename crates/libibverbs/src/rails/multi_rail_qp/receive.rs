@@ -10,7 +10,8 @@ impl MultiRailQp {
     /// Posts receives in order, as `ibv_post_recv(3)` does.
     ///
     /// # Errors
-    /// The index and the error of the first receive that is refused. The receives before it are posted.
+    /// The index and the error of the first receive that is refused. The receives before it are
+    /// posted.
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut locked = lock(&self.locked);
         if self.params.init.qp_type.is_xrc() {
@@ -46,22 +47,24 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Reports the event [`AsyncEvent::LastWqeReached`] of a queue pair in ERR with a shared receive queue, when none of its messages waits for
-    /// a receive.
+    /// Reports the event [`AsyncEvent::LastWqeReached`] of a queue pair in ERR with a shared
+    /// receive queue, when none of its messages waits for a receive.
     pub(super) fn report_last_wqe(&self, locked: &mut LockedState) {
         if locked.state == QpState::Err && locked.vqp.waiting_messages() == 0 {
             self.raise_last_wqe(locked);
         }
     }
 
-    /// Reports the event (IBTA volume 1, 11.6.3.4), unless it was reported before or the queue pair has no shared receive queue.
+    /// Reports the event (IBTA volume 1, 11.6.3.4), unless it was reported before or the queue pair
+    /// has no shared receive queue.
     pub(super) fn raise_last_wqe(&self, locked: &mut LockedState) {
         if self.params.srq.is_some() && !std::mem::replace(&mut locked.last_wqe_reported, true) {
             (self.params.on_event)(AsyncEvent::LastWqeReached(self.qpn));
         }
     }
 
-    /// Logs the messages that wait for a receive of the shared receive queue, because the queue pair is reset or destroyed.
+    /// Logs the messages that wait for a receive of the shared receive queue, because the queue
+    /// pair is reset or destroyed.
     pub(super) fn log_dropped_messages(&self, locked: &LockedState) {
         let waiting = locked.vqp.waiting_messages();
         if waiting > 0 {

@@ -1,10 +1,12 @@
 //! Posting sends.
 //!
-//! A request that names a memory region of the peer may have to be replayed on any rail. It can therefore be posted only when the keys of
-//! the region on all rails are known. The first request with a new rkey is deferred until the peer has been queried for the keys, and all
-//! requests after it are deferred too. `ibv_post_send` does not wait for the answer. Polls of the completion queue and the progress thread
-//! post the deferred requests, in order, when the answer has arrived. Requests are also deferred while the queue pair waits for its connection, and
-//! those of UC until the peer was heard ([`super::first_contact`]).
+//! A request that names a memory region of the peer may have to be replayed on any rail. It can
+//! therefore be posted only when the keys of the region on all rails are known. The first request
+//! with a new rkey is deferred until the peer has been queried for the keys, and all requests after
+//! it are deferred too. `ibv_post_send` does not wait for the answer. Polls of the completion queue
+//! and the progress thread post the deferred requests, in order, when the answer has arrived.
+//! Requests are also deferred while the queue pair waits for its connection, and those of UC until
+//! the peer was heard ([`super::first_contact`]).
 
 use std::time::Instant;
 
@@ -26,7 +28,8 @@ impl MultiRailQp {
     /// Posts requests in order, as `ibv_post_send(3)` does. Never blocks.
     ///
     /// # Errors
-    /// The index and the error of the first request that is refused. The requests before it are posted.
+    /// The index and the error of the first request that is refused. The requests before it are
+    /// posted.
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
         let mut locked = lock(&self.locked);
         let Err(refused) = self.post_all_or_none(&mut locked, wrs) else { return Ok(()) };
@@ -48,7 +51,8 @@ impl MultiRailQp {
                 Error::Invalid("an XRC receive queue pair sends nothing; post to an XRC send queue pair");
             return Err(PostError { index: 0, error });
         }
-        // A window that the sending virtual queue pair binds would grant nothing to requests that arrive at the receiving one.
+        // A window that the sending virtual queue pair binds would grant nothing to requests that
+        // arrive at the receiving one.
         if locked.sender.is_some()
             && let Some(index) = wrs.iter().position(|wr| wr.op.is_local())
         {
@@ -122,8 +126,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Defers all requests, or none, and queries the peer for the keys that they need. If many queries are outstanding, the remaining keys are
-    /// queried later.
+    /// Defers all requests, or none, and queries the peer for the keys that they need. If many
+    /// queries are outstanding, the remaining keys are queried later.
     ///
     /// # Errors
     /// The index and the error of the first request that is refused.
@@ -140,7 +144,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Queries the peer for the regions that requests name, in order, until [`may_prefetch`] is false.
+    /// Queries the peer for the regions that requests name, in order, until [`may_prefetch`] is
+    /// false.
     ///
     /// # Errors
     /// `System` if the system's random source cannot be read.
@@ -156,7 +161,8 @@ impl MultiRailQp {
         })
     }
 
-    /// Queries the peer for the region and the shared receive queue that a request names, unless they are known or queried.
+    /// Queries the peer for the region and the shared receive queue that a request names, unless
+    /// they are known or queried.
     fn request_region(&self, locked: &mut LockedState, wr: &SendWr) -> Result<()> {
         for object in locked.region_keys.unrequested(wr) {
             self.follow_peer(locked);
@@ -168,7 +174,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Queries the peer for the region that the oldest deferred request names, and ahead of need for the regions of the requests after it.
+    /// Queries the peer for the region that the oldest deferred request names, and ahead of need
+    /// for the regions of the requests after it.
     fn request_next_regions(&self, locked: &mut LockedState) -> Result<()> {
         let deferred = std::mem::take(&mut locked.deferred);
         let front = deferred.front().map_or(Ok(()), |wr| self.request_region(locked, wr));
@@ -177,8 +184,9 @@ impl MultiRailQp {
         requested
     }
 
-    /// Posts the deferred requests in order, up to the first request whose keys are still unknown. Completes them with an error instead if that
-    /// request fails, the queue pair is in ERR, or the peer has closed its end. Does not wait for answers.
+    /// Posts the deferred requests in order, up to the first request whose keys are still unknown.
+    /// Completes them with an error instead if that request fails, the queue pair is in ERR, or the
+    /// peer has closed its end. Does not wait for answers.
     pub(super) fn post_deferred(&self, locked: &mut LockedState) {
         if locked.deferred.is_empty() {
             return;
@@ -212,7 +220,8 @@ impl MultiRailQp {
             let can_post = |wr: &&SendWr| locked.region_keys.can_post(wr) && !wr.is_short_atomic();
             let ready = locked.deferred.iter().take(admitted).take_while(can_post).count();
             if post_oldest(locked, ready).is_err() {
-                // All requests were checked when they were deferred, so the virtual queue pair has failed since then.
+                // All requests were checked when they were deferred, so the virtual queue pair has
+                // failed since then.
                 return self.fail_front(locked, WcStatus::LocalQpOperation);
             }
             if ready == admitted {
@@ -243,8 +252,9 @@ impl MultiRailQp {
                     return;
                 }
                 Lookup::NotFound | Lookup::Failed(_) | Lookup::Pending | Lookup::NotQueried => {
-                    // The request is posted all the same, so that the peer's NIC refuses it (NAK: remote access error) and reports an
-                    // event to the peer's program. A NIC drops such a request of UC.
+                    // The request is posted all the same, so that the peer's NIC refuses it (NAK:
+                    // remote access error) and reports an event to the peer's program. A NIC drops
+                    // such a request of UC.
                     let key = match object {
                         PeerObject::Region(key) => key,
                         PeerObject::SharedReceiveQueue(_) => replace_by_refused_request(locked),
@@ -259,7 +269,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Returns how many of the oldest deferred requests do not wait for the peer's first message. Binds and invalidations never do.
+    /// Returns how many of the oldest deferred requests do not wait for the peer's first message.
+    /// Binds and invalidations never do.
     ///
     /// # Errors
     /// `System` if the system's random source cannot be read.
@@ -285,17 +296,20 @@ impl MultiRailQp {
         admitted.map(|n| n.max(local))
     }
 
-    /// Completes the oldest deferred request with an error, and flushes the other deferred requests.
+    /// Completes the oldest deferred request with an error, and flushes the other deferred
+    /// requests.
     ///
-    /// Does nothing while requests before it are outstanding, because requests complete in posting order. The next
-    /// [`MultiRailQp::post_deferred`] tries again, and after the timeout of queries gives the outstanding requests up. Does nothing either if
-    /// the virtual queue pair has ended, because [`MultiRailQp::collect`] then decides how the requests end.
+    /// Does nothing while requests before it are outstanding, because requests complete in posting
+    /// order. The next [`MultiRailQp::post_deferred`] tries again, and after the timeout of queries
+    /// gives the outstanding requests up. Does nothing either if the virtual queue pair has ended,
+    /// because [`MultiRailQp::collect`] then decides how the requests end.
     fn fail_front(&self, locked: &mut LockedState, status: WcStatus) {
         if locked.sender().close_reason().is_some() {
             return;
         }
         if locked.sender().outstanding() > 0 {
-            // Unsignalled requests complete only with a later signalled request, which will never be posted. So the wait is bounded.
+            // Unsignalled requests complete only with a later signalled request, which will never
+            // be posted. So the wait is bounded.
             let since = *locked.failing_since.get_or_insert_with(Instant::now);
             if since.elapsed() < self.domain.rendezvous.timeout() {
                 return;
@@ -349,8 +363,8 @@ impl MultiRailQp {
         if locked.deferred.is_empty() {
             return;
         }
-        // The virtual queue pair has ended, so one poll returns the completions of all requests that were posted before the deferred
-        // requests.
+        // The virtual queue pair has ended, so one poll returns the completions of all requests
+        // that were posted before the deferred requests.
         self.take_completions(locked);
         for wr in std::mem::take(&mut locked.deferred) {
             self.complete_send(&wr, WcStatus::Flushed);
@@ -364,8 +378,9 @@ impl MultiRailQp {
     }
 }
 
-/// Replaces the oldest deferred request, which names a shared receive queue that the peer does not have, by a request that the peer's NIC refuses
-/// with the same error: a WRITE to the last byte of the address space, with the key that is returned. No region or window contains it.
+/// Replaces the oldest deferred request, which names a shared receive queue that the peer does not
+/// have, by a request that the peer's NIC refuses with the same error: a WRITE to the last byte of
+/// the address space, with the key that is returned. No region or window contains it.
 fn replace_by_refused_request(locked: &mut LockedState) -> Key {
     let key = Key(u32::MAX);
     if let Some(wr) = locked.deferred.front_mut() {

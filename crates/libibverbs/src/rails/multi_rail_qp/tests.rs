@@ -1,5 +1,5 @@
-//! Tests with several devices in one process. The devices have no progress threads. The tests execute the threads' work themselves, and so
-//! decide when a peer answers.
+//! Tests with several devices in one process. The devices have no progress threads. The tests
+//! execute the threads' work themselves, and so decide when a peer answers.
 
 mod first_contact;
 mod refusals;
@@ -171,7 +171,8 @@ fn connect(a: End, b: End) -> (End, End) {
     (a, b)
 }
 
-/// Polls `a` until it has reported `n` completions, and drives `b` in each iteration. Calls `each` in each iteration.
+/// Polls `a` until it has reported `n` completions, and drives `b` in each iteration. Calls `each`
+/// in each iteration.
 fn completions(a: &End, b: &End, n: usize, mut each: impl FnMut()) -> Vec<(u64, WcStatus)> {
     let started = Instant::now();
     let mut found = Vec::new();
@@ -346,7 +347,8 @@ fn destroyed_queue_pair_drops_deferred_sends() {
 fn refused_request_leaves_those_before_it_posted() {
     let (a, b) = connected();
     let bad = SendWr::new(3, SendOp::Write(b.remote()), Data::inline(&[0; 4096]));
-    // In the first iteration the keys of the peer's region are unknown, in the second they are known.
+    // In the first iteration the keys of the peer's region are unknown, in the second they are
+    // known.
     for _ in 0..2 {
         let wrs = [a.write(1, b.remote()), a.write(2, b.remote()), bad.clone(), a.write(4, b.remote())];
         let refused = a.qp.post_send(&wrs).expect_err("the third request has too much inline data");
@@ -382,7 +384,8 @@ fn deferred_send_fails_after_unsignalled_sends() {
     b.post_recv(10);
     let unsignalled = a.send(1).with_flags(SendFlags::empty());
     a.qp.post_send(&[unsignalled, a.write(2, b.remote())]).expect("the requests are valid");
-    // No end answers the query. No signalled request follows the first request, so the queue pair flushes the first request.
+    // No end answers the query. No signalled request follows the first request, so the queue pair
+    // flushes the first request.
     let found = completions(&a, &b, 2, || {});
     assert_eq!(found, [(1, WcStatus::Flushed), (2, WcStatus::RetryExceeded)]);
 }
@@ -429,7 +432,8 @@ fn many_unknown_rkeys_are_all_resolved() {
     let region = |_| b.pd.register(&memory, access).expect("memory can be registered");
     let regions: Vec<_> = (0..REGIONS).map(region).collect();
     let wrs: Vec<_> = (0..).zip(&regions).map(|(wr_id, mr)| a.write(wr_id, mr.remote().at(0))).collect();
-    // The requests of the second half are posted one by one, while keys for the first half are still unknown.
+    // The requests of the second half are posted one by one, while keys for the first half are
+    // still unknown.
     let (first, second) = wrs.split_at(wrs.len() / 2);
     a.qp.post_send_all(first).expect("the requests are valid");
     second.iter().for_each(|wr| a.qp.post_send(std::slice::from_ref(wr)).expect("the request is valid"));

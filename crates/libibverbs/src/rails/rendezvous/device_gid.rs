@@ -1,7 +1,7 @@
 //! The GID of a device, and those that it had before.
 //!
-//! Programs know a device by the GID of its rail 0. When that address changes, the programs of other devices may still have the old one. A device
-//! therefore states both.
+//! Programs know a device by the GID of its rail 0. When that address changes, the programs of
+//! other devices may still have the old one. A device therefore states both.
 
 use mitra_verbs::{Codec, Gid, Malformed, Reader};
 

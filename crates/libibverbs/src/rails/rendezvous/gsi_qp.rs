@@ -1,4 +1,5 @@
-//! Queue pair 1 of a NIC (the general services interface), with an interface like that of a datagram socket.
+//! Queue pair 1 of a NIC (the general services interface), with an interface like that of a
+//! datagram socket.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -22,8 +23,9 @@ const MAX_HANDLES: usize = 256;
 /// The destination queue pair number of datagrams to a multicast group (IBTA volume 1, 3.5.8).
 const MULTICAST_QPN: Qpn = Qpn::new(0xff_ffff);
 
-/// Returns the multicast group of the rendezvous in a GID's address family. The IPv4 group has organization-local scope (RFC 2365), the IPv6
-/// group is transient and link-local (RFC 4291, 2.7). The group is not registered, so other programs' datagrams may arrive.
+/// Returns the multicast group of the rendezvous in a GID's address family. The IPv4 group has
+/// organization-local scope (RFC 2365), the IPv6 group is transient and link-local (RFC 4291, 2.7).
+/// The group is not registered, so other programs' datagrams may arrive.
 fn group_of(gid: Gid) -> Gid {
     match IpAddr::from(gid) {
         IpAddr::V4(_) => IpAddr::from([239, 192, 77, 84]).into(),
@@ -36,7 +38,8 @@ pub(super) struct GsiQp {
     nic: LocalNic,
     group: Gid,
     recv_cq: CqId,
-    /// The completion queue for sends. It is separate from `recv_cq`, so that completions of sends cannot overflow that queue.
+    /// The completion queue for sends. It is separate from `recv_cq`, so that completions of sends
+    /// cannot overflow that queue.
     send_cq: CqId,
     qpn: Qpn,
     /// The shared receive queue, if the receives are in one ([`GsiQp::with_arrival_event`]).
@@ -63,9 +66,10 @@ impl GsiQp {
         GsiQp::with_receives(nic, None)
     }
 
-    /// Creates the queue pair with its receives in a shared receive queue. After [`GsiQp::arm`], the NIC reports
-    /// [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) for the returned queue when a datagram arrives. In contrast to an armed
-    /// completion queue, this does not affect which thread drives the NIC.
+    /// Creates the queue pair with its receives in a shared receive queue. After [`GsiQp::arm`],
+    /// the NIC reports [`AsyncEvent::SrqLimitReached`](mitra_verbs::AsyncEvent) for the returned
+    /// queue when a datagram arrives. In contrast to an armed completion queue, this does not
+    /// affect which thread drives the NIC.
     ///
     /// # Errors
     /// The error of the NIC, for instance if queue pair 1 is in use.
@@ -132,8 +136,8 @@ impl GsiQp {
         self.srq.map_or(Ok(()), |srq| self.nic.provider.arm_srq(srq, SLOTS as u32))
     }
 
-    /// Joins the multicast group for questions that any device on the rail may answer, this one included: a program may know its own device by a
-    /// former GID.
+    /// Joins the multicast group for questions that any device on the rail may answer, this one
+    /// included: a program may know its own device by a former GID.
     ///
     /// # Errors
     /// The error of the NIC, for instance if the system has no multicast on its interface.
@@ -151,8 +155,8 @@ impl GsiQp {
         self.nic.provider.query_port().is_ok_and(|port| port.state == PortState::Active)
     }
 
-    /// Sends a datagram. If the queue is full, the NIC has failed, or the datagram is too long, the datagram is dropped without an error,
-    /// because it could be lost in the network as well.
+    /// Sends a datagram. If the queue is full, the NIC has failed, or the datagram is too long, the
+    /// datagram is dropped without an error, because it could be lost in the network as well.
     pub(super) fn send(&mut self, to: Gid, bytes: &[u8]) {
         let Ok(ah) = self.address_handle(to) else { return };
         if bytes.len() > MAX_MESSAGE || !self.has_free_send_slot() {
@@ -167,7 +171,8 @@ impl GsiQp {
         self.sent += u64::from(posted.is_ok());
     }
 
-    /// Returns whether the next send buffer is free. Polls the completion queue only if all send buffers appear to be in use.
+    /// Returns whether the next send buffer is free. Polls the completion queue only if all send
+    /// buffers appear to be in use.
     fn has_free_send_slot(&mut self) -> bool {
         if self.sent - self.completed == SLOTS {
             self.wcs.clear();

@@ -10,13 +10,15 @@ use super::reach_message::Reach;
 pub(in crate::rails) enum Subject {
     /// The connection data of a queue pair (an encoded [`mitra_failover::ConnectInfo`]).
     Connection(Qpn),
-    /// Whether the queue pair `qpn` is connected to the asking queue pair `asker`. The answer that it is has no content.
+    /// Whether the queue pair `qpn` is connected to the asking queue pair `asker`. The answer that
+    /// it is has no content.
     Connected { qpn: Qpn, asker: Qpn },
-    /// The keys of a memory region on all rails (an encoded [`mitra_failover::RemoteRegion`]). `key` is its rkey on rail 0. The region must be
-    /// in the protection domain of the queue pair `qpn`.
+    /// The keys of a memory region on all rails (an encoded [`mitra_failover::RemoteRegion`]).
+    /// `key` is its rkey on rail 0. The region must be in the protection domain of the queue pair
+    /// `qpn`.
     Region { qpn: Qpn, key: Key },
-    /// Whether there is a shared receive queue with this number in the XRC domain of the queue pair `qpn`. The answer that there is has no
-    /// content.
+    /// Whether there is a shared receive queue with this number in the XRC domain of the queue pair
+    /// `qpn`. The answer that there is has no content.
     SharedReceiveQueue { qpn: Qpn, number: Srqn },
 }
 
@@ -29,8 +31,8 @@ pub(super) enum Message {
     /// A query of the device that has this GID.
     Query(Subject, DeviceGid),
     Answer(Answer),
-    /// The answer that the connection of the queue pair has ended, and that the program has not reset it yet. The content is the encoded data
-    /// of that connection.
+    /// The answer that the connection of the queue pair has ended, and that the program has not
+    /// reset it yet. The content is the encoded data of that connection.
     Ended(Vec<u8>),
     /// The question to a multicast group which device has this GID.
     WhoHas(Gid),
@@ -117,7 +119,8 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
     out
 }
 
-/// Decodes a datagram to the query's id and the message. Returns `None` for a datagram that is truncated or not a rendezvous message.
+/// Decodes a datagram to the query's id and the message. Returns `None` for a datagram that is
+/// truncated or not a rendezvous message.
 pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
     let (magic, identified): ([u8; 4], _) = Codec::from_bytes(bytes).ok()?;
     (magic == MAGIC).then_some(identified)

@@ -1,17 +1,21 @@
-//! The exchange by which the Mitra libraries of two programs obtain the connection data and the keys of all rails.
+//! The exchange by which the Mitra libraries of two programs obtain the connection data and the
+//! keys of all rails.
 //!
-//! The programs exchange GIDs, queue pair numbers and rkeys by their own means. All of these belong to rail 0. With them, each library
-//! queries the other for the data to connect a queue pair on all rails, and for the keys of a memory region on all rails. Queries and
-//! answers are datagrams between the queue pairs 1 (general services interface) of the NICs. A query is sent again until its answer
-//! arrives or it times out.
+//! The programs exchange GIDs, queue pair numbers and rkeys by their own means. All of these belong
+//! to rail 0. With them, each library queries the other for the data to connect a queue pair on all
+//! rails, and for the keys of a memory region on all rails. Queries and answers are datagrams
+//! between the queue pairs 1 (general services interface) of the NICs. A query is sent again until
+//! its answer arrives or it times out.
 //!
 //! A device with one rail answers that it has no such queue pair ([`one_rail`]).
 //!
-//! If rail 0 of either end is down, the other rails carry the query for connection data ([`owner_search`]). Each query contains the GID of
-//! its sender's device, because the receiver may be connecting to that GID and not yet know the sender's other addresses.
+//! If rail 0 of either end is down, the other rails carry the query for connection data
+//! ([`owner_search`]). Each query contains the GID of its sender's device, because the receiver may
+//! be connecting to that GID and not yet know the sender's other addresses.
 //!
-//! Like RoCE, the rendezvous does not authenticate. Any sender of datagrams can therefore obtain the secret of a queue pair that is not yet
-//! connected (docs/security.md). Once a queue pair is connected, only queries from its peer's addresses are answered.
+//! Like RoCE, the rendezvous does not authenticate. Any sender of datagrams can therefore obtain
+//! the secret of a queue pair that is not yet connected (docs/security.md). Once a queue pair is
+//! connected, only queries from its peer's addresses are answered.
 
 mod device_gid;
 mod gsi_qp;
@@ -44,7 +48,8 @@ use crate::common::lock::lock;
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
 /// The time after which a query without an answer fails.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum number of received queries that wait for an answer. Further queries are dropped, and their senders send them again.
+/// The maximum number of received queries that wait for an answer. Further queries are dropped, and
+/// their senders send them again.
 const MAX_RECEIVED: usize = 256;
 
 /// The queue pairs 1 of all rails, the queries that peers have sent, and the queries of this end.
@@ -58,7 +63,8 @@ pub(super) struct Rendezvous {
     outstanding: Mutex<HashMap<u64, OutstandingQuery>>,
     /// The searches of this end for the owners of GIDs, by id.
     searches: Mutex<HashMap<u64, OwnerSearch>>,
-    /// The messages about UD queue pairs that were not yet taken, each with the rail and the address from which it came.
+    /// The messages about UD queue pairs that were not yet taken, each with the rail and the
+    /// address from which it came.
     reach: Mutex<VecDeque<(usize, Gid, Reach)>>,
     /// The time after which a query of this end fails without an answer.
     timeout: Duration,
@@ -68,18 +74,21 @@ pub(super) struct Rendezvous {
 struct OutstandingQuery {
     /// The peer's GIDs by rail, as far as they are known. Answers from other addresses are dropped.
     peer: Vec<Gid>,
-    /// The id of the search for more addresses of the peer. Answers from these are accepted if [`OwnerSearch::accepts`] returns true.
+    /// The id of the search for more addresses of the peer. Answers from these are accepted if
+    /// [`OwnerSearch::accepts`] returns true.
     search: Option<u64>,
     /// The first answer that has arrived.
     answer: Option<Answer>,
-    /// The time of the peer's last message that the connection of its queue pair has ended and that the queue pair is not reset yet.
+    /// The time of the peer's last message that the connection of its queue pair has ended and that
+    /// the queue pair is not reset yet.
     ended: Option<Instant>,
 }
 
 /// The result of a query for connection data.
 pub(super) enum PeerConnection {
     Data(ConnectInfo),
-    /// The peer has not reset its queue pair since the last connection ended. The query continues, and is answered once the peer has reset it.
+    /// The peer has not reset its queue pair since the last connection ended. The query continues,
+    /// and is answered once the peer has reset it.
     AwaitsReset(Query),
 }
 
@@ -129,11 +138,13 @@ impl Rendezvous {
         lock(&self.device).set(gid);
     }
 
-    /// Queries a peer for the connection data of its queue pair, and waits for the answer, but not until the peer resets its queue pair. The ids of the query and of the search for the
-    /// peer's other addresses must be unpredictable (see [`Query::new`]).
+    /// Queries a peer for the connection data of its queue pair, and waits for the answer, but not
+    /// until the peer resets its queue pair. The ids of the query and of the search for the peer's
+    /// other addresses must be unpredictable (see [`Query::new`]).
     ///
     /// # Errors
-    /// `Invalid` if the peer does not answer within [`Rendezvous::timeout`]. Also the errors of [`connection_data`].
+    /// `Invalid` if the peer does not answer within [`Rendezvous::timeout`]. Also the errors of
+    /// [`connection_data`].
     pub(super) fn query_connection(
         self: &Arc<Self>,
         [id, search]: [u64; 2],
@@ -162,20 +173,22 @@ impl Rendezvous {
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &Message::Answer(answer)));
     }
 
-    /// Answers a query of a peer about a queue pair whose connection has ended and that is not reset yet. `info` are the data of that
-    /// connection, by which the peer recognizes the device.
+    /// Answers a query of a peer about a queue pair whose connection has ended and that is not
+    /// reset yet. `info` are the data of that connection, by which the peer recognizes the device.
     pub(super) fn answer_ended(&self, query: &ReceivedQuery, info: &ConnectInfo) {
         let message = Message::Ended(info.encode());
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &message));
     }
 
-    /// Takes the messages about UD queue pairs that have arrived, each with the rail and the address from which it came.
+    /// Takes the messages about UD queue pairs that have arrived, each with the rail and the
+    /// address from which it came.
     pub(super) fn take_reach(&self) -> VecDeque<(usize, Gid, Reach)> {
         self.poll();
         std::mem::take(&mut lock(&self.reach))
     }
 
-    /// Sends a message about a UD queue pair on a rail, to an address, or without one to the devices in the group of the rendezvous.
+    /// Sends a message about a UD queue pair on a rail, to an address, or without one to the
+    /// devices in the group of the rendezvous.
     pub(super) fn send_reach(&self, rail: usize, to: Option<Gid>, reach: Reach) {
         let Some(gsi_qp) = self.gsi_qps.get(rail) else { return };
         let bytes = encode(0, &Message::Reach(reach));
@@ -190,8 +203,8 @@ impl Rendezvous {
         self.timeout
     }
 
-    /// Receives the datagrams that have arrived on all rails, stores the queries and answers, and answers searches for this device. Never
-    /// waits for a datagram.
+    /// Receives the datagrams that have arrived on all rails, stores the queries and answers, and
+    /// answers searches for this device. Never waits for a datagram.
     pub(super) fn poll(&self) {
         for (rail, gsi_qp) in self.gsi_qps.iter().enumerate() {
             let mut searchers = Vec::new();
@@ -242,7 +255,8 @@ impl Rendezvous {
         }
     }
 
-    /// Returns whether an answer to a query comes from an address of the peer. `data` are the connection data in it.
+    /// Returns whether an answer to a query comes from an address of the peer. `data` are the
+    /// connection data in it.
     fn is_from_peer(&self, query: &OutstandingQuery, rail: usize, from: Gid, data: Option<&[u8]>) -> bool {
         let is_found = |search: &u64| {
             lock(&self.searches).get(search).is_some_and(|search| search.accepts(rail, from, data))
@@ -261,8 +275,8 @@ pub(super) fn connection_data(answer: Answer) -> Result<ConnectInfo> {
     ))?)
 }
 
-/// Returns the limits of a NIC of another rail than rail 0 on which a program's UD queue pairs can be attached to as many multicast groups as
-/// `limits` permits, beside the group of the rendezvous.
+/// Returns the limits of a NIC of another rail than rail 0 on which a program's UD queue pairs can
+/// be attached to as many multicast groups as `limits` permits, beside the group of the rendezvous.
 pub(super) fn limits_of_further_rail(limits: Limits) -> Limits {
     let Limits { mcast_groups, mcast_attached, .. } = limits;
     Limits { mcast_groups: mcast_groups + 1, mcast_attached: mcast_attached + 1, ..limits }
@@ -278,20 +292,23 @@ pub(super) struct Query {
     /// The id of the search for more addresses of the peer.
     search: Option<u64>,
     started: Instant,
-    /// The number of transmissions so far, including those on rails without a known GID. Determines the rail of the next transmission.
+    /// The number of transmissions so far, including those on rails without a known GID. Determines
+    /// the rail of the next transmission.
     transmissions: u32,
     next_transmission: Instant,
 }
 
 impl Query {
-    /// Sends a query to the peer's GID on rail 0, and returns without waiting for the answer. `id` must be unpredictable, because an attacker
-    /// who forges an answer has to guess it. `peer` contains the peer's GIDs by rail, as far as they are known.
+    /// Sends a query to the peer's GID on rail 0, and returns without waiting for the answer. `id`
+    /// must be unpredictable, because an attacker who forges an answer has to guess it. `peer`
+    /// contains the peer's GIDs by rail, as far as they are known.
     pub(super) fn new(rendezvous: &Arc<Rendezvous>, id: u64, peer: Vec<Gid>, subject: Subject) -> Query {
         Query::begin(rendezvous, id, peer, subject, None)
     }
 
-    /// Does the same as [`Query::new`] for a peer of which only the GID on rail 0 is known. If it does not answer there, the query searches its
-    /// other addresses. The id of the search must be another unpredictable number, because all members of the multicast group see it.
+    /// Does the same as [`Query::new`] for a peer of which only the GID on rail 0 is known. If it
+    /// does not answer there, the query searches its other addresses. The id of the search must be
+    /// another unpredictable number, because all members of the multicast group see it.
     pub(super) fn with_search(
         rendezvous: &Arc<Rendezvous>,
         id: u64,
@@ -321,8 +338,9 @@ impl Query {
         query
     }
 
-    /// Sends the query if it was not yet sent, or if [`RESEND_INTERVAL`] has passed since the last transmission. Successive transmissions use
-    /// the rails in turn, and all addresses that the search has found.
+    /// Sends the query if it was not yet sent, or if [`RESEND_INTERVAL`] has passed since the last
+    /// transmission. Successive transmissions use the rails in turn, and all addresses that the
+    /// search has found.
     fn transmit_if_due(&mut self) {
         let now = Instant::now();
         if now < self.next_transmission {
@@ -333,7 +351,8 @@ impl Query {
         let query = encode(self.id, &Message::Query(self.subject, device));
         let rail = self.transmissions as usize % self.peer.len().max(1);
         let mut to: Vec<(usize, Gid)> = self.peer.get(rail).map(|gid| (rail, *gid)).into_iter().collect();
-        // The state of the search is copied, because `Rendezvous::poll` locks it while it holds the lock of a queue pair.
+        // The state of the search is copied, because `Rendezvous::poll` locks it while it holds the
+        // lock of a queue pair.
         let search =
             self.search.and_then(|id| Some((id, lock(&self.rendezvous.searches).get(&id).cloned()?)));
         if let Some((id, search)) = search {
@@ -372,10 +391,12 @@ impl Query {
         let _ = self.poll();
     }
 
-    /// Returns the answer if a [`Rendezvous::poll`] has received it. Otherwise sends the query again if that is due. Never blocks.
+    /// Returns the answer if a [`Rendezvous::poll`] has received it. Otherwise sends the query
+    /// again if that is due. Never blocks.
     ///
     /// # Errors
-    /// `Invalid` if within [`Rendezvous::timeout`] no answer has arrived, nor a message that the peer awaits a reset.
+    /// `Invalid` if within [`Rendezvous::timeout`] no answer has arrived, nor a message that the
+    /// peer awaits a reset.
     pub(super) fn poll(&mut self) -> Poll<Result<Answer>> {
         let answer = lock(&self.rendezvous.outstanding).get(&self.id).and_then(|query| query.answer.clone());
         if let Some(answer) = answer {

@@ -1,8 +1,9 @@
 //! The answer of a device with one rail to peers with several.
 //!
-//! A peer with several rails queries queue pair 1 for connection data. A device with one rail has none. It answers so at once, and explains the
-//! mismatch, because the program at this end may wait for its peer without an error. UD queue pairs need no such data: the device answers that
-//! they can be reached on its rail.
+//! A peer with several rails queries queue pair 1 for connection data. A device with one rail has
+//! none. It answers so at once, and explains the mismatch, because the program at this end may wait
+//! for its peer without an error. UD queue pairs need no such data: the device answers that they
+//! can be reached on its rail.
 
 use std::sync::{Arc, Mutex};
 
@@ -29,7 +30,8 @@ pub(in crate::rails) struct OneRail {
     device: Mutex<DeviceAddress>,
 }
 
-/// Returns the limits of a NIC on which the program can create as many objects as `limits` permits, beside those of queue pair 1.
+/// Returns the limits of a NIC on which the program can create as many objects as `limits` permits,
+/// beside those of queue pair 1.
 pub(in crate::rails) fn limits_of_nic(limits: Limits) -> Limits {
     let Limits { pds, mrs, cqs, qps, srqs, .. } = limits;
     Limits { pds: pds + 1, mrs: mrs + 1, cqs: cqs + 2, qps: qps + 1, srqs: srqs + 1, ..limits }
@@ -55,13 +57,15 @@ impl OneRail {
         Ok(OneRail { gsi_qp: Mutex::new(gsi_qp), srq, device: Mutex::new(device) })
     }
 
-    /// Changes the address of the device. A question for the former GID cannot arrive, and answers stay short.
+    /// Changes the address of the device. A question for the former GID cannot arrive, and answers
+    /// stay short.
     pub(in crate::rails) fn set_gid(&self, gid: Gid) {
         *lock(&self.device) = DeviceAddress::new(vec![gid], 1);
     }
 
-    /// Handles an asynchronous event of the NIC: answers the queries of peers if it concerns queue pair 1. Returns whether it does.
-    /// `is_open` tells whether the program has a queue pair with a number.
+    /// Handles an asynchronous event of the NIC: answers the queries of peers if it concerns queue
+    /// pair 1. Returns whether it does. `is_open` tells whether the program has a queue pair with a
+    /// number.
     pub(in crate::rails) fn handle(&self, event: AsyncEvent, is_open: impl Fn(Qpn) -> bool) -> bool {
         if event != AsyncEvent::SrqLimitReached(self.srq) {
             return false;

@@ -1,27 +1,33 @@
 //! The search for the device that has a GID on the rails other than rail 0.
 //!
-//! Programs exchange the GID of rail 0, and a device cannot be addressed by it if rail 0 of either end is down. The queue pairs 1 of all rails
-//! but rail 0 are members of a multicast group. A query without an answer asks the group on each of these rails which device has the GID. The
-//! device that has it, or had it before its address changed, answers to the sender, whose query then goes to the address from which the answer came.
+//! Programs exchange the GID of rail 0, and a device cannot be addressed by it if rail 0 of either
+//! end is down. The queue pairs 1 of all rails but rail 0 are members of a multicast group. A query
+//! without an answer asks the group on each of these rails which device has the GID. The device
+//! that has it, or had it before its address changed, answers to the sender, whose query then goes
+//! to the address from which the answer came.
 //!
-//! Any host on the rail can claim the GID, as any host can send from the address of rail 0 (docs/security.md). A false claim does not
-//! displace the owner: the query goes to several addresses, and only connection data that agree with the GID and the address end it.
+//! Any host on the rail can claim the GID, as any host can send from the address of rail 0
+//! (docs/security.md). A false claim does not displace the owner: the query goes to several
+//! addresses, and only connection data that agree with the GID and the address end it.
 
 use mitra_failover::ConnectInfo;
 use mitra_verbs::Gid;
 
 /// The maximum number of addresses that a search finds. Further claims are dropped.
 const MAX_OWNERS: usize = 8;
-/// The number of transmissions of a query on rail 0 before the group is asked. It is 0 if rail 0 is down at this end.
+/// The number of transmissions of a query on rail 0 before the group is asked. It is 0 if rail 0 is
+/// down at this end.
 const FIRST_QUESTION: u32 = 3;
-/// The number of transmissions from one question to the next. It bounds the load on a rail's members.
+/// The number of transmissions from one question to the next. It bounds the load on a rail's
+/// members.
 const QUESTION_INTERVAL: u32 = 4;
 
 /// A search of this end.
 #[derive(Clone)]
 pub(super) struct OwnerSearch {
     gid: Gid,
-    /// The rails and addresses from which an answer has come, with the GIDs that the devices have now.
+    /// The rails and addresses from which an answer has come, with the GIDs that the devices have
+    /// now.
     owners: Vec<(usize, Gid, Gid)>,
 }
 
@@ -41,16 +47,18 @@ impl OwnerSearch {
         self.owners.iter().map(|&(rail, from, _)| (rail, from))
     }
 
-    /// Records a device that claims to have the GID, or to have had it. `current` is the GID that it has now.
+    /// Records a device that claims to have the GID, or to have had it. `current` is the GID that
+    /// it has now.
     pub(super) fn add_owner(&mut self, rail: usize, from: Gid, current: Gid) {
         if self.owners.len() < MAX_OWNERS && rail > 0 && !self.owners.contains(&(rail, from, current)) {
             self.owners.push((rail, from, current));
         }
     }
 
-    /// Returns whether an answer comes from an address that the search has found, and contains connection data in which rail 0 has the GID of the claim and
-    /// the rail of the answer has that address. The answer that there is no such queue pair is not accepted, because it contains nothing that
-    /// could be checked.
+    /// Returns whether an answer comes from an address that the search has found, and contains
+    /// connection data in which rail 0 has the GID of the claim and the rail of the answer has that
+    /// address. The answer that there is no such queue pair is not accepted, because it contains
+    /// nothing that could be checked.
     pub(super) fn accepts(&self, rail: usize, from: Gid, answer: Option<&[u8]>) -> bool {
         let agrees = |info: &ConnectInfo| {
             let claims = |current: Gid| self.owners.contains(&(rail, from, current));

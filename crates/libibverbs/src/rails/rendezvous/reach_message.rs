@@ -1,5 +1,6 @@
-//! The message by which devices tell each other where their UD queue pairs can be reached: the addresses of the device by rail, which of its
-//! rails are up, and the numbers of one queue pair by rail.
+//! The message by which devices tell each other where their UD queue pairs can be reached: the
+//! addresses of the device by rail, which of its rails are up, and the numbers of one queue pair by
+//! rail.
 
 use mitra_failover::MAX_RAILS;
 use mitra_verbs::{Codec, Gid, Malformed, Qpn, Reader, codec};
@@ -67,9 +68,11 @@ pub(in crate::rails) struct Reach {
 /// The purpose of a [`Reach`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(in crate::rails) enum ReachKind {
-    /// Asks the device with this GID for the queue pair with this number, or only whether it can be reached if the number is 0.
+    /// Asks the device with this GID for the queue pair with this number, or only whether it can be
+    /// reached if the number is 0.
     Ask { device: Gid, qpn: Qpn },
-    /// Answers [`ReachKind::Ask`] for this number. The device has no such queue pair if [`Reach::qp`] is `None`.
+    /// Answers [`ReachKind::Ask`] for this number. The device has no such queue pair if
+    /// [`Reach::qp`] is `None`.
     Answer { qpn: Qpn },
     /// Asks nothing.
     Tell,

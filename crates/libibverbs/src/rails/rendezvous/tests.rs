@@ -114,7 +114,8 @@ fn false_owner_neither_ends_nor_wins_the_query() {
     let (local, peer) = (Device::new(None), Device::new(None));
     let impostor = Device::new(Some(peer.gid()));
     local.nics[0].faults().fail(Failure::LinkDown);
-    // Its own connection data, and that there is no such queue pair. The owner answers only after that.
+    // Its own connection data, and that there is no such queue pair. The owner answers only after
+    // that.
     let mut lies = 0;
     let answer = query(&local, &peer, || {
         let forged = impostor.info();

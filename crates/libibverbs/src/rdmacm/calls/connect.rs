@@ -1,4 +1,5 @@
-//! Calls that listen, connect, accept, reject and disconnect; for datagram identifiers the same calls look up a service.
+//! Calls that listen, connect, accept, reject and disconnect; for datagram identifiers the same
+//! calls look up a service.
 
 use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +23,8 @@ use crate::rdmacm::protocol::service_lookup::{ServiceLookup, ServiceRequests};
 use crate::rdmacm::rdma_port::{PortSpace, errno_of};
 use crate::rdmacm::return_code::return_code;
 
-/// The maximum backlog of a listener, in requests. It is also the backlog for which a value outside the range stands.
+/// The maximum backlog of a listener, in requests. It is also the backlog for which a value outside
+/// the range stands.
 const MAX_BACKLOG: usize = 1024;
 
 /// `rdma_listen`.
@@ -59,7 +61,8 @@ fn listen(id: *mut rdma_cm_id, backlog: c_int) -> Result<(), Errno> {
 /// `rdma_connect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: `rdma_connect` requires parameters that are null or valid, and that no other thread uses the identifier.
+    // SAFETY: `rdma_connect` requires parameters that are null or valid, and that no other thread
+    // uses the identifier.
     return_code("rdma_connect", || manager().and_then(|manager| unsafe { connect(manager, id, conn_param) }))
 }
 
@@ -77,7 +80,8 @@ unsafe fn connect(
     if !identifier.is_route_resolved {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: `find` found the memory under the lock that is still held. The rest is by the contract.
+    // SAFETY: `find` found the memory under the lock that is still held. The rest is by the
+    // contract.
     let param = unsafe { CallerParams::read(id, param, &device)? };
     let mut private_data = identifier.connect_data.clone();
     private_data.extend(&param.private_data);
@@ -123,7 +127,8 @@ unsafe fn connect(
 /// `rdma_accept`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: `rdma_accept` requires parameters that are null or valid, and that no other thread uses the identifier.
+    // SAFETY: `rdma_accept` requires parameters that are null or valid, and that no other thread
+    // uses the identifier.
     return_code("rdma_accept", || manager().and_then(|manager| unsafe { accept(manager, id, conn_param) }))
 }
 
@@ -137,7 +142,8 @@ unsafe fn accept(
     let device = manager.device()?;
     let mut state = manager.lock();
     let (handle, identifier) = state.find(id)?;
-    // SAFETY: `find` found the memory under the lock that is still held. The rest is by the contract.
+    // SAFETY: `find` found the memory under the lock that is still held. The rest is by the
+    // contract.
     let param = unsafe { CallerParams::read(id, param, &device)? };
     let private_data = param.private_data.clone();
     if let NetworkState::ServiceRequested(key) = identifier.network {
@@ -167,8 +173,8 @@ unsafe fn accept(
     let connected =
         unsafe { if (*id).qp.is_null() { Ok(()) } else { queue_pair::connect(manager, handle, id) } };
     let mut state = manager.lock();
-    // The peer may have given up meanwhile. Its queue pair cannot be reached then, which is no error of its
-    // own.
+    // The peer may have given up meanwhile. Its queue pair cannot be reached then, which is no
+    // error of its own.
     if state.get(handle)?.awaits_answer() {
         connected?;
     }
@@ -177,7 +183,8 @@ unsafe fn accept(
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe {
         if let Err(errno) = accepted {
-            // The peer has closed the connection. A failure to enter ERR is ignored, because the program destroys the queue pair.
+            // The peer has closed the connection. A failure to enter ERR is ignored, because the
+            // program destroys the queue pair.
             let _ = queue_pair::to_error(id);
             return Err(errno);
         }
@@ -264,7 +271,8 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 /// No other thread uses the identifier.
 unsafe fn disconnect(manager: &'static Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     let handle = manager.lock().handle(id)?;
-    // A failure is ignored: a queue pair that cannot enter ERR has nothing to flush, and the connection ends anyway.
+    // A failure is ignored: a queue pair that cannot enter ERR has nothing to flush, and the
+    // connection ends anyway.
     // SAFETY: `handle` found the memory, and a queue pair that is not null is live.
     let _ = unsafe { queue_pair::to_error(id) };
     let mut state = manager.lock();
@@ -285,14 +293,17 @@ unsafe fn disconnect(manager: &'static Manager, id: *mut rdma_cm_id) -> Result<(
 /// The program's `rdma_conn_param`, checked.
 struct CallerParams {
     private_data: Vec<u8>,
-    /// `None` (RDMA_MAX_RESP_RES) stands for the maximum that the device supports and, in `accept`, that the peer requests.
+    /// `None` (RDMA_MAX_RESP_RES) stands for the maximum that the device supports and, in `accept`,
+    /// that the peer requests.
     responder_resources: Option<u8>,
-    /// `None` (RDMA_MAX_INIT_DEPTH) stands for the maximum that the device supports and, in `accept`, that the peer requests.
+    /// `None` (RDMA_MAX_INIT_DEPTH) stands for the maximum that the device supports and, in
+    /// `accept`, that the peer requests.
     initiator_depth: Option<u8>,
     flow_control: bool,
     retry_count: u8,
     rnr_retry_count: u8,
-    /// The number of the identifier's queue pair or, if it has none, the number in the program's parameters.
+    /// The number of the identifier's queue pair or, if it has none, the number in the program's
+    /// parameters.
     qpn: u32,
     srq: bool,
 }
@@ -301,7 +312,8 @@ impl CallerParams {
     /// Reads the parameters. Null stands for the defaults.
     ///
     /// # Errors
-    /// `EINVAL` if a value exceeds the device's limit, and if there are neither parameters nor a queue pair.
+    /// `EINVAL` if a value exceeds the device's limit, and if there are neither parameters nor a
+    /// queue pair.
     ///
     /// # Safety
     /// `id` is the memory of a live identifier; `param` is null or valid.
@@ -313,7 +325,8 @@ impl CallerParams {
         // SAFETY: by the contract; a queue pair that is not null is live.
         let (param, qp) = unsafe { (param.as_ref(), (*id).qp.as_ref()) };
         let from_qp = qp.map(|qp| (qp.qp_num, !qp.srq.is_null()));
-        // Retry counts have three bits (`man rdma_connect`). The greatest value is also the default.
+        // Retry counts have three bits (`man rdma_connect`). The greatest value is also the
+        // default.
         const MAX_RETRIES: u8 = 7;
         let Some(param) = param else {
             let (qpn, srq) = from_qp.ok_or(Errno::EINVAL)?;

@@ -11,7 +11,8 @@ use crate::rdmacm::return_code::check_pointer;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     let list = manager().and_then(|manager| manager.device()).and_then(|device| {
-        // SAFETY: `calloc` returns null or zeroed memory for two pointers. The first is written and the second stays null.
+        // SAFETY: `calloc` returns null or zeroed memory for two pointers. The first is written and
+        // the second stays null.
         unsafe {
             let list: *mut *mut ibv_context =
                 check_pointer(libc::calloc(2, size_of_val(&device.context)).cast())?;
@@ -32,6 +33,7 @@ pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut 
 /// `rdma_free_devices`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: `rdma_free_devices` requires a list from `rdma_get_devices`, which allocates it by `calloc`.
+    // SAFETY: `rdma_free_devices` requires a list from `rdma_get_devices`, which allocates it by
+    // `calloc`.
     unsafe { libc::free(list.cast()) };
 }

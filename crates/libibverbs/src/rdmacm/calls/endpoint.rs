@@ -1,4 +1,5 @@
-//! `rdma_create_ep` and `rdma_get_request`: for synchronous programs, address, route and queue pair in one call.
+//! `rdma_create_ep` and `rdma_get_request`: for synchronous programs, address, route and queue pair
+//! in one call.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -24,8 +25,8 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: `rdma_create_ep` requires a valid pointer for the identifier, a list from `rdma_getaddrinfo`, and a protection
-    // domain and attributes that are null or valid.
+    // SAFETY: `rdma_create_ep` requires a valid pointer for the identifier, a list from
+    // `rdma_getaddrinfo`, and a protection domain and attributes that are null or valid.
     return_code("rdma_create_ep", || unsafe {
         let (ps, qp_type) = ((*res).ai_port_space as rdma_port_space, (*res).ai_qp_type as ibv_qp_type);
         create(ptr::null_mut(), ptr::null_mut(), ps, qp_type).and_then(|created| {
@@ -106,11 +107,12 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     let _ = manager().and_then(|manager| destroy(manager, id));
 }
 
-/// `rdma_get_request`: waits for the next request to a synchronous identifier. The request's identifier holds the event in its
-/// `event` field.
+/// `rdma_get_request`: waits for the next request to a synchronous identifier. The request's
+/// identifier holds the event in its `event` field.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
-    // SAFETY: `rdma_get_request` requires a valid pointer for the new identifier, and that no other thread uses `listen`.
+    // SAFETY: `rdma_get_request` requires a valid pointer for the new identifier, and that no other
+    // thread uses `listen`.
     return_code("rdma_get_request", || unsafe { get_request(listen) }.map(|request| unsafe { *id = request }))
 }
 
@@ -124,8 +126,8 @@ unsafe fn get_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno>
         }
         (identifier.channel, identifier.qp_for_requests)
     };
-    // SAFETY: `find` found the memory of `listen`. The event and the request's identifier live until the event is
-    // acknowledged, and only this function and the program know them.
+    // SAFETY: `find` found the memory of `listen`. The event and the request's identifier live
+    // until the event is acknowledged, and only this function and the program know them.
     unsafe {
         acknowledge_held_event(manager, listen);
         let event = next_event(manager, channel)?;

@@ -1,5 +1,6 @@
-//! Events: `rdma_get_cm_event` reads an event from a channel, applies its effects to the identifier and the identifier's queue pair,
-//! and allocates an `rdma_cm_event` for it. `rdma_ack_cm_event` frees the `rdma_cm_event`.
+//! Events: `rdma_get_cm_event` reads an event from a channel, applies its effects to the identifier
+//! and the identifier's queue pair, and allocates an `rdma_cm_event` for it. `rdma_ack_cm_event`
+//! frees the `rdma_cm_event`.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ops::ControlFlow;
@@ -45,15 +46,17 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     return_code("rdma_ack_cm_event", || manager().and_then(|manager| acknowledge(manager, event)))
 }
 
-/// If the identifier is synchronous, acknowledges the event in `id.event`, waits for the next event, and stores it in `id.event`. The
-/// next event is the result of the operation that the caller has started. Returns at once if the identifier is not synchronous.
+/// If the identifier is synchronous, acknowledges the event in `id.event`, waits for the next
+/// event, and stores it in `id.event`. The next event is the result of the operation that the
+/// caller has started. Returns at once if the identifier is not synchronous.
 ///
 /// # Errors
-/// `EINVAL` if `id` is not a live identifier, `ECONNREFUSED` if the peer rejected the connection, the status of another event that
-/// reports a failure, or the errors of [`next_event`].
+/// `EINVAL` if `id` is not a live identifier, `ECONNREFUSED` if the peer rejected the connection,
+/// the status of another event that reports a failure, or the errors of [`next_event`].
 ///
 /// # Safety
-/// `id` points to the `rdma_cm_id` of a live identifier, and no other thread accesses its `event` or acknowledges that event.
+/// `id` points to the `rdma_cm_id` of a live identifier, and no other thread accesses its `event`
+/// or acknowledges that event.
 pub unsafe fn wait_if_synchronous(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     let (is_synchronous, channel) = {
         let mut state = manager.lock();
@@ -63,8 +66,8 @@ pub unsafe fn wait_if_synchronous(manager: &Manager, id: *mut rdma_cm_id) -> Res
     if !is_synchronous {
         return Ok(());
     }
-    // SAFETY: by the contract, `id` is writable and no other thread acknowledges the event. The new event therefore lives until a
-    // later call for this identifier acknowledges it.
+    // SAFETY: by the contract, `id` is writable and no other thread acknowledges the event. The new
+    // event therefore lives until a later call for this identifier acknowledges it.
     unsafe {
         acknowledge_held_event(manager, id);
         (*id).event = next_event(manager, channel)?;
@@ -77,12 +80,12 @@ pub unsafe fn wait_if_synchronous(manager: &Manager, id: *mut rdma_cm_id) -> Res
     }
 }
 
-/// Takes the next event from a channel's queue, applies its effects and returns it. If the queue is empty, the function waits, unless
-/// the program made the channel's descriptor non-blocking.
+/// Takes the next event from a channel's queue, applies its effects and returns it. If the queue is
+/// empty, the function waits, unless the program made the channel's descriptor non-blocking.
 ///
 /// # Errors
-/// `EINVAL` for an unknown channel, `EAGAIN` if the descriptor is non-blocking and the queue is empty, `EINTR` if a signal ended
-/// the wait.
+/// `EINVAL` for an unknown channel, `EAGAIN` if the descriptor is non-blocking and the queue is
+/// empty, `EINTR` if a signal ended the wait.
 pub fn next_event(
     manager: &Manager,
     channel: CallerPtr<rdma_event_channel>,
@@ -112,7 +115,8 @@ pub fn next_event(
     }
 }
 
-/// Waits until the channel with this number has an event, which another thread may take before the caller. A cancellation point.
+/// Waits until the channel with this number has an event, which another thread may take before the
+/// caller. A cancellation point.
 ///
 /// # Errors
 /// `EINVAL`, `EAGAIN` and `EINTR` as for [`next_event`].
@@ -120,7 +124,8 @@ fn wait(manager: &Manager, channel: CallerPtr<rdma_event_channel>, number: Optio
     wait_for_event(|| {
         let state = manager.lock();
         match state.events_of(channel, number) {
-            // The futex ends with the queue if another thread destroys the channel. This thread then sleeps on, or comes back here.
+            // The futex ends with the queue if another thread destroys the channel. This thread
+            // then sleeps on, or comes back here.
             Some(events) => take_or_sleep(events, || Ok((!events.is_empty()).then_some(()))),
             None if number.is_some() || state.destroyed_channels.contains(&channel) => {
                 Ok(ControlFlow::Continue(cancellation::NEVER_WOKEN))
@@ -137,8 +142,8 @@ struct EventBuilder {
 }
 
 impl EventBuilder {
-    /// Applies the effects of `event` and creates an `rdma_cm_event` from it. The caller keeps the identifier with this `memory` from
-    /// being destroyed.
+    /// Applies the effects of `event` and creates an `rdma_cm_event` from it. The caller keeps the
+    /// identifier with this `memory` from being destroyed.
     ///
     /// # Errors
     /// If the event is obsolete, for example because the program left the multicast group.
@@ -208,15 +213,17 @@ impl EventBuilder {
             CmEvent::Joined(number) => {
                 let membership = manager.lock().get(handle)?.membership(number).ok_or(Errno::EINVAL)?;
                 // As with librdmacm, the queue pair is attached when the program reads the event.
-                // SAFETY: `next_event` keeps the identifier from being destroyed. Its queue pair is null or live, because the
-                // program destroys it by `rdma_destroy_qp`, which sets the field to null.
+                // SAFETY: `next_event` keeps the identifier from being destroyed. Its queue pair is
+                // null or live, because the program destroys it by `rdma_destroy_qp`, which sets
+                // the field to null.
                 let event = match unsafe { membership.attach(memory.0) } {
                     Ok(()) => new(RDMA_CM_EVENT_MULTICAST_JOIN, 0),
                     Err(errno) => new(RDMA_CM_EVENT_MULTICAST_ERROR, -(errno as i32)),
                 };
                 event.with_ud(|ud| {
                     ud.private_data = membership.context.0;
-                    // SAFETY: every field of the union `ibv_gid` has sixteen bytes, for which all values are valid.
+                    // SAFETY: every field of the union `ibv_gid` has sixteen bytes, for which all
+                    // values are valid.
                     ud.ah_attr = path_to(unsafe { membership.gid().raw }, 0);
                     (ud.qp_num, ud.qkey) = (MULTICAST_QPN, RDMA_UDP_QKEY);
                 })
@@ -230,8 +237,8 @@ impl EventBuilder {
         Self { event: rdma_cm_event { id, event, status, ..zeroed }, private_data: Vec::new() }
     }
 
-    /// Adds private data of a message. Its length is the message's limit, as with the kernel's connection
-    /// manager: what the peer's program sent, then zeros.
+    /// Adds private data of a message. Its length is the message's limit, as with the kernel's
+    /// connection manager: what the peer's program sent, then zeros.
     fn with_private_data(mut self, private_data: Vec<u8>, limit: usize) -> Self {
         self.private_data = private_data;
         self.private_data.resize(limit, 0);
@@ -264,7 +271,8 @@ impl EventBuilder {
 
     fn with_connection_params(self, params: ConnectionParams, limit: usize) -> Self {
         self.with_private_data(params.private_data, limit).with_conn(|conn| {
-            // One side's initiator depth is the other side's responder resources (`man rdma_get_cm_event`).
+            // One side's initiator depth is the other side's responder resources
+            // (`man rdma_get_cm_event`).
             conn.responder_resources = params.initiator_depth;
             conn.initiator_depth = params.responder_resources;
             conn.flow_control = params.flow_control.into();
@@ -291,15 +299,17 @@ impl EventBuilder {
     /// Allocates the event for the program and enters it in the delivered events.
     fn deliver(self, manager: &Manager, owner: IdHandle) -> *mut rdma_cm_event {
         let event = Box::into_raw(Box::new(self.event));
-        // The event points to the heap buffer of the vector, which stays in place when the vector is moved.
+        // The event points to the heap buffer of the vector, which stays in place when the vector
+        // is moved.
         let delivered = DeliveredEvent { owner, _private_data: self.private_data };
         manager.lock().delivered.insert(CallerPtr(event), delivered);
         event
     }
 }
 
-/// Applies a REP: connects the identifier's queue pair, if it has one, and establishes the connection. Without a queue pair the
-/// program connects its own queue pair and calls `rdma_establish`. Returns the event type and its status.
+/// Applies a REP: connects the identifier's queue pair, if it has one, and establishes the
+/// connection. Without a queue pair the program connects its own queue pair and calls
+/// `rdma_establish`. Returns the event type and its status.
 fn apply_reply(
     manager: &Manager,
     handle: IdHandle,
@@ -310,8 +320,8 @@ fn apply_reply(
         let mut state = manager.lock();
         state.get(handle)?.params.apply_reply(reply);
         drop(state);
-        // SAFETY: `next_event` keeps the identifier from being destroyed. Its path record is null or was allocated by
-        // `set_path`, and its queue pair is null or live.
+        // SAFETY: `next_event` keeps the identifier from being destroyed. Its path record is null
+        // or was allocated by `set_path`, and its queue pair is null or live.
         unsafe {
             (*memory).route.addr.addr.ibaddr.dgid.raw = reply.gid;
             if let Some(path) = (*memory).route.path_rec.as_mut() {

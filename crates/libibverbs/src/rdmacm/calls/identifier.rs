@@ -1,4 +1,5 @@
-//! Calls that create, migrate and destroy identifiers, and that set and read their options and ports.
+//! Calls that create, migrate and destroy identifiers, and that set and read their options and
+//! ports.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -31,11 +32,12 @@ pub unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// Creates an identifier. Without a channel the identifier is synchronous and gets a channel of its own.
+/// Creates an identifier. Without a channel the identifier is synchronous and gets a channel of its
+/// own.
 ///
 /// # Errors
-/// `EPROTONOSUPPORT` for the port space of IP over InfiniBand, `EINVAL` for an unknown channel, or the error of
-/// opening the device.
+/// `EPROTONOSUPPORT` for the port space of IP over InfiniBand, `EINVAL` for an unknown channel, or
+/// the error of opening the device.
 pub fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
@@ -46,7 +48,8 @@ pub fn create(
     let space = match ps {
         RDMA_PS_TCP => PortSpace::Tcp,
         RDMA_PS_UDP => PortSpace::Udp,
-        // In the kernel, RDMA_PS_IB has port numbers of its own, also on a RoCE device, and is for every type of queue pair.
+        // In the kernel, RDMA_PS_IB has port numbers of its own, also on a RoCE device, and is for
+        // every type of queue pair.
         RDMA_PS_IB if qp_type == IBV_QPT_UD => PortSpace::Udp,
         RDMA_PS_IB => PortSpace::Tcp,
         _ => return Err(Errno::EPROTONOSUPPORT),
@@ -67,7 +70,8 @@ pub fn create(
     Ok(memory)
 }
 
-/// `rdma_destroy_id`. Waits until the program has acknowledged all events of the identifier that it has read.
+/// `rdma_destroy_id`. Waits until the program has acknowledged all events of the identifier that it
+/// has read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     return_code("rdma_destroy_id", || manager().and_then(|manager| destroy(manager, id)))
@@ -83,8 +87,8 @@ pub fn destroy(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     state.close(handle);
     state.take_events(handle);
     drop(state);
-    // SAFETY: `handle` found the memory, so the identifier is live. The program must not use an identifier in another thread
-    // while it destroys it (`man rdma_destroy_id`).
+    // SAFETY: `handle` found the memory, so the identifier is live. The program must not use an
+    // identifier in another thread while it destroys it (`man rdma_destroy_id`).
     unsafe { acknowledge_held_event(manager, id) };
     let mut state = manager.lock();
     while state.get(handle)?.unacknowledged > 0 {
@@ -95,13 +99,14 @@ pub fn destroy(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     if identifier.is_synchronous {
         destroy_channel(manager, identifier.channel.0);
     }
-    // SAFETY: `handle` found the memory, so it comes from `allocate_id`. `remove` has removed it from the state in this call
-    // only.
+    // SAFETY: `handle` found the memory, so it comes from `allocate_id`. `remove` has removed it
+    // from the state in this call only.
     unsafe { free_id(id) };
     Ok(())
 }
 
-/// `rdma_migrate_id`: moves the identifier to another channel, or, if `channel` is null, to a channel of its own.
+/// `rdma_migrate_id`: moves the identifier to another channel, or, if `channel` is null, to a
+/// channel of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
     return_code("rdma_migrate_id", || manager().and_then(|manager| migrate(manager, id, channel)))
@@ -151,7 +156,8 @@ pub unsafe extern "C" fn rdma_set_option(
         if optval.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: `optval` points to `optlen` bytes, and each arm reads exactly the length that its pattern requires.
+        // SAFETY: `optval` points to `optlen` bytes, and each arm reads exactly the length that its
+        // pattern requires.
         unsafe {
             match (level, optname, optlen) {
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, 1) => options.traffic_class = *optval.cast(),

@@ -1,7 +1,8 @@
 //! `rdma_join_multicast` and `rdma_leave_multicast`, for datagram identifiers.
 //!
-//! A join sends no message to a manager of groups, because RoCE has no subnet administrator. The NIC joins the IP group when
-//! the first queue pair is attached. As with librdmacm, that happens when the program reads the event of the join.
+//! A join sends no message to a manager of groups, because RoCE has no subnet administrator. The
+//! NIC joins the IP group when the first queue pair is attached. As with librdmacm, that happens
+//! when the program reads the event of the join.
 
 use std::ffi::{c_int, c_void};
 
@@ -74,7 +75,8 @@ unsafe fn join(
     identifier.memberships.push(Membership { number, address, context: CallerPtr(context), is_send_only });
     state.push_event(handle, CmEvent::Joined(number));
     drop(state);
-    // SAFETY: `find` found the memory. The program must not use the identifier in another thread during this call.
+    // SAFETY: `find` found the memory. The program must not use the identifier in another thread
+    // during this call.
     unsafe { wait_if_synchronous(manager, id) }
 }
 
@@ -92,7 +94,8 @@ unsafe fn leave(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Errno>
     // SAFETY: by the contract.
     let address = unsafe { read_sockaddr(addr)? }.ok_or(Errno::EINVAL)?;
     let membership = manager.lock().find(id)?.1.remove_membership(address).ok_or(Errno::EADDRNOTAVAIL)?;
-    // SAFETY: `find` found the memory, so the identifier is live, and its queue pair is null or live.
+    // SAFETY: `find` found the memory, so the identifier is live, and its queue pair is null or
+    // live.
     unsafe { membership.detach(id) };
     Ok(())
 }

@@ -24,7 +24,8 @@ pub unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: `rdma_create_qp` requires a protection domain that is null or live, and valid attributes.
+    // SAFETY: `rdma_create_qp` requires a protection domain that is null or live, and valid
+    // attributes.
     return_code("rdma_create_qp", || unsafe {
         create(id, pd, qp_init_attr, |pd, attr| {
             if (*attr).qp_type != IBV_QPT_XRC_RECV {
@@ -44,7 +45,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     qp_init_attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    // SAFETY: `rdma_create_qp_ex` requires valid attributes, and `ibv_qp_init_attr` is a prefix of `ibv_qp_init_attr_ex`.
+    // SAFETY: `rdma_create_qp_ex` requires valid attributes, and `ibv_qp_init_attr` is a prefix of
+    // `ibv_qp_init_attr_ex`.
     return_code("rdma_create_qp_ex", || unsafe {
         let has_pd = (*qp_init_attr).comp_mask & IBV_QP_INIT_ATTR_PD != 0;
         let pd = if has_pd { (*qp_init_attr).pd } else { ptr::null_mut() };
@@ -52,8 +54,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     })
 }
 
-/// Creates a queue pair by `ibv_create_qp_ex`. An XRC receive queue pair for which the program provides no XRC domain gets that of the device, as with
-/// librdmacm.
+/// Creates a queue pair by `ibv_create_qp_ex`. An XRC receive queue pair for which the program
+/// provides no XRC domain gets that of the device, as with librdmacm.
 ///
 /// # Safety
 /// `pd` is live, and `attr` is valid.
@@ -71,8 +73,9 @@ unsafe fn create_extended(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr_ex) -> Re
     }
 }
 
-/// Creates an identifier's queue pair, and completion queues where the program provides none. Brings a connected queue pair to
-/// INIT, where receives can be posted, and a datagram queue pair to RTS.
+/// Creates an identifier's queue pair, and completion queues where the program provides none.
+/// Brings a connected queue pair to INIT, where receives can be posted, and a datagram queue pair
+/// to RTS.
 ///
 /// # Safety
 /// `pd` is null or live, `attr` is valid, and no other thread uses the identifier.
@@ -84,11 +87,12 @@ unsafe fn create(
 ) -> Result<(), Errno> {
     let manager = manager()?;
     let handle = manager.lock().handle(id)?;
-    // SAFETY: `handle` found the memory, so the identifier is live. Its objects are null or live, because the calls that destroy
-    // them set the fields to null. The rest is by the contract.
+    // SAFETY: `handle` found the memory, so the identifier is live. Its objects are null or live,
+    // because the calls that destroy them set the fields to null. The rest is by the contract.
     unsafe {
         let pd = if pd.is_null() { (*id).pd } else { pd };
-        // Refused: no device is bound, a queue pair exists, or the protection domain belongs to another context.
+        // Refused: no device is bound, a queue pair exists, or the protection domain belongs to
+        // another context.
         if (*id).verbs.is_null() || !(*id).qp.is_null() || pd.is_null() || (*pd).context != (*id).verbs {
             return Err(Errno::EINVAL);
         }
@@ -138,10 +142,12 @@ unsafe fn create(
     }
 }
 
-/// Creates a completion queue of `depth` entries and its channel. Creates nothing if `depth` is 0, like librdmacm.
+/// Creates a completion queue of `depth` entries and its channel. Creates nothing if `depth` is 0,
+/// like librdmacm.
 ///
 /// # Safety
-/// `id` is the memory of a live identifier that is bound to the device; `channel` and `cq` are fields of it.
+/// `id` is the memory of a live identifier that is bound to the device; `channel` and `cq` are
+/// fields of it.
 unsafe fn create_cq(
     id: *mut rdma_cm_id,
     depth: u32,
@@ -164,13 +170,14 @@ unsafe fn create_cq(
     Ok(())
 }
 
-/// Destroys the completion queues that [`create_cq`] created. One that a shared receive queue uses stays.
+/// Destroys the completion queues that [`create_cq`] created. One that a shared receive queue uses
+/// stays.
 ///
 /// # Safety
 /// `id` is the memory of a live identifier.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: by the contract the fields are writable. Each object that is not null was created by `create_cq` and not yet
-    // destroyed.
+    // SAFETY: by the contract the fields are writable. Each object that is not null was created by
+    // `create_cq` and not yet destroyed.
     unsafe {
         for cq in [&raw mut (*id).recv_cq, &raw mut (*id).send_cq] {
             if !(*cq).is_null() && ibv_destroy_cq(*cq) == 0 {
@@ -287,7 +294,8 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
         let device = manager.device()?;
         let mut state = manager.lock();
         let (_, identifier) = state.find(id)?;
-        // SAFETY: `rdma_init_qp_attr` requires valid pointers; `qp_state` holds the state that the program asks for.
+        // SAFETY: `rdma_init_qp_attr` requires valid pointers; `qp_state` holds the state that the
+        // program asks for.
         unsafe {
             let (attr, mask) = qp_attributes((*qp_attr).qp_state, identifier, &device)?;
             *qp_attr = attr;
@@ -305,8 +313,8 @@ pub unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
-    // SAFETY: `rdma_create_srq` requires a protection domain that is null or live, and valid attributes. The extended ones consist of integers and pointers,
-    // for which zeros are valid.
+    // SAFETY: `rdma_create_srq` requires a protection domain that is null or live, and valid
+    // attributes. The extended ones consist of integers and pointers, for which zeros are valid.
     return_code("rdma_create_srq", || unsafe {
         manager()?.lock().handle(id)?;
         let is_xrc = matches!((*id).qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV);
@@ -327,8 +335,8 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
     return_code("rdma_create_srq_ex", || unsafe { create_srq(id, &mut *attr) })
 }
 
-/// Creates an identifier's shared receive queue. One for XRC for which the program provides no XRC domain or no completion queue gets that of the device and
-/// a new one of the identifier.
+/// Creates an identifier's shared receive queue. One for XRC for which the program provides no XRC
+/// domain or no completion queue gets that of the device and a new one of the identifier.
 ///
 /// # Safety
 /// `attr` is valid, its protection domain is null or live, and no other thread uses the identifier.
@@ -336,7 +344,8 @@ unsafe fn create_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Re
     let manager = manager()?;
     manager.lock().handle(id)?;
     let has = |mask, bit| mask & bit != 0;
-    // SAFETY: `handle` found the memory, so the identifier is live. Its objects are null or live. The rest is by the contract.
+    // SAFETY: `handle` found the memory, so the identifier is live. Its objects are null or live.
+    // The rest is by the contract.
     unsafe {
         if !has(attr.comp_mask, IBV_SRQ_INIT_ATTR_PD) || attr.pd.is_null() {
             attr.pd = (*id).pd;

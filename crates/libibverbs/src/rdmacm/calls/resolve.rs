@@ -20,24 +20,27 @@ use crate::rdmacm::sockaddr::{gid_of, read_sockaddr};
 /// `rdma_bind_addr`. For port 0 the kernel chooses the port.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
-    // SAFETY: `rdma_bind_addr` requires a valid address, and that no other thread uses the identifier.
+    // SAFETY: `rdma_bind_addr` requires a valid address, and that no other thread uses the
+    // identifier.
     return_code("rdma_bind_addr", || unsafe { bind(id, addr) })
 }
 
 /// Binds an identifier to an address, and to the device unless the address is unspecified.
 ///
 /// # Errors
-/// `EINVAL` for an unknown or bound identifier and for a null address, `EAFNOSUPPORT` for an address family other than IPv4 and IPv6,
-/// or the error of binding or of opening the device.
+/// `EINVAL` for an unknown or bound identifier and for a null address, `EAFNOSUPPORT` for an
+/// address family other than IPv4 and IPv6, or the error of binding or of opening the device.
 ///
 /// # Safety
-/// `addr` is null or points to an address of the length that its family requires. No other thread uses the identifier.
+/// `addr` is null or points to an address of the length that its family requires. No other thread
+/// uses the identifier.
 pub unsafe fn bind(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Errno> {
     let manager = manager()?;
     // SAFETY: by the contract.
     let address = unsafe { read_sockaddr(addr)? }.ok_or(Errno::EINVAL)?;
     let bound = manager.lock().find(id)?.1.bind(address)?;
-    // SAFETY: `find` found the memory, so the identifier is live, and by the contract no other thread destroys it.
+    // SAFETY: `find` found the memory, so the identifier is live, and by the contract no other
+    // thread destroys it.
     unsafe {
         set_addresses(id, (Some(bound), None));
         if !bound.ip().is_unspecified() {
@@ -55,21 +58,24 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     dst_addr: *mut sockaddr,
     _timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: `rdma_resolve_addr` requires a valid destination and a source that is null or valid, and that no other thread uses the
-    // identifier.
+    // SAFETY: `rdma_resolve_addr` requires a valid destination and a source that is null or valid,
+    // and that no other thread uses the identifier.
     return_code("rdma_resolve_addr", || unsafe { resolve_addr(id, src_addr, dst_addr) })
 }
 
-/// Determines the source address of the route to `dst_addr` and binds the identifier to it and to the device.
+/// Determines the source address of the route to `dst_addr` and binds the identifier to it and to
+/// the device.
 ///
 /// # Errors
-/// `EINVAL` for an unknown identifier, for one whose network state is neither unbound nor bound, and for a null destination;
-/// `EAFNOSUPPORT` for an address family other than IPv4 and IPv6; the error of opening the device; `EADDRINUSE`, `EADDRNOTAVAIL`,
-/// `EACCES` and `EMFILE` of the bind. Other errors are reported by an event. If the identifier is synchronous, the errors of
+/// `EINVAL` for an unknown identifier, for one whose network state is neither unbound nor bound,
+/// and for a null destination; `EAFNOSUPPORT` for an address family other than IPv4 and IPv6; the
+/// error of opening the device; `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES` and `EMFILE` of the bind.
+/// Other errors are reported by an event. If the identifier is synchronous, the errors of
 /// [`wait_if_synchronous`].
 ///
 /// # Safety
-/// Each address is null or points to an address of the length that its family requires. No other thread uses the identifier.
+/// Each address is null or points to an address of the length that its family requires. No other
+/// thread uses the identifier.
 pub unsafe fn resolve_addr(
     id: *mut rdma_cm_id,
     src_addr: *const sockaddr,
@@ -86,7 +92,8 @@ pub unsafe fn resolve_addr(
         return Err(Errno::EINVAL);
     }
     let destination = unspecified_to_loopback(destination);
-    // The NIC sends to a multicast group through its own interface, whatever the routing table says.
+    // The NIC sends to a multicast group through its own interface, whatever the routing table
+    // says.
     let route_source = match destination.ip().is_multicast() {
         true => Ok(Ipv6Addr::from(device.gid).to_canonical()),
         false => source_towards(destination),
@@ -97,13 +104,15 @@ pub unsafe fn resolve_addr(
             unsafe {
                 set_addresses(id, (Some(source), Some(destination)));
                 device.bind(id);
-                // The GID is derived from the destination address until a message of the peer contains the GID of the peer's NIC.
+                // The GID is derived from the destination address until a message of the peer
+                // contains the GID of the peer's NIC.
                 (*id).route.addr.addr.ibaddr.dgid.raw = gid_of(destination.ip());
             }
             state.push_event(handle, CmEvent::AddressResolved);
         }
-        // Causes of these errors are the source address and the descriptors of the program. The call returns them at once. All other
-        // errors come from the network and are reported by an event.
+        // Causes of these errors are the source address and the descriptors of the program. The
+        // call returns them at once. All other errors come from the network and are reported by an
+        // event.
         Err(errno @ (Errno::EADDRINUSE | Errno::EADDRNOTAVAIL | Errno::EACCES | Errno::EMFILE)) => {
             return Err(errno);
         }
@@ -127,15 +136,16 @@ fn unspecified_to_loopback(destination: SocketAddr) -> SocketAddr {
 /// `rdma_resolve_route`. The routing table provides the route, so `timeout_ms` has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    // SAFETY: `rdma_resolve_route` requires that the program does not use the identifier in another thread.
+    // SAFETY: `rdma_resolve_route` requires that the program does not use the identifier in another
+    // thread.
     return_code("rdma_resolve_route", || manager().and_then(|manager| unsafe { resolve_route(manager, id) }))
 }
 
 /// Stores the path to the destination in the identifier's memory.
 ///
 /// # Errors
-/// `EINVAL` for an unknown identifier and before the address is resolved, or the error of opening the device. If the identifier is
-/// synchronous, the errors of [`wait_if_synchronous`].
+/// `EINVAL` for an unknown identifier and before the address is resolved, or the error of opening
+/// the device. If the identifier is synchronous, the errors of [`wait_if_synchronous`].
 ///
 /// # Safety
 /// No other thread uses the identifier during the call.

@@ -1,19 +1,21 @@
-//! The state machine of one end of a reliable connection. Inputs are received bytes, calls of the program and the time;
-//! outputs are bytes to send and [`ConnectionEvent`]s. The caller owns the stream, the clock and the queue pair.
+//! The state machine of one end of a reliable connection. Inputs are received bytes, calls of the
+//! program and the time; outputs are bytes to send and [`ConnectionEvent`]s. The caller owns the
+//! stream, the clock and the queue pair.
 //!
 //! ```text
 //! active   ── REQ ──▶ ReqSent ◀─ REP ─ RepReceived ── RTU ──▶ Established
 //! passive  AwaitingReq ◀─ REQ ─ ReqReceived ── REP ──▶ RepSent ◀─ RTU ─ Established
 //! ```
 //!
-//! A REJ, a timeout or the end of the stream leads from every state to `Closed`, from `ReqReceived` without
-//! an event: the identifier still has the listener's context, so a program would take the event for one of
-//! the listener. As with the kernel (`ucma_event_handler`), its `rdma_accept` fails later.
+//! A REJ, a timeout or the end of the stream leads from every state to `Closed`, from `ReqReceived`
+//! without an event: the identifier still has the listener's context, so a program would take the
+//! event for one of the listener. As with the kernel (`ucma_event_handler`), its `rdma_accept`
+//! fails later.
 //!
-//! From `Established`, a DREQ or the end of the stream leads to `PeerEnded`, and the program's disconnect
-//! from there to `TimeWait`. The receiver of a DREQ answers with a DREP, which leads the sender to
-//! `TimeWait`. `TimeWait` ends with an event. The stream stays open while the connection is established, so
-//! that its end reports a peer that was killed.
+//! From `Established`, a DREQ or the end of the stream leads to `PeerEnded`, and the program's
+//! disconnect from there to `TimeWait`. The receiver of a DREQ answers with a DREP, which leads the
+//! sender to `TimeWait`. `TimeWait` ends with an event. The stream stays open while the connection
+//! is established, so that its end reports a peer that was killed.
 
 #[cfg(test)]
 mod tests;
@@ -30,13 +32,13 @@ use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT};
 const REQ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between attempts to connect to a port at which no program listens.
 const REFUSED_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// The interval between repetitions of a REQ that the listener may have dropped, because its backlog was
-/// full.
+/// The interval between repetitions of a REQ that the listener may have dropped, because its
+/// backlog was full.
 const REQ_REPEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the sender of a DREQ waits for the DREP.
 const DREP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long packets of a connection that has ended may be on their way: about twice the lifetime of a packet,
-/// as with the kernel (`CMA_IBOE_PACKET_LIFETIME`).
+/// How long packets of a connection that has ended may be on their way: about twice the lifetime of
+/// a packet, as with the kernel (`CMA_IBOE_PACKET_LIFETIME`).
 const TIME_WAIT: Duration = Duration::from_millis(540);
 
 /// A change of the connection that is reported to the program.
@@ -108,7 +110,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Creates the active end and puts its REQ into the outbox. The stream need not be connected yet.
+    /// Creates the active end and puts its REQ into the outbox. The stream need not be connected
+    /// yet.
     pub fn active(request: ConnectionParams, now: Instant) -> Self {
         let mut connection = Self::new(State::ReqSent, now, RESPONSE_TIMEOUT);
         let request = Message::Req(request);
@@ -148,14 +151,15 @@ impl Connection {
         &mut self.outbox
     }
 
-    /// Returns when [`on_timeout`](Self::on_timeout) or [`take_connect_retry`](Self::take_connect_retry) is due.
+    /// Returns when [`on_timeout`](Self::on_timeout) or
+    /// [`take_connect_retry`](Self::take_connect_retry) is due.
     pub fn deadline(&self) -> Option<Instant> {
         let repetition = self.repetition.as_ref().map(|(_, due)| *due);
         self.deadline.into_iter().chain(self.connect_retry.next).chain(repetition).min()
     }
 
-    /// Whether the connection accepts no more messages and sends none beyond those in the outbox, so that it
-    /// needs no stream.
+    /// Whether the connection accepts no more messages and sends none beyond those in the outbox,
+    /// so that it needs no stream.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::PeerEnded | State::TimeWait | State::Closed)
     }
@@ -165,7 +169,8 @@ impl Connection {
         self.state == State::Closed
     }
 
-    /// Whether a DREQ is sent and its DREP outstanding: a [`ConnectionEvent::Disconnected`] will follow.
+    /// Whether a DREQ is sent and its DREP outstanding: a [`ConnectionEvent::Disconnected`] will
+    /// follow.
     pub fn awaits_drep(&self) -> bool {
         self.state == State::DreqSent
     }
@@ -220,7 +225,8 @@ impl Connection {
         }
     }
 
-    /// Closes the connection after the stream failed with `errno` or the peer closed it (`ECONNRESET`).
+    /// Closes the connection after the stream failed with `errno` or the peer closed it
+    /// (`ECONNRESET`).
     pub fn on_stream_end(&mut self, errno: Errno, now: Instant) {
         self.outbox.clear();
         match self.state {
@@ -232,7 +238,8 @@ impl Connection {
         }
     }
 
-    /// Schedules another attempt to connect after `ECONNREFUSED`, or closes the connection after the last attempt.
+    /// Schedules another attempt to connect after `ECONNREFUSED`, or closes the connection after
+    /// the last attempt.
     pub fn on_connection_refused(&mut self, now: Instant) {
         if now < self.connect_retry.until {
             self.connect_retry.next = Some(now + REFUSED_RETRY_INTERVAL);
@@ -315,7 +322,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Establishes the connection before the RTU arrives, for a passive program that has received data.
+    /// Establishes the connection before the RTU arrives, for a passive program that has received
+    /// data.
     ///
     /// # Errors
     /// `EISCONN` if the connection is established, `EINVAL` in any state but `RepSent`.
@@ -332,8 +340,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, for the program, even if the peer has ended it first. Does nothing if the program
-    /// has ended it before.
+    /// Ends the connection, for the program, even if the peer has ended it first. Does nothing if
+    /// the program has ended it before.
     ///
     /// # Errors
     /// `EINVAL` before the connection was accepted.
@@ -355,7 +363,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes the connection when the program destroys the identifier: informs the peer and drops all events.
+    /// Closes the connection when the program destroys the identifier: informs the peer and drops
+    /// all events.
     pub fn abandon(&mut self) {
         match self.state {
             State::ReqSent | State::RepReceived | State::ReqReceived | State::RepSent => {

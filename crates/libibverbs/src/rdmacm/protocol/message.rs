@@ -1,11 +1,12 @@
 //! The messages between two connection managers, and their encoding.
 //!
-//! The messages are those of the IBTA connection manager (volume 1, chapter 12), without the fields that RoCE does not use.
-//! REQ, REP, RTU, REJ, DREQ and DREP establish and end a connection over TCP. SIDR_REQ and SIDR_REP look up a datagram
-//! service, each in one UDP datagram.
+//! The messages are those of the IBTA connection manager (volume 1, chapter 12), without the fields
+//! that RoCE does not use. REQ, REP, RTU, REJ, DREQ and DREP establish and end a connection over
+//! TCP. SIDR_REQ and SIDR_REP look up a datagram service, each in one UDP datagram.
 //!
-//! The encoding is Mitra's own: a header of magic, version, kind and length, then fields of fixed width in network order,
-//! then private data preceded by its length. A message with missing or surplus bytes is malformed.
+//! The encoding is Mitra's own: a header of magic, version, kind and length, then fields of fixed
+//! width in network order, then private data preceded by its length. A message with missing or
+//! surplus bytes is malformed.
 
 use mitra_verbs::{Codec, Kinds, Malformed, Reader, codec};
 
@@ -53,7 +54,8 @@ pub mod sidr_status {
     pub const REJECTED: u8 = 2;
 }
 
-/// The parameters of the sender's end of a connection: the body of REQ and REP (IBTA 12.6.5, 12.6.8).
+/// The parameters of the sender's end of a connection: the body of REQ and REP (IBTA 12.6.5,
+/// 12.6.8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionParams {
     /// The sender's queue pair number, 24 bits.
@@ -189,12 +191,14 @@ impl Message {
         to[start + 6..start + HEADER_LEN].copy_from_slice(&(length as u16).to_be_bytes());
     }
 
-    /// Decodes the message at the front of `bytes` and returns it with its length, or `None` if `bytes` ends within it.
+    /// Decodes the message at the front of `bytes` and returns it with its length, or `None` if
+    /// `bytes` ends within it.
     ///
     /// # Errors
     /// [`Malformed`] as soon as the bytes cannot become a valid message.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Message, usize)>, Malformed> {
-        // The magic is checked byte by byte: a peer of another protocol is refused before it has sent a whole header.
+        // The magic is checked byte by byte: a peer of another protocol is refused before it has
+        // sent a whole header.
         let magic = bytes.len().min(MAGIC.len());
         if bytes[..magic] != MAGIC[..magic] {
             return Err(Malformed::Field);

@@ -1,4 +1,5 @@
-//! The connection manager's protocol without I/O: messages, and the state machines of connections and service lookups.
+//! The connection manager's protocol without I/O: messages, and the state machines of connections
+//! and service lookups.
 
 pub mod connection;
 pub mod message;

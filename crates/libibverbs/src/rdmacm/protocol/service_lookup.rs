@@ -1,8 +1,9 @@
-//! The lookup of a datagram service (IBTA 12.11, service ID resolution) as two state machines. Inputs are datagrams and the
-//! time; outputs are datagrams.
+//! The lookup of a datagram service (IBTA 12.11, service ID resolution) as two state machines.
+//! Inputs are datagrams and the time; outputs are datagrams.
 //!
-//! The requester sends one SIDR_REQ and the responder one SIDR_REP. Either may be lost: the requester repeats its request,
-//! and the responder stores its reply and sends it again for a repeated request.
+//! The requester sends one SIDR_REQ and the responder one SIDR_REP. Either may be lost: the
+//! requester repeats its request, and the responder stores its reply and sends it again for a
+//! repeated request.
 
 #[cfg(test)]
 mod tests;
@@ -78,7 +79,8 @@ impl ServiceLookup {
         }
     }
 
-    /// Whether an ICMP "port unreachable" ends the lookup. The requester ignores it during the retry period.
+    /// Whether an ICMP "port unreachable" ends the lookup. The requester ignores it during the
+    /// retry period.
     pub fn is_refusal_final(&self, now: Instant) -> bool {
         now >= self.retry_refused_until
     }
@@ -102,7 +104,8 @@ pub enum ReceivedDatagram<'a> {
     New(RequestKey, SidrRequest),
     /// A repetition of a request that was answered: the stored reply, to be sent again.
     Duplicate(&'a [u8]),
-    /// A repetition of a request that waits for the program, a request beyond [`MAX_REQUESTS`], or no request.
+    /// A repetition of a request that waits for the program, a request beyond [`MAX_REQUESTS`], or
+    /// no request.
     Ignored,
 }
 

@@ -44,7 +44,8 @@ fn request_of_a_vanished_peer_is_reported_and_cannot_be_accepted() {
     let mut request = b"MiCM\x01\x01\0\x1f".to_vec();
     request.extend([[0, 0, 0, 17], [0, 0, 0, 1]].concat());
     request.extend([0; 16]);
-    // Path MTU, responder resources, initiator depth, both retry counts, flags, and the length of the private data.
+    // Path MTU, responder resources, initiator depth, both retry counts, flags, and the length of
+    // the private data.
     request.extend([3, 1, 1, 7, 7, 0, 0]);
     let mut peer = TcpStream::connect((Ipv4Addr::LOCALHOST, socket_port(port))).expect("the port listens");
     peer.write_all(&request).expect("the stream is open");

@@ -112,7 +112,8 @@ fn destroying_an_identifier_ends_its_connection() {
 #[test]
 fn rdma_init_qp_attr_returns_negotiated_attributes() {
     let ends = ConnectedPair::new();
-    // SAFETY: `ibv_qp_attr` consists of integers, for which zeros are valid, and the identifiers are live.
+    // SAFETY: `ibv_qp_attr` consists of integers, for which zeros are valid, and the identifiers
+    // are live.
     let attr = |id: Id, state| unsafe {
         let mut attr: ibv_qp_attr = std::mem::zeroed();
         attr.qp_state = state;
@@ -212,8 +213,8 @@ fn datagram_service_is_found_or_rejected() {
     let found = channel.read();
     assert_eq!((found.kind, found.id), (RDMA_CM_EVENT_ESTABLISHED, active));
     assert_eq!(found.private_data, [4; 136]);
-    // SAFETY: the event is not acknowledged, so it is live. Its parameters are `ud` for a datagram identifier. The queue pair is
-    // live.
+    // SAFETY: the event is not acknowledged, so it is live. Its parameters are `ud` for a datagram
+    // identifier. The queue pair is live.
     unsafe {
         let service = (*found.raw).param.ud;
         assert_eq!(service.qp_num, (*(*request.id.0).qp).qp_num);
@@ -264,8 +265,8 @@ fn service_lookup_without_listener_fails() {
 #[test]
 fn connect_reaches_listener_that_starts_late() {
     let channel = Channel::new();
-    // On a busy machine, more time than the retry period may pass between the two calls, but hardly twenty
-    // times.
+    // On a busy machine, more time than the retry period may pass between the two calls, but hardly
+    // twenty times.
     let reached = (0..20).any(|_| {
         let listener = Id::new(Some(&channel), RDMA_PS_TCP);
         assert_eq!(listener.bind(0), None);
@@ -390,8 +391,8 @@ fn requests_beyond_the_backlog_are_dropped_and_repeated() {
     for _ in 0..3 {
         assert_eq!(Id::routed(&active_channel, RDMA_PS_TCP, port).connect(1, b""), None);
     }
-    // Time for the requests to arrive and for the third one to be repeated. A slow machine does not make the
-    // test fail.
+    // Time for the requests to arrive and for the third one to be repeated. A slow machine does not
+    // make the test fail.
     thread::sleep(Duration::from_millis(700));
     for qpn in 2..5 {
         let request = listener_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id;

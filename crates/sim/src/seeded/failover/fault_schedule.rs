@@ -13,13 +13,15 @@ pub(super) enum Fault {
     Link { rail: Rail, end: usize, down: Option<Duration> },
     /// The NIC of one end dies or hangs.
     Nic { rail: Rail, end: usize, failure: Failure },
-    /// This many packets per million in one direction are lost for this time: of those that the end sends, or of those that arrive at it.
+    /// This many packets per million in one direction are lost for this time: of those that the end
+    /// sends, or of those that arrive at it.
     OneWay { rail: Rail, end: usize, sends: bool, time: Duration, drop_ppm: u32 },
     /// The NIC of one end gets another address.
     Address { rail: Rail, end: usize },
     /// The program of an end does not run for this time. Shortly before it wakes, its NIC may fail.
     Nap { end: usize, time: Duration, then: Option<(Rail, Failure)> },
-    /// Something fails when the `nth` packet, or the `nth` packet of operations of a kind, reaches a stage.
+    /// Something fails when the `nth` packet, or the `nth` packet of operations of a kind, reaches
+    /// a stage.
     AtStage {
         rail: Rail,
         observer: usize,
@@ -30,7 +32,8 @@ pub(super) enum Fault {
         failure: Failure,
         hold: Option<Duration>,
     },
-    /// Something happens at the `nth` packet of a kind that the end sends or that arrives there. `then` is what fails.
+    /// Something happens at the `nth` packet of a kind that the end sends or that arrives there.
+    /// `then` is what fails.
     AtPacket {
         rail: Rail,
         end: usize,
@@ -40,10 +43,12 @@ pub(super) enum Fault {
         fate: PacketFate,
         then: Option<(usize, Failure)>,
     },
-    /// A link goes down. At the `nth` call by which the program of `end` then changes or queries one of its NICs, the NIC of `target` on another rail
-    /// fails: a second failure at this point of the recovery.
+    /// A link goes down. At the `nth` call by which the program of `end` then changes or queries
+    /// one of its NICs, the NIC of `target` on another rail fails: a second failure at this point
+    /// of the recovery.
     InRecovery { first: Rail, end: usize, nth: u64, second: Rail, target: usize, failure: Failure },
-    /// Something fails when an end in a recovery has taken the step of this point for the `nth` time.
+    /// Something fails when an end in a recovery has taken the step of this point for the `nth`
+    /// time.
     AtPoint { point: RecoveryPoint, nth: u32, rail: Rail, target: usize, failure: Failure },
     /// An end shuts its vQP or its shared backup down, or closes the first connection abruptly.
     Leave { end: usize, abruptly: bool },
@@ -54,21 +59,24 @@ pub(super) enum Fault {
 pub(super) enum Rail {
     /// The rail with this number.
     Number(usize),
-    /// The rail that is active at the end when the fault happens. If that rail is the spared one, its link blinks only.
+    /// The rail that is active at the end when the fault happens. If that rail is the spared one,
+    /// its link blinks only.
     Active,
 }
 
 /// The faults of a world.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct FaultSchedule {
-    /// The rail that stays usable at both ends, apart from blinks and noise. While it is, posted work must complete.
+    /// The rail that stays usable at both ends, apart from blinks and noise. While it is, posted
+    /// work must complete.
     pub(super) spared_rail: Option<usize>,
     pub(super) faults: Vec<(Duration, Fault)>,
     /// When all faults stop.
     pub(super) end: Duration,
 }
 
-/// The longest time for which the spared rail's link is down at once. It is far below `peer_timeout`.
+/// The longest time for which the spared rail's link is down at once. It is far below
+/// `peer_timeout`.
 pub(super) const LONGEST_BLINK: Duration = Duration::from_millis(30);
 
 /// The rate of a loss of all packets.
@@ -166,7 +174,8 @@ impl FaultSchedule {
         FaultSchedule { spared_rail, faults, end }
     }
 
-    /// Returns whether the schedule contains the end of the connection with this index by its program.
+    /// Returns whether the schedule contains the end of the connection with this index by its
+    /// program.
     pub(super) fn has_leave(&self, connection: usize) -> bool {
         let is_of_it = |abruptly: bool| connection == 0 || !abruptly;
         self.faults
@@ -275,8 +284,9 @@ fn draw_at_packet(rng: &mut Prng, rails: usize, spared: Option<usize>) -> Fault 
     Fault::AtPacket { rail, end: rng.index(2), kind, arriving: rng.below(2) == 0, nth, fate, then }
 }
 
-/// Draws a nap in which operations complete and their completions are lost, because the NIC fails before the program wakes. Only evidence then
-/// tells that they were executed. The end is drawn, unless it is given.
+/// Draws a nap in which operations complete and their completions are lost, because the NIC fails
+/// before the program wakes. Only evidence then tells that they were executed. The end is drawn,
+/// unless it is given.
 pub(super) fn sleep_through_completions(rng: &mut Prng, end: Option<usize>) -> (Duration, Fault) {
     let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
     let time = Duration::from_micros(rng.between(100, 3_000));
@@ -285,7 +295,8 @@ pub(super) fn sleep_through_completions(rng: &mut Prng, end: Option<usize>) -> (
     (short_or_long(rng, 200_000), nap)
 }
 
-/// Draws blinks of whichever rail is active, so close to each other that the next one falls into the recovery from the one before.
+/// Draws blinks of whichever rail is active, so close to each other that the next one falls into
+/// the recovery from the one before.
 fn fail_again_during_recovery(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let mut at = short_or_long(rng, 200_000);
     let blinks = rng.between(2, 6);
@@ -299,7 +310,8 @@ fn fail_again_during_recovery(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     blinks.collect()
 }
 
-/// Draws the kinds of faults that a world has. Some kinds are left out, so that one does not hide the effects of another.
+/// Draws the kinds of faults that a world has. Some kinds are left out, so that one does not hide
+/// the effects of another.
 fn draw_kinds(rng: &mut Prng) -> Vec<Kind> {
     let all = [Kind::Link, Kind::Link, Kind::Nic, Kind::OneWay, Kind::AtStage, Kind::Nap, Kind::Blink];
     let mut kinds: Vec<Kind> = all.into_iter().filter(|_| rng.below(2) == 0).collect();

@@ -1,4 +1,5 @@
-//! Worlds that combine certain operations with a failure at a certain stage, because independent draws rarely meet these cases.
+//! Worlds that combine certain operations with a failure at a certain stage, because independent
+//! draws rarely meet these cases.
 
 use core::time::Duration;
 
@@ -15,41 +16,51 @@ use crate::{Config, DurationRange, Failure, PacketFate, PacketKind, Prng, Stage}
 
 /// One of this many seeds has a focus.
 const SEEDS_PER_FOCUS: u64 = 12;
-/// One of this many seeds of the workload in which every world has a focus has one that is not drawn with the others.
+/// One of this many seeds of the workload in which every world has a focus has one that is not
+/// drawn with the others.
 const SEEDS_PER_LATE_FOCUS: u64 = 8;
 
 /// The case on which a world concentrates. End 0 is the requester, and rail 0 fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Focus {
-    /// READs of a counter, each followed by a fenced atomic that changes it. The requester's NIC fails when an atomic is executed, while it
-    /// places the data of the READ. A repeated READ would return the changed counter.
+    /// READs of a counter, each followed by a fenced atomic that changes it. The requester's NIC
+    /// fails when an atomic is executed, while it places the data of the READ. A repeated READ
+    /// would return the changed counter.
     FencedReads,
-    /// Atomics whose results are not saved, and WRITEs with immediate of several packets. The link fails when such a WRITE is partly
-    /// executed. It then follows an atomic whose value is lost, so it must not be reported as not executed.
+    /// Atomics whose results are not saved, and WRITEs with immediate of several packets. The link
+    /// fails when such a WRITE is partly executed. It then follows an atomic whose value is lost,
+    /// so it must not be reported as not executed.
     TornBehindError,
-    /// The operations of `FencedReads`, at a responder whose PSN cannot be read: nothing tells whether the atomic was executed. A repeated
-    /// READ would return the changed counter.
+    /// The operations of `FencedReads`, at a responder whose PSN cannot be read: nothing tells
+    /// whether the atomic was executed. A repeated READ would return the changed counter.
     UndecidedFence,
-    /// READs of memory that a fenced WRITE of several packets overwrites. The requester's NIC fails when such a WRITE is partly executed, while its program
-    /// sleeps. A repeated READ would return a part of the new memory.
+    /// READs of memory that a fenced WRITE of several packets overwrites. The requester's NIC fails
+    /// when such a WRITE is partly executed, while its program sleeps. A repeated READ would return
+    /// a part of the new memory.
     TornFence,
-    /// Atomics, of which as many are in flight as the responder saves results. The requester's NIC fails when one is executed, before the program can see the
-    /// completions of those before it, or while the program sleeps. Each value must come from a saved result.
+    /// Atomics, of which as many are in flight as the responder saves results. The requester's NIC
+    /// fails when one is executed, before the program can see the completions of those before it,
+    /// or while the program sleeps. Each value must come from a saved result.
     SavedResults,
-    /// READs and WRITEs of several packets over one rail. A packet of a WRITE is lost, and there are no retries, so that the queue pairs are replaced. Before the rest of
-    /// the WRITE is sent, the requester may close the connection: the WRITE must not be reported as not executed.
+    /// READs and WRITEs of several packets over one rail. A packet of a WRITE is lost, and there
+    /// are no retries, so that the queue pairs are replaced. Before the rest of the WRITE is sent,
+    /// the requester may close the connection: the WRITE must not be reported as not executed.
     TornThenClosed,
-    /// SENDs and WRITEs of a durable connection. A message about what the peer has seen is held back on one rail while the other one fails. It arrives after
-    /// the move, while the programs often sleep, and must not confirm the operations of the new epoch.
+    /// SENDs and WRITEs of a durable connection. A message about what the peer has seen is held
+    /// back on one rail while the other one fails. It arrives after the move, while the programs
+    /// often sleep, and must not confirm the operations of the new epoch.
     LatePlaced,
-    /// WRITEs with immediate of several packets over three rails. The link fails when one is partly executed, and each Resume of the requester is lost, until the next rail
-    /// fails too. Only the evidence then tells the length of the part that was executed first.
+    /// WRITEs with immediate of several packets over three rails. The link fails when one is partly
+    /// executed, and each Resume of the requester is lost, until the next rail fails too. Only the
+    /// evidence then tells the length of the part that was executed first.
     LostResume,
     /// Messages in mode `durable`, to a NIC that acknowledges one, and dies before it is in memory.
     UnplacedMessages,
-    /// WRITEs with log entries. The link of rail 0 fails, whose NICs place before they acknowledge, and then a NIC of rail 1 dies that has acknowledged a WRITE before it was in memory.
+    /// WRITEs with log entries. The link of rail 0 fails, whose NICs place before they acknowledge,
+    /// and then a NIC of rail 1 dies that has acknowledged a WRITE before it was in memory.
     UnplacedOnLaterRail,
-    /// Two rails whose links fail in turn, and messages about the new queue pairs of a rail that arrive when the vQP has left that rail once more.
+    /// Two rails whose links fail in turn, and messages about the new queue pairs of a rail that
+    /// arrive when the vQP has left that rail once more.
     LateNewQps,
 }
 
@@ -61,8 +72,9 @@ impl Focus {
     pub(super) const OF_LIMITS: [Focus; 4] =
         [Focus::LostResume, Focus::UnplacedMessages, Focus::UnplacedOnLaterRail, Focus::LateNewQps];
 
-    /// The cases of the workload in which each world has one, without the one that is drawn before these. Worlds of the workload in which few have one draw from the first four, those of the first generation from
-    /// the first two.
+    /// The cases of the workload in which each world has one, without the one that is drawn before
+    /// these. Worlds of the workload in which few have one draw from the first four, those of the
+    /// first generation from the first two.
     const ALL: [Focus; 6] = [
         Focus::FencedReads,
         Focus::TornBehindError,
@@ -95,14 +107,16 @@ impl Focus {
             Focus::FencedReads | Focus::UndecidedFence => {
                 only(&[OpKind::Read]);
                 (plan.counted_read_ppm, plan.overwritten_read_ppm) = (1_000_000, 0);
-                // The NIC still places the data of a READ when the responder executes the atomic behind it.
+                // The NIC still places the data of a READ when the responder executes the atomic
+                // behind it.
                 world.memory.chunk_delay = DurationRange::nanos(1, 1_600);
                 capabilities.for_each(|nic| nic.psn_query = self == Focus::FencedReads);
             }
             Focus::TornFence => {
                 only(&[OpKind::Read]);
                 (plan.counted_read_ppm, plan.overwritten_read_ppm) = (0, 1_000_000);
-                // The NIC still places the data of a READ when the responder executes the WRITE behind it.
+                // The NIC still places the data of a READ when the responder executes the WRITE
+                // behind it.
                 world.memory.chunk_delay = DurationRange::nanos(1, 10_000);
                 capabilities.for_each(|nic| nic.psn_query = true);
             }
@@ -139,7 +153,8 @@ impl Focus {
             Focus::SavedResults => {
                 only(&[OpKind::FetchAdd, OpKind::CompareSwap]);
                 plan.depth = plan.depth.max(16);
-                // The NIC has an answer and sends the next atomic before the program can see the completion.
+                // The NIC has an answer and sends the next atomic before the program can see the
+                // completion.
                 world.memory.chunk_delay = DurationRange::nanos(1, 20_000);
                 capabilities.for_each(|nic| {
                     (nic.psn_query, nic.saved_results, nic.reset) = (true, true, true);
@@ -181,7 +196,8 @@ impl Focus {
     /// Adapts a world of the workload in which each world has a focus.
     pub(super) fn shape_setup(self, setup: &mut Setup) {
         if self == Focus::TornFence {
-            // A NIC that fetches data completes what it has begun to place. Inline data needs no fetch, and the peer reads nothing.
+            // A NIC that fetches data completes what it has begun to place. Inline data needs no
+            // fetch, and the peer reads nothing.
             setup.rails.iter_mut().for_each(|rail| rail.mtu = [Mtu::M256; 2]);
             setup.vqp.inline = LONGEST_INLINE;
             setup.plans.truncate(1);
@@ -249,7 +265,8 @@ impl Focus {
     }
 }
 
-/// Draws the loss of a message about what end 1 has seen, with the link of rail 0. The copy on rail 1 arrives later.
+/// Draws the loss of a message about what end 1 has seen, with the link of rail 0. The copy on rail
+/// 1 arrives later.
 fn hold_placed_back(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let nth = rng.between(2, 30) as u32;
     let at_message = |rail, fate, then| Fault::AtPacket {
@@ -266,7 +283,8 @@ fn hold_placed_back(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     vec![(Duration::ZERO, lost), (Duration::ZERO, at_message(1, held, None))]
 }
 
-/// Draws short failures of whichever rail is active, and the delay of messages about new queue pairs.
+/// Draws short failures of whichever rail is active, and the delay of messages about new queue
+/// pairs.
 fn flap_and_hold_new_qps(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let (mut at, mut faults) = (Duration::ZERO, Vec::new());
     for _ in 0..8 {
@@ -284,7 +302,8 @@ fn flap_and_hold_new_qps(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     faults
 }
 
-/// Draws the failure of rail 0, and the death of the responder's NIC of rail 1 when it has acknowledged what is not in memory.
+/// Draws the failure of rail 0, and the death of the responder's NIC of rail 1 when it has
+/// acknowledged what is not in memory.
 fn lose_placements_on_rail_1(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let mut at_stage = |number, stage, failure, most| {
         let fault = Fault::AtStage {
@@ -305,7 +324,8 @@ fn lose_placements_on_rail_1(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     ]
 }
 
-/// Draws the failure of rail 0 in a WRITE of the requester, the loss of its Resumes, and the failure of the next rail when that has acknowledged the rest of the WRITE.
+/// Draws the failure of rail 0 in a WRITE of the requester, the loss of its Resumes, and the
+/// failure of the next rail when that has acknowledged the rest of the WRITE.
 fn tear_and_lose_resumes(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let torn = Fault::AtStage {
         rail: Rail::Number(0),
@@ -331,7 +351,8 @@ fn tear_and_lose_resumes(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     faults
 }
 
-/// Draws the loss of a packet of a WRITE of the requester, and the end of the connection shortly after.
+/// Draws the loss of a packet of a WRITE of the requester, and the end of the connection shortly
+/// after.
 fn tear_and_close(rng: &mut Prng) -> Vec<(Duration, Fault)> {
     let (kind, nth) = (PacketKind::WriteFragment(rng.between(1, 2) as u32), rng.between(1, 4) as u32);
     let lost = Fault::AtPacket {

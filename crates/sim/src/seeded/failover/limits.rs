@@ -1,4 +1,5 @@
-//! What the workload `failover-limits` draws in addition to that of `failover`: epochs and sequence numbers close to their last ones, and NICs whose completions are late.
+//! What the workload `failover-limits` draws in addition to that of `failover`: epochs and sequence
+//! numbers close to their last ones, and NICs whose completions are late.
 
 use super::focus::Focus;
 use super::setup::Setup;
@@ -17,7 +18,8 @@ pub(super) struct Limits {
     pub(super) first_epoch: u16,
     /// The sequence number of the first operation of an end.
     pub(super) first_seq: u64,
-    /// The times by which the completions of a queue pair that was moved to ERR are late, and the completions of receives.
+    /// The times by which the completions of a queue pair that was moved to ERR are late, and the
+    /// completions of receives.
     pub(super) late_completions: Option<[DurationRange; 2]>,
 }
 
@@ -38,7 +40,8 @@ impl Limits {
     pub(super) fn draw(seed: u64, setup: &Setup) -> Limits {
         let rng = &mut Prng::stream(seed, "failover limits");
         let mut limits = Limits::default();
-        // One of the two queue pairs of an XRC end could use up its epochs, and the program of that end then stops serving the other one.
+        // One of the two queue pairs of an XRC end could use up its epochs, and the program of that
+        // end then stops serving the other one.
         if rng.below(2) == 0 && setup.xrc_queues.is_none() {
             let left = 1 << rng.below(6);
             limits.first_epoch = u16::MAX - rng.below(left) as u16;
@@ -59,12 +62,14 @@ impl Limits {
         self.first_epoch > 1
     }
 
-    /// Returns whether an end that has posted this many operations has no number for the next one. A bind of a window, and the header of an XRC message, are operations too.
+    /// Returns whether an end that has posted this many operations has no number for the next one.
+    /// A bind of a window, and the header of an XRC message, are operations too.
     pub(super) fn has_used_up_numbers(&self, posted: usize) -> bool {
         self.first_seq + 2 * posted as u64 + 2 >= OPERATIONS
     }
 
-    /// Returns whether an end that has posted this many operations has posted more than it can number.
+    /// Returns whether an end that has posted this many operations has posted more than it can
+    /// number.
     pub(super) fn has_too_many(&self, posted: usize) -> bool {
         self.first_seq + posted as u64 > OPERATIONS
     }

@@ -1,7 +1,9 @@
 //! Virtual queue pairs, and queue pairs with a shared backup, under faults.
 //!
-//! Two processes post operations to each other over one to eight rails: over one vQP, over two XRC connections, or over one to eight queue pairs with a shared backup. In the safety phase, links, NICs and hosts fail. Then all
-//! links come up, noise stops, the programs run, and they post the operations that they held back.
+//! Two processes post operations to each other over one to eight rails: over one vQP, over two XRC
+//! connections, or over one to eight queue pairs with a shared backup. In the safety phase, links,
+//! NICs and hosts fail. Then all links come up, noise stops, the programs run, and they post the
+//! operations that they held back.
 
 mod checkers;
 mod fault_schedule;
@@ -31,7 +33,8 @@ use fault_schedule::{FaultSchedule, LONGEST_HOLD};
 use options::{EndQp, connect_backed, connect_vqps, exchange_windows};
 use setup::{Polling, Setup};
 
-/// The time after the last fault within which everything must have ended. It exceeds `peer_timeout` and all retries of a queue pair many times.
+/// The time after the last fault within which everything must have ended. It exceeds `peer_timeout`
+/// and all retries of a queue pair many times.
 const LIVENESS_LIMIT: Duration = Duration::from_secs(20);
 
 /// One end of the world.
@@ -268,8 +271,9 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
         });
     }
 
-    /// Returns whether the messages of an end succeed only when the program of the other end has received them: the connection is durable on
-    /// every rail, and what a queue pair receives, its program receives at once.
+    /// Returns whether the messages of an end succeed only when the program of the other end has
+    /// received them: the connection is durable on every rail, and what a queue pair receives, its
+    /// program receives at once.
     fn confirms_receives(&self, h: usize) -> bool {
         let setup = &self.setup;
         let is_plain = setup.options.is_none_or(|o| o.shared_receives == [false; 2] && o.windows.is_none());
@@ -284,7 +288,8 @@ impl<Q: FailoverQp + 'static> FailoverWorld<Q> {
     fn run(&mut self, result: &mut SeedRun) {
         let ends: Vec<_> = self.connections.iter().flatten().map(Rc::clone).collect();
         let done = || World::programs_are(|| ends.iter().all(|end| end.borrow().peer.is_done()));
-        // The safety phase. It ends when the faults have happened and all operations that are not held back have ended, or at its limit.
+        // The safety phase. It ends when the faults have happened and all operations that are not
+        // held back have ended, or at its limit.
         let limit = self.schedule.end + Duration::from_millis(50);
         let faults_end = self.schedule.end;
         let mut programs_are_done = done();
@@ -400,8 +405,8 @@ impl<Q: FailoverQp> End<Q> {
         }
     }
 
-    /// Checks that the other end has received all messages that were reported as executed. An end that has closed may have received more than its
-    /// program has taken.
+    /// Checks that the other end has received all messages that were reported as executed. An end
+    /// that has closed may have received more than its program has taken.
     fn check_receives(&mut self, other: &End<Q>, h: usize) {
         let is_closed = |end: &End<Q>| end.endpoint.qp.close_reason().is_some();
         let (executed, received) =
@@ -414,7 +419,8 @@ impl<Q: FailoverQp> End<Q> {
         }
     }
 
-    /// Checks that the operations that were reported as successful since the last call have their effect in the memory of the other end.
+    /// Checks that the operations that were reported as successful since the last call have their
+    /// effect in the memory of the other end.
     fn check_effects(&mut self, other: &WorkloadPeer, h: usize) {
         let records = &self.peer.requester_log().records;
         while let Some(record) = records.get(self.checked)

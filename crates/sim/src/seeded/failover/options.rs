@@ -1,4 +1,5 @@
-//! The options of connections: the completion log, mode `durable`, shared receive queues and memory windows.
+//! The options of connections: the completion log, mode `durable`, shared receive queues and memory
+//! windows.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -107,10 +108,12 @@ pub(super) fn connect_backed(
     queues.into_iter().map(connect).collect()
 }
 
-/// Registers the memory of two peers on all rails, and gives each end access to that of the other through a window.
+/// Registers the memory of two peers on all rails, and gives each end access to that of the other
+/// through a window.
 ///
 /// # Errors
-/// Returns the error of the first call to a NIC or a queue pair that failed; [`Error::Invalid`] if a window is not bound in time.
+/// Returns the error of the first call to a NIC or a queue pair that failed; [`Error::Invalid`] if
+/// a window is not bound in time.
 pub(super) fn exchange_windows<Q: FailoverQp>(
     world: &mut World,
     mut ends: [&mut Q; 2],

@@ -1,5 +1,6 @@
-//! Worlds whose faults are placed at one cell of the table of failures: a failure when an operation is at a stage, and a second failure at a point of the recovery.
-//! Seeds that follow each other have cells that follow each other, so a sweep places faults at every cell.
+//! Worlds whose faults are placed at one cell of the table of failures: a failure when an operation
+//! is at a stage, and a second failure at a point of the recovery. Seeds that follow each other
+//! have cells that follow each other, so a sweep places faults at every cell.
 
 use core::time::Duration;
 
@@ -70,7 +71,8 @@ pub(super) fn faults(seed: u64, cell: CoverageCell) -> Vec<(Duration, Fault)> {
         )
     };
     if point == RecoveryPoint::None {
-        // A packet is stopped on arrival only by the failure of the NIC at which it arrives, or of a link.
+        // A packet is stopped on arrival only by the failure of the NIC at which it arrives, or of
+        // a link.
         let target = if cell.failure == Failure::NicDead { observer } else { rng.index(2) };
         return vec![at_stage(target, cell.failure)];
     }

@@ -82,7 +82,8 @@ pub(super) fn smaller(
     }
 }
 
-/// Returns the number of rails without which a fault, the spared rail or the preferred rail would not exist.
+/// Returns the number of rails without which a fault, the spared rail or the preferred rail would
+/// not exist.
 fn rails_in_use(setup: &Setup, schedule: &FaultSchedule) -> usize {
     let of_faults = schedule.faults.iter().flat_map(|(_, fault)| rails_of(fault));
     let numbers = of_faults.filter_map(|rail| match rail {
@@ -148,7 +149,8 @@ mod tests {
         run_reduced(seed, &text.parse().unwrap(), 1).unwrap()
     }
 
-    /// Returns the first seed with one connection, a few operations of each end, and several faults.
+    /// Returns the first seed with one connection, a few operations of each end, and several
+    /// faults.
     fn seed_with_faults() -> u64 {
         let has_all = |&seed: &u64| {
             let (setup, schedule) = draw(Setup::draw, seed, &Reduction::default()).unwrap();

@@ -1,4 +1,5 @@
-//! What a seed draws before the world of the failover workload begins: NICs, links, the configuration of the vQPs, and what the programs do.
+//! What a seed draws before the world of the failover workload begins: NICs, links, the
+//! configuration of the vQPs, and what the programs do.
 
 use core::time::Duration;
 
@@ -16,7 +17,8 @@ use crate::{Config, CoverageCell, DurationRange, LinkConfig, Prng};
 
 /// One of this many seeds connects its processes by queue pairs with a shared backup.
 const SEEDS_PER_BACKUP: u64 = 4;
-/// One of this many of the other seeds connects them by queue pairs with a shared backup and options.
+/// One of this many of the other seeds connects them by queue pairs with a shared backup and
+/// options.
 const SEEDS_PER_OPTIONS: u64 = 6;
 /// One of this many other seeds connects its processes by XRC, in both directions.
 const SEEDS_PER_XRC: u64 = 6;
@@ -36,7 +38,8 @@ pub(super) struct RailSetup {
 pub(super) enum Polling {
     /// Each turn polls.
     Always,
-    /// Turns take completions only, or do not poll a queue pair with a shared backup. A poll runs maintenance once in this time.
+    /// Turns take completions only, or do not poll a queue pair with a shared backup. A poll runs
+    /// maintenance once in this time.
     CompletionsOnly(Duration),
 }
 
@@ -50,18 +53,22 @@ pub(super) struct Setup {
     /// The detectors of the second end, if they are others.
     pub(super) second_detector: Option<DetectorConfig>,
     pub(super) secrets: [[u64; 2]; 2],
-    /// Whether the connections are queue pairs with a shared backup. If not, there is one connection, a vQP.
+    /// Whether the connections are queue pairs with a shared backup. If not, there is one
+    /// connection, a vQP.
     pub(super) has_shared_backup: bool,
     /// The options of the connections, if they have some.
     pub(super) options: Option<ConnectionOptions>,
-    /// The number of shared receive queues of each end, if the connection consists of two XRC connections.
+    /// The number of shared receive queues of each end, if the connection consists of two XRC
+    /// connections.
     pub(super) xrc_queues: Option<usize>,
     /// The plans of the ends of each connection.
     pub(super) plans: Vec<[Plan; 2]>,
     pub(super) polling: [Polling; 2],
-    /// The number of operations of each end that are posted only when the faults have stopped, by connection.
+    /// The number of operations of each end that are posted only when the faults have stopped, by
+    /// connection.
     pub(super) held_back: Vec<[usize; 2]>,
-    /// Whether a receive is posted for each message before the peer can send. A receiver is then never the reason of an RNR NAK.
+    /// Whether a receive is posted for each message before the peer can send. A receiver is then
+    /// never the reason of an RNR NAK.
     pub(super) receives_posted_ahead: bool,
     /// The case on which the world concentrates, if there is one.
     pub(super) focus: Option<Focus>,
@@ -103,7 +110,8 @@ impl Setup {
         setup
     }
 
-    /// Draws a setup with numbers close to their limits. There are no shared backups, whose numbers begin with 1.
+    /// Draws a setup with numbers close to their limits. There are no shared backups, whose numbers
+    /// begin with 1.
     pub(super) fn draw_with_limits(seed: u64) -> Setup {
         let seed = seed & !FIRST_GENERATION;
         let mut setup = match Limits::draw_focus(seed) {
@@ -131,7 +139,8 @@ impl Setup {
         setup
     }
 
-    /// Draws what a seed of the first generation draws. A world of repeatable WRITEs has no focus and no placed faults.
+    /// Draws what a seed of the first generation draws. A world of repeatable WRITEs has no focus
+    /// and no placed faults.
     fn draw_first(
         seed: u64,
         is_first_generation: bool,
@@ -231,7 +240,8 @@ impl Setup {
         [self.vqp, VqpConfig { detector, ..self.vqp }]
     }
 
-    /// Returns whether both ends have heartbeats. Without those of one end, the other one uses none either.
+    /// Returns whether both ends have heartbeats. Without those of one end, the other one uses none
+    /// either.
     pub(super) fn has_heartbeats(&self) -> bool {
         self.configs().iter().all(|config| config.detector.max_missed_heartbeats > 0)
     }
@@ -267,7 +277,8 @@ fn draw_rail(rng: &mut Prng, world: &Config, any_device: bool, ordered: bool) ->
 fn draw_plans(rng: &mut Prng, write_policy: WritePolicy) -> [Plan; 2] {
     let large = rng.below(40) == 0;
     let ops = if large { 8 } else { *rng.pick(&[20, 40, 60, 60, 120]) };
-    // Each turn compares all words of the first incomplete blocks, which would take most of the time of a run with large ones.
+    // Each turn compares all words of the first incomplete blocks, which would take most of the
+    // time of a run with large ones.
     let (by_word, empty_ppm) = (rng.below(3) == 0 && !large, *rng.pick(&[0, 0, 100_000]));
     let overwritten_read_ppm = *rng.pick(&[0, 300_000, 1_000_000]);
     let one_sided = rng.below(8) == 0;
@@ -321,8 +332,8 @@ fn draw_vqp(
     vqp.peer_timeout = Duration::from_millis(300 << rng.below(3));
     vqp.rnr_retry = if receives_posted_ahead { rng.below(8) as u8 } else { 7 };
     vqp.min_rnr_timer = RnrTimer::from_duration(Duration::from_micros(10 << rng.below(7)));
-    // A shorter timeout than a round trip would make every request fail on a rail without faults. An acknowledgement follows the placement of
-    // a message, or of a quarter of the send window.
+    // A shorter timeout than a round trip would make every request fail on a rail without faults.
+    // An acknowledgement follows the placement of a message, or of a quarter of the send window.
     let latency = rails.iter().map(|rail| rail.link.latency.max).max().unwrap_or_default();
     let longest = plans.iter().flatten().map(|plan| plan.max_len).max().unwrap_or(0);
     let acknowledged = longest.min(world.tuning.send_window as usize / 4);
@@ -337,7 +348,8 @@ fn draw_vqp(
     vqp
 }
 
-/// Draws secrets. For half of the seeds, the first PSN of each end on rail 0 is close to the wrap to 0.
+/// Draws secrets. For half of the seeds, the first PSN of each end on rail 0 is close to the wrap
+/// to 0.
 fn draw_secrets(rng: &mut Prng) -> [[u64; 2]; 2] {
     let near_wrap = rng.below(2) == 0;
     [1, 2].map(|end| {
@@ -351,7 +363,8 @@ fn draw_secrets(rng: &mut Prng) -> [[u64; 2]; 2] {
     })
 }
 
-/// Returns the secret of which a vQP derives this word for rail 0: the inverse of the step of SplitMix64 (Steele, Lea, Flood, 2014).
+/// Returns the secret of which a vQP derives this word for rail 0: the inverse of the step of
+/// SplitMix64 (Steele, Lea, Flood, 2014).
 pub(super) fn seed_of_first_word(word: u64) -> u64 {
     let mut z = word;
     z ^= z >> 31 ^ z >> 62;

@@ -1,4 +1,5 @@
-//! The RPC of `mitra-filter`: over UD queue pairs, and over virtual queue pairs that send everything in flight again after a failover.
+//! The RPC of `mitra-filter`: over UD queue pairs, and over virtual queue pairs that send
+//! everything in flight again after a failover.
 
 mod call_record;
 mod corrupting_carrier;

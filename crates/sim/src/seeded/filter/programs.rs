@@ -16,7 +16,8 @@ use crate::{AppContext, Prng, Testbed, World};
 /// The record of a world, which its programs share.
 pub(super) type SharedRecord = Rc<RefCell<CallRecord>>;
 
-/// A client that makes calls until it has made all of them. It outlives restarts of its [`RpcClient`].
+/// A client that makes calls until it has made all of them. It outlives restarts of its
+/// [`RpcClient`].
 pub(super) struct Caller<C: Carrier, S> {
     /// `None` for a moment while the client restarts.
     client: Option<RpcClient<C, S>>,
@@ -181,8 +182,9 @@ pub(super) fn add_app<P: 'static>(
     });
 }
 
-/// Runs a world with faults for the time `noisy`, and then without the faults that `calm` ends, until all calls have ended. Stops the
-/// programs, and returns the result, without the number of faults.
+/// Runs a world with faults for the time `noisy`, and then without the faults that `calm` ends,
+/// until all calls have ended. Stops the programs, and returns the result, without the number of
+/// faults.
 pub(super) fn finish<C, S, D, F>(
     world: &mut World,
     callers: &[Rc<RefCell<Caller<C, S>>>],

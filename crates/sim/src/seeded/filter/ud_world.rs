@@ -74,7 +74,8 @@ fn schedule_faults(
     };
     for restart in 0..rng.below(4) {
         let caller = Rc::clone(rng.pick(callers));
-        // Most incarnations grow. Some clocks are set back, so the incarnation is lower than an earlier one, but another.
+        // Most incarnations grow. Some clocks are set back, so the incarnation is lower than an
+        // earlier one, but another.
         let incarnation = if rng.below(3) == 0 { 900 - restart } else { 1_001 + restart };
         let after = time(rng);
         if !faults.keeps_next() {

@@ -1,4 +1,5 @@
-//! Clients and a server that are connected by virtual queue pairs under the policy `blanket`, and one rail fails.
+//! Clients and a server that are connected by virtual queue pairs under the policy `blanket`, and
+//! one rail fails.
 
 use core::time::Duration;
 use std::cell::{Cell, RefCell};
@@ -174,7 +175,8 @@ where
     for caller in callers {
         add_app(testbed, 0, &stop, Rc::clone(caller), Caller::step);
     }
-    // The baselines do not come back to a rail, so one rail fails at most. Later than a restart, so that it has both rails.
+    // The baselines do not come back to a rail, so one rail fails at most. Later than a restart, so
+    // that it has both rails.
     if rng.below(4) > 0 {
         let rail = rng.index(2);
         let nic = *rng.pick(&testbed.rail(rail));

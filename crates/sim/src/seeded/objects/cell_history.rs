@@ -1,7 +1,8 @@
 //! The history of one cell, and the check that it is linearizable.
 //!
-//! No value occurs twice in a history: a compare-and-swap stores a new multiple of 2¹⁶, and additions are so small that they never reach the next
-//! one. The changes therefore have one order at most, in which each begins with the value that the one before it left.
+//! No value occurs twice in a history: a compare-and-swap stores a new multiple of 2¹⁶, and
+//! additions are so small that they never reach the next one. The changes therefore have one order
+//! at most, in which each begins with the value that the one before it left.
 
 /// The change of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,12 +26,14 @@ pub(super) enum Returned {
 pub(super) struct Entry {
     pub(super) call: Call,
     pub(super) begun: u64,
-    /// `None` if the client's path ended before. The call may then have taken effect, or take effect later, or never.
+    /// `None` if the client's path ended before. The call may then have taken effect, or take
+    /// effect later, or never.
     pub(super) ended: Option<(u64, Returned)>,
 }
 
 impl Entry {
-    /// Returns the value that the call stores if the cell has this one, or `None` if it changes nothing.
+    /// Returns the value that the call stores if the cell has this one, or `None` if it changes
+    /// nothing.
     fn apply(&self, value: u32) -> Option<u32> {
         match self.call {
             Call::Read => None,
@@ -39,7 +42,8 @@ impl Entry {
         }
     }
 
-    /// Returns the value that the call stores now, if its result says that it does so at this point.
+    /// Returns the value that the call stores now, if its result says that it does so at this
+    /// point.
     fn change_from(&self, value: u32) -> Option<u32> {
         match self.ended {
             Some((_, Returned::ChangedFrom(old))) if old != value => None,
@@ -102,8 +106,8 @@ fn extend(history: &[Entry], order: &mut Vec<usize>, value: u32, last: u32) -> b
     false
 }
 
-/// Returns whether this order of changes, with each read behind the change whose value it returned, respects real time: no call takes effect
-/// before another one that ended before it began.
+/// Returns whether this order of changes, with each read behind the change whose value it returned,
+/// respects real time: no call takes effect before another one that ended before it began.
 fn respects_time(history: &[Entry], order: &[usize]) -> bool {
     let mut values = vec![0];
     for &nth in order {

@@ -141,7 +141,8 @@ struct CellScript {
 enum State {
     Opening(Execution<OpenOwner>),
     Idle(Owner),
-    /// The operation is under way, on this cell, with this number in its history. A read leaves the owner here.
+    /// The operation is under way, on this cell, with this number in its history. A read leaves the
+    /// owner here.
     Calling {
         execution: Box<Execution<CellOperation>>,
         owner: Option<Owner>,

@@ -32,8 +32,9 @@ pub(super) trait Script {
     /// Drives the current operation, or begins the next one.
     fn poll(&mut self, path: &mut VqpPath<'_>) -> Result<Turn, PathError>;
 
-    /// Goes on over a new path. The old one executes nothing more. If the client has crashed, the script has lost its operation and its
-    /// description of the object, and keeps what a program stores before it begins an operation.
+    /// Goes on over a new path. The old one executes nothing more. If the client has crashed, the
+    /// script has lost its operation and its description of the object, and keeps what a program
+    /// stores before it begins an operation.
     fn on_new_path(&mut self, has_crashed: bool);
 
     /// The number of operations that have begun.
@@ -158,7 +159,8 @@ impl Client {
         self.begun + self.scripts.iter().map(|script| script.begun()).sum::<u64>()
     }
 
-    /// The error that ended the client, if it is another one than the end of the virtual queue pair or the loss of a NIC.
+    /// The error that ended the client, if it is another one than the end of the virtual queue pair
+    /// or the loss of a NIC.
     pub(super) fn refusal(&self) -> Option<&PathError> {
         let is_loss =
             |error: &PathError| matches!(error, PathError::Closed(_) | PathError::Verb(Error::DeviceFatal));

@@ -1,4 +1,5 @@
-//! The virtual queue pairs between a client and the server, and their replacement after a crash or a failure.
+//! The virtual queue pairs between a client and the server, and their replacement after a crash or
+//! a failure.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,7 +25,8 @@ pub(super) struct Connector {
     pub(super) secrets: Cell<u64>,
     /// Whether a client has ended before its scripts. The others then do not wait for it.
     pub(super) has_lost_client: Cell<bool>,
-    /// Why the ends of virtual queue pairs closed that ended by themselves: the client's end and the server's.
+    /// Why the ends of virtual queue pairs closed that ended by themselves: the client's end and
+    /// the server's.
     pub(super) close_reasons: RefCell<Vec<CloseReasons>>,
 }
 
@@ -44,10 +46,12 @@ impl Connector {
         Ok([a, b])
     }
 
-    /// Replaces both ends. The server closes the old virtual queue pair before: afterwards, nothing that was posted on it is executed.
+    /// Replaces both ends. The server closes the old virtual queue pair before: afterwards, nothing
+    /// that was posted on it is executed.
     ///
     /// # Errors
-    /// Any error of a NIC; [`Error::DeviceFatal`](mitra_verbs::Error::DeviceFatal) if a NIC is dead or hangs, since no queue pair can be created there.
+    /// Any error of a NIC; [`Error::DeviceFatal`](mitra_verbs::Error::DeviceFatal) if a NIC is dead
+    /// or hangs, since no queue pair can be created there.
     pub(super) fn replace(&self, client: &mut VirtualQp, server: &ServerEnd) -> Result<()> {
         let mut server = server.borrow_mut();
         server.close()?;

@@ -17,7 +17,8 @@ const CHECKER: &str = "counter";
 /// An add that was executed: the value before it, if the client knows it, and what was added.
 type Executed = (Option<i64>, i64);
 
-/// What the clients know. All adds have the same sign, so that the value before an add tells its place in their order.
+/// What the clients know. All adds have the same sign, so that the value before an add tells its
+/// place in their order.
 #[derive(Default)]
 struct Record {
     executed: Vec<Executed>,
@@ -27,7 +28,8 @@ struct Record {
 }
 
 impl Record {
-    /// Checks that the adds follow one another, and that they sum up to `last`. The sign is positive.
+    /// Checks that the adds follow one another, and that they sum up to `last`. The sign is
+    /// positive.
     fn check(&self, last: i64, all_finished: bool) -> Result<(), String> {
         let sums_up = match all_finished {
             true => last == self.executed_sum,
@@ -112,7 +114,8 @@ struct CounterScript {
     record: Rc<RefCell<Record>>,
     violations: Violations,
     state: State,
-    /// The number and the sum of the adds that were executed, and the adds that are under way. A crash does not lose them.
+    /// The number and the sum of the adds that were executed, and the adds that are under way. A
+    /// crash does not lose them.
     executed: u64,
     contributed: i64,
     under_way: Vec<i64>,
@@ -171,7 +174,8 @@ impl CounterScript {
         }
     }
 
-    /// Goes on after a crash, with the word's content: the field tells how many of the adds were executed.
+    /// Goes on after a crash, with the word's content: the field tells how many of the adds were
+    /// executed.
     fn restart(&mut self, content: u64) -> State {
         let field = self.layout.field(content, self.requester);
         let executed = field.wrapping_sub(self.executed) & u64::from(self.layout.max_adds());

@@ -1,4 +1,5 @@
-//! A latch that is used again and again: the scripts of participants, and the check that it opens once per use, when all have arrived.
+//! A latch that is used again and again: the scripts of participants, and the check that it opens
+//! once per use, when all have arrived.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,7 +31,8 @@ struct Record {
     identity: u64,
 }
 
-/// What a participant knew when it began an operation: the identity, and the number of acknowledged arrivals at it.
+/// What a participant knew when it began an operation: the identity, and the number of acknowledged
+/// arrivals at it.
 #[derive(Clone, Copy)]
 struct Before {
     identity: u64,

@@ -1,4 +1,5 @@
-//! One mailbox per client, which the server reads: the scripts of writers, and the check that each message arrives once, whole and in order.
+//! One mailbox per client, which the server reads: the scripts of writers, and the check that each
+//! message arrives once, whole and in order.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,8 +1,10 @@
-//! Shared objects over virtual queue pairs: several clients of one server, whose links and NICs fail.
+//! Shared objects over virtual queue pairs: several clients of one server, whose links and NICs
+//! fail.
 //!
-//! Each object has a module with the *script* of a client and the check of what all clients saw. A client runs its scripts over its own virtual
-//! queue pair, one operation of a random script after another. It may crash and come back: the server ends its virtual queue
-//! pair, and the scripts resume over a new one. If a virtual queue pair ends by itself, a new one takes its place.
+//! Each object has a module with the *script* of a client and the check of what all clients saw. A
+//! client runs its scripts over its own virtual queue pair, one operation of a random script after
+//! another. It may crash and come back: the server ends its virtual queue pair, and the scripts
+//! resume over a new one. If a virtual queue pair ends by itself, a new one takes its place.
 
 mod cell_history;
 mod cells;
@@ -222,8 +224,9 @@ fn draw_objects(
     objects
 }
 
-/// Draws the configuration of a world. The NICs keep the promises on which the objects depend: memory has what was acknowledged, in posting order,
-/// and the atomics of all clients exclude each other, because the NICs' do, or because all clients are on one rail at a time.
+/// Draws the configuration of a world. The NICs keep the promises on which the objects depend:
+/// memory has what was acknowledged, in posting order, and the atomics of all clients exclude each
+/// other, because the NICs' do, or because all clients are on one rail at a time.
 fn world_config(seed: u64, rng: &mut Prng) -> Config {
     let mut config = Config::swarm(seed);
     config.capabilities.ack_after_placement = true;
@@ -288,8 +291,9 @@ fn schedule_faults(testbed: &mut Testbed, rails: u8, faults: &mut FaultNumbers<'
     loses_nic
 }
 
-/// Schedules, for one seed in two, the death of the NIC on which the objects begin: when it has executed a random number of requests, before it
-/// answers the last one. So the outcome of an executed operation is unknown. Returns the NIC.
+/// Schedules, for one seed in two, the death of the NIC on which the objects begin: when it has
+/// executed a random number of requests, before it answers the last one. So the outcome of an
+/// executed operation is unknown. Returns the NIC.
 fn schedule_death_after_execution(testbed: &mut Testbed, faults: &mut FaultNumbers<'_>) -> Option<NicId> {
     let rng = &mut testbed.world.test_rng("object executions");
     let nth = rng.between(1, 150) as u32;

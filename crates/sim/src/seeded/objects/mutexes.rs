@@ -1,4 +1,5 @@
-//! A mutex and the word that it protects: the scripts of clients, and the check that one client at a time holds it.
+//! A mutex and the word that it protects: the scripts of clients, and the check that one client at
+//! a time holds it.
 
 use std::cell::RefCell;
 use std::num::NonZeroU16;
@@ -39,7 +40,8 @@ impl Record {
         Ok(())
     }
 
-    /// Records the state that a client has read after a crash. Returns whether the client holds the mutex.
+    /// Records the state that a client has read after a crash. Returns whether the client holds the
+    /// mutex.
     fn on_restart(&mut self, owner: NonZeroU16, state: MutexState) -> Result<bool, String> {
         let held = self.holder == Some(owner);
         if state.owner != Some(owner) {
@@ -102,7 +104,8 @@ impl SharedObject for SharedMutex {
     }
 }
 
-/// Writes a word. It is repeated until it was executed, which is right for the holder of a mutex over a path that is fenced.
+/// Writes a word. It is repeated until it was executed, which is right for the holder of a mutex
+/// over a path that is fenced.
 struct WriteWord(Word, u64);
 
 impl Operation for WriteWord {
@@ -126,7 +129,8 @@ struct MutexScript {
     violations: Violations,
     state: State,
     sections_left: u64,
-    /// Whether the next life reads the word before it locks, one bit for each crash. A life that does not read it locks as any other client does.
+    /// Whether the next life reads the word before it locks, one bit for each crash. A life that
+    /// does not read it locks as any other client does.
     reads_after_crash: u64,
     begun: u64,
 }
@@ -134,7 +138,8 @@ struct MutexScript {
 enum State {
     Free(MutexClient),
     Locking(Execution<Lock>),
-    /// The holder reads the data. The flag says whether it may have written the data before a crash.
+    /// The holder reads the data. The flag says whether it may have written the data before a
+    /// crash.
     Reading(Execution<ReadWord>, Held, bool),
     Writing(Execution<WriteWord>, Held),
     Unlocking(Execution<Unlock>),

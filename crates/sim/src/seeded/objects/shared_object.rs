@@ -17,7 +17,8 @@ pub(super) trait SharedObject {
         false
     }
 
-    /// Checks what the clients saw, and what the memory has in the end. `all_finished` says whether no client ended early.
+    /// Checks what the clients saw, and what the memory has in the end. `all_finished` says whether
+    /// no client ended early.
     fn findings(&self, memory: &Buffer, all_finished: bool) -> Vec<Finding>;
 }
 

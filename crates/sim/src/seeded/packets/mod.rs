@@ -1,5 +1,5 @@
-//! One NIC whose peer sends packets of its own making: any PSN, key, length, order and source. A model of the responder says what each must
-//! cause.
+//! One NIC whose peer sends packets of its own making: any PSN, key, length, order and source. A
+//! model of the responder says what each must cause.
 
 mod nic_under_test;
 mod responder_model;
@@ -153,7 +153,8 @@ impl PacketWorld {
         Request { psn: self.model.expected, target: Target::Open, offset, operation, excess: 0 }
     }
 
-    /// Returns the place and length of a READ: those given, or others of which the response may have several packets.
+    /// Returns the place and length of a READ: those given, or others of which the response may
+    /// have several packets.
     fn valid_read(&mut self, offset: usize, len: usize) -> (usize, Operation) {
         let rng = &mut self.length_rng;
         if rng.below(4) > 0 {
@@ -246,7 +247,8 @@ impl PacketWorld {
         verb(self.nic.arm(solicited_only))
     }
 
-    /// Sends a copy of an earlier request. Some copies of READs ask only for the end of the response.
+    /// Sends a copy of an earlier request. Some copies of READs ask only for the end of the
+    /// response.
     fn copy(&mut self) -> Result<(), Finding> {
         let executed = self.model.executed.len();
         if executed == 0 {
@@ -266,7 +268,8 @@ impl PacketWorld {
         self.exchange(&[Request { psn, target: Target::Open, offset: 0, operation, excess: 0 }])
     }
 
-    /// Sends a request from another address than the peer's, or to a queue pair that was destroyed. It must cause nothing.
+    /// Sends a request from another address than the peer's, or to a queue pair that was destroyed.
+    /// It must cause nothing.
     fn foreign_request(&mut self) -> Result<(), Finding> {
         let request = self.valid_request();
         self.last = format!("from elsewhere: {request:?}");
@@ -295,7 +298,8 @@ impl PacketWorld {
                 requests.push(request);
             }
         }
-        // The memory that a READ returns is read when its response is sent, after the atomics of the burst.
+        // The memory that a READ returns is read when its response is sent, after the atomics of
+        // the burst.
         let is_mixed = requests.iter().any(|request| matches!(request.operation, Operation::Read { .. }));
         if is_mixed {
             requests.retain(|request| matches!(request.operation, Operation::Read { .. }));

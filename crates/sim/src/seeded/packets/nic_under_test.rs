@@ -26,7 +26,8 @@ pub(super) struct NicUnderTest {
     pub(super) qpn: Qpn,
     pub(super) regions: [Mr; 4],
     init: QpInitAttr,
-    /// Whether each queue, for sends and for receives, is armed for solicited completions and errors only.
+    /// Whether each queue, for sends and for receives, is armed for solicited completions and
+    /// errors only.
     solicited_only: [bool; 2],
     /// The number of executed messages that the last answer states.
     pub(super) last_msn: Option<u32>,
@@ -140,8 +141,8 @@ impl NicUnderTest {
         self.deliver(source, &packet);
     }
 
-    /// Takes all packets that the NIC sends now: the answers to requests, and the PSNs of its own requests. A packet that is neither is
-    /// described.
+    /// Takes all packets that the NIC sends now: the answers to requests, and the PSNs of its own
+    /// requests. A packet that is neither is described.
     pub(super) fn take_sent(&mut self) -> (Vec<Answer>, Vec<Psn>, Vec<String>) {
         let (mut answers, mut requests, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let mut batch = TxBatch::new();
@@ -189,7 +190,8 @@ impl NicUnderTest {
     /// Arms both queues anew, and drops their events. No completion is in them.
     pub(super) fn arm(&mut self, solicited_only: [bool; 2]) -> Result<()> {
         self.take_events();
-        // A queue that is armed for any completion stays so until its event (IBTA volume 1, 11.4.2.2).
+        // A queue that is armed for any completion stays so until its event (IBTA volume 1,
+        // 11.4.2.2).
         self.solicited_only = [0, 1].map(|i| self.solicited_only[i] && solicited_only[i]);
         self.nic.req_notify_cq(self.init.send_cq, solicited_only[0])?;
         self.nic.req_notify_cq(self.init.recv_cq, solicited_only[1])

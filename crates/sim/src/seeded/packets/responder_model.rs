@@ -1,4 +1,5 @@
-//! A model of a responder by the rules of IBTA volume 1, 9.7: the reference with which the NIC is compared.
+//! A model of a responder by the rules of IBTA volume 1, 9.7: the reference with which the NIC is
+//! compared.
 
 use std::collections::VecDeque;
 
@@ -74,7 +75,8 @@ impl Request {
         }
     }
 
-    /// Returns the request that asks again for a part of a READ: its response without the first `packets`.
+    /// Returns the request that asks again for a part of a READ: its response without the first
+    /// `packets`.
     pub(super) fn rest(mut self, packets: usize) -> Request {
         if let Operation::Read { len } = &mut self.operation {
             *len -= packets * MTU;
@@ -124,7 +126,8 @@ pub(super) struct ResponderModel {
     max_fetches: usize,
     /// The posted receives: identifier, offset in the open region and length.
     pub(super) receives: VecDeque<(u64, usize, usize)>,
-    /// The receives that have completed since the last comparison, and whether their messages are solicited.
+    /// The receives that have completed since the last comparison, and whether their messages are
+    /// solicited.
     pub(super) received: Vec<(u64, bool)>,
     /// The last executed requests.
     pub(super) executed: VecDeque<Request>,
@@ -157,8 +160,8 @@ impl ResponderModel {
         }
     }
 
-    /// Handles requests that arrive before the responder sends anything, and returns its answers. Several requests must be new READs and
-    /// atomics.
+    /// Handles requests that arrive before the responder sends anything, and returns its answers.
+    /// Several requests must be new READs and atomics.
     pub(super) fn handle_all(&mut self, requests: &[Request]) -> Vec<Answer> {
         let mut answers = Vec::new();
         for (outstanding, request) in requests.iter().enumerate() {

@@ -1,7 +1,12 @@
-//! Memory that is revoked while operations on it are in flight: a region is deregistered at the responder or at the requester, or a window is invalidated by either end, while links and NICs fail.
+//! Memory that is revoked while operations on it are in flight: a region is deregistered at the
+//! responder or at the requester, or a window is invalidated by either end, while links and NICs
+//! fail.
 //!
-//! The requester writes to words, and adds to counters, of two regions of the responder: one that stays, and one that is revoked. When a revocation has returned, or its completion is there, nothing may touch the
-//! memory any more. Each request has the outcome that is true, those that were posted after the revocation do not succeed, and the connection ends with the request's own error.
+//! The requester writes to words, and adds to counters, of two regions of the responder: one that
+//! stays, and one that is revoked. When a revocation has returned, or its completion is there,
+//! nothing may touch the memory any more. Each request has the outcome that is true, those that
+//! were posted after the revocation do not succeed, and the connection ends with the request's own
+//! error.
 
 mod programs;
 
@@ -283,7 +288,8 @@ impl RevocationWorld {
                     Outcome::Unresolved(UnresolvedError::ExecutedBehindError),
                 ];
                 let may_be = !matches!(add.outcome, Some(Outcome::Failed(_)));
-                // The requester refuses to store the result after the responder has executed the request.
+                // The requester refuses to store the result after the responder has executed the
+                // request.
                 let may_be = may_be || add.outcome == Some(Outcome::Failed(WcStatus::LocalProtection));
                 least += u64::from(add.outcome.is_some_and(|outcome| executed.contains(&outcome)));
                 most += u64::from(may_be);

@@ -155,7 +155,8 @@ impl Requester {
             && self.deregistered.is_none()
             && self.revokes.is_now(self.requests.len(), &self.vqp)
         {
-            // After `Ok`, no NIC and no recovery writes to the memory. A NIC that is dead was reset.
+            // After `Ok`, no NIC and no recovery writes to the memory. A NIC that is dead was
+            // reset.
             self.deregistered =
                 self.vqp.domain().deregister(&self.results_mr).is_ok().then(|| bytes(&self.results));
             is_active = true;
@@ -235,7 +236,8 @@ pub(super) struct Responder {
     revokes: When,
     has_begun: bool,
     nics: Vec<Arc<SimNic>>,
-    /// The NICs that hung and executed requests when the invalidation was posted. They cannot execute it.
+    /// The NICs that hung and executed requests when the invalidation was posted. They cannot
+    /// execute it.
     hung: Vec<Arc<SimNic>>,
     /// Whether one of them still executed requests when the invalidation was complete.
     pub(super) still_grants: bool,

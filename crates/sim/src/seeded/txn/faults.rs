@@ -101,7 +101,8 @@ impl Faults {
         self.rng.below(4);
     }
 
-    /// Draws when another process of a coordinator starts whose process has ended; `None` if not before the faults are over.
+    /// Draws when another process of a coordinator starts whose process has ended; `None` if not
+    /// before the faults are over.
     pub(super) fn draw_restart(&mut self) -> Option<Duration> {
         let longest = self.timeout * 3;
         if self.is_over {

@@ -19,7 +19,8 @@ struct Attempt {
     begun: u64,
     /// What it has read and written, once it is logged or committed.
     footprint: Option<Footprint>,
-    /// When its caller knew that it was committed. An attempt that took effect, and of which no caller knows, has no end.
+    /// When its caller knew that it was committed. An attempt that took effect, and of which no
+    /// caller knows, has no end.
     told: Option<u64>,
 }
 
@@ -81,7 +82,8 @@ impl History {
                         | Abort::Full(_)
                         | Abort::LifeEnded
                 );
-                // The log may have an entry of an earlier attempt, and of this one only if it is not decided.
+                // The log may have an entry of an earlier attempt, and of this one only if it is
+                // not decided.
                 lock.into_iter().for_each(|lock| self.has_no_effect(lock));
                 if !is_known {
                     self.find("refused", format!("a program was aborted for good: {why}"));
@@ -90,7 +92,8 @@ impl History {
         }
     }
 
-    /// Learns from the log of a coordinator whose lives are all recovered which attempts took effect, though nobody was told.
+    /// Learns from the log of a coordinator whose lives are all recovered which attempts took
+    /// effect, though nobody was told.
     pub(super) fn read_log(&mut self, layout: &Layout, memories: &[Arc<Buffer>], coordinator: u16) {
         for slot in layout.log_slots(coordinator) {
             let read = |at: &mitra_txn::Location| {
@@ -110,7 +113,8 @@ impl History {
         }
     }
 
-    /// Executes the transactions that took effect one after the other. Returns the records that result, and the number of transactions.
+    /// Executes the transactions that took effect one after the other. Returns the records that
+    /// result, and the number of transactions.
     pub(super) fn replay(&mut self, records: &[(RecordKey, Vec<u8>)]) -> (Model, u64) {
         let mut model = Model::new();
         for (at, value) in records {

@@ -1,4 +1,5 @@
-//! The messages between coordinators and memory nodes beside the NICs. They arrive late, and in any order.
+//! The messages between coordinators and memory nodes beside the NICs. They arrive late, and in any
+//! order.
 
 use core::time::Duration;
 

@@ -1,9 +1,14 @@
-//! Transactions over virtual queue pairs: coordinators whose links and NICs fail, which die at any step, sleep, and wake after they were taken over.
+//! Transactions over virtual queue pairs: coordinators whose links and NICs fail, which die at any
+//! step, sleep, and wake after they were taken over.
 //!
-//! Each memory node and each life of a coordinator has a host of its own. The queue pairs, the rights of lives, the takeovers and the transactions are those of the product. Only the TCP connections are simulated.
+//! Each memory node and each life of a coordinator has a host of its own. The queue pairs, the
+//! rights of lives, the takeovers and the transactions are those of the product. Only the TCP
+//! connections are simulated.
 //!
-//! In the end, every life that has ended is recovered. The transactions that took effect, in a serial order, must return the same again; the memory has the records that result, the same in all copies, and no
-//! lock. What a coordinator was logging when it died took effect if the log has it when the life is recovered.
+//! In the end, every life that has ended is recovered. The transactions that took effect, in a
+//! serial order, must return the same again; the memory has the records that result, the same in
+//! all copies, and no lock. What a coordinator was logging when it died took effect if the log has
+//! it when the life is recovered.
 
 mod faults;
 mod history;
@@ -343,7 +348,8 @@ impl TransactionWorld {
         }
     }
 
-    /// Whether a coordinator has no process although it has work, or although nobody else could recover lives.
+    /// Whether a coordinator has no process although it has work, or although nobody else could
+    /// recover lives.
     fn needs_process(&self, coordinator: u16) -> bool {
         let runs = |process: &Rc<RefCell<Process>>| process.borrow().state != State::Ended;
         let is_running = |process: &&Rc<RefCell<Process>>| {

@@ -1,4 +1,6 @@
-//! A coordinator's process: it connects to the memory nodes as the next life of its coordinator, takes the life, runs what is left of its coordinator's work, and takes over lives that have ended.
+//! A coordinator's process: it connects to the memory nodes as the next life of its coordinator,
+//! takes the life, runs what is left of its coordinator's work, and takes over lives that have
+//! ended.
 
 use core::cell::{Cell, RefCell};
 use core::time::Duration;

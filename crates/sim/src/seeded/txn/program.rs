@@ -1,10 +1,12 @@
-//! Random programs over the records of a store. What they do depends on what they read, and each writes values of its own.
+//! Random programs over the records of a store. What they do depends on what they read, and each
+//! writes values of its own.
 
 use mitra_txn::{Abort, Access, Layout, RecordKey, Schema, TableId, TableSchema, Transaction};
 
 use crate::Prng;
 
-/// The number of keys of each table. The buckets of the last one overflow, and those of the others are contended.
+/// The number of keys of each table. The buckets of the last one overflow, and those of the others
+/// are contended.
 const KEYS: [u64; 3] = [24, 24, 40];
 /// The most numbers that an appended list keeps.
 const LIST_LEN: usize = 24;

@@ -32,7 +32,8 @@ fn check_read(pair: &mut VqpPair, wr_id: u64) {
     assert_eq!(pair.outcome(0, wr_id, false), Some(Outcome::Success));
 }
 
-/// The right is missing on the first rail, on the rail of a failover, and on queue pairs that replaced those of a failed rail.
+/// The right is missing on the first rail, on the rail of a failover, and on queue pairs that
+/// replaced those of a failed rail.
 #[test]
 fn missing_right_is_missing_on_every_rail() {
     for failovers in 0..4 {
@@ -64,7 +65,8 @@ fn revoked_right_is_revoked_on_every_rail() {
     }
 }
 
-/// The right is revoked in each round of a move. The WRITE that waits for the move either was executed before, or is refused.
+/// The right is revoked in each round of a move. The WRITE that waits for the move either was
+/// executed before, or is refused.
 #[test]
 fn right_that_is_revoked_during_a_move_is_revoked_on_the_new_rail() {
     for rounds in 0..60 {
@@ -85,8 +87,8 @@ fn right_that_is_revoked_during_a_move_is_revoked_on_the_new_rail() {
     }
 }
 
-/// With a completion log, a peer that may execute atomics and not WRITE keeps no log. Its atomics are executed exactly once, with their
-/// values, whenever the link fails.
+/// With a completion log, a peer that may execute atomics and not WRITE keeps no log. Its atomics
+/// are executed exactly once, with their values, whenever the link fails.
 #[test]
 fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
     const ATOMICS: u64 = 12;
@@ -110,7 +112,8 @@ fn atomics_without_the_right_to_write_are_executed_once_with_a_log() {
     }
 }
 
-/// The right to WRITE is taken away from a peer that keeps a log. Its next entry is refused, and the atomic before it is never reported as not executed.
+/// The right to WRITE is taken away from a peer that keeps a log. Its next entry is refused, and
+/// the atomic before it is never reported as not executed.
 #[test]
 fn atomic_with_a_log_fails_when_the_right_to_write_is_taken_away() {
     let mut pair = VqpPair::new(2, Config { completion_log: true, ..config() });

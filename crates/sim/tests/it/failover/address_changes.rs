@@ -112,7 +112,8 @@ fn address_of_the_only_rail_changes() {
     }
 }
 
-/// No end knows an address of the other one, so none can tell the other its own. The operation in flight has no evidence.
+/// No end knows an address of the other one, so none can tell the other its own. The operation in
+/// flight has no evidence.
 #[test]
 fn ends_whose_addresses_all_change_at_once_do_not_find_each_other() {
     let mut pair = pair();

@@ -1,4 +1,5 @@
-//! The checks of the vQP builder: each refusal has its own error, which names the option and the rule.
+//! The checks of the vQP builder: each refusal has its own error, which names the option and the
+//! rule.
 
 use core::time::Duration;
 use std::sync::Arc;

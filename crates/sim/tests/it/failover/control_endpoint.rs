@@ -75,7 +75,8 @@ fn vqps_of_a_domain_share_one_endpoint_and_move() {
     assert!(ends.vqps.iter().flatten().all(|vqp| vqp.active_rail() == 1 && vqp.close_reason().is_none()));
 }
 
-/// The message that a peer has closed is sent once. The other vQP of the domain reads it from the NIC.
+/// The message that a peer has closed is sent once. The other vQP of the domain reads it from the
+/// NIC.
 #[test]
 fn message_that_another_vqp_read_is_delivered() {
     let mut ends = Ends::new(&[[1, 2], [3, 4]]);
@@ -111,7 +112,8 @@ fn endpoint_ends_with_the_last_vqp_and_is_made_again() {
     assert!(ends.is_empty(0) && ends.is_empty(1));
 }
 
-/// The cookie names the vQP on an endpoint, so a vQP whose cookie is taken has an endpoint of its own.
+/// The cookie names the vQP on an endpoint, so a vQP whose cookie is taken has an endpoint of its
+/// own.
 #[test]
 fn vqps_with_the_same_cookie_do_not_share_an_endpoint() {
     let mut ends = Ends::new(&[[1, 2], [1, 3]]);

@@ -51,7 +51,8 @@ fn heartbeats(interval: Duration, max_missed_heartbeats: u32) -> DetectorConfig 
     DetectorConfig { heartbeat_interval: interval, max_missed_heartbeats, ..DetectorConfig::default() }
 }
 
-/// The detectors of two ends: with heartbeats and without, with intervals of 20 and 200 ms, and with 100 ms and 2 s of silence.
+/// The detectors of two ends: with heartbeats and without, with intervals of 20 and 200 ms, and
+/// with 100 ms and 2 s of silence.
 fn different() -> [[DetectorConfig; 2]; 3] {
     let fast = heartbeats(20 * MS, 5);
     [[fast, heartbeats(20 * MS, 0)], [fast, heartbeats(200 * MS, 5)], [fast, heartbeats(10 * MS, 200)]]

@@ -1,4 +1,5 @@
-//! What the NICs of a domain hold when one of them has failed, or a vQP cannot be created: regions, queue pairs, protection domains.
+//! What the NICs of a domain hold when one of them has failed, or a vQP cannot be created: regions,
+//! queue pairs, protection domains.
 
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use mitra_verbs::{Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, Recv
 
 use crate::vqp_pair::{FULL_ACCESS, MEMORY_BYTES, VqpPair, config};
 
-/// Returns a testbed, and a domain with the NICs of its first host. `reset_capable` says whether the NICs can
-/// be reset.
+/// Returns a testbed, and a domain with the NICs of its first host. `reset_capable` says whether
+/// the NICs can be reset.
 fn one_host(reset_capable: bool) -> (Testbed, Arc<Domain>) {
     let mut world = mitra_sim::Config::fault_free();
     world.capabilities.reset = reset_capable;
@@ -18,8 +19,8 @@ fn one_host(reset_capable: bool) -> (Testbed, Arc<Domain>) {
     (testbed, Domain::new(nics).expect("the NICs have the resources of a domain"))
 }
 
-/// Deallocates the protection domain of a rail's NIC, and returns whether this succeeded, which means that it
-/// was empty.
+/// Deallocates the protection domain of a rail's NIC, and returns whether this succeeded, which
+/// means that it was empty.
 fn dealloc_pd(domain: &Domain, rail: usize) -> bool {
     let nic = &domain.nics()[rail];
     nic.provider.dealloc_pd(nic.pd).is_ok()
@@ -37,8 +38,8 @@ fn dead_nic_does_not_block_deregistration_on_others() {
     assert!(dealloc_pd(&domain, 1), "the memory is still registered with the living NIC");
 }
 
-/// Memory can be registered while one of the NICs is alive, and a vQP over that NIC can use the memory. The
-/// new region gets a key of its own.
+/// Memory can be registered while one of the NICs is alive, and a vQP over that NIC can use the
+/// memory. The new region gets a key of its own.
 #[test]
 fn memory_is_registered_on_living_rails() {
     for dead in 0..2 {
@@ -73,8 +74,8 @@ fn memory_is_registered_on_living_rails() {
     }
 }
 
-/// The keys of regions stay unique when the NIC that assigned them dies, although the other NIC may assign
-/// the same keys.
+/// The keys of regions stay unique when the NIC that assigned them dies, although the other NIC may
+/// assign the same keys.
 #[test]
 fn region_keys_are_unique_after_nic_failure() {
     let (mut testbed, domain) = one_host(true);
@@ -108,8 +109,8 @@ fn vqp_is_made_on_live_nics_and_leaves_no_queue_pairs() {
     );
 }
 
-/// A NIC that was dead when the vQP was made has executed nothing, and that is evidence: an operation that was posted before the first move is executed
-/// once on a rail that is left.
+/// A NIC that was dead when the vQP was made has executed nothing, and that is evidence: an
+/// operation that was posted before the first move is executed once on a rail that is left.
 #[test]
 fn operations_posted_before_the_move_from_a_dead_nic_are_executed_once() {
     for log in [false, true] {
@@ -128,8 +129,8 @@ fn operations_posted_before_the_move_from_a_dead_nic_are_executed_once() {
     }
 }
 
-/// The ends may have send queues of different depth. `connect` fails if a completion log has less room than
-/// the peer's send queue needs.
+/// The ends may have send queues of different depth. `connect` fails if a completion log has less
+/// room than the peer's send queue needs.
 #[test]
 fn completion_log_must_fit_peer_send_queue() {
     let (_testbed, domain) = one_host(true);
@@ -145,8 +146,8 @@ fn completion_log_must_fit_peer_send_queue() {
     deep.connect(&info(&other)).expect("the log fits the peer's send queue");
 }
 
-/// The NIC has one free queue pair. It suffices for the data of a rail, but not also for its control
-/// messages.
+/// The NIC has one free queue pair. It suffices for the data of a rail, but not also for its
+/// control messages.
 #[test]
 fn partially_created_rail_is_removed() {
     let (_testbed, domain) = one_host(true);

@@ -76,7 +76,8 @@ fn vqp_is_connected_over_nics_that_are_alive() {
     assert_eq!(ends[1].connect(&infos[0]), Err(Error::DeviceFatal));
 }
 
-/// The key that a region has on rail 1 is not one of the application's keys, so it names no memory there either.
+/// The key that a region has on rail 1 is not one of the application's keys, so it names no memory
+/// there either.
 #[test]
 fn key_of_another_rail_names_no_memory() {
     let mut pair = VqpPair::new(2, config());
@@ -84,7 +85,8 @@ fn key_of_another_rail_names_no_memory() {
     pair.link_down(0, 0);
     pair.poll_times(&[0, 1], FAILOVER);
     assert_eq!(pair.vqps[0].active_rail(), 1);
-    // The encoding of a region ends with the key on the last rail. Local and remote keys are the same on these NICs.
+    // The encoding of a region ends with the key on the last rail. Local and remote keys are the
+    // same on these NICs.
     let encoded = pair.mr[0].remote().encode();
     let key = Key(u32::from_le_bytes(*encoded.last_chunk().expect("the encoding has a key")));
     assert_ne!(key, pair.mr[0].primary().lkey);
@@ -93,7 +95,8 @@ fn key_of_another_rail_names_no_memory() {
     assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::LocalProtection)));
 }
 
-/// A hung NIC still executes the peer's requests. After a reregistration it no longer accesses the earlier memory.
+/// A hung NIC still executes the peer's requests. After a reregistration it no longer accesses the
+/// earlier memory.
 #[test]
 fn hung_nic_does_not_access_memory_before_reregistration() {
     let mut pair = VqpPair::new(2, config());

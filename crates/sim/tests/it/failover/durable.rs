@@ -46,7 +46,8 @@ fn outcomes(pair: &VqpPair) -> Vec<(u64, Outcome)> {
 const ALL: [(u64, Outcome); 4] =
     [(0, Outcome::Success), (1, Outcome::Success), (2, Outcome::Success), (3, Outcome::Success)];
 
-/// Nothing completes before the peer's processor has run. If the NIC acknowledges only what is in memory, it need not run.
+/// Nothing completes before the peer's processor has run. If the NIC acknowledges only what is in
+/// memory, it need not run.
 #[test]
 fn operations_complete_when_the_peer_has_seen_them() {
     let mut pair = pair(false);
@@ -63,8 +64,8 @@ fn operations_complete_when_the_peer_has_seen_them() {
     assert_eq!(outcomes(&pair), ALL);
 }
 
-/// Confirmations of one rail arrive when the vQP is on the next, whose messages they do not count. A sender's success is always a message that the
-/// receiver has taken.
+/// Confirmations of one rail arrive when the vQP is on the next, whose messages they do not count.
+/// A sender's success is always a message that the receiver has taken.
 #[test]
 fn late_confirmation_of_an_earlier_rail_confirms_nothing() {
     const MESSAGES: u64 = 32;
@@ -100,7 +101,8 @@ fn late_confirmation_of_an_earlier_rail_confirms_nothing() {
     }
 }
 
-/// A failover decides the operations that wait, from the evidence. Their values are those that the old rail delivered.
+/// A failover decides the operations that wait, from the evidence. Their values are those that the
+/// old rail delivered.
 #[test]
 fn failover_decides_operations_that_wait() {
     let mut pair = pair(false);
@@ -137,7 +139,8 @@ fn lost_confirmation_is_repeated() {
     assert_eq!(pair.vqps[0].last_failover(), None);
 }
 
-/// The peer's NIC has acknowledged everything, so no retry shows that its program has stopped. Without heartbeats, its silence does.
+/// The peer's NIC has acknowledged everything, so no retry shows that its program has stopped.
+/// Without heartbeats, its silence does.
 #[test]
 fn peer_that_answers_no_question_is_unreachable() {
     for mut pair in [pair(false), pair_with_heartbeats()] {
@@ -154,7 +157,8 @@ fn peer_that_answers_no_question_is_unreachable() {
     }
 }
 
-/// The peer's NIC executes and acknowledges the WRITE. The process of the peer does not run any more, or has ended.
+/// The peer's NIC executes and acknowledges the WRITE. The process of the peer does not run any
+/// more, or has ended.
 #[test]
 fn durable_operation_of_a_peer_that_is_gone_ends_without_heartbeats() {
     for has_ended in [false, true] {

@@ -8,7 +8,8 @@ use mitra_verbs::{AsyncEvent, Buffer, Data, RecvWr, SendOp, SendWr, WcStatus};
 
 use crate::vqp_pair::{FULL_ACCESS, VqpPair, config};
 
-/// Closes a pair of two rails with a WRITE in flight, by cutting both rails of the first end, and polls until the first end has closed.
+/// Closes a pair of two rails with a WRITE in flight, by cutting both rails of the first end, and
+/// polls until the first end has closed.
 fn pair_without_rails() -> VqpPair {
     let mut pair = VqpPair::new(2, config());
     pair.poll_times(&[0, 1], 10);
@@ -52,8 +53,9 @@ fn completion_of_closed_vqp_names_reason_and_way_out() {
     let _: Option<CloseReason> = pair.vqps[0].close_reason();
 }
 
-/// The first end has moved and replays an invalid request, which the new rail refuses. The second end handles the evidence by which it would move
-/// together with the message that the first end has closed.
+/// The first end has moved and replays an invalid request, which the new rail refuses. The second
+/// end handles the evidence by which it would move together with the message that the first end has
+/// closed.
 #[test]
 fn event_of_a_request_that_the_new_rail_refused_is_kept() {
     let mut pair = VqpPair::new(2, config());
@@ -74,7 +76,8 @@ fn event_of_a_request_that_the_new_rail_refused_is_kept() {
     assert!(matches!(event, Some(AsyncEvent::QpAccessError(_))), "{event:?}");
 }
 
-/// An end that runs less often than half of its heartbeat timeout and has no requests in flight notices that its peer is gone.
+/// An end that runs less often than half of its heartbeat timeout and has no requests in flight
+/// notices that its peer is gone.
 #[test]
 fn rarely_polling_end_notices_that_its_peer_is_gone() {
     let mut config = config();

@@ -1,5 +1,5 @@
-//! Failback: a rail that failed and has recovered is used again. The tests poll both ends, so that each run
-//! has one fixed schedule.
+//! Failback: a rail that failed and has recovered is used again. The tests poll both ends, so that
+//! each run has one fixed schedule.
 
 use core::time::Duration;
 
@@ -25,8 +25,8 @@ impl VqpPair {
         self.send(0, 2000 + round, SendOp::FetchAdd { remote: word, add: 1 }, Data::sge(sge));
     }
 
-    /// Checks that all operations of the first `rounds` rounds succeeded, and that each fetch-and-add was
-    /// executed once.
+    /// Checks that all operations of the first `rounds` rounds succeeded, and that each
+    /// fetch-and-add was executed once.
     fn assert_done(&self, rounds: u64) {
         for round in 0..rounds {
             for host in 0..2 {
@@ -102,8 +102,8 @@ fn vqp_keeps_its_number_and_frees_all_resources() {
     }
 }
 
-/// The active rail fails before the recovered rail is ready. The failover waits until the recovered rail is
-/// ready.
+/// The active rail fails before the recovered rail is ready. The failover waits until the recovered
+/// rail is ready.
 #[test]
 fn failover_waits_for_recovering_rail() {
     for gap in [0, 1, 2, 5, 20, 100] {
@@ -126,8 +126,8 @@ fn failover_waits_for_recovering_rail() {
     }
 }
 
-/// The rail to which a failover moves also fails, before or after the failover completes. Another failover
-/// moves to the third rail.
+/// The rail to which a failover moves also fails, before or after the failover completes. Another
+/// failover moves to the third rail.
 #[test]
 fn failure_of_target_rail_leads_to_next_rail() {
     for gap in 0..60 {
@@ -192,9 +192,9 @@ fn vqp_closes_at_once_without_living_nic() {
     assert!(pair.vqps[0].close_reason().is_some());
 }
 
-/// The proposed rail is down at the peer, which declines the ballot. The first end asks before it fences, so it
-/// continues on its own rail, whose link was down for a short time. When this rail fails for good, the first
-/// end waits for the other one.
+/// The proposed rail is down at the peer, which declines the ballot. The first end asks before it
+/// fences, so it continues on its own rail, whose link was down for a short time. When this rail
+/// fails for good, the first end waits for the other one.
 #[test]
 fn declined_proposal_leaves_the_vqp_on_its_rail() {
     let mut config = config();
@@ -219,8 +219,8 @@ fn declined_proposal_leaves_the_vqp_on_its_rail() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1; 2]);
 }
 
-/// The port of a rail is up at the first end, but the path is broken. The first end waits for the rail until
-/// `peer_timeout`, and closes.
+/// The port of a rail is up at the first end, but the path is broken. The first end waits for the
+/// rail until `peer_timeout`, and closes.
 #[test]
 fn wait_for_rail_ends_after_peer_timeout() {
     let mut config = config();
@@ -254,8 +254,8 @@ fn dead_nic_is_not_used_again() {
     assert!(pair.vqps[0].close_reason().is_some());
 }
 
-/// Thousands of failovers between flapping rails leak no objects of the NICs, and the state of the vQP does
-/// not grow.
+/// Thousands of failovers between flapping rails leak no objects of the NICs, and the state of the
+/// vQP does not grow.
 #[test]
 fn thousands_of_flaps_leak_nothing() {
     // The pauses between moves stay short.
@@ -290,8 +290,8 @@ fn thousands_of_flaps_leak_nothing() {
     }
 }
 
-/// Both ends have moved, and all links fail before an end has received a confirmation. When the links
-/// recover, the failover is confirmed, even after a long time.
+/// Both ends have moved, and all links fail before an end has received a confirmation. When the
+/// links recover, the failover is confirmed, even after a long time.
 #[test]
 fn unconfirmed_failover_is_confirmed_after_links_recover() {
     let mut unconfirmed = 0;
@@ -325,9 +325,9 @@ fn unconfirmed_failover_is_confirmed_after_links_recover() {
     assert!(unconfirmed > 0, "no gap left the failover unconfirmed at both ends");
 }
 
-/// Control messages arrive, but large data packets are lost, because the path MTU is smaller than the
-/// configured MTU. Each rail appears to recover after a failover, but fails again. The vQP closes with
-/// `NoRail`.
+/// Control messages arrive, but large data packets are lost, because the path MTU is smaller than
+/// the configured MTU. Each rail appears to recover after a failover, but fails again. The vQP
+/// closes with `NoRail`.
 #[test]
 fn rails_that_drop_large_packets_are_given_up() {
     let mut config = config();
@@ -355,8 +355,8 @@ fn rails_that_drop_large_packets_are_given_up() {
     );
 }
 
-/// The queue pairs of both rails fail one after the other, each while its link is down. The vQP must not
-/// close, because the links recover before `peer_timeout`.
+/// The queue pairs of both rails fail one after the other, each while its link is down. The vQP
+/// must not close, because the links recover before `peer_timeout`.
 #[test]
 fn lost_queue_pairs_are_replaced_when_links_recover() {
     for host in 0..2 {
@@ -403,7 +403,8 @@ fn preferring(rail: u8) -> Config {
     Config { preferred_rail: Some(rail), failback_delay: Duration::from_millis(5), ..config() }
 }
 
-/// The vQP moves back to the preferred rail while the other one works and carries operations, and each operation is executed once.
+/// The vQP moves back to the preferred rail while the other one works and carries operations, and
+/// each operation is executed once.
 // Hazard: the link returns, its throughput does not
 #[test]
 fn vqp_moves_back_to_the_preferred_rail() {
@@ -450,7 +451,8 @@ fn refused_failback_leaves_the_vqp_on_its_rail() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
 }
 
-/// A preferred rail that fails soon after each failback does not use up the epochs: the pauses between moves grow.
+/// A preferred rail that fails soon after each failback does not use up the epochs: the pauses
+/// between moves grow.
 #[test]
 fn flapping_preferred_rail_is_taken_ever_more_rarely() {
     let mut pair = VqpPair::new(2, preferring(0));
@@ -486,8 +488,9 @@ fn ends_that_prefer_different_rails_do_not_connect() {
     assert_eq!(error, BuildError::PreferredRail { requested: 0, rails: 2 });
 }
 
-/// The peer's process dies after both ends have moved to new queue pairs of the only rail, and before these are connected. Heartbeats are off, and no
-/// queue pair is left whose retries could run out.
+/// The peer's process dies after both ends have moved to new queue pairs of the only rail, and
+/// before these are connected. Heartbeats are off, and no queue pair is left whose retries could
+/// run out.
 #[test]
 fn end_whose_peer_dies_before_the_new_queue_pairs_are_connected_closes() {
     for polls in 0..40 {

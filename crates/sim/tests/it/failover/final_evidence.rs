@@ -1,4 +1,5 @@
-//! A vQP that closes tells its peer what it executed, so that the peer decides its operations in flight although no acknowledgement arrives.
+//! A vQP that closes tells its peer what it executed, so that the peer decides its operations in
+//! flight although no acknowledgement arrives.
 
 use core::time::Duration;
 
@@ -17,7 +18,8 @@ fn connected() -> VqpPair {
     pair
 }
 
-/// Lets the world go on in steps of 50 ns, which are shorter than the latency of a link, until `is_done`.
+/// Lets the world go on in steps of 50 ns, which are shorter than the latency of a link, until
+/// `is_done`.
 fn run_until(pair: &mut VqpPair, is_done: impl Fn(&VqpPair) -> bool) {
     for _ in 0..10_000 {
         if is_done(pair) {
@@ -28,7 +30,8 @@ fn run_until(pair: &mut VqpPair, is_done: impl Fn(&VqpPair) -> bool) {
     panic!("the second end does not execute the operations");
 }
 
-/// Shuts the second end down before an acknowledgement leaves rail `cut`, and polls the first end until it knows.
+/// Shuts the second end down before an acknowledgement leaves rail `cut`, and polls the first end
+/// until it knows.
 fn shut_down_unacknowledged(pair: &mut VqpPair, cut: usize) {
     pair.link_down(0, cut);
     pair.vqps[1].shutdown();
@@ -81,7 +84,8 @@ fn message_that_the_close_collects_succeeds_at_both_ends() {
     assert_eq!(pair.outcome(0, 9, false), Some(Outcome::Failed(WcStatus::Flushed)), "not executed");
 }
 
-/// Every kind of operation is decided exactly: those that the peer executed succeed, with their values, and the others were not executed.
+/// Every kind of operation is decided exactly: those that the peer executed succeed, with their
+/// values, and the others were not executed.
 #[test]
 fn operations_in_flight_are_decided_when_the_peer_closes() {
     for executed in [false, true] {
@@ -114,7 +118,8 @@ fn operations_in_flight_are_decided_when_the_peer_closes() {
     }
 }
 
-/// The second end closes when it has given its evidence for a move, with which the first end may move or not.
+/// The second end closes when it has given its evidence for a move, with which the first end may
+/// move or not.
 #[test]
 fn peer_that_closes_during_a_move_gives_the_evidence_of_both_rails() {
     for polls in 0..24 {

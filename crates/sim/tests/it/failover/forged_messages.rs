@@ -27,7 +27,8 @@ fn refusal() -> Vec<u8> {
     [&[0xff, 0xff, 0xff][..], &NO_HOME].concat()
 }
 
-/// Returns the body of an `Evidence` message for rail 1 in which most fields have their largest value.
+/// Returns the body of an `Evidence` message for rail 1 in which most fields have their largest
+/// value.
 fn evidence() -> Vec<u8> {
     let mut body = proposal(1);
     body.extend([3, 1]);
@@ -46,9 +47,9 @@ fn ballots_for_unusable_rails_have_no_effect() {
 }
 
 /// Sends forged messages, and checks that they change nothing and that messages are still received.
-/// `with_ballots` adds proposals for unusable rails with higher ballots than the current one. The vQP
-/// promises to accept no lower ballot, so the test then expects no failover: the peer would propose lower
-/// ballots.
+/// `with_ballots` adds proposals for unusable rails with higher ballots than the current one. The
+/// vQP promises to accept no lower ballot, so the test then expects no failover: the peer would
+/// propose lower ballots.
 fn run_forged_messages(with_ballots: bool) {
     let mut pair = VqpPair::new(2, config());
     (0..32).for_each(|i| pair.recv(1, i, 64));
@@ -142,7 +143,8 @@ fn exhausted_epochs_close_both_ends() {
             let expected = if is_executed { Outcome::Success } else { Outcome::Failed(WcStatus::Flushed) };
             assert_eq!(pair.outcome(0, 1, false), Some(expected));
         } else {
-            // Only the first end detects the failure. The refusal of its ballot names the promised epoch, above which there is none.
+            // Only the first end detects the failure. The refusal of its ballot names the promised
+            // epoch, above which there is none.
             let nic = pair.testbed.nics[0][0].id();
             pair.testbed.world.set_link(nic, false);
             pair.send_write(1, 0, 7);

@@ -138,7 +138,8 @@ fn forged_refusals_do_not_end_a_vqp_whose_peer_is_heard() {
     assert_eq!(pair.vqps[0].close_reason(), None);
 }
 
-/// A peer that is paused for less than its own timeout cannot be killed by one forged message per rail.
+/// A peer that is paused for less than its own timeout cannot be killed by one forged message per
+/// rail.
 #[test]
 fn one_forged_refusal_per_rail_is_no_exit() {
     let mut pair = pair();
@@ -151,7 +152,8 @@ fn one_forged_refusal_per_rail_is_no_exit() {
     assert_eq!(reason(&mut pair, &[0, 1]), None);
 }
 
-/// Random flaps, and NICs that die or are reset: never an exit while the process lives, and always one when it has ended and the links are up.
+/// Random flaps, and NICs that die or are reset: never an exit while the process lives, and always
+/// one when it has ended and the links are up.
 #[test]
 fn random_faults_are_never_taken_for_an_exit() {
     let (mut exits, mut others) = (0, 0);
@@ -185,7 +187,8 @@ fn random_faults_are_never_taken_for_an_exit() {
             let ends: &[usize] = [&[0, 1][..], &[0]][usize::from(rng.below(4) == 0)];
             pair.poll_times(ends, 200); // 5 ms
         }
-        // The faults may have left no rail with a live NIC here and an open port there: nothing is left of the peer's end then, either.
+        // The faults may have left no rail with a live NIC here and an open port there: nothing is
+        // left of the peer's end then, either.
         let is_dead = |end: usize, rail: usize| pair.testbed.nics[end][rail].query_port().is_err();
         let no_rail_left = (0..3).all(|rail| is_dead(0, rail) || is_dead(1, rail));
         if let Some(reason) = pair.vqps[0].close_reason() {

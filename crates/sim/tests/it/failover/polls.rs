@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use crate::vqp_pair::{VqpPair, config};
 
-/// Cuts rail 0, which the first end notices at once. Its proposal is then at the second end's NIC of rail 1.
+/// Cuts rail 0, which the first end notices at once. Its proposal is then at the second end's NIC
+/// of rail 1.
 fn propose(pair: &mut VqpPair) {
     pair.link_down(0, 0);
     pair.vqps[0].progress();
@@ -40,7 +41,8 @@ fn fence_of_a_full_queue_takes_one_poll() {
     assert_eq!(pair.vqps[0].active_rail(), 1, "the first end has the evidence");
 }
 
-/// The first end has 4 WRITEs in flight at the failure, and 20 more wait for the move. Each WRITE changes a word of its own.
+/// The first end has 4 WRITEs in flight at the failure, and 20 more wait for the move. Each WRITE
+/// changes a word of its own.
 #[test]
 fn operations_that_were_in_flight_are_posted_before_new_ones() {
     let mut pair = VqpPair::new(2, config());

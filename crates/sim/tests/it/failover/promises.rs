@@ -1,6 +1,6 @@
-//! Virtual queue pairs over failing rails: for every combination of stage, failure target and kind of
-//! operation, the outcomes are those that the promise table (docs/promises.md) allows. The verdict uses no
-//! state of the queue pairs.
+//! Virtual queue pairs over failing rails: for every combination of stage, failure target and kind
+//! of operation, the outcomes are those that the promise table (docs/promises.md) allows. The
+//! verdict uses no state of the queue pairs.
 
 use core::time::Duration;
 use std::cell::{Cell, RefCell};
@@ -55,8 +55,8 @@ fn run(seed: u64, case: Option<FailureCase>, setup: Setup, tune: impl FnOnce(&mu
     run_with_hold(seed, case, setup, None, tune)
 }
 
-/// Runs peers while rail 0 fails: as `case` describes, or by a link failure at a random time. With `hold`,
-/// the packet that triggers the failure is delayed by this time instead of being lost.
+/// Runs peers while rail 0 fails: as `case` describes, or by a link failure at a random time. With
+/// `hold`, the packet that triggers the failure is delayed by this time instead of being lost.
 fn run_with_hold(
     seed: u64,
     case: Option<FailureCase>,
@@ -210,8 +210,8 @@ fn every_failure_case_keeps_the_promise_table() {
         if run.stage_reached {
             *reached_counts.entry((case.stage.number(), format!("{:?}", case.target))).or_default() += 1;
         }
-        // The setup declares WRITEs repeatable, but the responder consumes their targets. It may therefore
-        // observe one WRITE twice.
+        // The setup declares WRITEs repeatable, but the responder consumes their targets. It may
+        // therefore observe one WRITE twice.
         let may_repeat = setup.config.write_policy == WritePolicy::Repeatable
             && matches!(case.kind, OpKind::Write | OpKind::Block | OpKind::WriteImm)
             && matches!(
@@ -261,7 +261,8 @@ fn every_failure_case_keeps_the_promise_table() {
     assert!(!is_more(1) && is_more(4), "an interval leaves more undecided: {undecided:?}");
 }
 
-/// A NIC acknowledges data and dies before it has placed them. The vQP detects and reports the loss.
+/// A NIC acknowledges data and dies before it has placed them. The vQP detects and reports the
+/// loss.
 #[test]
 fn lost_acknowledged_data_is_reported() {
     let mut detected = 0;
@@ -275,7 +276,8 @@ fn lost_acknowledged_data_is_reported() {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup { ack_after_placement: false, ..Setup::exact() };
         setup.config.completion_log = true;
-        // On such NICs every WRITE has an entry nevertheless, or the loss of one without an entry would not be detected.
+        // On such NICs every WRITE has an entry nevertheless, or the loss of one without an entry
+        // would not be detected.
         setup.config.completion_log_interval = 1 + seed as u32 % 4;
         let run = run(seed, Some(case), setup, |_| {});
         let end = run.ends[0].borrow();
@@ -290,8 +292,8 @@ fn lost_acknowledged_data_is_reported() {
     assert!(detected > 0, "no seed lost data after its acknowledgement");
 }
 
-/// A NIC acknowledges data and dies before it has placed them. In the mode `durable`, no operation has completed that is not in memory, so all
-/// are decided, and the vQP survives.
+/// A NIC acknowledges data and dies before it has placed them. In the mode `durable`, no operation
+/// has completed that is not in memory, so all are decided, and the vQP survives.
 #[test]
 fn durable_mode_survives_the_loss_of_acknowledged_data() {
     let cases: Vec<FailureCase> =
@@ -316,8 +318,8 @@ fn durable_mode_survives_the_loss_of_acknowledged_data() {
     assert!(lost_without > 0 && replayed > 0, "no seed lost data after its acknowledgement");
 }
 
-/// Without the fence, a delayed packet is executed after the evidence was read, so its operation is executed
-/// twice.
+/// Without the fence, a delayed packet is executed after the evidence was read, so its operation is
+/// executed twice.
 #[test]
 fn delayed_packet_executes_twice_without_fence() {
     let mut doubled = 0;

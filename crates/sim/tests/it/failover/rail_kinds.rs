@@ -27,7 +27,8 @@ const MTUS: [[[Mtu; 2]; 2]; 6] = [
 const FAST: Duration = Duration::from_nanos(80);
 const SLOW: Duration = Duration::from_micros(8);
 
-/// Returns a pair over two rails. `mtus` are those of the NICs, by rail and host; `kib_times` are the times for 1 KiB, by rail.
+/// Returns a pair over two rails. `mtus` are those of the NICs, by rail and host; `kib_times` are
+/// the times for 1 KiB, by rail.
 fn pair(mtus: [[Mtu; 2]; 2], kib_times: [Duration; 2], config: Config) -> VqpPair {
     let mut world = World::with_config(1, mitra_sim::Config::fault_free());
     for (rail, kib_time) in (0..).zip(kib_times) {
@@ -55,8 +56,8 @@ fn reliable_pair(mtus: [[Mtu; 2]; 2], kib_times: [Duration; 2], completion_log: 
     pair
 }
 
-/// Posts an operation of each kind, fails rail 0 after `after`, and checks the outcomes and the memory. Returns the number of
-/// operations of which rail 0 had executed a part.
+/// Posts an operation of each kind, fails rail 0 after `after`, and checks the outcomes and the
+/// memory. Returns the number of operations of which rail 0 had executed a part.
 fn check(mut pair: VqpPair, after: Duration, at: usize, failure: Failure, label: &str) -> u32 {
     pair.memory[0].write_at(0, &[0x55; LEN as usize]);
     let whole = Data::sge(pair.mr[0].sge(0, LEN));
@@ -89,8 +90,9 @@ fn check(mut pair: VqpPair, after: Duration, at: usize, failure: Failure, label:
     pair.vqps[0].last_failover().expect("the vQP has moved").stats.torn
 }
 
-/// A WRITE that one rail has torn continues on a rail of another MTU and speed, at the byte at which it was torn. All packets have the smallest MTU
-/// of all NICs, so the packets of one rail are those of the other.
+/// A WRITE that one rail has torn continues on a rail of another MTU and speed, at the byte at
+/// which it was torn. All packets have the smallest MTU of all NICs, so the packets of one rail are
+/// those of the other.
 #[test]
 fn operations_move_between_rails_of_different_mtus_and_speeds() {
     let (fast, slow) = (FAST, SLOW);
@@ -110,8 +112,9 @@ fn operations_move_between_rails_of_different_mtus_and_speeds() {
     assert!(torn > 20, "only {torn} operations were torn");
 }
 
-/// Long messages of an unreliable connection, of which the failure tears one: those that arrive are whole, in order, and have the bytes of one
-/// message. Nothing that is sent after the move is lost, whichever rail is the slow one or has the small packets.
+/// Long messages of an unreliable connection, of which the failure tears one: those that arrive are
+/// whole, in order, and have the bytes of one message. Nothing that is sent after the move is lost,
+/// whichever rail is the slow one or has the small packets.
 #[test]
 fn unreliable_messages_move_between_rails_of_different_mtus_and_speeds() {
     const MESSAGES: u64 = 6;
@@ -121,7 +124,8 @@ fn unreliable_messages_move_between_rails_of_different_mtus_and_speeds() {
         for kib_times in [[FAST, FAST], [FAST, SLOW], [SLOW, FAST]] {
             for (at, failure) in [(0, Failure::LinkDown), (1, Failure::LinkDown), (1, Failure::NicDead)] {
                 for part in 0..5 {
-                    // About the time in which rail 0 carries this number of quarters of two messages.
+                    // About the time in which rail 0 carries this number of quarters of two
+                    // messages.
                     let after = kib_times[0] * LEN.div_ceil(1024) * part / 2;
                     let label = format!("{mtus:?}, {kib_times:?}, {failure:?} of host {at} after {after:?}");
                     let mut pair = pair(mtus, kib_times, Config { service: Service::Unreliable, ..config() });

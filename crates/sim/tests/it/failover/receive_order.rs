@@ -5,8 +5,9 @@ use mitra_verbs::{Data, SendOp, WcStatus};
 
 use crate::vqp_pair::{VqpPair, config};
 
-/// A message that is too long for its receive fails behind the notification of a WRITE with immediate, which
-/// waits for the sender's Resume. The notification completes first, because it arrived first.
+/// A message that is too long for its receive fails behind the notification of a WRITE with
+/// immediate, which waits for the sender's Resume. The notification completes first, because it
+/// arrived first.
 #[test]
 fn failed_receive_completes_after_held_notification() {
     let mut pair = VqpPair::new(2, config());
@@ -46,7 +47,8 @@ fn failed_receive_keeps_its_error_if_nothing_is_held() {
     assert_eq!(pair.completions[1].len(), 1);
 }
 
-/// Receives that are added one at a time are posted once each: a message that fits only the second receive succeeds.
+/// Receives that are added one at a time are posted once each: a message that fits only the second
+/// receive succeeds.
 #[test]
 fn receives_that_are_added_one_at_a_time_take_messages_in_order() {
     let mut pair = VqpPair::new(2, config());

@@ -1,5 +1,5 @@
-//! Virtual queue pairs whose receiver has posted no receive for a message. The responder answers the message
-//! with RNR NAKs.
+//! Virtual queue pairs whose receiver has posted no receive for a message. The responder answers
+//! the message with RNR NAKs.
 
 use core::time::Duration;
 
@@ -9,8 +9,8 @@ use mitra_verbs::{Data, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
 
 use crate::vqp_pair::{VqpPair, config};
 
-/// An RNR NAK is no failure of the rail. The message and the operations after it wait until a receive is
-/// posted.
+/// An RNR NAK is no failure of the rail. The message and the operations after it wait until a
+/// receive is posted.
 #[test]
 fn message_waits_for_its_receive() {
     let mut pair = VqpPair::new(2, config());
@@ -85,7 +85,8 @@ fn patient(completion_log: bool) -> Config {
     Config { completion_log, durable: completion_log, ..config }
 }
 
-/// Infinite RNR retries mean what they say, as long as the peer's vQP is driven. A signalled WRITE follows the message.
+/// Infinite RNR retries mean what they say, as long as the peer's vQP is driven. A signalled WRITE
+/// follows the message.
 #[test]
 fn message_waits_for_ever_for_a_receive_of_a_live_peer() {
     for rails in [1, 2, 3] {
@@ -104,7 +105,8 @@ fn message_waits_for_ever_for_a_receive_of_a_live_peer() {
     }
 }
 
-/// The peer's only NIC hangs and cannot be reset, so it answers the message with RNR NAKs for ever. The peer's program closes, and cannot say so.
+/// The peer's only NIC hangs and cannot be reset, so it answers the message with RNR NAKs for ever.
+/// The peer's program closes, and cannot say so.
 #[test]
 fn message_to_a_hung_nic_ends_without_heartbeats() {
     for (completion_log, peer_runs) in [(false, true), (false, false), (true, true), (true, false)] {
@@ -156,7 +158,8 @@ fn sleeping_end_asks_a_stopped_program_without_heartbeats() {
     }
 }
 
-/// Nothing tells when a message ends whose request and those behind it are not signalled. It may have been received long ago.
+/// Nothing tells when a message ends whose request and those behind it are not signalled. It may
+/// have been received long ago.
 #[test]
 fn unsignaled_message_is_no_reason_to_ask_a_stopped_program() {
     let mut pair = VqpPair::new(2, patient(false));
@@ -170,8 +173,8 @@ fn unsignaled_message_is_no_reason_to_ask_a_stopped_program() {
     assert_eq!(pair.drive(&[0], LONG), None);
 }
 
-/// With a finite `rnr_retry`, the message fails. The rail stays active, and no operation after the message is
-/// executed.
+/// With a finite `rnr_retry`, the message fails. The rail stays active, and no operation after the
+/// message is executed.
 #[test]
 fn exceeded_rnr_retry_fails_request_not_rail() {
     let mut pair = VqpPair::new(2, Config { rnr_retry: 2, ..config() });
@@ -192,8 +195,8 @@ fn exceeded_rnr_retry_fails_request_not_rail() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [0, 0]);
 }
 
-/// The first end proposes another rail, which the second end cannot use, and stays on the rail that it has not fenced. The application posts
-/// receives before the refusal arrives.
+/// The first end proposes another rail, which the second end cannot use, and stays on the rail that
+/// it has not fenced. The application posts receives before the refusal arrives.
 #[test]
 fn receives_posted_during_a_refused_proposal_are_posted_on_the_active_rail() {
     for recovers_before_post in [false, true] {
@@ -219,8 +222,8 @@ fn receives_posted_during_a_refused_proposal_are_posted_on_the_active_rail() {
     }
 }
 
-/// The second end has fenced the old rail and has not moved. Its application posts a receive, and the first end, which has moved, sends the
-/// message on the new rail at once.
+/// The second end has fenced the old rail and has not moved. Its application posts a receive, and
+/// the first end, which has moved, sends the message on the new rail at once.
 #[test]
 fn receive_posted_during_a_move_is_posted_on_the_new_rail() {
     let mut pair = VqpPair::new(2, Config { rnr_retry: 0, ..config() });
@@ -238,7 +241,8 @@ fn receive_posted_during_a_move_is_posted_on_the_new_rail() {
 }
 
 impl VqpPair {
-    /// Drops every packet of a rail, or no packet. The ports stay up, so that only exhausted retries show the failure.
+    /// Drops every packet of a rail, or no packet. The ports stay up, so that only exhausted
+    /// retries show the failure.
     fn drop_packets(&mut self, rail: usize, drops: bool) {
         let noise: Noise =
             if drops { "drop=1000000ppm".parse().expect("valid noise") } else { Noise::default() };
@@ -276,7 +280,8 @@ impl VqpPair {
     }
 }
 
-/// While the receiver posts no receive, the rails fail in turn. Every rail carries data, so the vQP must not end.
+/// While the receiver posts no receive, the rails fail in turn. Every rail carries data, so the vQP
+/// must not end.
 #[test]
 fn receiver_that_posts_no_receive_keeps_the_connection_of_flapping_rails() {
     let mut pair = VqpPair::new(2, Config { peer_timeout: Duration::from_millis(100), ..config() });
@@ -289,7 +294,8 @@ fn receiver_that_posts_no_receive_keeps_the_connection_of_flapping_rails() {
     assert_eq!(pair.received_ids(), [0]);
 }
 
-/// A long message is torn by each of several failures. A part of it arrived on every rail, so the vQP must not end.
+/// A long message is torn by each of several failures. A part of it arrived on every rail, so the
+/// vQP must not end.
 #[test]
 fn partly_executed_message_keeps_the_connection_of_flapping_rails() {
     const LEN: u32 = 40_000;

@@ -1,4 +1,5 @@
-//! A second failure at every point of a recovery: at each call by which an end changes or queries its NICs, and at each control message.
+//! A second failure at every point of a recovery: at each call by which an end changes or queries
+//! its NICs, and at each control message.
 
 use core::time::Duration;
 use std::cell::{Cell, RefCell};
@@ -19,7 +20,8 @@ const FIRST_FAILURE: Duration = Duration::from_micros(12);
 /// The rails. The last one never fails.
 const RAILS: u8 = 3;
 
-/// Runs two ends whose rail 0 fails, with the faults that `arm` places when it fails. Returns whether all these faults happened.
+/// Runs two ends whose rail 0 fails, with the faults that `arm` places when it fails. Returns
+/// whether all these faults happened.
 fn run(label: &str, arm: impl FnOnce(&mut World, [Vec<NicId>; 2]) + 'static) -> bool {
     let mut testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), RAILS);
     let mut config = Config { peer_timeout: 500 * MS, ..Config::default() };
@@ -77,7 +79,8 @@ fn run(label: &str, arm: impl FnOnce(&mut World, [Vec<NicId>; 2]) + 'static) -> 
     happened
 }
 
-/// The next rail, or the old one, fails at each call of either end, until a recovery has no more calls.
+/// The next rail, or the old one, fails at each call of either end, until a recovery has no more
+/// calls.
 #[test]
 fn second_failure_at_every_call_of_a_recovery_keeps_the_promises() {
     for end in 0..2 {
@@ -95,7 +98,8 @@ fn second_failure_at_every_call_of_a_recovery_keeps_the_promises() {
     }
 }
 
-/// A control message of each kind that a failover sends is lost, late, or the last thing that its rail carries.
+/// A control message of each kind that a failover sends is lost, late, or the last thing that its
+/// rail carries.
 #[test]
 fn fault_at_every_control_message_of_a_recovery_keeps_the_promises() {
     use MessageKind::{Evidence, NewQp, Propose, Resume};

@@ -1,5 +1,5 @@
-//! Failover scenarios with fixed schedules: each test itself decides when an end polls and when time advances. Runs with random
-//! schedules are in `failover_random_faults`.
+//! Failover scenarios with fixed schedules: each test itself decides when an end polls and when
+//! time advances. Runs with random schedules are in `failover_random_faults`.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ fn inline(value: u64) -> Data {
     Data::inline(&value.to_ne_bytes())
 }
 
-/// The second end accepts the next rail and posts its receives there. The rail then fails at the first end, which proposes another one.
+/// The second end accepts the next rail and posts its receives there. The rail then fails at the
+/// first end, which proposes another one.
 #[test]
 fn receives_move_to_the_rail_of_the_last_ballot() {
     let mut pair = VqpPair::new(4, config());
@@ -37,7 +38,8 @@ fn receives_move_to_the_rail_of_the_last_ballot() {
         assert_eq!(pair.outcome(1, i, true), Some(Outcome::Success), "message {i} was not received");
         assert_eq!(pair.memory[1].load(i as usize * 256), 1000 + i);
     }
-    // Rail 1 recovers, and the third failover moves to it. The receives that the first move posted there must be gone.
+    // Rail 1 recovers, and the third failover moves to it. The receives that the first move posted
+    // there must be gone.
     pair.link_up(0, 1);
     pair.poll_times(&[0, 1], 10);
     for rail in [2, 3] {
@@ -79,8 +81,8 @@ fn messages_before_peer_close_are_received() {
     assert_eq!(received, 60);
 }
 
-/// A region is deregistered while an operation that uses it waits for the failover. That operation fails. The
-/// reported outcome of the earlier operation must be true.
+/// A region is deregistered while an operation that uses it waits for the failover. That operation
+/// fails. The reported outcome of the earlier operation must be true.
 #[test]
 fn failed_post_says_nothing_about_earlier_operations() {
     let mut pair = VqpPair::new(2, config());
@@ -106,8 +108,8 @@ fn failed_post_says_nothing_about_earlier_operations() {
     assert!(first.is_some());
 }
 
-/// A READ fails with a local protection error after the responder has executed a later WRITE. The WRITE must
-/// not be reported as flushed.
+/// A READ fails with a local protection error after the responder has executed a later WRITE. The
+/// WRITE must not be reported as flushed.
 #[test]
 fn executed_write_behind_local_error_is_not_reported_flushed() {
     let mut pair = VqpPair::new(2, config());
@@ -131,8 +133,8 @@ fn executed_write_behind_local_error_is_not_reported_flushed() {
     );
 }
 
-/// The memory of a posted receive was deregistered. When the receive is posted on the next rail, the vQP
-/// closes, so that the sender does not retry forever.
+/// The memory of a posted receive was deregistered. When the receive is posted on the next rail,
+/// the vQP closes, so that the sender does not retry forever.
 #[test]
 fn receive_without_memory_closes_vqp_instead_of_blocking_sender() {
     let mut pair = VqpPair::new(2, config());
@@ -150,8 +152,8 @@ fn receive_without_memory_closes_vqp_instead_of_blocking_sender() {
     assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
 }
 
-/// A host is suspended while it fences a NIC, between two polls or within a poll. The time of the suspension
-/// does not show that the NIC has stalled, so the host must not reset the NIC.
+/// A host is suspended while it fences a NIC, between two polls or within a poll. The time of the
+/// suspension does not show that the NIC has stalled, so the host must not reset the NIC.
 #[test]
 fn host_pause_during_fence_does_not_reset_nic() {
     let pause = Duration::from_millis(100);
@@ -184,7 +186,8 @@ fn host_pause_during_fence_does_not_reset_nic() {
     }
 }
 
-/// An invalid rkey is an error of the request, not a failure of the rail. Both ends close without a failover.
+/// An invalid rkey is an error of the request, not a failure of the rail. Both ends close without a
+/// failover.
 #[test]
 fn invalid_rkey_closes_both_ends_without_failover() {
     let mut pair = VqpPair::new(2, config());
@@ -230,7 +233,8 @@ fn failover_times_come_from_one_clock() {
     assert!(report.decided_at <= completed, "{report:?}");
 }
 
-/// Both links fail, at the same time or one after the other. Both ends close, and every outcome is true.
+/// Both links fail, at the same time or one after the other. Both ends close, and every outcome is
+/// true.
 #[test]
 fn failure_of_both_rails_closes_both_ends_in_time() {
     for gap in [0, 1, 2, 3, 5, 10, 40, 100, 400] {
@@ -274,8 +278,8 @@ fn read_and_overwrite(pair: &mut VqpPair) {
     pair.vqps[0].post_send(fenced).expect("the send queue has room");
 }
 
-/// The NIC of the requester dies when a fenced WRITE is executed, before the data of the READ before it is in memory. The READ is not repeated, because it would return the data of
-/// the WRITE.
+/// The NIC of the requester dies when a fenced WRITE is executed, before the data of the READ
+/// before it is in memory. The READ is not repeated, because it would return the data of the WRITE.
 #[test]
 fn read_whose_data_is_lost_behind_a_fence_is_not_repeated() {
     let mut world = mitra_sim::Config::fault_free();
@@ -293,7 +297,8 @@ fn read_whose_data_is_lost_behind_a_fence_is_not_repeated() {
     assert_eq!(pair.outcome(0, 2, false), Some(behind));
 }
 
-/// The completions of a READ and of the fenced WRITE behind it are written before the link fails. The fence collects them, and the READ keeps its data.
+/// The completions of a READ and of the fenced WRITE behind it are written before the link fails.
+/// The fence collects them, and the READ keeps its data.
 #[test]
 fn read_before_executed_fenced_write_keeps_its_data() {
     let mut pair = VqpPair::new(2, config());
@@ -306,9 +311,9 @@ fn read_before_executed_fenced_write_keeps_its_data() {
     assert_eq!(pair.memory[0].load(0), 1, "the READ was repeated after the fenced WRITE");
 }
 
-/// The first end has moved and has sent the rest of a torn WRITE with immediate data. The second end closes
-/// before it has completed its move. It does not know the length of the whole message, and must not report
-/// the length of the rest.
+/// The first end has moved and has sent the rest of a torn WRITE with immediate data. The second
+/// end closes before it has completed its move. It does not know the length of the whole message,
+/// and must not report the length of the rest.
 #[test]
 fn torn_message_completed_before_close_reports_no_length() {
     const LEN: usize = 40_000;
@@ -373,7 +378,8 @@ fn rarely_polling_end_answers_proposal() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
 }
 
-/// An end that rarely calls `progress` and never polls answers a proposal before its peer's `peer_timeout`.
+/// An end that rarely calls `progress` and never polls answers a proposal before its peer's
+/// `peer_timeout`.
 #[test]
 fn rarely_progressing_end_answers_proposal() {
     let mut c = config();
@@ -389,8 +395,8 @@ fn rarely_progressing_end_answers_proposal() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
 }
 
-/// An end that calls only `progress` replays the operations that were posted before the failover, and sends
-/// later operations. All of them are unsignalled.
+/// An end that calls only `progress` replays the operations that were posted before the failover,
+/// and sends later operations. All of them are unsignalled.
 #[test]
 fn progress_alone_replays_and_sends_queued_operations() {
     let mut pair = VqpPair::new(2, config());
@@ -417,7 +423,8 @@ fn progress_alone_replays_and_sends_queued_operations() {
     }
 }
 
-/// A request that no rail can execute is refused when it is posted, and has no effect on other requests.
+/// A request that no rail can execute is refused when it is posted, and has no effect on other
+/// requests.
 #[test]
 fn invalid_requests_are_refused_when_posted() {
     let mut pair = VqpPair::new(2, config());
@@ -446,8 +453,8 @@ fn invalid_requests_are_refused_when_posted() {
     assert_eq!((pair.vqps[0].outstanding(), pair.completions[0].len()), (0, 1));
 }
 
-/// The responder's refusal is in the completion queue when the link fails and the responder's Closed message arrives. A post handles both
-/// before the completion is polled.
+/// The responder's refusal is in the completion queue when the link fails and the responder's
+/// Closed message arrives. A post handles both before the completion is polled.
 #[test]
 fn refusal_that_arrived_before_the_fence_decides_its_request() {
     let mut pair = VqpPair::new(2, config());
@@ -467,8 +474,9 @@ fn refusal_that_arrived_before_the_fence_decides_its_request() {
     assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::RemoteInvalidRequest)));
 }
 
-/// The application posts more atomics than the responder saves results for, and polls no completion before the link fails. The requester's NIC gets no
-/// more of them than that, so the results whose acknowledgements are lost are still saved.
+/// The application posts more atomics than the responder saves results for, and polls no completion
+/// before the link fails. The requester's NIC gets no more of them than that, so the results whose
+/// acknowledgements are lost are still saved.
 #[test]
 fn unpolled_atomics_do_not_displace_saved_results() {
     const ATOMICS: u64 = 12;

@@ -1,4 +1,5 @@
-//! The secrets of virtual queue pairs: random by default, reproducible in the simulator, and in no debug text.
+//! The secrets of virtual queue pairs: random by default, reproducible in the simulator, and in no
+//! debug text.
 
 use std::sync::Arc;
 

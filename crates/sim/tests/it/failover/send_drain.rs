@@ -56,7 +56,8 @@ fn unsignalled_request_ends_before_the_queue_has_drained() {
     assert_eq!((pair.memory[1].load(0), succeeded(&pair)), (7, vec![2]));
 }
 
-/// The rail fails while the queue drains. The requests that had begun end on the new rail, and no other begins.
+/// The rail fails while the queue drains. The requests that had begun end on the new rail, and no
+/// other begins.
 #[test]
 fn queue_drains_across_a_failover() {
     for at in 0..40 {
@@ -84,7 +85,8 @@ fn queue_drains_across_a_failover() {
     }
 }
 
-/// The rail fails after the queue has drained, or fails and heals. Nothing is posted on the next rail before the restart.
+/// The rail fails after the queue has drained, or fails and heals. Nothing is posted on the next
+/// rail before the restart.
 #[test]
 fn drained_queue_stays_drained_across_failovers() {
     let mut pair = pair();

@@ -1,5 +1,6 @@
-//! Several clients use one word of a server by atomics, each over a vQP of its own. The NICs' atomics are atomic per NIC only, so
-//! all vQPs must be on one rail at a time ([`Domain::share_atomics`]).
+//! Several clients use one word of a server by atomics, each over a vQP of its own. The NICs'
+//! atomics are atomic per NIC only, so all vQPs must be on one rail at a time
+//! ([`Domain::share_atomics`]).
 //!
 //! [`Domain::share_atomics`]: mitra_failover::Domain::share_atomics
 
@@ -48,7 +49,8 @@ fn add_faults(setup: &mut Setup, rng: &mut Prng, rails: usize) {
     }
 }
 
-/// Runs the clients through random failures of links. Returns the setup at the end, and whether the counts are right.
+/// Runs the clients through random failures of links. Returns the setup at the end, and whether the
+/// counts are right.
 fn run_random(seed: u64, shares: bool, preferred: Option<u8>) -> (Setup, Result<(), String>) {
     let rng = &mut Prng::stream(seed, "setup");
     let rails = rng.between(2, 3) as u8;
@@ -149,7 +151,8 @@ impl Setup {
     }
 }
 
-/// One client loses its link to rail 0. The others, which could stay there, follow it, also one that naps at that time.
+/// One client loses its link to rail 0. The others, which could stay there, follow it, also one
+/// that naps at that time.
 #[test]
 fn all_clients_follow_the_first_that_leaves_the_home() {
     let mut setup = Setup::new(1, 2, quiet_world(), true);
@@ -185,8 +188,9 @@ fn home_moves_back_to_the_preferred_rail() {
     assert!(setup.highest_epoch() > 0, "the home has moved");
 }
 
-/// All clients prefer rail 0, and the first cannot use it. The others move the home there again and again, and the first moves it away. Each
-/// move uses up an epoch of all vQPs, so the pauses before the failbacks grow.
+/// All clients prefer rail 0, and the first cannot use it. The others move the home there again and
+/// again, and the first moves it away. Each move uses up an epoch of all vQPs, so the pauses before
+/// the failbacks grow.
 // Hazard: links flap
 #[test]
 fn home_rarely_returns_to_a_preferred_rail_that_a_client_cannot_use() {
@@ -214,7 +218,8 @@ fn late_client_begins_at_the_home() {
     setup.set_link(1, 0, false);
     setup.assert_all_done_on(1);
     setup.add_client(true, 50);
-    // The server's queue pair on rail 0 executes nothing, so the first atomic is executed when the client has moved.
+    // The server's queue pair on rail 0 executes nothing, so the first atomic is executed when the
+    // client has moved.
     setup.clients[1].borrow_mut().expected = 50;
     let word = Arc::clone(&setup.word);
     setup.world.run_until(move |_| word.load(0) > 50, Duration::from_secs(1)).expect("the client moves");
@@ -323,8 +328,9 @@ fn sharing_is_refused_if_a_rail_cannot_be_fenced() {
     assert_eq!(setup.domain.share_atomics(), Err(Error::DeviceFatal));
 }
 
-/// The queue pairs of client 1 are replaced on rail 0, the only one that it can use, and client 2 moves the home to rail 1, at any time from the return of
-/// client 1's link on. Rail 0 must then execute nothing more, also on a queue pair that is connected later.
+/// The queue pairs of client 1 are replaced on rail 0, the only one that it can use, and client 2
+/// moves the home to rail 1, at any time from the return of client 1's link on. Rail 0 must then
+/// execute nothing more, also on a queue pair that is connected later.
 #[test]
 fn replaced_queue_pair_executes_nothing_after_the_home_has_moved() {
     for delay in (0..40).map(|n| Duration::from_micros(n * n)) {
@@ -344,7 +350,8 @@ fn replaced_queue_pair_executes_nothing_after_the_home_has_moved() {
     }
 }
 
-/// No rail reaches both clients, so the home alternates. A NIC that hangs, and still executes, is reset before the other rail is the home, or nobody moves.
+/// No rail reaches both clients, so the home alternates. A NIC that hangs, and still executes, is
+/// reset before the other rail is the home, or nobody moves.
 #[test]
 fn home_that_hangs_is_reset_before_another_rail_is_the_home() {
     for (reset, delay) in [true, false].into_iter().flat_map(|reset| (0..16).map(move |n| (reset, n))) {

@@ -1,5 +1,6 @@
-//! Many clients share a word by atomics while links, NICs and programs fail or are slow. In each world, no update is lost and all work is done, and when the
-//! faults are over, the home settles on a rail that all can use.
+//! Many clients share a word by atomics while links, NICs and programs fail or are slow. In each
+//! world, no update is lost and all work is done, and when the faults are over, the home settles on
+//! a rail that all can use.
 
 use core::time::Duration;
 
@@ -17,7 +18,8 @@ struct Storm {
     peer_timeout: Duration,
     /// The time of silence after which an end leaves a rail. `None` without heartbeats.
     heartbeat_timeout: Option<Duration>,
-    /// The time between two polls of the server and of each client. 0 for a program that polls all the time.
+    /// The time between two polls of the server and of each client. 0 for a program that polls all
+    /// the time.
     intervals: Vec<Duration>,
     /// The only rail that all can use when the faults are over. `None` if all can use each rail.
     common_rail: Option<usize>,
@@ -26,8 +28,9 @@ struct Storm {
     lost_nic: Option<(usize, Failure)>,
 }
 
-/// The longest time between two polls of an end whose peer never takes it for silent. A vQP reads the clock at every fourth poll at least, so the time from one
-/// heartbeat to the next may be four polls longer than their interval, which is an eighth of the timeout.
+/// The longest time between two polls of an end whose peer never takes it for silent. A vQP reads
+/// the clock at every fourth poll at least, so the time from one heartbeat to the next may be four
+/// polls longer than their interval, which is an eighth of the timeout.
 fn rarest_poll(heartbeat_timeout: Option<Duration>, peer_timeout: Duration) -> Duration {
     heartbeat_timeout.unwrap_or(peer_timeout / 2) / 8
 }
@@ -93,7 +96,8 @@ impl Storm {
         setup
     }
 
-    /// Draws failures of links, each healed later, naps, and the loss of a NIC. Returns the number of faults.
+    /// Draws failures of links, each healed later, naps, and the loss of a NIC. Returns the number
+    /// of faults.
     fn add_faults(&self, setup: &mut Setup, rng: &mut Prng) -> usize {
         let faults = rng.between(1, 4 + self.clients as u64) as usize;
         let mut at = Duration::ZERO;
@@ -120,7 +124,8 @@ impl Storm {
         faults + usize::from(self.lost_nic.is_some())
     }
 
-    /// Ends the faults: what is lost from now on stays lost. Of the rails other than the common one, each client loses one.
+    /// Ends the faults: what is lost from now on stays lost. Of the rails other than the common
+    /// one, each client loses one.
     fn end_faults(&self, setup: &mut Setup, rng: &mut Prng) {
         setup.world.stop_noise();
         for nic in setup.nics.concat() {
@@ -142,7 +147,8 @@ fn epochs(setup: &Setup) -> Vec<u16> {
     server.iter().map(|vqp| vqp.last_failover().map_or(0, |report| report.epoch)).collect()
 }
 
-/// Gives each client work for a time, in which it also pauses, and returns the epochs after each tenth of the time.
+/// Gives each client work for a time, in which it also pauses, and returns the epochs after each
+/// tenth of the time.
 fn run_with_work(setup: &mut Setup, time: Duration) -> Vec<Vec<u16>> {
     let mut seen = vec![epochs(setup)];
     for _ in 0..10 {

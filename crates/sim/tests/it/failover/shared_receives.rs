@@ -22,7 +22,8 @@ struct Scene {
     queue: Arc<SharedReceiveQueue>,
     memory: Arc<Buffer>,
     mr: VirtualMr,
-    /// The number of receives that were posted. The receive `i` has the `wr_id` i and the `i`-th part of the memory.
+    /// The number of receives that were posted. The receive `i` has the `wr_id` i and the `i`-th
+    /// part of the memory.
     posted: u64,
     sent: [Vec<Completion>; 2],
     received: [Vec<Completion>; 2],
@@ -116,7 +117,8 @@ impl Scene {
     }
 }
 
-/// Each message takes one receive, whatever fails and whenever it fails, and however few receives there are.
+/// Each message takes one receive, whatever fails and whenever it fails, and however few receives
+/// there are.
 #[test]
 fn every_message_takes_one_receive_across_failovers() {
     const MESSAGES: u64 = 100; // more than a vQP has slots

@@ -1,4 +1,5 @@
-//! A refusal of the active rail that is out of date. Seed 20056262 of the workload `failover` met it first.
+//! A refusal of the active rail that is out of date. Seed 20056262 of the workload `failover` met
+//! it first.
 
 use core::time::Duration;
 
@@ -25,7 +26,8 @@ impl End {
         End { negotiation, outbox: Vec::new(), decided: None, closed: None }
     }
 
-    /// Calls `act`, and does what the negotiation asks for. Each fence and each move is done at once.
+    /// Calls `act`, and does what the negotiation asks for. Each fence and each move is done at
+    /// once.
     fn act(&mut self, now: Time, act: impl FnOnce(&mut RailNegotiation)) {
         act(&mut self.negotiation);
         while let Some(action) = self.negotiation.poll_action() {
@@ -58,7 +60,8 @@ impl End {
     }
 }
 
-/// Both ends can use rail 0 again after 3 ms, and all messages arrive, but the end whose other rail has died was told before that its peer cannot.
+/// Both ends can use rail 0 again after 3 ms, and all messages arrive, but the end whose other rail
+/// has died was told before that its peer cannot.
 #[test]
 fn refusal_that_is_out_of_date_does_not_close_the_vqp() {
     let at = |ms| Time::ZERO + Duration::from_millis(ms);

@@ -1,4 +1,5 @@
-//! Moves whose rail the peer does not reach: another ballot supersedes them, or the end closes before it has moved.
+//! Moves whose rail the peer does not reach: another ballot supersedes them, or the end closes
+//! before it has moved.
 
 use core::time::Duration;
 
@@ -29,9 +30,10 @@ fn poll_until(pair: &mut VqpPair, ends: &[usize], what: &str, is_done: impl Fn(&
     panic!("{what}: {:?}", pair.vqps);
 }
 
-/// The first end fences rail 0 and posts its receives on rail 1, which the second end refuses. Both ends replace the queue pairs of rail 0, and
-/// rail 0 fails again before they are connected. The receives are still posted on rail 1, to which the ends move then. A receive that is posted
-/// there twice takes two messages, and the second one overwrites the first.
+/// The first end fences rail 0 and posts its receives on rail 1, which the second end refuses. Both
+/// ends replace the queue pairs of rail 0, and rail 0 fails again before they are connected. The
+/// receives are still posted on rail 1, to which the ends move then. A receive that is posted there
+/// twice takes two messages, and the second one overwrites the first.
 #[test]
 fn receives_of_a_refused_rail_are_posted_once() {
     const RECEIVES: u64 = 4;
@@ -62,8 +64,9 @@ fn receives_of_a_refused_rail_are_posted_once() {
     }
 }
 
-/// The second end sends its evidence for rail 1 and then loses both NICs, of which that of rail 1 hangs and cannot be reset. The first end moves to
-/// rail 1, whose NIC still executes requests after the second end has closed, so the second end must say that it could not stop that NIC.
+/// The second end sends its evidence for rail 1 and then loses both NICs, of which that of rail 1
+/// hangs and cannot be reset. The first end moves to rail 1, whose NIC still executes requests
+/// after the second end has closed, so the second end must say that it could not stop that NIC.
 #[test]
 fn end_that_cannot_stop_the_new_rail_closes_as_unfenced() {
     let mut world = World::with_config(1, Config::fault_free());

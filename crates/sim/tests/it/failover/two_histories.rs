@@ -1,6 +1,8 @@
-//! The two histories of an operation whose completion is missing when its rail fails: it was not executed, or it was executed and its acknowledgement was
-//! lost. The requester sees the same in both, and so does a READ of the memory if somebody has reset the word in the meantime (the ABA problem). So no
-//! policy can decide from that alone; the policy `exact` decides from the responder's evidence.
+//! The two histories of an operation whose completion is missing when its rail fails: it was not
+//! executed, or it was executed and its acknowledgement was lost. The requester sees the same in
+//! both, and so does a READ of the memory if somebody has reset the word in the meantime (the ABA
+//! problem). So no policy can decide from that alone; the policy `exact` decides from the
+//! responder's evidence.
 
 use core::time::Duration;
 
@@ -36,10 +38,12 @@ struct End {
     executions: u64,
 }
 
-/// What is known when the rail has failed, before anything is recovered: the requester's completions, its memory, and the word.
+/// What is known when the rail has failed, before anything is recovered: the requester's
+/// completions, its memory, and the word.
 type View = (Vec<u64>, u64, u64);
 
-/// Posts one atomic that changes the word from 0 to 1. Its link fails as the history says, and the vQP moves to the other rail.
+/// Posts one atomic that changes the word from 0 to 1. Its link fails as the history says, and the
+/// vQP moves to the other rail.
 fn run(history: History, policy: Policy, op: fn(&VqpPair) -> SendOp) -> (View, End) {
     let mut pair = VqpPair::new(2, Config { policy, ..config() });
     pair.memory[0].store(RESULT as usize, NO_VALUE);
@@ -92,7 +96,8 @@ fn exact_executes_an_atomic_once_in_both_histories_and_returns_its_value() {
     }
 }
 
-/// A second CAS does not fail just because the first one succeeded: somebody may have reset the word.
+/// A second CAS does not fail just because the first one succeeded: somebody may have reset the
+/// word.
 #[test]
 fn blanket_executes_an_atomic_twice_in_one_history() {
     for op in [compare_swap, fetch_add] {
@@ -103,7 +108,8 @@ fn blanket_executes_an_atomic_twice_in_one_history() {
     }
 }
 
-/// Without evidence, what is right for one history is wrong for the other, so the policy says that it does not know.
+/// Without evidence, what is right for one history is wrong for the other, so the policy says that
+/// it does not know.
 #[test]
 fn transparent_refuses_to_decide_an_atomic() {
     for op in [compare_swap, fetch_add] {

@@ -1,4 +1,5 @@
-//! Many vQPs between two processes that both share atomics, so each process has a home rail. Both homes move at each failure. They must agree soon.
+//! Many vQPs between two processes that both share atomics, so each process has a home rail. Both
+//! homes move at each failure. They must agree soon.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -36,7 +37,8 @@ fn set_up(seed: u64, rng: &mut Prng, vqps: usize) -> (Setup, Arc<Domain>) {
     (setup, peer)
 }
 
-/// Draws changes of addresses and failures of links that are healed later. Returns the number of faults.
+/// Draws changes of addresses and failures of links that are healed later. Returns the number of
+/// faults.
 fn add_faults(setup: &mut Setup, rng: &mut Prng) -> usize {
     let faults = rng.between(6, 16) as usize;
     let mut at = Duration::ZERO;
@@ -86,8 +88,9 @@ fn run(seed: u64) -> Result<(usize, u16), String> {
     Ok((faults, highest_epoch(&setup)))
 }
 
-/// Runs the worlds of these seeds, in which homes move. `run` returns the number of faults and the highest epoch of a vQP, or what is wrong. Homes that
-/// alternate reach more epochs than `epochs_per_fault` allows.
+/// Runs the worlds of these seeds, in which homes move. `run` returns the number of faults and the
+/// highest epoch of a vQP, or what is wrong. Homes that alternate reach more epochs than
+/// `epochs_per_fault` allows.
 fn check_homes(
     seeds: impl Iterator<Item = u64>,
     epochs_per_fault: usize,

@@ -1,4 +1,5 @@
-//! Unreliable connections: messages may be lost when a rail fails. They arrive in order, and none arrives twice.
+//! Unreliable connections: messages may be lost when a rail fails. They arrive in order, and none
+//! arrives twice.
 
 use core::time::Duration;
 
@@ -8,7 +9,8 @@ use mitra_verbs::{Data, Error, Key, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOp
 
 use crate::vqp_pair::{VqpPair, config};
 
-/// Where the second end's receives, and the word that the first end writes, are in the second end's memory.
+/// Where the second end's receives, and the word that the first end writes, are in the second end's
+/// memory.
 const SLOTS: u64 = 100;
 const WORD: u64 = 0x8000;
 
@@ -16,7 +18,8 @@ fn unreliable() -> Config {
     Config { service: Service::Unreliable, ..config() }
 }
 
-/// A world in which a packet survives a failure of its cable, and arrives when the cable is up again.
+/// A world in which a packet survives a failure of its cable, and arrives when the cable is up
+/// again.
 fn with_late_packets(survivor_ppm: u32) -> WorldConfig {
     let mut world = WorldConfig::fault_free();
     world.link.survivor_ppm = survivor_ppm;
@@ -24,8 +27,8 @@ fn with_late_packets(survivor_ppm: u32) -> WorldConfig {
     world
 }
 
-/// A WRITE is on the wire of the old rail while a later WRITE is executed on the new rail. Returns the word after the first WRITE's
-/// packet has arrived.
+/// A WRITE is on the wire of the old rail while a later WRITE is executed on the new rail. Returns
+/// the word after the first WRITE's packet has arrived.
 fn word_after_late_packet(fencing: Fencing) -> u64 {
     let config = Config { fencing, ..unreliable() };
     let mut pair = VqpPair::with_world(2, config, with_late_packets(1_000_000));
@@ -56,7 +59,8 @@ struct Storm {
     pair: VqpPair,
     /// The number of the last message that was sent.
     sent: u64,
-    /// The number of sends up to the last that has completed, of receives that have completed, and of those that were posted.
+    /// The number of sends up to the last that has completed, of receives that have completed, and
+    /// of those that were posted.
     completed: u64,
     received: u64,
     posted: u64,
@@ -83,7 +87,8 @@ impl Storm {
         }
     }
 
-    /// Sends a message of one of four kinds. The NIC reports nothing about one that is not signalled.
+    /// Sends a message of one of four kinds. The NIC reports nothing about one that is not
+    /// signalled.
     fn send(&mut self, kind: u64, flags: SendFlags) {
         if self.pair.vqps[0].outstanding() >= 60 {
             return;
@@ -134,7 +139,8 @@ impl Storm {
     }
 }
 
-/// Links fail and heal while messages of all kinds are sent. When the links are up again, messages arrive.
+/// Links fail and heal while messages of all kinds are sent. When the links are up again, messages
+/// arrive.
 #[test]
 fn messages_stay_in_order_while_links_fail() {
     let mut lost = 0;
@@ -158,7 +164,8 @@ fn messages_stay_in_order_while_links_fail() {
                     let (h, rail) = (rng.below(2) as usize, rng.below(u64::from(rails)) as usize);
                     storm.pair.link_down(h, rail);
                     down = Some((h, rail));
-                    // The ends leave the rail before it heals. A path that holds packets back reorders those of one queue pair, too.
+                    // The ends leave the rail before it heals. A path that holds packets back
+                    // reorders those of one queue pair, too.
                     storm.poll(200);
                 }
             }
@@ -179,7 +186,8 @@ fn messages_stay_in_order_while_links_fail() {
     assert!(lost > 0, "no run has lost a message, so no message was in flight at a failure");
 }
 
-/// A request that the NIC cannot execute stops the sends. Receives go on, also on the next rail, and the application restarts the sends.
+/// A request that the NIC cannot execute stops the sends. Receives go on, also on the next rail,
+/// and the application restarts the sends.
 #[test]
 fn invalid_request_stops_sends_only() {
     for moves in [false, true] {
@@ -233,7 +241,8 @@ fn messages_to_a_closed_peer_are_lost() {
     assert_eq!(pair.completions[0].iter().filter(|c| c.opcode == WcOpcode::Send).count(), 1);
 }
 
-/// What an unreliable connection cannot have is refused when it is built, and the two ends must be of one kind.
+/// What an unreliable connection cannot have is refused when it is built, and the two ends must be
+/// of one kind.
 #[test]
 fn mixed_ends_and_policies_that_replay_are_refused() {
     let domain = || {

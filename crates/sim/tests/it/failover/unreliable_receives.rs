@@ -1,5 +1,6 @@
-//! Unreliable connections that take their receives from one shared receive queue, across failovers: messages may be lost when a rail fails. They
-//! arrive in order, and none arrives twice or takes two receives.
+//! Unreliable connections that take their receives from one shared receive queue, across failovers:
+//! messages may be lost when a rail fails. They arrive in order, and none arrives twice or takes
+//! two receives.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -130,7 +131,8 @@ impl Scene {
         self.senders[i].post_send(SendWr::new(number, op, Data::inline(&bytes))).expect("the queue has room");
     }
 
-    /// Polls all ends, and checks what completes. Returns the numbers of the messages that were received, by sender.
+    /// Polls all ends, and checks what completes. Returns the numbers of the messages that were
+    /// received, by sender.
     fn poll(&mut self, n: usize) -> [Vec<u64>; SENDERS] {
         let mut received: [Vec<u64>; SENDERS] = Default::default();
         let mut completions: Vec<Completion> = Vec::new();
@@ -168,8 +170,8 @@ impl Scene {
     }
 }
 
-/// Links fail and heal while all senders send messages of all kinds, and receives are posted in small numbers. When the links are up, messages
-/// arrive at every receiver.
+/// Links fail and heal while all senders send messages of all kinds, and receives are posted in
+/// small numbers. When the links are up, messages arrive at every receiver.
 #[test]
 fn shared_messages_stay_in_order_while_links_fail() {
     let (mut lost, mut waited) = (0, 0);
@@ -229,7 +231,8 @@ fn shared_messages_stay_in_order_while_links_fail() {
     assert!(waited > 0, "no message has waited for a receive");
 }
 
-/// A message waits in its slot for a receive, also across a move and after the queue pair has closed.
+/// A message waits in its slot for a receive, also across a move and after the queue pair has
+/// closed.
 #[test]
 fn waiting_messages_survive_a_move_and_the_end_of_the_connection() {
     for failure in [Failure::LinkDown, Failure::NicDead] {
@@ -252,7 +255,8 @@ fn waiting_messages_survive_a_move_and_the_end_of_the_connection() {
     }
 }
 
-/// A message that is longer than the oldest receive is lost, as on a NIC, and the receive stays for the next message. The connection goes on.
+/// A message that is longer than the oldest receive is lost, as on a NIC, and the receive stays for
+/// the next message. The connection goes on.
 #[test]
 fn message_longer_than_its_receive_is_dropped() {
     let mut scene = Scene::new(2, mitra_sim::Config::fault_free());
@@ -286,7 +290,8 @@ fn message_longer_than_its_receive_is_dropped() {
     assert_eq!(scene.receivers[0].close_reason(), None);
 }
 
-/// The memory of a receive is no longer registered: the receive fails, and so does the queue pair, as on a NIC. Others go on.
+/// The memory of a receive is no longer registered: the receive fails, and so does the queue pair,
+/// as on a NIC. Others go on.
 #[test]
 fn receive_without_memory_ends_its_queue_pair_only() {
     let mut scene = Scene::new(2, mitra_sim::Config::fault_free());

@@ -1,5 +1,5 @@
-//! Unreliable connections one of whose rails is down when they begin: nothing is lost, because an end sends nothing on a rail before it has heard
-//! the peer there.
+//! Unreliable connections one of whose rails is down when they begin: nothing is lost, because an
+//! end sends nothing on a rail before it has heard the peer there.
 
 use core::time::Duration;
 
@@ -82,7 +82,8 @@ fn peer_that_is_never_heard_is_unreachable() {
     assert_eq!((pair.vqps[0].outstanding(), pair.completions[0].len()), (0, 1));
 }
 
-/// Messages to a peer that is known not to be connected are lost at once. If the peer is heard on another rail, messages wait for the move.
+/// Messages to a peer that is known not to be connected are lost at once. If the peer is heard on
+/// another rail, messages wait for the move.
 #[test]
 fn messages_to_an_unheard_peer_are_sent_on_request() {
     let mut pair = VqpPair::new(2, unreliable());

@@ -1,5 +1,6 @@
-//! Memory windows on unreliable connections: binds and invalidations before, during and after failovers. A WRITE that no window permits is dropped
-//! without an answer, so the tests send a message behind it and look at the memory when that has arrived.
+//! Memory windows on unreliable connections: binds and invalidations before, during and after
+//! failovers. A WRITE that no window permits is dropped without an answer, so the tests send a
+//! message behind it and look at the memory when that has arrived.
 
 use core::time::Duration;
 
@@ -49,7 +50,8 @@ fn execute(pair: &mut VqpPair, wr_id: u64, op: SendOp) {
     assert_eq!(pair.outcome(1, wr_id, false), Some(Outcome::Success));
 }
 
-/// Binds the window to the first 64 bytes of the second end's memory, and imports its key at the first end.
+/// Binds the window to the first 64 bytes of the second end's memory, and imports its key at the
+/// first end.
 fn bind(pair: &mut VqpPair, wr_id: u64, mw: &VirtualMw, mr: &VirtualMr, tag: u8) -> RemoteAddr {
     let rkey = mw.primary().rkey.with_consumer_bits(tag);
     execute(pair, wr_id, bind_op(mw, mr, rkey));
@@ -57,7 +59,8 @@ fn bind(pair: &mut VqpPair, wr_id: u64, mw: &VirtualMw, mr: &VirtualMr, tag: u8)
     RemoteAddr { addr: mr.primary().addr, rkey }
 }
 
-/// Writes by a key, and returns whether the WRITE was executed, which shows when the message behind it has arrived.
+/// Writes by a key, and returns whether the WRITE was executed, which shows when the message behind
+/// it has arrived.
 fn is_permitted(pair: &mut VqpPair, wr_id: u64, to: RemoteAddr) -> bool {
     let before = pair.memory[1].load(0);
     assert_ne!(before, wr_id);
@@ -79,7 +82,8 @@ fn is_permitted(pair: &mut VqpPair, wr_id: u64, to: RemoteAddr) -> bool {
     }
 }
 
-/// The window is valid on the first rail, on the rail of a failover, and on the queue pairs that replace those of a failed rail.
+/// The window is valid on the first rail, on the rail of a failover, and on the queue pairs that
+/// replace those of a failed rail.
 #[test]
 fn bound_window_is_valid_on_every_rail() {
     for window_type in TYPES {
@@ -97,7 +101,8 @@ fn bound_window_is_valid_on_every_rail() {
     }
 }
 
-/// An invalidated window permits nothing on any rail. It can be bound again, and its region is free when no window is bound.
+/// An invalidated window permits nothing on any rail. It can be bound again, and its region is free
+/// when no window is bound.
 #[test]
 fn invalidated_window_permits_nothing_on_any_rail() {
     for (failovers_before, failovers_after) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 1)] {
@@ -132,7 +137,8 @@ fn type_1_window_is_bound_anew_on_every_rail() {
     }
 }
 
-/// A refused bind or invalidation, and a SEND with invalidate, which UC does not have (IBTA volume 1, table 38), stop the sends at this end only.
+/// A refused bind or invalidation, and a SEND with invalidate, which UC does not have (IBTA volume
+/// 1, table 38), stop the sends at this end only.
 #[test]
 fn refused_operations_stop_the_sends_only() {
     for failovers in 0..3 {
@@ -167,8 +173,9 @@ fn refused_operations_stop_the_sends_only() {
     }
 }
 
-/// The rail fails in each round of: bind, tell the peer the key, use it, invalidate it, use it in vain. A bind and an invalidation are executed
-/// whatever fails, before the operations behind them. A WRITE may be lost by the failure.
+/// The rail fails in each round of: bind, tell the peer the key, use it, invalidate it, use it in
+/// vain. A bind and an invalidation are executed whatever fails, before the operations behind them.
+/// A WRITE may be lost by the failure.
 #[test]
 fn window_operations_are_executed_once_whenever_a_rail_fails() {
     for failure in 0..3 {
@@ -227,7 +234,8 @@ fn window_operations_are_executed_once_whenever_a_rail_fails() {
     }
 }
 
-/// The NIC of the new rail executes the invalidation late. The peer's WRITE by the invalid key, which waits for the move, is dropped there.
+/// The NIC of the new rail executes the invalidation late. The peer's WRITE by the invalid key,
+/// which waits for the move, is dropped there.
 #[test]
 fn peer_uses_a_rail_only_after_the_invalidation_there() {
     for rounds in 0..60 {
@@ -252,7 +260,8 @@ fn peer_uses_a_rail_only_after_the_invalidation_there() {
     }
 }
 
-/// A bind and an invalidation need no peer: they are executed before the peer was heard, and those behind a message that waits for the peer wait with it.
+/// A bind and an invalidation need no peer: they are executed before the peer was heard, and those
+/// behind a message that waits for the peer wait with it.
 #[test]
 fn binds_do_not_wait_for_the_peer() {
     for rails in [1, 2] {

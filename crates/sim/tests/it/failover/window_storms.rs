@@ -1,7 +1,9 @@
-//! Windows of several kinds are bound, used and invalidated at random while rails fail and heal at random.
+//! Windows of several kinds are bound, used and invalidated at random while rails fail and heal at
+//! random.
 //!
-//! Both ends use windows of the other. The oracle: an operation that a window permits succeeds, exactly once; after an invalidation, no access
-//! by the key succeeds on any rail; every operation ends while a rail is usable.
+//! Both ends use windows of the other. The oracle: an operation that a window permits succeeds,
+//! exactly once; after an invalidation, no access by the key succeeds on any rail; every operation
+//! ends while a rail is usable.
 
 use std::collections::VecDeque;
 
@@ -18,7 +20,8 @@ const SEEDS: u64 = 40;
 /// The number of rounds in which a run must end, if it is not stuck.
 const MAX_ROUNDS: usize = 400_000;
 
-/// What is done with a window next. The operations of one window follow one another; those of different windows are outstanding together.
+/// What is done with a window next. The operations of one window follow one another; those of
+/// different windows are outstanding together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Bind,
@@ -35,7 +38,8 @@ struct Window {
     offset: u64,
     tag: u8,
     steps: VecDeque<Step>,
-    /// The operations of the last step that have not ended: the end that completes each, its `wr_id`, and whether it is a receive.
+    /// The operations of the last step that have not ended: the end that completes each, its
+    /// `wr_id`, and whether it is a receive.
     waits: Vec<(usize, u64, bool)>,
     adds: u64,
     /// The last value written.
@@ -156,7 +160,8 @@ impl Storm {
             for completion in std::mem::take(&mut self.pair.completions[end]) {
                 let is_receive = completion.opcode == WcOpcode::Recv;
                 assert_eq!(completion.outcome, Outcome::Success, "{context}: {completion:?}");
-                // Receives are taken in order of arrival, which may differ from that of the windows.
+                // Receives are taken in order of arrival, which may differ from that of the
+                // windows.
                 let key = completion.invalidated;
                 let ended = self.windows.iter_mut().find_map(|w| {
                     let at = w.waits.iter().position(|(e, id, r)| {

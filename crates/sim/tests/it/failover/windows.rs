@@ -1,4 +1,5 @@
-//! Memory windows on virtual queue pairs: binds, invalidations and SENDs with invalidate, before, during and after failovers.
+//! Memory windows on virtual queue pairs: binds, invalidations and SENDs with invalidate, before,
+//! during and after failovers.
 
 use crate::vqp_pair::{FULL_ACCESS, VqpPair, config};
 use mitra_failover::{CloseReason, Config, Outcome, VirtualMr, VirtualMw, WritePolicy};
@@ -32,7 +33,8 @@ fn bind_op(mw: &VirtualMw, mr: &VirtualMr, rkey: Key, len: u64) -> SendOp {
     })
 }
 
-/// Binds the window to the first 64 bytes of the second end's memory, and imports its key at the first end.
+/// Binds the window to the first 64 bytes of the second end's memory, and imports its key at the
+/// first end.
 fn bind(pair: &mut VqpPair, wr_id: u64, mw: &VirtualMw, mr: &VirtualMr, tag: u8) -> RemoteAddr {
     let rkey = mw.primary().rkey.with_consumer_bits(tag);
     pair.send(1, wr_id, bind_op(mw, mr, rkey, 64), Data::empty());
@@ -60,7 +62,8 @@ fn check_refused(pair: &mut VqpPair, wr_id: u64, to: RemoteAddr) {
     assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
 }
 
-/// The window is valid on the first rail, on the rail of a failover, and on the queue pairs that replace those of a failed rail.
+/// The window is valid on the first rail, on the rail of a failover, and on the queue pairs that
+/// replace those of a failed rail.
 #[test]
 fn bound_window_is_valid_on_every_rail() {
     for window_type in [WindowType::Type1, WindowType::Type2] {
@@ -111,7 +114,8 @@ fn invalidated_window_is_refused_on_every_rail() {
     }
 }
 
-/// A bind of no bytes ends the binding of a type 1 window on every rail; another bind makes the earlier key invalid.
+/// A bind of no bytes ends the binding of a type 1 window on every rail; another bind makes the
+/// earlier key invalid.
 #[test]
 fn type_1_window_is_bound_anew_on_every_rail() {
     for failovers in 0..3 {
@@ -163,8 +167,8 @@ fn refused_bind_or_invalidation_ends_the_queue_pair_on_every_rail() {
     }
 }
 
-/// The rail fails in each round of: bind, tell the peer the key, use it, invalidate. Every operation ends once, with the outcome that it has
-/// without a failure.
+/// The rail fails in each round of: bind, tell the peer the key, use it, invalidate. Every
+/// operation ends once, with the outcome that it has without a failure.
 #[test]
 fn window_operations_are_executed_once_whenever_a_rail_fails() {
     for (by_peer, failure) in [(false, 0), (false, 1), (false, 2), (true, 0), (true, 1), (true, 2)] {
@@ -222,8 +226,8 @@ fn window_operations_are_executed_once_whenever_a_rail_fails() {
     }
 }
 
-/// The receiver finds the SEND with invalidate when it fences the rail. The NIC of the new rail executes its invalidation late, and the
-/// peer's next WRITE waits for the move.
+/// The receiver finds the SEND with invalidate when it fences the rail. The NIC of the new rail
+/// executes its invalidation late, and the peer's next WRITE waits for the move.
 #[test]
 fn peer_uses_a_rail_only_after_the_invalidation_there() {
     for rounds in 0..60 {
@@ -245,14 +249,16 @@ fn peer_uses_a_rail_only_after_the_invalidation_there() {
         pair.poll_times(&[0, 1], FAILOVER);
         assert_eq!(pair.outcome(0, 2, false), Some(Outcome::Success));
         assert_eq!(pair.outcome(1, 3, true), Some(Outcome::Success));
-        // The message that the other end has closed may arrive before the refusal. Its evidence shows that the WRITE was not executed.
+        // The message that the other end has closed may arrive before the refusal. Its evidence
+        // shows that the WRITE was not executed.
         let outcomes = [WcStatus::RemoteAccess, WcStatus::Flushed].map(Outcome::Failed);
         assert!(pair.outcome(0, 11, false).is_some_and(|outcome| outcomes.contains(&outcome)), "{rounds}");
         assert_eq!(pair.memory[1].load(0), before);
     }
 }
 
-/// A NIC of another rail is dead, or hangs and still executes requests. It is reset, and the operation completes.
+/// A NIC of another rail is dead, or hangs and still executes requests. It is reset, and the
+/// operation completes.
 #[test]
 fn failed_nic_of_another_rail_grants_nothing() {
     for failure in [Failure::NicDead, Failure::NicHung] {
@@ -276,7 +282,8 @@ fn failed_nic_of_another_rail_grants_nothing() {
     }
 }
 
-/// When the completion of an invalidation is delivered, no NIC has the window bound, although some execute the invalidation late.
+/// When the completion of an invalidation is delivered, no NIC has the window bound, although some
+/// execute the invalidation late.
 #[test]
 fn region_is_free_when_the_invalidation_completes() {
     for by_peer in [false, true] {

@@ -1,6 +1,6 @@
-//! Virtual queue pairs under random faults: several failures on three rails, flapping rails, packets that
-//! arrive long after a failover, hosts that are paused during a failover, devices with fewer capabilities,
-//! and several vQPs over the same NICs. Every reported outcome must be true.
+//! Virtual queue pairs under random faults: several failures on three rails, flapping rails,
+//! packets that arrive long after a failover, hosts that are paused during a failover, devices with
+//! fewer capabilities, and several vQPs over the same NICs. Every reported outcome must be true.
 
 mod random_run;
 
@@ -105,13 +105,13 @@ fn flapping_links_on_two_rails() {
     }
 }
 
-/// The rails fail in turn. A failed rail recovers before the next rail fails, so at most one link is down at
-/// any time.
+/// The rails fail in turn. A failed rail recovers before the next rail fails, so at most one link
+/// is down at any time.
 #[test]
 fn alternating_flaps_close_no_vqp() {
     let mut epochs = BTreeMap::<u16, u32>::new();
-    // In the run of seed 541, an end declines a ballot, and would later accept it when the proposer has
-    // already made another proposal.
+    // In the run of seed 541, an end declines a ballot, and would later accept it when the proposer
+    // has already made another proposal.
     for seed in seeds(300).chain([541]) {
         let rng = &mut Prng::stream(seed, "setup");
         let rails = 2 + (seed % 2) as usize;
@@ -146,7 +146,8 @@ fn alternating_flaps_close_no_vqp() {
     assert!(epochs.keys().any(|&epoch| epoch > 5));
 }
 
-/// Links fail at random times, possibly all at the same time. Each link recovers before `peer_timeout`.
+/// Links fail at random times, possibly all at the same time. Each link recovers before
+/// `peer_timeout`.
 #[test]
 fn link_failures_shorter_than_peer_timeout_close_no_vqp() {
     let mut epochs = BTreeMap::<u16, u32>::new();
@@ -182,7 +183,8 @@ fn link_failures_shorter_than_peer_timeout_close_no_vqp() {
     assert!(epochs.keys().any(|&epoch| epoch > 5));
 }
 
-/// Links flap, NICs die or hang, packets arrive late and hosts pause, on devices with random capabilities.
+/// Links flap, NICs die or hang, packets arrive late and hosts pause, on devices with random
+/// capabilities.
 #[test]
 fn mixed_faults_on_any_device() {
     let mut endings = Endings::default();
@@ -254,8 +256,8 @@ fn every_failure_case_with_late_packets_and_pauses() {
     }
 }
 
-/// Devices lack random capabilities. The reported outcomes must be true, unless a report or the device
-/// excuses a false one.
+/// Devices lack random capabilities. The reported outcomes must be true, unless a report or the
+/// device excuses a false one.
 #[test]
 fn devices_with_fewer_capabilities() {
     let mut endings = Endings::default();
@@ -289,8 +291,9 @@ fn devices_with_fewer_capabilities() {
             },
         );
         endings.count(&out);
-        // Two reports excuse a false outcome. After `Unfenced`, a hung NIC may continue to execute requests.
-        // After `LostAfterAck`, the responder lost data that it had acknowledged before placement.
+        // Two reports excuse a false outcome. After `Unfenced`, a hung NIC may continue to execute
+        // requests. After `LostAfterAck`, the responder lost data that it had acknowledged before
+        // placement.
         let reports_loss = |c: &Option<Contradiction>| matches!(c, Some(Contradiction::LostAfterAck { .. }));
         let excused = out.close_reasons[0].contains(&Some(CloseReason::Unfenced))
             || !ack_after_placement && !durable && out.contradictions[0].iter().any(reports_loss);
@@ -362,8 +365,8 @@ fn failure_of_all_rails_closes_both_ends() {
     }
 }
 
-/// A host is paused around the time of a failure. When it resumes, its peer may have moved, may be waiting
-/// for it, or may have closed.
+/// A host is paused around the time of a failure. When it resumes, its peer may have moved, may be
+/// waiting for it, or may have closed.
 // Hazard: a host pauses and wakes in an old epoch
 #[test]
 fn host_paused_during_failover_resumes_in_old_epoch() {
@@ -392,8 +395,8 @@ fn host_paused_during_failover_resumes_in_old_epoch() {
     println!("{closed} closed");
 }
 
-/// Several vQPs use the same NICs. A failover of one vQP, even with a NIC reset, must not make outcomes of
-/// the other vQPs false or close them.
+/// Several vQPs use the same NICs. A failover of one vQP, even with a NIC reset, must not make
+/// outcomes of the other vQPs false or close them.
 #[test]
 fn vqps_sharing_nics_stay_independent() {
     let cases: Vec<FailureCase> =
@@ -401,7 +404,8 @@ fn vqps_sharing_nics_stay_independent() {
     for seed in seeds(150) {
         let mut setup = Setup { vqps: 3, ..Setup::new(seed, 2) };
         setup.failover.completion_log = true;
-        // The heartbeat timeout is longer than the hosts' pauses, so that only the failed rail is left.
+        // The heartbeat timeout is longer than the hosts' pauses, so that only the failed rail is
+        // left.
         setup.failover.detector.max_missed_heartbeats = 40;
         let case = cases[(seed as usize * 7) % cases.len()];
         let out = run(

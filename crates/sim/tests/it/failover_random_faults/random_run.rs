@@ -38,8 +38,8 @@ impl Setup {
         Setup { rails, vqps: 1, ops: [80, 40], world, failover: config() }
     }
 
-    /// Returns a setup in which some seeds have stragglers that may arrive after a failover, packets that
-    /// survive a cable failure, or a completion log.
+    /// Returns a setup in which some seeds have stragglers that may arrive after a failover,
+    /// packets that survive a cable failure, or a completion log.
     pub fn with_late_packets(seed: u64, rails: u8, rng: &mut Prng) -> Setup {
         let mut setup = Setup::new(seed, rails);
         setup.world.link.survivor_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
@@ -50,7 +50,8 @@ impl Setup {
     }
 }
 
-/// The results of a run. Each `Vec` has one element for each vQP, and each array one element for each end.
+/// The results of a run. Each `Vec` has one element for each vQP, and each array one element for
+/// each end.
 pub struct Outcome {
     pub verdicts: Vec<[Verdict; 2]>,
     pub close_reasons: Vec<[Option<CloseReason>; 2]>,
@@ -79,8 +80,8 @@ impl Outcome {
     }
 }
 
-/// Runs the peers under the faults that `inject_faults` schedules. All operations must end within 20 s of
-/// virtual time. `plan` adapts the plan of each end.
+/// Runs the peers under the faults that `inject_faults` schedules. All operations must end within
+/// 20 s of virtual time. `plan` adapts the plan of each end.
 pub fn run(
     seed: u64,
     setup: Setup,
@@ -132,9 +133,9 @@ pub fn run(
             panic!("seed {seed}: {dead}\n{}", reproduce_command(seed));
         }
     }
-    // Paused hosts resume, both ends consume the data that has arrived, and stragglers arrive, which must
-    // have no effect. A host that was paused until now may detect a failure only when its retries are
-    // exhausted, which takes up to 120 ms.
+    // Paused hosts resume, both ends consume the data that has arrived, and stragglers arrive,
+    // which must have no effect. A host that was paused until now may detect a failure only when
+    // its retries are exhausted, which takes up to 120 ms.
     testbed.world.stop_noise();
     testbed.hosts.iter().for_each(|&host| testbed.world.resume(host));
     testbed.world.run_for(setup.failover.peer_timeout + Duration::from_millis(500));

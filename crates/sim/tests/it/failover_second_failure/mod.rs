@@ -1,8 +1,9 @@
 //! A second failure at each control message of a recovery.
 //!
-//! For each scenario, a first run has no second failure and counts the control messages of the recovery. Then the scenario is run again for each
-//! of them, each moment of it and each kind of second failure. Both ends' programs are driven by the test, so a run that strikes at the
-//! n-th message is the same as the first run up to that message.
+//! For each scenario, a first run has no second failure and counts the control messages of the
+//! recovery. Then the scenario is run again for each of them, each moment of it and each kind of
+//! second failure. Both ends' programs are driven by the test, so a run that strikes at the n-th
+//! message is the same as the first run up to that message.
 
 mod endpoint;
 mod run;
@@ -21,7 +22,8 @@ use scenario::{Scenario, Second, Strike, Variant};
 /// The number of scenarios of a policy and a variant. `MITRA_SEEDS=60` runs all of them.
 const SCENARIOS: u64 = 6;
 
-/// Returns whether what an end was told is true, although nobody takes the messages that a dead process has received.
+/// Returns whether what an end was told is true, although nobody takes the messages that a dead
+/// process has received.
 fn is_true_without_receiver(verdict: &Verdict) -> bool {
     verdict.strays == 0
         && OpKind::ALL.into_iter().all(|kind| {

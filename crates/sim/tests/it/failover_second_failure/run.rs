@@ -52,7 +52,8 @@ struct State {
     /// Whether the first failure has happened and the recovery is not over.
     counts: bool,
     counted: [usize; 3],
-    /// The last datagrams that were counted at each moment, which are the same message on several rails.
+    /// The last datagrams that were counted at each moment, which are the same message on several
+    /// rails.
     last: [Option<(usize, Time, Vec<u8>)>; 3],
     seen: Vec<SeenMessage>,
     strike: Option<Strike>,
@@ -192,7 +193,8 @@ impl Run {
         }));
     }
 
-    /// Runs until everything has ended. Returns the control messages of the recovery, and the results.
+    /// Runs until everything has ended. Returns the control messages of the recovery, and the
+    /// results.
     pub fn run(self) -> (Vec<SeenMessage>, Report) {
         let deadline = now() + LIMIT;
         let mut quiet = 0;
@@ -250,7 +252,8 @@ impl Run {
         });
     }
 
-    /// Stops counting when the recovery is over. After a blink, it is over when the old rail is rebuilt.
+    /// Stops counting when the recovery is over. After a blink, it is over when the old rail is
+    /// rebuilt.
     fn stop_counting(&self, failed_at: Option<Time>) {
         let Some(failed_at) = failed_at else { return };
         let has_moved = self.ends.iter().all(|end| {
@@ -269,8 +272,8 @@ impl Run {
         !self.state.borrow().dead[h]
     }
 
-    /// Returns whether all operations have ended that the programs post before they release the last ones. Nothing tells the end of an
-    /// unsignalled operation before a later one completes.
+    /// Returns whether all operations have ended that the programs post before they release the
+    /// last ones. Nothing tells the end of an unsignalled operation before a later one completes.
     fn may_release(&self) -> bool {
         (0..2).all(|h| {
             let peer = &self.ends[h].borrow().peer;
@@ -293,7 +296,8 @@ impl Run {
         is_over(0) || is_over(1) || (0..2).all(|h| windows.borrow().is_settled(h))
     }
 
-    /// Writes by an invalidated key. Returns the completion, if a rail is left on which the peer's NIC can refuse it. `Err` if there is none.
+    /// Writes by an invalidated key. Returns the completion, if a rail is left on which the peer's
+    /// NIC can refuse it. `Err` if there is none.
     fn use_stale_key(&self) -> Option<Result<Completion, String>> {
         let windows = self.windows.as_ref()?;
         let user = (self.scenario.seed % 2) as usize;
@@ -327,14 +331,16 @@ impl Run {
             .all(|h| self.is_alive(h) || self.ends[1 - h].borrow().endpoint.inner.qp.close_reason().is_some())
     }
 
-    /// Returns whether each end has received all messages that were reported as executed to the other end, unless an end has closed or died.
+    /// Returns whether each end has received all messages that were reported as executed to the
+    /// other end, unless an end has closed or died.
     fn all_received(&self) -> bool {
         let [a, b] = self.ends.each_ref().map(|end| end.borrow());
         let received = |own: &End, other: &End| {
             own.peer.responder_log().received.len() >= other.peer.delivered_messages()
         };
         let closed = [&a, &b].iter().any(|end| end.endpoint.inner.qp.close_reason().is_some());
-        // The baseline drops what arrives on the old rail after the receives were posted on the new one.
+        // The baseline drops what arrives on the old rail after the receives were posted on the new
+        // one.
         let may_lose = self.scenario.policy != Policy::Exact;
         may_lose || closed || !self.is_alive(0) || !self.is_alive(1) || received(&a, &b) && received(&b, &a)
     }
@@ -459,7 +465,8 @@ fn fail(second: Second, in_turn: usize, state: &RefCell<State>, ends: &[Rc<RefCe
             state.borrow_mut().paused_until[end] = now() + PAUSE;
         }
         Second::ProcessPauses(end) => {
-            // The program stops here, in the middle of its turn. The world and the other program go on.
+            // The program stops here, in the middle of its turn. The world and the other program go
+            // on.
             let until = now() + PAUSE;
             state.borrow_mut().paused_until[end] = until;
             let mut quiet = 0;

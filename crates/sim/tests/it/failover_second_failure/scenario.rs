@@ -25,7 +25,8 @@ pub const BLINK: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum First {
     LinkDown(usize),
-    /// The link is down for [`BLINK`]. The messages that rebuild the old rail are part of the recovery.
+    /// The link is down for [`BLINK`]. The messages that rebuild the old rail are part of the
+    /// recovery.
     Blink(usize),
     NicDies(usize),
 }
@@ -92,8 +93,8 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Returns the scenario with a number. Twelve consecutive numbers have all first failures with two and three rails; sixty have each of
-    /// these with all mixes of operations.
+    /// Returns the scenario with a number. Twelve consecutive numbers have all first failures with
+    /// two and three rails; sixty have each of these with all mixes of operations.
     pub fn of(seed: u64, policy: Policy, variant: Variant) -> Scenario {
         let firsts = [
             First::LinkDown(0),
@@ -136,7 +137,8 @@ impl Scenario {
         world
     }
 
-    /// Returns the type of the first end's window, which has the other type at the second end. `None` if the programs use no windows.
+    /// Returns the type of the first end's window, which has the other type at the second end.
+    /// `None` if the programs use no windows.
     pub fn window_type(&self) -> Option<WindowType> {
         let is_type_1 = (self.seed / 3) % 2 == 1;
         (self.variant == Variant::Windows).then_some(if is_type_1 {

@@ -1,8 +1,9 @@
 //! Memory windows of both ends, which the programs use, invalidate and bind again.
 //!
-//! The operations of a workload name the peer's region. [`Windows::replace_key`] makes them name the window of the peer, as long as it is
-//! bound, and [`Windows::advance`] posts the binds and invalidations. So the verdict on the workload says whether an operation that a
-//! window permits is executed once.
+//! The operations of a workload name the peer's region. [`Windows::replace_key`] makes them name
+//! the window of the peer, as long as it is bound, and [`Windows::advance`] posts the binds and
+//! invalidations. So the verdict on the workload says whether an operation that a window permits is
+//! executed once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -41,7 +42,8 @@ struct Window {
     tag: u8,
     /// The number of accesses by the current key.
     uses: usize,
-    /// The number of requests that the user had posted when it had posted the last access, and the last READ, by the current key.
+    /// The number of requests that the user had posted when it had posted the last access, and the
+    /// last READ, by the current key.
     last_use: usize,
     last_read: usize,
     /// The SEND that invalidates the current key, if the user has posted one.
@@ -98,7 +100,8 @@ fn with_remote(op: SendOp, remote: RemoteAddr) -> SendOp {
 }
 
 impl Windows {
-    /// Allocates a window for each end. `first` is the type of the first end's window; the other one has the other type.
+    /// Allocates a window for each end. `first` is the type of the first end's window; the other
+    /// one has the other type.
     pub fn new(vqps: [&VirtualQp; 2], peers: [&WorkloadPeer; 2], first: WindowType) -> Rc<RefCell<Windows>> {
         let other = if first == WindowType::Type1 { WindowType::Type2 } else { WindowType::Type1 };
         let types = [first, other];
@@ -123,13 +126,15 @@ impl Windows {
         Rc::new(RefCell::new(Windows { windows, errors: Vec::new(), next_id: WINDOW_WR_FLAG }))
     }
 
-    /// Makes a request of `user` name the window of its peer, if the window is bound and may still be used. A SEND may invalidate the window.
+    /// Makes a request of `user` name the window of its peer, if the window is bound and may still
+    /// be used. A SEND may invalidate the window.
     pub fn replace_key(&self, user: usize, wr: &mut SendWr, vqp: &mut VirtualQp, completed: usize) {
         let window = &self.windows[1 - user];
         if window.state != State::Bound {
             return;
         }
-        // The responder may execute a READ again as long as it has not completed, so the key must be valid until then.
+        // The responder may execute a READ again as long as it has not completed, so the key must
+        // be valid until then.
         let may_invalidate = window.mw.window_type() == WindowType::Type2 && window.last_read <= completed;
         let op = match wr.op.remote() {
             Some(remote) if window.uses < USES => {
@@ -162,7 +167,8 @@ impl Windows {
         window.last_use = posted;
     }
 
-    /// Ends the use of the peer's window if all accesses of `user` have ended: `completed` is the number of its requests that have.
+    /// Ends the use of the peer's window if all accesses of `user` have ended: `completed` is the
+    /// number of its requests that have.
     pub fn note_completed(&mut self, user: usize, completed: usize) {
         let window = &mut self.windows[1 - user];
         // A window of type 2 is invalidated by a SEND every other time, if a SEND follows.
@@ -234,7 +240,8 @@ impl Windows {
         self.windows.iter().map(|window| window.invalidated).sum()
     }
 
-    /// Returns a WRITE of `user` by the last invalidated key of its peer's window, if the peer's program is done with that key.
+    /// Returns a WRITE of `user` by the last invalidated key of its peer's window, if the peer's
+    /// program is done with that key.
     pub fn stale_write(&self, user: usize, vqp: &mut VirtualQp) -> Option<SendWr> {
         let window = &self.windows[1 - user];
         let rkey = window.key().with_consumer_bits(window.tag.wrapping_sub(1));

@@ -45,7 +45,8 @@ fn post_all(pair: &mut BackedPair) {
 const ALL: [(u64, Outcome); 4] =
     [(7, Outcome::Success), (8, Outcome::Success), (9, Outcome::Success), (10, Outcome::Success)];
 
-/// Nothing completes before the peer's processor has run. If the NIC acknowledges only what is in memory, it need not run.
+/// Nothing completes before the peer's processor has run. If the NIC acknowledges only what is in
+/// memory, it need not run.
 #[test]
 fn operations_complete_when_the_peer_has_seen_them() {
     for acks_after_placement in [false, true] {
@@ -60,7 +61,8 @@ fn operations_complete_when_the_peer_has_seen_them() {
     }
 }
 
-/// A failover decides the operations that wait, from the evidence. Their values are those that the old rail delivered. The next epoch counts anew.
+/// A failover decides the operations that wait, from the evidence. Their values are those that the
+/// old rail delivered. The next epoch counts anew.
 #[test]
 fn failover_decides_operations_that_wait() {
     let mut pair = ready_pair(false);
@@ -81,8 +83,8 @@ fn failover_decides_operations_that_wait() {
     assert_eq!(pair.outcomes(0, 0), ALL);
 }
 
-/// A NIC acknowledges data and dies before it has placed them. No operation has completed that is not in memory, so all are decided, and the queue
-/// pairs and the backup survive.
+/// A NIC acknowledges data and dies before it has placed them. No operation has completed that is
+/// not in memory, so all are decided, and the queue pairs and the backup survive.
 #[test]
 fn loss_of_acknowledged_data_is_survived() {
     let cases: Vec<_> = FailureCase::all().into_iter().filter(FailureCase::requires_early_ack).collect();
@@ -103,7 +105,8 @@ fn loss_of_acknowledged_data_is_survived() {
     assert!(lost_without > 0);
 }
 
-/// A refused operation on the backup proves nothing about memory behind a NIC that acknowledges early, and costs the others nothing.
+/// A refused operation on the backup proves nothing about memory behind a NIC that acknowledges
+/// early, and costs the others nothing.
 #[test]
 fn refused_operation_on_the_backup_costs_no_other() {
     let mut pair = pair(false);

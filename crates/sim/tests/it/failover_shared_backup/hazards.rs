@@ -1,4 +1,5 @@
-//! Failures of hosts and NICs at chosen moments, members that leave during a failover, and members that nobody polls.
+//! Failures of hosts and NICs at chosen moments, members that leave during a failover, and members
+//! that nobody polls.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ fn has_rails(pair: &BackedPair) -> bool {
     pair.qps.iter().flatten().all(BackedQp::has_rail)
 }
 
-/// The NIC of the active rail hangs at one end: it answers its host no more, and goes on to access memory. It is reset, and everything goes on.
+/// The NIC of the active rail hangs at one end: it answers its host no more, and goes on to access
+/// memory. It is reset, and everything goes on.
 #[test]
 fn hung_nic_is_reset_and_members_go_on() {
     for end in [0, 1] {
@@ -63,7 +65,8 @@ fn hung_nic_without_reset_ends_the_members_as_unfenced() {
     assert_eq!(pair.outcomes(0, 0), [(1, undecided)]);
 }
 
-/// Both ends of member 1 sleep while the backup, driven by member 0, moves three times. They wake in an epoch that is long over.
+/// Both ends of member 1 sleep while the backup, driven by member 0, moves three times. They wake
+/// in an epoch that is long over.
 #[test]
 fn members_that_sleep_through_several_failovers_lose_nothing() {
     for is_used in [false, true] {
@@ -99,7 +102,8 @@ fn members_that_sleep_through_several_failovers_lose_nothing() {
     }
 }
 
-/// The application of host b never polls member 1, nor does anything else for it. The others fail over, and member 1 goes on when it is polled.
+/// The application of host b never polls member 1, nor does anything else for it. The others fail
+/// over, and member 1 goes on when it is polled.
 #[test]
 fn member_that_is_never_polled_does_not_stop_others() {
     let mut pair = BackedPair::new(2, 3);
@@ -127,7 +131,8 @@ fn member_that_is_never_polled_does_not_stop_others() {
     assert!(has_rails(&pair));
 }
 
-/// Members leave and others take their slots while links fail in turn. No message or completion of an earlier member reaches a later one.
+/// Members leave and others take their slots while links fail in turn. No message or completion of
+/// an earlier member reaches a later one.
 #[test]
 fn slots_are_used_again_during_failovers() {
     let mut pair = BackedPair::new(2, 3);
@@ -205,8 +210,8 @@ fn member_may_close_at_any_moment_of_a_failover() {
     }
 }
 
-/// A member with READs on the backup is dropped. Its buffer, which the application uses again, does not change; the READs of the other member
-/// arrive.
+/// A member with READs on the backup is dropped. Its buffer, which the application uses again, does
+/// not change; the READs of the other member arrive.
 #[test]
 fn dropped_member_receives_no_data_later() {
     for delay in 0..24 {
@@ -234,7 +239,8 @@ fn dropped_member_receives_no_data_later() {
     }
 }
 
-/// A request that the responder refuses while the other rail is down at either end: the backup replaces its queue pair on the only rail.
+/// A request that the responder refuses while the other rail is down at either end: the backup
+/// replaces its queue pair on the only rail.
 #[test]
 fn refusal_on_the_only_rail_costs_others_nothing() {
     for end in [0, 1] {
@@ -280,7 +286,8 @@ fn grants_of_deregistered_memory_make_room_for_others() {
     }
 }
 
-/// A peer that asks for more grants than 256 at once gets no others. Its requests wait for its own queue pair.
+/// A peer that asks for more grants than 256 at once gets no others. Its requests wait for its own
+/// queue pair.
 #[test]
 fn requests_to_the_region_after_the_last_grant_wait() {
     let mut pair = BackedPair::new(2, 1);
@@ -305,8 +312,8 @@ fn requests_to_the_region_after_the_last_grant_wait() {
     assert_eq!((pair.outcomes(0, 0), memory.load(0)), (vec![(254, SUCCESS), (255, SUCCESS)], 255));
 }
 
-/// An operation with FENCE waits for the READs before it, even if the READ goes over the backup and the link fails: the READ sees the memory
-/// as it was, whatever rail repeats it.
+/// An operation with FENCE waits for the READs before it, even if the READ goes over the backup and
+/// the link fails: the READ sees the memory as it was, whatever rail repeats it.
 #[test]
 fn fenced_write_overtakes_no_read() {
     for delay in 0..40 {
@@ -336,8 +343,9 @@ fn fenced_write_overtakes_no_read() {
     }
 }
 
-/// The NIC of the requester dies before the data of a member's READ is in memory, and after another member's fenced WRITE was executed. The READ ends
-/// in an error. The WRITE is behind the error of another queue pair: it succeeds, and is not repeated.
+/// The NIC of the requester dies before the data of a member's READ is in memory, and after another
+/// member's fenced WRITE was executed. The READ ends in an error. The WRITE is behind the error of
+/// another queue pair: it succeeds, and is not repeated.
 #[test]
 fn operation_behind_the_error_of_another_member_is_not_repeated() {
     let mut world = mitra_sim::Config::fault_free();

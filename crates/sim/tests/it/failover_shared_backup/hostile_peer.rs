@@ -1,4 +1,5 @@
-//! A peer process that is broken or hostile: a plain virtual queue pair in place of a shared backup, whose program sends any bytes.
+//! A peer process that is broken or hostile: a plain virtual queue pair in place of a shared
+//! backup, whose program sends any bytes.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -86,7 +87,8 @@ fn message(slot: u32, instance: u32, kind: u8, body: &[u8]) -> Vec<u8> {
     [&slot.to_le_bytes()[..], &instance.to_le_bytes(), &[kind], body].concat()
 }
 
-/// Returns the connection parameters of the member with this number at an end with the `rd_atomic` of [`config`].
+/// Returns the connection parameters of the member with this number at an end with the `rd_atomic`
+/// of [`config`].
 fn info(slot: u32) -> BackedQpInfo {
     let rd_atomic = config().rd_atomic;
     let bytes = [&b"MBQ2"[..], &slot.to_le_bytes(), &0_u32.to_le_bytes(), &[rd_atomic, 0]].concat();
@@ -96,7 +98,8 @@ fn info(slot: u32) -> BackedQpInfo {
 /// Evidence without any source: flags, number of saved results, PSN, log, receives, bytes.
 const NO_EVIDENCE: [u8; 25] = [0; 25];
 
-/// Messages for members that do not exist are dropped. Those that no honest peer sends in this state are counted. Neither changes anything.
+/// Messages for members that do not exist are dropped. Those that no honest peer sends in this
+/// state are counted. Neither changes anything.
 #[test]
 fn messages_that_no_honest_peer_sends_change_nothing() {
     let mut world = World::new(1, 64, 4096);
@@ -135,7 +138,8 @@ fn messages_that_no_honest_peer_sends_change_nothing() {
     assert_eq!(world.qps[0].close_reason(), Some(CloseReason::PeerClosed));
 }
 
-/// A queue pair that has closed, and was not dropped yet, grants the peer no keys. Nobody would revoke them.
+/// A queue pair that has closed, and was not dropped yet, grants the peer no keys. Nobody would
+/// revoke them.
 #[test]
 fn closed_queue_pair_grants_no_key_that_the_peer_asks_for() {
     for is_closed in [false, true] {
@@ -161,7 +165,8 @@ fn closed_queue_pair_grants_no_key_that_the_peer_asks_for() {
     }
 }
 
-/// A refusal of a message leaves the members of both ends waiting for each other, so it ends the backup.
+/// A refusal of a message leaves the members of both ends waiting for each other, so it ends the
+/// backup.
 #[test]
 fn peer_that_refuses_a_message_ends_the_backup_by_name() {
     let mut world = World::new(1, 64, 1); // receives that are too short

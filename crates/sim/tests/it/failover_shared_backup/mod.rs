@@ -1,5 +1,5 @@
-//! Queue pairs with a shared backup: whatever rails fail, every operation is executed exactly once, and every
-//! reported outcome is true.
+//! Queue pairs with a shared backup: whatever rails fail, every operation is executed exactly once,
+//! and every reported outcome is true.
 
 mod addresses;
 mod durable;
@@ -151,8 +151,8 @@ fn sends_wait_for_queue_pair_and_keep_order() {
     assert_eq!((pair.word(1), pair.word(2)), (7, 2));
 }
 
-/// The keys of a queue pair end with it: a WRITE that is under way on the backup is refused. That costs the other members a failover of the
-/// backup, and no operation.
+/// The keys of a queue pair end with it: a WRITE that is under way on the backup is refused. That
+/// costs the other members a failover of the backup, and no operation.
 #[test]
 fn closed_queue_pair_grants_nothing_and_others_go_on() {
     for delay in 0..12 {
@@ -192,8 +192,8 @@ fn deregistered_memory_has_no_keys() {
     assert_eq!((pair.word(1), pair.backups[0].close_reason()), (1, None));
 }
 
-/// The receiver takes a message and closes at once, and the acknowledgement is lost with the rail. The final evidence of the receiver decides the
-/// SEND.
+/// The receiver takes a message and closes at once, and the acknowledgement is lost with the rail.
+/// The final evidence of the receiver decides the SEND.
 #[test]
 fn final_evidence_decides_what_is_in_flight_when_peer_closes() {
     let mut outcomes = [0, 0];
@@ -219,8 +219,9 @@ fn final_evidence_decides_what_is_in_flight_when_peer_closes() {
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
 
-/// The responder's NIC dies and leaves no evidence of a WRITE on the backup. What stands behind it was not executed and is sent again: the message of
-/// its own queue pair, and the WRITE of another one.
+/// The responder's NIC dies and leaves no evidence of a WRITE on the backup. What stands behind it
+/// was not executed and is sent again: the message of its own queue pair, and the WRITE of another
+/// one.
 #[test]
 fn what_stands_behind_undecided_operation_on_backup_is_sent_again() {
     let mut pair = BackedPair::new(2, 2);

@@ -1,4 +1,5 @@
-//! The promise table of docs/promises.md, for queue pairs with a shared backup and a completion log.
+//! The promise table of docs/promises.md, for queue pairs with a shared backup and a completion
+//! log.
 
 use mitra_failover::{Config, Outcome, UnresolvedError, WritePolicy};
 use mitra_sim::workload::{FailureCase, FailureTarget, OpKind, Verdict};
@@ -56,7 +57,8 @@ fn every_failure_case_keeps_the_promise_table() {
         reached += usize::from(was_reached);
         let label = case.to_string();
         if is_repeatable && loses_evidence {
-            // The responder consumes the targets of WRITEs, so it may observe twice those that are sent again.
+            // The responder consumes the targets of WRITEs, so it may observe twice those that are
+            // sent again.
             let total = out.verdicts[0][0].total();
             let others = (total.lost, total.wrong_value, total.out_of_order, out.verdicts[0][0].strays);
             let is_exact = total.doubled <= u64::from(interval) && others == (0, 0, 0, 0);
@@ -85,8 +87,9 @@ fn every_failure_case_keeps_the_promise_table() {
     assert!(reached > cases.len() / 2 && undecided > 0, "{reached} {undecided}");
 }
 
-/// Several queue pairs post operations of every kind, and NICs of the responder die. With a log of each queue pair and of the backup, one WRITE or atomic
-/// for each of these logs stays undecided at most.
+/// Several queue pairs post operations of every kind, and NICs of the responder die. With a log of
+/// each queue pair and of the backup, one WRITE or atomic for each of these logs stays undecided at
+/// most.
 #[test]
 fn completion_log_decides_what_the_loss_of_a_nic_leaves_open() {
     let mut undecided = [0, 0];
@@ -120,7 +123,8 @@ fn completion_log_decides_what_the_loss_of_a_nic_leaves_open() {
     assert!(undecided[1] * 2 < undecided[0], "{undecided:?}");
 }
 
-/// A queue pair keeps a log only if its backup does, and only if its peer does and lets it WRITE there.
+/// A queue pair keeps a log only if its backup does, and only if its peer does and lets it WRITE
+/// there.
 #[test]
 fn log_needs_that_of_the_backup_and_of_the_peer() {
     let testbed = Testbed::with_config(1, mitra_sim::Config::fault_free(), 2);

@@ -34,7 +34,8 @@ pub struct Setup {
     pub config: Config,
 }
 
-/// The results of a run. Each `Vec` has one element for each member, and each array one element for each end.
+/// The results of a run. Each `Vec` has one element for each member, and each array one element for
+/// each end.
 pub struct Outcome {
     pub verdicts: Vec<[Verdict; 2]>,
     pub close_reasons: Vec<[Option<CloseReason>; 2]>,
@@ -48,7 +49,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Checks that every verdict is exact, that no end reports a contradiction, and that no message was rejected.
+    /// Checks that every verdict is exact, that no end reports a contradiction, and that no message
+    /// was rejected.
     pub fn assert_exact(&self, seed: u64, label: &str) {
         for (i, v) in self.verdicts.iter().enumerate() {
             for v in v {
@@ -75,7 +77,8 @@ pub fn nics_of(testbed: &Testbed) -> [Vec<Arc<dyn Provider>>; 2] {
     testbed.nics.each_ref().map(|nics| nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())
 }
 
-/// Connects two backups over these NICs of host a and host b. The seed determines the roles of the ends.
+/// Connects two backups over these NICs of host a and host b. The seed determines the roles of the
+/// ends.
 pub fn connect_backups_over(
     nics: [Vec<Arc<dyn Provider>>; 2],
     config: Config,
@@ -95,8 +98,9 @@ pub fn connect_backups_over(
     backups
 }
 
-/// Runs the peers under the faults that `inject_faults` schedules. All operations must end within 20 s of
-/// virtual time, and the liveness rule holds for each queue pair. `plan` adapts the plan of each end.
+/// Runs the peers under the faults that `inject_faults` schedules. All operations must end within
+/// 20 s of virtual time, and the liveness rule holds for each queue pair. `plan` adapts the plan of
+/// each end.
 pub fn run(
     seed: u64,
     setup: Setup,
@@ -139,8 +143,8 @@ pub fn run(
         }
         panic!("seed {seed}: operations did not end: {stalled}\n{}", reproduce_command(seed));
     }
-    // Paused hosts resume, both ends consume the data that has arrived, and stragglers arrive, which must
-    // have no effect.
+    // Paused hosts resume, both ends consume the data that has arrived, and stragglers arrive,
+    // which must have no effect.
     testbed.world.stop_noise();
     testbed.hosts.iter().for_each(|&host| testbed.world.resume(host));
     testbed.world.run_for(config.peer_timeout + Duration::from_millis(500));

@@ -1,5 +1,5 @@
-//! Two clients, each with a shared backup, use one word of a server by atomics. The NICs' atomics are atomic per NIC only, so the queue pairs of both
-//! must be on one rail at a time.
+//! Two clients, each with a shared backup, use one word of a server by atomics. The NICs' atomics
+//! are atomic per NIC only, so the queue pairs of both must be on one rail at a time.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -80,7 +80,8 @@ impl Client {
     }
 }
 
-/// Runs the clients while links fail. Returns the values that their atomics found, the word, and the server's rails.
+/// Runs the clients while links fail. Returns the values that their atomics found, the word, and
+/// the server's rails.
 fn run(seed: u64, shares: bool) -> (Vec<u64>, u64, [usize; CLIENTS]) {
     let mut config = mitra_sim::Config::fault_free();
     config.link.switched = true; // the rails of the clients fail one by one

@@ -18,7 +18,8 @@ struct Scene {
     queue: Arc<SharedReceiveQueue>,
     memory: Arc<Buffer>,
     mr: VirtualMr,
-    /// The number of receives that were posted. The receive `i` has the `wr_id` i and the `i`-th part of the memory.
+    /// The number of receives that were posted. The receive `i` has the `wr_id` i and the `i`-th
+    /// part of the memory.
     posted: u64,
 }
 
@@ -144,7 +145,8 @@ fn messages_that_wait_for_receives_survive_the_end_of_the_queue_pair() {
     assert_eq!((scene.received(1), scene.pair.outcomes(0, 1).len()), (vec![0, 1], 2));
 }
 
-/// A message that does not fit in its receive fails the receive and ends its queue pair, and no other one.
+/// A message that does not fit in its receive fails the receive and ends its queue pair, and no
+/// other one.
 #[test]
 fn message_longer_than_its_receive_ends_its_queue_pair_only() {
     let mut scene = Scene::new(2);

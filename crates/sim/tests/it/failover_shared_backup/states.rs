@@ -1,4 +1,5 @@
-//! The states of a member's queue pair, the rights of the peer, and memory that is registered again.
+//! The states of a member's queue pair, the rights of the peer, and memory that is registered
+//! again.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ fn fail_over(pair: &mut BackedPair) {
     assert!(pair.qps.iter().flatten().all(|qp| qp.has_rail()));
 }
 
-/// An end in RTR receives, and sends only from RTS on, even if a failover replaces its queue pair in between.
+/// An end in RTR receives, and sends only from RTS on, even if a failover replaces its queue pair
+/// in between.
 #[test]
 fn end_in_rtr_receives_and_sends_only_from_rts_on() {
     for fails_over in [false, true] {
@@ -67,7 +69,8 @@ fn list_with_a_refused_request_posts_nothing() {
     assert_eq!([pair.word(1), pair.word(2), pair.word(3)], [1, 2, 0]);
 }
 
-/// Memory that is registered again, here with fewer rights, keeps its keys and the grants of it: a WRITE in flight when a rail fails reaches it.
+/// Memory that is registered again, here with fewer rights, keeps its keys and the grants of it: a
+/// WRITE in flight when a rail fails reaches it.
 #[test]
 fn write_of_a_failover_reaches_memory_that_was_registered_again() {
     let mut pair = BackedPair::new(2, 1);

@@ -89,7 +89,8 @@ fn member_that_posts_without_pause_does_not_stop_others() {
     assert!(is_ready, "{:?} after {id} operations", pair.qps);
 }
 
-/// As on a queue pair: the responder executes nothing that was posted behind a request that it refuses.
+/// As on a queue pair: the responder executes nothing that was posted behind a request that it
+/// refuses.
 #[test]
 fn nothing_is_executed_behind_refused_operation() {
     let mut pair = BackedPair::new(2, 2);
@@ -116,8 +117,9 @@ fn nothing_is_executed_behind_refused_operation() {
     assert_eq!((pair.word(1), pair.outcomes(0, 0).last()), (4, Some(&(4, SUCCESS))));
 }
 
-/// The owner of the refused operation is not polled, so it posts another one before it knows. The backup has recovered from the refusal by then. The peer has made no queue
-/// pair since a failover, so one of the two ends has none of its own to leave, and may use the backup at once.
+/// The owner of the refused operation is not polled, so it posts another one before it knows. The
+/// backup has recovered from the refusal by then. The peer has made no queue pair since a failover,
+/// so one of the two ends has none of its own to leave, and may use the backup at once.
 #[test]
 fn nothing_is_executed_behind_refused_operation_that_its_owner_has_not_seen() {
     for (poster, peer) in [(0, 1), (1, 0)] {

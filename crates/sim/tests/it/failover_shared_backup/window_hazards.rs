@@ -1,4 +1,5 @@
-//! Windows whose binds a NIC executes late, refuses or fails, and windows of queue pairs that are dropped.
+//! Windows whose binds a NIC executes late, refuses or fails, and windows of queue pairs that are
+//! dropped.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -36,7 +37,8 @@ fn has_rail(windows: &WindowPair) -> [bool; 2] {
     windows.pair.qps.each_ref().map(|qps| qps[0].has_rail())
 }
 
-/// The peer learns that the new queue pair is connected when that one has executed its binds, and not before.
+/// The peer learns that the new queue pair is connected when that one has executed its binds, and
+/// not before.
 #[test]
 fn peer_waits_for_the_binds_of_the_new_queue_pair() {
     for seed in 1..5 {
@@ -58,8 +60,9 @@ fn peer_waits_for_the_binds_of_the_new_queue_pair() {
     }
 }
 
-/// A NIC of a third rail executes the bind of a type 1 window late, and the first rail fails meanwhile. The operation belongs to the queue pair that the end leaves,
-/// so nothing is posted on the next one before it completes.
+/// A NIC of a third rail executes the bind of a type 1 window late, and the first rail fails
+/// meanwhile. The operation belongs to the queue pair that the end leaves, so nothing is posted on
+/// the next one before it completes.
 #[test]
 fn end_posts_on_its_new_queue_pair_when_the_bind_has_completed() {
     for seed in 1..5 {
@@ -75,7 +78,8 @@ fn end_posts_on_its_new_queue_pair_when_the_bind_has_completed() {
     }
 }
 
-/// A queue pair that does not execute the binds of the one before is left, even if neither end posts anything.
+/// A queue pair that does not execute the binds of the one before is left, even if neither end
+/// posts anything.
 #[test]
 fn queue_pair_without_its_binds_is_left() {
     for (is_refused, seed) in [1, 2, 3, 4].into_iter().flat_map(|seed| [(true, seed), (false, seed)]) {
@@ -92,7 +96,8 @@ fn queue_pair_without_its_binds_is_left() {
     }
 }
 
-/// A queue pair that is dropped at any moment of a failover leaves no window bound, even if the backup has an operation of it.
+/// A queue pair that is dropped at any moment of a failover leaves no window bound, even if the
+/// backup has an operation of it.
 #[test]
 fn dropped_queue_pair_with_an_operation_on_the_backup_unbinds_its_windows() {
     for polls in 0..60 {

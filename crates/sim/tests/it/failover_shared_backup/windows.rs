@@ -1,4 +1,5 @@
-//! Memory windows of queue pairs with a shared backup: what `failover_windows` tests of virtual queue pairs, and what differs.
+//! Memory windows of queue pairs with a shared backup: what `failover_windows` tests of virtual
+//! queue pairs, and what differs.
 
 use core::time::Duration;
 use std::mem::replace;
@@ -15,7 +16,8 @@ const SUCCESS: Outcome = Outcome::Success;
 pub const FAILOVER: usize = 1200;
 pub const SETTLE: usize = 40;
 
-/// A pair whose host b has a window, which its first queue pair binds and the peer of that one uses.
+/// A pair whose host b has a window, which its first queue pair binds and the peer of that one
+/// uses.
 pub struct WindowPair {
     pub pair: BackedPair,
     pub mr: VirtualMr,
@@ -184,7 +186,8 @@ fn invalidated_window_is_refused_on_every_rail() {
     }
 }
 
-/// A bind of no bytes ends the binding of a type 1 window on every NIC; another bind makes the earlier key invalid.
+/// A bind of no bytes ends the binding of a type 1 window on every NIC; another bind makes the
+/// earlier key invalid.
 #[test]
 fn type_1_window_is_bound_anew_on_every_rail() {
     for failovers in 0..3 {
@@ -231,7 +234,8 @@ fn refused_bind_or_invalidation_ends_the_queue_pair_on_every_rail() {
     }
 }
 
-/// The NICs have other MTUs than most, among them the smallest. The queue pairs that bind windows of type 1 on the other rails follow.
+/// The NICs have other MTUs than most, among them the smallest. The queue pairs that bind windows
+/// of type 1 on the other rails follow.
 #[test]
 fn windows_are_bound_on_nics_of_every_mtu() {
     for mtu in Mtu::ALL {
@@ -250,7 +254,8 @@ fn windows_are_bound_on_nics_of_every_mtu() {
     }
 }
 
-/// A type 2 window is bound on one own queue pair. So its key is of no use on another one, nor on the backup, whose queue pairs all queue pairs use.
+/// A type 2 window is bound on one own queue pair. So its key is of no use on another one, nor on
+/// the backup, whose queue pairs all queue pairs use.
 #[test]
 fn key_of_a_window_is_refused_on_the_queue_pair_of_another_member() {
     let mut windows = WindowPair::new(2, WindowType::Type2);
@@ -308,8 +313,9 @@ fn fail(pair: &mut BackedPair, failure: RailFailure) {
     }
 }
 
-/// Binds, uses and invalidates the window again and again, while a rail fails at the first of these polls and another one at the second. Every operation
-/// ends once, with the outcome that it has without a failure. Returns the number of operations.
+/// Binds, uses and invalidates the window again and again, while a rail fails at the first of these
+/// polls and another one at the second. Every operation ends once, with the outcome that it has
+/// without a failure. Returns the number of operations.
 fn run_under_failures(
     window_type: WindowType,
     by_peer: bool,
@@ -388,7 +394,8 @@ fn window_operations_are_executed_once_whenever_a_second_rail_fails() {
     }
 }
 
-/// The NIC executes the binds of a new queue pair late. The peer's request arrives only when the window is bound there.
+/// The NIC executes the binds of a new queue pair late. The peer's request arrives only when the
+/// window is bound there.
 #[test]
 fn peer_uses_new_queue_pair_only_after_the_binds_there() {
     for delay in [50, 200, 800] {
@@ -415,7 +422,8 @@ impl WindowPair {
     }
 }
 
-/// A NIC of another rail is dead, or hangs and still executes requests. It is reset, and the bind of a type 1 window completes.
+/// A NIC of another rail is dead, or hangs and still executes requests. It is reset, and the bind
+/// of a type 1 window completes.
 #[test]
 fn failed_nic_of_another_rail_grants_nothing() {
     for failure in [Failure::NicDead, Failure::NicHung] {
@@ -438,7 +446,8 @@ fn failed_nic_of_another_rail_grants_nothing() {
     }
 }
 
-/// When the completion of an invalidation is delivered, no NIC has the window bound, although some execute it late.
+/// When the completion of an invalidation is delivered, no NIC has the window bound, although some
+/// execute it late.
 #[test]
 fn region_is_free_when_the_invalidation_completes() {
     for (window_type, by_peer) in
@@ -467,7 +476,8 @@ fn region_is_free_when_the_invalidation_completes() {
     }
 }
 
-/// The windows of a queue pair that is closed or dropped grant nothing, even if the backup still has operations of it.
+/// The windows of a queue pair that is closed or dropped grant nothing, even if the backup still
+/// has operations of it.
 #[test]
 fn closed_queue_pair_unbinds_its_windows() {
     for is_moving in [false, true] {

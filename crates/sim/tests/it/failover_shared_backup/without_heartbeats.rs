@@ -50,7 +50,8 @@ fn write_that_takes_longer_than_the_peer_timeout_ends_in_success() {
     assert_eq!((pair.outcomes(0, 0), pair.qps[0][0].close_reason()), (vec![(1, SUCCESS)], None));
 }
 
-/// A message waits while this end has no rail, and then while the peer does not run: for a shorter time than the peer timeout each, and longer in all.
+/// A message waits while this end has no rail, and then while the peer does not run: for a shorter
+/// time than the peer timeout each, and longer in all.
 #[test]
 fn message_that_waits_for_a_failover_does_not_count_as_unanswered() {
     let mut pair = pair(mitra_sim::Config::fault_free());
@@ -77,7 +78,8 @@ fn message_that_waits_for_a_failover_does_not_count_as_unanswered() {
     assert!(pair.qps.iter().flatten().all(BackedQp::has_rail));
 }
 
-/// The peer's NIC has acknowledged a durable WRITE and then dies, so no retry of the own queue pair shows that. The peer's program has stopped, too.
+/// The peer's NIC has acknowledged a durable WRITE and then dies, so no retry of the own queue pair
+/// shows that. The peer's program has stopped, too.
 #[test]
 fn durable_operation_does_not_wait_for_a_dead_peer() {
     let mut world = mitra_sim::Config::fault_free();

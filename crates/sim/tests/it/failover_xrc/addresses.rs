@@ -17,7 +17,8 @@ fn go_on(scene: &mut Scene, times: usize) {
     }
 }
 
-/// Messages take their receives while the address of the active rail changes, or of the other one, at either end.
+/// Messages take their receives while the address of the active rail changes, or of the other one,
+/// at either end.
 #[test]
 fn messages_arrive_once_across_changes_of_address() {
     for end in 0..2 {

@@ -5,7 +5,8 @@ use mitra_verbs::Error;
 
 use super::scene::{Kind, SENDS, Scene, config};
 
-/// A request that needs a header takes one place of the configured depth. A list that does not fit is not posted.
+/// A request that needs a header takes one place of the configured depth. A list that does not fit
+/// is not posted.
 #[test]
 fn send_queue_has_the_configured_depth() {
     for kind in [Kind::Send, Kind::SendWithImm] {
@@ -30,11 +31,13 @@ fn send_queue_has_the_configured_depth() {
     }
 }
 
-/// The program may use the depth that a NIC allows, although a request may take two entries of a rail's send queue. The headers then wait.
+/// The program may use the depth that a NIC allows, although a request may take two entries of a
+/// rail's send queue. The headers then wait.
 #[test]
 fn send_queue_may_be_as_deep_as_that_of_a_nic() {
     let limit = Scene::fault_free(2, config()).sender.domain().limits().wrs;
-    // The kind, whether there is a log, how many requests are signalled, and whether the rail fails.
+    // The kind, whether there is a log, how many requests are signalled, and whether the rail
+    // fails.
     for (kind, log, one_in, fails) in [
         (Kind::SendWithImm, false, 1, true),
         (Kind::WriteWithImm, true, 7, true),

@@ -1,4 +1,5 @@
-//! XRC connections: messages of all kinds take receives of the shared receive queues that they name, in order and once, across failovers.
+//! XRC connections: messages of all kinds take receives of the shared receive queues that they
+//! name, in order and once, across failovers.
 
 mod addresses;
 mod depth;
@@ -14,7 +15,8 @@ use mitra_verbs::{AsyncEvent, Data, RecvWr, SendOp, SendWr, Srqn};
 
 use scene::{KINDS, Kind, Posted, SENDS, Scene, config, domains};
 
-/// Each message takes one receive of its queue, whatever fails and whenever it fails, and however few receives there are.
+/// Each message takes one receive of its queue, whatever fails and whenever it fails, and however
+/// few receives there are.
 #[test]
 fn every_message_takes_one_receive_of_its_queue_across_failovers() {
     const MESSAGES: usize = 100; // more than the receiver has slots
@@ -55,7 +57,8 @@ fn every_message_takes_one_receive_of_its_queue_across_failovers() {
     }
 }
 
-/// Links fail and heal in turn, also during a recovery, and a NIC may die. After an error, the sender goes on.
+/// Links fail and heal in turn, also during a recovery, and a NIC may die. After an error, the
+/// sender goes on.
 #[test]
 fn messages_arrive_once_and_in_order_in_random_faults() {
     let (mut moves, mut unresolved) = (0, 0);
@@ -122,7 +125,8 @@ fn messages_arrive_once_and_in_order_in_random_faults() {
         assert_eq!(scene.sender.outstanding(), 0, "seed {seed}\n{}", reproduce_command(seed));
         scene.check(|kind, outcome| match outcome {
             Outcome::Success => true,
-            // The responder's NIC is lost: `docs/promises.md`, the table of promises. A SEND may be behind such an operation.
+            // The responder's NIC is lost: `docs/promises.md`, the table of promises. A SEND may be
+            // behind such an operation.
             Outcome::Unresolved(UnresolvedError::Indeterminate | UnresolvedError::ValueLost) => {
                 is_dead && !matches!(kind, Kind::Send | Kind::SendWithImm)
             }
@@ -137,7 +141,8 @@ fn messages_arrive_once_and_in_order_in_random_faults() {
     );
 }
 
-/// What was acknowledged before its queue was removed, or names a queue that never was there, closes the connection with the event of a NIC.
+/// What was acknowledged before its queue was removed, or names a queue that never was there,
+/// closes the connection with the event of a NIC.
 #[test]
 fn message_without_a_queue_closes_the_connection() {
     for removes in [false, true] {
@@ -161,7 +166,8 @@ fn message_without_a_queue_closes_the_connection() {
     }
 }
 
-/// The queue of the first message has no receive, so the messages behind it wait, whatever their queues have.
+/// The queue of the first message has no receive, so the messages behind it wait, whatever their
+/// queues have.
 #[test]
 fn messages_wait_in_order_and_survive_the_end_of_the_connection() {
     for closes in [false, true] {
@@ -225,7 +231,8 @@ fn ends_that_do_not_fit_are_refused() {
     assert!(xrc.insert(Srqn::new(5), &queue).is_err());
 }
 
-/// A program that closes its end gets one completion for each request, even if a request takes two messages.
+/// A program that closes its end gets one completion for each request, even if a request takes two
+/// messages.
 #[test]
 fn closed_sender_completes_each_request_once() {
     for closes in [false, true] {
@@ -261,7 +268,8 @@ fn message_for_a_removed_queue_takes_no_receive_of_its_successor() {
     assert_eq!(scene.receiver.close_reason(), None);
 }
 
-/// A program destroys a queue for which a message waits. The messages behind it were acknowledged, and are for other queues.
+/// A program destroys a queue for which a message waits. The messages behind it were acknowledged,
+/// and are for other queues.
 #[test]
 fn queue_that_is_removed_takes_no_other_message_with_it() {
     let mut scene = Scene::fault_free(2, config());

@@ -20,7 +20,8 @@ pub const DEPTH: u32 = 16;
 pub const SENDS: u32 = 32;
 pub const NUMBERS: [u32; 3] = [0xFF_FFFF, 7, 0x12_3456];
 
-/// The parts of the memory at the receiving end: receives, the words that WRITEs with immediate change, and a counter.
+/// The parts of the memory at the receiving end: receives, the words that WRITEs with immediate
+/// change, and a counter.
 pub const WORDS: usize = 1 << 16;
 pub const COUNTER: usize = 1 << 17;
 pub const MEMORY: usize = COUNTER + 64;
@@ -210,8 +211,8 @@ impl Scene {
         }
     }
 
-    /// Checks a receive: the message arrives for the first time, behind those before it, in the oldest receive of its queue, as it was
-    /// posted.
+    /// Checks a receive: the message arrives for the first time, behind those before it, in the
+    /// oldest receive of its queue, as it was posted.
     pub fn on_receive(&mut self, c: &Completion) {
         let seed = self.seed;
         let queue = self.queues.iter_mut().find(|queue| Some(queue.number) == c.srq).expect("names a queue");
@@ -241,7 +242,8 @@ impl Scene {
         posted.received = true;
     }
 
-    /// Checks that every request has ended as `may_end` allows, and that what ended in success was executed once.
+    /// Checks that every request has ended as `may_end` allows, and that what ended in success was
+    /// executed once.
     pub fn check(&self, may_end: impl Fn(Kind, Outcome) -> bool) {
         let seed = self.seed;
         let mut added = 0;

@@ -62,7 +62,8 @@ fn poll(scene: &mut Scene, times: usize) -> Vec<Completion> {
     received
 }
 
-/// A queue with longer receives is added when the slots are made. The connection lives on, and messages that wait in the former slots are kept.
+/// A queue with longer receives is added when the slots are made. The connection lives on, and
+/// messages that wait in the former slots are kept.
 #[test]
 fn longer_receives_of_a_later_queue_get_their_messages() {
     for rails in 1..=2 {
@@ -80,7 +81,8 @@ fn longer_receives_of_a_later_queue_get_their_messages() {
             }
             for length in LENGTHS {
                 let long = LongQueue::new(&scene, length);
-                // A program tells its peer of the receive when the call has returned that posted it, which polls.
+                // A program tells its peer of the receive when the call has returned that posted
+                // it, which polls.
                 let mut received = poll(&mut scene, 0);
                 scene.receiver.poll(&mut received);
                 scene

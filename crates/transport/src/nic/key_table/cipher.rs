@@ -3,10 +3,12 @@
 use rand_chacha::ChaCha8Rng;
 use rand_core::RngCore;
 
-/// A keyed permutation of the 24-bit numbers: a Feistel network with four rounds on halves of 12 bits.
+/// A keyed permutation of the 24-bit numbers: a Feistel network with four rounds on halves of 12
+/// bits.
 ///
-/// The round function is multiply-shift with random factors, which is strongly universal (Dietzfelbinger 1996). The
-/// permutation spreads neighbouring numbers. It is not cryptographically secure.
+/// The round function is multiply-shift with random factors, which is strongly universal
+/// (Dietzfelbinger 1996). The permutation spreads neighbouring numbers. It is not cryptographically
+/// secure.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Cipher {
     /// The factor and the addend of each round.

@@ -3,8 +3,8 @@ use mitra_verbs::{Access, Error, Mr, MrId, PdId, RegionId, Result};
 use super::{AddressRange, KeyTable, Object, REGION, Region, check_region};
 
 impl KeyTable {
-    /// Replaces the protection domain, the memory and the rights of a region, and returns the driver's identifier of the
-    /// earlier memory. The keys stay.
+    /// Replaces the protection domain, the memory and the rights of a region, and returns the
+    /// driver's identifier of the earlier memory. The keys stay.
     ///
     /// # Errors
     /// As [`KeyTable::reg_mr`] and [`KeyTable::dereg_mr`], except `Limit`.

@@ -21,7 +21,8 @@ fn keys(mrs: u32, mws: u32) -> (KeyTable, ChaCha8Rng) {
     (KeyTable::new(&limits(mrs, mws), QUARANTINE, &mut rng), rng)
 }
 
-/// Returns a table with a region of 64 bytes at 0x1000, and a window that is bound to its bytes 16 to 48 for reading.
+/// Returns a table with a region of 64 bytes at 0x1000, and a window that is bound to its bytes 16
+/// to 48 for reading.
 fn table_with_window() -> (KeyTable, ChaCha8Rng, Mr, WindowBind) {
     let (mut keys, mut rng) = keys(4, 4);
     let mr = keys.reg_mr(NOW, &mut rng, PD, RegionId(5), 0x1000, 64, ALL).unwrap();
@@ -292,7 +293,8 @@ fn key_is_quarantined_before_reuse() {
         keys.dereg_mr(now, mr.id).unwrap();
         now += step;
     }
-    // A slot serves 16 registrations and is then quarantined for 200 steps, so that about 14 slots suffice.
+    // A slot serves 16 registrations and is then quarantined for 200 steps, so that about 14 slots
+    // suffice.
     assert!(repeats > 1500, "{repeats}");
     assert!(keys.slots.len() <= 20, "{}", keys.slots.len());
 }

@@ -32,12 +32,14 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Binds a window to a part of a region (IBTA volume 1, 10.6.7.2), a type 2 window for the peer of queue pair `qpn`.
-    /// `pd` is the protection domain of the queue pair.
+    /// Binds a window to a part of a region (IBTA volume 1, 10.6.7.2), a type 2 window for the peer
+    /// of queue pair `qpn`. `pd` is the protection domain of the queue pair.
     ///
-    /// A type 2 window must be unbound. A type 1 window loses its last binding, and a length of 0 gives it no other.
+    /// A type 2 window must be unbound. A type 1 window loses its last binding, and a length of 0
+    /// gives it no other.
     ///
-    /// The window grants the remote access rights of the request. They may exceed the remote rights of the region.
+    /// The window grants the remote access rights of the request. They may exceed the remote rights
+    /// of the region.
     pub(crate) fn bind(&mut self, qpn: Qpn, pd: PdId, bind: &WindowBind) -> Result<(), KeyError> {
         let window = self.window(bind.mw).ok_or(KeyError::Unknown)?;
         if window.pd != pd {
@@ -77,8 +79,8 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Unbinds the window that has this key, for a local invalidation or a SEND with invalidate. The window can be
-    /// bound again.
+    /// Unbinds the window that has this key, for a local invalidation or a SEND with invalidate.
+    /// The window can be bound again.
     ///
     /// A type-2B window can be invalidated only on the queue pair on which it was bound.
     pub(crate) fn invalidate(&mut self, qpn: Qpn, pd: PdId, key: Key) -> Result<(), KeyError> {
@@ -97,8 +99,9 @@ impl KeyTable {
         }
     }
 
-    /// Unbinds the windows of a queue pair that is destroyed or reset, because the queue pair may be connected to
-    /// another peer later. The cost is linear in the table size if any window is bound.
+    /// Unbinds the windows of a queue pair that is destroyed or reset, because the queue pair may
+    /// be connected to another peer later. The cost is linear in the table size if any window is
+    /// bound.
     pub(crate) fn unbind_windows_of(&mut self, qpn: Qpn) {
         if self.bound_windows == 0 {
             return;

@@ -35,7 +35,8 @@ impl Requester {
         }
         match self.local_error {
             Some((position, status)) if position == self.head => Err(SendFailed(status)),
-            // The retransmission of this request failed locally, but the response acknowledges the original.
+            // The retransmission of this request failed locally, but the response acknowledges the
+            // original.
             Some((position, _)) if position < self.head => {
                 self.local_error = None;
                 Ok(())
@@ -71,8 +72,8 @@ impl Requester {
         let status = match syndrome {
             Syndrome::RnrNak { timer } => {
                 nic.counters.rnr_naks_received += 1;
-                // The requester sends nothing during an RNR wait. An RNR NAK of the same PSN that arrives then is a copy, or
-                // answers a copy of the request.
+                // The requester sends nothing during an RNR wait. An RNR NAK of the same PSN that
+                // arrives then is a copy, or answers a copy of the request.
                 let is_copy = self.rnr_until.is_some() && self.rnr_psn == Some(psn);
                 if is_copy && !Mutant::RnrNakCopyCounts.is_on() {
                     return Ok(());
@@ -82,9 +83,9 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 nic.counters.sequence_naks_received += 1;
-                // The NAK is old if the requester has sent nothing since its last retransmission. It is a copy if this
-                // PSN was NAKed before (IBTA volume 1, 9.7.5). If the retransmission was lost too, the timer recovers
-                // it.
+                // The NAK is old if the requester has sent nothing since its last retransmission.
+                // It is a copy if this PSN was NAKed before (IBTA volume 1, 9.7.5). If the
+                // retransmission was lost too, the timer recovers it.
                 if self.cursor == self.oldest_unacked() || self.sequence_nak_psn == Some(psn) {
                     return Ok(());
                 }
@@ -100,7 +101,8 @@ impl Requester {
         Err(SendFailed(status))
     }
 
-    /// Handles a response packet of a READ or an atomic. `value` is the old value of an atomic's word.
+    /// Handles a response packet of a READ or an atomic. `value` is the old value of an atomic's
+    /// word.
     fn handle_fetch_response(
         &mut self,
         attrs: &QpAttributes,
@@ -151,8 +153,9 @@ impl Requester {
 
     /// Acknowledges all SEND and WRITE packets before `end`.
     ///
-    /// An acknowledgement does not answer a READ or an atomic. Returns false if an unanswered READ or atomic is before
-    /// `end`, because its response must then have been lost (IBTA volume 1, 9.7.6).
+    /// An acknowledgement does not answer a READ or an atomic. Returns false if an unanswered READ
+    /// or atomic is before `end`, because its response must then have been lost (IBTA volume 1,
+    /// 9.7.6).
     fn acknowledge(&mut self, attrs: &QpAttributes, nic: &mut SharedState, now: Time, end: Psn) -> bool {
         let mut progress = false;
         let mut reached_end = true;
@@ -175,7 +178,8 @@ impl Requester {
         reached_end
     }
 
-    /// Updates retries, outstanding fetches, cursor and timer after the oldest unacknowledged PSN has advanced.
+    /// Updates retries, outstanding fetches, cursor and timer after the oldest unacknowledged PSN
+    /// has advanced.
     fn after_progress(&mut self, attrs: &QpAttributes, now: Time) {
         if Mutant::RetriesNotRestored.is_on() {
             self.rnr_retries_left = attrs.rnr_retry();
@@ -189,7 +193,8 @@ impl Requester {
             self.fetches.pop_front();
         }
         let oldest = self.oldest_unacked();
-        // The response answers a packet that was sent before the cursor was moved back for retransmission.
+        // The response answers a packet that was sent before the cursor was moved back for
+        // retransmission.
         if self.cursor < oldest {
             self.cursor = oldest;
         }
@@ -198,12 +203,12 @@ impl Requester {
         self.retransmit_at = timeout.map(|timeout| now + timeout);
     }
 
-    /// Handles an implied NAK, which is a response that shows that the response to an earlier READ or atomic was lost.
-    /// The requester retransmits once per PSN.
+    /// Handles an implied NAK, which is a response that shows that the response to an earlier READ
+    /// or atomic was lost. The requester retransmits once per PSN.
     fn handle_implied_nak(&mut self, attrs: &QpAttributes, nic: &mut SharedState) -> Result<(), SendFailed> {
         let unacked = self.oldest_unacked_psn();
-        // The response is old if the requester has sent nothing since its last retransmission. Such a response must not take
-        // another retry.
+        // The response is old if the requester has sent nothing since its last retransmission. Such
+        // a response must not take another retry.
         if self.implied_nak_psn == Some(unacked) || self.cursor == self.oldest_unacked() {
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! The send window: the bound on the unacknowledged data of a requester.
 //!
-//! Each packet of a SEND or WRITE has a *cost* in bytes, which is its payload length plus [`PACKET_COST`]. The window
-//! bounds the cost of the unacknowledged packets. READs have a second window of the same size, which counts the bytes
-//! of the requested responses.
+//! Each packet of a SEND or WRITE has a *cost* in bytes, which is its payload length plus
+//! [`PACKET_COST`]. The window bounds the cost of the unacknowledged packets. READs have a second
+//! window of the same size, which counts the bytes of the requested responses.
 
 use mitra_mutants::Mutant;
 use mitra_verbs::Psn;
@@ -11,7 +11,8 @@ use super::{Cursor, OutstandingFetch, Request, Requester};
 use crate::nic::shared_state::SharedState;
 use crate::qp::attributes::QpAttributes;
 
-/// The cost of a packet in bytes in addition to its payload, because a small packet uses receive buffer memory too.
+/// The cost of a packet in bytes in addition to its payload, because a small packet uses receive
+/// buffer memory too.
 pub(super) const PACKET_COST: u64 = 256;
 
 impl Request {
@@ -62,9 +63,10 @@ impl Requester {
 
     /// Returns the number of response packets that the READ request packet at the cursor asks for.
     ///
-    /// A requester cannot hold back responses, so it splits a READ into chunks that fit the window. A retransmitted
-    /// request packet ends where the original one ended, even if `max_rd_atomic` has changed since: a duplicate READ
-    /// may request only a part of the original one (IBTA volume 1, 9.7.5).
+    /// A requester cannot hold back responses, so it splits a READ into chunks that fit the window.
+    /// A retransmitted request packet ends where the original one ended, even if `max_rd_atomic`
+    /// has changed since: a duplicate READ may request only a part of the original one (IBTA volume
+    /// 1, 9.7.5).
     pub(super) fn read_packets(&self, attrs: &QpAttributes, nic: &SharedState, request: &Request) -> u32 {
         let is_new = self.cursor.request >= self.next_start;
         let chunk = if is_new { max_read_chunk(attrs, nic) } else { request.read_chunk };

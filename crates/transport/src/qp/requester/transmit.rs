@@ -76,7 +76,8 @@ impl Requester {
         Ok(n)
     }
 
-    /// Appends the packet at the cursor to the batch. Returns false for a local operation, which has no packet.
+    /// Appends the packet at the cursor to the batch. Returns false for a local operation, which
+    /// has no packet.
     fn send_next(
         &mut self,
         attrs: &QpAttributes,
@@ -165,7 +166,8 @@ impl Requester {
         Ok(true)
     }
 
-    /// Starts the request at the cursor: executes a local operation, or gives any other request its PSNs.
+    /// Starts the request at the cursor: executes a local operation, or gives any other request its
+    /// PSNs.
     fn start_request(&mut self, attrs: &QpAttributes, nic: &mut SharedState) -> Result<Started, WcStatus> {
         let (psn, cost_before) = (self.next_psn, self.total_cost);
         let request = &mut self.queue[(self.next_start - self.head) as usize];

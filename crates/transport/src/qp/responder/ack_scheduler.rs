@@ -7,9 +7,10 @@ use crate::Tuning;
 
 /// The acknowledgement that the responder has not sent yet.
 ///
-/// An acknowledgement is *pending* from the first packet that asks for it. It becomes *due*, to be sent at once, after
-/// [`Tuning::ack_every`] such packets, after [`Tuning::ack_delay`], at an idle poll, or when the requester may be
-/// waiting for room in its send window. At an idle poll it may instead be *held back*, see [`IdleAckPolicy`].
+/// An acknowledgement is *pending* from the first packet that asks for it. It becomes *due*, to be
+/// sent at once, after [`Tuning::ack_every`] such packets, after [`Tuning::ack_delay`], at an idle
+/// poll, or when the requester may be waiting for room in its send window. At an idle poll it may
+/// instead be *held back*, see [`IdleAckPolicy`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct AckScheduler {
     /// The number of packets executed since the last acknowledgement that asked for one.
@@ -48,7 +49,8 @@ impl AckScheduler {
         }
         self.hold.on_request();
         self.pending += 1;
-        // A requester that asks in the middle of a message may be waiting for room in its send window.
+        // A requester that asks in the middle of a message may be waiting for room in its send
+        // window.
         if self.pending >= tuning.ack_every || !last || self.pending_bytes >= tuning.send_window / 4 {
             self.make_due();
         } else if self.deadline.is_none() && !self.due {
@@ -56,8 +58,8 @@ impl AckScheduler {
         }
     }
 
-    /// Handles an idle poll: a pending acknowledgement becomes due, or is held back if `may_hold` is set. Returns whether an
-    /// acknowledgement is held back.
+    /// Handles an idle poll: a pending acknowledgement becomes due, or is held back if `may_hold`
+    /// is set. Returns whether an acknowledgement is held back.
     pub(super) fn handle_idle(&mut self, tuning: &Tuning, now: Time, may_hold: bool) -> bool {
         if !self.is_pending() {
             return self.hold.is_holding();
@@ -90,7 +92,8 @@ impl AckScheduler {
         self.make_due();
     }
 
-    /// Forgets the pending acknowledgement, because a packet has acknowledged everything or nothing may be sent.
+    /// Forgets the pending acknowledgement, because a packet has acknowledged everything or nothing
+    /// may be sent.
     pub(super) fn clear(&mut self) {
         self.pending = 0;
         self.pending_bytes = 0;

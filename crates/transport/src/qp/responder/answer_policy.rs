@@ -1,15 +1,16 @@
 //! The policy for the acknowledgement of a message at the delivery of its receive completion.
 
-/// The number of messages in a row that the program must have answered before an acknowledgement waits for the next
-/// answer.
+/// The number of messages in a row that the program must have answered before an acknowledgement
+/// waits for the next answer.
 const MIN_ANSWERS: u8 = 64;
 
 /// Decides whether an acknowledgement leaves before the program learns of the message.
 ///
-/// The program may end, stop or close its queue pair as soon as it has the message, and the acknowledgement would be
-/// lost or late. A NIC of hardware does not depend on its program. An acknowledgement that leaves with the program's
-/// answer saves a system call, so the acknowledgement waits if the program has answered the last [`MIN_ANSWERS`]
-/// messages. Linux's TCP switches between quick and delayed acknowledgements in the same way.
+/// The program may end, stop or close its queue pair as soon as it has the message, and the
+/// acknowledgement would be lost or late. A NIC of hardware does not depend on its program. An
+/// acknowledgement that leaves with the program's answer saves a system call, so the
+/// acknowledgement waits if the program has answered the last [`MIN_ANSWERS`] messages. Linux's TCP
+/// switches between quick and delayed acknowledgements in the same way.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct AnswerPolicy {
     state: State,
@@ -34,7 +35,8 @@ impl AnswerPolicy {
         self.state = State::Received;
     }
 
-    /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement must leave before it.
+    /// Handles a delivery of completions to the program. Returns whether a pending acknowledgement
+    /// must leave before it.
     pub(super) fn on_delivery(&mut self) -> bool {
         if self.state != State::Received {
             return false;
@@ -43,7 +45,8 @@ impl AnswerPolicy {
         self.answers < MIN_ANSWERS
     }
 
-    /// Records that a request is about to be sent. Returns whether it is the first since the last message.
+    /// Records that a request is about to be sent. Returns whether it is the first since the last
+    /// message.
     pub(super) fn on_answer(&mut self) -> bool {
         let state = std::mem::take(&mut self.state);
         if state == State::Delivered {
@@ -52,8 +55,8 @@ impl AnswerPolicy {
         state != State::Answered
     }
 
-    /// Records an idle poll: the program does not answer the message that it has. Returns whether no request was sent since the
-    /// last message.
+    /// Records an idle poll: the program does not answer the message that it has. Returns whether
+    /// no request was sent since the last message.
     pub(super) fn on_idle(&mut self) -> bool {
         if self.state == State::Delivered {
             self.answers = 0;

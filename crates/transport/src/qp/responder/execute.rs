@@ -83,7 +83,8 @@ impl Responder {
         let packets = self.check_read(attrs, nic, reth)?;
         let max_fetches = attrs.max_dest_rd_atomic();
         if !self.responses.has_room(max_fetches) && !Mutant::ReadWithoutRoom.is_on() {
-            // The requester has more READs and atomics outstanding than agreed (IBTA volume 1, 9.7.4).
+            // The requester has more READs and atomics outstanding than agreed (IBTA volume 1,
+            // 9.7.4).
             return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
         if !Mutant::ReadNotCounted.is_on() {
@@ -98,8 +99,8 @@ impl Responder {
         Ok(packets)
     }
 
-    /// Records an executed READ or atomic. By sending this request, the requester shows that it has the responses to
-    /// all READs and atomics except the last `max_fetches`.
+    /// Records an executed READ or atomic. By sending this request, the requester shows that it has
+    /// the responses to all READs and atomics except the last `max_fetches`.
     fn record_fetch(&mut self, max_fetches: u8) {
         while self.recent_fetches.len() >= usize::from(max_fetches.max(1)) {
             self.recent_fetches.pop_front();
@@ -142,8 +143,8 @@ impl Responder {
         Ok(1)
     }
 
-    /// Answers a request whose PSN was executed before (IBTA volume 1, 9.7.5): a READ is executed again, an atomic gets
-    /// its saved result, a SEND or WRITE is acknowledged again.
+    /// Answers a request whose PSN was executed before (IBTA volume 1, 9.7.5): a READ is executed
+    /// again, an atomic gets its saved result, a SEND or WRITE is acknowledged again.
     pub(super) fn handle_duplicate(
         &mut self,
         attrs: &QpAttributes,
@@ -156,9 +157,10 @@ impl Responder {
         let response = match packet.message {
             Message::ReadRequest(reth) => {
                 let packets = reth.len.div_ceil(attrs.mtu as u32).max(1);
-                // The access rights may have changed since the original. If the requester may still lack the response,
-                // the READ is queued anyway and gets a NAK in its turn. Otherwise the request is a late copy, and the
-                // responder drops it. The specification requires to drop it in both cases (docs/rxe.md).
+                // The access rights may have changed since the original. If the requester may still
+                // lack the response, the READ is queued anyway and gets a NAK in its turn.
+                // Otherwise the request is a late copy, and the responder drops it. The
+                // specification requires to drop it in both cases (docs/rxe.md).
                 let fetch_position = self.executed_psns.checked_sub(psns_since.into());
                 let may_lack_response =
                     self.recent_fetches.front().is_some_and(|&first| fetch_position >= Some(first));
@@ -183,8 +185,8 @@ impl Responder {
                 };
                 atomic_response(psn, self.msn, value, true)
             }
-            // The request that was executed at this PSN was a READ or an atomic, so this SEND or WRITE is no copy of
-            // it.
+            // The request that was executed at this PSN was a READ or an atomic, so this SEND or
+            // WRITE is no copy of it.
             _ if u64::from(psns_since) <= self.executed_psns - self.ackable_psns => {
                 nic.counters.drop_duplicate += 1;
                 return;

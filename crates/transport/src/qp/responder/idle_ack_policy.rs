@@ -1,5 +1,5 @@
-//! The policy for a pending acknowledgement at an idle poll: to send it, or to hold it back. The policy adapts to the
-//! requester.
+//! The policy for a pending acknowledgement at an idle poll: to send it, or to hold it back. The
+//! policy adapts to the requester.
 
 /// The initial number of idle polls without a hold, and the number after the first failed hold.
 const MIN_BACKOFF: u32 = 64;
@@ -8,11 +8,12 @@ const MAX_BACKOFF: u32 = 1 << 16;
 
 /// Decides at each idle poll whether to hold back the pending acknowledgement.
 ///
-/// Each acknowledgement costs both ends a system call. If a requester continues without acknowledgements, as each of
-/// two peers does that answer each other's messages, one acknowledgement per sixteen requests is better. A requester
-/// that waits for its completion needs the acknowledgement at once. A hold shows which kind the requester is. The hold
-/// succeeds if the next request arrives before the acknowledgement timer expires. After each failed hold, the number of
-/// idle polls without a hold doubles.
+/// Each acknowledgement costs both ends a system call. If a requester continues without
+/// acknowledgements, as each of two peers does that answer each other's messages, one
+/// acknowledgement per sixteen requests is better. A requester that waits for its completion needs
+/// the acknowledgement at once. A hold shows which kind the requester is. The hold succeeds if the
+/// next request arrives before the acknowledgement timer expires. After each failed hold, the
+/// number of idle polls without a hold doubles.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct IdleAckPolicy {
     holding: bool,
@@ -39,14 +40,16 @@ impl IdleAckPolicy {
         self.holding
     }
 
-    /// Handles a request that asks for an acknowledgement. If an acknowledgement is held back, the hold has succeeded.
+    /// Handles a request that asks for an acknowledgement. If an acknowledgement is held back, the
+    /// hold has succeeded.
     pub(super) fn on_request(&mut self) {
         if std::mem::take(&mut self.holding) {
             self.backoff = MIN_BACKOFF;
         }
     }
 
-    /// Handles the expiration of the acknowledgement timer. If an acknowledgement is held back, the hold has failed.
+    /// Handles the expiration of the acknowledgement timer. If an acknowledgement is held back, the
+    /// hold has failed.
     pub(super) fn on_timeout(&mut self) {
         if std::mem::take(&mut self.holding) {
             self.polls_until_hold = self.backoff;
@@ -64,8 +67,8 @@ impl IdleAckPolicy {
 mod tests {
     use super::*;
 
-    /// Returns the number of holds in `polls` idle polls. The requester continues without the acknowledgement, or
-    /// waits.
+    /// Returns the number of holds in `polls` idle polls. The requester continues without the
+    /// acknowledgement, or waits.
     fn holds(policy: &mut IdleAckPolicy, polls: u32, requester_continues: bool) -> u32 {
         let outcome = if requester_continues { IdleAckPolicy::on_request } else { IdleAckPolicy::on_timeout };
         (0..polls)

@@ -27,8 +27,8 @@ pub(super) struct Response {
 /// The payload of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum ResponseData {
-    /// The `left` unsent bytes of a READ, from the address `va` on. `pd` is the protection domain of the request. `first` is
-    /// whether the next packet is the first of the response.
+    /// The `left` unsent bytes of a READ, from the address `va` on. `pd` is the protection domain
+    /// of the request. `first` is whether the next packet is the first of the response.
     Read { pd: PdId, va: u64, key: Key, left: u32, first: bool },
     /// The old value of the word of an atomic.
     Atomic { value: u64 },
@@ -51,14 +51,14 @@ impl ResponseQueue {
 
     /// Returns whether fewer than `max_fetches` responses to original requests are due.
     ///
-    /// Responses to duplicates are not counted. The requester may have received the original response, and the request
-    /// is then not outstanding.
+    /// Responses to duplicates are not counted. The requester may have received the original
+    /// response, and the request is then not outstanding.
     pub(super) fn has_room(&self, max_fetches: u8) -> bool {
         self.queue.iter().filter(|r| !r.duplicate).count() < usize::from(max_fetches)
     }
 
-    /// Appends the response to a new request, after `has_room` has returned true. Removes responses to duplicates if
-    /// the queue has `max_fetches` responses.
+    /// Appends the response to a new request, after `has_room` has returned true. Removes responses
+    /// to duplicates if the queue has `max_fetches` responses.
     pub(super) fn push(&mut self, response: Response, max_fetches: u8) {
         while self.queue.len() >= usize::from(max_fetches) {
             let Some(index) = self.queue.iter().position(|r| r.duplicate) else { break };
@@ -67,8 +67,9 @@ impl ResponseQueue {
         self.queue.push_back(response);
     }
 
-    /// Inserts the response to a duplicate request and removes the responses that overlap it, since the requester asks
-    /// again for everything that it lacks. Returns false and drops the response if `max_fetches` others are due.
+    /// Inserts the response to a duplicate request and removes the responses that overlap it, since
+    /// the requester asks again for everything that it lacks. Returns false and drops the response
+    /// if `max_fetches` others are due.
     pub(super) fn push_duplicate(&mut self, response: Response, max_fetches: u8) -> bool {
         let is_disjoint = |r: &Response| !r.end.is_after(response.psn) || !response.end.is_after(r.psn);
         self.queue.retain(is_disjoint);
@@ -80,8 +81,9 @@ impl ResponseQueue {
         true
     }
 
-    /// Appends up to `max_packets` packets to the batch while `credit` is not used up, and returns their number. Each
-    /// packet reduces `credit` by its payload length. The last packet may exceed the credit.
+    /// Appends up to `max_packets` packets to the batch while `credit` is not used up, and returns
+    /// their number. Each packet reduces `credit` by its payload length. The last packet may exceed
+    /// the credit.
     ///
     /// # Errors
     /// The PSN and the NAK code of a response whose memory may no longer be read.
@@ -105,8 +107,9 @@ impl ResponseQueue {
                     n += 1;
                     *credit = credit.saturating_sub(bytes);
                 }
-                // A requester that lacks this response fails on the NAK. A requester that has the response ignores the
-                // NAK as stale. The responder cannot distinguish the two cases, so the queue pair continues.
+                // A requester that lacks this response fails on the NAK. A requester that has the
+                // response ignores the NAK as stale. The responder cannot distinguish the two
+                // cases, so the queue pair continues.
                 Err(code) if response.duplicate => {
                     let aeth = Aeth { syndrome: Syndrome::Nak(code), msn: response.msn };
                     out.append_headers(&response.packet(attrs, Message::Ack(aeth)));
@@ -131,7 +134,8 @@ impl Response {
         Packet { mig_req: true, ..Packet::new(transport, attrs.dest_qpn, self.psn, message, &[]) }
     }
 
-    /// Appends the next packet to the batch and returns its payload length. The caller advances the PSN.
+    /// Appends the next packet to the batch and returns its payload length. The caller advances the
+    /// PSN.
     fn send_packet(
         &mut self,
         attrs: &QpAttributes,

@@ -1,22 +1,26 @@
-//! The saved results of atomics, with which the responder answers duplicates (IBTA volume 1, 9.7.5).
+//! The saved results of atomics, with which the responder answers duplicates (IBTA volume 1,
+//! 9.7.5).
 
 use std::collections::VecDeque;
 
 use mitra_mutants::Mutant;
 use mitra_verbs::{Psn, SavedResult};
 
-/// The number of PSNs before the expected one that are duplicates: half of the PSN space (IBTA volume 1, 9.7).
+/// The number of PSNs before the expected one that are duplicates: half of the PSN space (IBTA
+/// volume 1, 9.7).
 pub(super) const DUPLICATE_REGION: u32 = 1 << 23;
 
 /// The results of the last atomics, oldest first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct SavedAtomics {
-    /// Each result with the number of PSNs that were executed before it. Unlike the PSN, that number does not wrap.
+    /// Each result with the number of PSNs that were executed before it. Unlike the PSN, that
+    /// number does not wrap.
     results: VecDeque<(u64, SavedResult)>,
 }
 
 impl SavedAtomics {
-    /// Saves the result of an atomic that was executed after `executed_psns` PSNs. Keeps the last `limit` results.
+    /// Saves the result of an atomic that was executed after `executed_psns` PSNs. Keeps the last
+    /// `limit` results.
     pub(super) fn save(&mut self, executed_psns: u64, result: SavedResult, limit: u8) {
         while self.results.len() >= usize::from(limit.max(1)) {
             self.results.pop_front();
@@ -24,7 +28,8 @@ impl SavedAtomics {
         self.results.push_back((executed_psns, result));
     }
 
-    /// Iterates over the results whose PSNs are in the duplicate region after `executed_psns` PSNs, oldest first.
+    /// Iterates over the results whose PSNs are in the duplicate region after `executed_psns` PSNs,
+    /// oldest first.
     pub(super) fn list(&self, executed_psns: u64) -> impl DoubleEndedIterator<Item = SavedResult> {
         self.results
             .iter()

@@ -1,5 +1,5 @@
-//! The rights of one life at a memory node: a registration of the memory in protection domains of its own,
-//! and a queue pair in them.
+//! The rights of one life at a memory node: a registration of the memory in protection domains of
+//! its own, and a queue pair in them.
 
 use std::sync::Arc;
 
@@ -52,9 +52,9 @@ impl Session {
         &self.qp
     }
 
-    /// Takes all rights away. After `Ok`, no access of the life is under way on any rail, and none follows.
-    /// After an error, no rail may be trusted to have stopped, and a later call repeats what has not been
-    /// confirmed.
+    /// Takes all rights away. After `Ok`, no access of the life is under way on any rail, and none
+    /// follows. After an error, no rail may be trusted to have stopped, and a later call repeats
+    /// what has not been confirmed.
     pub(super) fn end(&mut self) -> Result<(), Refusal> {
         let closed = self.qp.close();
         if let Some(mr) = &self.mr {

@@ -170,8 +170,8 @@ fn check_deliveries(tables: &Tables, district: (u16, u8), scale: &Scale, report:
     compare(report, 11, || vec![at], left, ("the number of delivered orders", right));
 }
 
-/// Conditions 5 and 6: O_CARRIER_ID is null exactly for new orders, and O_OL_CNT is the order's number of
-/// rows in ORDER-LINE.
+/// Conditions 5 and 6: O_CARRIER_ID is null exactly for new orders, and O_OL_CNT is the order's
+/// number of rows in ORDER-LINE.
 fn check_orders(tables: &Tables, report: &mut Report) {
     for (&at, order) in &tables.orders {
         let keys::Parts { warehouse, district, .. } = keys::parts(at);
@@ -196,8 +196,8 @@ fn check_lines(tables: &Tables, report: &mut Report) {
     }
 }
 
-/// Conditions 10 and 12: C_BALANCE is what was delivered to the customer less the payments in HISTORY, and
-/// less C_YTD_PAYMENT.
+/// Conditions 10 and 12: C_BALANCE is what was delivered to the customer less the payments in
+/// HISTORY, and less C_YTD_PAYMENT.
 fn check_customers(
     tables: &Tables,
     payments: &Payments,

@@ -1,4 +1,5 @@
-//! The crate `rdma-io` between two processes: a stream of bytes over SENDs, which the other end sends back. The first process starts the second.
+//! The crate `rdma-io` between two processes: a stream of bytes over SENDs, which the other end
+//! sends back. The first process starts the second.
 
 use std::env;
 use std::error::Error;

@@ -24,7 +24,8 @@ pub(super) enum Fenced {
 }
 
 impl SharedFailover {
-    /// Handles the completions of the own queue pair: one batch, or all while it is fenced, because the peer waits for the fence.
+    /// Handles the completions of the own queue pair: one batch, or all while it is fenced, because
+    /// the peer waits for the fence.
     pub(super) fn poll_own(&mut self, dp: &mut MemberPath) {
         while self.poll_batch(dp) && self.fence.is_draining() {}
         self.drive_windows(dp);
@@ -35,7 +36,8 @@ impl SharedFailover {
         self.flush_if_closed(dp);
     }
 
-    /// Closes the queue pair if its NIC has reported that it refused a request of the peer. Without a receive, no completion tells that.
+    /// Closes the queue pair if its NIC has reported that it refused a request of the peer. Without
+    /// a receive, no completion tells that.
     pub(super) fn notice_refused_request(&mut self, dp: &MemberPath) {
         if let Some(own) = dp.rails.own.as_ref().filter(|_| self.fence.is_idle() && !self.is_failure_reported)
             && let Some(event) = own.take_refusal(&dp.domain)
@@ -45,12 +47,14 @@ impl SharedFailover {
         }
     }
 
-    /// Records a failure, which [`SharedFailover::poll_own`] handles, unless there is an earlier one.
+    /// Records a failure, which [`SharedFailover::poll_own`] handles, unless there is an earlier
+    /// one.
     pub(super) fn note(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
     }
 
-    /// Handles a batch of completions of the own queue pair, unless it is fenced and drained. Returns whether there may be more.
+    /// Handles a batch of completions of the own queue pair, unless it is fenced and drained.
+    /// Returns whether there may be more.
     pub(super) fn poll_batch(&mut self, dp: &mut MemberPath) -> bool {
         let Some(own) = dp.rails.own.as_ref().filter(|_| !self.fence.is_done()) else { return false };
         let rail = own.rail;
@@ -72,7 +76,8 @@ impl SharedFailover {
         is_full_batch
     }
 
-    /// Closes the queue pair because of an invalid request, or reports to the backup that the own queue pair failed, so that the backup moves.
+    /// Closes the queue pair because of an invalid request, or reports to the backup that the own
+    /// queue pair failed, so that the backup moves.
     fn handle_failure(&mut self, dp: &mut MemberPath, state: &mut State) {
         match self.failure.take() {
             Some(Failure::Close(reason)) => self.close_locked(dp, state, reason),
@@ -108,8 +113,9 @@ impl SharedFailover {
         }
     }
 
-    /// Keeps the windows of the NICs in step. Type 2 windows are bound on the own queue pair, so a request that names one waits for the peer's own queue
-    /// pair. A new queue pair executes the binds in force before the peer learns that it is connected.
+    /// Keeps the windows of the NICs in step. Type 2 windows are bound on the own queue pair, so a
+    /// request that names one waits for the peer's own queue pair. A new queue pair executes the
+    /// binds in force before the peer learns that it is connected.
     pub(super) fn drive_windows(&mut self, dp: &mut MemberPath) {
         if !dp.windows.is_busy() {
             return;

@@ -1,4 +1,5 @@
-//! What a member does when the backup has moved: the steps of its state machine, and the outcomes of its operations on the backup.
+//! What a member does when the backup has moved: the steps of its state machine, and the outcomes
+//! of its operations on the backup.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,8 +48,9 @@ impl SharedFailover {
         self.flush_if_closed(dp);
     }
 
-    /// Tells the peer what this end's processor has seen of its operations on the own queue pair, if that has changed and the peer waits for it
-    /// ([`Config::durable`](crate::Config::durable)). The backup delivers these messages exactly once and in order, so nobody asks for them.
+    /// Tells the peer what this end's processor has seen of its operations on the own queue pair,
+    /// if that has changed and the peer waits for it ([`Config::durable`](crate::Config::durable)).
+    /// The backup delivers these messages exactly once and in order, so nobody asks for them.
     fn tell_placed(&mut self, dp: &MemberPath, state: &mut State) {
         let Some(own) = dp.rails.own.as_ref().filter(|own| own.is_connected && self.fence.is_idle()) else {
             return;
@@ -67,7 +69,8 @@ impl SharedFailover {
         state.set_awaits_program(self.id, ledger.awaits_placement() || awaits_receive);
     }
 
-    /// Handles an event. `last_executed` is the last operation that the backup executed although one of another queue pair failed before it.
+    /// Handles an event. `last_executed` is the last operation that the backup executed although
+    /// one of another queue pair failed before it.
     fn on_event(&mut self, dp: &mut MemberPath, event: Event, last_executed: Option<u64>) {
         match event {
             Event::Done { seq, outcome, byte_len } => {
@@ -99,7 +102,8 @@ impl SharedFailover {
         }
     }
 
-    /// Handles the outcome of an operation that was posted on the backup. `is_passed` says whether a later one was executed.
+    /// Handles the outcome of an operation that was posted on the backup. `is_passed` says whether
+    /// a later one was executed.
     fn on_backup_done(
         &mut self,
         dp: &mut MemberPath,
@@ -117,8 +121,9 @@ impl SharedFailover {
             Outcome::Success => {
                 dp.send.on_success(seq, byte_len);
             }
-            // An operation of another queue pair failed, and the backup did not execute those behind it, apart from READs. A READ that a later
-            // operation has passed must not be repeated if that one was posted with FENCE.
+            // An operation of another queue pair failed, and the backup did not execute those
+            // behind it, apart from READs. A READ that a later operation has passed must not be
+            // repeated if that one was posted with FENCE.
             Outcome::Failed(WcStatus::Flushed) if !is_behind_error && is_passed => {
                 dp.send.end(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
             }
@@ -236,7 +241,8 @@ impl SharedFailover {
         dp.rails.own = None; // the fenced queue pair has no use any more
         self.fence.clear();
         (self.is_emptied, self.is_failure_reported) = (None, false);
-        // An error may be a temporary lack of resources, or the NIC has failed and the backup is about to move.
+        // An error may be a temporary lack of resources, or the NIC has failed and the backup is
+        // about to move.
         let Ok(own) = OwnQp::create(&dp.domain, rail.into(), epoch, dp.config(), self.secret) else {
             return false;
         };

@@ -12,7 +12,8 @@ use crate::config::WritePolicy;
 
 /// The number of messages that are sent although others are in flight.
 const MESSAGES_PER_SEND: usize = 64;
-/// The maximum number of grants of a member to its peer that are in force at once. Each takes memory here.
+/// The maximum number of grants of a member to its peer that are in force at once. Each takes
+/// memory here.
 const MAX_GRANTS: usize = 256;
 
 impl State {
@@ -68,7 +69,8 @@ impl State {
             Body::Placed { epoch, placed } => {
                 let is_expected = epoch <= current;
                 if is_expected {
-                    // One message supersedes the others, and a peer may send any number before the owner is polled.
+                    // One message supersedes the others, and a peer may send any number before the
+                    // owner is polled.
                     entry.events.retain(|event| !matches!(event, Event::Placed { .. }));
                     entry.events.push(Event::Placed { epoch, placed });
                 }
@@ -86,7 +88,8 @@ impl State {
         }
     }
 
-    /// Grants the peer of a member access to the memory with this key. Without memory or rights, the peer's requests wait for its own queue pair.
+    /// Grants the peer of a member access to the memory with this key. Without memory or rights,
+    /// the peer's requests wait for its own queue pair.
     fn grant(&mut self, id: MemberId, rkey: Key) {
         let Some(entry) = self.entry(id).filter(|entry| !entry.core.is_closed()) else { return };
         let (owner, access) = (entry.owner, entry.access);
@@ -102,7 +105,8 @@ impl State {
         self.flush_member(id);
     }
 
-    /// Posts the messages in the outbox, as many in a SEND as fit. Posts one that is not full only if `flush` is set.
+    /// Posts the messages in the outbox, as many in a SEND as fit. Posts one that is not full only
+    /// if `flush` is set.
     pub(super) fn send_messages(&mut self, flush: bool) {
         while let Some((buffer, len)) = self.unsent.pop_front() {
             if !self.send_buffer(buffer, len) {

@@ -10,8 +10,9 @@ impl State {
         self.backup.datapath.detector().max_missed_heartbeats > 0
     }
 
-    /// Without heartbeats, sends an empty message from time to time while a member waits for its peer. If the peer's NIC is gone, retries show it;
-    /// if its process is gone or has lost its NIC, no receive is left for a message in the end.
+    /// Without heartbeats, sends an empty message from time to time while a member waits for its
+    /// peer. If the peer's NIC is gone, retries show it; if its process is gone or has lost its
+    /// NIC, no receive is left for a message in the end.
     pub(super) fn probe(&mut self) {
         if self.has_heartbeats() {
             return;
@@ -29,8 +30,9 @@ impl State {
         }
     }
 
-    /// Closes the backup if no failover is in progress and its oldest request is a message that has waited for the peer timeout. Requests that the
-    /// peer's NIC does not answer end sooner, by their retries.
+    /// Closes the backup if no failover is in progress and its oldest request is a message that has
+    /// waited for the peer timeout. Requests that the peer's NIC does not answer end sooner, by
+    /// their retries.
     fn close_without_receives(&mut self, now: Time) {
         let completed = self.posted_count - self.posted.len() as u64;
         let is_message = matches!(self.posted.front(), Some(Posted::Message { .. }));

@@ -9,13 +9,14 @@ use super::{ANY_QPN, Destination, Directory, MAX_DESTINATIONS, MAX_PEERS, MAX_QP
 use crate::rails::rendezvous::DeviceAddress;
 
 impl Directory {
-    /// Records the address of a device, which has sent a message on `rail`. Returns false if other addresses of the device are known, and the
-    /// device is alive there.
+    /// Records the address of a device, which has sent a message on `rail`. Returns false if other
+    /// addresses of the device are known, and the device is alive there.
     pub(super) fn accept(&mut self, now: Duration, rail: usize, address: DeviceAddress) -> bool {
         let gid = address.gids[0];
         let from = (rail, address.gids[rail]);
         let former = address.former().to_vec();
-        // The message comes from an address that has changed. Those from the other rails show that it is the same device.
+        // The message comes from an address that has changed. Those from the other rails show that
+        // it is the same device.
         let is_unproven = |old: &Peer| old.is_alive(now) && !old.is_at(from) && old.shares_rail(&address);
         if former.iter().filter_map(|gid| self.peers.get(gid)).any(is_unproven) {
             return false;
@@ -23,7 +24,8 @@ impl Directory {
         let mut is_same = false;
         if let Some(peer) = self.peers.get_mut(&gid) {
             is_same = peer.address.gids == address.gids;
-            // Only who has an address of the device may change the others while the device is alive.
+            // Only who has an address of the device may change the others while the device is
+            // alive.
             if !is_same && !peer.is_at(from) && peer.is_alive(now) {
                 return false;
             }
@@ -40,8 +42,9 @@ impl Directory {
         true
     }
 
-    /// Records a device that has other addresses than before, or that was not known. `from` is the rail and the address of its message. What is
-    /// known of the device stays if it has sent from an address that it had before.
+    /// Records a device that has other addresses than before, or that was not known. `from` is the
+    /// rail and the address of its message. What is known of the device stays if it has sent from
+    /// an address that it had before.
     fn replace_peer(&mut self, now: Duration, from: (usize, Gid), address: DeviceAddress) {
         let gid = address.gids[0];
         let mut peer = Peer {
@@ -81,7 +84,8 @@ impl Directory {
         self.renamed.remove(&gid);
     }
 
-    /// Records that a device had another GID before, if a program knows it by that, and no other device is alive that has it or had it.
+    /// Records that a device had another GID before, if a program knows it by that, and no other
+    /// device is alive that has it or had it.
     fn rename(&mut self, now: Duration, former: Gid, gid: Gid) {
         let of = |number| Destination { gid: former, qpn: number, own: number };
         let is_used = self.destinations.range(of(ANY_QPN)..=of(MAX_QPN)).next().is_some();

@@ -1,4 +1,5 @@
-//! The messages that a directory sends without having been asked: questions, probes of the rails, and announcements.
+//! The messages that a directory sends without having been asked: questions, probes of the rails,
+//! and announcements.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(20);
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two probes of the rails to a device.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(50);
-/// The number of questions on rail 0 before the group on the other rails is asked, and from one question of the group to the next.
+/// The number of questions on rail 0 before the group on the other rails is asked, and from one
+/// question of the group to the next.
 const QUESTIONS_PER_GROUP: u32 = 4;
 /// The time between two announcements of a queue pair that sends to multicast groups.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(100);
@@ -69,7 +71,8 @@ impl Directory {
         }
     }
 
-    /// Asks the devices to which datagrams are sent on all rails whether they can be reached, and tells devices of changed ports.
+    /// Asks the devices to which datagrams are sent on all rails whether they can be reached, and
+    /// tells devices of changed ports.
     fn probe(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
         let Directory { own, peers, next_transmit, .. } = self;
         for (gid, peer) in peers.iter_mut() {
@@ -93,7 +96,8 @@ impl Directory {
         }
     }
 
-    /// Announces the queue pairs that send to multicast groups, because their receivers are unknown.
+    /// Announces the queue pairs that send to multicast groups, because their receivers are
+    /// unknown.
     fn announce(&mut self, now: Duration, out: &mut Vec<Outgoing>) {
         let rail = (0..self.own.gids.len()).find(|rail| contains(self.own.up, *rail)).unwrap_or(0);
         if rail == 0 {

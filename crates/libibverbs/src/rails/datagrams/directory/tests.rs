@@ -6,7 +6,8 @@ mod due_messages;
 
 const QPN: Qpn = Qpn::new(0x11);
 
-/// Two or more directories, and the messages between them. A message arrives if its rail is up at both ends and not cut.
+/// Two or more directories, and the messages between them. A message arrives if its rail is up at
+/// both ends and not cut.
 struct World {
     now: Duration,
     ends: Vec<Directory>,
@@ -79,7 +80,8 @@ impl World {
         self.ends[end].set_up(self.now, up);
     }
 
-    /// Returns the way of a datagram from an end to the other, and checks that the other end knows who sent it.
+    /// Returns the way of a datagram from an end to the other, and checks that the other end knows
+    /// who sent it.
     fn route(&mut self, from: usize) -> Route {
         let (to, now) = (1 - from, self.now);
         let route = self.ends[from].route(now, QPN, gid(to, 0), QPN);
@@ -297,7 +299,8 @@ fn false_addresses_do_not_displace_a_device_that_is_alive() {
     // The device's own address on rail 0 may change the others.
     end.handle(now, 0, gid(1, 0), claim(vec![gid(1, 0), gid(8, 1)]));
     assert_eq!(end.peers[&gid(1, 0)].address.gids[1], gid(8, 1));
-    // So may the device after its NIC of rail 1 came back with another address, once it is silent at the old one.
+    // So may the device after its NIC of rail 1 came back with another address, once it is silent
+    // at the old one.
     end.handle(now + ADDRESS_LIFETIME, 1, gid(9, 1), claim(vec![gid(1, 0), gid(9, 1)]));
     assert_eq!(end.peers[&gid(1, 0)].address.gids[1], gid(9, 1));
 }
@@ -345,7 +348,8 @@ fn queue_pairs_that_a_device_has_asked_for_are_bounded() {
     assert_eq!(world.ends[0].peers[&gid(1, 0)].told.len(), MAX_QPS);
 }
 
-/// A device that states this device's GID as its own would get the datagrams of this device to itself.
+/// A device that states this device's GID as its own would get the datagrams of this device to
+/// itself.
 #[test]
 fn device_with_the_gid_of_this_one_is_ignored() {
     let mut end = device(0, 2);

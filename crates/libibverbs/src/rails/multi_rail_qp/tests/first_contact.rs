@@ -1,4 +1,5 @@
-//! UC queue pairs whose peer was not heard yet. The tests decide when the peer's device answers, connects and is driven.
+//! UC queue pairs whose peer was not heard yet. The tests decide when the peer's device answers,
+//! connects and is driven.
 
 use mitra_verbs::{QpAttr, RnrTimer, WindowBind, WindowType};
 
@@ -51,7 +52,8 @@ fn successes(wr_ids: impl IntoIterator<Item = u64>) -> Vec<(u64, WcStatus)> {
     wr_ids.into_iter().map(|wr_id| (wr_id, WcStatus::Success)).collect()
 }
 
-/// As on a NIC: the requests are sent, so they complete in order, those that are invalid with their errors.
+/// As on a NIC: the requests are sent, so they complete in order, those that are invalid with their
+/// errors.
 #[test]
 fn messages_to_a_peer_that_is_not_connected_are_lost_at_once() {
     let (a, b) = unheard();
@@ -76,7 +78,8 @@ fn messages_to_a_peer_that_is_not_connected_are_lost_at_once() {
     assert_eq!(b.memory.load(0), 0, "no WRITE was executed");
 }
 
-/// Returns what makes binds of a window in the memory of an end, by `wr_id` and key, and the window's first key.
+/// Returns what makes binds of a window in the memory of an end, by `wr_id` and key, and the
+/// window's first key.
 fn binds(end: &End) -> (impl Fn(u64, u32) -> SendWr, Key) {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::WINDOW_BIND;
     let mr = end.pd.register(&end.memory, access).expect("memory can be registered");
@@ -91,7 +94,8 @@ fn binds(end: &End) -> (impl Fn(u64, u32) -> SendWr, Key) {
     (bind, mw.rkey)
 }
 
-/// Has the device of `b` answer the first question of `a`: the peer is not connected. Returns the next completions of `a`.
+/// Has the device of `b` answer the first question of `a`: the peer is not connected. Returns the
+/// next completions of `a`.
 fn answer_first_question(a: &End, b: &End) -> Vec<(u64, WcStatus)> {
     let rendezvous = &b.device.domain().rendezvous;
     let started = Instant::now();
@@ -111,7 +115,8 @@ fn answer_first_question(a: &End, b: &End) -> Vec<(u64, WcStatus)> {
     found
 }
 
-/// The peer has connected and was not driven since, so nothing of it was heard. What is posted now is not lost.
+/// The peer has connected and was not driven since, so nothing of it was heard. What is posted now
+/// is not lost.
 #[test]
 fn messages_to_a_connected_peer_wait_until_it_is_heard() {
     let (a, b) = unheard();
@@ -126,7 +131,8 @@ fn messages_to_a_connected_peer_wait_until_it_is_heard() {
     assert_eq!(completions(&b, &a, 3, || {}), successes(50..53));
 }
 
-/// Of the messages that wait, only those are lost that were posted before the question to which the answer belongs.
+/// Of the messages that wait, only those are lost that were posted before the question to which the
+/// answer belongs.
 #[test]
 fn messages_after_the_question_are_not_lost_by_its_answer() {
     let (a, b) = unheard();
@@ -141,7 +147,8 @@ fn messages_after_the_question_are_not_lost_by_its_answer() {
     assert_eq!(completions(&b, &a, 1, || {}), successes([50]));
 }
 
-/// A bind before the message is executed before the answer, so it is none of the requests that the answer concerns.
+/// A bind before the message is executed before the answer, so it is none of the requests that the
+/// answer concerns.
 #[test]
 fn messages_after_the_question_are_not_lost_for_a_bind_before_it() {
     let (a, b) = unheard();

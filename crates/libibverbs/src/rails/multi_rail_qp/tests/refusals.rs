@@ -13,7 +13,8 @@ impl End {
 
 #[test]
 fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
-    /// The number of requests before the refused request. It exceeds the number of completions that one poll of the virtual queue pair takes.
+    /// The number of requests before the refused request. It exceeds the number of completions that
+    /// one poll of the virtual queue pair takes.
     const BEFORE: u64 = 40;
     let (a, b) = connect(End::with(64, true), End::new());
     a.qp.post_send(&[a.write(100, b.remote())]).expect("the request is valid");
@@ -22,7 +23,8 @@ fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
     wrs.extend([a.write(BEFORE, b.outside()), a.send(BEFORE + 1)]);
     // Without polls in between, one post sends at most 16 requests.
     wrs.chunks(16).for_each(|wrs| a.qp.post_send(wrs).expect("the requests are valid"));
-    // In this time all completions arrive at `a`, and also the peer's message that it has closed its end.
+    // In this time all completions arrive at `a`, and also the peer's message that it has closed
+    // its end.
     while !b.qp.has_ended() {
         b.qp.make_progress();
     }
@@ -36,8 +38,9 @@ fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
     assert_eq!(found, expected);
 }
 
-/// The requester learns of the refusal first and closes its end. The responder learns that before it has moved, because the message that lets it
-/// move and the one about the end arrive together, and learns of the refusal by the event of its NIC.
+/// The requester learns of the refusal first and closes its end. The responder learns that before
+/// it has moved, because the message that lets it move and the one about the end arrive together,
+/// and learns of the refusal by the event of its NIC.
 #[test]
 fn request_refused_on_the_new_rail_flushes_the_receives_of_a_responder_that_has_not_moved() {
     let nics = [nic(), nic()];
@@ -66,7 +69,8 @@ fn request_refused_on_the_new_rail_flushes_the_receives_of_a_responder_that_has_
         assert!(started.elapsed() < Duration::from_secs(20), "the request does not complete");
     }
     assert_eq!(refused, [(2, WcStatus::RemoteAccess)]);
-    // In this time all messages arrive. If they do not, the responder moves first, and the result is the same.
+    // In this time all messages arrive. If they do not, the responder moves first, and the result
+    // is the same.
     thread::sleep(Duration::from_millis(20));
     assert_eq!(completions(&b, &a, 1, || {}), [(9, WcStatus::Flushed)]);
     assert_eq!(b.qp.query().state, QpState::Err);

@@ -6,7 +6,8 @@ use mitra_verbs::QpAttr;
 
 use super::*;
 
-/// An end with a shared receive queue of eight receives, and the asynchronous events of its queue pair.
+/// An end with a shared receive queue of eight receives, and the asynchronous events of its queue
+/// pair.
 fn end_with_srq() -> (End, Arc<VirtualSrq>, Arc<Mutex<Vec<AsyncEvent>>>) {
     let device = device();
     let (pd, cq) = (alloc_pd(&device), VirtualCq::new(1 << 10, None, || {}));
@@ -37,7 +38,8 @@ fn end_with_srq() -> (End, Arc<VirtualSrq>, Arc<Mutex<Vec<AsyncEvent>>>) {
     (End { device, pd, cq, qp, memory, mr }, srq, events)
 }
 
-/// The sender has seen success, so the messages are not lost when the receiver enters ERR: they take the receives that are posted then.
+/// The sender has seen success, so the messages are not lost when the receiver enters ERR: they
+/// take the receives that are posted then.
 #[test]
 fn waiting_messages_take_receives_posted_in_err() {
     let (b, srq, events) = end_with_srq();

@@ -1,10 +1,12 @@
-//! XRC connections whose receiver is driven by polls of the completion queues of its domain's shared receive queues.
+//! XRC connections whose receiver is driven by polls of the completion queues of its domain's
+//! shared receive queues.
 
 use mitra_verbs::{Srqn, XrcdId};
 
 use super::*;
 
-/// The receiving end of a connection: a domain on a device, and the protection domain of its queues.
+/// The receiving end of a connection: a domain on a device, and the protection domain of its
+/// queues.
 struct Receiver {
     device: Arc<MultiRail>,
     pd: Arc<MultiRailPd>,
@@ -89,7 +91,8 @@ fn send(a: &End, wr_id: u64, number: u32) {
     a.qp.post_send(&[wr]).expect("the queue has room");
 }
 
-/// Polls a completion queue of the receiver until it has a completion, and drives the sender. Returns the `wr_id`.
+/// Polls a completion queue of the receiver until it has a completion, and drives the sender.
+/// Returns the `wr_id`.
 fn next_receive(cq: &VirtualCq, a: &End, b: &Receiver) -> u64 {
     let (started, mut wcs) = (Instant::now(), Vec::new());
     while wcs.is_empty() {
@@ -183,7 +186,8 @@ fn overflow_of_a_completion_queue_of_the_domain_ends_the_receiver() {
     assert_eq!(b.memory.load(0), 0);
 }
 
-/// All queues and queue pairs of a domain are in one protection domain: that of the first queue, until there is neither any more.
+/// All queues and queue pairs of a domain are in one protection domain: that of the first queue,
+/// until there is neither any more.
 #[test]
 fn domain_keeps_its_protection_domain_until_it_is_empty() {
     for qp_goes_first in [false, true] {

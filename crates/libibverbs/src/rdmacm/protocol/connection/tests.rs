@@ -242,8 +242,8 @@ fn every_waiting_state_times_out() {
 #[test]
 fn abandoned_connection_informs_its_peer() {
     let consumer = || rejected(reject_reason::CONSUMER_DEFINED);
-    // The events of the active and of the passive end. The program of a passive end that has not accepted
-    // gets none.
+    // The events of the active and of the passive end. The program of a passive end that has not
+    // accepted gets none.
     type Step = (fn() -> ConnectionPair, ConnectionEvent, Option<ConnectionEvent>);
     let steps: [Step; 3] = [
         (ConnectionPair::requested, consumer(), None),

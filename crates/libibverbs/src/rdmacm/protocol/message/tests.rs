@@ -74,7 +74,8 @@ fn incomplete_message_needs_more_bytes() {
     }
 }
 
-/// The header carries the wrong length too: only the fields show that the body is too short or too long.
+/// The header carries the wrong length too: only the fields show that the body is too short or too
+/// long.
 #[test]
 fn body_of_wrong_length_is_malformed() {
     for message in samples() {
@@ -101,7 +102,8 @@ fn corpus_of_messages() {
     });
 }
 
-/// The encoding is canonical: every accepted byte string is the encoding of the message that it decodes to.
+/// The encoding is canonical: every accepted byte string is the encoding of the message that it
+/// decodes to.
 #[test]
 fn accepted_bytes_re_encode_to_themselves() {
     for message in samples() {

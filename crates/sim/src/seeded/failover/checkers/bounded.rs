@@ -4,10 +4,12 @@ use super::super::End;
 use super::{Connection, Finding};
 use crate::workload::FailoverQp;
 
-/// The number of operations on windows that one rail has to execute: the bind of the window, and again on a new queue pair.
+/// The number of operations on windows that one rail has to execute: the bind of the window, and
+/// again on a new queue pair.
 const WINDOW_OPERATIONS: usize = 2;
 
-/// The number of actions of the negotiation that wait for its next run: those of an event after the last one.
+/// The number of actions of the negotiation that wait for its next run: those of an event after the
+/// last one.
 const ACTIONS: usize = 4;
 
 impl<Q: FailoverQp> End<Q> {

@@ -1,4 +1,5 @@
-//! `contradiction`: the evidence of the two ends agrees, unless a NIC has lost what it acknowledged.
+//! `contradiction`: the evidence of the two ends agrees, unless a NIC has lost what it
+//! acknowledged.
 
 use mitra_failover::Contradiction;
 

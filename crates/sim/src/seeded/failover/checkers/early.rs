@@ -1,4 +1,5 @@
-//! `early`: the effect of an operation is in memory when its success is reported. On a durable connection, a message is received by then.
+//! `early`: the effect of an operation is in memory when its success is reported. On a durable
+//! connection, a message is received by then.
 
 use super::{Connection, Finding};
 use crate::workload::FailoverQp;

@@ -1,4 +1,5 @@
-//! `edge`: with a log entry for each WRITE and atomic, a recovery leaves at most one operation undecided.
+//! `edge`: with a log entry for each WRITE and atomic, a recovery leaves at most one operation
+//! undecided.
 
 use mitra_failover::WritePolicy;
 

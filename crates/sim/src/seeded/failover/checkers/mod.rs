@@ -1,4 +1,5 @@
-//! The checkers of a connection, one file each. A checker compares what the ends were told and what they saw with a rule that no fault excuses.
+//! The checkers of a connection, one file each. A checker compares what the ends were told and what
+//! they saw with a rule that no fault excuses.
 
 mod bounded;
 mod contradiction;
@@ -82,7 +83,8 @@ impl<Q: FailoverQp + 'static> Connection<'_, Q> {
         if self.reasons.contains(&Some(CloseReason::Unfenced)) {
             return true;
         }
-        // Without `ack_after_placement`, the responder may lose data that it has acknowledged. Only a log shows that, in a failover.
+        // Without `ack_after_placement`, the responder may lose data that it has acknowledged. Only
+        // a log shows that, in a failover.
         let world = self.world;
         let lost: u64 =
             world.nics.iter().flatten().map(|nic| world.world.stats(nic.id()).placement_bytes_lost).sum();

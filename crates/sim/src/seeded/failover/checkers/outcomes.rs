@@ -1,4 +1,5 @@
-//! `lost`, `doubled`, `wrong`, `order`, `stray`: each reported outcome is true, and no byte changed that no operation writes.
+//! `lost`, `doubled`, `wrong`, `order`, `stray`: each reported outcome is true, and no byte changed
+//! that no operation writes.
 
 use super::super::super::verdict_findings;
 use super::{Connection, Finding};
@@ -8,7 +9,8 @@ pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> 
     if connection.is_false_outcome_excused() {
         return Vec::new();
     }
-    // An end that closes takes the completions that are there. It reports a receive whose completion is late as flushed.
+    // An end that closes takes the completions that are there. It reports a receive whose
+    // completion is late as flushed.
     let has_late_receives =
         connection.world.setup.limits.late_completions.is_some() && connection.reasons != [None; 2];
     let verdicts = ["a", "b"].into_iter().zip(connection.verdicts.clone());

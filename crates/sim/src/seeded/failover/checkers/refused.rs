@@ -1,4 +1,5 @@
-//! `refused`: a queue pair that is open refuses no valid request, unless it has no number for the request. `numbers`: it takes no request for which it has none.
+//! `refused`: a queue pair that is open refuses no valid request, unless it has no number for the
+//! request. `numbers`: it takes no request for which it has none.
 
 use super::{Connection, Finding};
 use crate::workload::FailoverQp;

@@ -15,7 +15,8 @@ pub(super) fn check<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> 
         let rail = schedule.spared_rail;
         found(format!("{reason:?} although rail {rail:?} was usable; {}", connection.describe()));
     }
-    // Packets that are lost although the links are up do not count as an isolation of the ends, nor does an address that the peer does not know yet.
+    // Packets that are lost although the links are up do not count as an isolation of the ends, nor
+    // does an address that the peer does not know yet.
     let [a, b] = &connection.ends;
     if !schedule.has_one_way_loss()
         && !schedule.has_address_change()
@@ -44,7 +45,8 @@ fn may_close<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>, reason: Cl
     }
 }
 
-/// Returns whether an end has closed for a reason of its own that is allowed, so that its peer may close too.
+/// Returns whether an end has closed for a reason of its own that is allowed, so that its peer may
+/// close too.
 fn an_end_may_close<Q: FailoverQp + 'static>(connection: &Connection<'_, Q>) -> bool {
     connection.reasons.into_iter().flatten().any(|reason| match reason {
         CloseReason::Closed | CloseReason::PeerClosed => false,

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// One step of a random history. A `usize` is an index into all objects or keys of the history so far, valid or not.
+/// One step of a random history. A `usize` is an index into all objects or keys of the history so
+/// far, valid or not.
 #[derive(Clone, Debug)]
 enum Step {
     Reg { pd: u32, addr: u64, len: u64, access: Access },
@@ -284,7 +285,8 @@ proptest! {
         guesses in prop::collection::vec(any::<u32>(), 4),
     ) {
         let mut rng = ChaCha8Rng::from_seed(seed);
-        // With the larger limit, a slot has only 16 generations, so that keys are reused within the history.
+        // With the larger limit, a slot has only 16 generations, so that keys are reused within the
+        // history.
         let n = if few { 1 << 20 } else { 200 };
         let mut keys = KeyTable::new(&limits(n, n), QUARANTINE, &mut rng);
         let (mut model, mut now) = (ReferenceModel::default(), Time::ZERO);

@@ -15,7 +15,8 @@ impl World {
         self.ends[end].set_gids(self.now, &gids);
     }
 
-    /// Sends datagrams from both ends, which may be lost, until a device that is not heard at its addresses is looked for.
+    /// Sends datagrams from both ends, which may be lost, until a device that is not heard at its
+    /// addresses is looked for.
     fn send_until_silent(&mut self) {
         let until = self.now + 3 * ADDRESS_LIFETIME;
         while self.now < until {
