@@ -33,7 +33,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.fix {
         comments::fix(&files)?;
     }
-    let checks = [words::findings, links::findings, sentences::findings, circles::findings];
+    let checks =
+        [words::findings, links::findings, sentences::findings, circles::findings, comments::findings];
     let mut findings = Vec::new();
     for check in checks {
         findings.extend(check(&files)?);

@@ -38,6 +38,20 @@ pub(super) fn fix(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// Returns the comments that [`fix`] would wrap.
+pub(super) fn findings(files: &[PathBuf]) -> Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for path in files.iter().filter(|path| !markers(path).is_empty()) {
+        for (lines, _) in replacements(path, &read(path)?)? {
+            let (path, number) = (path.display(), lines.start + 1);
+            findings.push(format!(
+                "{path}:{number}: wider than {WIDTH} columns: cargo xtask lint --fix wraps it"
+            ));
+        }
+    }
+    Ok(findings)
+}
+
 fn replaced(text: &str, replacements: Vec<Replacement>) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for (range, wrapped) in replacements.into_iter().rev() {
