@@ -279,7 +279,7 @@ impl Codec<'_> for Placed {
     }
 }
 
-/// The fields that may be absent are then 0. At most [`MAX_SAVED`] saved results are written.
+/// The fields that may be absent are then 0. At most `MAX_SAVED` saved results are written.
 impl Codec<'_> for Evidence {
     fn put(&self, out: &mut impl Extend<u8>) {
         let saved = &self.saved[..self.saved.len().min(MAX_SAVED)];
