@@ -29,7 +29,8 @@ impl VirtualQp {
     /// and at [`VirtualQp::event_timeout`].
     ///
     /// # Errors
-    /// Any error of a completion channel or a NIC other than [`Error::DeviceFatal`](mitra_verbs::Error::DeviceFatal).
+    /// Any error of a completion channel or a NIC other than
+    /// [`Error::DeviceFatal`](mitra_verbs::Error::DeviceFatal).
     pub fn handle_events(&mut self) -> Result<()> {
         if self.failover.is_destroyed {
             return Ok(());
