@@ -212,6 +212,7 @@ impl Recovery {
             }
         }
         self.record_rail_failure(dp, rail, cause);
+        self.discard_report_if_no_move();
     }
 
     /// Tells the negotiation that a rail has failed.
@@ -225,13 +226,13 @@ impl Recovery {
         self.read_home(dp);
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().rail_failed(dp.now(), rail, failure);
-        self.discard_report_if_no_move();
     }
 
     /// Handles the events of a rail's NIC. `query` says whether to query the NIC too, because a NIC
     /// may die without an event.
     pub(super) fn check_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) {
         let failure = self.observe_device(dp, rail, query);
+        self.discard_report_if_no_move();
         self.failures.extend(failure);
         self.settle(dp);
     }
@@ -277,7 +278,6 @@ impl Recovery {
     fn rail_recovered(&mut self, dp: &Datapath, rail: usize) {
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().rail_recovered(dp.now(), rail);
-        self.discard_report_if_no_move();
     }
 
     /// Records that a rail whose address has changed can be used again.

@@ -331,7 +331,6 @@ impl<F: Failover> fmt::Debug for VirtualQp<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VirtualQp")
             .field("qpn", &self.datapath.rails.qpn())
-            .field("active_rail", &self.active_rail())
             .field("outstanding", &self.outstanding())
             .field("close_reason", &self.close_reason())
             .finish_non_exhaustive()

@@ -92,7 +92,6 @@ impl OwnQp {
         let connection = self.qp.connection(config, mtu, (gid, peer.qpn, peer.psn));
         self.qp.modify_to_rtr(&connection)?;
         self.in_rtr = Some(Box::new(connection));
-        self.is_connected = true;
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::activity::CountedVqp;
 use crate::builder::{BuildError, check};
 use crate::close_reason::CloseReason;
 use crate::completion_log::CompletionLog;
-use crate::config::{Config, Policy};
+use crate::config::{Config, Policy, Service};
 use crate::evidence::Placed;
 use crate::failover_report::FailoverReport;
 use crate::memory_region::RemoteRegion;
@@ -115,8 +115,8 @@ impl BackedQp {
         if config.durable && !state.backup().config().durable {
             return Err(NOT_DURABLE.into());
         }
-        if config.service.is_xrc() {
-            return Err(Error::Unsupported("an XRC connection with a shared backup").into());
+        if config.service != Service::Reliable {
+            return Err(Error::Unsupported("a shared backup with a service other than RC").into());
         }
         let secret = SecretWord::new(domain.nics()[0].provider.random_u64()?);
         let owner = domain.new_home_member();
@@ -299,6 +299,9 @@ impl sealed::Failover for SharedFailover {
 
     fn poll_completions(&mut self, dp: &mut MemberPath) {
         self.poll_own(dp);
+        if !self.termination.is_closed() {
+            self.post_pending_sends(dp);
+        }
         dp.take_send_completions();
     }
 

@@ -124,6 +124,7 @@ impl<F: Failover> VirtualQp<F> {
         let first = ledger.next_seq();
         if let Some(header) = header {
             let header = self.submit_one(header, policy, false)?;
+            self.datapath.latency.truncate(header); // the message is measured
             if let Some(headers) = &mut self.datapath.xrc_headers {
                 headers.push(header + 1, oldest);
             }

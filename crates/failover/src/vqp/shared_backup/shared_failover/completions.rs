@@ -6,6 +6,7 @@ use super::super::state::State;
 use super::{MemberPath, SharedFailover};
 use crate::cause::Cause;
 use crate::close_reason::CloseReason;
+use crate::vqp::failover::sealed::Failover as _;
 use crate::vqp::failure::Failure;
 use crate::vqp::fence::FenceStep;
 
@@ -43,14 +44,8 @@ impl SharedFailover {
             && let Some(event) = own.take_refusal(&dp.domain)
         {
             self.termination.set_qp_error_event(event, own.qp().qpn());
-            self.note(Failure::Close(CloseReason::RequestError));
+            self.note_failure(Some(Failure::Close(CloseReason::RequestError)));
         }
-    }
-
-    /// Records a failure, which [`SharedFailover::poll_own`] handles, unless there is an earlier
-    /// one.
-    pub(super) fn note(&mut self, failure: Failure) {
-        self.failure.get_or_insert(failure);
     }
 
     /// Handles a batch of completions of the own queue pair, unless it is fenced and drained.
@@ -66,12 +61,13 @@ impl SharedFailover {
         }
         for wc in &wcs {
             let failure = dp.on_completion(rail, wc, &mut self.fence, &mut self.termination);
-            self.failure = self.failure.or(failure);
+            self.note_failure(failure);
         }
         let is_full_batch = wcs.len() == POLL_BATCH;
         self.wcs = wcs;
-        if polled.is_err() {
-            self.note(Failure::Rail { rail, cause: Cause::Device });
+        // A queue pair that is fenced is left already, and the next one has not failed with it.
+        if polled.is_err() && self.fence.is_idle() {
+            self.note_failure(Some(Failure::Rail { rail, cause: Cause::Device }));
         }
         is_full_batch
     }
@@ -125,8 +121,7 @@ impl SharedFailover {
             Some(failure @ Failure::Close(_)) => self.failure = Some(failure),
             // Another NIC was reset, which the backup notices.
             Some(Failure::Rail { rail: failed, .. }) if failed != rail => {}
-            Some(failure) => self.note(failure),
-            None => {}
+            other => self.note_failure(other),
         }
     }
 }

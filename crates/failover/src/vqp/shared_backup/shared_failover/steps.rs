@@ -266,6 +266,7 @@ impl SharedFailover {
             if dp.domain.connect_at_home(dp.home.id(), rail as u8, offer.qpn, connect).is_err() {
                 return false; // the NIC has failed or the home has moved, which the backup notices
             }
+            own.is_connected = true;
             dp.recv.switch_rail(rail);
             self.post_added_recvs(dp);
             dp.on_qp_connected(rail);
