@@ -2,7 +2,7 @@
 //!
 //! In mode `durable`, an end tells its peer which of the peer's operations its processor has seen
 //! in memory, and asks the peer for the same. Without heartbeats, an end also asks while a message
-//! waits for a receive of the peer.
+//! waits for a receive of the peer, or a receive for the peer's confirmation of the last move.
 
 use core::time::Duration;
 
@@ -109,7 +109,11 @@ impl Durability {
         let has_heartbeats = dp.detector().max_missed_heartbeats > 0;
         let awaited = ledger.awaited_receive().filter(|_| !has_heartbeats);
         let is_new = core::mem::replace(&mut self.awaited_receive, awaited) != awaited;
-        awaited.map(|_| (config.peer_timeout / MIN_QUESTIONS, is_new))
+        // A receive is held until the peer confirms the move. The negotiation repeats its Resume
+        // for ever, because all links may be down for longer than the peer timeout.
+        let holds_receive = !has_heartbeats && dp.recv.held() > 0;
+        let interval = config.peer_timeout / MIN_QUESTIONS;
+        awaited.map(|_| is_new).or(holds_receive.then_some(false)).map(|is_new| (interval, is_new))
     }
 
     /// The time at which [`Durability::run`] is due.

@@ -133,7 +133,7 @@ fn seed_that_lost_a_resume_finds_nothing() {
 }
 
 /// Worlds of the present generation in which a workload found a fault.
-const FOUND_LATER: [(&str, u64, &str); 14] = [
+const FOUND_LATER: [(&str, u64, &str); 15] = [
     (
         "revocation",
         2_700,
@@ -144,6 +144,7 @@ const FOUND_LATER: [(&str, u64, &str); 14] = [
         47_475,
         "the workload did not excuse a vQP that waits for a receive of a closed peer whose NIC hangs",
     ),
+    ("failover", 714_259, "an end without heartbeats held a receive whose sender never confirmed the move"),
     ("failover", 74_185, "an end without heartbeats waited for the confirmation of durable operations"),
     ("failover", 967_103_825_733, "a READ was flushed because an operation behind it ended in an error"),
     ("failover", 967_103_826_544, "the same, behind other READs"),
