@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_failover::{Completion, ConnectInfo, Domain, FailoverReport, RemoteRegion, VirtualMr, VirtualQp};
+use mitra_failover::{Completion, ConnectInfo, Domain, FailoverReport, OwnedRegion, RemoteRegion, VirtualQp};
 use mitra_handshake::ReadyCqs;
-use mitra_verbs::{Buffer, Data, RecvWr, Result, SendOp, SendWr, WcOpcode};
+use mitra_verbs::{Data, RecvWr, Result, SendOp, SendWr, WcOpcode};
 
 /// The number of send buffers, and the number of receive buffers. Work requests with smaller ids
 /// are messages.
@@ -37,11 +37,9 @@ impl LinkEvent {
 #[derive(Debug)]
 pub(crate) struct Link {
     vqp: VirtualQp,
-    domain: Arc<Domain>,
     max_message_bytes: usize,
     /// The send buffers, followed by the receive buffers.
-    memory: Arc<Buffer>,
-    mr: VirtualMr,
+    slots: OwnedRegion,
     free_slots: Vec<u64>,
     queued: VecDeque<Vec<u8>>,
     completions: Vec<Completion>,
@@ -55,20 +53,10 @@ impl Link {
         max_message_bytes: usize,
     ) -> Result<Link> {
         let vqp = VirtualQp::builder(domain).config(config).build()?;
-        let memory = Arc::new(Buffer::new(2 * MESSAGE_SLOTS as usize * max_message_bytes));
-        let mr = domain.register(&memory, mitra_verbs::Access::LOCAL_WRITE)?;
+        let slots = OwnedRegion::new(domain, 2 * MESSAGE_SLOTS as usize * max_message_bytes)?;
         let free_slots = (0..MESSAGE_SLOTS).collect();
         let (queued, completions) = Default::default();
-        Ok(Link {
-            vqp,
-            domain: Arc::clone(domain),
-            max_message_bytes,
-            memory,
-            mr,
-            free_slots,
-            queued,
-            completions,
-        })
+        Ok(Link { vqp, max_message_bytes, slots, free_slots, queued, completions })
     }
 
     /// Returns the encoded [`ConnectInfo`] that the peer needs to connect.
@@ -83,10 +71,12 @@ impl Link {
     }
 
     fn post_slot_recv(&mut self, slot: u64) -> Result<()> {
-        let sge = self
-            .mr
-            .sge((MESSAGE_SLOTS + slot) * self.max_message_bytes as u64, self.max_message_bytes as u32);
+        let sge = self.slots.sge(self.recv_offset(slot), self.max_message_bytes);
         self.vqp.post_recv(RecvWr::new(slot, sge))
+    }
+
+    fn recv_offset(&self, slot: u64) -> usize {
+        (MESSAGE_SLOTS + slot) as usize * self.max_message_bytes
     }
 
     /// Makes a region of the peer known, so that operations can access it.
@@ -123,12 +113,12 @@ impl Link {
             && let Some(slot) = self.free_slots.pop()
         {
             let Some(message) = self.queued.front() else { return };
-            let data = if message.len() <= self.domain.limits().inline as usize {
+            let data = if message.len() <= self.slots.domain().limits().inline as usize {
                 Data::inline(message)
             } else {
-                let offset = slot * self.max_message_bytes as u64;
-                self.memory.write_at(offset as usize, message);
-                Data::sge(self.mr.sge(offset, message.len() as u32))
+                let offset = slot as usize * self.max_message_bytes;
+                self.slots.write(offset, message);
+                Data::sge(self.slots.sge(offset, message.len()))
             };
             if self.vqp.post_send(SendWr::new(slot, SendOp::Send, data)).is_err() {
                 self.free_slots.push(slot);
@@ -157,11 +147,7 @@ impl Link {
             match completion.opcode {
                 WcOpcode::Recv | WcOpcode::RecvWithImm if completion.is_success() => {
                     let len = (completion.byte_len as usize).min(self.max_message_bytes);
-                    let mut message = vec![0; len];
-                    self.memory.read_at(
-                        (MESSAGE_SLOTS + completion.wr_id) as usize * self.max_message_bytes,
-                        &mut message,
-                    );
+                    let message = self.slots.read(self.recv_offset(completion.wr_id), len);
                     // `post_recv` fails only after the connection has closed.
                     let _ = self.post_slot_recv(completion.wr_id);
                     event(LinkEvent::Message(message));
@@ -208,8 +194,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // A NIC that does not confirm these calls is dead or hung, and the caller cannot do more.
+        // A NIC that does not confirm this is dead or hung, and the caller cannot do more.
         let _ = self.vqp.close();
-        let _ = self.domain.deregister(&self.mr);
     }
 }

@@ -24,6 +24,7 @@ mod local_nic;
 mod memory_region;
 mod memory_window;
 mod negotiation;
+mod owned_region;
 mod peer_exit;
 mod rail;
 mod recovery_plan;
@@ -50,6 +51,7 @@ pub use ledger::RecoveryStats;
 pub use local_nic::LocalNic;
 pub use memory_region::{RemoteRegion, VirtualMr};
 pub use memory_window::VirtualMw;
+pub use owned_region::OwnedRegion;
 
 /// The rail negotiation: a state machine without I/O that the two ends of a virtual queue pair run.
 /// For model checkers.

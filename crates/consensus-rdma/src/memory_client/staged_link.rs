@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mitra_consensus_memory::{ClientLink, MAX_READ_BYTES};
-use mitra_failover::{Domain, RemoteRegion, VirtualMr};
-use mitra_verbs::{Access, Buffer, Data, Error, SendOp};
+use mitra_failover::{Domain, OwnedRegion, RemoteRegion};
+use mitra_verbs::{Data, Error, SendOp};
 
 use crate::link::Link;
 
@@ -19,9 +19,7 @@ const WRITE_SLOTS: usize = 16;
 /// the write slots.
 #[derive(Debug)]
 pub(super) struct Staging {
-    domain: Arc<Domain>,
-    buffer: Arc<Buffer>,
-    mr: VirtualMr,
+    region: OwnedRegion,
     read_slot_bytes: usize,
     write_slot_bytes: usize,
     free_reads: Vec<usize>,
@@ -53,12 +51,9 @@ impl Staging {
         max_read_bytes: usize,
     ) -> Result<Staging, Error> {
         let (write_slot_bytes, read_slot_bytes) = (max_write_bytes, MAX_READ_BYTES.max(max_read_bytes));
-        let buffer = Arc::new(Buffer::new(READ_SLOTS * read_slot_bytes + WRITE_SLOTS * write_slot_bytes));
-        let mr = domain.register(&buffer, Access::LOCAL_WRITE)?;
+        let bytes = READ_SLOTS * read_slot_bytes + WRITE_SLOTS * write_slot_bytes;
         Ok(Staging {
-            domain: Arc::clone(domain),
-            buffer,
-            mr,
+            region: OwnedRegion::new(domain, bytes)?,
             read_slot_bytes,
             write_slot_bytes,
             free_reads: (0..READ_SLOTS).collect(),
@@ -78,24 +73,14 @@ impl Staging {
         let Some(at) = self.used.iter().position(|used| used.wr_id == wr_id) else { return Vec::new() };
         match self.used.swap_remove(at).slot {
             Slot::Read(slot, len) => {
-                let mut data = vec![0; len];
-                self.buffer.read_at(slot * self.read_slot_bytes, &mut data);
                 self.free_reads.push(slot);
-                data
+                self.region.read(slot * self.read_slot_bytes, len)
             }
             Slot::Write(slot) => {
                 self.free_writes.push(slot);
                 Vec::new()
             }
         }
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        // A NIC that does not confirm the deregistration is dead or hung, and the client cannot do
-        // more.
-        let _ = self.domain.deregister(&self.mr);
     }
 }
 
@@ -109,7 +94,7 @@ impl StagedLink<'_> {
     /// Posts a request that fetches `len` bytes to a read slot.
     fn fetch(&mut self, wr_id: u64, op: SendOp, len: usize) -> bool {
         let Some(slot) = self.staging.free_reads.pop() else { return false };
-        let sge = self.staging.mr.sge((slot * self.staging.read_slot_bytes) as u64, len as u32);
+        let sge = self.staging.region.sge(slot * self.staging.read_slot_bytes, len);
         let posted = self.link.post(wr_id, op, Data::sge(sge)).is_ok();
         match posted {
             true => self.staging.used.push(UsedSlot { wr_id, slot: Slot::Read(slot, len) }),
@@ -137,13 +122,13 @@ impl ClientLink for StagedLink<'_> {
 
     fn write(&mut self, wr_id: u64, key: &RemoteRegion, offset: u64, data: &[u8]) -> bool {
         let op = SendOp::Write(key.at(offset));
-        if data.len() <= self.staging.domain.limits().inline as usize {
+        if data.len() <= self.staging.region.domain().limits().inline as usize {
             return self.link.post(wr_id, op, Data::inline(data)).is_ok();
         }
         let Some(slot) = self.staging.free_writes.pop() else { return false };
         let at = READ_SLOTS * self.staging.read_slot_bytes + slot * self.staging.write_slot_bytes;
-        self.staging.buffer.write_at(at, data);
-        let sge = self.staging.mr.sge(at as u64, data.len() as u32);
+        self.staging.region.write(at, data);
+        let sge = self.staging.region.sge(at, data.len());
         let posted = self.link.post(wr_id, op, Data::sge(sge)).is_ok();
         match posted {
             true => self.staging.used.push(UsedSlot { wr_id, slot: Slot::Write(slot) }),
